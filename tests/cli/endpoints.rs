@@ -95,8 +95,8 @@ fn a_peer_whose_last_day_is_over_is_refused_and_not_dialed_and_check_says_so() {
     let hosts = Hosts::new();
     let mut far = hosts.far(0, "good.key", "valid-until = \"2020-01-31\"");
     let mut near = hosts.near("");
-    far.hear("the peer's valid-until is over");
-    near.hear("the server's valid-until for this key is over");
+    far.hear("the peer's valid-until has passed");
+    near.hear("the server's valid-until for this key has passed");
     drop((far, near));
     let checked = hosts.desk.keypadd(&["check", "--config", "far0.toml"]).output().unwrap();
     assert!(text(&checked.stdout).contains("  valid until 2020-01-31T23:59:59Z\n"));
@@ -104,7 +104,7 @@ fn a_peer_whose_last_day_is_over_is_refused_and_not_dialed_and_check_says_so() {
     assert!(said.contains("valid-until: peer `laptop` has expired (warning)"), "{said}");
 
     let mut near = hosts.near("valid-until = \"2020-01-31\"");
-    near.hear("not connecting: the peer's valid-until is over");
+    near.hear("not connecting: the peer's valid-until has passed");
     let (shown, _) = hosts.status(&near);
     assert!(shown.contains("; valid until 2020-01-31T23:59:59Z"), "{shown}");
 }

@@ -291,7 +291,7 @@ fn who_has_not_the_line_is_turned_away_and_the_line_still_works() {
     for _ in 0..4 {
         let guess = Invitation { secret: Arc::clone(&guess), ..inviting.invitation() };
         let turned = fed(&mut hosts.near(&["join"]), &guess.line());
-        refused(&turned, 4, "this is not the invitation that the host waits for now");
+        refused(&turned, 4, "this is not the invitation that the host is waiting for");
         assert_eq!(hosts.near_file(), None);
     }
     let output = fed(&mut hosts.near(&["join"]), &inviting.line);

@@ -38,7 +38,7 @@ pub enum AuthError {
     #[error("the server does not allow this key: {0}")]
     KeyNotAllowed(String),
     /// This end's key is in the server's list, and its time is over.
-    #[error("the server's valid-until for this key is over: {0}")]
+    #[error("the server's valid-until for this key has passed: {0}")]
     KeyExpired(String),
     /// The ends have no suite in common.
     #[error("{0}")]
@@ -99,7 +99,7 @@ pub enum ClientError {
         cause: Lost,
     },
     /// The time of the peer is over: it is not connected to.
-    #[error("{server}: not connecting: the peer's valid-until is over")]
+    #[error("{server}: not connecting: the peer's valid-until has passed")]
     Expired {
         /// The server.
         server: ServerAddresses,

@@ -1,9 +1,9 @@
-//! Passes what a daemon holds to the process that replaces it.
+//! Passes a daemon's state to the process that replaces it.
 //!
-//! The sockets that it listens on are shared first; then it is *suspended*: it accepts and dials nothing,
-//! ends its sessions so that their streams are held, and describes those. Whoever goes on with them, the
-//! other process or this one, is not suspended any more. Keys, pads and packet numbers stay behind. Knows
-//! no processes and no format but serde's.
+//! First it shares the sockets that it listens on; then it is *suspended*: it accepts and dials
+//! nothing, ends its sessions so that their streams are held, and describes those. The process that
+//! continues with them, the other one or this one, is then resumed. Keys, pads and packet numbers
+//! stay behind. Knows no processes and no format but serde's.
 
 use std::{
     mem,
@@ -63,11 +63,11 @@ pub struct ChainRecord {
     pub(crate) epoch: u32,
     /// Until the streams are given up.
     pub(crate) remaining_millis: u64,
-    /// The same, of a hold that an unconfirmed session has ended.
+    /// The same for a hold that an unconfirmed session has ended.
     pub(crate) unconfirmed_millis: Option<u64>,
 }
 
-/// A token that is not shown.
+/// A token that is never displayed.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct Secret(pub(crate) [u8; 16]);
@@ -81,7 +81,7 @@ impl std::fmt::Debug for Secret {
 /// A client that is away, and its streams.
 #[derive(Debug)]
 pub struct HandedChain {
-    /// What the server knows of it.
+    /// The server's record of it.
     pub record: ChainRecord,
     /// Its streams.
     pub streams: Vec<HandedStream>,
@@ -103,13 +103,14 @@ pub struct ClientRecord {
 /// A client whose server is away, and its streams.
 #[derive(Debug)]
 pub struct HandedClient {
-    /// What it knows of the server.
+    /// Its record of the server.
     pub record: ClientRecord,
     /// Its streams.
     pub streams: Vec<HandedStream>,
 }
 
-/// Whether a daemon is suspended, and what it has of the process that it replaces; clones are one.
+/// Whether a daemon is suspended, and what it has inherited from the process that it replaces;
+/// clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Handover(Arc<Shared>);
 
@@ -121,14 +122,14 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Inherited {
-    /// What the old process listened on for itself.
+    /// Sockets that the old process listened on itself.
     own: Vec<HandedSocket>,
     /// The listeners of its clients' remote forwards.
     remote: Vec<HandedSocket>,
 }
 
 impl Handover {
-    /// A suspended daemon that listens on these sockets where its settings name their addresses.
+    /// A suspended daemon that reuses these sockets for the addresses in its settings.
     pub fn suspended_with(own: Vec<HandedSocket>) -> Self {
         let inherited = Mutex::new(Inherited { own, remote: Vec::new() });
         Self(Arc::new(Shared { suspended: watch::Sender::new(true), inherited }))
@@ -139,7 +140,7 @@ impl Handover {
         self.0.suspended.send_replace(true);
     }
 
-    /// Goes on.
+    /// Ends the suspension.
     pub fn resume(&self) {
         self.0.suspended.send_replace(false);
     }
@@ -149,7 +150,7 @@ impl Handover {
         self.inherited().remote.push(socket);
     }
 
-    /// Closes the sockets that no setting names; returns the files of unix sockets among them.
+    /// Closes the sockets that no setting names; returns the paths of the unix sockets among them.
     pub fn close_unnamed(&self) -> Vec<String> {
         let unnamed = mem::take(&mut self.inherited().own).into_iter();
         let path = |socket: HandedSocket| match socket.record {
@@ -171,16 +172,16 @@ impl Handover {
 
     /// Completes when the daemon is suspended.
     pub async fn suspended(&self) {
-        // Fails only without a sender, and this has it.
+        // Fails only if the sender is gone, and this has it.
         let _ = self.0.suspended.subscribe().wait_for(|suspended| *suspended).await;
     }
 
-    /// Completes when it is not.
+    /// Completes when the daemon is not suspended.
     pub async fn resumed(&self) {
         let _ = self.0.suspended.subscribe().wait_for(|suspended| !*suspended).await;
     }
 
-    /// Takes the UDP sockets that are bound to an address, at most so many.
+    /// Takes the UDP sockets bound to an address, at most `count`.
     pub(crate) fn take_udp(&self, address: SocketAddr, count: usize) -> Vec<UdpSocket> {
         let next =
             || self.take(|record| matches!(record, SocketRecord::Udp(at) if serves(address, *at)));
@@ -199,7 +200,8 @@ impl Handover {
             .map(TcpListener::from)
     }
 
-    /// Takes the listener of a remote forward at this address, where port 0 is that of the same number.
+    /// Takes the listener of a remote forward at this address; port 0 takes the one with the same
+    /// number.
     pub(crate) fn take_remote(&self, wanted: &RemoteRecord) -> Option<TcpListener> {
         let serves = |record: &SocketRecord| match record {
             SocketRecord::Remote(RemoteRecord { key, instance, number, bound }) => {
@@ -234,8 +236,8 @@ impl Handover {
     }
 }
 
-/// Whether a socket that is bound there serves who wants this address: port 0 takes any, and `[::]` is
-/// 0.0.0.0 on a host without IPv6.
+/// Whether a socket bound there serves this address: port 0 takes any, and `[::]` is 0.0.0.0 on a
+/// host without IPv6.
 fn serves(wanted: SocketAddr, bound: SocketAddr) -> bool {
     let all = wanted.is_ipv6() && wanted.ip().is_unspecified();
     let same_ip = wanted.ip() == bound.ip() || (all && bound.ip() == Ipv4Addr::UNSPECIFIED);

@@ -1,5 +1,5 @@
-//! Holds the limits that all servers and clients of a daemon share, and counts what they refused and what
-//! forwards carried.
+//! Holds the limits that all servers and clients of a daemon share, and counts what they refused
+//! and what forwards carried.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -18,7 +18,7 @@ pub(crate) mod per_key_limit;
 pub(crate) mod token_bucket;
 pub(crate) mod traffic;
 
-/// Descriptors and log lines, shared by whatever peers can make use them.
+/// Descriptors and log lines, shared by everything that peers can cause to use them.
 #[derive(Debug, Default)]
 pub struct Limits {
     pub(crate) descriptors: DescriptorBudget,
@@ -93,8 +93,7 @@ impl Limits {
         self.hold.status()
     }
 
-    /// Logs how many lines of each peer were suppressed since the last call; to be called once a
-    /// minute.
+    /// Logs how many lines of each peer were suppressed since the last call; call it once a minute.
     pub fn report_suppressed(&self) {
         self.log.report();
     }

@@ -1,5 +1,5 @@
-//! Wraps the host's sockets, listeners and name lookups, and its own
-//! addresses. Knows nothing of QUIC or permits.
+//! Wraps the host's sockets, listeners, name lookups and own addresses. Knows nothing of QUIC or
+//! permits.
 
 pub(crate) mod bind;
 pub(crate) mod dns;

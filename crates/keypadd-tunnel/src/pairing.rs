@@ -1,7 +1,7 @@
 //! Pairs two hosts: one invites, the other joins, and each learns the other's key.
 //!
-//! An [`Invitation`] is a line of text that a person carries from one to the other. The messages are
-//! in docs/DESIGN.md, "Pairing". Knows no files: what is written when is up to the caller, between
+//! An [`Invitation`] is a line of text that a person carries from one to the other. The messages
+//! are in docs/DESIGN.md, "Pairing". Knows no files: the caller decides what to write when, between
 //! [`Joiner::accept`] and [`Joiner::done`] at one end, [`Client::join`](crate::Client::join) and
 //! [`Joined::confirm`](crate::Joined::confirm) at the other.
 
@@ -18,7 +18,7 @@ use crate::transport::TransportSettings;
 pub use invitation::{Invitation, InvitationError};
 pub use inviter::{InviteError, Inviter, InviterSettings, Joiner};
 
-/// A step of a pairing. Boxed, so that it is compiled here, for size, and not where it is awaited.
+/// A step of a pairing. Boxed, so that it is compiled here, for size, not where it is awaited.
 pub(crate) type Step<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Version of the messages, the first byte of the first one.
@@ -48,8 +48,9 @@ pub(crate) fn transport() -> TransportSettings {
     }
 }
 
-/// Reads the forward that the inviting end suggests. `None` if it is none, or one that displays with
-/// characters that a shell would change: a person pastes it. So it listens on no wildcard address either.
+/// Reads the forward that the inviting end suggests. `None` if it is not a forward, or if its text
+/// has characters that a shell would expand, since a person pastes it. So it never listens on a
+/// wildcard address.
 pub fn suggested(text: &str) -> Option<Forward> {
     let (flag, forward) = text.split_once(' ')?;
     let forward = match flag {

@@ -7,8 +7,8 @@ use crate::addresses::{
     target::{AddressError, ServerAddress},
 };
 
-/// Most entries of a server's list: attempts begin a quarter of a second after one another, and the last one must
-/// not come too late.
+/// Most entries of a server's list: attempts begin a quarter of a second apart, and the last one
+/// must not come too late.
 pub const SERVER_ADDRESSES_MAX: usize = 8;
 
 /// One entry of a server's list.
@@ -25,7 +25,7 @@ pub enum ServerEntry {
 pub struct ServerAddresses(Vec<ServerEntry>);
 
 impl ServerAddresses {
-    /// These addresses, without those that are there twice.
+    /// These addresses, without duplicates.
     ///
     /// # Errors
     /// There are none, or too many.
@@ -53,7 +53,7 @@ impl ServerAddresses {
         &self.0
     }
 
-    /// Whether there may be another one than the first: a service may have several.
+    /// Whether there may be more than one: a service may have several.
     pub fn may_be_several(&self) -> bool {
         self.0.len() > 1 || matches!(self.first(), ServerEntry::Service(_))
     }
@@ -89,7 +89,7 @@ impl fmt::Display for ServerEntry {
 impl FromStr for ServerAddresses {
     type Err = AddressError;
 
-    /// Parses addresses with commas between them.
+    /// Parses addresses separated by commas.
     fn from_str(text: &str) -> Result<Self, AddressError> {
         let addresses = text.split(',').map(|address| address.trim().parse());
         Self::new(addresses.collect::<Result<Vec<_>, _>>()?)

@@ -16,7 +16,7 @@ const NAME_BYTES_MAX: usize = 253;
 pub struct ServiceName(String);
 
 impl ServiceName {
-    /// Whether this is meant as the name of a service and not of a host.
+    /// Whether this is meant as a service name rather than a host name.
     pub(crate) fn is_meant(text: &str) -> bool {
         text.starts_with('_') && !text.contains(':')
     }

@@ -1,5 +1,5 @@
-//! Orders the attempts at a server's addresses as RFC 8305 does: preferred addresses first, the two families
-//! of a name in turn. Knows no clocks, sockets or names.
+//! Orders the attempts at a server's addresses as RFC 8305 does: preferred addresses first,
+//! alternating between the two families of a name. Knows no clocks, sockets or names.
 
 use std::{collections::VecDeque, net::SocketAddr, ops::Range};
 
@@ -13,11 +13,11 @@ pub(super) struct Attempts {
     order: Vec<usize>,
     /// To be tried before all others.
     first: Option<(usize, SocketAddr)>,
-    /// Those that have been tried, and those to avoid: none is tried twice.
+    /// Addresses already tried, and those to avoid: none is tried twice.
     tried: Vec<SocketAddr>,
 }
 
-/// What is known of one candidate.
+/// The state of one candidate.
 #[derive(Debug, Default)]
 struct Candidate {
     /// Its name is not resolved yet.
@@ -26,8 +26,8 @@ struct Candidate {
 }
 
 impl Attempts {
-    /// Attempts at so many candidates, none of them resolved, and none at the address to avoid. That may be in
-    /// the mapped form in which sockets of both families report it.
+    /// Attempts at this many unresolved candidates, but none at `avoid`, which may be in the mapped
+    /// form that dual-stack sockets report.
     pub(super) fn new(count: usize, avoid: Option<SocketAddr>) -> Self {
         let tried = avoid.map(plain).into_iter().collect();
         let mut attempts = Self { candidates: Vec::new(), order: Vec::new(), first: None, tried };
@@ -35,7 +35,7 @@ impl Attempts {
         attempts
     }
 
-    /// Adds candidates that are not resolved yet, in no order.
+    /// Adds unresolved candidates, in no order.
     fn add(&mut self, count: usize) -> Range<usize> {
         let candidate = || Candidate { is_awaited: true, untried: VecDeque::new() };
         let before = self.candidates.len();
@@ -43,7 +43,8 @@ impl Attempts {
         before..self.candidates.len()
     }
 
-    /// The candidate is a service with so many targets: these take its place, and are the last candidates.
+    /// The candidate is a service with this many targets: they take its place in the order, and are
+    /// numbered last.
     pub(super) fn expand(&mut self, candidate: usize, targets: usize) {
         let added = self.add(targets);
         if let Some(at) = self.order.iter().position(|of| *of == candidate) {
@@ -51,7 +52,7 @@ impl Attempts {
         }
     }
 
-    /// The candidate's name resolves to these; to none if it does not resolve.
+    /// The candidate's name resolves to these addresses; none if it does not resolve.
     pub(super) fn found(&mut self, candidate: usize, addresses: Vec<SocketAddr>) {
         let Some(candidate) = self.candidates.get_mut(candidate) else { return };
         candidate.is_awaited = false;
@@ -80,7 +81,8 @@ impl Attempts {
         }
     }
 
-    /// The next address to try, with its candidate. If `in_turn`, a later one waits for the names before it.
+    /// The next address to try, with its candidate. With `in_turn`, a later candidate waits for the
+    /// names before it.
     pub(super) fn next(&mut self, in_turn: bool) -> Option<(usize, SocketAddr)> {
         if let Some(first) = self.first.take() {
             self.tried.push(first.1);
@@ -109,8 +111,8 @@ impl Attempts {
     }
 }
 
-/// The addresses with their families in turn, beginning with the resolver's first choice (RFC 8305,
-/// section 4).
+/// The addresses with their families alternating, beginning with the resolver's first choice (RFC
+/// 8305, section 4).
 fn interleaved(addresses: Vec<SocketAddr>) -> impl Iterator<Item = SocketAddr> {
     let is_first = addresses.first().map(SocketAddr::is_ipv6);
     let (preferred, others): (Vec<_>, Vec<_>) =
@@ -143,7 +145,7 @@ mod tests {
         attempts.found(1, ["1.0.0.9", "[::1]", "[::9]"].map(at).to_vec());
         attempts.found(0, named);
         let order = [(0, "[::1]"), (0, "1.0.0.1"), (0, "[::2]"), (0, "1.0.0.2"), (0, "[::3]")];
-        // ::1 is tried by then.
+        // ::1 has been tried by then.
         let order = order.into_iter().chain([(1, "1.0.0.9"), (1, "[::9]")]);
         let order: Vec<_> = order.map(|(nth, address)| (nth, at(address))).collect();
         assert_eq!(all(&mut attempts), order);

@@ -1,6 +1,6 @@
-//! Makes a client's second connection to its server, which carries the session's bulk streams.
+//! Opens a client's second connection to its server, which carries the session's bulk streams.
 //!
-//! Made when either end first has bulk data, with the same identities and permits. Without it the
+//! Opened when either end first has bulk data, with the same identities and permits. Without it the
 //! first connection carries all streams.
 
 use std::{
@@ -27,7 +27,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause after a failed attempt.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Makes the bulk connection.
+/// Opens the bulk connection.
 #[derive(Clone)]
 pub(super) struct BulkDialer {
     pub(super) endpoint: Endpoint,
@@ -35,7 +35,7 @@ pub(super) struct BulkDialer {
 }
 
 impl BulkDialer {
-    /// Makes the connection when it is wanted, and supervises it. Never returns.
+    /// Opens the connection when it is wanted, and supervises it. Never returns.
     pub(super) async fn run(&self, session: &LiveSession, wanted: &Notify) {
         loop {
             tokio::select! {

@@ -122,7 +122,7 @@ impl Client {
         rtt: Option<Duration>,
     ) -> Result<ClientSession, ConnectFailure> {
         if self.has_expired(SystemTime::now()) {
-            return Err(ConnectFailure::Unreachable("the peer's valid-until is over".into()));
+            return Err(ConnectFailure::Unreachable("the peer's valid-until has passed".into()));
         }
         let jumps = self.clock_monitor.jumps();
         let handshake = async {

@@ -1,9 +1,9 @@
-//! Moves a live session to another address of the server: when the server is silent, and back to a preferred
-//! address that answers again. Only where the server has several addresses.
+//! Moves a live session to another address of the server: when the server is silent, and back to a
+//! preferred address that answers again. Runs only if the server has several addresses.
 //!
-//! Make before break, as for new keys (`renewal`): where the same server answers, its streams go on. Another
-//! server does not know them: a silent session's are reset when it takes over, and a session that is well
-//! moves there only while it has none.
+//! Make before break, as for new keys (`renewal`): if the same server answers, its streams
+//! continue. Another server does not know them: it takes over from a silent session by resetting
+//! them, and from a working one only while there are none.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -28,7 +28,7 @@ use crate::{
     wire::Frame,
 };
 
-/// How often to look whether something has arrived.
+/// How often to check whether something has arrived.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// Silence after which the server is pinged: an idle path is not probed as often.
@@ -37,7 +37,7 @@ const PING_AFTER: Duration = Duration::from_secs(1);
 /// Silence after which other addresses are tried: a second after the ping, so that one is up within three.
 const SILENT_AFTER: Duration = Duration::from_secs(2);
 
-/// The same while connections are open that are not held: no other session goes on with them, and the path
+/// The same while open connections are not held: no other session could continue them, and the path
 /// may come back.
 const SILENT_AFTER_UNHELD: Duration = Duration::from_secs(8);
 
@@ -67,9 +67,10 @@ impl Hearing {
         Self { datagrams, looked_at: now, silence: Duration::ZERO }
     }
 
-    /// Given all datagrams that have arrived so far, and how long a silence is borne.
+    /// Records how many datagrams have arrived so far; `silent_after` is how long a silence is
+    /// tolerated.
     fn look(&mut self, now: Instant, datagrams: u64, silent_after: Duration) -> Heard {
-        // A process that was stopped has not listened.
+        // A process that was stopped could not hear anything.
         let passed = (now - self.looked_at).min(2 * LOOK);
         self.looked_at = now;
         self.silence =
@@ -114,8 +115,8 @@ fn is_other(reached: &Reached, key: PublicKey) -> bool {
 }
 
 impl Client {
-    /// Waits for a session at another address that takes the place of this one; sets `silent` while the
-    /// server is. Goes on for a moment after the session has ended.
+    /// Waits for a session at another address that replaces this one; sets `silent` while the
+    /// server is. Continues for a moment after the session has ended.
     pub(super) async fn moved(
         &self,
         session: &ClientSession,
@@ -165,8 +166,8 @@ impl Client {
         }
     }
 
-    /// Tries the other addresses while the server of a session is silent. `None` if it is heard again first,
-    /// or the session ends, or no other answers.
+    /// Tries the other addresses while a session's server is silent. `None` if it is heard again
+    /// first, if the session ends, or if no other answers.
     async fn fail_over(&self, live: &LiveSession) -> Option<ClientSession> {
         let handshake = QUICK + live.connection.stats().path.rtt * HANDSHAKE_TRIPS;
         let avoid = Some(live.connection.remote_address());
@@ -175,7 +176,7 @@ impl Client {
         let (open, before) = (live.open_connections(), live.received_datagrams());
         let take_over = |reached: Reached| async move {
             if is_other(&reached, live.key()) && live.open_connections() > 0 {
-                // The path of both may have come back just now.
+                // The path to both may have just come back.
                 sleep(handshake).await;
             }
             let _underway = self.renewing.begin();
@@ -183,7 +184,7 @@ impl Client {
             let resumed = greeting.is_resumed();
             Ok((self.establish(greeting, jumps.clone()), resumed))
         };
-        // An address that is tried now may already have ended the session at the old one.
+        // An attempt in progress may already have ended the session at the old address.
         let heard = async {
             heard_again(live, before).await;
             self.renewing.over().await;
@@ -208,8 +209,8 @@ impl Client {
         if live.may_log() {
             let lost = match (resumed, open) {
                 (true, 0) | (false, 0) => String::new(),
-                (true, open) => format!("; {open} open connections go on"),
-                (false, open) => format!("; {open} open connections reset: it does not have them"),
+                (true, open) => format!("; {open} open connections continue"),
+                (false, open) => format!("; {open} open connections reset: it does not hold them"),
             };
             warn!(peer, silent = %live.remote(), %remote, "server is silent; moved to another address{lost}");
         }
@@ -231,7 +232,7 @@ impl Client {
         let busy = || ConnectFailure::Unreachable("another server; connections are open".into());
         let stranger = &AtomicBool::new(false);
         let move_there = |reached: Reached| async move {
-            // What is not held is reset by the hello.
+            // The hello resets what is not held.
             if (is_other(&reached, live.key()) || live.hold.is_none()) && !is_idle() {
                 return Err(busy());
             }
@@ -253,8 +254,8 @@ impl Client {
         Ok(next)
     }
 
-    /// Tries all addresses, all the time, while connections are held, beginning with the one where the server
-    /// was. Another server takes over only if that one does not answer even then.
+    /// Keeps trying all addresses while connections are held, beginning with the server's last one.
+    /// Another server takes over only if that address does not answer even then.
     pub(super) async fn reconnect_anywhere(&self, held: &HeldSession) -> ClientSession {
         let handshake = QUICK + held.rtt * HANDSHAKE_TRIPS;
         let time = (THOROUGH + handshake).min(self.connect_timeout);
@@ -271,7 +272,7 @@ impl Client {
                 let HeldSession { name, count, .. } = held;
                 warn!(
                     server = %self.server,
-                    "{count} held connections of {name} reset: the server that answers does not have them"
+                    "{count} held connections of {name} reset: the server that answered does not hold them"
                 );
                 self.limits.hold.add_reset(*count);
             }
@@ -293,7 +294,7 @@ impl Client {
 mod tests {
     use super::*;
 
-    /// What each look says while nothing arrives, from the first on.
+    /// The results of `count` looks while nothing arrives, the first at `from`.
     fn looks(hearing: &mut Hearing, from: Instant, count: u32) -> Vec<Heard> {
         let datagrams = hearing.datagrams;
         (1..=count).map(|nth| hearing.look(from + LOOK * nth, datagrams, SILENT_AFTER)).collect()

@@ -1,4 +1,5 @@
-//! Passes a client's held streams to the process that replaces it, and goes on with those of the one before.
+//! Passes a client's held streams to the process that replaces it, and continues those received
+//! from the one before.
 
 use std::{io, time::Duration};
 
@@ -15,22 +16,22 @@ use crate::{
 };
 
 impl Client {
-    /// The run of the client, which goes on in another process.
+    /// The client's instance number, which it keeps in another process.
     pub fn instance(&self) -> Instance {
         self.instance
     }
 
-    /// The listeners, for the process that follows.
+    /// The listeners, for the process that takes over.
     pub fn hand_over_sockets(&self) -> Vec<HandedSocket> {
         self.listeners.hand_over()
     }
 
-    /// Ends the session of a [suspended](crate::handover::Handover::suspend) daemon so that its streams are
-    /// held, and describes them; `None` if nothing is held. It stays held here until the daemon is resumed
-    /// or ends. [`run`](Client::run) must be running.
+    /// Ends the session of a [suspended](crate::handover::Handover::suspend) daemon so that its
+    /// streams are held, and describes them; `None` if nothing is held. They stay held here until
+    /// the daemon is resumed or exits. [`run`](Client::run) must be running.
     ///
     /// # Errors
-    /// There are too few descriptors.
+    /// The system is out of descriptors.
     pub async fn hand_over(&self) -> io::Result<Option<HandedClient>> {
         let streams = self.hold.streams();
         let is_held = || self.link.current().is_none() && streams.held() == streams.names().len();
@@ -48,14 +49,14 @@ impl Client {
         Ok(Some(HandedClient { record, streams: streams.hand_over()? }))
     }
 
-    /// Completes when the server has been told that another process follows.
+    /// Completes when the server has been told that another process takes over.
     pub async fn wait_closed(&self) {
         self.endpoint.wait_idle().await;
     }
 
-    /// Goes on with the streams of another process, before [`run`](Client::run). Its bound instance must be
-    /// that of the client there. Where none of this client's server's keys is the one there they are reset:
-    /// only that server may resume them.
+    /// Continues the streams of another process, before [`run`](Client::run). The instance number
+    /// bound here must be that client's. If that client's server has none of these `keys`, its
+    /// streams are reset: only that server may resume them.
     pub fn adopt(&self, handed: HandedClient, keys: &[PublicKey]) {
         let HandedClient { record, streams } = handed;
         let Some(key) = keys.iter().copied().find(|key| record.server.parse() == Ok(*key)) else {

@@ -20,7 +20,7 @@ use crate::{
     wire::{CloseCode, Instance},
 };
 
-/// The inviting host is ready to list this one, and waits to hear that this end's files are written.
+/// The inviting host is ready to add this one, and waits to hear that this end's files are written.
 #[derive(Debug)]
 pub struct Joined {
     /// A forward that it permits, as an example.
@@ -127,7 +127,7 @@ fn not_paired(error: &ConnectionError) -> ConnectFailure {
 }
 
 impl Joined {
-    /// Says that this end's files are written; returns when the other end's are.
+    /// Tells the other end that this end's files are written; returns when the other end's are.
     ///
     /// # Errors
     /// Why the other end has not confirmed that.
@@ -155,7 +155,7 @@ impl Joined {
         })
     }
 
-    /// Says that this end cannot go on; the other end then writes nothing.
+    /// Tells the other end that this end cannot continue; it then writes nothing.
     pub fn abandon(self, reason: &str) {
         self.connection.close(CloseCode::NotPaired.value().into(), reason.as_bytes());
     }

@@ -1,6 +1,6 @@
-//! Reaches a server at one of its addresses: resolves them all, begins a handshake at one after the other, and
-//! goes on with the first that completes (RFC 8305). A service stands for its targets (RFC 2782). Knows nothing
-//! of what follows a handshake.
+//! Reaches a server at one of its addresses: resolves them all, starts handshakes one after the
+//! other, and uses the first that completes (RFC 8305). A service is replaced by its targets (RFC
+//! 2782). Knows nothing of what follows a handshake.
 
 use std::{
     future::poll_fn, io, net::SocketAddr, ops::Range, pin::Pin, sync::Arc, task::Poll,
@@ -28,8 +28,8 @@ use crate::{
 /// candidate waits for the names of those before it.
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
-/// How long a server may take for its hello while other addresses wait: longer than a busy one does. No more
-/// than half of the time that is left.
+/// How long a server may take for its hello while other addresses wait: longer than a busy server
+/// takes. At most half of the time that is left.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Where to look for a server.
@@ -37,7 +37,7 @@ const HELLO_TIMEOUT: Duration = Duration::from_secs(3);
 pub(super) struct Search {
     /// For all attempts together.
     pub(super) timeout: Duration,
-    /// If given, only what is preferred to this place is tried.
+    /// If given, tries only entries preferred to this place.
     pub(super) before: Option<ListPlace>,
     /// The address to try first, with its place.
     pub(super) begin_at: Option<(ListPlace, SocketAddr)>,
@@ -57,7 +57,7 @@ pub(super) struct ListPlace {
 }
 
 impl ListPlace {
-    /// Everything in the list is preferred to it.
+    /// A place to which everything in the list is preferred.
     pub(super) const UNKNOWN: Self = Self { entry: usize::MAX, rank: 0, target: None };
 
     fn of_entry(entry: usize) -> Self {
@@ -79,7 +79,7 @@ impl ListPlace {
 pub(super) struct Reached {
     pub(super) connection: Connection,
     pub(super) place: ListPlace,
-    /// Timeout of its hello, where other addresses wait.
+    /// Timeout of its hello, if other addresses wait.
     pub(super) hello_timeout: Option<Duration>,
 }
 
@@ -101,7 +101,7 @@ struct Candidate {
     is_here: bool,
 }
 
-/// Operations under way, each with a name; all are dropped together.
+/// Operations in progress, each with a name; all are dropped together.
 struct Running<'a, K, T>(Vec<(K, Operation<'a, T>)>);
 
 impl<'a, K: Copy, T> Running<'a, K, T> {
@@ -125,10 +125,10 @@ impl<'a, K: Copy, T> Running<'a, K, T> {
     }
 }
 
-/// What is to be tried, by candidate of [`Attempts`], and what has gone wrong.
+/// What is left to try, by candidate of [`Attempts`], and what has failed.
 struct Candidates {
     all: Vec<Candidate>,
-    /// The first end that did not accept the other.
+    /// The first mutual rejection.
     refusal: Option<ClientError>,
 }
 
@@ -138,10 +138,10 @@ impl Client {
         Search { timeout, before: None, begin_at: None, avoid: None }
     }
 
-    /// Resolves the server's names and makes the attempt at their addresses, in the order of
-    /// [`Attempts`], until one succeeds. Its handshakes may overlap, and only one of them at a time is
-    /// finished: the others are given up then. Returns at once what that has made. An end that does not
-    /// accept the other is not asked at its other addresses.
+    /// Resolves the server's names and runs `attempt` at their addresses, in the order of
+    /// [`Attempts`], until one succeeds. Handshakes may overlap, but only one of them at a time is
+    /// finished: the others are then given up. Returns the result immediately. If one end rejects
+    /// the other, its other addresses are not tried.
     pub(super) async fn reach<T, O, F>(
         &self,
         search: Search,
@@ -278,7 +278,7 @@ async fn look_up(server: ServerEntry, lookups: &Lookups) -> Found {
 }
 
 impl Candidates {
-    /// Its number is as in [`Attempts`].
+    /// Numbers candidates as [`Attempts`] does.
     fn add(&mut self, server: ServerEntry, place: ListPlace) -> usize {
         self.all.push(Candidate { server, place, causes: Vec::new(), is_here: false });
         self.all.len() - 1
@@ -305,7 +305,7 @@ impl Candidates {
         self.all.get(nth).map_or(ListPlace::UNKNOWN, |candidate| candidate.place.clone())
     }
 
-    /// Notes a name that leads to this host.
+    /// Records whether a name leads to this host.
     fn resolved(&mut self, nth: usize, addresses: &[SocketAddr]) {
         if let Some(candidate) = self.all.get_mut(nth)
             && let ServerEntry::Address(ServerAddress { host, .. }) = &candidate.server
@@ -316,7 +316,7 @@ impl Candidates {
 
     fn failed(&mut self, nth: usize, address: Option<SocketAddr>, cause: String) {
         let Some(Candidate { server, causes, .. }) = self.all.get_mut(nth) else { return };
-        // The message contains the address already if the user gave it.
+        // The message already contains the address if the user gave it.
         let given = server.to_string();
         causes.push(match address.map(|address| address.to_string()) {
             Some(address) if address != given => format!("{address}: {cause}"),
@@ -324,7 +324,7 @@ impl Candidates {
         });
     }
 
-    /// Notes why an attempt failed. Whether this candidate is not to be asked again.
+    /// Records why an attempt failed. Returns whether to give up on this candidate.
     fn count(&mut self, nth: usize, address: SocketAddr, failure: ConnectFailure) -> bool {
         let server = match self.all.get(nth).map(|candidate| &candidate.server) {
             Some(ServerEntry::Address(server)) => server.clone(),

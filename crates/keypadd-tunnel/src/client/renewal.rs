@@ -1,9 +1,9 @@
-//! Replaces a live session by one with new keys, over another connection, when its keys have served long
-//! enough or the server asks.
+//! Replaces a live session with one that has new keys, over another connection, when its keys have
+//! reached their lifetime or the server asks.
 //!
-//! Make before break: the old connection carries until the server has answered the new one's hello. Then both
-//! ends hold its streams and resume them, as after a loss (`resume`). Where the attempt fails the old session
-//! goes on.
+//! Make before break: the old connection carries data until the server has answered the new one's
+//! hello. Then both ends hold its streams and resume them, as after a loss (`resume`). If the
+//! attempt fails, the old session continues.
 
 use std::time::Duration;
 
@@ -26,13 +26,13 @@ const RENEWAL_MIN: Duration = Duration::from_secs(1);
 /// Attempts to replace a live session.
 #[derive(Debug, Default)]
 pub(super) struct Renewing {
-    /// Held by an attempt that must not meet another: each hello ends the session before.
+    /// Held by attempts that must not overlap: each hello ends the session before.
     turn: Mutex<()>,
     /// Attempts that the server may have answered.
     underway: watch::Sender<usize>,
 }
 
-/// An attempt under way, until it is dropped.
+/// An attempt in progress, until it is dropped.
 pub(super) struct Underway<'a>(&'a Renewing);
 
 impl Renewing {
@@ -47,9 +47,9 @@ impl Renewing {
         Underway(self)
     }
 
-    /// Waits until none is under way.
+    /// Waits until none is in progress.
     pub(super) async fn over(&self) {
-        // Fails only without a sender, and this one has it.
+        // Fails only if the sender is gone, and this is the sender.
         let _ = self.underway.subscribe().wait_for(|count| *count == 0).await;
     }
 }
@@ -61,8 +61,8 @@ impl Drop for Underway<'_> {
 }
 
 impl Client {
-    /// Waits for the session that goes on with this one, with new keys, or for the end of this one. Makes no
-    /// attempt while the server is `silent`.
+    /// Waits for the session with new keys that continues this one, or for the end of this one.
+    /// Makes no attempt while the server is `silent`.
     ///
     /// # Errors
     /// Why it ended.
@@ -76,10 +76,10 @@ impl Client {
             return Err(live.lost().await);
         }
         let is_silent = async |wanted: bool| {
-            // Fails only without a sender, and this one is it.
+            // Fails only if the sender is gone, and this is the sender.
             let _ = silent.subscribe().wait_for(|silent| *silent == wanted).await;
         };
-        // However few bytes keys may carry, and however often the server asks.
+        // Limits the rate, however few bytes keys may carry and however often the server asks.
         tokio::select! {
             lost = live.lost() => return Err(lost),
             () = sleep(RENEWAL_MIN) => {}
@@ -122,7 +122,7 @@ impl Client {
                 Err(cause) if failed => debug!("keys not renewed: {cause}"),
                 Err(cause) => {
                     failed = true;
-                    warn!(server = %self.server, "keys not renewed ({cause}); the old ones serve; retrying");
+                    warn!(server = %self.server, "keys not renewed ({cause}); still using the old ones; retrying");
                 }
             }
             tokio::select! {
@@ -132,8 +132,8 @@ impl Client {
         }
     }
 
-    /// Makes one attempt, at the address where the server is now. Not cut short when the old session ends: the
-    /// server ends it when it has the new one's hello, and its answer may come later.
+    /// Makes one attempt, at the server's current address. Not cut short when the old session ends:
+    /// the server ends that on receiving the new one's hello, and its answer may come later.
     async fn renew(&self, live: &LiveSession, place: &ListPlace) -> Result<ClientSession, String> {
         let rtt = live.connection.stats().path.rtt;
         let attempt = self.attempt((place.clone(), live.connection.remote_address()), Some(rtt));

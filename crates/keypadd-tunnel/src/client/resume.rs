@@ -12,8 +12,9 @@ use crate::{
     wire::{Claim, Frame},
 };
 
-/// Claims these streams, all at once; where the session before was alive, first asks for its remote forwards,
-/// by `listens`. Never returns; dropped, what is not resumed is held as before.
+/// Claims all these streams at once. If the old session was alive, first waits on `listens`, which
+/// requests its remote forwards. Never returns; if dropped, streams not yet resumed are held as
+/// before.
 pub(super) async fn resume(
     session: &Arc<LiveSession>,
     names: Vec<StreamName>,
@@ -26,12 +27,13 @@ pub(super) async fn resume(
     let Some(hold) = &session.hold else { return pending().await };
     let mut held = Vec::with_capacity(names.len());
     for name in names {
-        // Its last connection is gone, or about to be. One that is over meanwhile is not claimed.
+        // Its last connection is gone, or about to be. A stream that has ended in the meantime is
+        // not claimed.
         if let Some(stream) = hold.streams.take(name).await {
             held.push(stream);
         }
     }
-    // Also where there are none: the server ends the others, and the last token is used up.
+    // Sent even for no streams: the server then ends the others and retires the last token.
     let count = held.len();
     session.send(Frame::Claims { count: count as u32 }).await;
     let mut claims = JoinSet::new();
@@ -49,8 +51,8 @@ pub(super) async fn resume(
     pending().await
 }
 
-/// Claims one stream, and hands it to the connection; false if the server does not hold it, or the
-/// connection is lost again.
+/// Claims one stream, and hands it to the connection; returns false if the server does not hold it,
+/// or the connection is lost again.
 async fn claim(session: &LiveSession, held: HeldStream) -> bool {
     let claim = Claim { name: held.name(), receipt: held.receipt() };
     match claim_stream(session, claim).await {

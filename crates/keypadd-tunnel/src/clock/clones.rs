@@ -3,9 +3,9 @@
 //!
 //! There are two sources, and a machine may have both, one or neither. A VM clock device
 //! (linux/vmclock-abi.h) changes its disruption marker before the copy runs; it is read before each
-//! send, so no packet leaves in between. A new VM generation ID is visible to the kernel alone, which
-//! announces it a moment after the copy resumed (linux drivers/virt/vmgenid.c). Both are opened before
-//! the sandbox closes files. Knows no connections.
+//! send, so no packet leaves in between. A new VM generation ID is visible only to the kernel,
+//! which announces it a moment after the copy has resumed (linux drivers/virt/vmgenid.c). Both are
+//! opened before the sandbox closes files. Knows no connections.
 
 use std::{
     fs::{self, File},
@@ -36,7 +36,7 @@ const VM_CLOCK: &str = "/dev/vmclock0";
 
 /// The first bytes of a VM clock: 0x4b4c4356, little-endian.
 const VM_CLOCK_MAGIC: &[u8] = b"VCLK";
-/// What is read of it: from the magic number to the end of the disruption marker.
+/// The part to read: from the magic number to the end of the disruption marker.
 const VM_CLOCK_BYTES: usize = 24;
 
 /// Where the kernel lists the device that has the generation ID: a platform device since Linux 6.10,
@@ -61,7 +61,8 @@ pub struct Hypervisor {
 }
 
 impl Hypervisor {
-    /// Opens what this machine has. What it lacks, or this user may not read, is left out.
+    /// Opens the sources that this machine has. Omits those that it lacks or this user may not
+    /// read.
     pub fn open() -> Self {
         let has_generations = GENERATION_DRIVERS.iter().any(|driver| has_device(Path::new(driver)));
         let announcements = has_generations.then(announcements).and_then(|opened| {
@@ -70,7 +71,7 @@ impl Hypervisor {
         Self { announcements, ..Self::with_vm_clock(Path::new(VM_CLOCK)) }
     }
 
-    /// Has only the VM clock of this path, if there is one.
+    /// Opens only the VM clock at this path, if there is one.
     pub fn with_vm_clock(path: &Path) -> Self {
         let opened = VmClock::open(path);
         let vm_clock =
@@ -78,7 +79,7 @@ impl Hypervisor {
         Self { vm_clock, announcements: None }
     }
 
-    /// The system's clocks together with what the hypervisor says. Starts a thread that waits for
+    /// The system's clocks together with the hypervisor's signals. Starts a thread that waits for
     /// announcements, if there can be any.
     pub fn clocks(self) -> HostClocks {
         let Self { vm_clock, announcements } = self;
@@ -125,7 +126,7 @@ impl VmClock {
         }
     }
 
-    /// The kernel copies no half of an update (drivers/ptp/ptp_vmclock.c).
+    /// The kernel never copies half of an update (drivers/ptp/ptp_vmclock.c).
     fn head(&self) -> io::Result<[u8; VM_CLOCK_BYTES]> {
         let mut head = [0; VM_CLOCK_BYTES];
         self.0.read_exact_at(&mut head, 0)?;
@@ -146,8 +147,8 @@ fn has_device(driver: &Path) -> bool {
     entries.flatten().any(|entry| entry.path().is_symlink() && entry.file_name() != *"module")
 }
 
-/// A socket that receives the kernel's announcements (netlink(7), NETLINK_KOBJECT_UEVENT). Only root
-/// can send to it besides.
+/// A socket that receives the kernel's announcements (netlink(7), NETLINK_KOBJECT_UEVENT). Besides
+/// the kernel, only root can send to it.
 fn announcements() -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC;
     let socket =
@@ -164,7 +165,8 @@ fn count_generations(socket: &OwnedFd, generations: &AtomicU64) {
         match recv(socket, &mut announcement[..], RecvFlags::empty()) {
             Ok((_, 0)) => return,
             Ok((_, bytes)) if !names_new_generation(&announcement[..bytes]) => {}
-            // With ENOBUFS the kernel dropped announcements, and one of them may have been it.
+            // On ENOBUFS the kernel dropped announcements, and one of them may have been a new
+            // generation.
             Ok(_) | Err(Errno::NOBUFS) => {
                 generations.fetch_add(1, Ordering::Release);
             }
@@ -174,7 +176,7 @@ fn count_generations(socket: &OwnedFd, generations: &AtomicU64) {
     }
 }
 
-/// Whether an announcement, which consists of lines that end in NUL, is that of a new generation.
+/// Whether an announcement, a list of lines ending in NUL, is that of a new generation.
 fn names_new_generation(announcement: &[u8]) -> bool {
     announcement.split(|byte| *byte == 0).any(|line| line == NEW_GENERATION)
 }

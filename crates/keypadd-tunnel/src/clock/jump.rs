@@ -33,7 +33,7 @@ pub trait Clocks: fmt::Debug + Send + Sync {
     fn read(&self) -> Readings;
 }
 
-/// The clocks of the system (clock_gettime(2)), whatever a hypervisor says.
+/// The clocks of the system (clock_gettime(2)), without a hypervisor's signals.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClocks;
 

@@ -22,7 +22,8 @@ pub(crate) struct ClockMonitor {
     _task: JoinSet<()>,
 }
 
-/// Receives the jumps detected since it was made; a clone also those that it has not received yet.
+/// Receives the jumps detected since it was created; a clone also receives those that the original
+/// has not received yet.
 #[derive(Clone, Debug)]
 pub(crate) struct Jumps(watch::Receiver<Option<Jump>>);
 

@@ -1,5 +1,5 @@
-//! Carries a connection of another process to its end: counted, logged and within the budget of descriptors,
-//! as one that was accepted or dialed here.
+//! Carries a connection taken over from another process until it ends: counted, logged and within
+//! the descriptor budget, like one that was accepted or dialed here.
 
 use std::sync::Arc;
 
@@ -15,7 +15,8 @@ use crate::{
     wire::StreamCode,
 };
 
-/// Holds the stream among those of `peer` at once; the returned task ends with it, and resets it if dropped.
+/// Holds the stream with those of `peer`; the returned task ends with the stream, and resets it if
+/// dropped.
 pub(crate) fn adopt(
     stream: HandedStream,
     streams: &HeldStreams,

@@ -1,5 +1,5 @@
-//! Answers a stream that the other end opened for a UDP flow: connects a socket to the target, and carries the
-//! flow to its end.
+//! Answers a stream that the other end opened for a UDP flow: connects a socket to the target, and
+//! carries the flow until it ends.
 
 use std::{net::UdpSocket, time::Instant};
 
@@ -14,7 +14,7 @@ use crate::{
     wire::{CONNECTED, StreamCode},
 };
 
-/// Carries a flow with the socket that `dialing` connects, or resets the stream with the code.
+/// Carries a flow over the socket that `dialing` connects, or resets the stream with the code.
 pub(crate) async fn carry_flow(
     request: Request<'_>,
     dialing: impl Future<Output = Result<UdpSocket, StreamCode>>,
@@ -35,7 +35,7 @@ pub(crate) async fn carry_flow(
     let is_mute = carried.from_socket() == 0 && carried.unreachable() > 0;
     if is_mute && session.limits.mute_targets.allow(name.into(), Instant::now()) {
         let peer = session.peer();
-        info!(peer, target = name, "the target cannot be reached: nobody listens there (ICMP)");
+        info!(peer, target = name, "target unreachable: nothing is listening there (ICMP)");
     }
     Ok(())
 }

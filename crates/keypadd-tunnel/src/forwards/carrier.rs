@@ -1,7 +1,7 @@
-//! Carries connections of other processes of this host over a client's session, within the limits of its
-//! forwards: one tunnel serves every `connect -W`.
+//! Carries connections from other processes on this host over a client's session, within the limits
+//! of its forwards, so that every `connect -W` can share one tunnel.
 //!
-//! Who may ask, and how, is the caller's.
+//! The caller decides who may ask, and how.
 
 use std::{os::unix::net::UnixStream as StdUnixStream, sync::Arc};
 
@@ -32,7 +32,7 @@ use crate::{
 /// The forward that these connections are counted as.
 const FORWARD: &str = "-W";
 
-/// Carries connections of other processes; outlives its client, and has no session then.
+/// Carries connections from other processes; outlives its client, and then has no session.
 #[derive(Clone, Debug)]
 pub struct Carrier {
     pub(crate) server: ServerAddresses,
@@ -53,7 +53,7 @@ pub struct CarrierSlot {
     _room: (OwnedSemaphorePermit, Descriptors),
 }
 
-/// A connected target; dropped, its connection is reset.
+/// A connected target; if dropped, its connection is reset.
 pub struct ConnectedTarget {
     slot: CarrierSlot,
     target: Target,
@@ -63,7 +63,7 @@ pub struct ConnectedTarget {
 }
 
 impl Carrier {
-    /// Takes room for one connection; `None` without a session that is as wanted, or at a limit.
+    /// Reserves a slot for one connection; `None` if no session matches, or at a limit.
     pub fn slot(&self, wanted: impl FnOnce(&LiveSession) -> bool) -> Option<CarrierSlot> {
         let session = self.link.current()?;
         if session.has_ended() || self.handover.is_suspended() || !wanted(&session) {
@@ -75,8 +75,8 @@ impl Carrier {
         Some(CarrierSlot { server, session, handover, _room: (slot, descriptors) })
     }
 
-    /// Runs what carries a connection among the client's connections: it drains with them, and is dropped if
-    /// the client is shutting down.
+    /// Runs a task that carries a connection as one of the client's own: it drains with them, and
+    /// is dropped if the client shuts down.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.tasks.spawn(task);
     }
@@ -88,7 +88,7 @@ impl CarrierSlot {
         &self.session
     }
 
-    /// Has the server connect to `target`.
+    /// Asks the server to connect to `target`.
     ///
     /// # Errors
     /// [`ClientError::Refused`] if it cannot, [`ClientError::Lost`].
@@ -116,8 +116,9 @@ impl CarrierSlot {
 }
 
 impl ConnectedTarget {
-    /// Carries the bytes between the target and this socket until both directions have finished. It is held
-    /// while the session is lost, and goes on in the process that replaces this one.
+    /// Carries bytes between the target and this socket until both directions have finished. The
+    /// connection is held while the session is lost, and continues in the process that replaces
+    /// this one.
     ///
     /// # Errors
     /// [`ClientError::Refused`] if the connection is reset, [`ClientError::Local`] if the socket fails,
@@ -130,7 +131,7 @@ impl ConnectedTarget {
             Ok(()) => Ok(()),
             Err(SpliceError::Local(error)) => Err(ClientError::Local(error)),
             Err(SpliceError::Remote(code)) => Err(ClientError::Refused { target, code }),
-            // Cut by this end, while its session goes on.
+            // Cut by this end, while its session continues.
             Err(SpliceError::Lost) if !slot.session.has_ended() => {
                 Err(ClientError::Refused { target, code: StreamCode::Reset })
             }

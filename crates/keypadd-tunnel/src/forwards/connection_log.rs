@@ -1,8 +1,8 @@
-//! Accounts for forwarded connections and UDP flows: counts each by peer and forward, and logs it at its end where
+//! Counts forwarded connections and UDP flows by peer and forward, and logs each when it ends, if
 //! `log-connections` is on.
 //!
-//! These lines have no rate limit: whoever switches them on wants all of them, and a log with gaps accounts
-//! for nothing. Knows no sockets: what was carried and how it ended is told.
+//! These lines have no rate limit: whoever turns them on wants all of them, and a log with gaps is
+//! no audit trail. Knows no sockets: callers report what was carried and how it ended.
 
 use std::{net::SocketAddr, sync::Arc, time::Instant};
 
@@ -15,7 +15,7 @@ use crate::{
     wire::StreamCode,
 };
 
-/// How a connection ended that carried nothing.
+/// Reasons for connections that carried nothing.
 const NO_SESSION: &str = "no session within 10s";
 const GAVE_UP: &str = "closed before the target answered";
 const NO_TARGET: &str = "no valid SOCKS request";
@@ -35,7 +35,7 @@ pub(crate) struct ConnectionRecord {
     end: ConnectionEnd,
     /// How it ended, in words.
     ended: String,
-    /// Whether another process has carried it before.
+    /// Whether another process carried it before.
     is_adopted: bool,
 }
 
@@ -50,14 +50,15 @@ impl ConnectionRecord {
             target: None,
             from: None,
             carried: None,
-            // Unless told otherwise: then its task was dropped.
+            // The default if its task is dropped.
             end: ConnectionEnd::Lost,
             ended: "cut: shutting down".into(),
             is_adopted: false,
         }
     }
 
-    /// A connection of another process, which is held there under this [label](Self::label).
+    /// A connection taken over from another process, which holds it under this
+    /// [label](Self::label).
     pub(crate) fn adopted(limits: &Arc<Limits>, peer: &str, label: &str) -> Self {
         let mut record = Self::new(limits);
         record.is_adopted = true;
@@ -68,18 +69,18 @@ impl ConnectionRecord {
         record
     }
 
-    /// The forward and the target, each on a line, for the process that follows.
+    /// The forward and the target, each on a line, for the process that takes over.
     pub(crate) fn label(&self) -> Arc<str> {
         let name = |name: &Option<String>| name.as_deref().unwrap_or_default().to_owned();
         format!("{}\n{}", name(&self.forward), name(&self.target)).into()
     }
 
-    /// What it is counted as, or nothing.
+    /// The name that it is counted under; may be empty.
     pub(crate) fn name(&self) -> &str {
         self.forward.as_deref().or(self.target.as_deref()).unwrap_or_default()
     }
 
-    /// Carries a connection of another process to its end.
+    /// Carries a connection taken over from another process until it ends.
     pub(crate) async fn follow(mut self, spliced: Splice) {
         self.set_carried(spliced.carried());
         let outcome = spliced.await.map_err(SpliceError::from);
@@ -112,19 +113,19 @@ impl ConnectionRecord {
         self.carried = Some(carried);
     }
 
-    /// Whether its socket, a target's, was ended by the other side of it before a byte came.
+    /// Whether its target's side ended before sending a byte.
     pub(crate) fn is_mute(&self) -> bool {
         let is_mute =
             |carried: &Arc<Carried>| carried.from_socket() == 0 && carried.socket_ended_first();
         self.carried.as_ref().is_some_and(is_mute)
     }
 
-    /// The other end could not connect it.
+    /// The other end could not connect to the target.
     pub(crate) fn refused(&mut self, code: StreamCode) {
         self.set_end(ConnectionEnd::Refused, format!("refused: {code}"));
     }
 
-    /// No session came to carry it.
+    /// There was no session to carry it.
     pub(crate) fn no_session(&mut self) {
         self.set_end(ConnectionEnd::Lost, NO_SESSION.into());
     }
@@ -139,17 +140,17 @@ impl ConnectionRecord {
         self.set_end(ConnectionEnd::Reset, NO_TARGET.into());
     }
 
-    /// It did not begin with the PROXY header that it had to have.
+    /// It did not begin with the required PROXY header.
     pub(crate) fn no_proxy_header(&mut self) {
         self.set_end(ConnectionEnd::Reset, NO_PROXY_HEADER.into());
     }
 
-    /// Its source found no place.
+    /// There was no slot for its source.
     pub(crate) fn no_place(&mut self) {
         self.set_end(ConnectionEnd::Lost, NO_PLACE.into());
     }
 
-    /// The flow has come to this end.
+    /// The flow ended like this.
     pub(crate) fn flow_ended(&mut self, outcome: &FlowOutcome) {
         let (end, text) = match outcome {
             FlowOutcome::Here(end @ (FlowEnd::Idle | FlowEnd::Displaced)) => {
@@ -171,7 +172,7 @@ impl ConnectionRecord {
         self.set_end(end, text);
     }
 
-    /// What it carried has come to this end.
+    /// The connection ended like this.
     pub(crate) fn ended(&mut self, outcome: &Result<(), SpliceError>) {
         let held = self.carried.as_ref().is_some_and(|carried| carried.is_held());
         let (end, text) = match outcome {
@@ -194,7 +195,7 @@ impl ConnectionRecord {
         (self.end, self.ended) = (end, text);
     }
 
-    /// The peer and the forward, or a server's target; `None` while no session has it.
+    /// The peer and the forward, or a server's target; `None` until a session carries it.
     fn counted_as(&self) -> Option<(&str, &str)> {
         Some((self.peer.as_deref()?, self.forward.as_deref().or(self.target.as_deref())?))
     }
@@ -237,7 +238,7 @@ impl Drop for ConnectionRecord {
             received_bytes = bytes(Carried::to_socket),
             seconds = self.began.elapsed().as_millis() as f64 / 1e3,
             ended = self.ended,
-            // Then bytes and seconds are those since the daemon was replaced.
+            // Bytes and seconds are then counted from the replacement of the daemon.
             since_replacement = self.is_adopted.then_some(true),
             "connection"
         );

@@ -1,4 +1,4 @@
-//! Says how a UDP flow ended.
+//! Describes how a UDP flow ended.
 
 use keypadd_transport::FlowEnd;
 

@@ -1,7 +1,7 @@
-//! Carries the UDP flows of a listener: opens a stream for each source, and waits for its end.
+//! Carries the UDP flows of a listener: opens a stream for each source, and waits until it ends.
 //!
-//! The event loop carries the datagrams (`keypadd-transport`, `flows`). The same on both ends; how a stream of
-//! the other end becomes a flow is in `answer_flow`.
+//! The event loop carries the datagrams (`keypadd-transport`, `flows`). Used by both ends;
+//! `answer_flow` turns a stream from the other end into a flow.
 
 use std::{fmt, future::poll_fn, net::UdpSocket, sync::Arc, task::Poll};
 
@@ -24,17 +24,17 @@ use crate::{
     wire::{StreamCode, StreamHeader},
 };
 
-/// What the flows of a listener are forwarded with.
+/// Settings for forwarding the flows of a listener.
 #[derive(Clone)]
 pub(crate) struct FlowForward {
     pub(crate) session: Arc<LiveSession>,
-    /// Places for flows and connections, and how many there are.
+    /// Slots for flows and connections, and their total.
     pub(crate) slots: Arc<Semaphore>,
     pub(crate) slots_max: usize,
     /// The forward, in status and logs.
     pub(crate) name: Arc<str>,
     pub(crate) header: StreamHeader,
-    /// The target, where this end names it.
+    /// The target, if this end names it.
     pub(crate) target: Option<Arc<str>>,
     /// Whether a refusal may be logged now.
     pub(crate) may_log: Arc<dyn Fn(StreamCode) -> bool + Send + Sync>,
@@ -46,8 +46,8 @@ impl fmt::Debug for FlowForward {
     }
 }
 
-/// Carries the flows of these sockets until the session ends or nobody may listen any more; if dropped, ends
-/// them.
+/// Carries the flows of these sockets until the session ends or nobody may listen any more; if
+/// dropped, ends them.
 pub(crate) async fn carry(
     forward: &FlowForward,
     sockets: Vec<UdpSocket>,
@@ -69,7 +69,7 @@ pub(crate) async fn carry(
     }
 }
 
-/// The next source of any of the listeners; `None` once none of them receives any more.
+/// The next source of any listener; `None` once none of them receives any more.
 async fn next_source(listeners: &mut Vec<FlowListener>) -> Option<Source> {
     poll_fn(|cx| {
         let mut at = 0;
@@ -86,7 +86,7 @@ async fn next_source(listeners: &mut Vec<FlowListener>) -> Option<Source> {
 }
 
 impl FlowForward {
-    /// Serves a source to the end of its flow.
+    /// Serves a source until its flow ends.
     async fn serve(self, source: Source) {
         let (session, name, from) = (&self.session, &*self.name, source.address());
         let mut record = ConnectionRecord::new(&session.limits);
@@ -116,7 +116,7 @@ impl FlowForward {
         debug!(forward = name, %from, "flow ended");
     }
 
-    /// Takes a place; where there is none, that of the flow that was idle for the longest.
+    /// Takes a slot; if none is free, displaces the flow that was idle for longest.
     async fn slot(&self) -> Option<OwnedSemaphorePermit> {
         if let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() {
             return Some(slot);
@@ -154,7 +154,7 @@ impl FlowForward {
     }
 }
 
-/// Waits for the end of a flow at either end, and tells the other one.
+/// Waits until a flow ends at either end, and tells the other one.
 pub(crate) async fn follow(mut flow: Flow, mut stream: Stream, record: &mut ConnectionRecord) {
     let mut byte = [0];
     let outcome = tokio::select! {

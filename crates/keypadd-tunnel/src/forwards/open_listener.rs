@@ -1,5 +1,5 @@
-//! Has the sockets that a server listens on for a remote forward, which outlive their session where the
-//! client's next one goes on with it: a connection is refused by neither.
+//! Owns the sockets that a server listens on for a remote forward. They outlive their session if
+//! the client's next one continues the forward, so that no connection is refused in between.
 
 use std::{
     io,
@@ -24,7 +24,8 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct OpenListener {
     listeners: ListenerGroup,
-    /// Connections that came back; locked by the session that accepts: another one waits until it has stopped.
+    /// Connections that came back; locked by the accepting session: the next one waits until that
+    /// has stopped.
     accepting: Mutex<mpsc::UnboundedReceiver<Accepted>>,
     returned: mpsc::UnboundedSender<Accepted>,
     pub(crate) bound: Vec<Bound>,
@@ -35,8 +36,8 @@ pub(crate) struct OpenListener {
     _descriptors: Descriptors,
 }
 
-/// An accepted connection; where its session moves to another connection before it has a stream, it goes back
-/// to the listener.
+/// An accepted connection. If its session moves to another connection before it has a stream, it
+/// goes back to the listener.
 #[derive(Debug)]
 pub(crate) struct AcceptedSocket {
     socket: Option<ForwardedSocket>,
@@ -77,19 +78,19 @@ impl OpenListener {
         Ok(AcceptedSocket { socket: Some(socket), origin, returned, session })
     }
 
-    /// Other descriptors of its UDP sockets, for an event loop.
+    /// Duplicate descriptors of its UDP sockets, for an event loop.
     pub(crate) fn udp_sockets(&self) -> io::Result<Vec<UdpSocket>> {
         self.listeners.udp_sockets()
     }
 
-    /// The sockets, for the process that follows.
+    /// The sockets, for the process that takes over.
     pub(crate) fn hand_over(&self) -> impl Iterator<Item = HandedSocket> {
         self.listeners.hand_over()
     }
 }
 
 impl AcceptedSocket {
-    /// The connection, to be forwarded, and whom it is between.
+    /// The connection to forward, with its origin.
     pub(crate) fn into_accepted(mut self) -> Option<Accepted> {
         Some((self.socket.take()?, self.origin))
     }
@@ -99,7 +100,7 @@ impl AcceptedSocket {
         self.origin.source()
     }
 
-    /// Reads its PROXY header, once: where it goes back to the listener, that is known.
+    /// Reads its PROXY header once: a connection that went back to the listener keeps it.
     ///
     /// # Errors
     /// As for [`Origin::read_header`].
@@ -124,7 +125,7 @@ impl Drop for AcceptedSocket {
         if let Some(socket) = self.socket.take()
             && self.session.is_resumed()
         {
-            // Where the listener is closed meanwhile the connection is reset.
+            // If the listener has been closed in the meantime, the connection is reset.
             let _ = self.returned.send((socket, self.origin));
         }
     }

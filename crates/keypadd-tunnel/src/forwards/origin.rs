@@ -1,7 +1,7 @@
-//! Knows whom an accepted connection is between: its own addresses, or those that its PROXY header tells.
+//! Finds the two addresses of an accepted connection: its own, or those in its PROXY header.
 //!
-//! Reads that header, where one is expected, in bounded time, and makes the one that is sent on. The format
-//! is in `proxy_protocol`.
+//! Reads that header, if one is expected, within a time limit, and builds the one sent to the
+//! target. The format is in `proxy_protocol`.
 
 use std::{io, net::SocketAddr, time::Duration};
 
@@ -12,16 +12,16 @@ use crate::{
     net::{forwarded_socket::ForwardedSocket, source::plain},
 };
 
-/// Time for a header: it comes in the first packet, and 3 of the specification lets that be sent again
-/// once.
+/// Time for a header: it comes in the first packet, and section 3 of the specification allows for
+/// one retransmission.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Whom an accepted connection is between.
+/// The two addresses of an accepted connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Origin {
     /// The address that it comes from, if it has one.
     from: Option<SocketAddr>,
-    /// What its header tells, once that was read.
+    /// The addresses in its header, once that has been read.
     told: Option<Option<Endpoints>>,
 }
 
@@ -36,10 +36,10 @@ impl Origin {
         self.told.flatten().map(|endpoints| endpoints.source).or(self.from)
     }
 
-    /// Reads the header, unless it was read; takes no byte after it.
+    /// Reads the header unless it has been read; takes no byte after it.
     ///
     /// # Errors
-    /// The connection begins in another way, ends, or has sent no whole header in time.
+    /// The connection does not begin with a header, ends, or has not sent a whole header in time.
     pub(crate) async fn read_header(&mut self, socket: &mut ForwardedSocket) -> io::Result<()> {
         if self.told.is_some() {
             return Ok(());
@@ -49,7 +49,7 @@ impl Origin {
         Ok(())
     }
 
-    /// The header that tells the next one of it. `socket` is the connection.
+    /// The header for the next hop. `socket` is the connection.
     pub(crate) fn header(&self, socket: &ForwardedSocket) -> Vec<u8> {
         let own = || match socket {
             ForwardedSocket::Tcp(stream) => Some(Endpoints {

@@ -1,7 +1,8 @@
 //! Encodes and decodes headers of the PROXY protocol, without I/O: sends version 2, reads 1 and 2.
 //!
-//! The specification is <https://www.haproxy.org/download/3.2/doc/proxy-protocol.txt>; the sections cited are
-//! its. A reader asks [`wanted`] how many bytes come next, and so never takes one that follows the header.
+//! The specification is <https://www.haproxy.org/download/3.2/doc/proxy-protocol.txt>; section
+//! numbers refer to it. A reader asks [`wanted`] how many bytes come next, and so never takes a
+//! byte after the header.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
@@ -19,8 +20,8 @@ const HEAD_BYTES: usize = 16;
 /// Longest header of version 1, including CRLF (2.1).
 const V1_BYTES_MAX: usize = 107;
 
-/// Longest addresses and extensions (TLVs) accepted; 2.2 has senders keep to 536 bytes, and a TLS
-/// certificate among the extensions takes more.
+/// Longest addresses and extensions (TLVs) accepted; 2.2 asks senders to keep to 536 bytes, but a
+/// TLS certificate among the extensions takes more.
 const BODY_BYTES_MAX: usize = 4 << 10;
 
 // Version in the upper half of a byte, command in the lower one (2.2).
@@ -47,7 +48,7 @@ pub struct Endpoints {
     pub destination: SocketAddr,
 }
 
-/// Bytes that are no header.
+/// Bytes that are not a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("not a PROXY header")]
 pub struct NotAHeader;
@@ -57,7 +58,7 @@ pub fn encode(endpoints: Option<Endpoints>) -> Vec<u8> {
     let Some(Endpoints { source, destination }) = endpoints else { return LOCAL_HEADER.to_vec() };
     let (family, addresses) = match (source.ip().to_canonical(), destination.ip().to_canonical()) {
         (IpAddr::V4(from), IpAddr::V4(to)) => (TCP4, [from.octets(), to.octets()].concat()),
-        // Both in one family: an IPv4 address is written as a mapped one.
+        // Both in one family: an IPv4 address is written in its mapped form.
         (from, to) => (TCP6, [mapped(from).octets(), mapped(to).octets()].concat()),
     };
     let ports = [source.port().to_be_bytes(), destination.port().to_be_bytes()].concat();
@@ -74,7 +75,7 @@ fn mapped(address: IpAddr) -> Ipv6Addr {
     }
 }
 
-/// Number of bytes that a header which begins like this has to have next; 0 when it is whole.
+/// How many bytes must follow a header that begins like this; 0 once it is complete.
 ///
 /// # Errors
 /// No header begins like this.
@@ -102,7 +103,7 @@ pub fn wanted(header: &[u8]) -> Result<usize, NotAHeader> {
     }
 }
 
-/// Decodes a whole header. `None`: the connection's own addresses count.
+/// Decodes a complete header. `None`: the connection's own addresses count.
 ///
 /// # Errors
 /// It is malformed.
@@ -134,7 +135,7 @@ fn decode_v2(head: &[u8], body: &[u8]) -> Result<Option<Endpoints>, NotAHeader> 
             let (from, to) = (Ipv6Addr::from(*from), Ipv6Addr::from(*to));
             Ok(Some(endpoints((from.into(), to.into()), *ports)))
         }
-        // A datagram or a unix socket: no address that could be told.
+        // A datagram or a unix socket: there are no addresses to pass on.
         (COMMAND_PROXY, _) => Ok(None),
         _ => Err(NotAHeader),
     }
@@ -189,7 +190,7 @@ mod tests {
         Endpoints { source: at(source), destination: at(destination) }
     }
 
-    /// What a reader makes of these bytes, and how many it takes; `None` if it wants more.
+    /// How a reader decodes these bytes, and how many it takes; `None` if it wants more.
     fn read(bytes: &[u8]) -> Option<(Result<Option<Endpoints>, NotAHeader>, usize)> {
         let mut taken = 0;
         loop {
@@ -212,7 +213,7 @@ mod tests {
         assert_eq!(v6[12..16], *b"\x21\x21\x00\x24");
         assert_eq!(v6[48..], *b"\x04\x01\x01\xbb");
         assert_eq!(encode(None), [&head[..], b"\x20\x00\x00\x00"].concat());
-        // A listener of both families shows IPv4 addresses as mapped ones.
+        // A dual-stack listener reports IPv4 addresses in their mapped form.
         let mapped = encode(Some(between("[::ffff:192.0.2.7]:1025", "[::ffff:198.51.100.1]:443")));
         assert_eq!(mapped, v4);
     }

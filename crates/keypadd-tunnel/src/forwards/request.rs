@@ -1,5 +1,5 @@
-//! A stream that the other end opened towards a target of this end, until the target is connected: claims what the
-//! connection needs of this host, and refuses with a code.
+//! Handles a stream that the other end opened to a target of this end, until the target is
+//! connected: reserves the descriptors that the connection needs, or refuses with a code.
 
 use keypadd_transport::Stream;
 use tracing::debug;
@@ -11,7 +11,7 @@ use crate::{
     wire::StreamCode,
 };
 
-/// A stream that asks for a target.
+/// A stream that requests a target.
 #[derive(Debug)]
 pub(crate) struct Request<'a> {
     pub(crate) session: &'a LiveSession,
@@ -41,7 +41,8 @@ impl Request<'_> {
         code
     }
 
-    /// Connects the target by `dialing`, for which `descriptors` are claimed, unless the other end gives up first.
+    /// Connects to the target with `dialing`, which uses the reserved `descriptors`, unless the
+    /// other end gives up first.
     ///
     /// # Errors
     /// The code with which the stream was reset.

@@ -1,4 +1,4 @@
-//! Says why a spliced stream has ended, in the stream codes of the tunnel.
+//! Describes why a spliced stream has ended, in the tunnel's stream codes.
 
 use std::io;
 

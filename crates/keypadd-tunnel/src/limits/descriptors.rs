@@ -22,14 +22,15 @@ use crate::limits::log_rate_limit::LogRateLimit;
 /// Descriptors of a forwarded connection: its socket, in two event loops once it is bulk.
 pub(crate) const OF_CONNECTION: usize = 2;
 
-/// Descriptors of a connection of another process: as above, both ends of the socket between the two, and the
-/// one that tells that process how it ended.
+/// Descriptors of a connection carried for another process: as above, both ends of the socket pair
+/// between the two, and the one over which that process learns how it ended.
 pub(crate) const OF_CARRIED: usize = OF_CONNECTION + 2;
 
-/// Descriptors of a remote forward: a socket for each address family, and a connection that waits.
+/// Descriptors of a remote forward: a socket for each address family, and one connection that
+/// waits.
 pub(crate) const OF_LISTENER: usize = 3;
 
-/// Descriptors of a UDP flow where it has a socket of its own.
+/// Descriptors of a UDP flow with its own socket.
 pub(crate) const OF_FLOW: usize = 1;
 
 /// Descriptors of a UDP remote forward: a socket for each address family, here and in an event loop.
@@ -116,7 +117,7 @@ impl DescriptorBudget {
         granted
     }
 
-    /// The same, but waits until the holder's share allows.
+    /// The same, but waits until the holder's share allows it.
     pub(crate) async fn acquire_when_free(
         &self,
         holder: Holder,

@@ -11,7 +11,7 @@ pub(crate) struct Rate {
     pub(crate) interval: Duration,
 }
 
-/// A full bucket at first.
+/// A bucket, full at first.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TokenBucket {
     /// When it is full again.

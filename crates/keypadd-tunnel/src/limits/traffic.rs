@@ -1,7 +1,7 @@
 //! Counts the connections and bytes of each forward by peer, since the daemon started.
 //!
-//! Bounded in memory: a peer chooses what targets it asks for, so after [`FORWARDS_MAX`] of a peer the others
-//! count as one. Peers are those that are listed or dialed.
+//! Bounded in memory: a peer chooses the targets it asks for, so beyond [`FORWARDS_MAX`] of a peer
+//! the others count as one. Peers are those that are listed or dialed.
 
 use std::{
     collections::BTreeMap,
@@ -10,16 +10,16 @@ use std::{
 
 use keypadd_transport::Carried;
 
-/// Forwards of a peer that are counted apart.
+/// Forwards of a peer that are counted separately.
 const FORWARDS_MAX: usize = 64;
 
-/// What the others are called.
+/// Name under which the others are counted.
 const OTHER: &str = "other";
 
 /// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectionEnd {
-    /// Both ends finished in order.
+    /// Both ends finished cleanly.
     Closed,
     /// One end reset it, failed, or closed it before it was connected.
     Reset,
@@ -52,7 +52,7 @@ pub struct ForwardTotals {
     pub forward: String,
     /// Bytes to the peer.
     pub sent_bytes: u64,
-    /// Bytes from the peer, as far as programs have taken them.
+    /// Bytes from the peer that programs have accepted.
     pub received_bytes: u64,
     /// Connections by how they ended.
     pub ended: [(ConnectionEnd, u64); 4],
@@ -90,12 +90,12 @@ struct Entry {
     received_bytes: u64,
     ended: [u64; 4],
     datagrams: Option<DatagramTotals>,
-    /// Of the connections that go on.
+    /// Of the open connections.
     open: Vec<Arc<Carried>>,
 }
 
 impl Traffic {
-    /// A connection carries bytes from now on; they count at once.
+    /// A connection begins to carry bytes, which are counted from now on.
     pub(crate) fn add(&self, peer: &str, forward: &str, carried: &Arc<Carried>) {
         self.with(peer, forward, |entry| {
             if carried.is_flow() {

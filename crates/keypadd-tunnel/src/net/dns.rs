@@ -1,7 +1,7 @@
 //! Asks the system's DNS servers for SRV records, which getaddrinfo(3) cannot (RFC 1035, RFC 2782).
 //!
-//! Nothing that DNS says is trusted: it decides where a client looks for a server, and the server's key decides
-//! whether that is the one.
+//! Trusts nothing that DNS says: DNS decides where a client looks for a server, and the server's
+//! key decides whether it is the right one.
 
 mod exchange;
 pub(crate) mod message;
@@ -26,7 +26,7 @@ const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Nameservers {
     servers: Vec<SocketAddr>,
-    /// For each exchange.
+    /// For one exchange.
     timeout: Duration,
     /// Rounds over all servers.
     attempts: u32,
@@ -50,12 +50,12 @@ pub(crate) enum SrvError {
 }
 
 impl Nameservers {
-    /// These servers.
+    /// Asks these servers.
     pub(crate) fn new(servers: Vec<SocketAddr>) -> Self {
         Self { servers, ..Self::default() }
     }
 
-    /// How long each exchange may take, so that every server is asked in time.
+    /// How long each exchange may take for every server to be asked in time.
     fn share(&self) -> Duration {
         let exchanges = self.attempts.saturating_mul(self.servers.len() as u32).max(1);
         self.timeout.min(LOOKUP_TIMEOUT / exchanges)
@@ -64,7 +64,7 @@ impl Nameservers {
     /// The targets of a service, in the order in which to try them.
     ///
     /// # Errors
-    /// There is no target, or nobody who could tell.
+    /// There is no target, or no server answered.
     pub(crate) async fn targets(&self, name: &ServiceName) -> Result<Vec<SrvTarget>, SrvError> {
         let mut failures = Failures::default();
         for _ in 0..self.attempts {
@@ -94,7 +94,7 @@ fn draw(max: u32) -> Result<u32, SrvError> {
     Ok((drawn % (u64::from(max) + 1)) as u32)
 }
 
-/// What has gone wrong, each text once.
+/// Failures, each text once.
 #[derive(Default)]
 struct Failures(Vec<String>);
 

@@ -36,13 +36,13 @@ pub struct Invitation {
     pub key: PublicKey,
     /// Proves that the holder was invited.
     pub secret: Arc<PairingSecret>,
-    /// When the invitation ends, in seconds since 1970 by the inviting host's clock.
+    /// When the invitation expires, in seconds since 1970 by the inviting host's clock.
     pub expires: u64,
     /// Where the inviting host waits.
     pub pairing: ServerAddress,
     /// The UDP port of its tunnel, at the same host.
     pub tunnel_port: u16,
-    /// How the inviting host calls itself.
+    /// The inviting host's name for itself.
     pub name: String,
 }
 
@@ -57,7 +57,7 @@ pub enum InvitationError {
     #[error("the invitation is damaged or incomplete")]
     Damaged,
     /// A later version made it.
-    #[error("the invitation is of version {0}, and this program knows version {VERSION}")]
+    #[error("the invitation has version {0}, but this program knows version {VERSION}")]
     Version(u8),
 }
 
@@ -94,8 +94,7 @@ impl Invitation {
 impl FromStr for Invitation {
     type Err = InvitationError;
 
-    /// Reads a line; white space around it is ignored. `name` is any text: it is up to the caller to
-    /// check it.
+    /// Reads a line; ignores surrounding white space. `name` is any text: the caller must check it.
     fn from_str(line: &str) -> Result<Self, InvitationError> {
         let text = line.trim().strip_prefix(PREFIX).ok_or(InvitationError::NotOne)?;
         if text.len() > LINE_CHARS_MAX {
@@ -129,7 +128,7 @@ fn read(bytes: &[u8]) -> Option<Invitation> {
     fields.0.is_empty().then_some(Invitation { key, secret, expires, pairing, tunnel_port, name })
 }
 
-/// FNV-1a: tells a line that was cut off or mistyped. It proves nothing; the secret does.
+/// FNV-1a: detects a line that was cut off or mistyped. It proves nothing; the secret does.
 fn checksum(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0x811c_9dc5, |sum, &byte| (sum ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }

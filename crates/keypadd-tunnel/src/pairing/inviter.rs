@@ -1,8 +1,8 @@
-//! Waits for the host that holds an invitation: lets anyone shake hands, and serves nobody anything
-//! but the check of a proof.
+//! Waits for the host that has an invitation: lets anyone complete a handshake, but does nothing
+//! for them except check a proof.
 //!
-//! Wrong proofs do not end the wait: nobody guesses the secret, and a stranger must not be able to use
-//! the invitation up. When it ends by time or by a signal is up to the caller.
+//! Wrong proofs do not end the wait: nobody can guess the secret, and a stranger must not be able
+//! to use up the invitation. The caller decides when it ends, by time or by a signal.
 
 use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -25,7 +25,7 @@ use crate::{
     wire::CloseCode,
 };
 
-/// Wrong proofs that are logged; a stranger must not fill the log.
+/// Most wrong proofs to log; a stranger must not fill the log.
 const WRONG_PROOFS_LOGGED: u32 = 3;
 
 /// Timeout from the end of a handshake to the proof.
@@ -49,7 +49,7 @@ pub struct InviterSettings {
     pub secret: Arc<PairingSecret>,
 }
 
-/// An end that waits for whoever holds an invitation.
+/// An end that waits for the host that has an invitation.
 #[derive(Debug)]
 pub struct Inviter {
     endpoint: Endpoint,
@@ -71,11 +71,11 @@ pub struct Joiner {
     stream: Stream,
 }
 
-/// Why an invitation came to nothing.
+/// Why an invitation failed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum InviteError {
-    /// The joining end has not said that its files are written.
+    /// The joining end has not confirmed that its files are written.
     #[error("{0}")]
     NotConfirmed(String),
     /// The event loop has ended.
@@ -117,7 +117,7 @@ impl Inviter {
         self.endpoint.local_addr()
     }
 
-    /// Waits for the first host that proves the secret; from then on nobody else is let in.
+    /// Waits for the first host that proves the secret; from then on no other host is let in.
     ///
     /// # Errors
     /// [`InviteError::Ended`].
@@ -158,7 +158,7 @@ impl Inviter {
                     None => return Err(InviteError::Ended),
                 },
                 Some(claimed) = claims.join_next() => {
-                    // Who sends no proof has tried nothing.
+                    // A host that sends no proof has made no attempt.
                     let Ok(Ok(Some(claim))) = claimed else { continue };
                     if let Some(joiner) = self.judge(claim, &mut wrong) {
                         self.endpoint.refuse();
@@ -169,7 +169,7 @@ impl Inviter {
         }
     }
 
-    /// The host whose proof is right; turns another away and counts it.
+    /// The host, if its proof is right; otherwise turns it away and counts the attempt.
     fn judge(&self, claim: Claim, wrong: &mut u32) -> Option<Joiner> {
         let Claim { key, proof, connection, stream } = claim;
         let remote = plain(connection.remote_address());
@@ -178,7 +178,7 @@ impl Inviter {
                 warn!(source = %remote, "a host tried to join with another invitation's line");
             }
             *wrong = wrong.saturating_add(1);
-            let reason = "this is not the invitation that the host waits for now";
+            let reason = "this is not the invitation that the host is waiting for";
             connection.close(CloseCode::NotPaired.value().into(), reason.as_bytes());
             return None;
         }
@@ -186,7 +186,8 @@ impl Inviter {
         Some(Joiner { key, remote, acceptance, connection, stream })
     }
 
-    /// Closes all connections that are not [`done`](Joiner::done), and the UDP port. Waits a few seconds at most for the other ends to know.
+    /// Closes all connections that are not [`done`](Joiner::done), and the UDP port. Waits at most
+    /// a few seconds for the other ends to learn of it.
     pub fn close(self) -> Step<'static, ()> {
         Box::pin(async move {
             let reason = b"the invitation is over";
@@ -204,7 +205,7 @@ async fn claim(connection: Connection) -> Option<Claim> {
     stream.recv.read_exact(&mut message).await.ok()??;
     let (&version, proof) = message.split_first()?;
     if version != VERSION {
-        let reason = format!("this host pairs by version {VERSION}, not {version}");
+        let reason = format!("this host uses pairing version {VERSION}, not {version}");
         connection.close(CloseCode::NotPaired.value().into(), reason.as_bytes());
         return None;
     }
@@ -213,8 +214,8 @@ async fn claim(connection: Connection) -> Option<Claim> {
 }
 
 impl Joiner {
-    /// Says that this end is ready to list the other, and suggests a forward; returns when the other's
-    /// files are written.
+    /// Tells the other end that this one is ready to add it, and suggests a forward; returns when
+    /// the other end's files are written.
     ///
     /// # Errors
     /// [`InviteError::NotConfirmed`]: they may or may not be.
@@ -240,19 +241,21 @@ impl Joiner {
         })
     }
 
-    /// Says that this end's files are written too; returns when the other end knows, or a few seconds
-    /// later.
+    /// Tells the other end that this end's files are written, too; returns when it knows, or a few
+    /// seconds later.
     pub fn done(self) -> Step<'static, ()> {
         Box::pin(async move {
             if self.stream.send.write_all(&[DONE]).await.is_ok() {
                 let _ = timeout(CLOSE_TIMEOUT, self.connection.closed()).await;
             }
-            // Another code would tell the other end that nothing is written here, should the byte be late.
+            // Any other code would tell the other end that nothing was written here, if the byte
+            // arrives late.
             self.connection.close(CloseCode::Shutdown.value().into(), b"paired");
         })
     }
 
-    /// Says that this end cannot go on and has written nothing; the other end then keeps nothing either.
+    /// Tells the other end that this one cannot continue and has written nothing; the other end
+    /// then keeps nothing either.
     pub fn refuse(self, reason: &str) {
         self.connection.close(CloseCode::NotPaired.value().into(), reason.as_bytes());
     }

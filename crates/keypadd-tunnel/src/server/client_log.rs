@@ -1,5 +1,5 @@
-//! Logs what clients of a server are refused. Each kind of line is limited for each source or key, so that no
-//! client can fill the log.
+//! Logs refusals to a server's clients. Each kind of line is rate-limited per source or key, so
+//! that no client can fill the log.
 
 use std::{net::SocketAddr, sync::Arc, time::Instant};
 
@@ -54,7 +54,7 @@ impl ClientLog {
         allowed
     }
 
-    /// A client that did not get a session.
+    /// Logs a client that did not get a session.
     pub(super) fn handshake_failure(
         &self,
         peers: &Peers,
@@ -71,7 +71,7 @@ impl ClientLog {
                 if self.allows(LogLine::KeyExpired(Source::of(source))) {
                     let peer = key.parse().ok().and_then(|key| peers.find(&key));
                     let peer = peer.map(|peer| peer.label()).unwrap_or_default();
-                    warn!(%source, peer, "refused: the peer's valid-until is over");
+                    warn!(%source, peer, "refused: the peer's valid-until has passed");
                 }
             }
             HandshakeFailure::NothingInCommon(lists) => {
@@ -83,7 +83,7 @@ impl ClientLog {
         }
     }
 
-    /// A remote forward that no permit admits.
+    /// Logs a remote forward that no permit allows.
     pub(super) fn unpermitted_listen(&self, session: &LiveSession, listen: &Listen) {
         if self.allows(LogLine::ListenUnpermitted(Source::of(session.remote()))) {
             let (peer, permit) = (session.peer(), ListenPermit::for_listen(listen));
@@ -91,7 +91,7 @@ impl ClientLog {
         }
     }
 
-    /// A destination that no permit admits.
+    /// Logs a destination that no permit allows.
     pub(super) fn unpermitted(&self, session: &LiveSession, unpermitted: &Unpermitted) {
         let Unpermitted { destination: target, inward } = unpermitted;
         if self.allows(LogLine::Unpermitted(Source::of(session.remote()))) {

@@ -1,5 +1,5 @@
-//! Ends what clients have that may no longer connect: their keys were removed from the list, or their time is
-//! over.
+//! Ends the sessions and held connections of clients that may no longer connect, because their keys
+//! were removed from the list or their valid-until has passed.
 
 use std::{
     convert::Infallible,
@@ -14,11 +14,11 @@ use crate::{
     sessions::{lost::Lost, session::LiveSession},
 };
 
-/// How often to look for peers whose time is over: clocks may be set.
+/// How often to check for expired peers: clocks may be set.
 const EXPIRY_CHECK: Duration = Duration::from_secs(10);
 
 impl Serving {
-    /// Names clients by keys that the list of the process that follows has: it knows no others.
+    /// Names clients by the keys that the new process lists; it knows no others.
     pub(super) fn name_by_listed_keys(
         &self,
         chains: &mut [HandedChain],
@@ -37,7 +37,7 @@ impl Serving {
         }
     }
 
-    /// Ends a session whose key is no longer listed, or whose peer's time is over.
+    /// Ends a session whose key is no longer listed, or whose peer has expired.
     pub(super) fn end_inadmissible(&self, session: &LiveSession) {
         match self.peers.find(&session.key()) {
             None => session.end(Lost::Unlisted),
@@ -55,7 +55,7 @@ impl Serving {
         }
     }
 
-    /// Ends the sessions of peers whose time is over, soon after it is. Never returns.
+    /// Ends the sessions of peers soon after they expire. Never returns.
     pub(super) async fn watch_expiry(&self) -> Infallible {
         loop {
             let now = SystemTime::now();

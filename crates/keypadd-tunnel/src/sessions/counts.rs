@@ -16,7 +16,7 @@ pub(crate) struct ForwardCounts(Mutex<BTreeMap<String, ForwardEntry>>);
 struct ForwardEntry {
     /// Open connections and flows.
     open: u64,
-    /// The flows among them, which begin anew on another session.
+    /// The flows among them, which start over on another session.
     flows: u64,
     /// Listed even while it has no connection. A server lists a target only while it is in use,
     /// because the client chooses the text, and a remote forward for as long as it listens.

@@ -1,8 +1,8 @@
 //! Holds the streams of sessions whose connection was lost, until another connection resumes them.
 //!
-//! The server keeps a [chain](chains) of sessions for each run of a client and decides by a token which
-//! connection may resume; here is what both ends share, and the client's end of the chain. Knows no sockets
-//! and no bytes of streams: `keypadd_transport::HeldStreams` has them.
+//! The server keeps a [chain](chains) of sessions for each client instance and decides by a token
+//! which connection may resume; this file has what both ends share, and the client's end of the
+//! chain. Knows no sockets and no bytes of streams: `keypadd_transport::HeldStreams` has them.
 
 use std::{
     mem,
@@ -29,9 +29,9 @@ mod model;
 pub struct HoldSettings {
     /// How long streams without a connection are held; zero holds none.
     pub time: Duration,
-    /// Bytes that a stream may have sent and its peer not written.
+    /// Most bytes of a stream that were sent and not yet written by the peer.
     pub stream_bytes: usize,
-    /// The same of all streams of a peer.
+    /// The same for all streams of a peer.
     pub peer_bytes: usize,
 }
 
@@ -41,7 +41,7 @@ impl HoldSettings {
         Self { time: Duration::ZERO, stream_bytes: 16 << 20, peer_bytes: 256 << 20 };
 
     fn seconds(&self) -> u32 {
-        // A time below a second is one.
+        // A time below a second counts as one.
         self.time.as_millis().div_ceil(1_000).try_into().unwrap_or(u32::MAX)
     }
 
@@ -49,18 +49,18 @@ impl HoldSettings {
         Arc::new(ReplayBudget::new(self.stream_bytes, self.peer_bytes))
     }
 
-    /// Both ends have to hold; the shorter time counts.
+    /// Both ends must hold; the shorter time counts.
     fn agreed(&self, peer_seconds: u32) -> Option<Duration> {
         let time = self.time.min(Duration::from_secs(peer_seconds.into()));
         (!time.is_zero()).then_some(time)
     }
 }
 
-/// What a session has of its chain.
+/// A session's part of its chain.
 #[derive(Clone, Debug)]
 pub(crate) struct SessionHold {
     pub(crate) streams: HeldStreams,
-    /// Of this session's first connection.
+    /// Epoch of this session's first connection.
     pub(crate) epoch: u32,
     /// How long both ends hold the streams.
     pub(crate) time: Duration,
@@ -75,7 +75,7 @@ pub(crate) struct ClientHold {
     chain: Mutex<ClientChain>,
 }
 
-/// What a client has of its present chain.
+/// A client's state of its current chain.
 #[derive(Debug)]
 struct ClientChain {
     streams: HeldStreams,
@@ -89,21 +89,21 @@ impl ClientHold {
         Self { settings, counts: Arc::default(), chain }
     }
 
-    /// The streams of the present chain.
+    /// The streams of the current chain.
     pub(crate) fn streams(&self) -> HeldStreams {
         self.chain().streams.clone()
     }
 
-    /// What the next hello says.
+    /// The hold request for the next hello.
     pub(crate) fn request(&self) -> Option<HoldRequest> {
         let token = self.chain().token.clone();
         (!self.settings.time.is_zero())
             .then(|| HoldRequest { seconds: self.settings.seconds(), token })
     }
 
-    /// The server has answered: what the session has of the chain, and the names of the streams that
-    /// go on. Where the server does not hold them they end here, and another chain begins: a session of the
-    /// one before may be open still, and its streams have the same names.
+    /// Handles the server's answer; returns the session's part of the chain, and the names of the
+    /// streams that continue. If the server does not hold them they end here, and another chain
+    /// begins: a session of the old one may still be open, with streams of the same names.
     pub(crate) fn granted(
         &self,
         grant: Option<HoldGrant>,
@@ -130,12 +130,12 @@ impl ClientHold {
         (Some(hold), names)
     }
 
-    /// The token of the next hello, for the process that follows.
+    /// The token of the next hello, for the process that takes over.
     pub(crate) fn hand_over(&self) -> Option<Secret> {
         self.chain().token.as_ref().map(|token| Secret(token.0))
     }
 
-    /// Goes on with the chain of another process.
+    /// Continues the chain of another process.
     pub(crate) fn adopt(&self, token: Option<&Secret>) {
         self.chain().token = token.map(|Secret(token)| HoldToken(*token));
     }

@@ -1,8 +1,9 @@
-//! Says when a session's keys have served long enough, by time and by bytes; a daemon may change that while
-//! it runs.
+//! Decides when a session's keys have reached their lifetime, by time and by bytes; both can be
+//! changed at run time.
 //!
-//! QUIC's key updates derive new keys from old secrets, so only another handshake makes the present secret
-//! worthless. Knows no connections: its callers count the bytes, make the handshake, or ask for it.
+//! QUIC's key updates derive new keys from old secrets, so only another handshake makes a leaked
+//! secret worthless. Knows no connections: its callers count the bytes, and make or request the
+//! handshake.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,14 +15,14 @@ use tokio::{
 /// The fastest plausible rate; it bounds the time between two checks.
 const BYTES_PER_SECOND_MAX: u64 = 10 << 30;
 
-/// How often bytes are looked at, at most and at least.
+/// How often byte counts are checked, at most and at least.
 const LOOK_MIN: Duration = Duration::from_millis(50);
 const LOOK_MAX: Duration = Duration::from_secs(3_600);
 
-/// A client that a server has asked for new keys may take half of the time, and so long at least.
+/// A client whose server asks for new keys may take half of the lifetime, but at least this long.
 const GRACE_MIN: Duration = Duration::from_secs(60);
 
-/// How long the keys of a session serve, by whichever is first.
+/// How long the keys of a session are used; the first limit reached counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyLifetime {
     /// Time since the handshake; zero is no limit.
@@ -40,10 +41,10 @@ impl Default for KeyLifetime {
 }
 
 impl KeyLifetime {
-    /// Keys serve as long as their session.
+    /// Keys are used as long as their session lasts.
     pub const UNLIMITED: Self = Self { time: Duration::ZERO, bytes: 0, grace: GRACE_MIN };
 
-    /// Keys that serve for so long and so many bytes.
+    /// Limits on time and bytes.
     pub fn new(time: Duration, bytes: u64) -> Self {
         Self { time, bytes, grace: GRACE_MIN.max(time / 2) }
     }
@@ -53,8 +54,8 @@ impl KeyLifetime {
         !self.time.is_zero() || self.bytes > 0
     }
 
-    /// How long keys of this age that have carried so much need not be looked at; `None` if they have served
-    /// long enough.
+    /// How long until keys of this age and these bytes must be checked again; `None` if they have
+    /// reached their lifetime.
     fn left(&self, age: Duration, bytes: u64, permille: u32) -> Option<Duration> {
         let time = match self.time {
             Duration::ZERO => LOOK_MAX,
@@ -64,7 +65,7 @@ impl KeyLifetime {
         };
         let look = match self.bytes {
             0 => LOOK_MAX,
-            // Divided first: a limit may be as large as its type.
+            // Divides first: a limit may be as large as its type.
             max => {
                 let left = (max / 1_000 * u64::from(permille)).max(1).checked_sub(bytes)?;
                 let left = Some(left).filter(|left| *left > 0)?;
@@ -75,17 +76,17 @@ impl KeyLifetime {
     }
 }
 
-/// The lifetime in force; clones are one.
+/// The lifetime in force; clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct KeyLifetimes(Arc<watch::Sender<KeyLifetime>>);
 
 impl KeyLifetimes {
-    /// This one.
+    /// Starts with this lifetime.
     pub fn new(lifetime: KeyLifetime) -> Self {
         Self(Arc::new(watch::Sender::new(lifetime)))
     }
 
-    /// Another one from now on, also for keys that serve already.
+    /// Changes the lifetime, also for keys already in use.
     pub fn set(&self, lifetime: KeyLifetime) {
         self.0.send_replace(lifetime);
     }
@@ -94,8 +95,8 @@ impl KeyLifetimes {
         *self.0.borrow()
     }
 
-    /// Waits until keys have served for so many thousandths of their lifetime. `bytes` is what they have
-    /// carried.
+    /// Waits until keys have reached this many thousandths of their lifetime. `bytes` returns what
+    /// they have carried.
     pub(crate) async fn over(&self, since: Instant, bytes: impl Fn() -> u64, permille: u32) {
         let mut lifetimes = self.0.subscribe();
         loop {
@@ -103,17 +104,17 @@ impl KeyLifetimes {
             let Some(left) = lifetime.left(since.elapsed(), bytes(), permille) else { return };
             tokio::select! {
                 () = sleep(left) => {}
-                // Fails only without a sender, and this one has it.
+                // Fails only if the sender is gone, and this is the sender.
                 Ok(()) = lifetimes.changed() => {}
             }
         }
     }
 }
 
-/// Up to a tenth, in thousandths, so that sessions which began together do not go on together.
+/// Up to a tenth, in thousandths, so that sessions which began together are not renewed together.
 pub(crate) fn jitter() -> u32 {
     let mut bytes = [0; 2];
-    // Without randomness all keys serve alike.
+    // Without randomness all keys have the same lifetime.
     let _ = getrandom::fill(&mut bytes);
     u32::from(u16::from_le_bytes(bytes)) * 100 / u32::from(u16::MAX)
 }

@@ -1,4 +1,5 @@
-//! Says why a session ended, as text and as the code that the peer is sent, and quotes what peers say.
+//! Describes why a session ended, as text and as the code sent to the peer, and quotes what peers
+//! say.
 
 use std::fmt;
 
@@ -24,22 +25,22 @@ pub enum Lost {
     /// A clock of this host jumped.
     #[error("{0}")]
     Clock(Jump),
-    /// The same run of the client opened a newer session.
+    /// The same client instance opened a newer session.
     #[error("replaced by a newer session of the same client")]
     Replaced,
     /// The client's key was removed from the list.
     #[error("its key was removed from the list of allowed keys")]
     Unlisted,
-    /// The time of the peer is over.
-    #[error("its valid-until is over")]
+    /// The peer's valid-until has passed.
+    #[error("its valid-until has passed")]
     Expired,
-    /// The same run of the client moved to a newer connection.
+    /// The same client instance moved to a newer connection.
     #[error("the client moved to another connection")]
     Resumed,
-    /// Another process goes on with its streams.
+    /// Another process continues its streams.
     #[error("the daemon is being replaced by a new process")]
     HandedOver,
-    /// Its keys have served too long, and the client has not replaced them.
+    /// Its keys have exceeded their lifetime, and the client has not replaced them.
     #[error("its keys are too old, and the client has not replaced them")]
     KeysTooOld,
     /// The server is shutting down.
@@ -73,7 +74,7 @@ impl Lost {
     }
 }
 
-/// Whether streams are held where a connection ends for this reason.
+/// Whether streams are held after a connection ends for this reason.
 pub(crate) fn holds(error: &ConnectionError) -> bool {
     keypadd_transport::holds(error, Some(CloseCode::Hold.value().into()))
 }

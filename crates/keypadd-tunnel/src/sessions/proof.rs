@@ -1,4 +1,4 @@
-//! Holds the result of a handshake: the peer's public key and the packet protection agreed on.
+//! Holds the result of a handshake: the peer's public key and the negotiated packet protection.
 
 use std::sync::Arc;
 

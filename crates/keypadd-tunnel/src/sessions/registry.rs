@@ -21,7 +21,7 @@ use crate::{
     wire::{Instance, SessionToken},
 };
 
-/// Time in which sessions end and event loops park their streams, and how often to look.
+/// How long sessions may take to end and event loops to park their streams, and how often to check.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 const END_POLL: Duration = Duration::from_millis(2);
 
@@ -51,7 +51,7 @@ impl Sessions {
         self.live().iter().map(|session| session.status()).collect()
     }
 
-    /// Finds the session of a client, by what it is counted by, that has this token.
+    /// Finds a client's session with this token; `client` is the key that it is counted under.
     pub(crate) fn find(&self, client: &PublicKey, token: SessionToken) -> Option<Arc<LiveSession>> {
         let found = |session: &LiveSession| {
             session.identity() == *client && session.token.get() == Some(&token)
@@ -59,14 +59,14 @@ impl Sessions {
         self.live().into_iter().find(|session| found(session))
     }
 
-    /// The newest session of this run of a client.
+    /// The newest session of this client instance.
     pub(crate) fn newest(&self, peer: &PublicKey, instance: Instance) -> Option<Arc<LiveSession>> {
         let of_run =
             |session: &LiveSession| session.identity() == *peer && session.instance() == instance;
         self.live().into_iter().rev().find(|session| of_run(session))
     }
 
-    /// Ends the older sessions of the same run of the client. Their streams are held where the newest
+    /// Ends the older sessions of the same client instance. Their streams are held if the newest
     /// resumes them.
     pub(crate) fn replace_by(&self, newest: &LiveSession, resumed: bool) {
         for old in self.live() {
@@ -77,8 +77,8 @@ impl Sessions {
         }
     }
 
-    /// Ends all sessions, also those that are about to begin, until there is none and `is_done`; false if that
-    /// takes two seconds.
+    /// Ends all sessions, even those about to begin, until there are none and `is_done`; returns
+    /// false after two seconds.
     pub(crate) async fn end_all(&self, cause: &Lost, is_done: impl Fn() -> bool) -> bool {
         let ended = async {
             loop {
@@ -97,7 +97,7 @@ impl Sessions {
     /// Adds a session to the list.
     pub(crate) fn add(&self, new: NewSession<'_>) -> Registration {
         let mut list = self.list();
-        // Drawn under the lock, so that a list is ordered by id.
+        // Assigned under the lock, so that a list is ordered by ID.
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let session = Arc::new(LiveSession::new(id, new));
         list.insert(id, Arc::clone(&session));

@@ -63,7 +63,7 @@ async fn a_client_ends_the_session_of_a_server_whose_time_is_over_and_does_not_c
     client.set_valid_until(Some(soon()));
     assert_reset(&mut here).await;
     let cause = || client.link.status().cause.unwrap_or_default();
-    until("it says why", || cause().contains("not connecting: the peer's valid-until is over"))
+    until("it says why", || cause().contains("not connecting: the peer's valid-until has passed"))
         .await;
     assert!(server.sessions.live().is_empty());
     // A later date.

@@ -1,7 +1,7 @@
-//! Carries the flows of a client's UDP forwards over whatever session there is.
+//! Carries the flows of a client's UDP forwards over the current session.
 //!
-//! Without a session datagrams wait in the kernel's buffer, and those beyond it are lost. On the next session
-//! each source gets a new flow.
+//! Without a session, datagrams wait in the kernel's buffer; those that do not fit are lost. On the
+//! next session each source gets a new flow.
 
 use std::{future::poll_fn, sync::Arc, task::Poll};
 
@@ -63,7 +63,7 @@ impl Acceptor {
                     carry(&forward, sockets, || true).await;
                 }
                 if !forward.session.has_ended() {
-                    // Most likely for lack of file descriptors.
+                    // Most likely out of file descriptors.
                     sleep(ACCEPT_RETRY).await;
                 }
             };
@@ -75,7 +75,7 @@ impl Acceptor {
         }
     }
 
-    /// Waits for a session; is in a hurry for it once something has arrived.
+    /// Waits for a session; speeds up reconnecting once something has arrived.
     async fn next_session(
         &self,
         listeners: &ListenerGroup,

@@ -1,5 +1,5 @@
-//! Sends a question to a DNS server and waits for the answer: by UDP from a port of its own, by TCP if the
-//! answer does not fit (RFC 1035, section 4.2; RFC 5452, section 9).
+//! Sends a question to a DNS server and waits for the answer: over UDP from its own port, or over
+//! TCP if the answer does not fit (RFC 1035, section 4.2; RFC 5452, section 9).
 
 use std::{
     io,
@@ -15,7 +15,7 @@ use tokio::{
 
 use super::message::{SrvQuestion, SrvReply};
 
-/// Longer datagrams are cut, and then malformed. A question without EDNS gets 512 bytes at most.
+/// Longer datagrams are truncated, and so malformed. Without EDNS, an answer has at most 512 bytes.
 const DATAGRAM_BYTES_MAX: usize = 4096;
 
 /// Asks one server.
@@ -36,7 +36,7 @@ pub(super) async fn exchange(
     timeout(time, exchanged).await?
 }
 
-/// Datagrams that are not the answer are skipped.
+/// Skips datagrams that are not the answer.
 async fn by_udp(server: SocketAddr, question: &SrvQuestion) -> io::Result<SrvReply> {
     // The kernel picks the port at random.
     let local: SocketAddr = match server.is_ipv4() {

@@ -1,6 +1,7 @@
 //! Writes questions for SRV records and reads the answers (RFC 1035, section 4; RFC 2782).
 //!
-//! An answer is from whoever could send it: reading never panics, and takes time in proportion to its length.
+//! An answer may come from anybody: reading never panics, and takes time in proportion to its
+//! length.
 
 use std::{io, net::IpAddr};
 
@@ -33,7 +34,7 @@ pub struct SrvQuestion {
     name: Vec<u8>,
 }
 
-/// What the answer to a question says.
+/// The result of a question.
 #[derive(Debug, PartialEq, Eq)]
 pub enum SrvReply {
     /// The records; perhaps none.
@@ -44,7 +45,7 @@ pub enum SrvReply {
     Refused(Rcode),
     /// The answer does not fit into a datagram.
     Truncated,
-    /// It is not an answer as specified.
+    /// It is not a well-formed answer.
     Malformed,
 }
 
@@ -55,7 +56,7 @@ pub struct SrvRecord {
     pub priority: u16,
     /// Its share among those of the same priority.
     pub weight: u16,
-    /// Where the service is; `None` for `.`, which says that there is no such service.
+    /// Where the service is; `None` for `.`, which means that there is no such service.
     pub target: Option<ServerAddress>,
 }
 
@@ -145,14 +146,14 @@ fn records(all: Answers<'_>, asked: &Name<[u8]>) -> Option<Vec<SrvRecord>> {
     Some(Vec::new())
 }
 
-/// A record that leads somewhere, or says that there is nowhere.
+/// A record with a target, or one that says there is none.
 fn usable(record: &Srv<InMessage<'_>>) -> Option<SrvRecord> {
     let (priority, weight, port) = (record.priority(), record.weight(), record.port());
     if record.target().is_root() {
         return Some(SrvRecord { priority, weight, target: None });
     }
     let host = match record.target().to_string().parse().ok()? {
-        // A name that looks like an address is none that DNS can have.
+        // DNS cannot have a name that looks like an address.
         Host::Address(IpAddr::V4(_) | IpAddr::V6(_)) => return None,
         name => name,
     };

@@ -1,4 +1,4 @@
-//! Reads which DNS servers the system uses, and how (resolv.conf(5)).
+//! Reads which DNS servers the system uses, and with which options (resolv.conf(5)).
 
 use std::{
     fs::File,
@@ -12,7 +12,7 @@ use super::Nameservers;
 
 const FILE: &str = "/etc/resolv.conf";
 
-/// More of the file is not read.
+/// Most bytes read from the file.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
 const PORT: u16 = 53;
@@ -33,7 +33,7 @@ impl Default for Nameservers {
 }
 
 impl Nameservers {
-    /// Those of the system; the one on this host if the file names none.
+    /// The system's servers; the one on this host if the file names none.
     pub(crate) fn of_system() -> Self {
         let mut text = Vec::new();
         if let Ok(file) = File::open(FILE) {

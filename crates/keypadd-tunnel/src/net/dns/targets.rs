@@ -1,27 +1,28 @@
-//! Orders the targets of a service: by priority, and by weights drawn within one (RFC 2782). Resolves nothing.
+//! Orders the targets of a service: by priority, then randomly by weight (RFC 2782). Resolves
+//! nothing.
 
 use super::{SrvError, message::SrvRecord};
 use crate::addresses::target::ServerAddress;
 
-/// Targets used of an answer: attempts begin a quarter of a second after one another.
+/// Most targets used from one answer: attempts begin a quarter of a second apart.
 pub(crate) const TARGETS_MAX: usize = 8;
 
-/// Records considered of an answer, those of the lowest priorities.
+/// Most records considered from one answer, those of the lowest priorities.
 const RECORDS_MAX: usize = 256;
 
 /// Where a service is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SrvTarget {
     pub(crate) address: ServerAddress,
-    /// How many lower priorities the answer has: none prefers one target of a rank to another.
+    /// How many priorities in the answer are lower: targets of equal rank are equally preferred.
     pub(crate) rank: usize,
 }
 
-/// The targets of these records in the order in which to try them, without doubles; `draw` gives a random
-/// number from 0 to another.
+/// The targets of these records in the order in which to try them, without duplicates; `draw(max)`
+/// returns a random number up to `max`.
 ///
 /// # Errors
-/// There is none; or `draw` fails.
+/// There is no target, or `draw` fails.
 pub(crate) fn in_order(
     mut records: Vec<SrvRecord>,
     mut draw: impl FnMut(u32) -> Result<u32, SrvError>,
@@ -29,7 +30,7 @@ pub(crate) fn in_order(
     if records.is_empty() {
         return Err(SrvError::NoRecord);
     }
-    // Those of weight 0 come first: they are drawn rarely, but are drawn.
+    // Those of weight 0 come first, as RFC 2782 says: they are drawn, but rarely.
     records.sort_by_key(|record| (record.priority, record.weight != 0));
     records.truncate(RECORDS_MAX);
     let mut targets: Vec<SrvTarget> = Vec::new();

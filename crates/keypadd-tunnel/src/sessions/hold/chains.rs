@@ -1,9 +1,9 @@
 //! Decides which connection may resume the streams of a session whose connection was lost.
 //!
-//! A run of a client and its server have a *chain* of sessions. The server draws a token for each; the
-//! next one must present it, over a connection that proves the same key, before the hold time is over.
-//! A token is used up when the client confirms the next one, so that an answer that is lost costs
-//! nothing. Reads no clock.
+//! A client instance and its server have a *chain* of sessions. The server draws a token for each;
+//! the next one must present it, over a connection that proves the same key, before the hold time
+//! is over. A token is retired when the client confirms the next one, so that a lost answer does no
+//! harm. Reads no clock.
 
 use std::{
     collections::HashMap,
@@ -30,12 +30,12 @@ use crate::{
 #[derive(Debug)]
 struct Chain {
     token: HoldToken,
-    /// The one that the client presented, until it confirms the new one.
+    /// The token that the client presented, until it confirms the new one.
     presented: Option<HoldToken>,
     epoch: u32,
     /// When the streams are given up; set while there is no session.
     expires: Option<Instant>,
-    /// The same, of a hold that an unconfirmed session has ended.
+    /// The same for a hold that an unconfirmed session has ended.
     expired: Option<Instant>,
 }
 
@@ -44,7 +44,7 @@ impl Chain {
         Self { token, presented: None, epoch: 0, expires: None, expired: None }
     }
 
-    /// Goes on with another session, if the token is right.
+    /// Continues with another session if the token is right.
     fn advance(&mut self, presented: &HoldToken, next: HoldToken, now: Instant) -> bool {
         let known = *presented == self.token || self.presented.as_ref() == Some(presented);
         let right = known && self.expires.is_none_or(|at| now < at);
@@ -56,7 +56,7 @@ impl Chain {
         right
     }
 
-    /// The client has the newest token: the one before is used up.
+    /// The client has the newest token: retires the one before.
     fn confirm(&mut self, epoch: u32) {
         if epoch == self.epoch {
             (self.presented, self.expired) = (None, None);
@@ -69,7 +69,7 @@ impl Chain {
     }
 }
 
-/// The chain of a server's client.
+/// The chain of one of a server's clients.
 struct ClientChain {
     chain: Chain,
     streams: HeldStreams,
@@ -79,15 +79,15 @@ struct ClientChain {
 
 /// What a chain keeps while it has no session.
 pub(crate) struct Away {
-    /// The place that its last session had among those of its key.
+    /// The slot that its last session had among those of its key.
     pub(crate) slot: Option<KeySlot<PublicKey>>,
-    /// In the status.
+    /// Lists it in the status.
     pub(crate) _listed: Listed,
     /// Dropped when that is over.
     pub(crate) _over: oneshot::Sender<()>,
 }
 
-/// A run of a client.
+/// A client instance.
 pub(crate) type ChainKey = (PublicKey, Instance);
 
 /// The chains of a server's clients. Each key's streams share a budget.
@@ -102,7 +102,7 @@ impl std::fmt::Debug for Chains {
     }
 }
 
-/// What a client's hello came to.
+/// The result of a client's hello.
 pub(crate) struct Admitted {
     pub(crate) grant: HoldGrant,
     pub(crate) hold: SessionHold,
@@ -110,7 +110,7 @@ pub(crate) struct Admitted {
     pub(crate) counts: Arc<ForwardCounts>,
 }
 
-/// A chain of another process.
+/// A chain taken over from another process.
 pub(crate) struct AdoptedChain {
     pub(crate) streams: HeldStreams,
     pub(crate) counts: Arc<ForwardCounts>,
@@ -119,13 +119,14 @@ pub(crate) struct AdoptedChain {
 }
 
 impl Chains {
-    /// The place of a client that is away, for the session that follows, which ends or continues its chain.
+    /// The slot of a client that is away, for the next session, which ends or continues its chain.
     pub(crate) fn take_slot(&self, client: &ChainKey) -> Option<KeySlot<PublicKey>> {
         self.chains().get_mut(client)?.away.as_mut()?.slot.take()
     }
 
     /// Continues the chain of a client that presents the right token, or begins one. `token` is
-    /// random. Returns `None` if an end holds nothing. Streams of a chain that does not continue end.
+    /// random. Returns `None` if either end holds nothing. The streams of a chain that does not
+    /// continue end.
     pub(crate) fn admit(
         &self,
         client: ChainKey,
@@ -154,7 +155,7 @@ impl Chains {
         };
         if !resumed {
             let streams = streams_of(&chains, &client.0, settings);
-            // Never that of an earlier chain, whose last session may end later than this one begins.
+            // Never that of an earlier chain, whose last session may outlast the start of this one.
             let epoch = chains.get(&client).map_or(0, |ended| ended.chain.epoch.wrapping_add(1));
             let chain = Chain { epoch, ..Chain::new(token.clone()) };
             let new = ClientChain { chain, streams, counts: Arc::default(), away: None };
@@ -170,17 +171,17 @@ impl Chains {
         Some(admitted)
     }
 
-    /// The client of this session has its token.
+    /// The client of this session has received its token.
     pub(crate) fn confirm(&self, client: &ChainKey, epoch: u32) {
         if let Some(client) = self.chains().get_mut(client) {
             client.chain.confirm(epoch);
         }
     }
 
-    /// A session with streams has ended, `held` if its connection was lost. Until when they are held from
-    /// now on; `None` if they are not: the chain has gone on already, or the client ended it. Of a session
-    /// that it has not confirmed it may know nothing: that its connection was closed ends nothing, and is no
-    /// reason to hold longer.
+    /// Handles the end of a session with streams; `held` if its connection was lost. Returns until
+    /// when they are held from now on; `None` if they are not: the chain has already continued, or
+    /// the client ended it. The client may know nothing of a session that it has not confirmed:
+    /// closing that one's connection ends nothing, and does not extend the hold.
     pub(crate) fn lost(
         &self,
         client: &ChainKey,
@@ -201,13 +202,14 @@ impl Chains {
         Some(until)
     }
 
-    /// Whether every client is away, and no connection has any of its streams.
+    /// Whether every client is away, and no connection carries any of its streams.
     pub(crate) fn all_held(&self) -> bool {
         let held = |streams: &HeldStreams| streams.held() == streams.names().len();
         self.chains().values().all(|client| client.away.is_some() && held(&client.streams))
     }
 
-    /// Describes the clients that are away, for the process that follows; they stay here as well.
+    /// Describes the clients that are away, for the process that takes over; they stay here as
+    /// well.
     pub(crate) fn hand_over(&self, now: Instant) -> io::Result<Vec<HandedChain>> {
         let millis = |at: Instant| at.saturating_duration_since(now).as_millis() as u64;
         let chains = self.chains();
@@ -229,7 +231,7 @@ impl Chains {
         away.collect()
     }
 
-    /// Goes on with what a server of another process knew of a client that is away.
+    /// Continues with another process's record of a client that is away.
     pub(crate) fn adopt(
         &self,
         client: ChainKey,
@@ -258,7 +260,7 @@ impl Chains {
         adopted
     }
 
-    /// Ends a chain for good, unless it has gone on with a later session. Returns how many held
+    /// Ends a chain for good, unless a later session has continued it. Returns how many held
     /// streams ended.
     pub(crate) fn end(&self, client: &ChainKey, epoch: u32) -> usize {
         let mut chains = self.chains();
@@ -282,7 +284,7 @@ impl Chains {
     }
 }
 
-/// No streams yet; those of a key share a budget.
+/// A new set without streams; those of a key share a budget.
 fn streams_of(
     chains: &HashMap<ChainKey, ClientChain>,
     key: &PublicKey,
@@ -344,7 +346,7 @@ mod tests {
             chains.admit(client, Some(request), &settings, next, now).unwrap()
         };
         let first = admit(None, token(1)).hold;
-        // The client has nothing that is held, so it presents no token.
+        // The client holds nothing, so it presents no token.
         assert!(!admit(None, token(2)).grant.resumed);
         chains.end(&client, first.epoch);
         assert!(admit(Some(token(2)), token(3)).grant.resumed);

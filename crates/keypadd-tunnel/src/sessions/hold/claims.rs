@@ -1,4 +1,5 @@
-//! Counts the claims that a client makes in one session, so that its server knows when it has had all.
+//! Counts the claims that a client makes in one session, so that its server knows when they are
+//! complete.
 
 use std::{
     collections::HashSet,
@@ -7,27 +8,28 @@ use std::{
 
 use keypadd_transport::StreamName;
 
-/// The claims that a server has had in one session.
+/// The claims that a server has received in one session.
 #[derive(Debug, Default)]
 pub(crate) struct Claims(Mutex<ClaimsState>);
 
 #[derive(Debug, Default)]
 struct ClaimsState {
-    /// How many there will be.
+    /// How many there will be, once the client has said so.
     expected: Option<u32>,
     answered: u32,
     claimed: HashSet<StreamName>,
 }
 
 impl Claims {
-    /// The client has said how many there will be. Whether all are answered.
+    /// The client has announced how many there will be. Returns whether all are answered.
     pub(crate) fn expect(&self, count: u32) -> bool {
         let mut claims = self.state();
         claims.expected.get_or_insert(count);
         claims.are_answered()
     }
 
-    /// A claim was answered; the stream goes on, if this end had it. Whether all are answered.
+    /// A claim was answered; the stream continues if this end had it. Returns whether all are
+    /// answered.
     pub(crate) fn answered(&self, resumed: Option<StreamName>) -> bool {
         let mut claims = self.state();
         claims.answered = claims.answered.saturating_add(1);

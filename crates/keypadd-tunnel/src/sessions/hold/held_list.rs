@@ -1,4 +1,4 @@
-//! Lists the peers whose streams are held now, and counts what became of held streams.
+//! Lists the peers whose streams are held now, and counts how held streams ended.
 
 use std::{
     collections::BTreeMap,
@@ -13,7 +13,7 @@ use keypadd_transport::HeldStreams;
 
 use crate::sessions::status::{HeldStatus, unix_seconds};
 
-/// Of one daemon; clones are one.
+/// One per daemon; clones share it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HeldList(Arc<Shared>);
 
@@ -62,7 +62,7 @@ impl HeldList {
         status.collect()
     }
 
-    /// Streams that have gone on over another connection since the daemon started.
+    /// Streams that continued over another connection since the daemon started.
     pub(crate) fn resumed(&self) -> u64 {
         self.0.resumed.load(Relaxed)
     }

@@ -1,10 +1,10 @@
-//! Runs both ends of held streams through seeded schedules of losses, renewals, late receipts, crashes,
-//! replaced processes and thefts, and compares every byte.
+//! Model-checks held streams: runs both ends through random but repeatable schedules of losses,
+//! renewals, late receipts, crashes, replaced processes and token theft, and compares every byte.
 //!
-//! What ships is what decides here: the tokens ([`Chains`], [`ClientHold`]), the frames, the claims, the
-//! receipts and the replay buffers. Sockets and connections are queues: a connection carries in order and
-//! loses an end of what is under way. `KEYPADD_SCHEDULES=100000 cargo test -p keypadd-tunnel hold::model`
-//! runs so many.
+//! The shipped code makes the decisions: the tokens ([`Chains`], [`ClientHold`]), the frames, the
+//! claims, the receipts and the replay buffers. Sockets and connections are queues: a connection
+//! delivers in order, and loses the tail of what is in transit. `KEYPADD_SCHEDULES=100000 cargo
+//! test -p keypadd-tunnel hold::model` runs that many schedules.
 
 use std::{collections::VecDeque, time::Instant};
 
@@ -23,7 +23,7 @@ use crate::wire::{
     StreamHeader, VERSION,
 };
 
-/// In a plain `cargo test`.
+/// Schedules in a plain `cargo test`.
 const SCHEDULES: u64 = 3_000;
 
 const STREAMS: usize = 3;
@@ -33,7 +33,7 @@ const HOLD: Duration = Duration::from_secs(600);
 struct Random(u64);
 
 impl Random {
-    /// Below `end`.
+    /// A number below `end`.
     fn below(&mut self, end: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -52,15 +52,15 @@ struct Direction {
     total: u64,
     /// Bytes taken from the sender's socket.
     read: u64,
-    /// Gone when the receiver has everything.
+    /// `None` once the receiver has everything.
     replay: Option<Replay>,
     /// What the receiver's socket has taken.
     given: Receipt,
-    /// On this connection: bytes, whether the end follows, and receipts.
+    /// In transit on this connection: bytes, whether the end follows, and receipts.
     wire: VecDeque<u8>,
     wire_end: bool,
     receipts: VecDeque<u64>,
-    /// Receipts of earlier connections that may still come in.
+    /// Receipts of earlier connections that may still arrive.
     late: Vec<u64>,
 }
 
@@ -109,7 +109,7 @@ impl Direction {
         }
     }
 
-    /// The connection is lost: the receiver still has the beginning of what was under way.
+    /// The connection is lost: the receiver still gets the beginning of what was in transit.
     fn lose(&mut self, random: &mut Random) {
         let kept = random.below(self.wire.len() as u64 + 1) as usize;
         self.wire_end &= kept == self.wire.len() && random.one_in(2);
@@ -117,14 +117,14 @@ impl Direction {
         self.late.extend(self.receipts.drain(..));
     }
 
-    /// No connection has it any longer.
+    /// No connection carries it any more.
     fn park(&mut self, random: &mut Random) {
         self.lose(random);
         self.deliver(random.below(3_000));
         (self.wire, self.wire_end) = (VecDeque::new(), false);
     }
 
-    /// The sender hears on another connection what the receiver has.
+    /// The sender learns on another connection what the receiver has.
     fn resume(&mut self, receipt: Receipt) {
         self.wire_end = match &mut self.replay {
             Some(replay) => {
@@ -216,7 +216,7 @@ impl World {
         self.chains.admit(by, hold, &settings(), token, self.now)
     }
 
-    /// The client connects and gets an answer; whether the streams go on.
+    /// The client connects and gets an answer; returns whether the streams continue.
     fn hello(&mut self) -> bool {
         let admitted = self.greet().expect("both ends hold");
         let (hold, features) = (Some(admitted.grant), Features::OWN);
@@ -229,7 +229,7 @@ impl World {
         resumed
     }
 
-    /// The server gets the client's hello: whatever session it had of it is over.
+    /// The server gets the client's hello, which ends any session it had with the client.
     fn greet(&mut self) -> Option<Admitted> {
         let hello = Frame::HelloClient {
             version: VERSION,
@@ -237,7 +237,7 @@ impl World {
             hold: self.client.request(),
         };
         let admitted = self.admit(self.client_key(), hello)?;
-        // Nobody but the client, at any step, and the client always.
+        // At any step, the client can resume and nobody else can.
         self.has_streams &= self.until.is_none_or(|until| self.now < until);
         assert_eq!(admitted.grant.resumed, self.has_streams);
         (self.session, self.until) = (Some(admitted.hold.clone()), None);
@@ -256,7 +256,7 @@ impl World {
         self.server_notices(true);
     }
 
-    /// No connection has the streams any longer.
+    /// No connection carries the streams any more.
     fn park(&mut self) {
         self.connected = false;
         for stream in &mut self.streams {
@@ -267,13 +267,13 @@ impl World {
         self.attached.fill([false; 2]);
     }
 
-    /// The client makes another connection, for new keys, while this one carries.
+    /// The client makes another connection, for new keys, while this one is up.
     fn renew(&mut self) {
         self.steal();
         match self.random.below(6) {
-            // It is refused, or does not get through: this one goes on.
+            // The new connection is refused, or does not get through: this one continues.
             0 => return,
-            // The server has ended this one, but its answer does not arrive.
+            // The server has ended this session, but its answer does not arrive.
             1 => {
                 self.greet();
                 self.park();
@@ -299,15 +299,15 @@ impl World {
         assert!(held || !self.has_streams, "it is not held");
     }
 
-    /// Attempts to come back, each of which may be cut short anywhere. Whether the streams go on, in part
-    /// perhaps; `None` where nothing is decided yet.
+    /// Attempts to come back, each of which may be cut short anywhere. Returns whether the streams
+    /// continue, perhaps in part; `None` if nothing is decided yet.
     fn reconnect(&mut self) -> Option<bool> {
         self.now += Duration::from_millis(self.random.below(4_000));
         self.steal();
         match self.random.below(6) {
-            // No path.
+            // There is no path.
             0 => return None,
-            // The answer does not arrive, and the client says goodbye to the attempt, or falls silent.
+            // The answer does not arrive, and the client closes the attempt, or falls silent.
             1 => {
                 self.greet();
                 let held = self.random.one_in(2);
@@ -322,10 +322,10 @@ impl World {
         self.claim_all().then_some(true)
     }
 
-    /// The client claims its streams; whether the connection has lasted so long.
+    /// The client claims its streams; returns whether the connection lasted that long.
     fn claim_all(&mut self) -> bool {
         if self.random.one_in(8) {
-            // Lost before the client confirms: it has the token, and the server both.
+            // Lost before the client confirms: it has the new token, and the server both.
             self.lose();
             return false;
         }
@@ -367,7 +367,7 @@ impl World {
         }
     }
 
-    /// A new process of the server goes on.
+    /// A new process of the server continues.
     fn replace_server(&mut self) {
         let chains = Chains::default();
         for handed in self.chains.hand_over(self.now).expect("descriptors") {
@@ -383,14 +383,14 @@ impl World {
         self.chains = chains;
     }
 
-    /// A new process of the client goes on.
+    /// A new process of the client continues.
     fn replace_client(&mut self) {
         let client = ClientHold::new(settings());
         client.adopt(self.client.hand_over().as_ref());
         self.client = client;
     }
 
-    /// Others try the client's token: another key, and another run with the same key.
+    /// Others try the client's token: another key, and another instance of the same key.
     fn steal(&mut self) {
         if !self.random.one_in(4) {
             return;
@@ -419,7 +419,7 @@ impl World {
             }
             7 if !direction.late.is_empty() => {
                 let nth = self.random.below(direction.late.len() as u64) as usize;
-                // As often as it likes.
+                // Any number of times.
                 let receipt = direction.late[nth];
                 direction.take_receipt(Some(receipt));
             }
@@ -427,7 +427,7 @@ impl World {
         }
     }
 
-    /// No more disturbances: everything arrives, and nothing is kept.
+    /// From now on everything arrives, and nothing is left over.
     fn finish(&mut self) {
         for stream in &mut self.streams {
             for direction in stream {
@@ -465,7 +465,7 @@ struct Tally {
 }
 
 fn run(seed: u64, keys: [PublicKey; 2], tally: &mut Tally) {
-    // Shown where an assertion fails.
+    // Shown if an assertion fails.
     println!("seed {seed}");
     let mut world = World::new(seed, keys);
     for _ in 0..STEPS {
@@ -478,10 +478,10 @@ fn run(seed: u64, keys: [PublicKey; 2], tally: &mut Tally) {
             continue;
         }
         match world.random.below(400) {
-            // The server is started again, or does without the client for too long.
+            // The server is restarted, or does not hear from the client for too long.
             0 => (world.chains, world.has_streams) = (Chains::default(), false),
             1 => world.now += HOLD,
-            // The client is: its next run has no token.
+            // The client is restarted: its next instance has no token.
             2 => {
                 world.instance = Instance([world.instance.0[0].wrapping_add(2); 16]);
                 (world.client, world.has_streams) = (ClientHold::new(settings()), false);
@@ -491,7 +491,7 @@ fn run(seed: u64, keys: [PublicKey; 2], tally: &mut Tally) {
             _ => {}
         }
         if world.reconnect() == Some(false) {
-            // Both ends reset what they have.
+            // Both ends reset their streams.
             tally.ended += 1;
             return;
         }
