@@ -12,7 +12,7 @@ use keypadd_measure::{LossPlace, PathArms, PathCases, Paths, Progress};
 use crate::cli::PathsArgs;
 use crate::keeping::Keeping;
 
-/// Rounds, losses in percent and the steady state, where none are given; and for `--quick`.
+/// Default rounds, losses in percent and steady state; and those of `--quick`.
 const ROUNDS: [u32; 2] = [5, 1];
 const LOSSES: [&[f64]; 2] = [&[0.0, 0.5, 2.0, 10.0, 20.0], &[0.0, 2.0, 10.0]];
 const TIMES: [Duration; 2] = [Duration::from_secs(8), Duration::from_secs(2)];
@@ -20,8 +20,8 @@ const TIMES: [Duration; 2] = [Duration::from_secs(8), Duration::from_secs(2)];
 /// Compares arms on emulated paths.
 ///
 /// # Errors
-/// Exit 2: arms or a directory that make no sense. Exit 1: not root, a program is missing, or the run ended
-/// early; what was measured is printed and saved all the same.
+/// Exit 2: arms or a directory that make no sense. Exit 1: not root, a program is missing, or the
+/// run ended early; measurements so far are still printed and saved.
 pub(crate) async fn run(args: PathsArgs, shutdown: Shutdown) -> Result<(), Error> {
     let paths = read(&args)?;
     paths.check().map_err(|cause| Error::new(Exit::Runtime, format!("paths: {cause}")))?;

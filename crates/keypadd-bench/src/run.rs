@@ -1,5 +1,5 @@
-//! Checks a workload's flags, runs the workload, and prints and saves the results. `keypadd-measure`
-//! measures.
+//! Checks a workload's flags, runs the workload, and prints and saves the results. The measuring is
+//! in `keypadd-measure`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,33 +26,33 @@ use crate::cli::{
 use crate::keeping::Keeping;
 use crate::paths;
 
-/// Bytes of a key and of its echo, where a rate is given and no size.
+/// Bytes of a key and of its echo, if a rate is given and no size.
 const KEY_BYTES: u64 = 64;
 
-/// Rounds, where none are given.
+/// Default rounds.
 const ROUNDS: u32 = 10;
 
-/// The same for exhaustion, whose rounds take minutes.
+/// Default rounds for exhaustion, whose rounds take minutes.
 const EXHAUSTION_ROUNDS: u32 = 3;
 
-/// The same for suites, whose rounds take a second or two.
+/// Default rounds for suites, whose rounds take a second or two.
 const SUITES_ROUNDS: u32 = 5;
 
-/// Most requests of a turn: all are drawn before it, some 32 bytes each.
+/// Most requests of a turn: all are drawn in advance, about 32 bytes each.
 const REQUESTS_MOST: f64 = 4e6;
 
-/// Most handshakes of the open loop of a turn: what is not over yet is held, some 100 KiB each.
+/// Most handshakes of a turn's open loop: unfinished ones stay in memory, about 100 KiB each.
 const HANDSHAKES_MOST: f64 = 2e4;
 
-/// Of the time that a rate is tried in exhaustion, the part that a look at the filler takes.
+/// A rate's time in exhaustion, divided by the interval between checks of the filler.
 const PROBES_IN_A_STAGE: f64 = 8.0;
 
 /// Runs one workload on every arm.
 ///
 /// # Errors
-/// Exit 2: arms, traffic or a directory that make no sense. Exit 3: no usable key file. Exits 4 and 5: the
-/// server does not accept us or does not answer. Exit 1: an arm does not come up, or the run ended early
-/// for another reason than `shutdown`; what was measured is printed and saved all the same.
+/// Exit 2: arms, traffic or a directory that make no sense. Exit 3: no usable key file. Exits 4 and
+/// 5: the server rejects us or does not answer. Exit 1: an arm does not come up, or the run ended
+/// early for a reason other than `shutdown`; measurements so far are still printed and saved.
 pub(crate) async fn run(workload: BenchWorkload, shutdown: Shutdown) -> Result<(), Error> {
     match workload {
         BenchWorkload::Terminal(args) => {
@@ -92,7 +92,7 @@ pub(crate) async fn run(workload: BenchWorkload, shutdown: Shutdown) -> Result<(
     }
 }
 
-/// Refuses a turn of which more would be offered than can be held.
+/// Refuses a turn that would offer more than fits in memory.
 fn refuse_more(per_second: f64, time: Duration, most: f64) -> Result<(), Error> {
     let offered = per_second * time.as_secs_f64();
     match offered > most {
@@ -232,7 +232,7 @@ async fn thrown(shutdown: &Shutdown) {
     shutdown.thrown().await;
 }
 
-/// Plain TCP first, where it can be had: the machine's own cost.
+/// Plain TCP first, if possible: the machine's own cost.
 fn arms(flags: &TunnelFlags, pools: &[OnOff]) -> Vec<Arm> {
     let pools: Vec<bool> = pools.iter().map(|mode| *mode == OnOff::On).collect();
     let tcp = flags.server.is_none().then_some(Arm::Tcp);
@@ -248,7 +248,7 @@ fn engines(flags: &TunnelFlags) -> Vec<CipherEngine> {
     flags.cipher_backend.iter().map(paced).collect()
 }
 
-/// What is not as it is in use.
+/// What differs from real use.
 fn emulated(flags: &TunnelFlags) -> Vec<String> {
     let end = if flags.server.is_some() { ", at the near end" } else { "" };
     let slowed = |rate| format!("keystream slowed to {rate} bytes a second of CPU{end}");

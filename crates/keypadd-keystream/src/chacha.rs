@@ -65,14 +65,15 @@ impl ChaCha {
             *byte ^= number;
         }
         let mut core = ChaChaCore::<R20, Ietf>::new(key.into(), &nonce.into());
-        // Blocks but the first lie half a block earlier in the pad than in the keystream.
+        // All blocks but the first lie half a block earlier in the pad than in the keystream.
         let first = if offset < MASK_BYTES { 0 } else { (offset + MASK_BYTES) / BLOCK_BYTES };
         core.set_block_pos(first as u32);
         core.process_with_backend(Range { first, offset, out });
     }
 }
 
-/// The whole range as one job for the back end, which generates as many blocks at once as it likes.
+/// The whole range as one job for the backend, which generates as many blocks at a time as it
+/// likes.
 struct Range<'a> {
     /// The block that contains byte `offset` of the pad.
     first: usize,

@@ -136,7 +136,7 @@ mod tests {
         }
     }
 
-    /// Carries show with words of ones and multipliers at their limits.
+    /// Words of ones and multipliers at their limits expose wrong carries.
     #[test]
     fn extreme_words_carry_as_they_must() {
         for multiplier in [0x00, 0x01, 0x0f, 0xfc, 0xff] {
@@ -154,7 +154,7 @@ mod tests {
         }
     }
 
-    /// Of the bare function: its messages are not padded, so their last block ends with a one.
+    /// Tests the bare function: its messages are not padded, so their last block ends with a one.
     #[test]
     fn rfc_8439_tags_are_reproduced() {
         let text = include_str!("../tests/vectors/rfc8439_poly1305.txt");

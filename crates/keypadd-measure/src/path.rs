@@ -1,9 +1,9 @@
 //! Starts an arm: a service, both ends of a tunnel to it, and the emulated network between them.
 //!
-//! Both ends of a tunnel in this process over UDP, on loopback, with a link in between or on hosts that the
-//! kernel tells apart, or the near end of one to a server that permits measurements; each end, and the
-//! service behind it, on a host of its own. Keys of the moment for the former; nothing here touches a file
-//! or a port that somebody chose.
+//! A tunnel is one of three: both ends in this process over UDP on loopback, with an emulated link
+//! in between; both ends in this process on separate hosts (network namespaces); or only the near
+//! end, to a server that permits measurements. Each end, and the service behind it, has its own
+//! host. The first two use ephemeral keys. Uses no file and no port that a user chose.
 
 use std::io;
 use std::net::IpAddr;
@@ -24,11 +24,11 @@ use crate::arm::Arm;
 pub enum Place {
     /// In this process.
     Here,
-    /// In this process, on hosts of their own; measurements are taken at the client.
+    /// In this process, on their own hosts; measurements are taken at the client.
     Hosts {
         /// The hosts.
         hosts: Arc<FourHosts>,
-        /// How much of a core each of the two gateways has; `None`: as much as there is.
+        /// How much of a core each of the two gateways has; `None` for no limit.
         processor: Option<f64>,
     },
     /// A server that permits measurements.
@@ -53,13 +53,14 @@ pub struct PathSettings {
     pub kex: Group,
     /// Windows and congestion control.
     pub transport: TransportSettings,
-    /// What computes keystream at the far end, if it runs here and that is not what the arm says.
+    /// What computes keystream at the far end, if it runs here and differs from the arm's.
     pub far_engine: Option<CipherEngine>,
     /// What lies between ends that are [`Here`](Place::Here).
     pub link: Link,
 }
 
-/// Both ends in this process and nothing in between, no memory for pools, and what daemons do.
+/// Both ends in this process with nothing in between, no memory for pools, and the daemons'
+/// defaults.
 impl Default for PathSettings {
     fn default() -> Self {
         Self {
@@ -93,7 +94,7 @@ pub async fn open(arm: Arm, settings: &PathSettings) -> Result<Path, PathError> 
     Ok(path)
 }
 
-/// Brings an arm up, and nothing more: its first key phase and slow start lie ahead.
+/// Brings an arm up, and nothing more: its first key phase and slow start are still to come.
 ///
 /// # Errors
 /// Those of [`open`].
@@ -146,7 +147,7 @@ async fn tunnel(arm: TunnelArm, settings: &PathSettings) -> Result<Path, PathFau
     Path::new(address, vec![near, far], Some(service), (relay, sites.quotas))
 }
 
-/// A host of its own in a network, to measure from.
+/// A separate host in a network, to measure from.
 ///
 /// # Errors
 /// The system has no thread for it.
@@ -155,7 +156,7 @@ pub fn host_in(namespace: &Namespace) -> io::Result<Host> {
     Host::start_in(move || namespace.enter())
 }
 
-/// Where something runs, and under which address it listens there.
+/// Where something runs, and its listening address there.
 struct Site {
     /// Its network namespace; `None` for that of this process.
     namespace: Option<Namespace>,
@@ -167,7 +168,7 @@ struct Site {
 impl Site {
     fn host(&self) -> Result<Host, PathFault> {
         let namespace = self.namespace.clone();
-        // Not held by threads: it has to go when its owner goes, and they may end later.
+        // Not held by threads: it must go away with its owner, and they may end later.
         let quota = self.quota.as_ref().map(Arc::downgrade);
         let enter = move || {
             namespace.as_ref().map_or(Ok(()), Namespace::enter)?;

@@ -1,9 +1,9 @@
 //! Compares keypadd with kernel TCP and stunnel on emulated paths: bulk, keystrokes beside it, and queue
 //! length, at several round-trip times, rates and losses.
 //!
-//! Both ends are hosts of their own (network namespaces) and run the program that ships; between them lies
-//! [`testbed::Path`]. Every arm has each case once in a round, in an order drawn from the seed, on a fresh
-//! tunnel. Needs root. Knows no command line.
+//! Both ends are separate hosts (network namespaces) that run the shipped program; between them
+//! lies [`testbed::Path`]. In each round, every arm runs every case once, in an order drawn from
+//! the seed, on a fresh tunnel. Needs root. Knows no command line.
 
 mod arms;
 mod cases;
@@ -31,7 +31,7 @@ pub use arms::{PathArm, PathArms};
 pub use cases::{PathCase, PathCases};
 pub use testbed::line::LossPlace;
 
-/// Of the devices of the path.
+/// MTU of the path's devices.
 const MTU: u32 = 1500;
 
 /// Tunnels use ports upwards from here, near and far, below the ephemeral range.
@@ -42,26 +42,26 @@ const PORTS: (u16, u16) = (10_000, 20_000);
 pub struct Paths {
     /// What is compared.
     pub arms: Vec<PathArm>,
-    /// On what.
+    /// The cases to compare them on.
     pub cases: Vec<PathCase>,
     /// How long the steady state is measured, after the start-up.
     pub time: Duration,
     /// How often.
     pub rounds: u32,
-    /// What the order of arms and all losses follow from.
+    /// Determines the order of arms and all losses.
     pub seed: u64,
 }
 
-/// What there is when it ends.
+/// The result of a comparison.
 #[derive(Debug)]
 pub struct PathsRun {
     /// All that was measured.
     pub section: Section,
-    /// Why it ended before its time; `None` if it did not.
+    /// Why it ended early; `None` if it did not.
     pub ended_by: Option<String>,
 }
 
-/// What samples are taken on.
+/// The test bed that samples are taken on.
 struct Bed {
     cleanup: Arc<Cleanup>,
     hosts: TwoHosts,
@@ -71,7 +71,7 @@ struct Bed {
 }
 
 impl Paths {
-    /// Says what is missing on this machine, before anything is started.
+    /// Reports what is missing on this machine, before anything is started.
     ///
     /// # Errors
     /// One line: not root, or a program is missing.
@@ -80,7 +80,7 @@ impl Paths {
         check_needs(&tunnels)
     }
 
-    /// Runs until all is measured or `stop` is set; what was measured by then is kept. Blocks.
+    /// Runs until everything is measured or `stop` is set; keeps what was measured by then. Blocks.
     pub fn run(&self, tell: Tell<'_>, keep: &dyn Fn(&Section), stop: &AtomicBool) -> PathsRun {
         let mut taken = Vec::new();
         let mut left_out = Vec::new();
@@ -154,7 +154,7 @@ impl Paths {
 }
 
 impl Bed {
-    /// Both directions are a new line like this, with losses or without.
+    /// Renews both directions of the line, with losses or without.
     fn lay(&self, case: &PathCase, seed: u64) {
         for (end, seed) in [(End::Near, seed), (End::Far, seed.wrapping_add(1))] {
             self.path.renew(end, case.settings(false), seed);
@@ -172,7 +172,7 @@ impl Bed {
     ) -> Sample {
         self.lay(case, seed);
         let taken = Sample::take(self, arm, case, time, ports, stop);
-        // Connections that are over say so to each other before the next arm begins.
+        // Connections that have ended tell each other so before the next arm begins.
         self.lay(case, seed);
         std::thread::sleep(2 * case.rtt);
         taken.unwrap_or_else(Sample::failed)

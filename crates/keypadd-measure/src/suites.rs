@@ -1,5 +1,5 @@
-//! Measures the cost of sealing a packet with each suite: inline, from hot and cold pads, and on a miss.
-//! Judges whether the pool pays on this machine. Works in memory; opens no socket.
+//! Measures the cost of sealing a packet with each suite: inline, from hot and cold pads, and on a
+//! miss. Judges whether the pool pays off on this machine. Works in memory; opens no socket.
 
 use std::future::Future;
 use std::time::Duration;
@@ -29,12 +29,12 @@ pub struct Suites {
     pub round_trip: Duration,
 }
 
-/// What came out.
+/// The result.
 #[derive(Clone, Debug)]
 pub struct SuitesMeasured {
     /// All that was measured.
     pub section: Section,
-    /// Why it ended before its time; `None` if it did not.
+    /// Why it ended early; `None` if it did not.
     pub ended_by: Option<String>,
 }
 
@@ -45,7 +45,7 @@ struct Measured {
 }
 
 impl Suites {
-    /// Runs until all is measured or `stop` resolves; what was measured by then is kept.
+    /// Runs until everything is measured or `stop` resolves; keeps what was measured by then.
     pub async fn run(&self, tell: Tell<'_>, stop: impl Future<Output = ()>) -> SuitesMeasured {
         let empty = |&suite| Measured { suite, rounds: Vec::new() };
         let mut measured: Vec<_> = self.suites.iter().map(empty).collect();
@@ -62,7 +62,7 @@ impl Suites {
                 let suite = of_suite.suite;
                 tell(&Progress::Doing(format!("round {} of {}: {suite}", round + 1, self.rounds)));
                 of_suite.rounds.extend(seal_costs(suite, self.engine, self.pool_bytes));
-                // Lets Ctrl-C in.
+                // Lets Ctrl-C be noticed.
                 tokio::task::yield_now().await;
             }
         }

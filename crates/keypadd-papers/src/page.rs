@@ -1,4 +1,5 @@
-//! The page of any paper: its words, its claims judged, its figures. A paper gives what differs; knows none.
+//! Builds the page of any paper: its text, judged claims and figures. Knows no paper: each supplies
+//! its parts.
 
 use keypadd_measure::results::{Curve, Estimate, Plot, Section, Style, Surface, Table};
 
@@ -6,23 +7,23 @@ use super::Effort;
 use super::claim::Claim;
 use super::effort::Amount;
 
-/// What a paper's page has. `F` is all that its experiments measure.
+/// The parts of a paper's page. `F` is everything that its experiments measure.
 pub(crate) struct Page<F> {
-    /// Its head.
+    /// Its heading.
     pub(crate) title: &'static str,
     /// What was asked, in one sentence.
     pub(crate) question: &'static str,
-    /// What was done, a paragraph each; what quick and full runs differ in follows.
+    /// What was done, a paragraph each; how quick and full runs differ follows.
     pub(crate) method: Vec<String>,
-    /// In what they differ, besides the rounds.
+    /// How they differ, besides the rounds.
     pub(crate) amounts: Vec<Amount>,
     /// What is emulated.
     pub(crate) emulated: Vec<String>,
     /// The table of its claims.
     pub(crate) claims: Vec<Claim<F>>,
-    /// Figures as figures.
+    /// Figures as tables.
     pub(crate) tables: Vec<Table>,
-    /// Figures as pictures.
+    /// Figures as plots.
     pub(crate) plots: Vec<Plot>,
     /// Figures over two factors.
     pub(crate) surfaces: Vec<Surface>,
@@ -31,7 +32,7 @@ pub(crate) struct Page<F> {
 }
 
 impl<F> Page<F> {
-    /// The page of what was measured.
+    /// The page with these results.
     pub(crate) fn of(self, figures: &F, effort: Effort) -> Section {
         let Self { title, question, mut method, emulated, tables, plots, surfaces, notes, .. } =
             self;
@@ -53,7 +54,7 @@ impl<F> Page<F> {
     }
 }
 
-/// A curve of what there are estimates of, by place.
+/// A curve of the available estimates, by place.
 pub(crate) fn curve(
     label: &str,
     style: Style,

@@ -10,7 +10,7 @@ use crate::lane_view::Stage;
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::{AtomicBool, AtomicU8, AtomicU64};
 
-/// What both ends of a lane see.
+/// What both ends of a lane share.
 #[derive(Debug)]
 pub(crate) struct LaneState {
     stage: AtomicU8,
@@ -54,7 +54,7 @@ impl PartState {
         self.recall.load(Acquire).checked_sub(1)
     }
 
-    /// Reports a recall as done: the filler is to go on with segment `resume`.
+    /// Reports a recall as done: the filler continues with segment `resume`.
     pub(crate) fn obey(&self, resume: u64) {
         self.resume.store(resume, Relaxed);
         self.recall.store(NO_RECALL, Release);

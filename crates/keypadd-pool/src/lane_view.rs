@@ -1,4 +1,4 @@
-//! Describes a lane to the planner: its stage, what it holds, what it needs, what its peer may hold.
+//! Describes a lane to the planner: its stage, what it holds and needs, and its peer's limit.
 
 use crate::chunk::Part;
 
@@ -40,7 +40,7 @@ impl Stage {
     }
 }
 
-/// What the planner knows of a lane.
+/// The planner's view of a lane.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LaneView {
     /// How far it may be filled.

@@ -1,4 +1,4 @@
-//! Records durations in buckets that double. Plain values: the exporter chooses a format.
+//! Records durations in buckets of doubling width. Plain values: the exporter chooses a format.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -24,8 +24,8 @@ impl Histogram {
         self.nanos.fetch_add(u64::try_from(taken.as_nanos()).unwrap_or(u64::MAX), Relaxed);
     }
 
-    /// Each bucket's upper bound in seconds, infinite for the last, and the count of that bucket
-    /// alone.
+    /// Each bucket's upper bound in seconds, infinite for the last, and the count in that bucket
+    /// only.
     pub fn buckets(&self) -> [(f64, u64); BOUNDED + 1] {
         std::array::from_fn(|nth| {
             let bound = if nth < BOUNDED { bound_seconds(nth) } else { f64::INFINITY };

@@ -1,8 +1,8 @@
 //! Proves to each end of a pairing that the other knows the secret of the invitation.
 //!
-//! A proof is a MAC over both public keys, which TLS has proved before it is sent: it vouches for that
-//! one pair and is worth nothing to any other key (docs/DESIGN.md, "Pairing"). Knows no lines, sockets
-//! or files.
+//! A proof is a MAC over both public keys, which TLS has proved before it is sent: it vouches for
+//! that one pair and is worthless with any other key (docs/DESIGN.md, "Pairing"). Knows no lines,
+//! sockets or files.
 
 use std::fmt;
 use std::io;
@@ -22,7 +22,7 @@ pub const PAIRING_PROOF_BYTES: usize = 32;
 /// The secret of one invitation; wiped when dropped. [`fmt::Debug`] shows nothing of it.
 pub struct PairingSecret(Secret<PAIRING_SECRET_BYTES>);
 
-/// What a proof says.
+/// What a proof asserts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PairingStep {
     /// From the joining end: it was invited.
@@ -45,7 +45,7 @@ impl PairingSecret {
         Ok(Self(secret))
     }
 
-    /// A copy of these bytes; wiping the original is up to its owner.
+    /// A copy of these bytes; the owner of the original must wipe it.
     pub fn from_bytes(bytes: &[u8; PAIRING_SECRET_BYTES]) -> Self {
         Self(Secret::copied(bytes))
     }
@@ -76,7 +76,7 @@ impl PairingSecret {
         self.mac(step, inviter, joiner).verify_slice(given).is_ok()
     }
 
-    /// The labels have one length, and so have keys: no two inputs are the same bytes.
+    /// All labels have the same length, and so have keys: no two inputs have the same bytes.
     fn mac(&self, step: PairingStep, inviter: &PublicKey, joiner: &PublicKey) -> Hmac<Sha256> {
         let label = match step {
             PairingStep::Join => b"keypadd pair 1 join  ",

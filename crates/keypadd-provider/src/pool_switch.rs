@@ -22,8 +22,8 @@ pub struct PoolSwitch {
     allowance: Option<Allowance>,
 }
 
-/// Locked while connections switch, so that one that attaches meanwhile comes before or after. The
-/// holder may lock a connection's pads, never the other way round.
+/// Locked while connections switch, so that one that attaches at that time does so entirely before
+/// or after. The holder may lock a connection's pads, never the other way round.
 #[derive(Default)]
 struct Shared(Mutex<Switched>);
 
@@ -71,7 +71,7 @@ impl PoolSwitch {
         self.set_excluding(pool, &[]);
     }
 
-    /// As [`Self::set`], but connections with an excluded suite use no pool.
+    /// Like [`Self::set`], but connections with an excluded suite use no pool.
     pub fn set_excluding(&self, pool: Option<Pool>, excluded: &[Protection]) {
         let mut switched = self.shared.lock();
         switched.pool = pool;

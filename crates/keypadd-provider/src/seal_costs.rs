@@ -1,8 +1,8 @@
-//! Times seals by the source of their pads, for measurements: in full what `calibration.rs` does
-//! briefly.
+//! Times seals by the source of their pads, for measurements; `calibration.rs` has the brief
+//! version.
 //!
-//! All arms use the shipped sealing key, on one thread, and alternate. Pads are hot if a filler has just
-//! written them, and cold if it has since written a pool larger than the caches.
+//! All arms use the shipped sealing key, on one thread, and alternate. Pads are hot if a filler has
+//! just written them, and cold if it has since written a pool larger than the caches.
 
 use std::time::Duration;
 

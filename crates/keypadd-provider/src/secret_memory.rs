@@ -1,8 +1,10 @@
-//! Allocates short secrets in pages that are locked, and left out of core dumps and of forked children.
+//! Allocates short secrets in pages that are locked, and excluded from core dumps and forked
+//! children.
 //!
-//! Locking stops at RLIMIT_MEMLOCK. Many secrets share a page; slots are reused and pages never unmapped, so
-//! memory is bounded by the most secrets that lived at one time. Holds bytes alone: the key schedules and
-//! hash states of libraries are on the heap (docs/DESIGN.md, "What stays in memory"). Knows no keys.
+//! Locking stops at RLIMIT_MEMLOCK. Many secrets share a page; slots are reused and pages never
+//! unmapped, so memory is bounded by the most secrets that were alive at one time. Holds only
+//! bytes: the key schedules and hash states of libraries are on the heap (docs/DESIGN.md, "What
+//! stays in memory"). Knows no keys.
 
 use std::alloc::{Layout, handle_alloc_error};
 use std::io;
@@ -28,7 +30,7 @@ pub(crate) struct Secret<const N: usize> {
 }
 
 impl<const N: usize> Secret<N> {
-    /// Zeros, to be filled in place. Aborts without memory, as every allocation does.
+    /// Zeros, to be filled in place. Aborts if there is no memory, as every allocation does.
     pub(crate) fn zeroed() -> Self {
         const { assert!(N <= SECRET_BYTES_MAX, "a secret fits a slot") };
         let mut free = free();
@@ -43,7 +45,7 @@ impl<const N: usize> Secret<N> {
         }
     }
 
-    /// A copy of these bytes; wiping the original is up to its owner.
+    /// A copy of these bytes; the owner of the original must wipe it.
     pub(crate) fn copied(bytes: &[u8; N]) -> Self {
         let mut secret = Self::zeroed();
         secret.copy_from_slice(bytes);
@@ -73,8 +75,8 @@ impl<const N: usize> Drop for Secret<N> {
     }
 }
 
-/// A refused lock is no reason to work without the secret; memory that may be dumped or inherited
-/// would be less than documented.
+/// Ignores a failure to lock. Failing to exclude the page from dumps and children is an error: that
+/// would protect less than documented.
 fn map_page() -> io::Result<MmapMut> {
     let page = MmapMut::map_anon(PAGE_BYTES)?;
     page.advise(Advice::DontDump)?;

@@ -27,7 +27,7 @@ impl fmt::Display for UnknownUser {
 impl std::error::Error for UnknownUser {}
 
 impl Account {
-    /// Looks a user up, with its groups.
+    /// Looks up a user, with its groups.
     ///
     /// # Errors
     /// There is no such user.
@@ -60,8 +60,8 @@ impl Account {
         Err(io::Error::new(io::ErrorKind::PermissionDenied, "only root can switch users"))
     }
 
-    /// Switches all three user and group IDs, and the groups. The C library does it in every thread
-    /// (nptl(7)); the system calls alone would switch one.
+    /// Switches all three user and group IDs, and the groups. The C library does so in every thread
+    /// (nptl(7)); the system calls alone would switch only one.
     pub(crate) fn switch(&self) -> io::Result<()> {
         if self.is_current() {
             return Ok(());

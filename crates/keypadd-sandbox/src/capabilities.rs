@@ -1,4 +1,5 @@
-//! Drops capabilities of the calling thread, and so of every thread that it starts (capabilities(7)).
+//! Drops capabilities of the calling thread, and so of every thread that it starts
+//! (capabilities(7)).
 
 use rustix::io::Errno;
 use rustix::thread::{
@@ -8,7 +9,7 @@ use rustix::thread::{
 
 use crate::Needs;
 
-/// Those that the daemon goes on needing. Switching users drops these too.
+/// Capabilities that the daemon still needs. Switching users drops these, too.
 pub(crate) fn kept(needs: &Needs, locks_freely: bool) -> CapabilitySet {
     let mut kept = CapabilitySet::empty();
     if !locks_freely {

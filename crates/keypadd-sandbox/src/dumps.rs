@@ -13,7 +13,7 @@ pub fn forbid_core_dumps() {
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
 }
 
-/// Allows them again, for somebody who debugs.
+/// Allows them again, for debugging.
 pub fn allow_core_dumps() {
     let limit = getrlimit(Resource::Core);
     let _ = setrlimit(Resource::Core, Rlimit { current: limit.maximum, ..limit });

@@ -1,8 +1,8 @@
-//! Restricts which files can be opened (landlock(7)): those that the daemon reads, and what name lookups, the
-//! C library and its modules read. Nothing else can be written, but what pairing replaces, or listed, and
-//! nothing executed.
+//! Restricts which files can be opened (landlock(7)): those that the daemon reads, and those that
+//! name lookups, the C library and its modules read. No other file can be read or listed. Only what
+//! pairing replaces can be written, and nothing can be executed.
 //!
-//! Connecting to a unix socket is not restricted, only creating one.
+//! Creating a unix socket is restricted, connecting to one is not.
 
 use std::path::{Path, PathBuf};
 
@@ -14,8 +14,8 @@ use rustix::process::geteuid;
 
 use crate::Needs;
 
-/// What the C library reads for a name lookup (nsswitch.conf(5), resolv.conf(5)), and for other
-/// modules that it loads then.
+/// What the C library reads for a name lookup (nsswitch.conf(5), resolv.conf(5)), and for modules
+/// that it loads for that.
 const LOOKUP_FILES: &[&str] = &[
     "/etc/resolv.conf",
     "/etc/hosts",
@@ -39,7 +39,8 @@ const LOOKUP_FILES: &[&str] = &[
     "/nix/store",
 ];
 
-/// What the program reads of itself and the host: CPU time, limits, number of processors, memory.
+/// What the program reads about itself and the host: CPU time, limits, number of processors,
+/// memory.
 const PROCESS_FILES: &[&str] = &[
     "/proc/self",
     "/proc/meminfo",
@@ -51,8 +52,8 @@ const PROCESS_FILES: &[&str] = &[
     "/dev/urandom",
 ];
 
-/// Directories that hold more than one program's files. Of these a daemon may read its own file
-/// only, so a file that replaces it there is out of reach.
+/// Directories shared by many programs. In these a daemon may read only its own file, so a file
+/// that replaces it there is inaccessible.
 const SHARED: &[&str] = &[
     "/",
     "/etc",
@@ -72,12 +73,12 @@ const SHARED: &[&str] = &[
     "/var/tmp",
 ];
 
-/// The newest kernel interface whose restrictions were considered here. Later ones restrict
-/// connecting to unix sockets.
+/// The newest Landlock ABI that this file takes into account. Later ones restrict connecting to
+/// unix sockets.
 const CONSIDERED: ABI = ABI::V7;
 
-/// What to allow for a file that may be replaced, as editors do: its directory, unless that is
-/// shared with other programs.
+/// What to allow for a file that may be replaced, as editors do: its directory, unless other
+/// programs share it.
 pub fn directory_or_file(file: &Path) -> PathBuf {
     let Some(directory) = file.parent().and_then(|parent| match parent.as_os_str().is_empty() {
         true => std::env::current_dir().ok(),
@@ -128,7 +129,7 @@ fn restricted(needs: &Needs) -> Result<landlock::RestrictionStatus, RulesetError
     for path in &needs.read {
         rules = rules.read(path)?;
     }
-    // Programs replace resolv.conf. File modes keep others' secrets there from all but root.
+    // Programs replace resolv.conf. File modes keep others' secrets there from everyone but root.
     let is_root_later = match &needs.account {
         Some(account) => account.uid() == 0,
         None => geteuid().is_root(),
@@ -148,7 +149,7 @@ fn restricted(needs: &Needs) -> Result<landlock::RestrictionStatus, RulesetError
     if needs.core_dumps
         && let Ok(directory) = std::env::current_dir()
     {
-        // The kernel writes a dump with the rights of the process (core(5)).
+        // The kernel writes a core dump with the process's rights (core(5)).
         let access = AccessFs::MakeReg | AccessFs::WriteFile | AccessFs::Truncate;
         rules = rules.allow(&directory, access)?;
     }

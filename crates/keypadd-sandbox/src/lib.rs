@@ -1,9 +1,10 @@
-//! Sandboxes a daemon before strangers can reach it: core dumps, capabilities, files, TCP ports and system calls.
+//! Sandboxes a daemon before strangers can reach it: core dumps, capabilities, files, TCP ports and
+//! system calls.
 //!
-//! [`confine`] restricts the calling thread, and so all that it starts later: call it before any other thread
-//! exists. [`Confined::seal`] restricts all threads further once sockets are bound. What the kernel lacks is
-//! skipped and reported; nothing here kills a process. Knows no settings, no tunnel and no log. Uses
-//! capabilities(7), landlock(7) and seccomp(2).
+//! [`confine`] restricts the calling thread and all threads that it starts later: call it before
+//! any other thread exists. [`Confined::seal`] further restricts all threads once sockets are
+//! bound. What the kernel lacks is skipped and reported; nothing here kills a process. Knows no
+//! settings, no tunnel and no log. Uses capabilities(7), landlock(7) and seccomp(2).
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -28,13 +29,13 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 pub struct Needs {
     /// Files to read, and directories to read files in.
     pub read: Vec<PathBuf>,
-    /// Directories to make and remove unix sockets in.
+    /// Directories to create and remove unix sockets in.
     pub sockets_in: Vec<PathBuf>,
-    /// Directories to make and replace files in.
+    /// Directories to create and replace files in.
     pub replaces_in: Vec<PathBuf>,
     /// Whether to give those files to another user or group.
     pub gives_away: bool,
-    /// TCP ports to connect to, beside that of DNS; `None` is any.
+    /// TCP ports to connect to, besides that of DNS; `None` is any.
     pub connects_to: Option<BTreeSet<u16>>,
     /// Whether to bind ports below 1,024.
     pub low_ports: bool,
@@ -46,12 +47,12 @@ pub struct Needs {
     pub unrestricted: bool,
 }
 
-/// What holds, and what the kernel or the caller's rights do not offer.
+/// Which restrictions are in force, and which the kernel or the caller's privileges do not allow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Restrictions in force.
     pub holds: Vec<String>,
-    /// Restrictions that are not.
+    /// Restrictions that are not in force, with reasons.
     pub lacks: Vec<String>,
 }
 
@@ -119,7 +120,7 @@ impl Confined {
 }
 
 impl Report {
-    /// Notes a restriction, or what keeps it out of force; returns whether it holds.
+    /// Records a restriction, or why it is not in force; returns whether it is.
     fn note(&mut self, what: &str, outcome: Result<String, String>) -> bool {
         let holds = outcome.is_ok();
         match outcome {
@@ -130,14 +131,14 @@ impl Report {
     }
 }
 
-/// The process and all it starts can gain no rights, as by set-user-ID programs.
+/// The process and everything it starts can gain no privileges, as through set-user-ID programs.
 fn no_new_privs() -> Result<String, String> {
     rustix::thread::set_no_new_privs(true).map_err(|error| error.to_string())?;
     Ok("no new privileges".into())
 }
 
-/// Lifts the limit of locked memory if that is allowed, so that the capability to exceed it is not
-/// needed. Returns whether there is no limit.
+/// Lifts the limit on locked memory if allowed, so that the capability to exceed it is not needed.
+/// Returns whether there is no limit.
 fn raise_lock_limit() -> bool {
     let unlimited = Rlimit { current: None, maximum: None };
     setrlimit(Resource::Memlock, unlimited).is_ok()

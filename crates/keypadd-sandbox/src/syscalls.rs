@@ -1,8 +1,9 @@
 //! Filters system calls (seccomp(2)): those listed are allowed, all others fail with EPERM.
 //!
-//! The list is what the daemon, tokio, the C library and its lookup modules use: found with strace(1) while
-//! both ends forwarded, reloaded and answered and, for rare paths, by reading their source. A library that
-//! tries another call gets an error, as from a kernel that forbids it, and the process goes on.
+//! The list is what the daemon, tokio, the C library and its lookup modules use: found with
+//! strace(1) while both ends forwarded, reloaded and answered and, for rare paths, by reading their
+//! source. A library that makes any other call gets an error, as from a kernel that forbids it, and
+//! the process continues.
 
 use std::collections::BTreeMap;
 use std::process;
@@ -173,7 +174,7 @@ const ALLOWED_HERE: &[c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const ALLOWED_HERE: &[c_long] = &[];
 
-/// What writes a file beside another and puts it in its place; Landlock says where.
+/// What it takes to write a temporary file and rename it into place; Landlock limits where.
 const REPLACING: &[c_long] = &[
     libc::SYS_fchown,
     libc::SYS_fsync,
@@ -221,7 +222,8 @@ const NAMESPACES: u64 = (libc::CLONE_NEWCGROUP
 
 type Rules = BTreeMap<c_long, Vec<SeccompRule>>;
 
-/// Filters the system calls of all threads, and of those they start. `replaces`: whether files are replaced.
+/// Filters the system calls of all threads, and of those they start. `replaces`: whether files are
+/// replaced.
 pub(crate) fn filter_all_threads(replaces: bool) -> Result<String, String> {
     let Some(arch) = ARCH else {
         return Err("no system call list for this architecture".into());
@@ -233,8 +235,8 @@ pub(crate) fn filter_all_threads(replaces: bool) -> Result<String, String> {
     Ok("system calls by seccomp".into())
 }
 
-/// The filters, in the order to install them: the kernel obeys the strictest answer, and of errors
-/// the one of the filter that was installed last.
+/// The filters, in the order of installation: the kernel uses the strictest answer, and among
+/// errors that of the filter installed last.
 fn programs(
     arch: TargetArch,
     replaces: bool,
@@ -273,7 +275,7 @@ fn allowed(replaces: bool) -> Result<Rules, seccompiler::BackendError> {
     // A limit can be read, not set: the new one is a null pointer.
     let read_only = SeccompCondition::new(2, SeccompCmpArgLen::Qword, SeccompCmpOp::Eq, 0)?;
     rules.insert(libc::SYS_prlimit64, vec![SeccompRule::new(vec![read_only])?]);
-    // Code comes from files, never from memory that was written (mmap(2), mprotect(2)).
+    // Code comes from files, never from writable memory (mmap(2), mprotect(2)).
     let (exec, write) = (libc::PROT_EXEC as u64, libc::PROT_WRITE as u64);
     let anonymous = libc::MAP_ANONYMOUS as u64;
     let data = SeccompRule::new(vec![masked(2, exec, 0)?])?;

@@ -8,7 +8,7 @@ use landlock::{
     RulesetCreatedAttr, RulesetError, RulesetStatus,
 };
 
-/// What names are looked up at if an answer is too long for UDP.
+/// The DNS port, for answers too long for UDP.
 const DNS: u16 = 53;
 
 /// Restricts the calling thread, and all that it starts, to these ports and DNS.

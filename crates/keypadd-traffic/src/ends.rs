@@ -38,7 +38,7 @@ pub struct TunnelArm {
     pub engine: CipherEngine,
 }
 
-/// What an end of a tunnel is started with.
+/// Settings of a tunnel's end.
 #[derive(Debug)]
 pub struct EndSettings {
     /// How it protects its packets.
@@ -55,10 +55,10 @@ pub struct EndSettings {
     pub transport: TransportSettings,
 }
 
-/// Starts a service; where it answers.
+/// Starts a service; returns its address.
 ///
 /// # Errors
-/// The system has no port or no descriptor, or the address is not this host's.
+/// The system has no port or no descriptor, or the address does not belong to this host.
 pub async fn serve(mut host: Host, at: IpAddr) -> Result<(Host, SocketAddr), PathFault> {
     let service = host.run(Service::bind_at(at)).await.flatten().map_err(text)?;
     let address = service.address();
@@ -66,7 +66,7 @@ pub async fn serve(mut host: Host, at: IpAddr) -> Result<(Host, SocketAddr), Pat
     Ok((host, address))
 }
 
-/// Starts the listening end of a tunnel to a service; where it listens.
+/// Starts the listening end of a tunnel to a service; returns its address.
 ///
 /// # Errors
 /// There is no memory for a pool or no port.
@@ -104,8 +104,8 @@ pub async fn listen(
     Ok((End { host, stop, meters: crypto.meters, pool, sessions }, address))
 }
 
-/// Starts the connecting end, with a listener that leads to the service behind the other end; where that
-/// is.
+/// Starts the connecting end, with a listener that leads to the service behind the other end;
+/// returns that listener's address.
 ///
 /// # Errors
 /// There is no memory for a pool or no port, or the server cannot be reached or does not let us measure.
@@ -145,7 +145,7 @@ pub async fn connect(
     let sessions = client.sessions();
     let (stop, stopped) = watch::channel(());
     host.spawn(async move {
-        // A session that is lost shows in the traffic.
+        // A lost session shows in the traffic.
         client.run(Some(session), at_once(stopped)).await;
         client.close().await;
     });
@@ -198,13 +198,13 @@ impl EndSettings {
     }
 }
 
-/// Makes packets as long as those of an Ethernet path, whatever loopback carries: what is measured on one
-/// machine is to hold for a network.
+/// Makes packets as long as on an Ethernet path, whatever loopback carries, so that measurements on
+/// one machine apply to a network.
 pub fn ethernet(transport: TransportSettings) -> TransportSettings {
     TransportSettings { datagram_bytes_max: ETHERNET_DATAGRAM_BYTES, ..transport }
 }
 
-/// A key of the moment.
+/// An ephemeral key.
 ///
 /// # Errors
 /// The system has no randomness.

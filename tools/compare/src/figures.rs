@@ -1,7 +1,7 @@
 //! Computes figures of a sample, ratios of two arms and spans over rounds.
 //!
-//! Pure functions. A ratio is taken within a round, so what slows a machine for a while meets both of
-//! its sides. Does not know which ratio is good; [`crate::goals`] does.
+//! Pure functions. A ratio is taken within a round, so that a temporary slowdown of the machine
+//! affects both of its sides. Does not know which ratio is good; [`crate::goals`] does.
 
 use std::collections::BTreeMap;
 
@@ -67,7 +67,7 @@ pub(crate) enum Base<'a> {
 }
 
 impl Figure {
-    /// What a table calls it.
+    /// Its name in tables.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::BulkDown => "bulk download",
@@ -99,8 +99,8 @@ impl Figure {
         }
     }
 
-    /// Its value: Gbit/s, CPU s/GB, percent of a core, microseconds or a ratio. Nothing if the arm has
-    /// none: no tunnel has no CPU time.
+    /// Its value: Gbit/s, CPU s/GB, percent of a core, microseconds or a ratio. `None` if the arm
+    /// has none: without a tunnel there is no CPU time.
     pub(crate) fn of(self, sample: &Sample) -> Option<f64> {
         let (down, up) = (&sample.download, &sample.upload);
         let (beside_down, beside_up) = (&sample.beside_download, &sample.beside_upload);
@@ -159,7 +159,7 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// Nothing if there are no values.
+    /// `None` if there are no values.
     pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
@@ -189,7 +189,7 @@ fn base_value(round: &Round, arm: &str, figure: Figure, base: Base<'_>) -> Optio
     match base {
         Base::Arm(peer) => of_arm(peer),
         Base::BetterPeer => {
-            // Both or none: the better of one is another question.
+            // Both peers or none: the better of only one would be another comparison.
             let peers: Option<Vec<f64>> = PEERS.into_iter().map(of_arm).collect();
             peers?.into_iter().reduce(if figure.larger_is_better() { f64::max } else { f64::min })
         }

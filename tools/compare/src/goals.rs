@@ -7,7 +7,7 @@ use std::fmt;
 
 use crate::figures::{Base, Figure, Round, Span, ratio};
 
-/// Fewer rounds than this say too little about their range for a verdict.
+/// With fewer rounds, their range is too uncertain for a verdict.
 pub(crate) const ROUNDS_MIN: usize = 3;
 
 /// What a ratio should be.
@@ -65,7 +65,7 @@ pub(crate) enum Verdict {
 }
 
 impl Goal {
-    /// The ratios of the rounds, and the verdict. No ratios, if an arm that it needs has not run.
+    /// The rounds' ratios, and the verdict. No ratios if a required arm has not run.
     pub(crate) fn judge(&self, rounds: &[Round], arm: &str) -> (Option<Span>, Verdict) {
         let span = ratio(rounds, arm, self.figure, self.base);
         (span, span.map_or(Verdict::Inconclusive, |span| self.limit.judge(span)))
@@ -139,7 +139,7 @@ mod tests {
         let rounds = vec![round(&all); 3];
         let verdicts = |rounds: &[Round]| GOALS.map(|goal| goal.judge(rounds, "variant").1);
         let holds = verdicts(&rounds).iter().filter(|it| **it == Verdict::Holds).count();
-        // All but the two beside bulk: four times the idle round trip.
+        // All but the two with bulk: four times the idle round trip.
         assert_eq!(holds, GOALS.len() - 2);
         let alone = vec![round(&all[2..]); 3];
         let open = verdicts(&alone).iter().filter(|it| **it == Verdict::Inconclusive).count();

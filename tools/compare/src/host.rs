@@ -1,7 +1,7 @@
-//! Describes what is measured on, and with what: the head of a report.
+//! Describes the machine and the programs that are measured: the head of a report.
 //!
-//! Asks programs for their versions. What cannot be found out is "unknown", never an error. Does not know
-//! what is measured.
+//! Asks programs for their versions. What cannot be found out is "unknown", never an error. Does
+//! not know what is measured.
 
 use std::fs;
 use std::path::Path;

@@ -31,7 +31,7 @@ pub(crate) struct Bulk {
     pub(crate) bytes: u64,
     /// From the request to the last of these bytes; an upload ends when the sink has answered.
     pub(crate) seconds: f64,
-    /// CPU time of the tunnel meanwhile; nothing for an arm without a tunnel.
+    /// CPU time of the tunnel during the transfer; `None` for an arm without a tunnel.
     pub(crate) cpu_seconds: Option<f64>,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct RoundTrips {
     pub(crate) max_us: f64,
 }
 
-/// When a sequence of round trips ends: whichever comes first.
+/// When a sequence of round trips ends: at whichever comes first.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Until {
     pub(crate) count: usize,
@@ -94,7 +94,7 @@ fn download(
     let seconds = start.elapsed().as_secs_f64();
     let cpu_seconds = since(cpu_before, cpu());
 
-    // Have the service stop, and empty the tunnel, so that the next measurement finds it idle.
+    // Makes the service stop, and empties the tunnel, so that the next measurement finds it idle.
     stream.write_all(&[0])?;
     let until = Instant::now() + DRAIN_TIMEOUT;
     // A reset is an end as well: the service closes without reading what a tunnel has left over.
@@ -139,7 +139,7 @@ pub(crate) struct Echo {
 }
 
 impl Echo {
-    /// Connects, and makes one round trip to prove that the way is open.
+    /// Connects, and makes one round trip to prove that the path works.
     ///
     /// # Errors
     /// One line: the connection or the round trip failed.

@@ -30,7 +30,7 @@ use crate::cli::{Cli, Role};
 use crate::host::Host;
 use crate::rounds::{Bench, Record};
 
-/// Where sshd changes its root to before a client has authenticated; Debian's service makes it.
+/// Where sshd changes its root to before a client has authenticated; Debian's service creates it.
 const SSHD_EMPTY_ROOT: &str = "/run/sshd";
 
 fn main() -> ExitCode {
@@ -58,7 +58,7 @@ fn compare(cli: &Cli) -> Result<(), String> {
     let result = run(cli, &arms, &own_path, &cleanup);
     cleanup.run();
     match cleanup.interrupted() {
-        // What failed then failed for that reason, which has been told.
+        // Any error is a consequence of the interruption, which has been reported.
         Some(number) => std::process::exit(128 + number),
         None => result,
     }
@@ -72,7 +72,7 @@ fn run(cli: &Cli, arms: &[Arm], own_path: &Path, cleanup: &Arc<Cleanup>) -> Resu
         seconds: cli.seconds,
         rounds: Vec::new(),
     };
-    // Now, rather than after the first round, say that the file cannot be written.
+    // Report now, rather than after the first round, if the file cannot be written.
     let out = cli.out.as_deref();
     out.map_or(Ok(()), |path| record.write(path))?;
     print!("{}", record.host.text());
@@ -90,7 +90,7 @@ fn run(cli: &Cli, arms: &[Arm], own_path: &Path, cleanup: &Arc<Cleanup>) -> Resu
     bench.start_service(own_path)?;
     bench.prepare()?;
     let result = bench.run(cli.rounds, &mut record, out);
-    // What was measured before an error is worth printing.
+    // What was measured before an error is still worth printing.
     if !record.rounds.is_empty() {
         let names: Vec<&str> = arms.iter().map(|arm| arm.name.as_str()).collect();
         let judged = arms.iter().filter(|arm| matches!(arm.kind, Kind::Keypadd { .. }));

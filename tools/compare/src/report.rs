@@ -1,4 +1,4 @@
-//! Prints the report: medians per arm, ratios and verdicts per keypadd arm.
+//! Formats the report: medians per arm, ratios and verdicts per keypadd arm.
 //!
 //! Returns text; computes nothing but its layout. A cell is `median [min-max]` over rounds.
 
@@ -156,7 +156,7 @@ fn cell(span: Option<Span>) -> String {
     )
 }
 
-/// Three digits that mean something, without an exponent.
+/// Three significant digits, without an exponent.
 fn number(value: f64) -> String {
     match value.abs() {
         ..9.995 => format!("{value:.2}"),
@@ -165,7 +165,7 @@ fn number(value: f64) -> String {
     }
 }
 
-/// The first column to the left, the others to the right.
+/// The first column left-aligned, the others right-aligned.
 fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {

@@ -24,7 +24,7 @@ const PORTS: usize = 10_000;
 /// A bound on the start of the traffic service.
 const SERVICE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// All that was recorded, as `--out` writes it.
+/// Everything recorded, as `--out` writes it.
 #[derive(Debug, Serialize)]
 pub(crate) struct Record {
     pub(crate) host: Host,
@@ -47,7 +47,7 @@ impl Record {
     }
 }
 
-/// What rounds run on.
+/// The test bed for rounds.
 #[derive(Debug)]
 pub(crate) struct Bench<'a> {
     pub(crate) cleanup: &'a Arc<Cleanup>,
@@ -139,7 +139,7 @@ impl Bench<'_> {
     }
 }
 
-/// One line on standard error for each sample, so that a long run is seen to proceed.
+/// Prints one line on standard error for each sample, so that a long run shows progress.
 fn progress(number: u32, count: u32, arm: &Arm, sample: &Sample) {
     let figure = |figure: Figure| figure.of(sample).unwrap_or(f64::NAN);
     eprintln!(

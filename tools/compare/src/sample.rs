@@ -1,4 +1,4 @@
-//! Measures one arm once: what a round records of it.
+//! Measures one arm once, for one round.
 //!
 //! The order is fixed: warm up, bulk both ways, idle round trips, round trips beside bulk both ways, idle
 //! CPU. All of it runs on one thread in the near namespace, with a second one for bulk beside round
@@ -12,9 +12,9 @@ use testbed::tunnel::Tunnel;
 
 use crate::load::{self, Bulk, Direction, Echo, RoundTrips, Until};
 
-/// How long the bulk transfer lasts that warms a tunnel up.
+/// How long the warm-up transfer lasts.
 const WARM_UP: Duration = Duration::from_millis(500);
-/// Pause between measurements, for a tunnel to come to rest.
+/// Pause between measurements, for a tunnel to settle.
 const SETTLE: Duration = Duration::from_millis(100);
 /// Idle round trips end at this number or after this time.
 const IDLE_ROUND_TRIPS: Until = Until { count: 2000, elapsed: Duration::from_secs(1) };
@@ -26,8 +26,8 @@ const BULK_LEAD: Duration = Duration::from_millis(300);
 const IDLE_SETTLE: Duration = Duration::from_millis(700);
 /// How long a tunnel without connections is watched.
 const IDLE_CPU: Duration = Duration::from_millis(500);
-/// Round trips beside bulk are made back to back, and once more at 1,000 a second: the faster a tunnel answers,
-/// the more of the machine back-to-back round trips take from its bulk.
+/// Round trips during bulk are made back to back, and once more at 1,000 a second: the faster a
+/// tunnel answers, the more of the machine back-to-back round trips take from its bulk.
 const BACK_TO_BACK: Duration = Duration::ZERO;
 const PACED: Duration = Duration::from_millis(1);
 /// Message sizes of idle round trips.
@@ -50,7 +50,7 @@ pub(crate) struct Sample {
     pub(crate) paced_upload: Beside,
     /// CPU seconds per second of a tunnel without connections.
     pub(crate) idle_cpu: Option<f64>,
-    /// Share of the machine's CPU time that programs other than these used meanwhile.
+    /// Share of the machine's CPU time that other programs used during the measurement.
     pub(crate) others_cpu: f64,
 }
 
@@ -107,7 +107,7 @@ impl Sample {
     }
 }
 
-/// Watches what else uses this machine's CPU: on a shared machine, the reason of much of a range.
+/// Watches what else uses this machine's CPU, which explains much of a range on a shared machine.
 struct OtherPrograms {
     start: Instant,
     others_cpu_seconds: f64,

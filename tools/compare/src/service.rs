@@ -77,7 +77,7 @@ fn source(stream: &mut TcpStream) -> io::Result<()> {
             }
             Ok(())
         })();
-        // Shut down both ways, for the thread above to end whatever has happened.
+        // Shut down both ways, so that the thread above ends whatever has happened.
         let both = stream.shutdown(std::net::Shutdown::Both);
         sent.and(both)
     })

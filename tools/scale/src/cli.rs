@@ -1,4 +1,4 @@
-//! Parses the command line: which claims, against which keypadd, how many of everything.
+//! Parses the command line: which claims, which keypadd, and how many of everything.
 
 use std::path::PathBuf;
 
@@ -58,7 +58,7 @@ pub(crate) struct Cli {
     pub(crate) honest: u32,
 }
 
-/// What this program runs as beside itself.
+/// The role of a copy of this program that it starts itself.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Role {
     /// Serve test traffic (started by scale itself)
@@ -77,7 +77,7 @@ pub(crate) enum Claim {
 }
 
 impl Claim {
-    /// The head of its section.
+    /// The heading of its section.
     pub(crate) fn title(self, cli: &Cli) -> String {
         let Cli { forwards, clients, stalled, stalled_read, sources, .. } = cli;
         match self {
@@ -120,8 +120,8 @@ impl Cli {
         }
     }
 
-    /// Open files of the process that has most: one socket for each forward or source, five
-    /// descriptors for each client of this process, two for each that is bulk.
+    /// Open files of the process with the most: one socket for each forward or source, five
+    /// descriptors for each client in this process, two for each bulk one.
     pub(crate) fn descriptors(&self) -> u64 {
         let most = self.forwards.max(5 * self.clients).max(6 * self.stalled).max(self.sources);
         u64::from(most) + 1_000

@@ -1,7 +1,8 @@
-//! Connects many idle clients to one server, each with its own key: none fails, and the first is as fast as
-//! alone.
+//! Connects many idle clients to one server, each with its own key: none fails, and the first
+//! connection is as fast as it was alone.
 //!
-//! The clients run in this process, with one event loop each; the server's memory is what is measured.
+//! The clients run in this process, with one event loop each; the server's memory is what is
+//! measured.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -26,9 +27,9 @@ use crate::traffic::{Pinger, STEP_TIMEOUT};
 const MEMORY_GOAL_BYTES: f64 = 64.0 * 1024.0;
 /// The first connection's round trip, as a multiple of what it was before.
 const RTT_GOAL: f64 = 1.5;
-/// Round trips of a figure.
+/// Round trips per figure.
 const PINGS: usize = 4_000;
-/// Clients that connect side by side.
+/// Clients that connect at the same time.
 const AT_ONCE: usize = 16;
 
 /// A client and its session.
@@ -66,7 +67,7 @@ pub(crate) async fn measure(cli: &Cli, keypadd: &Path) -> Outcome<Vec<Row>> {
     let opening = began.elapsed();
     let after = server.settled_bytes().await?;
     let beside = first.ping(PINGS).await?;
-    // Longer than a silent path is taken for alive.
+    // Longer than the time for which a silent path counts as alive.
     tokio::time::sleep(Duration::from_secs(12)).await;
     let lost = up.iter().filter(|(_, session)| session.live().has_ended()).count();
     server.must_run()?;

@@ -1,7 +1,7 @@
-//! Starts keypadd and the service, reads what they hold, and ends them.
+//! Starts keypadd and the service, reads their memory and CPU use, and stops them.
 //!
-//! Every process runs in this program's process group, so that Ctrl-C ends them all, and in a directory
-//! of its own that is removed in the end.
+//! Every process runs in this program's process group, so that Ctrl-C ends them all, and in its own
+//! directory, which is removed at the end.
 
 use std::fs::{self, File};
 use std::net::SocketAddr;
@@ -18,9 +18,9 @@ use tokio::time::{sleep, timeout};
 
 use crate::Outcome;
 
-/// How long a program may take to be ready, or to end.
+/// How long a program may take to be ready, or to exit.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
-/// Between two looks.
+/// Interval between checks.
 const LOOK: Duration = Duration::from_millis(2);
 /// Memory is settled once it has not grown for this long.
 const SETTLED: Duration = Duration::from_secs(2);
@@ -34,7 +34,7 @@ pub(crate) struct Desk {
     keypadd: PathBuf,
     /// The server's key.
     pub(crate) public_key: String,
-    /// The client's, where it has none of its own.
+    /// The client's key, if it has none of its own.
     near_public_key: String,
 }
 
@@ -46,7 +46,7 @@ impl Desk {
         Ok(Self { directory, keypadd: keypadd.to_owned(), public_key, near_public_key })
     }
 
-    /// A server on a port that is free, which lets `more` in beside the client's key.
+    /// A server on a free port, which allows `more` besides the client's key.
     pub(crate) async fn serve(&self, more: &[String], arguments: &[&str]) -> Outcome<Daemon> {
         let keys = [&self.near_public_key].into_iter().chain(more).flat_map(|key| ["--allow", key]);
         let common = ["serve", "--listen", "127.0.0.1:0", "--permit-open", "127.0.0.1:*"];
@@ -103,7 +103,7 @@ async fn keygen(keypadd: &Path, file: &Path) -> Outcome<String> {
     }
 }
 
-/// What the program says of its version.
+/// The program's version string.
 pub(crate) async fn version(keypadd: &Path) -> Outcome<String> {
     let output = Command::new(keypadd).arg("--version").env_clear().output().await;
     let output = output.map_err(|error| format!("{}: {error}", keypadd.display()))?;
@@ -137,7 +137,7 @@ impl Daemon {
         }
     }
 
-    /// An address in what it said when it was ready.
+    /// An address from its ready message.
     pub(crate) fn address(&self, pointer: &str) -> Outcome<SocketAddr> {
         let text = self.ready.pointer(pointer).and_then(Value::as_str);
         let address = text.and_then(|text| text.parse().ok());
@@ -149,7 +149,7 @@ impl Daemon {
         self.address("/listen")
     }
 
-    /// An error if it has ended, with its last words.
+    /// An error if it has exited, with its last log lines.
     pub(crate) fn must_run(&mut self) -> Outcome<()> {
         match self.child.try_wait() {
             Ok(None) => Ok(()),
@@ -174,7 +174,7 @@ impl Daemon {
         said.lines().filter(is_bad).count()
     }
 
-    /// Memory that is not a file's, in bytes.
+    /// Anonymous memory, in bytes.
     pub(crate) fn resident_bytes(&self) -> Outcome<u64> {
         resident_bytes(self.child.id().ok_or_else(|| format!("{} has ended", self.name))?)
     }
@@ -189,7 +189,7 @@ impl Daemon {
         )
     }
 
-    /// The same memory once it grows no more.
+    /// The same memory once it no longer grows.
     pub(crate) async fn settled_bytes(&self) -> Outcome<u64> {
         let deadline = Instant::now() + START_TIMEOUT;
         let (mut most, mut since) = (0, Instant::now());
@@ -205,7 +205,7 @@ impl Daemon {
         }
     }
 
-    /// Ends it by SIGTERM; an error if that takes long or its status is not 0.
+    /// Stops it with SIGTERM; an error if that takes long or its status is not 0.
     pub(crate) async fn stop(mut self) -> Outcome<()> {
         let pid = self.child.id().and_then(|id| Pid::from_raw(id as i32));
         if let Some(pid) = pid {

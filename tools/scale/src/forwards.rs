@@ -1,5 +1,5 @@
-//! Opens many idle forwards over one tunnel: none fails, each holds little memory, and the first is as fast
-//! as alone.
+//! Opens many idle forwards over one tunnel: none fails, each takes little memory, and the first is
+//! as fast as it was alone.
 
 use std::path::Path;
 use std::time::Instant;
@@ -14,14 +14,14 @@ use crate::traffic::{Pinger, begin_echo, echo_once, open_many};
 const MEMORY_GOAL_BYTES: f64 = 16.0 * 1024.0;
 /// The first connection's round trip, as a multiple of what it was before.
 const RTT_GOAL: f64 = 1.5;
-/// Round trips of a figure.
+/// Round trips per figure.
 const PINGS: usize = 4_000;
 
 pub(crate) async fn measure(cli: &Cli, keypadd: &Path) -> Outcome<Vec<Row>> {
     let count = cli.forwards;
     let service = Service::start().await?;
     let desk = Desk::new(keypadd).await?;
-    // Pads have a budget of their own, which is no part of a forward.
+    // Pads have their own budget, which is not part of a forward's memory.
     let most = (count + 16).to_string();
     let flags = ["--pool", "off", "--max-forwards", &most];
     let mut server = desk.serve(&[], &flags).await?;
@@ -36,7 +36,7 @@ pub(crate) async fn measure(cli: &Cli, keypadd: &Path) -> Outcome<Vec<Row>> {
     let opening = began.elapsed();
     let after = [server.settled_bytes().await?, client.settled_bytes().await?];
     let beside = first.ping(PINGS).await?;
-    // All of them are still there.
+    // All of them are still open.
     let mut failed = 0;
     for forward in &mut forwards {
         failed += usize::from(echo_once(forward).await.is_err());

@@ -20,20 +20,21 @@ use crate::traffic::Pinger;
 
 /// From the start of an honest client's process until it is ready.
 const CONNECT_GOAL: Duration = Duration::from_secs(3);
-/// Event loops of the server, and the handshakes that each has at once (docs/DESIGN.md, "Strangers").
+/// Event loops of the server, and the handshakes that each holds at once (docs/DESIGN.md,
+/// "Strangers").
 const LOOPS: u64 = 2;
 const SLOTS: u64 = 4096;
-/// What the server may hold for each of them.
+/// Memory that the server may use for each of them.
 const SLOT_GOAL_BYTES: u64 = 96 << 10;
-/// Between two looks at the memory.
+/// Interval between checks of the memory.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What the flood has sent and heard.
+/// What the flood has sent and received.
 #[derive(Clone, Copy, Debug, Default)]
 struct Flood {
     initials: u64,
     with_token: u64,
-    /// Answers that are no Retry: the server has begun a handshake.
+    /// Answers other than a Retry: the server has begun a handshake.
     answers: u64,
 }
 
@@ -43,7 +44,7 @@ pub(crate) async fn measure(cli: &Cli, keypadd: &Path) -> Outcome<Vec<Row>> {
     let loops = LOOPS.to_string();
     let mut server = desk.serve(&[], &["--pool", "off", "--loops", &loops]).await?;
     let address = server.listen()?;
-    // A session from before goes on.
+    // A session from before the flood continues.
     let (mut client, entrance) = desk.connect(address, service.address, &["--pool", "off"]).await?;
     let mut keys = Pinger::open(entrance).await?;
     let alone = keys.ping(1_000).await?;
@@ -61,7 +62,7 @@ pub(crate) async fn measure(cli: &Cli, keypadd: &Path) -> Outcome<Vec<Row>> {
     let mut connecting = JoinSet::new();
     for number in 0..cli.honest {
         let (desk, target) = (Arc::clone(&desk), service.address);
-        // Not before the flood is under way.
+        // Not before the flood has begun.
         let share = f64::from(number + 1) / f64::from(cli.honest + 1);
         let due = began + Duration::from_secs_f64(share * cli.flood_seconds);
         connecting.spawn(async move {
@@ -152,14 +153,14 @@ fn bind(sources: u32, server: SocketAddr) -> Outcome<Vec<UdpSocket>> {
         .collect()
 }
 
-/// Each source in turn sends what it has to say: the answer to a Retry, or the beginning of another
+/// Each source in turn sends its next packet: the answer to a Retry, or the beginning of another
 /// handshake.
 fn flood(stranger: &Stranger, sockets: &[UdpSocket], rate: f64, stop: &AtomicBool) -> Flood {
     let (mut sent, began) = (Flood::default(), Instant::now());
     let mut sources = sockets.iter().cycle();
     while !stop.load(Relaxed) {
         let due = (began.elapsed().as_secs_f64() * rate) as u64;
-        // A thread that was late does not catch up at any speed.
+        // A thread that was late does not catch up faster than this.
         for _ in 0..due.saturating_sub(sent.initials).min(rate as u64 / 50 + 1) {
             let Some(socket) = sources.next() else { return sent };
             let mut retry = None;
@@ -172,7 +173,7 @@ fn flood(stranger: &Stranger, sockets: &[UdpSocket], rate: f64, stop: &AtomicBoo
             }
             sent.initials += 1;
             sent.with_token += u64::from(retry.is_some());
-            // What the kernel does not take counts as sent: a stranger does not know better.
+            // What the kernel drops counts as sent: a stranger cannot tell.
             let _ = socket.send(&stranger.initial(retry.as_ref()));
         }
         thread::sleep(Duration::from_millis(1));

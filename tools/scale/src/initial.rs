@@ -1,7 +1,9 @@
-//! Builds Initial packets by hand (RFC 9000 17.2.2, RFC 9001 5.2), as fast as a core seals.
+//! Builds Initial packets by hand (RFC 9000 17.2.2, RFC 9001 5.2), as fast as one core can seal
+//! them.
 //!
-//! All of them carry the same ClientHello, and so the same source connection ID, which it names. Each
-//! has a destination connection ID of its own, so that each begins a handshake.
+//! All of them carry the same ClientHello, and therefore the same source connection ID, which the
+//! ClientHello includes. Each has its own destination connection ID, so that each begins a
+//! handshake.
 
 use std::sync::Arc;
 
@@ -14,7 +16,7 @@ use quinn_proto::{ConnectionId, Side};
 use crate::Outcome;
 
 const QUIC_VERSION: u32 = 1;
-/// The least that a client may send (RFC 9000 14.1).
+/// The least size of a client's datagram (RFC 9000 14.1).
 const DATAGRAM_BYTES: usize = 1_200;
 const TAG_BYTES: usize = 16;
 /// Length of every connection ID that we choose.
@@ -36,7 +38,7 @@ pub(crate) struct Stranger {
     frame: Vec<u8>,
 }
 
-/// What a server asks for before it goes on (RFC 9000 17.2.5).
+/// What a server requires before it continues (RFC 9000 17.2.5).
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Retry {
     pub(crate) source: Vec<u8>,
@@ -44,7 +46,7 @@ pub(crate) struct Retry {
 }
 
 impl Stranger {
-    /// One whose key no list names.
+    /// A stranger whose key is on no list.
     pub(crate) fn new(server: PublicKey) -> Outcome<Self> {
         let failed = |error: &dyn std::fmt::Display| format!("ClientHello: {error}");
         // Its ClientHello fits into one packet.
@@ -68,7 +70,7 @@ impl Stranger {
         Ok(Self { session, source, frame })
     }
 
-    /// A datagram that begins a handshake, or goes on with it as a server asked.
+    /// A datagram that begins a handshake, or continues it as a server required.
     pub(crate) fn initial(&self, retry: Option<&Retry>) -> Vec<u8> {
         let drawn = fastrand::u64(..).to_be_bytes();
         let (destination, token) = match retry {
@@ -97,7 +99,7 @@ impl Stranger {
         packet
     }
 
-    /// Whether a datagram is a Retry, and what it says.
+    /// Parses a datagram if it is a Retry.
     pub(crate) fn retry(datagram: &[u8]) -> Option<Retry> {
         if datagram.first()? & 0xf0 != RETRY {
             return None;

@@ -29,7 +29,7 @@ use tokio::runtime::Builder;
 use crate::cli::{Claim, Cli, Role};
 use crate::table::Table;
 
-/// What a claim comes to: rows of the table, or why it could not be measured.
+/// The result of a claim: rows of the table, or why it could not be measured.
 type Outcome<T> = Result<T, String>;
 
 fn main() -> ExitCode {
@@ -74,7 +74,7 @@ async fn run(cli: &Cli) -> Outcome<bool> {
             Claim::Replays => replays::measure(cli, &keypadd).await,
             Claim::Handshakes => handshakes::measure(cli, &keypadd).await,
         };
-        // What went wrong with one claim says nothing of the others.
+        // A failure in one claim does not affect the others.
         table.section(&claim.title(cli), rows);
     }
     Ok(table.holds())
@@ -96,7 +96,7 @@ fn head() -> String {
     )
 }
 
-/// Raises the limit of open files to what the run takes: the hard limit too, where root may.
+/// Raises the limit of open files to what the run needs: the hard limit, too, if root.
 fn raise_descriptor_limit(needed: u64) -> Outcome<()> {
     let limit = getrlimit(Resource::Nofile);
     let maximum = limit.maximum.unwrap_or(u64::MAX);

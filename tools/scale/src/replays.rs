@@ -1,4 +1,5 @@
-//! Replays a peer's packets as fast as possible: no end's memory grows, and another client keeps its share.
+//! Replays a peer's packets as fast as possible: neither end's memory grows, and another client
+//! keeps its share.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
@@ -15,16 +16,16 @@ use crate::daemon::{Daemon, Desk, Service};
 use crate::table::Row;
 use crate::traffic::{Pinger, Way, bulk, paced_bulk};
 
-/// How much more a daemon may hold meanwhile (docs/DESIGN.md, "Memory bounds": datagrams that wait in
-/// the loops, buffers of what is carried beside).
+/// How much more memory a daemon may take during that (docs/DESIGN.md, "Memory bounds": datagrams
+/// waiting in the loops, and buffers of the other traffic).
 const MEMORY_GOAL_BYTES: u64 = 32 << 20;
 /// Bytes a second that another client asks for, each way: 100 Mbit/s.
 const OFFERED: f64 = 12.5e6;
-/// What it gets of them.
+/// The share of them that it must get.
 const GOODPUT_GOAL: f64 = 0.9;
 /// Packets that are sent again.
 const COPIES: usize = 4_096;
-/// Between two looks at the memory.
+/// Interval between checks of the memory.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Who gets the copies.
@@ -36,15 +37,15 @@ enum Victim {
     Client,
 }
 
-/// What a time of replays has come to.
+/// The result of one period of replays.
 struct Carried {
     /// Copies a second.
     rate: f64,
-    /// What the other client gets of what it asks for.
+    /// What share of its offered load the other client gets.
     share: f64,
     /// Bytes a second of the other client at full speed, both ways.
     full_speed: f64,
-    /// How much more the victim held at most.
+    /// By how much the victim's memory grew at most.
     grown_bytes: u64,
 }
 
@@ -66,7 +67,7 @@ pub(crate) async fn measure(cli: &Cli, keypadd: &Path) -> Outcome<Vec<Row>> {
     keys.ping(100).await?;
     bulk(peers_entrance, Way::Up, 1.0).await?;
     bulk(peers_entrance, Way::Down, 1.0).await?;
-    // The other client's buffers are as large as they get.
+    // The other client's buffers have grown to their full size.
     both_ways(entrance, 2.0, f64::INFINITY).await?;
 
     let mut carried = Vec::new();
@@ -117,7 +118,7 @@ async fn both_ways(entrance: SocketAddr, seconds: f64, rate: f64) -> Outcome<f64
     Ok(down? + up?)
 }
 
-/// Has the other client carry bulk while the victim is given copies.
+/// Makes the other client carry bulk while the victim receives copies.
 async fn carry(
     relay: &Arc<Relay>,
     daemon: &Daemon,
@@ -144,7 +145,7 @@ async fn carry(
                 if stop.load(Relaxed) {
                     return;
                 }
-                // What the kernel does not take counts as sent: the attacker does not know better.
+                // What the kernel drops counts as sent: the attacker cannot tell.
                 match victim {
                     Victim::Bystander => drop(bystander.send_to(copy, address)),
                     Victim::Server | Victim::Client => drop(relay.inject(direction, copy)),

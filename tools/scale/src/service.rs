@@ -1,4 +1,4 @@
-//! Serves the forwards' targets in a process of its own; a connection's first byte says what it wants.
+//! Serves the forwards' targets in its own process; a connection's first byte says what it wants.
 
 use std::io::Write;
 use std::time::Duration;
@@ -10,26 +10,26 @@ use tokio::time::sleep;
 
 use crate::Outcome;
 
-/// Answers with what it gets.
+/// Echoes what it receives.
 pub(crate) const ECHO: u8 = b'e';
 /// Sends for as long as somebody reads.
 pub(crate) const SOURCE: u8 = b's';
-/// The same with the smallest buffer there is.
+/// The same with the smallest possible buffer.
 pub(crate) const SMALL_SOURCE: u8 = b'm';
 /// Reads all.
 pub(crate) const SINK: u8 = b'r';
-/// Reads nothing more, with the smallest buffer there is.
+/// Stops reading, with the smallest possible buffer.
 pub(crate) const STALL: u8 = b'n';
-/// Reads [`READ_FIRST_BYTES`] at full speed, says so with one byte, then nothing more.
+/// Reads [`READ_FIRST_BYTES`] at full speed, reports that with one byte, then stops reading.
 pub(crate) const STALL_LATER: u8 = b'l';
 
-/// What streams that stall later carry before: enough to be moved to the bulk connection.
+/// Bytes that later-stalling streams carry first: enough to move them to the bulk connection.
 pub(crate) const READ_FIRST_BYTES: usize = 512 << 10;
 
-/// The buffers of a socket that stalls: what it holds is the kernel's and not to be measured.
+/// Buffers of a stalling socket, kept small: the kernel's memory is not to be measured.
 const STALLED_BUFFER_BYTES: usize = 16 << 10;
 
-/// Binds a port, says which, and serves without end.
+/// Binds a port, prints it, and serves forever.
 pub(crate) async fn run() -> Outcome<()> {
     let failed = |error: std::io::Error| format!("service: {error}");
     let listener = TcpListener::bind("127.0.0.1:0").await.map_err(failed)?;
@@ -40,7 +40,7 @@ pub(crate) async fn run() -> Outcome<()> {
         match listener.accept().await {
             Ok((connection, _)) => {
                 tokio::spawn(async move {
-                    // Whoever called sees what went wrong.
+                    // The caller sees what went wrong.
                     let _ = serve(connection).await;
                 });
             }
@@ -52,7 +52,7 @@ pub(crate) async fn run() -> Outcome<()> {
     }
 }
 
-/// Makes a socket hold little.
+/// Shrinks a socket's buffers.
 pub(crate) fn shrink_buffers(socket: &TcpStream) {
     let socket = SockRef::from(socket);
     let _ = socket.set_recv_buffer_size(STALLED_BUFFER_BYTES);
@@ -91,7 +91,7 @@ async fn serve(mut connection: TcpStream) -> std::io::Result<()> {
     }
 }
 
-/// Ten thousand of these are idle at once: a connection that has nothing to say has no buffer.
+/// Ten thousand of these are idle at once, so an idle connection has no buffer.
 async fn echo(mut connection: TcpStream) -> std::io::Result<()> {
     loop {
         connection.readable().await?;

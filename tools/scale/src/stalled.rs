@@ -1,4 +1,4 @@
-//! Opens many unread streams each way: keystrokes and bulk data beside them are as fast as without.
+//! Opens many unread streams each way: keystrokes and bulk data are as fast as without them.
 
 use std::io::{Error, ErrorKind};
 use std::path::Path;
@@ -17,14 +17,14 @@ use crate::traffic::{Pinger, Way, bulk, open_many};
 
 /// A keystroke's round trip, as a multiple of what it was before.
 const RTT_GOAL: f64 = 1.5;
-/// Bulk data, as a share of what went through before.
+/// Bulk data, as a share of the rate before.
 const BULK_GOAL: f64 = 0.8;
-/// Round trips of a figure.
+/// Round trips per figure.
 const PINGS: usize = 4_000;
 /// A connection that takes nothing for this long is blocked.
 const BLOCKED: Duration = Duration::from_millis(300);
 
-/// What goes through one tunnel.
+/// The rates through one tunnel.
 struct Throughput {
     trips: crate::traffic::RoundTrips,
     /// Bytes a second.
@@ -89,8 +89,8 @@ pub(crate) async fn measure(cli: &Cli, keypadd: &Path) -> Outcome<Vec<Row>> {
     ])
 }
 
-/// What the kernel's TCP buffers take and may take: where they take all, every connection of the host
-/// crawls (proc_net_sockstat in proc(5), tcp_mem in tcp(7)).
+/// How much memory the kernel's TCP buffers use and may use: at the limit, every connection of the
+/// host crawls (proc_net_sockstat in proc(5), tcp_mem in tcp(7)).
 fn tcp_memory() -> String {
     let file = |path| std::fs::read_to_string(path).unwrap_or_default();
     let mib = |pages: Option<&str>| pages.and_then(|it| it.parse::<u64>().ok()).unwrap_or(0) >> 8;
@@ -134,7 +134,7 @@ async fn stall(
     Ok(stream)
 }
 
-/// Writes until nothing more is taken.
+/// Writes until the other end accepts no more.
 async fn fill(stream: &mut TcpStream) -> std::io::Result<()> {
     let block = vec![0x5a; 64 << 10];
     while let Ok(written) = timeout(BLOCKED, stream.write(&block)).await {

@@ -12,7 +12,7 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// A figure that is stated.
+    /// A figure without a goal.
     pub(crate) fn stated(name: impl Into<String>, figure: impl Into<String>) -> Self {
         Self { name: name.into(), figure: figure.into(), goal: None }
     }

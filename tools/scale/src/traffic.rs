@@ -11,14 +11,14 @@ use tokio::time::timeout;
 use crate::Outcome;
 use crate::service::{ECHO, SINK, SOURCE};
 
-/// A bound on everything that is one step.
+/// Timeout of any single step.
 pub(crate) const STEP_TIMEOUT: Duration = Duration::from_secs(60);
-/// Bytes of a round trip: a keystroke and what belongs to it.
+/// Bytes of a round trip: a keystroke with its overhead.
 const PING_BYTES: usize = 128;
-/// What bulk data is written and read by, at full speed and where it is paced.
+/// Block sizes for bulk data, at full speed and paced.
 const BLOCK_BYTES: usize = 256 << 10;
 const PACED_BLOCK_BYTES: usize = 16 << 10;
-/// Connections that are opened side by side.
+/// Connections that are opened at the same time.
 const AT_ONCE: usize = 64;
 /// The pause before a round trip, so that what is measured is not one burst.
 const PAUSE: Duration = Duration::from_micros(500);
@@ -35,7 +35,7 @@ impl RoundTrips {
         format!("p50 {} us, p99 {} us", self.p50.as_micros(), self.p99.as_micros())
     }
 
-    /// How often the other's median goes into this one.
+    /// The ratio of the medians, this one over the other.
     pub(crate) fn over(self, before: Self) -> f64 {
         self.p50.as_secs_f64() / before.p50.as_secs_f64()
     }
@@ -71,7 +71,7 @@ impl Pinger {
         }
     }
 
-    /// So many round trips, one after the other.
+    /// This many round trips, one after the other.
     pub(crate) async fn ping(&mut self, count: usize) -> Outcome<RoundTrips> {
         let stream = self.0.try_clone().map_err(|error| format!("echo: {error}"))?;
         let ping = move || {
@@ -110,7 +110,7 @@ pub(crate) async fn bulk(entrance: SocketAddr, way: Way, seconds: f64) -> Outcom
     paced_bulk(entrance, way, seconds, f64::INFINITY).await
 }
 
-/// The same where no more than `rate` bytes a second are offered or asked for.
+/// The same, with at most `rate` bytes a second offered or requested.
 pub(crate) async fn paced_bulk(
     entrance: SocketAddr,
     way: Way,
@@ -134,7 +134,7 @@ pub(crate) async fn paced_bulk(
             };
             Ok(())
         };
-        // What a connection does at first is no bulk yet.
+        // A connection is not bulk from the start.
         let (mut ignored, mut bytes) = (0, 0);
         let warm_up = Instant::now();
         while warm_up.elapsed().as_secs_f64() < seconds / 4.0 {
@@ -153,7 +153,7 @@ pub(crate) async fn paced_bulk(
     blocking(if way == Way::Down { "download" } else { "upload" }, work).await
 }
 
-/// Opens many connections and has each do something; those that are done, in any order.
+/// Opens many connections and runs a task on each; returns the results in any order.
 pub(crate) async fn open_many<T, F>(
     entrance: SocketAddr,
     count: u32,

@@ -1,4 +1,5 @@
-//! Answers questions for SRV records as a test says, by UDP and TCP on one port of loopback (RFC 1035, RFC 2782).
+//! Answers SRV questions as a test specifies, over UDP and TCP on one loopback port (RFC 1035, RFC
+//! 2782).
 
 use std::{io, net::SocketAddr, sync::Arc};
 
@@ -16,7 +17,7 @@ const CLASS_IN: u16 = 1;
 /// No such name, as a response code.
 pub const NXDOMAIN: u8 = 3;
 
-/// What a question came by.
+/// How a question arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
     /// A datagram.
@@ -44,11 +45,11 @@ pub struct DnsServer {
 }
 
 impl DnsServer {
-    /// Starts one on a free port. `reply` gives the messages to send for a question; of a TCP connection's, the
-    /// first. Needs a tokio runtime.
+    /// Starts one on a free port. `reply` returns the messages to send for a question; over TCP
+    /// only the first is sent. Needs a tokio runtime.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub async fn start(
         reply: impl Fn(&[u8], By) -> Vec<Vec<u8>> + Send + Sync + 'static,
     ) -> io::Result<Self> {
@@ -77,7 +78,7 @@ impl DnsServer {
         Ok(Self { address, _tasks: tasks })
     }
 
-    /// Where it is.
+    /// Its address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -111,7 +112,7 @@ pub fn answer(asked: &[u8], code: u8, records: &[Answer<'_>]) -> Vec<u8> {
     // An answer, to a question that desires recursion, from a server that has it.
     message[2..4].copy_from_slice(&[0x81, 0x80 | code]);
     message[6..8].copy_from_slice(&(records.len() as u16).to_be_bytes());
-    // The name of the question, by its place in the message.
+    // The name of the question, by its offset in the message.
     let same = vec![0xc0, HEAD_BYTES as u8];
     for record in records {
         let (owner, kind, data) = match record {

@@ -4,7 +4,7 @@
 //! near 10.99.7.2 -- 10.99.7.1 far
 //! ```
 //!
-//! Knows no tunnels and no traffic. Nothing outside the two namespaces changes.
+//! Knows no tunnels and no traffic. Changes nothing outside the two namespaces.
 
 use std::ffi::OsStr;
 use std::net::Ipv4Addr;
@@ -14,7 +14,7 @@ use crate::namespace::Namespace;
 use crate::path::{Device, End, Path};
 use crate::programs::locate;
 
-/// The two namespaces. They go with this process and its children.
+/// The two namespaces. They disappear with this process and its children.
 #[derive(Debug)]
 pub struct TwoHosts {
     /// Where load is generated and tunnels listen.
@@ -56,7 +56,7 @@ impl TwoHosts {
         Ok(hosts)
     }
 
-    /// Both, joined by an emulated path, which passes everything at once until it is told otherwise.
+    /// Both, joined by an emulated path, which passes everything immediately until told otherwise.
     ///
     /// # Errors
     /// One line: what `unshare` or `ip` said, or why there is no TUN device.

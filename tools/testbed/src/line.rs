@@ -1,10 +1,11 @@
-//! Models one direction of a line, without threads or sockets: given when a packet enters and its length,
-//! says when it arrives, or why it is lost.
+//! Models one direction of a line, without threads or sockets: given when a packet enters and its
+//! length, computes when it arrives, or why it is lost.
 //!
-//! In order: a cut, the longest packet, random loss before the bottleneck, a policer, the queue, the
-//! bottleneck's rate, random loss after it, then delay, jitter, reordering, duplication and damage.
-//! Decisions follow from the seed, the packet's number and the settings in force alone, and one impairment's
-//! decisions do not depend on how the others are set. Knows lengths, never what is in a packet.
+//! In order: a cut, the longest packet, random loss before the bottleneck, a policer, the queue,
+//! the bottleneck's rate, random loss after it, then delay, jitter, reordering, duplication and
+//! damage. Decisions depend only on the seed, the packet's number and the settings in force, and
+//! one impairment's decisions do not depend on how the others are set. Knows lengths, never a
+//! packet's content.
 
 #[cfg(test)]
 mod tests;
@@ -18,13 +19,13 @@ use fastrand::Rng;
 /// The packets that the bottleneck's queue holds unless told otherwise: Linux's `txqueuelen`.
 pub const QUEUE_PACKETS: usize = 1_000;
 
-/// What a line is like. Shares are of packets, 0 to 1, each packet by itself. The default passes everything
-/// at once.
+/// Properties of a line. Shares are of packets, 0 to 1, decided for each packet independently. The
+/// default passes everything immediately.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LineSettings {
     /// Nothing passes. What entered before still arrives.
     pub cut: bool,
-    /// Longer packets are lost, and nobody says so: a black hole.
+    /// Longer packets are lost silently: a black hole.
     pub bytes_max: Option<usize>,
     /// Share that is lost.
     pub loss: f64,
@@ -32,21 +33,22 @@ pub struct LineSettings {
     pub loss_place: LossPlace,
     /// Drops what exceeds a rate, without a queue.
     pub policer: Option<Policer>,
-    /// The bottleneck's rate. What is queued when it changes leaves at the rate it came under.
+    /// The bottleneck's rate. What is queued when it changes leaves at the old rate.
     pub bits_per_second: Option<NonZeroU64>,
-    /// What waits for the bottleneck at most.
+    /// The limits of the bottleneck's queue.
     pub queue: QueueBound,
     /// Packets that wait longer than this leave with congestion experienced (CE, RFC 3168).
     pub mark_above: Option<Duration>,
-    /// From the bottleneck to the other end.
+    /// Time from the bottleneck to the other end.
     pub delay: Duration,
-    /// Up to this much more, evenly spread: more than the gap between two packets reorders them.
+    /// Up to this much more delay, evenly distributed: more than the gap between two packets
+    /// reorders them.
     pub jitter: Duration,
-    /// Share that is held back by `hold`, so that later ones overtake it.
+    /// Share that is delayed by `hold`, so that later packets overtake it.
     pub reorder: f64,
-    /// How long.
+    /// How long they are delayed.
     pub hold: Duration,
-    /// Share that arrives twice. The copy has a jitter of its own and is not held back.
+    /// Share that arrives twice. The copy has its own jitter and is not held back.
     pub duplicate: f64,
     /// Share that arrives with one bit flipped.
     pub corrupt: f64,
@@ -73,38 +75,38 @@ impl Default for LineSettings {
     }
 }
 
-/// Where random loss strikes.
+/// Where random loss happens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LossPlace {
-    /// What is lost takes nothing of the bottleneck's rate.
+    /// Lost packets use none of the bottleneck's rate.
     #[default]
     BeforeBottleneck,
-    /// What is lost has used the bottleneck.
+    /// Lost packets have already used the bottleneck.
     AfterBottleneck,
 }
 
 /// A token bucket without a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policer {
-    /// Tokens that come.
+    /// The rate at which tokens arrive.
     pub bits_per_second: NonZeroU64,
-    /// Tokens that the bucket holds; it begins full.
+    /// Most tokens in the bucket; it begins full.
     pub burst_bytes: u64,
 }
 
-/// What the queue before the bottleneck holds at most; the packet that is being sent counts.
+/// Most that the queue before the bottleneck holds, including the packet being sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueBound {
     /// Packets.
     pub packets: usize,
     /// Bytes.
     pub bytes: u64,
-    /// How long a packet may have to wait until its first bit leaves.
+    /// Longest wait before a packet's first bit leaves.
     pub wait: Duration,
 }
 
 impl QueueBound {
-    /// None at all.
+    /// No bound.
     pub const UNBOUNDED: Self = Self { packets: usize::MAX, bytes: u64::MAX, wait: Duration::MAX };
 }
 
@@ -117,11 +119,11 @@ impl Default for QueueBound {
 /// A packet at the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// When its last bit is there.
+    /// When its last bit arrives.
     pub at: Instant,
-    /// Whether the bottleneck marked it. A packet that is not ECN-capable arrives as it is.
+    /// Whether the bottleneck marked it. A packet that is not ECN-capable arrives unchanged.
     pub marked: bool,
-    /// The bit of it that is flipped, counted from its first byte's highest.
+    /// Which of its bits is flipped, counted from the highest bit of the first byte.
     pub flipped: Option<usize>,
 }
 
@@ -138,7 +140,7 @@ impl IntoIterator for Arrivals {
     type Item = Arrival;
     type IntoIter = std::iter::Chain<std::iter::Once<Arrival>, std::option::IntoIter<Arrival>>;
 
-    /// The packet, then its copy, whichever arrives first.
+    /// The packet, then its copy, even if the copy arrives first.
     fn into_iter(self) -> Self::IntoIter {
         std::iter::once(self.packet).chain(self.copy)
     }
@@ -159,25 +161,25 @@ pub enum Loss {
     QueueFull,
 }
 
-/// What waits for the bottleneck.
+/// The bottleneck's queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Queued {
-    /// Packets, with the one that is being sent.
+    /// Packets, including the one being sent.
     pub packets: usize,
     /// Their bytes.
     pub bytes: u64,
-    /// Until the last of them has left: how long the next one would wait.
+    /// Until the last of them has left: the wait of the next one.
     pub wait: Duration,
 }
 
-/// What became of a line's packets.
+/// What happened to a line's packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LineCounts {
-    /// That entered.
+    /// Packets that entered.
     pub packets: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// That arrive, copies not included.
+    /// Packets that arrive, excluding copies.
     pub arriving: u64,
     /// Their bytes.
     pub arriving_bytes: u64,
@@ -201,8 +203,8 @@ pub struct LineCounts {
     pub corrupted: u64,
 }
 
-/// One direction of a line. Time is the caller's and never runs backwards: an earlier `now` than the last
-/// counts as the last.
+/// One direction of a line. The caller passes the time, which never runs backwards: a `now` before
+/// the last one counts as the last one.
 #[derive(Clone, Debug)]
 pub struct Line {
     settings: LineSettings,
@@ -211,7 +213,7 @@ pub struct Line {
     /// When each packet in the queue has left it, and its bytes; both in order.
     queue: VecDeque<(Instant, u64)>,
     queue_bytes: u64,
-    /// When the bottleneck has sent all it was given.
+    /// When the bottleneck has sent everything queued.
     free_at: Option<Instant>,
     now: Option<Instant>,
     tokens: Tokens,
@@ -224,7 +226,8 @@ struct Tokens {
     filled_at: Option<Instant>,
 }
 
-/// What chance has for one packet. All is drawn, whatever is set, so that settings do not shift the draws.
+/// One packet's random draws. All are drawn whatever the settings, so that settings do not shift
+/// later draws.
 struct Chances {
     loss: f64,
     corrupt: f64,
@@ -249,12 +252,12 @@ impl Line {
         }
     }
 
-    /// What it is like.
+    /// Its settings.
     pub fn settings(&self) -> LineSettings {
         self.settings
     }
 
-    /// From now on it is like this. What has entered leaves and arrives as was decided.
+    /// Changes the settings. Packets that have entered leave and arrive as already decided.
     pub fn set(&mut self, settings: LineSettings) {
         if settings.policer != self.settings.policer {
             self.tokens = Tokens::of(settings.policer);
@@ -262,7 +265,7 @@ impl Line {
         self.settings = settings;
     }
 
-    /// A packet of so many bytes enters: what arrives of it and when, or why it is lost.
+    /// A packet of this many bytes enters: what arrives of it and when, or why it is lost.
     pub fn offer(&mut self, now: Instant, bytes: usize) -> Result<Arrivals, Loss> {
         let now = self.advance(now);
         self.counts.packets += 1;
@@ -321,10 +324,10 @@ impl Line {
         Ok(Arrivals { packet, copy })
     }
 
-    /// Puts a packet into the queue: when its last bit has left, and how long it waits for its first.
+    /// Queues a packet: when its last bit will have left, and how long its first bit waits.
     fn enqueue(&mut self, now: Instant, bytes: usize) -> Result<(Instant, Duration), Loss> {
         let Some(rate) = self.settings.bits_per_second else {
-            // Behind whatever an earlier rate has kept in the queue: a line does not reorder.
+            // Behind whatever is queued at an earlier rate: a line does not reorder.
             let left = self.free_at.map_or(now, |free_at| free_at.max(now));
             return Ok((left, left - now));
         };
@@ -340,8 +343,8 @@ impl Line {
         Ok((left, begins - now))
     }
 
-    /// How long until the queue has room for a packet of so many bytes, if nothing else enters; zero: it has.
-    /// One that is longer than the whole queue may enter when it is empty.
+    /// How long until the queue has room for a packet of this many bytes, if nothing else enters;
+    /// zero if it has room now. A packet longer than the whole queue may enter when it is empty.
     pub fn room_in(&mut self, now: Instant, bytes: usize) -> Duration {
         let now = self.advance(now);
         self.room_at(now, bytes as u64)
@@ -367,7 +370,7 @@ impl Line {
         too_long.max(room_at - now)
     }
 
-    /// What waits now.
+    /// The queue now.
     pub fn queue(&mut self, now: Instant) -> Queued {
         let now = self.advance(now);
         Queued {
@@ -377,12 +380,12 @@ impl Line {
         }
     }
 
-    /// What became of the packets so far.
+    /// What has happened to the packets so far.
     pub fn counts(&self) -> LineCounts {
         self.counts
     }
 
-    /// Lets leave what has left by now.
+    /// Removes packets that have left by now.
     fn advance(&mut self, now: Instant) -> Instant {
         let now = self.now.map_or(now, |last| last.max(now));
         self.now = Some(now);
@@ -401,7 +404,7 @@ impl Tokens {
         Self { bytes: policer.map_or(0.0, |policer| policer.burst_bytes as f64), filled_at: None }
     }
 
-    /// Whether there are enough for a packet, which takes them.
+    /// Takes the tokens for a packet; returns whether there were enough.
     fn take(&mut self, policer: Policer, now: Instant, bytes: usize) -> bool {
         let since = self.filled_at.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
         let came = since.as_secs_f64() * policer.bits_per_second.get() as f64 / 8.0;
@@ -428,7 +431,7 @@ impl Chances {
     }
 }
 
-/// How long so many bytes take at a rate.
+/// How long this many bytes take at a rate.
 pub fn time_to_send(bytes: u64, bits_per_second: NonZeroU64) -> Duration {
     let nanoseconds = u128::from(bytes) * 8 * 1_000_000_000 / u128::from(bits_per_second.get());
     Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX))

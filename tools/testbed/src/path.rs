@@ -1,8 +1,9 @@
 //! Emulates a path between two network namespaces: IP packets pass through a [`Line`] in each direction.
 //!
-//! Packets enter and leave by a TUN device at each end, so kernel TCP, UDP and whole programs use the path
-//! unchanged. A thread for each direction wakes up at most every [`GRAIN`] while packets flow: that is how
-//! late a packet may be. It works alone with what the line decides; a line's rate counts bytes of IP packets.
+//! Packets enter and leave through a TUN device at each end, so kernel TCP, UDP and whole programs
+//! use the path unchanged. A thread for each direction wakes up at most every [`GRAIN`] while
+//! packets flow: packets may be late by that much. The line makes all decisions; its rate counts
+//! bytes of IP packets.
 
 mod packet;
 #[cfg(test)]
@@ -40,25 +41,25 @@ pub const GRAIN: Duration = Duration::from_micros(100);
 /// How long one entry of a trace is.
 pub const MOMENT: Duration = Duration::from_millis(10);
 
-/// How soon a thread without packets sees that its path is gone.
+/// How soon a thread without packets notices that its path is gone.
 const LOOK_UP: Duration = Duration::from_millis(50);
 
-/// Packets under way at once; more are lost. 150 ms at 1 Gbit/s are some 12,500.
+/// Most packets in transit at once; further ones are lost. 150 ms at 1 Gbit/s are about 12,500.
 const UNDER_WAY_MAX: usize = 1 << 16;
 
-/// Packets that the kernel keeps until a thread reads them: loss has to be the line's.
+/// Packets that the kernel queues until a thread reads them: only the line may lose packets.
 const KERNEL_QUEUE_PACKETS: u32 = 20_000;
 
-/// Packets that are read before what is due is written.
+/// Packets to read before writing those that are due.
 const BATCH: usize = 64;
 
-/// What every host calls its end.
+/// Name of the path's device on every host.
 pub const DEVICE: &str = "path";
 
-/// The kernel's least nice: the emulation must not wait for what it carries.
+/// Highest scheduling priority: the emulation must not wait for the programs it carries.
 const PRIORITY: i32 = -20;
 
-/// A TUN device in a namespace; it goes when it is dropped.
+/// A TUN device in a namespace; removed when dropped.
 pub(crate) struct Device(Tun);
 
 impl Device {
@@ -79,7 +80,7 @@ impl Device {
     }
 }
 
-/// A path at work. Dropped, it ends, and what is under way is lost.
+/// A running path. If dropped, it ends, and packets in transit are lost.
 #[derive(Debug)]
 pub struct Path {
     shared: Arc<Shared>,
@@ -89,7 +90,7 @@ pub struct Path {
 #[derive(Debug)]
 struct Shared {
     is_over: AtomicBool,
-    /// What the near host sends, and the far one.
+    /// The near host's direction, and the far host's.
     ways: [Way; 2],
 }
 
@@ -99,9 +100,9 @@ struct Way(Mutex<State>);
 #[derive(Debug)]
 struct State {
     line: Line,
-    /// Counts up with each new line: what an earlier one has under way is dropped.
+    /// Incremented for each new line: packets in transit on an earlier one are dropped.
     generation: u64,
-    /// What the moments of the trace are counted from.
+    /// Origin of the trace's moments.
     epoch: Instant,
     trace: Vec<Moment>,
 }
@@ -113,14 +114,14 @@ pub struct Moment {
     pub from: Instant,
     /// Bytes of IP packets that arrived.
     pub arrived_bytes: u64,
-    /// The longest that a packet which entered had to wait for the bottleneck.
+    /// The longest wait for the bottleneck of any packet that entered.
     pub wait: Duration,
-    /// Packets that a full queue or a policer did not take.
+    /// Packets dropped by a full queue or a policer.
     pub dropped: u64,
 }
 
 impl Path {
-    /// Joins two devices by lines that pass everything at once.
+    /// Joins two devices by lines that pass everything immediately.
     pub(crate) fn start(near: Device, far: Device, seed: u64) -> Result<Self, String> {
         let way = |seed| {
             let line = Line::new(LineSettings::default(), seed);
@@ -145,13 +146,14 @@ impl Path {
         Ok(path)
     }
 
-    /// What this end sends goes through such a line from now on; what has entered arrives as was decided.
+    /// Changes the line for what this end sends; packets that have entered arrive as already
+    /// decided.
     pub fn set(&self, from: End, settings: LineSettings) {
         self.state(from).line.set(settings);
     }
 
-    /// What this end sends goes through a new line from now on; what was under way is lost, and counts and
-    /// the trace begin anew. The same seed and packets give the same losses.
+    /// Replaces the line for what this end sends; packets in transit are lost, and counts and trace
+    /// start over. The same seed and packets give the same losses.
     pub fn renew(&self, from: End, settings: LineSettings, seed: u64) {
         let mut state = self.state(from);
         state.line = Line::new(settings, seed);
@@ -159,13 +161,14 @@ impl Path {
         state.trace.clear();
     }
 
-    /// What became of the packets that this end has sent.
+    /// What happened to the packets that this end has sent.
     pub fn counts(&self, from: End) -> LineCounts {
         self.state(from).line.counts()
     }
 
-    /// What happened to the packets of this end, moment by moment since the last call; moments without any
-    /// packet are left out. Bounded by its reader: it grows by some 4 KiB a second.
+    /// What happened to the packets of this end, moment by moment since the last call; moments
+    /// without packets are left out. The reader must call it often enough: it grows by some 4 KiB a
+    /// second.
     pub fn take_trace(&self, from: End) -> Vec<Moment> {
         std::mem::take(&mut self.state(from).trace)
     }
@@ -185,15 +188,15 @@ impl Drop for Path {
 }
 
 impl Way {
-    /// The guarded state is whole at any moment.
+    /// The guarded state is consistent at any moment.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl State {
-    /// The entry of the trace that a moment belongs to. Entries begin whole moments apart, so that as many of
-    /// them make up any interval of whole moments.
+    /// The trace entry for a moment. Entries begin whole moments apart, so that any interval of
+    /// whole moments has the same number of them.
     fn moment(&mut self, now: Instant) -> &mut Moment {
         let last = self.trace.last().map(|last| last.from);
         let is_over = last.is_none_or(|last| now >= last + MOMENT);
@@ -206,7 +209,7 @@ impl State {
     }
 }
 
-/// A packet under way; of two due at once the one that entered first goes first.
+/// A packet in transit; of two due at the same time, the one that entered first goes first.
 type Due = Reverse<(Instant, u64, u64, Vec<u8>)>;
 
 /// One direction's thread.
@@ -220,7 +223,7 @@ struct Carrier<'a> {
 
 impl Carrier<'_> {
     fn run(mut self, is_over: &AtomicBool) {
-        // Both are for precision; a thread that may not have them is less precise.
+        // Both improve precision; a thread that may not have them is less precise.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         let _ = rustix::process::setpriority_process(None, PRIORITY);
         let mut buffer = vec![0; 1 << 16];
@@ -235,7 +238,7 @@ impl Carrier<'_> {
         }
     }
 
-    /// Takes in what has come.
+    /// Reads packets that have arrived.
     fn read(&mut self, buffer: &mut [u8]) -> bool {
         let mut has_read = false;
         for _ in 0..BATCH {
@@ -264,7 +267,7 @@ impl Carrier<'_> {
         has_read
     }
 
-    /// Lets out what is due.
+    /// Writes packets that are due.
     fn write(&mut self) -> bool {
         let now = Instant::now();
         let mut has_written = false;
@@ -276,14 +279,14 @@ impl Carrier<'_> {
             if generation == state.generation {
                 state.moment(now).arrived_bytes += packet.len() as u64;
                 drop(state);
-                // What the kernel does not take is lost, as at any host.
+                // What the kernel does not accept is lost, as on any host.
                 let _ = self.to.send(&packet);
             }
         }
         has_written
     }
 
-    /// Until there is something to read, or something is due.
+    /// Waits until there is something to read, or something is due.
     fn wait(&self) {
         let until = self.under_way.peek().map(|Reverse((due, ..))| *due);
         let wait = until.map_or(LOOK_UP, |due| due.saturating_duration_since(Instant::now()));

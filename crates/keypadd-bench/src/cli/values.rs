@@ -18,7 +18,7 @@ use keypadd_traffic::Exchange;
 
 use super::Papers;
 
-/// A suite of `bench`: one that people choose, or one that only measurements have.
+/// A suite of `bench`: one that users can choose, or one only for measurements.
 pub(super) fn bench_suite(text: &str) -> Result<Protection, BadValue> {
     let chosen = text.parse().map(Suite::protection);
     chosen.or_else(|_| text.parse().map(MeasureSuite::protection)).map_err(|_| {
@@ -63,7 +63,7 @@ pub(super) fn loss(text: &str) -> Result<f64, BadValue> {
     }
 }
 
-/// An arm with flags of its own.
+/// An arm with its own flags.
 pub(super) fn arm(text: &str) -> Result<(String, String), BadValue> {
     let is_name = |name: &str| {
         !name.is_empty() && name.chars().all(|it| it.is_ascii_alphanumeric() || "-_.".contains(it))
@@ -91,8 +91,8 @@ pub(super) fn papers(text: &str) -> Result<Papers, BadValue> {
 /// Most of what `bench` counts: rounds, typists, handshakes.
 const COUNT_MOST: u32 = 1_000;
 
-/// Most connections of a measurement: each has two threads, and half of tokio's blocking threads (512)
-/// are theirs. One that waits for a thread would measure that.
+/// Most connections of a measurement: each has two threads, which take half of tokio's 512 blocking
+/// threads. A connection waiting for a thread would distort the result.
 const CONNECTIONS_MOST: u32 = 256;
 
 /// A number of rounds, typists or handshakes.
@@ -117,7 +117,7 @@ pub(super) fn seed(text: &str) -> Result<u64, BadValue> {
     text.parse().map_err(|_| bad(cause(), "a whole number of at most 64 bits, such as 1"))
 }
 
-/// Most events a second that are tried: a schedule of them is drawn beforehand.
+/// Most events per second to try: their schedule is drawn in advance.
 const RATE_MOST: f64 = 1e6;
 
 /// Events a second.
@@ -154,7 +154,7 @@ pub(super) fn turn_time(text: &str) -> Result<Duration, BadValue> {
     }
 }
 
-/// Largest burst or file: the far end says when it has it, and is not waited for longer than 10 s.
+/// Largest burst or file: the far end confirms receipt within 10 s, or the wait ends.
 const SIZE_MOST: u64 = 1 << 30;
 
 /// Bytes, with or without a unit.

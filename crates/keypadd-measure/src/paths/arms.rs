@@ -6,17 +6,17 @@ use testbed::TwoHosts;
 use testbed::path::DEVICE;
 use testbed::tunnel::{Arm, Kind};
 
-/// keypadd with its defaults: the arm that goals are about.
+/// keypadd with its defaults: the arm that the goals are about.
 pub(super) const DEFAULT: &str = "keypadd";
 
 /// The same with 3DES and a pool, if it was asked for.
 pub(super) const TRIPLE_DES: &str = "keypadd-3des";
 
-/// Flags of that one: the bitsliced backend is the default.
+/// Flags of that arm: the bitsliced backend is the default.
 const TRIPLE_DES_FLAGS: &str =
     "--suite 3des-ctr-hmac-sha1 --allow-legacy --pool on --pool-budget 64MiB";
 
-/// What kernel TCP would use on the path of a keypadd arm, which has none there.
+/// Kernel TCP's congestion control for a keypadd arm, which sends no TCP on the path.
 const LOCAL: &str = "cubic";
 
 /// Least, first and largest buffer of kernel TCP: the last holds several times 300 Mbit/s x 150 ms.
@@ -29,7 +29,7 @@ pub struct PathArm {
     pub(super) tunnel: Arm,
     /// The congestion control that kernel TCP uses on the path.
     kernel: &'static str,
-    /// Whether it is somebody else's.
+    /// Whether it is a peer of keypadd's.
     pub(super) is_peer: bool,
 }
 
@@ -38,12 +38,12 @@ pub struct PathArm {
 pub struct PathArms {
     /// Names; see [`PathArms::NAMES`].
     pub names: Vec<String>,
-    /// More of keypadd: a name and flags for both ends.
+    /// More keypadd arms: a name and flags for both ends.
     pub extra: Vec<(String, String)>,
 }
 
 impl PathArms {
-    /// All that have a name, the default ones first.
+    /// All named arms, the default ones first.
     pub const NAMES: [&'static str; 8] = [
         DEFAULT,
         "keypadd-cubic",
@@ -111,8 +111,8 @@ impl PathArm {
         }
     }
 
-    /// Has both hosts' TCP use what the arm asks for on the path: by the route, because a namespace may set
-    /// as its default only what the first one allows to everybody.
+    /// Makes both hosts' TCP use the arm's congestion control on the path. Set on the route,
+    /// because a namespace may choose as its default only what the initial one allows everyone.
     pub(super) fn tune(&self, hosts: &TwoHosts) -> Result<(), String> {
         let network = TwoHosts::NETWORK;
         for (host, address) in [(&hosts.near, TwoHosts::NEAR), (&hosts.far, TwoHosts::FAR)] {
@@ -125,8 +125,8 @@ impl PathArm {
     }
 }
 
-/// Gives both hosts' TCP room for the longest line, no memory of earlier connections, and on loopback a
-/// control that never holds back where nothing is lost.
+/// Gives both hosts' TCP room for the longest line, no memory of earlier connections, and on
+/// loopback a congestion control that never holds back without loss.
 pub(super) fn tune(hosts: &TwoHosts) -> Result<(), String> {
     let settings = [
         ("tcp_rmem", BUFFERS),
@@ -145,7 +145,7 @@ pub(super) fn tune(hosts: &TwoHosts) -> Result<(), String> {
     Ok(())
 }
 
-/// The arms whose congestion control this kernel has; the others are said.
+/// The arms whose congestion control this kernel has; reports the others.
 pub(super) fn available(
     arms: &[PathArm],
     hosts: &TwoHosts,

@@ -12,16 +12,16 @@ use testbed::line::LossPlace;
 const PACKET_BYTES: f64 = 1500.0;
 const PAYLOAD_BYTES: f64 = 1448.0;
 
-/// Start-up that is cut off: at least so long, and at least so many round trips.
+/// Start-up is cut off: at least this long, and at least this many round trips.
 const START_UP_MIN: Duration = Duration::from_secs(1);
 const START_UP_ROUND_TRIPS: u32 = 20;
 
-/// Small messages use no more of a line than this, by packets of so many bytes.
+/// Most of a line that small messages may use, and the size of their packets.
 const PINGS_SHARE: f64 = 0.02;
 const PING_PACKET_BYTES: f64 = 200.0;
 const PING_INTERVALS: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(50)];
 
-/// One line, the same in both directions, and what goes over it.
+/// One line, the same in both directions, and its traffic.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PathCase {
     /// Rate, in Mbit/s of IP packets.
@@ -30,7 +30,7 @@ pub struct PathCase {
     pub rtt: Duration,
     /// Packets lost at random, in percent, each direction by itself.
     pub loss_percent: f64,
-    /// Where.
+    /// Where on the line they are lost.
     pub loss_place: LossPlace,
     /// Whether bulk data goes both ways at once, instead of from the far host alone.
     pub two_way: bool,
@@ -47,7 +47,7 @@ pub struct PathCases {
     pub losses: Vec<f64>,
     /// Where packets are lost.
     pub loss_place: LossPlace,
-    /// Adds a case with bulk both ways for every other one.
+    /// Adds a two-way bulk case for each one-way case.
     pub two_way: bool,
 }
 
@@ -75,7 +75,7 @@ impl PathCases {
 }
 
 impl PathCase {
-    /// Each direction, with its losses or, while connections are made, without.
+    /// One direction, with its losses, or without them while connections are made.
     pub(super) fn settings(&self, lossy: bool) -> LineSettings {
         LineSettings {
             bits_per_second: NonZeroU64::new(u64::from(self.mbit) * 1_000_000),
@@ -86,8 +86,8 @@ impl PathCase {
         }
     }
 
-    /// The most payload that a line can deliver, Mbit/s: full segments of TCP and nothing else. Loss after the
-    /// bottleneck takes its share of it.
+    /// The most payload that a line can deliver, Mbit/s: full TCP segments and nothing else. Loss
+    /// after the bottleneck reduces it.
     pub fn deliverable_mbit(&self) -> f64 {
         let passes = match self.loss_place {
             LossPlace::BeforeBottleneck => 1.0,
@@ -101,7 +101,7 @@ impl PathCase {
         PACKET_BYTES * 8.0 / (f64::from(self.mbit) * 1e3)
     }
 
-    /// What is cut off as start-up.
+    /// How much is cut off as start-up.
     pub(super) fn start_up(&self) -> Duration {
         START_UP_MIN.max(START_UP_ROUND_TRIPS * self.rtt)
     }

@@ -9,17 +9,17 @@ use super::cases::PathCase;
 use super::sample::{Sample, Taken};
 use crate::results::{Outcome, Verdict};
 
-/// Fewer rounds than this say too little about their range for a verdict.
+/// With fewer rounds, their range is too uncertain for a verdict.
 const ROUNDS_MIN: usize = 3;
 
-/// Losses up to here are to cost next to nothing, up to there little.
+/// Up to this loss bulk should lose next to nothing, up to the next one little.
 const LOSS_MILD: f64 = 10.0;
 const LOSS_HEAVY: f64 = 20.0;
 
-/// Losses up to here are to cost a keystroke no more than one recovery.
+/// Up to this loss a keystroke should wait for no more than one recovery.
 const LOSS_PROMPT: f64 = 2.0;
 
-/// What a keystroke may wait beside bulk on a clean line, beside two full packets.
+/// How long a keystroke may wait during bulk on a clean line, besides two full packets.
 const PROMPT_MS: f64 = 5.0;
 
 /// What it may wait for one recovery, in round trips.
@@ -47,7 +47,7 @@ enum Limit {
 }
 
 impl Goal {
-    /// What is claimed of an arm on a line.
+    /// The claim about an arm on a line.
     fn claim(self) -> &'static str {
         match self {
             Self::Mild => "at up to 10 % loss bulk gets 0.97 of what the line can deliver",
@@ -63,7 +63,7 @@ impl Goal {
         }
     }
 
-    /// What the figure of the rule is.
+    /// The figure that the rule judges.
     fn figure(self) -> &'static str {
         match self {
             Self::Mild | Self::Heavy => "bulk over what the line can deliver",
@@ -73,7 +73,7 @@ impl Goal {
         }
     }
 
-    /// The limit in a case; nothing if the goal is not about it.
+    /// The limit for a case; none if the goal does not apply to it.
     fn limit(self, case: &PathCase) -> Option<Limit> {
         let (loss, rtt_ms) = (case.loss_percent, case.rtt.as_secs_f64() * 1e3);
         let one_way = !case.two_way;
@@ -93,7 +93,8 @@ impl Goal {
         limit.0.then_some(limit.1)
     }
 
-    /// The figure of one sample; nothing without what it is compared with. What failed counts as the worst.
+    /// The figure of one sample; none if what it is compared with is missing. A failed sample
+    /// counts as the worst.
     fn of(self, paths: &Paths, taken: &[Taken], one: &Taken) -> Option<f64> {
         let case = &paths.cases[one.case];
         let same_round = |it: &&Taken| it.round == one.round;
@@ -136,7 +137,7 @@ impl Limit {
     }
 }
 
-/// All goals that the cases are about, for each line and each judged arm.
+/// Verdicts on all goals that apply to the cases, for each line and each judged arm.
 pub(super) fn verdicts(paths: &Paths, taken: &[Taken]) -> Vec<Verdict> {
     let lines = super::lines::lines(paths);
     let is_judged = |name: &str| name == DEFAULT || name == TRIPLE_DES;

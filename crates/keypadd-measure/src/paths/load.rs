@@ -1,8 +1,8 @@
-//! Generates the traffic of a sample: bulk data, checked byte by byte, and small messages that are sent at
-//! fixed times and echoed.
+//! Generates a sample's traffic: bulk data, checked byte by byte, and small messages sent at fixed
+//! times and echoed.
 //!
-//! Sockets belong to the network namespace that they were made in, whatever thread uses them. Knows neither
-//! arms nor lines.
+//! Sockets stay in the network namespace they were created in, whatever thread uses them. Knows
+//! neither arms nor lines.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -11,10 +11,10 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Bytes of a small message: a keystroke in a terminal's clothes.
+/// Bytes of a small message: a keystroke with ssh's overhead.
 pub(super) const PING_BYTES: usize = 128;
 
-/// First byte of a connection: messages are echoed, bulk comes, bulk is taken.
+/// First byte of a connection: echo messages, send bulk, receive bulk.
 const ECHO: u8 = b'e';
 const SOURCE: u8 = b's';
 const SINK: u8 = b'k';
@@ -22,17 +22,17 @@ const SINK: u8 = b'k';
 /// Bytes of one write and of the largest read.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// Bulk data repeats after so many bytes: a prime, so that no buffer's size hides a shift.
+/// Bulk data repeats after this many bytes: a prime, so that a shift by any buffer's size shows.
 const PERIOD: usize = 65_521;
 
-/// Bulk data from any place in its period on, a piece long at least.
+/// Bulk data: at least one piece long from any offset in its period.
 static PATTERN: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let mut random = fastrand::Rng::with_seed(PERIOD as u64);
     let period: Vec<u8> = (0..PERIOD).map(|_| random.u8(..)).collect();
     period.iter().copied().cycle().take(PERIOD + PIECE_BYTES).collect()
 });
 
-/// A bound on connecting and on each read that waits for somebody else.
+/// A bound on connecting and on each read that waits for the other end.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What a receiver has read, and when.
@@ -46,14 +46,14 @@ struct Inner {
 }
 
 impl Received {
-    /// Bytes that came from a time on until another.
+    /// Bytes that arrived between two times.
     pub(super) fn bytes(&self, from: Instant, until: Instant) -> u64 {
         let inner = self.lock();
         let within = inner.reads.iter().filter(|(at, _)| *at >= from && *at < until);
         within.map(|(_, bytes)| bytes).sum()
     }
 
-    /// Why it reads no more, if it does not.
+    /// Why it has stopped reading, if it has.
     pub(super) fn failure(&self) -> Option<String> {
         self.lock().failure.clone()
     }
@@ -78,28 +78,28 @@ impl Received {
         self.lock().failure = Some(failure);
     }
 
-    /// The guarded lists are whole at any moment.
+    /// The guarded lists are consistent at any moment.
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What answers at the far host.
+/// The service at the far host.
 #[derive(Debug, Default)]
 pub(super) struct Service {
-    /// What the last upload has brought.
+    /// The bytes of the last upload.
     sunk: Mutex<Arc<Received>>,
 }
 
 impl Service {
-    /// Serves whoever connects, for as long as this process runs.
+    /// Serves every connection, for as long as this process runs.
     pub(super) fn start(listener: TcpListener) -> io::Result<Arc<Self>> {
         let service = Arc::new(Self::default());
         let of = Arc::clone(&service);
         thread::Builder::new().name("service".into()).spawn(move || {
             for stream in listener.incoming().flatten() {
                 let of = Arc::clone(&of);
-                // Whoever is not served sees that.
+                // A client that is not served notices.
                 let _ = thread::Builder::new().spawn(move || of.serve(&stream));
             }
         })?;
@@ -125,7 +125,7 @@ impl Service {
         }
     }
 
-    /// What the last upload has brought.
+    /// The bytes of the last upload.
     fn sunk(&self) -> Arc<Received> {
         Arc::clone(&self.sunk.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -139,7 +139,7 @@ fn echo(mut stream: &TcpStream) -> io::Result<()> {
     }
 }
 
-/// Sends bulk data until nobody takes it.
+/// Sends bulk data until the connection fails.
 fn send(mut stream: &TcpStream) -> io::Result<()> {
     let mut place = 0;
     loop {
@@ -152,7 +152,7 @@ fn send(mut stream: &TcpStream) -> io::Result<()> {
     }
 }
 
-/// A connection to the service, not yet told what it is for.
+/// A connection to the service that has not announced its kind yet.
 pub(super) fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
     stream.set_nodelay(true)?;
@@ -169,7 +169,7 @@ pub(super) fn carries(address: SocketAddr) -> bool {
     trip().is_ok()
 }
 
-/// Bulk data under way. Dropped, its connection is closed.
+/// A bulk transfer in progress. If dropped, its connection is closed.
 #[derive(Debug)]
 pub(super) struct Bulk {
     stream: Arc<TcpStream>,
@@ -178,7 +178,7 @@ pub(super) struct Bulk {
 }
 
 impl Bulk {
-    /// Bulk data from the service, from now on.
+    /// Starts bulk data from the service.
     pub(super) fn down(stream: TcpStream) -> io::Result<Self> {
         { &stream }.write_all(&[SOURCE])?;
         let (stream, received) = (Arc::new(stream), Arc::new(Received::default()));
@@ -187,7 +187,7 @@ impl Bulk {
         Ok(Self { stream, received })
     }
 
-    /// Bulk data to the service: ready to go, once it is told so.
+    /// Bulk data to the service, ready to start.
     pub(super) fn up(stream: TcpStream, service: &Service) -> io::Result<Self> {
         { &stream }.write_all(&[SINK])?;
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -195,7 +195,7 @@ impl Bulk {
         Ok(Self { stream: Arc::new(stream), received: service.sunk() })
     }
 
-    /// Sends from now on.
+    /// Starts sending.
     pub(super) fn send(&self) -> io::Result<()> {
         let stream = Arc::clone(&self.stream);
         thread::Builder::new().spawn(move || send(&stream)).map(drop)
@@ -208,7 +208,7 @@ impl Drop for Bulk {
     }
 }
 
-/// Small messages at fixed times, whatever becomes of earlier ones. Dropped, they end.
+/// Small messages at fixed times, whatever happens to earlier ones. If dropped, they end.
 #[derive(Debug)]
 pub(super) struct Pings {
     stream: Arc<TcpStream>,
@@ -219,14 +219,15 @@ pub(super) struct Pings {
 }
 
 impl Pings {
-    /// Says what a connection is for, and makes a round trip.
+    /// Announces the connection's kind, and makes a round trip.
     pub(super) fn prove(mut stream: &TcpStream) -> io::Result<()> {
         stream.write_all(&[ECHO])?;
         stream.write_all(&[0; PING_BYTES])?;
         stream.read_exact(&mut [0; PING_BYTES])
     }
 
-    /// Sends one every `interval`, from now on, over a connection that is [proved](Self::prove).
+    /// Sends a message every `interval`, from now on, over a connection that is
+    /// [proved](Self::prove).
     pub(super) fn start(stream: TcpStream, interval: Duration) -> io::Result<Self> {
         stream.set_read_timeout(None)?;
         let pings = Self {
@@ -262,8 +263,8 @@ impl Pings {
         Ok(pings)
     }
 
-    /// From when each was due until its answer, of those that were due within. One without an answer counts
-    /// with the time that it has waited until now.
+    /// Time from when each message was due until its answer, for those due in the interval. One
+    /// without an answer counts with the time it has waited so far.
     pub(super) fn times(&self, from: Instant, until: Instant) -> Vec<Duration> {
         let now = Instant::now();
         let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -295,7 +296,7 @@ mod tests {
         (Service::start(listener).unwrap(), address)
     }
 
-    /// Waits until so many bytes have come.
+    /// Waits until this many bytes have arrived.
     fn wait_for(received: &Received, bytes: u64) {
         let start = Instant::now();
         while received.bytes(start - PATIENCE, Instant::now()) < bytes {
@@ -340,7 +341,7 @@ mod tests {
         while pings.answers.lock().unwrap().len() < 5 {
             thread::yield_now();
         }
-        // Those of the next hour have not been sent, let alone answered.
+        // Those of the next hour have not even been sent.
         let times = pings.times(pings.start, pings.start + Duration::from_millis(100));
         assert_eq!(times.len(), 100);
         assert_eq!(

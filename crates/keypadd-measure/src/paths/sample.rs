@@ -1,7 +1,7 @@
 //! Measures one arm on one emulated line, and records the sample.
 //!
-//! Connections are made while the line loses nothing. Then losses begin, bulk and small messages at the same
-//! moment; the start-up and the steady state after it are told apart by time alone.
+//! Connections are made while the line loses nothing. Then losses, bulk and small messages start
+//! together; only time separates start-up from steady state.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -17,10 +17,10 @@ use super::arms::PathArm;
 use super::cases::PathCase;
 use super::load::{self, Bulk, Pings, Received};
 
-/// How often somebody who waits looks whether to stop.
+/// How often a wait checks whether to stop.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// One interval of the pictures.
+/// One interval of the plots over time.
 pub(super) const BIN: Duration = Duration::from_millis(50);
 
 /// One sample and where it belongs.
@@ -35,21 +35,23 @@ pub(super) struct Taken {
 /// What one arm did in one case.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sample {
-    /// Bulk payload in the steady state, Mbit/s: from the far host, and to it where bulk goes both ways.
+    /// Bulk payload in the steady state, Mbit/s: from the far host, and to it if bulk goes both
+    /// ways.
     pub(super) down_mbit: Option<f64>,
     pub(super) up_mbit: Option<f64>,
     /// Bulk payload in the start-up, Mbit/s.
     pub(super) start_up_mbit: Option<f64>,
-    /// Small messages due in the steady state, milliseconds.
+    /// Latency of small messages due in the steady state, milliseconds.
     pub(super) p50_ms: Option<f64>,
     pub(super) p99_ms: Option<f64>,
-    /// What packets waited for the bottleneck in the steady state, milliseconds: mean of the moments' longest.
+    /// How long packets waited for the bottleneck in the steady state, milliseconds: mean over the
+    /// intervals of the longest wait.
     pub(super) queue_ms: Option<f64>,
-    /// CPU of both ends, in percent of a core; nothing without programs.
+    /// CPU of both ends, in percent of a core; `None` for an arm without programs.
     pub(super) cpu_percent: Option<f64>,
     /// The direction of bulk over time, by [`BIN`].
     pub(super) trace: Vec<Bin>,
-    /// What went wrong, if something did. Figures are those of what was measured all the same.
+    /// What went wrong, if anything. The figures are still those that were measured.
     pub(super) failure: Option<String>,
 }
 
@@ -64,7 +66,7 @@ pub(super) struct Bin {
     pub(super) queue_ms: f64,
 }
 
-/// What is under way in a sample.
+/// The traffic of a sample.
 struct Traffic {
     pings: Pings,
     down: Bulk,
@@ -72,12 +74,12 @@ struct Traffic {
 }
 
 impl Sample {
-    /// Nothing was measured, for this reason.
+    /// A sample that measured nothing, for this reason.
     pub(super) fn failed(failure: String) -> Self {
         Self { failure: Some(failure), ..Self::default() }
     }
 
-    /// Takes it.
+    /// Takes a sample.
     ///
     /// # Errors
     /// One line: the tunnel does not come up, or carries nothing.
@@ -151,13 +153,13 @@ impl Sample {
     }
 }
 
-/// By nearest rank; values in order.
+/// By nearest rank; values must be sorted.
 fn quantile(sorted: &[f64], quantile: f64) -> Option<f64> {
     let rank = (quantile * sorted.len() as f64).ceil() as usize;
     sorted.get(rank.saturating_sub(1)).copied()
 }
 
-/// Moments, by intervals.
+/// Summarizes moments by interval.
 fn bins(trace: &[Moment], start: Instant, end: Instant) -> Vec<Bin> {
     let count = (end.saturating_duration_since(start).as_nanos() / BIN.as_nanos()) as usize;
     let width = BIN.as_secs_f64();

@@ -1,4 +1,4 @@
-//! Builds the section on paths: method, tables, notes. Pure.
+//! Builds the report's section on paths: method, tables, notes. Pure.
 
 use super::Paths;
 use super::goals;
@@ -7,7 +7,7 @@ use super::plots;
 use super::sample::{BIN, Sample, Taken};
 use crate::results::{Cell, Section, Table};
 
-/// A table's figure: its id, its name and unit, and where it stands in a sample.
+/// A table's figure: its ID, name and unit, and its field in a sample.
 type Figure = (&'static str, &'static str, &'static str, Of);
 
 /// A figure of a sample, if it has it.
@@ -106,7 +106,7 @@ fn table(paths: &Paths, taken: &[Taken], line: &str, nth: usize, figure: &Figure
     table
 }
 
-/// The same of bulk, with the other direction where there is one, and what the line can deliver.
+/// The same for bulk, with the other direction if there is one, and what the line can deliver.
 fn bulk(paths: &Paths, taken: &[Taken], line: &str, nth: usize) -> Table {
     let (id, name, unit, of) = BULK;
     let mut table = Table::new(&format!("{id}-{}", nth + 1), &format!("{name}: {line}"), "arm");

@@ -13,12 +13,12 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    /// From the left edge.
+    /// Pixels from the left edge.
     pub(super) fn across(&self, x: f64) -> Option<f64> {
         Some(self.left + self.x.place(x)? * (self.right - self.left))
     }
 
-    /// From the upper edge.
+    /// Pixels from the upper edge.
     pub(super) fn up(&self, y: f64) -> Option<f64> {
         Some(self.level(self.y.place(y)?))
     }

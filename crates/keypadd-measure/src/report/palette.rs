@@ -6,7 +6,7 @@ use crate::results::Plot;
 pub(super) struct Palette(Vec<String>);
 
 const COLORS: usize = 8;
-/// Without a divisor in common with [`COLORS`], so that 40 curves differ.
+/// Coprime with [`COLORS`], so that 40 curves differ.
 const DASHES: usize = 5;
 
 impl Palette {
@@ -24,17 +24,17 @@ impl Palette {
         self.0.iter().position(|known| known == label).unwrap_or(0)
     }
 
-    /// The class of everything that one curve draws.
+    /// The CSS class for everything that one curve draws.
     pub(super) fn color(&self, label: &str) -> String {
         format!("k{}", self.index(label) % COLORS)
     }
 
-    /// The class of its line.
+    /// The CSS class of its line.
     pub(super) fn dashes(&self, label: &str) -> String {
         format!("d{}", self.index(label) % DASHES)
     }
 
-    /// Which of the shapes its points have.
+    /// The index of its points' shape.
     pub(super) fn shape(&self, label: &str) -> usize {
         self.index(label)
     }

@@ -1,4 +1,4 @@
-//! The claims, each with the paper's figures and its rule.
+//! Lists this paper's claims, each with the paper's figures and a rule to judge it.
 
 use keypadd_measure::statistics::{mean, ratio};
 use keypadd_measure::verdict::Rule;
@@ -13,7 +13,7 @@ const SLIGHT: Rule = Rule::Within(1.0 - 0.02, 1.0 + 0.02);
 /// Forward secrecy costs 1 to 2 %: between half of the lower and twice the upper figure.
 const COSTS: Rule = Rule::Within(0.96, 0.995);
 
-/// A cost is amplified if at least so much more is lost.
+/// A cost is amplified if at least this much more is lost.
 const AMPLIFIED: Rule = Rule::AtMost(0.995);
 
 pub(super) fn claims() -> Vec<Claim<Measurements>> {
@@ -98,7 +98,8 @@ pub(super) fn claims() -> Vec<Claim<Measurements>> {
     claims
 }
 
-/// How much faster the second of two settings is, in the rounds that both have; why some are missing.
+/// How much faster the second of two settings is, in the rounds that have both; and why some are
+/// missing.
 pub(super) fn compared(streams: &Streams, [one, other]: [usize; 2]) -> Today {
     let [one, other] = [&streams[one], &streams[other]];
     let [base, rates] = [one, other].map(|it| it.figures(|it| it.mbit));
@@ -107,8 +108,8 @@ pub(super) fn compared(streams: &Streams, [one, other]: [usize; 2]) -> Today {
     (ratio(&rates[..count], &base[..count]), missed.cloned())
 }
 
-/// What is left of a stream's rate with fresh key exchanges every two minutes, round by round: the time that
-/// each one lost, scaled. And why rounds are missing.
+/// What is left of a stream's rate with a fresh key exchange every two minutes, round by round: the
+/// time that each one cost, scaled. Also why rounds are missing.
 pub(super) fn left(streams: &Streams, [without, with]: [usize; 2]) -> (Vec<f64>, Option<&Missed>) {
     let [without, with] = [&streams[without], &streams[with]];
     let pairs = without.all.iter().zip(&with.all);

@@ -1,4 +1,4 @@
-//! The claims, each with the paper's figures and its rule.
+//! Lists this paper's claims, each with the paper's figures and a rule to judge it.
 
 use keypadd_measure::verdict::Rule;
 

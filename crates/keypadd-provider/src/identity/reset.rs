@@ -1,7 +1,7 @@
-//! Derives the keys of a server's stateless resets (RFC 9000 10.3) from its private key, so that a server
-//! that was restarted resets the connections it has forgotten.
+//! Derives the keys of a server's stateless resets (RFC 9000 10.3) from its private key, so that a
+//! restarted server resets connections that it no longer knows.
 //!
-//! Knows no connections: whose IDs a reset answers is the endpoint's decision (docs/DESIGN.md, "Stateless
+//! Knows no connections: the endpoint decides which IDs get a reset (docs/DESIGN.md, "Stateless
 //! resets").
 
 use std::net::{IpAddr, SocketAddr};
@@ -15,7 +15,7 @@ use super::private::{KEY_STACK_BYTES, PrivateKey};
 
 const LABEL: &[u8] = b"keypadd stateless reset";
 
-/// Derives the reset keys of the servers of one private key; reveals neither to the other.
+/// Derives the reset keys of all servers with one private key; no server's key reveals another's.
 #[derive(Clone, Debug)]
 pub struct ResetKeys(hkdf::Prk);
 
@@ -34,7 +34,7 @@ impl ResetKeys {
 }
 
 impl PrivateKey {
-    /// Derives what the stateless resets of its servers are made with.
+    /// Derives the secret for its servers' stateless resets.
     pub fn reset_keys(&self) -> ResetKeys {
         let keys = self.extracted();
         zeroize_stack::<KEY_STACK_BYTES>();

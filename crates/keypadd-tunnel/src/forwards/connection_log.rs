@@ -113,7 +113,7 @@ impl ConnectionRecord {
         self.carried = Some(carried);
     }
 
-    /// Whether its target's side ended before sending a byte.
+    /// Whether its target ended the connection before sending a byte.
     pub(crate) fn is_mute(&self) -> bool {
         let is_mute =
             |carried: &Arc<Carried>| carried.from_socket() == 0 && carried.socket_ended_first();
