@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_reads_as_it_was_written_and_fits_its_limit() {
+    fn a_request_round_trips_and_fits_its_limit() {
         let key: PublicKey = "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=".parse().unwrap();
         let asked = Asked {
             own: key,

@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_status_that_panics_fails_its_request_and_no_other_however_often() {
+    async fn a_panicking_status_fails_only_its_own_request_however_often() {
         let directory = tempfile::tempdir().unwrap();
         let socket = ControlSocket::bind(directory.path()).unwrap();
         let path = socket.path().to_owned();

@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_weakens_a_verdict_is_said() {
+    fn caveats_that_weaken_a_verdict_are_printed() {
         let good = Measured { burst_mbit: Some(1.0), pool_was_full: true, ..Measured::default() };
         let bad = Measured {
             filler_cpu_typing: Duration::from_millis(300),

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_scrape_that_panics_ends_alone() {
+    async fn a_panicking_scrape_ends_only_its_own_connection() {
         let listener = bind("127.0.0.1:0".parse().unwrap(), &Handover::default()).unwrap();
         let address = listener.local_addr().unwrap();
         let sources = Sources::new(PUBLIC_KEY.parse().unwrap(), Vec::new());

@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filler_that_has_ended_keeps_no_change_back_and_is_named_until_there_is_another() {
+    fn a_dead_filler_blocks_no_change_and_is_reported_until_it_is_replaced() {
         for (pooling, reason) in
             [(ended(Refuses), "the kernel refused"), (ended(Fails), "the filler has failed")]
         {
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_that_is_taken_back_leaves_the_budget_as_it_was() {
+    fn an_undone_change_leaves_the_budget_as_it_was() {
         let start = options(PoolMode::On, 1 << 20);
         let pooling = Pooling::start(start, &SUITES, CipherEngine::default()).expect("a pool");
         let budget = || pooling.pool().expect("a pool").snapshot().budget_bytes;
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn locked_memory_is_said_in_whole_mib_where_it_is() {
+    fn locked_memory_is_printed_in_whole_mib_if_exact() {
         assert_eq!(locked_of(8 << 20, 64 << 20), "locked 8 of 64 MiB");
         assert_eq!(locked_of(0, 1 << 20), "locked 0 of 1 MiB");
         assert_eq!(locked_of(7 * 512 * 1024, 64 << 20), "locked 3.5 of 64 MiB");
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn modes_follow_each_other_in_any_order_and_auto_goes_by_what_it_has_found() {
+    fn modes_change_in_any_order_and_auto_follows_its_measurements() {
         use PoolMode::{Auto, Off, On};
         for pays in [true, false] {
             let start = options(Off, 1 << 20);

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_session_has_no_time_left() {
+    fn an_idle_session_has_no_estimate_of_time_left() {
         let idle = Rate { packets: 0.2, bytes: 60.0 };
         assert_eq!(idle.seconds_left(level(100), level(100)), None);
         assert_eq!(Rates::default().of(1, Direction::Send), None);

@@ -326,7 +326,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_line_for_the_other_host_names_what_the_server_demands() {
+    fn the_command_for_the_other_host_names_what_the_server_requires() {
         let key = "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=";
         let line = ConnectLine {
             listen: "127.0.0.1:5000".parse().unwrap(),
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_for_the_other_host_has_a_forward_that_is_permitted() {
+    fn the_command_for_the_other_host_has_a_permitted_forward() {
         for (permits, listen_permits, forward) in [
             (&["*:*"][..], &[][..], "-D 1080"),
             (&["*:5432", "db:5433"], &[], "-L 5433:db:5433"),

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_in_its_place_whole_or_not_at_all() {
+    fn a_file_appears_whole_or_not_at_all() {
         let directory = Directory::new("whole");
         let place = directory.0.join("a");
         drop(Staged::create(&place, b"one", 0o640).unwrap());
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_came_meanwhile_is_not_replaced_and_a_link_stays_one() {
+    fn a_file_created_meanwhile_is_not_replaced_and_a_link_stays_a_link() {
         let directory = Directory::new("meanwhile");
         let (place, link) = (directory.0.join("a"), directory.0.join("b"));
         let staged = Staged::create(&place, b"ours", 0o600).unwrap();

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_stays_and_global_lines_go_below_the_opening_comment() {
+    fn existing_lines_stay_and_global_ones_go_below_the_opening_comment() {
         let peer =
             format!("[peer.office] # ours\npublic-key = \"{OTHER_KEY}\"\nendpoint = \"office\"");
         let file = format!("# Opening.\n# More.\n\n# About spin.\nspin = \"5%\"\n{peer}");
@@ -256,7 +256,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_file_it_is_added_to_says_the_same_and_one_peer_more(
+        fn adding_a_peer_to_any_file_changes_nothing_else(
             lines in prop::collection::vec(prop_oneof![
                 Just("# a comment"), Just(""), Just("spin = \"5%\""), Just("[peer.office]"),
                 Just("public-key = \"PUAXw+hDiVqStwqnTRt+vJyYLM8uxJaMwM1V8Sr0Zgw=\""),

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn every_global_key_that_waits_for_a_restart_is_named_and_goes_on_being_named() {
+    fn every_global_key_that_needs_a_restart_is_named_until_then() {
         let started = read(HEAD);
         for key in Settings::KEYS.iter().filter(|key| key.reload == Reload::Restart) {
             let example = key.line();

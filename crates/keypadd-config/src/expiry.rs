@@ -45,7 +45,7 @@ mod tests {
     use crate::values::valid_until;
 
     #[test]
-    fn peers_are_warned_of_from_a_week_before_their_time_is_over() {
+    fn warnings_about_a_peer_begin_a_week_before_it_expires() {
         let text = "listen = \"[::]:1\"\npermit-open = \"a:1\"\n[peer.lab]\n\
             public-key = \"11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=\"\nvalid-until = \"2027-01-31\"\n";
         let config = Config::read(text, u64::MAX).unwrap();

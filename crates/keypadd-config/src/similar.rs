@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_meant_by_what_resembles_it_and_by_nothing_else() {
+    fn only_similar_names_are_suggested() {
         let names = ["aes-256-gcm", "aes-128-gcm", "3des-ctr-hmac-sha1"];
         for (typed, meant) in [
             ("aes256gcm", Some("aes-256-gcm")),

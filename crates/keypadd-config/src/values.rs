@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_may_be_nothing_and_loops_may_not() {
+    fn a_share_may_be_zero_and_loops_may_not() {
         assert_eq!(spin("0"), Ok(SpinShare::percent(0)));
         assert_eq!(spin("5%"), Ok(SpinShare::percent(5)));
         assert_eq!(loops("1"), Ok(1));
@@ -486,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn forwards_are_some_and_fit_into_a_window() {
+    fn forwards_are_at_least_one_and_fit_into_a_window() {
         assert_eq!(max_forwards("1"), Ok(1));
         assert_eq!(max_forwards("32768"), Ok(32_768));
         for unusable in ["0", "32769", "-1", "1e4", "10,000", "all"] {
@@ -517,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn a_date_is_its_last_second_and_a_time_is_itself() {
+    fn a_date_means_its_last_second_and_a_time_itself() {
         let shown =
             |text: &str| humantime::format_rfc3339_seconds(valid_until(text).unwrap()).to_string();
         assert_eq!(shown("2027-01-31"), "2027-01-31T23:59:59Z");
@@ -533,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn a_duration_of_nothing_is_refused() {
+    fn a_zero_duration_is_refused() {
         assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
         assert!(duration("0s").is_err());
         assert!(duration("10").is_err());

@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_left_of_those_that_are_gone() {
+    fn finished_handshakes_leave_nothing_behind() {
         let (mut table, now) = (Handshakes::new(), Instant::now());
         for id in 0..10_000 {
             come(&mut table, id, v4(id), now);

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_head_says_which_stream_goes_on_and_where() {
+    fn a_head_says_which_stream_continues_and_where() {
         let id = StreamId::from(VarInt::from_u32(0x1234));
         let head = Announcement::encode(id, 1 << 40);
         assert_eq!(head.len(), HEAD_BYTES);

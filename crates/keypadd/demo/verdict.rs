@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gain_here_and_a_loss_there_is_said_to_be_both() {
+    fn a_gain_in_one_and_a_loss_in_the_other_is_a_mixed_result() {
         let [pooled, bare, aes] = verdicts(&[row(50.0, 50.0), row(100.0, 87.0), row(90.0, 20.0)]);
         assert!(pooled.contains("the pool: mixed result"), "{pooled}");
         assert!(bare.contains("AES: mixed result"), "{bare}");

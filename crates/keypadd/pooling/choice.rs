@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lengths_of_packets_switch_a_suite_while_sessions_have_it() {
+    fn packet_lengths_switch_a_suite_while_sessions_use_it() {
         let mut choice = mixed();
         assert!(!choice.pays(), "before a packet: worse at some length");
         assert!(choice.follow(true, Some([1000, 0, 0])) && choice.wants_pool());
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_suite_that_nobody_has_needs_no_pool_unless_it_is_the_first() {
+    fn an_unused_suite_needs_no_pool_unless_it_is_preferred() {
         let mut choice = Choice::untimed(Suite::CHACHA20_POLY1305.into(), true);
         assert!(!choice.wants_pool());
         assert!(choice.follow(true, None) && choice.wants_pool());

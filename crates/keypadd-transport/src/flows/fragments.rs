@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_comes_again_makes_no_datagram_of_two() {
+    fn a_recurring_number_never_joins_two_datagrams() {
         let now = Instant::now();
         let mut fragments = Fragments::default();
         let datagrams = [vec![1; 2_000], vec![2; 2_000]];
