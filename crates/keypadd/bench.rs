@@ -1,4 +1,4 @@
-//! Runs `keypadd bench` by executing `keypadd-bench`, found beside this program or on PATH.
+//! Runs `keypadd bench` by executing `keypadd-bench`, found next to this program or on PATH.
 
 use std::ffi::OsString;
 use std::io::ErrorKind;

@@ -178,7 +178,7 @@ Examples:
     Demo(DemoArgs),
     /// Benchmark suites with and without a pool
     ///
-    /// Starts the program keypadd-bench, found beside this one or on PATH, with the same arguments.
+    /// Starts the program keypadd-bench, found next to this one or on PATH, with the same arguments.
     #[command(after_help = "Example:\n  keypadd bench terminal --out report")]
     #[command(disable_help_flag = true)]
     Bench(BenchArgs),

@@ -290,7 +290,7 @@ pub(crate) async fn run(
             }
             (Ok(()), false)
         }
-        // `-W` runs inside another program, which expects it to stop at once.
+        // `-W` runs inside another program, which expects it to stop immediately.
         // Only a daemon with forwards replaces another.
         (Some(Ok(None)), Some(_)) => (Ok(()), false),
         (Some(Ok(Some(session))), Some(target)) => tokio::select! {

@@ -161,7 +161,7 @@ impl InviteOptions {
     }
 }
 
-/// Waits until a host has joined, the time is over, or `shutdown`.
+/// Waits until a host has joined, the invitation expires, or `shutdown`.
 ///
 /// # Errors
 /// Exit 6: the address cannot be bound. Exit 5: nobody joined in time. Exit 1: interrupted, the other

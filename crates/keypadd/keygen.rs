@@ -1,4 +1,4 @@
-//! `keypadd keygen` and `keypadd pubkey`: print the public key alone on standard output, so that
+//! `keypadd keygen` and `keypadd pubkey`: print only the public key on standard output, so that
 //! `--allow "$(keypadd pubkey)"` works; instructions go to standard error.
 
 use std::io::{self, Write};

@@ -117,7 +117,7 @@ impl Pooling {
         ))
     }
 
-    /// Does the part of a change that can fail. A pool that stays gets its new budget at once;
+    /// Does the part of a change that can fail. A pool that stays gets its new budget immediately;
     /// [`Self::undo`] restores the old one. A pool whose filler has exited is kept and does not
     /// block the rest of the change; [`Self::fault`] reports it.
     ///

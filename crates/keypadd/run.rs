@@ -158,7 +158,7 @@ pub(crate) async fn run(
             let _ = asked.send(document);
         }
     };
-    // Requests from now on are refused at once.
+    // Requests from now on are refused immediately.
     drop((reloads, forward_requests, replacements));
     systemd::notify_stopping(shutdown.drained(daemon.drain).await);
     applied.end(ending).await;

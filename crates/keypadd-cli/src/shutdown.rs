@@ -1,4 +1,4 @@
-//! Stops a daemon on Ctrl-C, SIGTERM or SIGHUP, at once or after draining.
+//! Stops a daemon on Ctrl-C, SIGTERM or SIGHUP, immediately or after draining.
 
 use std::future::pending;
 use std::pin::{Pin, pin};

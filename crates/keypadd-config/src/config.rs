@@ -1,5 +1,5 @@
 //! Reads the whole file: checks every key by itself and against the others, and reports all faults
-//! of a file at once. Settings come out only if there are none.
+//! of a file together. Returns settings only if there are none.
 
 use std::path::PathBuf;
 use std::time::SystemTime;
@@ -68,7 +68,7 @@ impl Config {
         Self::read_with(text, memory_bytes, Peers::MayCome)
     }
 
-    /// Warns of peers whose `valid-until` is over, or will be within a week.
+    /// Warns about peers that have expired, or will within a week.
     pub fn expiry_warnings(&self, now: SystemTime) -> Vec<Fault> {
         self.expiries.iter().filter_map(|expiry| expiry.warning(now)).collect()
     }

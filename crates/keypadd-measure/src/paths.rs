@@ -1,4 +1,4 @@
-//! Compares keypadd with kernel TCP and stunnel on emulated paths: bulk, keystrokes beside it, and queue
+//! Compares keypadd with kernel TCP and stunnel on emulated paths: bulk, keystrokes during it, and queue
 //! length, at several round-trip times, rates and losses.
 //!
 //! Both ends are separate hosts (network namespaces) that run the shipped program; between them

@@ -94,7 +94,7 @@ pub(crate) struct Driver {
     ended_sockets: Vec<Token>,
     /// When pacing allows more to be sent.
     pub(crate) paced_until: Option<Instant>,
-    /// The stream that last read more from its socket than could be sent at once.
+    /// The stream that last read more from its socket than could be sent immediately.
     reading_ahead: Option<StreamId>,
     /// Stream bytes given to quinn-proto that may not have been sent.
     handed_over: usize,

@@ -114,9 +114,9 @@ pub(crate) struct Key {
 pub(crate) enum Owner {
     /// It is spliced to this stream.
     Stream(StreamId),
-    /// It has the datagrams of this stream's flow.
+    /// It carries the datagrams of this stream's flow.
     Flow(StreamId),
-    /// It has those of many flows.
+    /// It receives the datagrams of many flows.
     Listener(u64),
 }
 

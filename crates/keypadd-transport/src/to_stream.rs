@@ -291,7 +291,7 @@ impl ToStream {
 
     fn finish(&mut self, stream: &mut SendStream<'_>) {
         self.stage = Stage::Finishing;
-        // A stream that was stopped meanwhile is cut by the event that reports it.
+        // A stream that has been stopped in the meantime is cut by the event that reports it.
         let _ = stream.finish();
     }
 

@@ -411,7 +411,7 @@ fn a_stream_that_is_not_resumed_stays_as_it_was_whatever_attempts_fail() {
     held.lose(0);
     near.write_all(b"bc").unwrap();
     let name = held.streams[0].names()[0];
-    // The client takes it and gives up; then both take it, and their connection is lost before they go on.
+    // The client takes it and gives up; then both take it, and their connection is lost before they continue.
     held.pair.control.block_on(async {
         drop(timeout(HANG, held.streams[0].take(name)).await.unwrap());
     });

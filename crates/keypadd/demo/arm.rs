@@ -79,7 +79,7 @@ pub(super) struct Workload {
     pub(super) engine: CipherEngine,
 }
 
-/// Runs the arm `ARMS[nth]`. Dropping the future ends it at once.
+/// Runs the arm `ARMS[nth]`. Dropping the future ends it immediately.
 ///
 /// # Errors
 /// The tunnel does not come up, breaks, or alters a byte.

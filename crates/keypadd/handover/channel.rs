@@ -52,7 +52,7 @@ impl Channel {
         Ok(Self(UnixStream::from_std(socket)?))
     }
 
-    /// Sends a frame alone.
+    /// Sends a frame without bytes or descriptors.
     pub(crate) async fn tell(&mut self, frame: &impl Serialize) -> io::Result<()> {
         self.send::<&[u8]>(frame, &[], &[]).await
     }

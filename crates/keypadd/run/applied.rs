@@ -289,7 +289,7 @@ fn outgoing(config: &Config) -> impl Iterator<Item = (&Peer, &Outgoing)> {
     config.peers.iter().filter_map(|peer| Some((peer, peer.outgoing.as_ref()?)))
 }
 
-/// What the file says of each key of a peer.
+/// What the file says about each key of a peer.
 fn terms(config: &Config) -> HashMap<PublicKey, Terms> {
     let of_peer =
         |peer: &Peer| Terms { has_other_key: peer.keys.len() > 1, valid_until: peer.valid_until };

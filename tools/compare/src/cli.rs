@@ -38,7 +38,7 @@ pub(crate) struct Cli {
     /// Use another keypadd for the arm NAME; adds that arm unless --arm has defined it
     #[arg(long = "arm-binary", value_name = "NAME=PATH")]
     pub(crate) binaries: Vec<String>,
-    /// The keypadd to measure [default: the one beside this program]
+    /// The keypadd to measure [default: the one next to this program]
     #[arg(long, value_name = "PATH")]
     pub(crate) keypadd: Option<PathBuf>,
     /// MTU of the veth pair

@@ -1,6 +1,6 @@
 //! Runs the rounds: every arm once in each, in an order shuffled from a seed.
 //!
-//! Each arm gets a fresh tunnel on ports of its own, which is taken down before the next one starts.
+//! Each arm gets a fresh tunnel on its own ports, which is taken down before the next one starts.
 //! Rewrites the JSON file after every round. Does not judge what it records.
 
 use std::path::{Path, PathBuf};

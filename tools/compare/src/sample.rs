@@ -1,7 +1,7 @@
 //! Measures one arm once, for one round.
 //!
-//! The order is fixed: warm up, bulk both ways, idle round trips, round trips beside bulk both ways, idle
-//! CPU. All of it runs on one thread in the near namespace, with a second one for bulk beside round
+//! The order is fixed: warm up, bulk both ways, idle round trips, round trips during bulk both ways, idle
+//! CPU. All of it runs on one thread in the near namespace, with a second one for bulk during round
 //! trips. Does not know which arm it measures, nor what is good.
 
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ const SETTLE: Duration = Duration::from_millis(100);
 const IDLE_ROUND_TRIPS: Until = Until { count: 2000, elapsed: Duration::from_secs(1) };
 /// Round trips that are not recorded, on each new connection.
 const UNRECORDED: Until = Until { count: 50, elapsed: Duration::from_secs(1) };
-/// How long bulk runs before round trips beside it are recorded.
+/// How long bulk runs before round trips during it are recorded.
 const BULK_LEAD: Duration = Duration::from_millis(300);
 /// Pause before the idle CPU: socat's children linger for half a second.
 const IDLE_SETTLE: Duration = Duration::from_millis(700);

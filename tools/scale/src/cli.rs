@@ -20,7 +20,7 @@ Examples:
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) role: Option<Role>,
-    /// The keypadd to measure [default: the one beside this program]
+    /// The keypadd to measure [default: the one next to this program]
     #[arg(long, value_name = "PATH")]
     keypadd: Option<PathBuf>,
     /// Claims to show [default: all]
@@ -29,7 +29,7 @@ pub(crate) struct Cli {
     /// Forwarded connections over one tunnel, idle
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=25_000))]
     pub(crate) forwards: u32,
-    /// Clients on one server, each with a key of its own
+    /// Clients on one server, each with its own key
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=1_023))]
     pub(crate) clients: u32,
     /// Stalled streams, each way

@@ -12,7 +12,7 @@ use crate::Outcome;
 
 /// Echoes what it receives.
 pub(crate) const ECHO: u8 = b'e';
-/// Sends for as long as somebody reads.
+/// Sends for as long as the other end reads.
 pub(crate) const SOURCE: u8 = b's';
 /// The same with the smallest possible buffer.
 pub(crate) const SMALL_SOURCE: u8 = b'm';

@@ -10,7 +10,7 @@ use crate::results::{Cell, Section, Table};
 /// A table's figure: its ID, name and unit, and its field in a sample.
 type Figure = (&'static str, &'static str, &'static str, Of);
 
-/// A figure of a sample, if it has it.
+/// Reads a figure from a sample, if present.
 type Of = fn(&Sample) -> Option<f64>;
 
 const BULK: Figure = ("bulk", "Bulk in the steady state", "Mbit/s", |it| it.down_mbit);

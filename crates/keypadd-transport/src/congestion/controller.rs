@@ -354,7 +354,7 @@ impl RateController {
         self.set_window(next);
     }
 
-    /// Drains the queue now and then, so that the shortest round trip is seen (ProbeRTT of
+    /// Drains the queue occasionally, so that the shortest round trip is seen (ProbeRTT of
     /// draft-ietf-ccwg-bbr 5.3.4, less deep and more often).
     fn drain(&mut self, now: Instant) {
         let at = *self.drain_at.get_or_insert(now + DRAIN_INTERVAL);

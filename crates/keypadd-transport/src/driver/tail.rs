@@ -13,7 +13,7 @@ use quinn_proto::Transmit;
 
 use super::{Driver, SendContext};
 
-/// Delay after the last packet: small beside a round trip, and longer than the gaps between packets
+/// Delay after the last packet: small compared with a round trip, and longer than the gaps between packets
 /// of one write.
 const DELAY: Duration = Duration::from_millis(1);
 

@@ -1,7 +1,7 @@
 //! Runs flows over one emulated line in virtual time: the production event loops, without threads,
 //! sockets or a clock.
 //!
-//! Each flow has a client and a server of its own, with one connection and one stream between two programs.
+//! Each flow has its own client and server, with one connection and one stream between two programs.
 
 use std::{
     cell::RefCell,

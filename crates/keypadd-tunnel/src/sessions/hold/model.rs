@@ -150,7 +150,7 @@ struct World {
     client: ClientHold,
     keys: [PublicKey; 2],
     instance: Instance,
-    /// The server's session, and whether the client has it too.
+    /// The server's session, and whether the client knows it.
     session: Option<SessionHold>,
     connected: bool,
     /// Whether the server has the streams, and when it gives them up, while they are held.
