@@ -413,7 +413,7 @@ pub(crate) struct PathsArgs {
     #[arg(long, env = "KEYPADD_ARM", value_name = "NAME=FLAGS", value_parser = values::arm)]
     #[arg(help_heading = "Arms")]
     pub(crate) arm: Vec<(String, String)>,
-    /// The keypadd to measure [default: the one beside this program]
+    /// The keypadd to measure [default: the one next to this program]
     #[arg(long, env = "KEYPADD_KEYPADD", value_name = "PATH", value_parser = path_parser())]
     #[arg(help_heading = "Arms")]
     pub(crate) keypadd: Option<PathBuf>,
