@@ -29,6 +29,7 @@ fi
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source "$here/netns/harness.sh"
 source "$here/netns/day.sh"
+source "$here/netns/wireguard.sh"
 
 quick=${NETNS_QUICK-}
 mib=$([ -n "$quick" ] && echo 64 || echo 256) # each way of every suite
@@ -519,6 +520,11 @@ claim a_path_that_shrinks_costs_no_connection 9000 8972
 claim ssh_runs_through_its_proxy_command
 claim a_hundred_ssh_sessions_share_the_tunnel_of_a_daemon
 claim udp_forwards_carry_dns_a_game_and_datagrams_of_any_size
+if command -v wireguard-go >/dev/null && command -v wg >/dev/null && command -v ping >/dev/null; then
+    claim wireguard_runs_through_a_udp_forward
+else
+    echo "left out: WireGuard through a UDP forward (apt-get install wireguard-go wireguard-tools iputils-ping)"
+fi
 claim a_service_of_dns_is_reached_at_the_target_that_answers
 claim an_outage_and_another_address_cost_neither_a_download_nor_ssh_a_byte
 claim a_signal_ends_both_cleanly TERM

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::body::Incoming;
-use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -149,7 +149,7 @@ impl Served {
             "/metrics" => {
                 let mut text = String::new();
                 match encode(&mut text, &self.registry) {
-                    Ok(()) if accepts_openmetrics(request) => {
+                    Ok(()) if accepts_openmetrics(request.headers()) => {
                         *response.body_mut() = text;
                         OPENMETRICS
                     }
@@ -194,10 +194,14 @@ impl Served {
     }
 }
 
-fn accepts_openmetrics(request: &Request<Incoming>) -> bool {
-    let mut accepted =
-        request.headers().get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
-    accepted.any(|value| value.contains("application/openmetrics-text"))
+/// Whether a client accepts OpenMetrics; with weight 0 it does not (RFC 9110 section 12.4.2).
+fn accepts_openmetrics(headers: &HeaderMap) -> bool {
+    let accepted = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    accepted.flat_map(|value| value.split(',')).any(|range| {
+        let weight = range.rsplit_once("q=").map_or("1", |(_, weight)| weight.trim());
+        range.contains("application/openmetrics-text")
+            && weight.contains(|c| !matches!(c, '0' | '.'))
+    })
 }
 
 #[cfg(test)]
@@ -241,5 +245,21 @@ mod tests {
         let answer = scrape(address).await;
         assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
         serving.abort();
+    }
+
+    #[test]
+    fn openmetrics_is_for_those_who_accept_it() {
+        let accepts = |value| {
+            let headers = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(value))]);
+            accepts_openmetrics(&headers)
+        };
+        let prometheus = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.3";
+        assert!(accepts(prometheus) && accepts("text/plain, application/openmetrics-text"));
+        assert!(!accepts("*/*") && !accepts("text/plain;q=1"));
+        for refused in
+            ["application/openmetrics-text;q=0", "application/openmetrics-text; q=0.000 ,*/*"]
+        {
+            assert!(!accepts(refused), "{refused}");
+        }
     }
 }

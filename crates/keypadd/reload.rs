@@ -3,6 +3,7 @@
 
 mod replace;
 
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -20,6 +21,9 @@ use replace::{Replaced, replace};
 
 /// Longer than the daemon's own timeout, so that its error arrives.
 const TIMEOUT: Duration = RELOAD_TIMEOUT.saturating_add(Duration::from_secs(5));
+
+/// How long a daemon may take to show that it is running. A stopped one is given up on after that.
+const PATIENCE: Duration = Duration::from_secs(8);
 
 /// Timeout of each query while another host waits for the outcome.
 const WAITED_FOR: Duration = Duration::from_secs(3);
@@ -92,6 +96,12 @@ enum Done {
 fn reload(path: &Path, args: &ReloadArgs) -> Result<Done, Error> {
     // If all daemons are reloaded, one that has just exited is no error.
     let is_the_one = args.socket.is_some();
+    let status: io::Result<Value> = control::ask(path, STATUS_REQUEST, PATIENCE);
+    if let Err(error) = status
+        && error.kind() == ErrorKind::WouldBlock
+    {
+        return Err(Error::new(Exit::Unreachable, no_answer(path, &error)));
+    }
     let (mut same, mut not_replaced) = (false, None);
     if args.binary {
         match replace(path, false)? {

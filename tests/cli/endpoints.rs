@@ -108,3 +108,16 @@ fn a_peer_whose_last_day_is_over_is_refused_and_not_dialed_and_check_says_so() {
     let (shown, _) = hosts.status(&near);
     assert!(shown.contains("; valid until 2020-01-31T23:59:59Z"), "{shown}");
 }
+
+#[test]
+fn connections_of_a_peer_end_with_its_last_day_and_a_line() {
+    let hosts = Hosts::new();
+    let mut far = hosts.far(0, "good.key", "");
+    let _near = hosts.near("");
+    let _open = until("the forward works", || through(hosts.port));
+    let file = hosts.desk.path("far0.toml");
+    let text = fs::read_to_string(&file).unwrap() + "valid-until = \"2020-01-31\"\n";
+    fs::write(&file, text).unwrap();
+    assert!(hosts.desk.keypadd(&["reload"]).status().unwrap().success());
+    far.hear("reset connections of peers removed from the list or past their valid-until");
+}

@@ -3,6 +3,7 @@
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
 
+use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::daemons::{Daemon, Desk, PUBLIC_KEY, desk, text};
@@ -229,4 +230,22 @@ fn a_port_that_a_permit_adds_is_reached_once_the_sandbox_is_made_anew() {
         false => assert!(shown.contains("missing: ") && !said.contains("restart"), "{shown}{said}"),
     }
     until("the new target is reached", || through(two));
+}
+
+#[test]
+fn a_stopped_daemon_is_named_soon_and_the_others_are_reloaded() {
+    let hosts = Hosts::new();
+    hosts.write_far("");
+    hosts.write_near("");
+    let (far, near) = (hosts.run("far.toml"), hosts.run("near.toml"));
+    far.signal(Signal::STOP);
+    for binary in [&[][..], &["--binary"]] {
+        let (code, said, error) = hosts.keypadd(&[&["reload"], binary].concat());
+        assert_eq!(code, Some(5), "{error}");
+        assert!(said.contains("near.toml") || said.contains("runs this program"), "{said}");
+        assert!(error.contains("it is stopped or too busy"), "{error}");
+        assert!(error.lines().count() == 1, "{error}");
+    }
+    far.signal(Signal::CONT);
+    assert_eq!(near.stop().status.code(), Some(0));
 }

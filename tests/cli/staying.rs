@@ -51,6 +51,10 @@ fn clients_reconnect_to_a_restarted_server_and_waiting_connections_are_served() 
     assert!(get(metrics, "/readyz").starts_with("HTTP/1.1 200"));
     let up = format!("\nkeypadd_link_up{{peer=\"{NAME}\"}} 1\n");
     assert!(scrape(metrics).contains(&up), "{}", scrape(metrics));
+    let reconnects = |count| {
+        format!("\nkeypadd_reconnects_total{{peer=\"{NAME}\",reason=\"forgotten\"}} {count}\n")
+    };
+    assert!(scrape(metrics).contains(&reconnects(0)), "{}", scrape(metrics));
 
     let listen = server.address();
     drop(server); // SIGKILL: nobody says goodbye
@@ -67,8 +71,7 @@ fn clients_reconnect_to_a_restarted_server_and_waiting_connections_are_served() 
     assert_eq!(link["reconnects"]["forgotten"], 1, "{link}");
     let shown = text(&desk.keypadd(&["status"]).output().unwrap().stdout);
     assert!(shown.contains("; reconnects: forgotten 1\n"), "{shown}");
-    let counted = format!("\nkeypadd_reconnects_total{{peer=\"{NAME}\",reason=\"forgotten\"}} 1\n");
-    assert!(scrape(metrics).contains(&counted), "{}", scrape(metrics));
+    assert!(scrape(metrics).contains(&reconnects(1)), "{}", scrape(metrics));
     let output = client.stop();
     let log = text(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{log}");

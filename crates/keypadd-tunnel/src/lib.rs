@@ -66,7 +66,7 @@ pub use sessions::{
     lifetime::{KeyLifetime, KeyLifetimes},
     lost::{Lost, printable},
     registry::Sessions,
-    server_link::ServerLink,
+    server_link::{RECONNECT_REASONS, ServerLink},
     session::LiveSession,
     status::{
         ForwardStatus, HeldStatus, KeyRenewal, LinkState, LinkStatus, Role, SessionStatus,

@@ -7,6 +7,7 @@ use std::{
 };
 
 use tokio::time::sleep;
+use tracing::warn;
 
 use super::serving::Serving;
 use crate::{
@@ -50,6 +51,12 @@ impl Serving {
     pub(super) fn end_all_inadmissible(&self) {
         let ended = self.chains.retain(|identity| self.peers.admits_identity(identity));
         self.limits.hold.add_reset(ended);
+        if ended > 0 {
+            warn!(
+                ended,
+                "reset connections of peers removed from the list or past their valid-until"
+            );
+        }
         for session in self.sessions.live() {
             self.end_inadmissible(&session);
         }

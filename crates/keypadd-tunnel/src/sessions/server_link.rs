@@ -146,6 +146,7 @@ impl ServerLink {
         let mut history = self.history();
         (history.since, history.cause, history.retry_at) = (SystemTime::now(), None, None);
         if let Some(reason) = after {
+            debug_assert!(RECONNECT_REASONS.contains(&reason), "{reason} is not listed");
             *history.reconnects.entry(reason).or_default() += 1;
         }
         drop(history);
@@ -200,6 +201,24 @@ pub(crate) const MOVED: &str = "moved";
 
 /// The reason label of a session that continues on another connection.
 pub(crate) const RESUMED: &str = "resumed";
+
+/// All reason labels. Metrics have each from the start: a counter that begins at 1 does not increase.
+pub const RECONNECT_REASONS: [&str; 14] = [
+    "silent",
+    "forgotten",
+    "shutdown",
+    "key",
+    "protocol",
+    "replaced",
+    "unlisted",
+    "expired",
+    "keys-too-old",
+    "closed",
+    "transport",
+    CLOCK,
+    MOVED,
+    RESUMED,
+];
 
 /// What ended a session, as the label of a metric.
 pub(crate) fn reason(lost: &Lost) -> &'static str {

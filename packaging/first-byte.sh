@@ -1,0 +1,125 @@
+#!/usr/bin/env bash
+# Times how long a new user needs from the Debian package to the first byte through a tunnel, on two fresh hosts.
+#
+#     packaging/first-byte.sh target/dist/keypadd_*.deb
+#
+#    host far                                  host near
+#    +--------------------------+    veth     +------------------------------+
+#    |  sshd           TCP 22   |             |                              |
+#    |  keypadd.service UDP 4433| 10.99.8.1   |  keypadd connect             |
+#    |                          +-------------+  -L 2222:localhost:22        |
+#    +--------------------------+   10.99.8.2 +------------------------------+
+#
+# Types what README.md says, prints each command with its time, then `package to first forwarded byte: N commands, S s`.
+# The first byte is that of far's SSH server. The time is the commands' own: reading and typing come on top, downloads
+# and the start of the hosts do not count. Exits with 1 if a command fails or the byte does not arrive.
+#
+# Needs root, mmdebstrap, systemd-nspawn (systemd-container) and iproute2. The Debian is this host's release, in a
+# temporary directory; nothing outside of it changes.
+
+set -u -o pipefail
+
+# A hang anywhere ends here, and the trap cleans up.
+if [ -z "${FIRST_BYTE_BOUNDED-}" ]; then
+    FIRST_BYTE_BOUNDED=1 exec timeout --foreground --kill-after=20 600 "${BASH_SOURCE[0]}" "$@"
+fi
+
+package=$(realpath -- "${1:?names no package}")
+[ "$(id -u)" = 0 ] || { echo "needs root" >&2; exit 2; }
+work=$(mktemp -d)
+declare -A booted=() leader=() net=([far]=keypadd-far-$$ [near]=keypadd-near-$$)
+commands=0
+
+clean_up() {
+    kill "${booted[@]}" 2>/dev/null
+    wait
+    ip netns del "${net[far]}" 2>/dev/null
+    ip netns del "${net[near]}" 2>/dev/null
+    rm -rf "$work"
+}
+trap clean_up EXIT
+trap 'exit 1' INT TERM
+
+give_up() {
+    echo "first-byte.sh: $*" >&2
+    tail -n 20 "$work"/*.log >&2
+    exit 1
+}
+
+# on HOST COMMAND...: runs it there.
+on() { nsenter --target "${leader[$1]}" --all --wdns=/root -- "${@:2}"; }
+
+# types HOST COMMAND: what the user types there; counts it.
+types() {
+    commands=$((commands + 1))
+    printf '%7.2f s  %4s# %s\n' "$(elapsed)" "$1" "$2"
+}
+
+# runs HOST COMMAND: types it and waits until it is done.
+runs() {
+    types "$1" "$2"
+    on "$1" sh -c "$2" >>"$work/$1.log" 2>&1 || give_up "this failed on $1: $2"
+}
+
+elapsed() { awk -v from="$began" -v to="$EPOCHREALTIME" 'BEGIN { print to - from }'; }
+
+# ---- two hosts ----------------------------------------------------------------------------------
+
+. /etc/os-release
+mmdebstrap --quiet --variant=minbase --include=adduser,systemd,systemd-sysv,dbus,openssh-server \
+    "$VERSION_CODENAME" "$work/far" || { echo "cannot make a Debian" >&2; exit 2; }
+cp "$package" "$work/far/root/keypadd.deb"
+printf '127.0.0.1 localhost\n::1 localhost\n' >"$work/far/etc/hosts" # As Debian's installer does.
+cp -a "$work/far" "$work/near"
+
+ip netns add "${net[far]}" && ip netns add "${net[near]}" &&
+    ip -n "${net[far]}" link add veth0 type veth peer name veth0 netns "${net[near]}" ||
+    { echo "cannot make network namespaces" >&2; exit 2; }
+last=1
+for host in far near; do
+    ip -n "${net[$host]}" link set lo up
+    ip -n "${net[$host]}" addr add "10.99.8.$last/24" dev veth0
+    ip -n "${net[$host]}" link set veth0 up
+    ip -n "${net[$host]}" route add default dev veth0
+    last=$((last + 1))
+    echo "$host" >"$work/$host/etc/hostname" # What they call each other.
+    systemd-nspawn --quiet --register=no --keep-unit --boot --directory="$work/$host" \
+        --network-namespace-path="/run/netns/${net[$host]}" >"$work/$host.boot" 2>&1 </dev/null &
+    booted[$host]=$!
+done
+for host in far near; do
+    for _ in $(seq 60); do
+        leader[$host]=$(pgrep --parent "${booted[$host]}" | head -n 1)
+        [ -n "${leader[$host]}" ] && on "$host" systemctl list-units >/dev/null 2>&1 && break
+        sleep 1
+    done
+    on "$host" systemctl start ssh >>"$work/$host.log" 2>&1 || give_up "$host does not boot"
+done
+
+# ---- what a new user does -----------------------------------------------------------------------
+
+began=$EPOCHREALTIME
+runs far 'apt-get install -y ./keypadd.deb'
+runs near 'apt-get install -y ./keypadd.deb'
+
+invite='keypadd invite laptop --permit-open localhost:22'
+types far "$invite"
+exec {invitation}< <(on far sh -c "$invite" 2>>"$work/far.log")
+read -r -t 60 line <&"$invitation" || give_up "no line from keypadd invite"
+types near 'keypadd join'
+on near keypadd join <<<"$line" >>"$work/near.log" 2>&1 || give_up "this failed on near: keypadd join"
+cat <&"$invitation" >>"$work/far.log" # Until `invite` ends.
+
+runs far 'systemctl enable --now keypadd'
+
+connect='keypadd connect @far -L 2222:localhost:22'
+types near "$connect"
+exec {connected}< <(on near sh -c "$connect" 2>&1)
+until read -r -t 60 line <&"$connected" || give_up "no tunnel: see above" && [[ $line == "keypadd: ready"* ]]; do
+    echo "$line" >>"$work/near.log"
+done
+
+types near 'ssh -p 2222 localhost'
+byte=$(on near timeout 60 bash -c 'head -c 1 <>/dev/tcp/localhost/2222')
+[ "$byte" = S ] || give_up "no byte of the SSH server came through the tunnel"
+printf 'package to first forwarded byte: %d commands, %.1f s\n' "$commands" "$(elapsed)"
