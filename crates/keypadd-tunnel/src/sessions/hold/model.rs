@@ -10,7 +10,7 @@ use std::{collections::VecDeque, time::Instant};
 
 use bytes::Bytes;
 use keypadd_provider::{PrivateKey, PublicKey};
-use keypadd_transport::{Receipt, Replay};
+use keypadd_transport::{Receipt, Replay, StreamName};
 
 use super::{
     chains::{Admitted, Away, Chains},
