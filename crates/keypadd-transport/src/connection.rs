@@ -63,6 +63,15 @@ impl Connection {
         }
     }
 
+    /// Waits until the connection has ended and its loop has done what it was told before.
+    pub async fn settled(&self) {
+        self.closed().await;
+        let (reply, done) = oneshot::channel();
+        self.0.shared.command(ConnectionCommand::Open(reply));
+        // Dropped without a stream.
+        let _ = done.await;
+    }
+
     /// Waits for the next stream that the peer opens.
     ///
     /// # Errors
@@ -154,6 +163,11 @@ impl Connection {
     /// The peer's current address.
     pub fn remote_address(&self) -> SocketAddr {
         self.0.shared.remote()
+    }
+
+    /// How often the peer has acknowledged something new, as of then: what shows that the path carries both ways.
+    pub fn acks(&self) -> u64 {
+        self.0.shared.acks()
     }
 
     /// Statistics as of the last time the loop drove the connection.

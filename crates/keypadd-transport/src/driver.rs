@@ -196,6 +196,8 @@ impl Driver {
         now: Instant,
     ) {
         match command {
+            // Dropping it tells the caller that the connection is gone.
+            ConnectionCommand::Open(_) if self.lost => {}
             ConnectionCommand::Open(reply) => {
                 self.opening.push_back(reply);
                 self.open();
@@ -247,8 +249,13 @@ impl Driver {
         }
         self.poll_events(now);
         more |= !self.arrived.is_empty();
-        self.shared.publish(self.connection.remote_address(), self.connection.stats());
+        self.publish();
         DriveOutcome { more, deadline: self.deadline(now), proved: self.proved, lost: self.lost }
+    }
+
+    fn publish(&self) {
+        let (remote, stats) = (self.connection.remote_address(), self.connection.stats());
+        self.shared.publish(remote, stats, self.gate.acks());
     }
 
     /// Whether the connection is completely over.
@@ -295,7 +302,7 @@ impl Driver {
         let carries_datagrams = self.connection.datagrams().max_size().is_some();
         let shared = Arc::clone(&self.shared);
         let established = Established { shared, proof, streams, carries_datagrams };
-        self.shared.publish(self.connection.remote_address(), self.connection.stats());
+        self.publish();
         match std::mem::replace(&mut self.waiting, HandshakeReply::Nobody) {
             // If nobody waits any more, this drops the handle, which closes the connection.
             HandshakeReply::Client(reply) => drop(reply.send(Ok(established))),

@@ -202,6 +202,11 @@ impl CongestionGate {
         room
     }
 
+    /// ACKs so far that have acknowledged something new.
+    pub(crate) fn acks(&self) -> u64 {
+        self.shared.acks.load(Relaxed)
+    }
+
     /// Whether anything is in flight.
     pub(crate) fn waits(&self) -> bool {
         self.shared.in_flight.load(Relaxed) > 0

@@ -36,6 +36,8 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Streams {
     by_name: BTreeMap<StreamName, Entry>,
+    /// All streams of earlier connections that both ends have were claimed, up to this epoch.
+    claimed_before: u32,
     /// Nothing is held any more.
     closed: bool,
 }
@@ -70,6 +72,13 @@ impl HeldStreams {
     /// The names of all streams that have not ended, held or not.
     pub fn names(&self) -> Vec<StreamName> {
         self.0.streams().by_name.keys().copied().collect()
+    }
+
+    /// The names of all streams of connections before this one, to be claimed; one that comes later ends.
+    pub fn claim_before(&self, epoch: u32) -> Vec<StreamName> {
+        let mut streams = self.0.streams();
+        streams.claimed_before = streams.claimed_before.max(epoch);
+        streams.by_name.keys().copied().filter(|name| name.epoch < epoch).collect()
     }
 
     /// The number of held streams.
@@ -113,6 +122,13 @@ impl HeldStreams {
             gone
         };
         gone.into_values().filter_map(|entry| end(&entry.state, entry.parked).then_some(())).count()
+    }
+
+    /// The same where the peer has claimed all streams of connections before `epoch` that it has. One
+    /// that comes later is reset.
+    pub fn release_before(&self, epoch: u32, is_claimed: impl Fn(StreamName) -> bool) -> usize {
+        self.claim_before(epoch);
+        self.release(|name| name.epoch >= epoch || is_claimed(name))
     }
 
     /// Stops holding: held streams end as by `release`, and those that would be held later are
@@ -173,7 +189,8 @@ impl HeldStreams {
         state: &Arc<SpliceState>,
         (preface, socket): (&Bytes, Socket),
     ) {
-        let Some(mut replay) = self.add(name, state) else {
+        let is_late = name.epoch < self.0.streams().claimed_before;
+        let Some(mut replay) = self.add(name, state).filter(|_| !is_late) else {
             state.cut(Cut::Lost);
             return;
         };

@@ -148,11 +148,12 @@ pub(crate) struct ConnectionShared {
 struct Live {
     remote: SocketAddr,
     stats: ConnectionStats,
+    acks: u64,
 }
 
 impl ConnectionShared {
     pub(crate) fn new(key: Key, mailbox: Mailbox, remote: SocketAddr) -> Self {
-        let live = Mutex::new(Live { remote, stats: ConnectionStats::default() });
+        let live = Mutex::new(Live { remote, stats: ConnectionStats::default(), acks: 0 });
         let (closed, bulk_wanted) = (watch::Sender::new(None), Notify::new());
         Self { key, mailbox, closed, bulk_wanted, live }
     }
@@ -209,8 +210,12 @@ impl ConnectionShared {
         self.closed.borrow().clone()
     }
 
-    pub(crate) fn publish(&self, remote: SocketAddr, stats: ConnectionStats) {
-        *self.live() = Live { remote, stats };
+    pub(crate) fn publish(&self, remote: SocketAddr, stats: ConnectionStats, acks: u64) {
+        *self.live() = Live { remote, stats, acks };
+    }
+
+    pub(crate) fn acks(&self) -> u64 {
+        self.live().acks
     }
 
     pub(crate) fn remote(&self) -> SocketAddr {

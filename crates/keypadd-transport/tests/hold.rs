@@ -434,6 +434,55 @@ fn a_stream_that_is_not_resumed_stays_as_it_was_whatever_attempts_fail() {
     assert_eq!(&received, b"bc");
 }
 
+/// Splices both ends of a stream; one does so when it has heard of the loss of its connection.
+fn splice_late(held: &mut Held, late: usize, claim: bool) -> [UnixStream; 2] {
+    let mut programs = Vec::new();
+    let mut ends: Vec<_> = held.pair.open(&held.ends).into_iter().enumerate().collect();
+    ends.sort_by_key(|(end, _)| *end == late);
+    for (end, stream) in ends {
+        let (program, spliced) = UnixStream::pair().unwrap();
+        if end == late {
+            held.lose(end);
+            held.pair.control.block_on(async {
+                timeout(HANG, held.ends[end].settled()).await.unwrap();
+            });
+            if claim {
+                assert!(held.streams[end].claim_before(held.epoch + 1).is_empty());
+            }
+        }
+        held.pair.control.spawn(stream.splice(spliced.into(), Delivery::Unbounded, "".into()));
+        let spliced = async {
+            while !claim && held.streams[end].names().is_empty() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        held.pair.control.block_on(async { timeout(HANG, spliced).await.expect("not spliced") });
+        programs.push(program);
+    }
+    programs.try_into().unwrap()
+}
+
+#[test]
+fn a_stream_that_is_spliced_when_its_connection_is_lost_goes_on_unless_all_were_claimed_before() {
+    for late in 0..2 {
+        let mut held = Held::new();
+        let [mut early, mut program] = splice_late(&mut held, late, false);
+        held.reconnect();
+        held.resume();
+        early.write_all(b"k").unwrap();
+        program.read_exact(&mut [0]).unwrap();
+        program.write_all(b"k").unwrap();
+        early.read_exact(&mut [0]).unwrap();
+
+        let mut held = Held::new();
+        let [_early, mut program] = splice_late(&mut held, late, true);
+        // It does not wait for what never comes.
+        program.set_read_timeout(Some(HANG)).unwrap();
+        let end = program.read(&mut [0]);
+        assert!(!end.is_err_and(|error| error.kind() == ErrorKind::WouldBlock));
+    }
+}
+
 #[test]
 fn a_peer_that_claims_bytes_it_cannot_have_resets_its_stream_alone() {
     let mut held = Held::new();

@@ -1,7 +1,15 @@
 //! Holds the limits that all servers and clients of a daemon share, and counts what they refused
 //! and what forwards carried.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::time::{sleep, timeout};
 
 use self::{
     descriptors::DescriptorBudget,
@@ -18,6 +26,12 @@ pub(crate) mod per_key_limit;
 pub(crate) mod token_bucket;
 pub(crate) mod traffic;
 
+/// How long a daemon that is being replaced waits for connections that are being opened.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How often it looks.
+const SETTLE_POLL: Duration = Duration::from_millis(10);
+
 /// Descriptors and log lines, shared by everything that peers can cause to use them.
 #[derive(Debug, Default)]
 pub struct Limits {
@@ -30,6 +44,8 @@ pub struct Limits {
     log_connections: AtomicBool,
     sessions_refused: AtomicU64,
     frames_delayed: AtomicU64,
+    /// Shared by the connections that the other end has not answered.
+    opening: Arc<()>,
 }
 
 /// What the limits have refused or delayed since the daemon started, and what is in use.
@@ -96,6 +112,21 @@ impl Limits {
     /// Logs how many lines of each peer were suppressed since the last call; call it once a minute.
     pub fn report_suppressed(&self) {
         self.log.report();
+    }
+
+    /// Counts a connection as being opened until this is dropped.
+    pub(crate) fn opening(&self) -> Arc<()> {
+        Arc::clone(&self.opening)
+    }
+
+    /// Waits a moment for the connections that are being opened: only those that are open can be held.
+    pub(crate) async fn settled(&self) {
+        let settled = async {
+            while Arc::strong_count(&self.opening) > 1 {
+                sleep(SETTLE_POLL).await;
+            }
+        };
+        let _ = timeout(SETTLE_TIMEOUT, settled).await;
     }
 
     pub(crate) fn count_refused_session(&self) {

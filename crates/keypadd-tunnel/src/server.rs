@@ -96,6 +96,7 @@ impl ServerHandle {
     /// # Errors
     /// There are too few descriptors.
     pub async fn hand_over(&self) -> io::Result<(Vec<HandedChain>, Vec<HandedSocket>)> {
+        self.serving.limits.settled().await;
         self.endpoint.suspend(true);
         let mut listeners = self.serving.reservations.hand_over();
         let (sessions, chains) = (&self.serving.sessions, &self.serving.chains);

@@ -30,7 +30,7 @@ impl Driver {
     }
 
     /// Holds a stream that was to be spliced when this connection was already lost: the peer has
-    /// spliced its end. Only a server does so: a client may already have claimed its streams.
+    /// spliced its end. If its streams were already claimed, it is reset.
     pub(super) fn hold_late(
         &self,
         id: StreamId,
@@ -38,9 +38,7 @@ impl Driver {
         state: &Arc<SpliceState>,
     ) {
         match &self.hold {
-            Some((streams, epoch))
-                if self.holds && self.connection.side().is_server() && socket.prepare().is_ok() =>
-            {
+            Some((streams, epoch)) if self.holds && socket.prepare().is_ok() => {
                 streams.add_parked(StreamName::new(*epoch, id), state, (&preface, socket));
             }
             _ => drop(state.cut(Cut::Lost)),

@@ -219,7 +219,7 @@ impl Client {
         let identity = *self.identity.get_or_init(|| proof.key);
         let older = self.sessions.newest(&identity, self.instance);
         let older = older.filter(|older| !older.has_ended() || older.is_held());
-        let (hold, held) = self.hold.granted(grant);
+        let hold = self.hold.granted(grant);
         if let Some(hold) = &hold {
             connection.hold(&hold.streams, hold.epoch);
         }
@@ -248,7 +248,10 @@ impl Client {
         let session = Arc::clone(&registration.session);
         self.sessions.replace_by(&session, resumed);
         let wants_bulk = older.as_ref().is_some_and(|older| older.has_bulk());
-        let listens = older.map(|older| session.remote_forwards.go_on_with(&older.remote_forwards));
+        let older = older.map(|older| {
+            let listens = session.remote_forwards.go_on_with(&older.remote_forwards);
+            (older, listens)
+        });
         let (tasks, lookups) = (self.tasks.clone(), self.lookups.clone());
         let dialer =
             BulkDialer { endpoint: self.endpoint.clone(), config: Arc::clone(&self.config) };
@@ -260,7 +263,7 @@ impl Client {
                     debug!(peer = session.peer(), cause = %lost, "session ended");
                 }
                 () = handle_incoming(&session, frames, &tasks, &lookups, (&bulk_wanted, wants_bulk)) => {}
-                () = resume(&session, held, listens) => {}
+                () = resume(&session, older) => {}
                 () = dialer.run(&session, &bulk_wanted) => {}
             }
         });

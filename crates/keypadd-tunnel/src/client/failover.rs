@@ -44,10 +44,11 @@ const SILENT_AFTER_UNHELD: Duration = Duration::from_secs(8);
 /// Pause after attempts at all other addresses have failed.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long nothing has arrived.
+/// How long nothing new was acknowledged. Other packets come over a path that carries nothing to the server,
+/// too.
 #[derive(Debug)]
 struct Hearing {
-    datagrams: u64,
+    acks: u64,
     looked_at: Instant,
     silence: Duration,
 }
@@ -63,19 +64,18 @@ enum Heard {
 }
 
 impl Hearing {
-    fn new(now: Instant, datagrams: u64) -> Self {
-        Self { datagrams, looked_at: now, silence: Duration::ZERO }
+    fn new(now: Instant, acks: u64) -> Self {
+        Self { acks, looked_at: now, silence: Duration::ZERO }
     }
 
-    /// Records how many datagrams have arrived so far; `silent_after` is how long a silence is
-    /// tolerated.
-    fn look(&mut self, now: Instant, datagrams: u64, silent_after: Duration) -> Heard {
+    /// Records how often something new was acknowledged so far; `silent_after` is how long a silence
+    /// is tolerated.
+    fn look(&mut self, now: Instant, acks: u64, silent_after: Duration) -> Heard {
         // A process that was stopped could not hear anything.
         let passed = (now - self.looked_at).min(2 * LOOK);
         self.looked_at = now;
-        self.silence =
-            if datagrams == self.datagrams { self.silence + passed } else { Duration::ZERO };
-        self.datagrams = datagrams;
+        self.silence = if acks == self.acks { self.silence + passed } else { Duration::ZERO };
+        self.acks = acks;
         match self.silence {
             silence if silence < PING_AFTER => Heard::Lately,
             silence if silence < silent_after => Heard::Ping,
@@ -86,14 +86,14 @@ impl Hearing {
 
 /// Completes when the server of a session is silent.
 async fn fall_silent(live: &LiveSession) {
-    let mut hearing = Hearing::new(Instant::now(), live.received_datagrams());
+    let mut hearing = Hearing::new(Instant::now(), live.received_acks());
     loop {
         sleep(LOOK).await;
         let silent_after = match live.hold.is_none() && live.open_connections() > 0 {
             true => SILENT_AFTER_UNHELD,
             false => SILENT_AFTER,
         };
-        match hearing.look(Instant::now(), live.received_datagrams(), silent_after) {
+        match hearing.look(Instant::now(), live.received_acks(), silent_after) {
             Heard::Lately => {}
             // If the queue is full, its frames serve as the ping.
             Heard::Ping => live.try_send(Frame::Ping),
@@ -102,9 +102,9 @@ async fn fall_silent(live: &LiveSession) {
     }
 }
 
-/// Completes when more than these datagrams have arrived.
+/// Completes when more than these acknowledgments have arrived.
 async fn heard_again(live: &LiveSession, before: u64) {
-    while live.received_datagrams() == before {
+    while live.received_acks() == before {
         sleep(LOOK / 10).await;
     }
 }
@@ -133,8 +133,8 @@ impl Client {
             }
             debug!(server = %self.server, "the server is silent; trying its other addresses");
             silent.send_replace(true);
-            let before = live.received_datagrams();
-            while live.received_datagrams() == before {
+            let before = live.received_acks();
+            while live.received_acks() == before {
                 if let Some(next) = self.fail_over(live).await {
                     return next;
                 }
@@ -173,7 +173,7 @@ impl Client {
         let avoid = Some(live.connection.remote_address());
         let search = Search { avoid, ..self.everywhere(self.connect_timeout) };
         let jumps = &self.clock_monitor.jumps();
-        let (open, before) = (live.open_connections(), live.received_datagrams());
+        let (open, before) = (live.open_connections(), live.received_acks());
         let take_over = |reached: Reached| async move {
             if is_other(&reached, live.key()) && live.open_connections() > 0 {
                 // The path to both may have just come back.
@@ -296,8 +296,8 @@ mod tests {
 
     /// The results of `count` looks while nothing arrives, the first at `from`.
     fn looks(hearing: &mut Hearing, from: Instant, count: u32) -> Vec<Heard> {
-        let datagrams = hearing.datagrams;
-        (1..=count).map(|nth| hearing.look(from + LOOK * nth, datagrams, SILENT_AFTER)).collect()
+        let acks = hearing.acks;
+        (1..=count).map(|nth| hearing.look(from + LOOK * nth, acks, SILENT_AFTER)).collect()
     }
 
     #[test]

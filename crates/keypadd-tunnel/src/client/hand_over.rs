@@ -33,6 +33,7 @@ impl Client {
     /// # Errors
     /// The system is out of descriptors.
     pub async fn hand_over(&self) -> io::Result<Option<HandedClient>> {
+        self.limits.settled().await;
         let streams = self.hold.streams();
         let is_held = || self.link.current().is_none() && streams.held() == streams.names().len();
         self.sessions.end_all(&Lost::HandedOver, is_held).await;

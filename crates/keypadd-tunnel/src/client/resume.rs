@@ -2,7 +2,7 @@
 
 use std::{future::pending, sync::Arc};
 
-use keypadd_transport::{HeldStream, StreamName};
+use keypadd_transport::HeldStream;
 use tokio::task::JoinSet;
 use tracing::info;
 
@@ -12,19 +12,23 @@ use crate::{
     wire::{Claim, Frame},
 };
 
-/// Claims all these streams at once. If the old session was alive, first waits on `listens`, which
-/// requests its remote forwards. Never returns; if dropped, streams not yet resumed are held as
-/// before.
+/// Claims all streams of earlier sessions at once. `older` is the last one if it was alive, with the
+/// requests for its remote forwards, which are sent first. Never returns; if dropped, streams not yet
+/// resumed are held as before.
 pub(super) async fn resume(
     session: &Arc<LiveSession>,
-    names: Vec<StreamName>,
-    listens: Option<Vec<Frame>>,
+    older: Option<(Arc<LiveSession>, Vec<Frame>)>,
 ) {
-    let was_lost = listens.is_none();
-    for frame in listens.into_iter().flatten() {
-        session.request(frame).await;
+    let was_lost = older.is_none();
+    if let Some((older, listens)) = older {
+        for frame in listens {
+            session.request(frame).await;
+        }
+        // Until then its connection takes on streams that were opened before.
+        older.connection.settled().await;
     }
     let Some(hold) = &session.hold else { return pending().await };
+    let names = hold.streams.claim_before(hold.epoch);
     let mut held = Vec::with_capacity(names.len());
     for name in names {
         // Its last connection is gone, or about to be. A stream that has ended in the meantime is

@@ -45,6 +45,7 @@ pub(crate) async fn open_stream(
     if session.measures_only() && *header != StreamHeader::Bench {
         return Err(OpenError::Refused(StreamCode::NotPermitted));
     }
+    let _opening = session.limits.opening();
     match timeout(OPEN_TIMEOUT, open(session, header)).await {
         Ok(opened) => opened,
         Err(_) => Err(OpenError::Refused(StreamCode::TimedOut)),

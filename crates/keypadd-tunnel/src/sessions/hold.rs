@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use keypadd_transport::{HeldStreams, ReplayBudget, StreamName};
+use keypadd_transport::{HeldStreams, ReplayBudget};
 
 use crate::{
     handover::Secret,
@@ -101,33 +101,27 @@ impl ClientHold {
             .then(|| HoldRequest { seconds: self.settings.seconds(), token })
     }
 
-    /// Handles the server's answer; returns the session's part of the chain, and the names of the
-    /// streams that continue. If the server does not hold them they end here, and another chain
-    /// begins: a session of the old one may still be open, with streams of the same names.
-    pub(crate) fn granted(
-        &self,
-        grant: Option<HoldGrant>,
-    ) -> (Option<SessionHold>, Vec<StreamName>) {
+    /// Handles the server's answer; returns the session's part of the chain. If the server does not
+    /// hold its streams they end here, and another chain begins: a session of the old one may still
+    /// be open, with streams of the same names.
+    pub(crate) fn granted(&self, grant: Option<HoldGrant>) -> Option<SessionHold> {
         let agreed = grant.and_then(|it| Some((self.settings.agreed(it.seconds)?, it)));
         let Some((time, HoldGrant { epoch, token, resumed, .. })) = agreed else {
             self.end();
-            return (None, Vec::new());
+            return None;
         };
         let mut chain = self.chain();
         chain.token = Some(token);
-        let (names, ended) = match resumed {
-            true => (chain.streams.names(), None),
-            false => {
-                let fresh = chain.streams.sharing_budget();
-                (Vec::new(), Some(mem::replace(&mut chain.streams, fresh)))
-            }
-        };
+        let ended = (!resumed).then(|| {
+            let fresh = chain.streams.sharing_budget();
+            mem::replace(&mut chain.streams, fresh)
+        });
         let hold = SessionHold { streams: chain.streams.clone(), epoch, time };
         drop(chain);
         if let Some(ended) = ended {
             ended.close();
         }
-        (Some(hold), names)
+        Some(hold)
     }
 
     /// The token of the next hello, for the process that takes over.

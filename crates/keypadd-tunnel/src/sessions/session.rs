@@ -11,7 +11,7 @@ use std::{
 };
 
 use keypadd_provider::{ConnectionKeys, HandshakeData, KeyFault, PublicKey};
-use keypadd_transport::{Connection, StreamName, VarInt};
+use keypadd_transport::{Connection, VarInt};
 use tokio::sync::{Notify, mpsc};
 
 use crate::{
@@ -273,11 +273,11 @@ impl LiveSession {
         stats.map(|stats| stats.udp_tx.bytes + stats.udp_rx.bytes).sum()
     }
 
-    /// Datagrams that have arrived over its connections.
-    pub(crate) fn received_datagrams(&self) -> u64 {
+    /// How often the peer has acknowledged something new.
+    pub(crate) fn received_acks(&self) -> u64 {
         let bulk = self.bulk.get().map(|bulk| &bulk.connection);
         let connections = [&self.connection].into_iter().chain(bulk);
-        connections.map(|connection| connection.stats().udp_rx.datagrams).sum()
+        connections.map(Connection::acks).sum()
     }
 
     /// Open connections of all its forwards, without UDP flows.
@@ -435,8 +435,8 @@ impl LiveSession {
     /// All claims of the client are answered: ends what this end holds and the client does not.
     pub(crate) fn release_unclaimed(&self) {
         let Some(hold) = &self.hold else { return };
-        let kept = |name: StreamName| name.epoch >= hold.epoch || self.claims.has(name);
-        self.limits.hold.add_reset(hold.streams.release(kept));
+        let reset = hold.streams.release_before(hold.epoch, |name| self.claims.has(name));
+        self.limits.hold.add_reset(reset);
     }
 
     /// Sets which forwards are listed even while they have no connection.

@@ -13,7 +13,7 @@ use keypadd_keystream::Suite;
 use keypadd_provider::{PinnedServer, PrivateKey, client_config};
 use keypadd_tunnel::{ClientSettings, HoldSettings, TransportSettings};
 use testbed::{
-    LineSettings, Relay,
+    Direction, LineSettings, Relay,
     dns::{Answer, DnsServer, NXDOMAIN, answer},
 };
 use tokio::{
@@ -214,6 +214,32 @@ async fn a_silent_servers_session_goes_on_at_its_other_address_without_losing_a_
     assert_eq!(client.reconnects(), [("moved", 2)]);
     let counts = limits.counts();
     assert_eq!((counts.streams_resumed, counts.streams_reset), (2, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_path_that_carries_nothing_to_the_server_is_left_although_the_server_is_heard() {
+    let (target, key) = (listener().await, new_key());
+    let patient = || TransportSettings {
+        peer_timeout: Duration::from_secs(3_600),
+        return_interval: Duration::from_secs(3_600),
+        ..holding()
+    };
+    let server = RunningServer::start_with(key.public(), &["localhost:*"], |settings| {
+        settings.transport = patient();
+    });
+    let (first, second) = (relay_to(&server, 1).await, relay_to(&server, 2).await);
+    let addresses = [first.address(), second.address()];
+    let mut settings = settings(&key, &[&server], &addresses, &target);
+    settings.transport = patient();
+    let client = RunningClient::start(settings).await;
+    let (mut here, mut there) = client.enter(&target).await;
+    send_bytes_both_ways(&mut here, &mut there).await;
+    first.set(Direction::ToServer, LineSettings { cut: true, ..<_>::default() });
+    // The server probes a silent client all the time.
+    send_byte(&mut there, &mut here).await;
+    client.until_at(second.address()).await;
+    send_bytes_both_ways(&mut here, &mut there).await;
+    assert_eq!(client.reconnects(), [("moved", 1)]);
 }
 
 #[tokio::test]

@@ -411,3 +411,35 @@ async fn a_stdio_connection_that_is_given_up_ends_with_the_reason() {
     let (forwarded, _there) = within(async { tokio::join!(forwarding, cutting) }).await;
     assert!(matches!(forwarded, Err(ClientError::Lost { .. })), "{forwarded:?}");
 }
+
+/// Each way, so that an answer is under way for a while.
+const FAR: Duration = Duration::from_millis(200);
+
+/// Ends of a handover of their own, and a long path.
+async fn far_site(permits: &[&str], forwards: &[&str]) -> Site {
+    let patient = || TransportSettings { peer_timeout: Duration::from_secs(60), ..holding() };
+    let site = Site::start_with([patient(), patient()], permits, forwards).await;
+    site.relay.set_both(LineSettings { delay: FAR, ..<_>::default() });
+    site
+}
+
+#[tokio::test]
+async fn a_connection_that_is_being_opened_goes_on_in_the_process_that_replaces_its_client() {
+    let site = far_site(&["localhost:*"], &[]).await;
+    let _here = TcpStream::connect(site.client.listeners[0]).await.unwrap();
+    let _there = accept(&site.target).await;
+    site.transports[0].handover.suspend();
+    assert_eq!(site.client.hand_over().await, 1);
+}
+
+#[tokio::test]
+async fn a_connection_that_is_being_opened_goes_on_in_the_process_that_replaces_its_server() {
+    let target = listener().await;
+    let forward = format!("-R 0:{}", target.local_addr().unwrap());
+    let site = far_site(&["listen localhost:*"], &[&forward]).await;
+    let _here = TcpStream::connect(("127.0.0.1", site.client.remote_port())).await.unwrap();
+    let _there = accept(&target).await;
+    site.transports[1].handover.suspend();
+    let (chains, _) = within(site.server.handle.hand_over()).await.unwrap();
+    assert_eq!(chains.iter().map(|chain| chain.streams.len()).sum::<usize>(), 1);
+}

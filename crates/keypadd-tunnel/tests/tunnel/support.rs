@@ -253,6 +253,12 @@ impl RunningClient {
         self.remote_ports[0]
     }
 
+    /// The number of connections that another process would go on with.
+    pub async fn hand_over(&self) -> usize {
+        let handed = within(self.client.hand_over()).await.unwrap();
+        handed.map_or(0, |handed| handed.streams.len())
+    }
+
     pub async fn set_forwards(&self, forwards: &[&str]) {
         let forwards = forwards.iter().map(|text| forward(text)).collect();
         assert!(self.client.set_forwards(forwards).await.is_empty());
