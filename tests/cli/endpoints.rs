@@ -110,14 +110,17 @@ fn a_peer_whose_last_day_is_over_is_refused_and_not_dialed_and_check_says_so() {
 }
 
 #[test]
-fn connections_of_a_peer_end_with_its_last_day_and_a_line() {
+fn connections_held_for_a_peer_end_with_its_last_day_and_a_line() {
     let hosts = Hosts::new();
-    let mut far = hosts.far(0, "good.key", "");
-    let _near = hosts.near("");
+    drop(hosts.far(0, "good.key", ""));
+    let file = fs::read_to_string(hosts.desk.path("far0.toml")).unwrap();
+    let file = format!("peer-timeout = \"10s\"\n{file}");
+    let mut far = hosts.run("far0.toml", &file);
+    let near = hosts.near("");
     let _open = until("the forward works", || through(hosts.port));
-    let file = hosts.desk.path("far0.toml");
-    let text = fs::read_to_string(&file).unwrap() + "valid-until = \"2020-01-31\"\n";
-    fs::write(&file, text).unwrap();
+    near.signal(Signal::KILL);
+    far.hear("holding the connections of a lost session");
+    fs::write(hosts.desk.path("far0.toml"), file + "valid-until = \"2020-01-31\"\n").unwrap();
     assert!(hosts.desk.keypadd(&["reload"]).status().unwrap().success());
     far.hear("reset connections of peers removed from the list or past their valid-until");
 }
