@@ -82,8 +82,8 @@ impl Hosts {
         });
         let said = text(&output.stdout);
         let pids = said.lines().filter_map(|line| {
-            let (_, by) = line.split_once(") by ")?;
-            by.split_once("(process ")?.1.split(')').next()?.parse().ok().and_then(Pid::from_raw)
+            let (_, new) = line.split_once(") with ")?;
+            new.split_once("(process ")?.1.split(')').next()?.parse().ok().and_then(Pid::from_raw)
         });
         self.followers.extend(pids);
         output
