@@ -67,6 +67,8 @@ fn every_case_prints_and_exits_as_recorded() {
         write_file(&desk.join(path.file_name().unwrap()), &text, 0o644);
     }
     write_file(&desk.join("writable.toml"), "", 0o666);
+    fs::create_dir(desk.join("notes")).unwrap();
+    write_file(&desk.join("notes/today.txt"), "", 0o644);
     // The cases name these files alone, so that the texts are the same on every machine. All tests of the process
     // are then in this folder, which therefore outlives it.
     std::env::set_current_dir(&desk).unwrap();
