@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use keypadd_pool::{Direction, PartLevel};
 use keypadd_provider::{DirectionStatus, Histogram, PacketStage, SAMPLED_ONE_IN};
-use keypadd_tunnel::{LinkState, RECONNECT_REASONS, unix_seconds};
+use keypadd_tunnel::{LinkState, ReconnectReason, unix_seconds};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue};
 use prometheus_client::metrics::MetricType;
@@ -197,9 +197,9 @@ impl StatusBuilder {
             let one = labels([("peer", &peer)]);
             retries.extend(link.retry_unix_seconds.map(|at| (one.clone(), at)));
             up.push((one, u64::from(link.state == LinkState::Connected)));
-            for reason in RECONNECT_REASONS {
+            for reason in ReconnectReason::ALL {
                 let count = link.reconnects.get(reason).copied().unwrap_or(0);
-                reconnects.push((labels([("peer", &peer), ("reason", reason)]), count));
+                reconnects.push((labels([("peer", &peer), ("reason", reason.label())]), count));
             }
         }
         out.gauges("keypadd_link_up", "1 if the dialed peer is connected, else 0", up)?;

@@ -97,7 +97,8 @@ impl StatusBuilder {
                 reconnects,
                 renewals,
             } = dialing.link.status();
-            let reconnects = reconnects.into_iter().map(|(reason, n)| (reason.to_owned(), n));
+            let reconnects =
+                reconnects.into_iter().map(|(reason, n)| (reason.label().to_owned(), n));
             LinkReport {
                 peer: dialing.peer,
                 endpoint: dialing.endpoint,

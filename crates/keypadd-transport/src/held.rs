@@ -182,23 +182,27 @@ impl HeldStreams {
         Some(Replay::new(Arc::clone(&self.0.budget)))
     }
 
-    /// Holds a stream from its beginning: its connection was lost before the loop could splice it.
+    /// Holds a stream from its beginning: its connection was lost before the loop could splice it. If
+    /// its streams were already claimed, it is reset.
     pub(crate) fn add_parked(
         &self,
         name: StreamName,
         state: &Arc<SpliceState>,
         (preface, socket): (&Bytes, Socket),
     ) {
-        let is_late = name.epoch < self.0.streams().claimed_before;
-        let Some(mut replay) = self.add(name, state).filter(|_| !is_late) else {
+        let mut streams = self.0.streams();
+        let is_late = streams.closed || name.epoch < streams.claimed_before;
+        if is_late || !state.set_held_by(name, self.holder()) {
+            drop(streams);
             state.cut(Cut::Lost);
             return;
-        };
-        replay.push(preface);
-        state.detach();
-        if let Some(entry) = self.0.streams().by_name.get_mut(&name) {
-            entry.parked = Parts { socket: Some(socket), to_stream: Some(replay), to_socket: true };
         }
+        state.detach();
+        let mut replay = Replay::new(Arc::clone(&self.0.budget));
+        replay.push(preface);
+        let parked = Parts { socket: Some(socket), to_stream: Some(replay), to_socket: true };
+        streams.by_name.insert(name, Entry { state: Arc::clone(state), parked });
+        drop(streams);
         self.0.changed.notify_waiters();
     }
 }

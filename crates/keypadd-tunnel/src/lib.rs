@@ -65,8 +65,9 @@ pub use sessions::{
     hold::HoldSettings,
     lifetime::{KeyLifetime, KeyLifetimes},
     lost::{Lost, printable},
+    reconnect_reason::ReconnectReason,
     registry::Sessions,
-    server_link::{RECONNECT_REASONS, ServerLink},
+    server_link::ServerLink,
     session::LiveSession,
     status::{
         ForwardStatus, HeldStatus, KeyRenewal, LinkState, LinkStatus, Role, SessionStatus,

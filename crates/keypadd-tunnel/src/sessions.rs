@@ -7,6 +7,7 @@ pub(crate) mod key_renewal;
 pub(crate) mod lifetime;
 pub(crate) mod lost;
 pub(crate) mod proof;
+pub(crate) mod reconnect_reason;
 pub(crate) mod registry;
 pub(crate) mod remote_forwards;
 pub(crate) mod server_link;

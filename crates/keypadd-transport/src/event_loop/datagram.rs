@@ -9,8 +9,8 @@ use quinn_udp::RecvMeta;
 use super::EventLoop;
 use crate::{cid::loop_of, datagrams::Datagrams, udp::Received};
 
-/// Batches to receive before driving connections.
-const BATCHES_PER_ROUND: usize = 16;
+/// Batches to receive before driving connections. Few: what one peer sends may be expensive to process.
+const BATCHES_PER_ROUND: usize = 4;
 
 impl<U: Datagrams> EventLoop<U> {
     /// Receives up to a round's batches; returns whether there were any.

@@ -21,9 +21,8 @@ use super::{Client, ClientSession, reach::ListPlace};
 use crate::{
     error::{ClientError, ConnectFailure},
     sessions::{
-        hold::held_list::Listed,
-        lost::Lost,
-        server_link::{CLOCK, MOVED, RESUMED, ServerLink, reason},
+        hold::held_list::Listed, lost::Lost, reconnect_reason::ReconnectReason,
+        server_link::ServerLink,
     },
 };
 
@@ -84,7 +83,7 @@ impl Client {
     /// Keeps a live session in `current`. Never returns.
     pub(super) async fn stay_connected(&self, current: &mut Option<ClientSession>) -> Infallible {
         let mut delays = backoff();
-        let mut outage: Option<(Instant, &'static str)> = None;
+        let mut outage: Option<(Instant, ReconnectReason)> = None;
         // Two clients that replace each other must not do so all the time.
         let mut lasted = true;
         loop {
@@ -93,7 +92,9 @@ impl Client {
                 None => {
                     self.handover.resumed().await;
                     let at_once = (lasted && self.server.may_be_several())
-                        || outage.is_none_or(|(_, reason)| [CLOCK, RESUMED].contains(&reason));
+                        || outage.is_none_or(|(_, reason)| {
+                            matches!(reason, ReconnectReason::Clock | ReconnectReason::Resumed)
+                        });
                     let away = self.away().clone();
                     let returned = match away {
                         Some(away) => self.reconnect_held(&away).await,
@@ -127,7 +128,9 @@ impl Client {
                         let live = &session.registration.session;
                         match change {
                             Change::Keys => self.link.renewed(Arc::clone(live)),
-                            Change::Address => self.link.up(Arc::clone(live), Some(MOVED)),
+                            Change::Address => {
+                                self.link.up(Arc::clone(live), Some(ReconnectReason::Moved))
+                            }
                         }
                         // A reload may have changed the forwards of the old session meanwhile.
                         self.request_forwards(live).await;
@@ -150,7 +153,7 @@ impl Client {
                 None => warn!(server = %self.server, "connection lost ({lost}); reconnecting"),
             }
             self.link.lost(lost.to_string());
-            outage = Some((now, reason(&lost)));
+            outage = Some((now, ReconnectReason::from(&lost)));
             lasted = began.elapsed() >= RETRY_MIN;
             *self.away() = held;
             // Removes it from the list, and tells the server if it is alive.

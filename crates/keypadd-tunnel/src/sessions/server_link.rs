@@ -9,16 +9,12 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use keypadd_transport::ConnectionError;
 use tokio::sync::watch;
 
-use crate::{
-    sessions::{
-        lost::Lost,
-        session::LiveSession,
-        status::{LinkState, LinkStatus, unix_seconds},
-    },
-    wire::CloseCode,
+use crate::sessions::{
+    reconnect_reason::ReconnectReason,
+    session::LiveSession,
+    status::{LinkState, LinkStatus, unix_seconds},
 };
 
 /// A client's link to its server; clones share it.
@@ -49,7 +45,7 @@ struct History {
     since: SystemTime,
     cause: Option<String>,
     retry_at: Option<SystemTime>,
-    reconnects: BTreeMap<&'static str, u64>,
+    reconnects: BTreeMap<ReconnectReason, u64>,
     renewals: u64,
 }
 
@@ -142,11 +138,10 @@ impl ServerLink {
     }
 
     /// Records a new session; `after` is what ended the one before.
-    pub(crate) fn up(&self, session: Arc<LiveSession>, after: Option<&'static str>) {
+    pub(crate) fn up(&self, session: Arc<LiveSession>, after: Option<ReconnectReason>) {
         let mut history = self.history();
         (history.since, history.cause, history.retry_at) = (SystemTime::now(), None, None);
         if let Some(reason) = after {
-            debug_assert!(RECONNECT_REASONS.contains(&reason), "{reason} is not listed");
             *history.reconnects.entry(reason).or_default() += 1;
         }
         drop(history);
@@ -190,64 +185,5 @@ impl ServerLink {
     /// A panic cannot leave the history half changed.
     fn history(&self) -> MutexGuard<'_, History> {
         self.0.history.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The reason of a session that ended with a clock jump: the client reconnects at once.
-pub(crate) const CLOCK: &str = "clock";
-
-/// The reason label of a session that has taken the place of one at another address of the server.
-pub(crate) const MOVED: &str = "moved";
-
-/// The reason label of a session that continues on another connection.
-pub(crate) const RESUMED: &str = "resumed";
-
-/// All reason labels. Metrics have each from the start: a counter that begins at 1 does not increase.
-pub const RECONNECT_REASONS: [&str; 14] = [
-    "silent",
-    "forgotten",
-    "shutdown",
-    "key",
-    "protocol",
-    "replaced",
-    "unlisted",
-    "expired",
-    "keys-too-old",
-    "closed",
-    "transport",
-    CLOCK,
-    MOVED,
-    RESUMED,
-];
-
-/// What ended a session, as the label of a metric.
-pub(crate) fn reason(lost: &Lost) -> &'static str {
-    match lost {
-        Lost::Connection(ConnectionError::TimedOut) => "silent",
-        // A stateless reset (RFC 9000 10.3): the server does not know the connection, after a restart
-        // or a clock jump.
-        Lost::Connection(ConnectionError::Reset) => "forgotten",
-        Lost::Connection(ConnectionError::ApplicationClosed(close)) => {
-            let is = |code: CloseCode| close.error_code == code.value().into();
-            match () {
-                () if is(CloseCode::Shutdown) => "shutdown",
-                () if is(CloseCode::KeyFault) => "key",
-                () if is(CloseCode::Protocol) => "protocol",
-                () if is(CloseCode::Replaced) => "replaced",
-                () if is(CloseCode::Unlisted) => "unlisted",
-                () if is(CloseCode::Hold) => RESUMED,
-                () => "closed",
-            }
-        }
-        Lost::Connection(_) => "transport",
-        Lost::Key(_) => "key",
-        Lost::Control(_) => "protocol",
-        Lost::Clock(_) => CLOCK,
-        Lost::Replaced => "replaced",
-        Lost::Unlisted => "unlisted",
-        Lost::Expired => "expired",
-        Lost::Resumed | Lost::HandedOver => RESUMED,
-        Lost::KeysTooOld => "keys-too-old",
-        Lost::Shutdown => "shutdown",
     }
 }

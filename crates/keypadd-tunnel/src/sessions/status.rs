@@ -4,6 +4,8 @@ use std::{collections::BTreeMap, net::SocketAddr, time::SystemTime};
 
 use serde::{Deserialize, Serialize};
 
+use crate::sessions::reconnect_reason::ReconnectReason;
+
 /// Which end of a session this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -96,7 +98,7 @@ pub enum LinkState {
 }
 
 /// The status of a client's link to its server.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub struct LinkStatus {
     /// Whether there is a session.
     pub state: LinkState,
@@ -107,7 +109,7 @@ pub struct LinkStatus {
     /// When the next attempt is made, as seconds since 1970; absent during an attempt.
     pub retry_unix_seconds: Option<u64>,
     /// Number of reconnects, by what ended the session before.
-    pub reconnects: BTreeMap<&'static str, u64>,
+    pub reconnects: BTreeMap<ReconnectReason, u64>,
     /// How often a session has got new keys, over another connection.
     pub renewals: u64,
 }

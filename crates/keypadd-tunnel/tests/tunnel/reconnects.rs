@@ -2,7 +2,7 @@
 
 use std::{future::pending, net::SocketAddr, time::Duration};
 
-use keypadd_tunnel::{Client, LinkState};
+use keypadd_tunnel::{Client, LinkState, ReconnectReason};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -34,7 +34,7 @@ async fn a_client_reconnects_and_serves_connections_accepted_meanwhile() {
     assert_reaches(&mut meanwhile, &target).await;
     let status = link.status();
     assert_eq!((status.state, status.cause), (LinkState::Connected, None));
-    assert_eq!(Vec::from_iter(status.reconnects), [("shutdown", 1)]);
+    assert_eq!(Vec::from_iter(status.reconnects), [(ReconnectReason::Shutdown, 1)]);
 }
 
 #[tokio::test]

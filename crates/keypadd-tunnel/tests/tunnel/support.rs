@@ -277,7 +277,8 @@ impl RunningClient {
     }
 
     pub fn reconnects(&self) -> Vec<(&'static str, u64)> {
-        Vec::from_iter(self.link.status().reconnects)
+        let reconnects = self.link.status().reconnects.into_iter();
+        reconnects.map(|(reason, count)| (reason.label(), count)).collect()
     }
 
     pub fn is_waiting(&self) -> bool {

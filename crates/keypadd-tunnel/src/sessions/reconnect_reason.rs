@@ -1,0 +1,91 @@
+//! Names what ended the session before a reconnect, as labels of a metric.
+
+use keypadd_transport::ConnectionError;
+
+use crate::{sessions::lost::Lost, wire::CloseCode};
+
+/// Declares the reasons, all of them as a list, and their labels.
+macro_rules! reconnect_reasons {
+    ($($(#[doc = $doc:literal])+ $reason:ident: $label:literal,)+) => {
+        /// What ended the session before a reconnect.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum ReconnectReason {
+            $($(#[doc = $doc])+ $reason,)+
+        }
+
+        impl ReconnectReason {
+            /// All reasons. Metrics have each from the start: a counter that begins at 1 does not increase.
+            pub const ALL: &[Self] = &[$(Self::$reason,)+];
+
+            /// The label of the metric, also shown by `status`.
+            pub fn label(self) -> &'static str {
+                match self {
+                    $(Self::$reason => $label,)+
+                }
+            }
+        }
+    };
+}
+
+reconnect_reasons! {
+    /// A clock jumped at either end; the client reconnects at once.
+    Clock: "clock",
+    /// The peer closed the connection for another reason.
+    Closed: "closed",
+    /// The session ran longer than the peer's key is valid.
+    Expired: "expired",
+    /// The server does not know the connection, after a restart or a clock jump: a stateless reset
+    /// (RFC 9000 10.3).
+    Forgotten: "forgotten",
+    /// Packet protection failed.
+    Key: "key",
+    /// The keys reached their age without being renewed.
+    KeysTooOld: "keys-too-old",
+    /// The session moved to another address of the server.
+    Moved: "moved",
+    /// An end did not follow the tunnel's protocol.
+    Protocol: "protocol",
+    /// Another client with the same key took its place.
+    Replaced: "replaced",
+    /// The session continues on another connection.
+    Resumed: "resumed",
+    /// An end shut down.
+    Shutdown: "shutdown",
+    /// The peer did not answer.
+    Silent: "silent",
+    /// QUIC failed.
+    Transport: "transport",
+    /// The peer's key is no longer listed.
+    Unlisted: "unlisted",
+}
+
+impl From<&Lost> for ReconnectReason {
+    fn from(lost: &Lost) -> Self {
+        match lost {
+            Lost::Connection(ConnectionError::TimedOut) => Self::Silent,
+            Lost::Connection(ConnectionError::Reset) => Self::Forgotten,
+            Lost::Connection(ConnectionError::ApplicationClosed(close)) => {
+                let is = |code: CloseCode| close.error_code == code.value().into();
+                match () {
+                    () if is(CloseCode::Shutdown) => Self::Shutdown,
+                    () if is(CloseCode::KeyFault) => Self::Key,
+                    () if is(CloseCode::Protocol) => Self::Protocol,
+                    () if is(CloseCode::Replaced) => Self::Replaced,
+                    () if is(CloseCode::Unlisted) => Self::Unlisted,
+                    () if is(CloseCode::Hold) => Self::Resumed,
+                    () => Self::Closed,
+                }
+            }
+            Lost::Connection(_) => Self::Transport,
+            Lost::Key(_) => Self::Key,
+            Lost::Control(_) => Self::Protocol,
+            Lost::Clock(_) => Self::Clock,
+            Lost::Replaced => Self::Replaced,
+            Lost::Unlisted => Self::Unlisted,
+            Lost::Expired => Self::Expired,
+            Lost::Resumed | Lost::HandedOver => Self::Resumed,
+            Lost::KeysTooOld => Self::KeysTooOld,
+            Lost::Shutdown => Self::Shutdown,
+        }
+    }
+}
