@@ -9,6 +9,7 @@ pub(crate) mod connection_log;
 pub(crate) mod dial;
 pub(crate) mod flow_outcome;
 pub(crate) mod flows;
+pub(crate) mod incomplete;
 pub(crate) mod listen;
 pub(crate) mod listeners;
 pub(crate) mod open_listener;

@@ -25,6 +25,7 @@ use crate::{
     forwards::{
         carrier::Carrier,
         connection_log::ConnectionRecord,
+        incomplete::{Incomplete, Unread},
         listen::{Accepted, ListenerGroup},
         open_stream::{OpenError, open_stream},
         origin::Origin,
@@ -76,6 +77,8 @@ struct Context {
     link: ServerLink,
     headers: SharedHeaders,
     limits: Arc<Limits>,
+    /// Those of all listeners, as they share the slots.
+    incomplete: Incomplete,
     log_limit: Arc<LogRateLimit<(String, Line)>>,
 }
 
@@ -113,7 +116,8 @@ impl Acceptor {
         handover: Handover,
     ) -> Self {
         let slots_max = forwards_max.min(Semaphore::MAX_PERMITS);
-        let context = Context { link, headers, limits, log_limit: Arc::default() };
+        let (incomplete, log_limit) = <_>::default();
+        let context = Context { link, headers, limits, incomplete, log_limit };
         let slots = Arc::new(Semaphore::new(slots_max));
         Self { context, slots, slots_max, holder: Holder::client(), tasks, handover }
     }
@@ -161,14 +165,21 @@ impl Acceptor {
                         (slot, budget.acquire_when_free(holder, &name, OF_CONNECTION).await)
                     };
                     let slot = tokio::select! {
-                        room = room => room,
+                        room = context.incomplete.make_room(room) => room,
                         error = socket.failed() => {
                             let from = origin.source();
                             debug!(forward = %name, ?from, %error, "closed while waiting for a slot");
                             continue;
                         }
                     };
-                    let task = serve(context.clone(), (socket, origin), Arc::clone(&forward));
+                    let headers = match &*forward {
+                        Forward::Local(_) => context.headers.get(),
+                        _ => ProxyHeaders::default(),
+                    };
+                    let reads = headers.accept || matches!(&*forward, Forward::Dynamic(_));
+                    let begin = (headers, reads.then(|| context.incomplete.add()));
+                    let accepted = (socket, origin);
+                    let task = serve(context.clone(), accepted, Arc::clone(&forward), begin);
                     tasks.spawn(async move {
                         let _slot = slot;
                         task.await;
@@ -198,15 +209,17 @@ impl Context {
 }
 
 /// Serves one accepted connection of a forward to its end.
-async fn serve(context: Context, (mut socket, mut origin): Accepted, forward: Arc<Forward>) {
+async fn serve(
+    context: Context,
+    (mut socket, mut origin): Accepted,
+    forward: Arc<Forward>,
+    (headers, mut unread): (ProxyHeaders, Option<Unread>),
+) {
     let name = forward.to_string();
     let mut record = ConnectionRecord::new(&context.limits);
-    let headers = match &*forward {
-        Forward::Local(_) => context.headers.get(),
-        _ => ProxyHeaders::default(),
-    };
     if headers.accept
-        && let Err(error) = origin.read_header(&mut socket).await
+        && let Some(unread) = unread.take()
+        && let Err(error) = origin.read_header(&mut socket, unread).await
     {
         return refuse(&context, &name, (origin, &error), record);
     }
@@ -218,7 +231,8 @@ async fn serve(context: Context, (mut socket, mut origin): Accepted, forward: Ar
         }
         Forward::Bench(_) => (StreamHeader::Bench, "its bench service".into()),
         Forward::Dynamic(_) => {
-            return forward_proxied(&context, socket, from, &name, record).await;
+            let Some(unread) = unread else { return };
+            return forward_proxied(&context, (socket, unread), from, &name, record).await;
         }
         // The server listens.
         Forward::Remote(_) => return,
@@ -263,12 +277,12 @@ fn refuse(
 /// Forwards a connection to the target that it requests by SOCKS.
 async fn forward_proxied(
     context: &Context,
-    mut socket: ForwardedSocket,
+    (mut socket, unread): (ForwardedSocket, Unread),
     from: Option<SocketAddr>,
     name: &str,
     mut record: ConnectionRecord,
 ) {
-    let target = match proxy::read_request(&mut socket).await {
+    let target = match proxy::read_request(&mut socket, unread).await {
         Ok(target) => target,
         Err(no_target) => {
             match no_target {

@@ -11,6 +11,7 @@ use tokio::sync::{Mutex, mpsc};
 
 use crate::{
     forwards::{
+        incomplete::Unread,
         listen::{Accepted, Bound, ListenerGroup},
         origin::Origin,
     },
@@ -104,9 +105,9 @@ impl AcceptedSocket {
     ///
     /// # Errors
     /// As for [`Origin::read_header`].
-    pub(crate) async fn read_header(&mut self) -> io::Result<()> {
+    pub(crate) async fn read_header(&mut self, unread: Unread) -> io::Result<()> {
         match &mut self.socket {
-            Some(socket) => self.origin.read_header(socket).await,
+            Some(socket) => self.origin.read_header(socket, unread).await,
             None => Ok(()),
         }
     }

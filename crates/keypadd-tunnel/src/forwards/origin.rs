@@ -8,7 +8,10 @@ use std::{io, net::SocketAddr, time::Duration};
 use tokio::{io::AsyncReadExt, time::timeout};
 
 use crate::{
-    forwards::proxy_protocol::{self, Endpoints},
+    forwards::{
+        incomplete::Unread,
+        proxy_protocol::{self, Endpoints},
+    },
     net::{forwarded_socket::ForwardedSocket, source::plain},
 };
 
@@ -39,12 +42,18 @@ impl Origin {
     /// Reads the header unless it has been read; takes no byte after it.
     ///
     /// # Errors
-    /// The connection does not begin with a header, ends, or has not sent a whole header in time.
-    pub(crate) async fn read_header(&mut self, socket: &mut ForwardedSocket) -> io::Result<()> {
+    /// The connection does not begin with a header, ends, or has not sent a whole header in time or
+    /// before a newer connection needed its room.
+    pub(crate) async fn read_header(
+        &mut self,
+        socket: &mut ForwardedSocket,
+        unread: Unread,
+    ) -> io::Result<()> {
         if self.told.is_some() {
             return Ok(());
         }
-        let told = timeout(HEADER_TIMEOUT, read_header(socket)).await;
+        let reading = timeout(HEADER_TIMEOUT, read_header(socket));
+        let told = unread.read(reading).await.ok_or(io::ErrorKind::ConnectionAborted)?;
         self.told = Some(told.map_err(|_| io::ErrorKind::TimedOut)??);
         Ok(())
     }

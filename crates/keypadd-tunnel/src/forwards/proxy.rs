@@ -11,7 +11,10 @@ use tokio::{
 
 use crate::{
     addresses::target::Target,
-    forwards::socks::{Handshake, Reply, Step},
+    forwards::{
+        incomplete::Unread,
+        socks::{Handshake, Reply, Step},
+    },
     net::forwarded_socket::ForwardedSocket,
 };
 
@@ -29,17 +32,21 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) enum NoTarget {
     /// The client speaks this instead.
     OtherProtocol(&'static str),
-    /// An invalid request, which has its reply, or none in time.
+    /// An invalid request, which has its reply, or none in time or before a newer connection needed its
+    /// room.
     Invalid,
 }
 
 /// Reads the requested target. On an invalid request, sends the reply.
-pub(crate) async fn read_request(socket: &mut ForwardedSocket) -> Result<Target, NoTarget> {
+pub(crate) async fn read_request(
+    socket: &mut ForwardedSocket,
+    unread: Unread,
+) -> Result<Target, NoTarget> {
     // A dynamic forward listens on TCP only.
     let ForwardedSocket::Tcp(stream) = socket else { return Err(NoTarget::Invalid) };
-    match timeout(HANDSHAKE_TIMEOUT, shake_hands(stream)).await {
-        Ok(Ok(Step::Connect(target))) => Ok(target),
-        Ok(Ok(Step::OtherProtocol(protocol))) => Err(NoTarget::OtherProtocol(protocol)),
+    match unread.read(timeout(HANDSHAKE_TIMEOUT, shake_hands(stream))).await {
+        Some(Ok(Ok(Step::Connect(target)))) => Ok(target),
+        Some(Ok(Ok(Step::OtherProtocol(protocol)))) => Err(NoTarget::OtherProtocol(protocol)),
         _ => Err(NoTarget::Invalid),
     }
 }

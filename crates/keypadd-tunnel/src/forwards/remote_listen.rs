@@ -24,6 +24,7 @@ use crate::{
         accept::{ACCEPT_RETRY, NO_PROXY_HEADER},
         connection_log::ConnectionRecord,
         flows::{FlowForward, carry},
+        incomplete::{Incomplete, Unread},
         listen::{Bound, addresses_of, bind_tcp, bind_udp, bind_unix},
         open_listener::{AcceptedSocket, OpenListener},
         open_stream::{OpenError, open_stream},
@@ -60,6 +61,7 @@ pub(crate) struct RemoteListeners {
     /// Limits open connections over all listeners, to so many.
     pub(crate) slots: Arc<Semaphore>,
     pub(crate) slots_max: usize,
+    pub(crate) incomplete: Incomplete,
     pub(crate) log_limit: Arc<RemoteLogLimit>,
     pub(crate) handover: Handover,
 }
@@ -74,6 +76,8 @@ pub(crate) struct RemoteConnection {
     name: Arc<str>,
     socket: AcceptedSocket,
     headers: ProxyHeaders,
+    /// If it begins with a PROXY header.
+    unread: Option<Unread>,
     log_limit: Arc<RemoteLogLimit>,
     _room: (OwnedSemaphorePermit, Descriptors),
 }
@@ -358,15 +362,22 @@ impl RemoteListeners {
                 Some((slot, held.await))
             };
             let room = tokio::select! {
-                room = room => room,
+                room = self.incomplete.make_room(room) => room,
                 error = socket.failed() => {
                     debug!(forward = %name, %error, "closed while waiting for a slot");
                     continue;
                 }
             };
             let Some(room) = room else { continue };
-            let (name, log_limit) = (Arc::clone(name), Arc::clone(&self.log_limit));
-            let connection = RemoteConnection { id, name, socket, headers, log_limit, _room: room };
+            let connection = RemoteConnection {
+                id,
+                name: Arc::clone(name),
+                socket,
+                headers,
+                unread: headers.accept.then(|| self.incomplete.add()),
+                log_limit: Arc::clone(&self.log_limit),
+                _room: room,
+            };
             // Fails if the session has just ended: then it is dropped.
             let _ = self.accepted.send(connection).await;
         }
@@ -376,13 +387,13 @@ impl RemoteListeners {
 impl RemoteConnection {
     /// Forwards the connection to the client, to its end.
     pub(crate) async fn forward(self, session: Arc<LiveSession>) {
-        let Self { id, name, mut socket, headers, log_limit, _room } = self;
+        let Self { id, name, mut socket, headers, unread, log_limit, _room } = self;
         let (name, peer) = (&*name, session.peer());
         let _count = session.count_connection(name);
         let mut record = ConnectionRecord::new(&session.limits);
         record.set_peer(peer);
-        if headers.accept
-            && let Err(error) = socket.read_header().await
+        if let Some(unread) = unread
+            && let Err(error) = socket.read_header(unread).await
         {
             let from = socket.source();
             record.set_forward(name, from);

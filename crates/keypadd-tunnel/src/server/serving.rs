@@ -297,6 +297,7 @@ impl Serving {
             accepted,
             slots: Arc::new(Semaphore::new(self.forwards_max.min(Semaphore::MAX_PERMITS))),
             slots_max: self.forwards_max,
+            incomplete: <_>::default(),
             log_limit: Arc::default(),
             handover: self.handover.clone(),
         };

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use keypadd_tunnel::{ClientSettings, TransportSettings};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -112,4 +113,32 @@ async fn resets_pass_both_ways_through_the_proxy() {
     let mut far = accept(&target).await;
     reset(near);
     assert_reset(&mut far).await;
+}
+
+#[tokio::test]
+async fn a_connection_without_a_request_gives_its_place_to_a_newer_one_of_any_listener() {
+    let (key, target) = (new_key(), listener().await);
+    let at = target.local_addr().unwrap();
+    let server = RunningServer::start(key.public(), &["localhost:*"]);
+    let transport = TransportSettings { forwards_max: 2, ..<_>::default() };
+    let local = format!("0:{at}");
+    let settings = client_settings(&server, &key, &["-D 0", &local]);
+    let client = RunningClient::start(ClientSettings { transport, ..settings }).await;
+    let (proxy, entrance) = (client.listeners[0], *client.listeners.last().unwrap());
+
+    let mut oldest = TcpStream::connect(proxy).await.unwrap();
+    let mut later = TcpStream::connect(proxy).await.unwrap();
+    for silent in [&mut oldest, &mut later] {
+        silent.write_all(b"\x05\x01\x00").await.unwrap();
+        within(silent.read_exact(&mut [0; 2])).await.unwrap();
+    }
+    let mut near = TcpStream::connect(entrance).await.unwrap();
+    let mut far = accept(&target).await;
+    send_bytes_both_ways(&mut near, &mut far).await;
+    assert_eq!(read_all(&mut oldest).await.unwrap_or_default(), b"");
+
+    // The other one still has its place.
+    later.write_all(&v4(at.port())).await.unwrap();
+    within(later.read_exact(&mut [0; 10])).await.unwrap();
+    exchange(later, accept(&target).await).await;
 }

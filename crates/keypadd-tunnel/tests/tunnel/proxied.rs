@@ -6,7 +6,7 @@ use std::{net::SocketAddr, time::Duration};
 use keypadd_keystream::Suite;
 use keypadd_provider::client_config;
 use keypadd_tunnel::{
-    ClientError, ClientSettings, ProxyHeaders,
+    ClientError, ClientSettings, ProxyHeaders, ServerSettings,
     proxy_protocol::{Endpoints, LOCAL_HEADER, decode, encode, wanted},
     wire::{Features, Frame, ListenCode, VERSION},
 };
@@ -172,6 +172,34 @@ async fn who_sends_no_header_is_closed_and_keeps_nobody_waiting() {
         let mut next = site.enter().await;
         next.write_all(&LOCAL_HEADER).await.unwrap();
         send_bytes_both_ways(&mut next, &mut accept(&site.target).await).await;
+    }
+}
+
+#[tokio::test]
+async fn a_connection_without_a_header_gives_its_place_to_a_newer_one() {
+    for is_remote in [false, true] {
+        let (key, target) = (new_key(), listener().await);
+        let permits = ["localhost:*", "listen localhost:*"];
+        let adjust = |settings: &mut ServerSettings| settings.transport.forwards_max = 2;
+        let server = RunningServer::start_with(key.public(), &permits, adjust);
+        let flag = if is_remote { "-R " } else { "" };
+        let forward = format!("{flag}0:{}", target.local_addr().unwrap());
+        let mut settings = client_settings(&server, &key, &[&forward]);
+        settings.transport.forwards_max = 2;
+        let settings = ClientSettings { proxy_headers: ACCEPT, ..settings };
+        let client = RunningClient::start(settings).await;
+        let port = if is_remote { client.remote_port() } else { client.listeners[0].port() };
+        let enter = || TcpStream::connect(("127.0.0.1", port));
+
+        let (mut oldest, mut later) = (enter().await.unwrap(), enter().await.unwrap());
+        let mut near = enter().await.unwrap();
+        near.write_all(&LOCAL_HEADER).await.unwrap();
+        send_bytes_both_ways(&mut near, &mut accept(&target).await).await;
+        assert_eq!(read_all(&mut oldest).await.unwrap_or_default(), b"", "remote: {is_remote}");
+
+        // The other one still has its place.
+        later.write_all(&LOCAL_HEADER).await.unwrap();
+        exchange(later, accept(&target).await).await;
     }
 }
 
