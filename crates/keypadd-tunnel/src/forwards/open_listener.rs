@@ -124,7 +124,7 @@ impl AcceptedSocket {
 impl Drop for AcceptedSocket {
     fn drop(&mut self) {
         if let Some(socket) = self.socket.take()
-            && self.session.is_resumed()
+            && self.session.leaves_listeners()
         {
             // If the listener has been closed in the meantime, the connection is reset.
             let _ = self.returned.send((socket, self.origin));

@@ -77,9 +77,9 @@ struct Listening {
 }
 
 impl Listening {
-    /// Whether this session goes on with the one that listens.
+    /// Whether this session may go on with the one that listens.
     fn goes_on_in(&self, session: &LiveSession) -> bool {
-        self.session.is_resumed()
+        self.session.leaves_listeners()
             && self.session.identity() == session.identity()
             && self.session.instance() == session.instance()
     }
@@ -120,7 +120,7 @@ impl Drop for Reservation {
     fn drop(&mut self) {
         let mut table = self.reservations.table();
         let Some(Entry { listening, .. }) = table.entries.remove(&self.id) else { return };
-        if listening.bound.is_some() && listening.session.is_resumed() {
+        if listening.bound.is_some() && listening.session.leaves_listeners() {
             table.left.push(listening);
         } else {
             drop(table);

@@ -359,16 +359,23 @@ impl Serving {
         drop((listening, remote_connections));
         // Leaves the list, and its place among those of its key, while the streams finish.
         drop(registration);
-        if session.is_resumed() {
-            // The session that goes on takes the listeners over.
-            tokio::select! {
-                () = sleep(TAKE_OVER_TIMEOUT) => {}
-                _ = draining.wait_for(|draining| *draining) => {}
+        let mut draining_too = draining.clone();
+        let left = async {
+            if session.leaves_listeners() {
+                // The session that goes on takes them over.
+                tokio::select! {
+                    () = sleep(TAKE_OVER_TIMEOUT) => {}
+                    _ = draining_too.wait_for(|draining| *draining) => {}
+                }
+                self.reservations.close_left_by(session);
             }
-            self.reservations.close_left_by(session);
-        } else {
-            self.hold(session, &mut draining).await;
-        }
+        };
+        let held = async {
+            if !session.is_resumed() {
+                self.hold(session, &mut draining).await;
+            }
+        };
+        tokio::join!(left, held);
         // The connection is closed, so the streams end by themselves, except where acknowledged
         // data waits for a slow target: that is delivered as long as the target reads (`splice`), and
         // where another session has resumed them. A server that shuts down drops this task, which

@@ -11,7 +11,7 @@ use std::{
 };
 
 use keypadd_provider::{ConnectionKeys, HandshakeData, KeyFault, PublicKey};
-use keypadd_transport::{Connection, VarInt};
+use keypadd_transport::{Connection, ConnectionError, VarInt};
 use tokio::sync::{Notify, mpsc};
 
 use crate::{
@@ -293,6 +293,17 @@ impl LiveSession {
     /// Whether another session of the same run goes on with its streams.
     pub(crate) fn is_resumed(&self) -> bool {
         matches!(self.ended_by.get(), Some(Lost::Resumed))
+    }
+
+    /// Whether its listeners stay open for the session that goes on with its streams: there is one, or the
+    /// client said that it will be back, as when a new process replaces it.
+    pub(crate) fn leaves_listeners(&self) -> bool {
+        let is_back_soon = |error| {
+            let code = VarInt::from_u32(CloseCode::Hold.value());
+            matches!(error, ConnectionError::ApplicationClosed(close) if close.error_code == code)
+        };
+        self.is_resumed()
+            || self.hold.is_some() && self.connection.close_reason().is_some_and(is_back_soon)
     }
 
     /// Its place among those of its key, for the session that continues or replaces it.

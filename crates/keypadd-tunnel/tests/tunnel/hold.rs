@@ -443,3 +443,29 @@ async fn a_connection_that_is_being_opened_goes_on_in_the_process_that_replaces_
     let (chains, _) = within(site.server.handle.hand_over()).await.unwrap();
     assert_eq!(chains.iter().map(|chain| chain.streams.len()).sum::<usize>(), 1);
 }
+
+#[tokio::test]
+async fn a_remote_listener_stays_open_while_a_new_process_replaces_its_client() {
+    let (target, key) = (listener().await, new_key());
+    let permits = ["listen localhost:*"];
+    let server = RunningServer::start_with(key.public(), &permits, |settings| {
+        settings.transport = holding();
+    });
+    let forward = format!("-R 0:{}", target.local_addr().unwrap());
+    let process = async || {
+        let mut settings = client_settings(&server, &key, &[&forward]);
+        settings.transport = holding();
+        let handover = settings.transport.handover.clone();
+        (RunningClient::start(settings).await, handover)
+    };
+    let (old, handover) = process().await;
+    let port = old.remote_port();
+    handover.suspend();
+    old.hand_over().await;
+    until("the server notices", || server.sessions.live().is_empty()).await;
+
+    let here = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    let (new, _) = process().await;
+    assert_eq!(new.remote_port(), port);
+    exchange(here, accept(&target).await).await;
+}
