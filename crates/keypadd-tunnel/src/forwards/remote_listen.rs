@@ -335,7 +335,13 @@ impl RemoteListeners {
         open: &OpenListener,
     ) -> ListenCode {
         loop {
-            let socket = match open.accept(&self.session).await {
+            self.handover.resumed().await;
+            let accepted = tokio::select! {
+                biased;
+                () = self.handover.suspended() => continue,
+                accepted = open.accept(&self.session) => accepted,
+            };
+            let socket = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
                 Err(error) => {

@@ -469,3 +469,16 @@ async fn a_remote_listener_stays_open_while_a_new_process_replaces_its_client() 
     assert_eq!(new.remote_port(), port);
     exchange(here, accept(&target).await).await;
 }
+
+#[tokio::test]
+async fn a_server_that_is_being_replaced_leaves_new_connections_to_the_next_process() {
+    let target = listener().await;
+    let forward = format!("-R 0:{}", target.local_addr().unwrap());
+    let site = Site::start_with([holding(), holding()], &["listen localhost:*"], &[&forward]).await;
+    site.transports[1].handover.suspend();
+    let _here = TcpStream::connect(("127.0.0.1", site.client.remote_port())).await.unwrap();
+    let (_, listeners) = within(site.server.handle.hand_over()).await.unwrap();
+    let listeners = listeners.into_iter().map(|it| std::net::TcpListener::from(it.socket));
+    let queued = listeners.filter(|listener| listener.accept().is_ok());
+    assert_eq!(queued.count(), 1, "the old process has accepted it");
+}
