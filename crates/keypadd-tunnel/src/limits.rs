@@ -2,14 +2,11 @@
 //! and what forwards carried.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     time::Duration,
 };
 
-use tokio::time::{sleep, timeout};
+use tokio::{sync::watch, time::timeout};
 
 use self::{
     descriptors::DescriptorBudget,
@@ -29,9 +26,6 @@ pub(crate) mod traffic;
 /// How long a daemon that is being replaced waits for connections that are being opened.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How often it looks.
-const SETTLE_POLL: Duration = Duration::from_millis(10);
-
 /// Descriptors and log lines, shared by everything that peers can cause to use them.
 #[derive(Debug, Default)]
 pub struct Limits {
@@ -44,8 +38,8 @@ pub struct Limits {
     log_connections: AtomicBool,
     sessions_refused: AtomicU64,
     frames_delayed: AtomicU64,
-    /// Shared by the connections that the other end has not answered.
-    opening: Arc<()>,
+    /// The number of connections that the other end has not answered.
+    opening: watch::Sender<usize>,
 }
 
 /// What the limits have refused or delayed since the daemon started, and what is in use.
@@ -67,6 +61,16 @@ pub struct LimitCounts {
     pub streams_reset: u64,
     /// Log lines not written because their peer had caused too many.
     pub log_lines_suppressed: u64,
+}
+
+/// Counts a connection as being opened, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Opening<'a>(&'a watch::Sender<usize>);
+
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|opening| *opening -= 1);
+    }
 }
 
 impl Limits {
@@ -114,19 +118,16 @@ impl Limits {
         self.log.report();
     }
 
-    /// Counts a connection as being opened until this is dropped.
-    pub(crate) fn opening(&self) -> Arc<()> {
-        Arc::clone(&self.opening)
+    /// Counts a connection as being opened.
+    pub(crate) fn opening(&self) -> Opening<'_> {
+        self.opening.send_modify(|opening| *opening += 1);
+        Opening(&self.opening)
     }
 
     /// Waits a moment for the connections that are being opened: only those that are open can be held.
     pub(crate) async fn settled(&self) {
-        let settled = async {
-            while Arc::strong_count(&self.opening) > 1 {
-                sleep(SETTLE_POLL).await;
-            }
-        };
-        let _ = timeout(SETTLE_TIMEOUT, settled).await;
+        let mut opening = self.opening.subscribe();
+        let _ = timeout(SETTLE_TIMEOUT, opening.wait_for(|opening| *opening == 0)).await;
     }
 
     pub(crate) fn count_refused_session(&self) {

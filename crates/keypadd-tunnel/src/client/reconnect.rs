@@ -139,6 +139,8 @@ impl Client {
                 }
             };
             let now = Instant::now();
+            // Streams that were just opened are then spliced, and held as well.
+            session.registration.session.connection.settled().await;
             let held = self.held_after(session, now);
             match &held {
                 _ if matches!(lost, Lost::HandedOver) => {}
