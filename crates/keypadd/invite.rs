@@ -12,6 +12,7 @@ use keypadd_tunnel::{
     BindError, DEFAULT_PORT, Forward, Host, Invitation, Inviter, InviterSettings, Joiner,
     ListenPermit, Permit, ServerAddress,
 };
+use rustix::process::geteuid;
 use rustix::time::{ClockId, clock_gettime};
 use tokio::time::sleep;
 
@@ -269,6 +270,10 @@ fn waiting(options: &InviteOptions, port: u16) -> String {
 /// What is left to do on this host.
 fn next(host: &ThisHost, reloaded: &Reloaded) -> String {
     match reloaded {
+        // The file of the package's service, which runs as another user.
+        Reloaded::NoDaemon if geteuid().is_root() && host.config_flag.is_empty() => {
+            "  run `systemctl reload-or-restart keypadd`, or `keypadd run` without a service".into()
+        }
         Reloaded::NoDaemon => format!(
             "  run `keypadd run{}`; a daemon of another user needs a reload",
             host.config_flag
