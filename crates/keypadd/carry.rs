@@ -20,7 +20,7 @@ use crate::sources::Sources;
 
 /// What a command asks for.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Asked {
+pub(crate) struct CarryRequest {
     /// The key of this host.
     pub(crate) own: PublicKey,
     /// The peer's keys; any of them will do.
@@ -35,10 +35,10 @@ pub(crate) struct Asked {
 /// What a daemon tells the command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Told {
+pub(crate) enum CarryReply {
     /// No session here matches, or none has room for a connection.
     NotHere,
-    /// The server was asked to connect to the target, over a session with this suite.
+    /// The server was request to connect to the target, over a session with this suite.
     Connecting(String),
     /// The target is connected. Attached: the command's end of the pair and the daemon's end.
     Connected,
@@ -55,7 +55,7 @@ pub(crate) enum Told {
     Resumed,
 }
 
-impl Asked {
+impl CarryRequest {
     /// The request, without its verb.
     pub(crate) fn line(&self) -> String {
         let Self { own, peers, suites, kex, target } = self;
@@ -97,13 +97,13 @@ impl Asked {
 /// Answers a request. The connection then runs as one of the client's own.
 pub(crate) async fn answer(socket: StdUnixStream, line: &str, sources: &Sources) -> io::Result<()> {
     let mut command = Channel::new(socket)?;
-    let asked = Asked::read(line);
-    let found = asked.and_then(|asked| Some((asked.slot(sources)?, asked.target)));
+    let request = CarryRequest::read(line);
+    let found = request.and_then(|request| Some((request.slot(sources)?, request.target)));
     let Some(((carrier, slot), target)) = found else {
-        return command.tell(&Told::NotHere).await;
+        return command.tell(&CarryReply::NotHere).await;
     };
     let suite = slot.live().handshake().suite.to_string();
-    command.tell(&Told::Connecting(suite)).await?;
+    command.tell(&CarryReply::Connecting(suite)).await?;
     carrier.spawn(async move {
         // On an error the command sees its socket close.
         let _ = carry(command, slot, target).await;
@@ -115,15 +115,15 @@ pub(crate) async fn answer(socket: StdUnixStream, line: &str, sources: &Sources)
 async fn carry(mut command: Channel, slot: CarrierSlot, target: Target) -> io::Result<()> {
     let connected = tokio::select! {
         connected = slot.connect(target) => connected,
-        _ = command.receive_as::<Told>() => return Ok(()),
+        _ = command.receive_as::<CarryReply>() => return Ok(()),
     };
     let connected = match connected {
         Ok(connected) => connected,
-        Err(error) => return command.tell(&told(&error)).await,
+        Err(error) => return command.tell(&failure(&error)).await,
     };
     let handover = connected.handover();
     let (own, other) = StdUnixStream::pair()?;
-    command.send::<&[u8]>(&Told::Connected, &[], &[other.as_fd(), own.as_fd()]).await?;
+    command.send::<&[u8]>(&CarryReply::Connected, &[], &[other.as_fd(), own.as_fd()]).await?;
     let mut carried = std::pin::pin!(connected.carry(own));
     let mut is_suspended = false;
     let outcome = loop {
@@ -136,22 +136,22 @@ async fn carry(mut command: Channel, slot: CarrierSlot, target: Target) -> io::R
         tokio::select! {
             outcome = &mut carried => break outcome,
             // The command sends nothing here, so this means that it has exited.
-            _ = command.receive_as::<Told>() => return Ok(()),
+            _ = command.receive_as::<CarryReply>() => return Ok(()),
             () = changed => {
                 is_suspended = !is_suspended;
-                let told = if is_suspended { Told::Suspended } else { Told::Resumed };
-                command.tell(&told).await?;
+                let reply = if is_suspended { CarryReply::Suspended } else { CarryReply::Resumed };
+                command.tell(&reply).await?;
             }
         }
     };
     drop(other);
-    command.tell(&outcome.as_ref().map_or_else(told, |()| Told::Closed)).await
+    command.tell(&outcome.as_ref().map_or_else(failure, |()| CarryReply::Closed)).await
 }
 
-fn told(error: &ClientError) -> Told {
+fn failure(error: &ClientError) -> CarryReply {
     match error {
-        ClientError::Refused { code, .. } => Told::Refused(code.value()),
-        error => Told::Lost(error.to_string()),
+        ClientError::Refused { code, .. } => CarryReply::Refused(code.value()),
+        error => CarryReply::Lost(error.to_string()),
     }
 }
 
@@ -162,18 +162,18 @@ mod tests {
     #[test]
     fn a_request_round_trips_and_fits_its_limit() {
         let key: PublicKey = "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=".parse().unwrap();
-        let asked = Asked {
+        let request = CarryRequest {
             own: key,
             peers: vec![key, key],
             suites: keypadd_config::offered(None),
             kex: KeyExchange::default(),
             target: format!("{}.example:65535", "x".repeat(247)).parse().unwrap(),
         };
-        let line = asked.line();
+        let line = request.line();
         assert!(line.len() < 500, "{}", line.len());
-        assert_eq!(Asked::read(&line), Some(asked));
+        assert_eq!(CarryRequest::read(&line), Some(request));
         for end in 0..line.len() - "65535".len() {
-            assert_eq!(Asked::read(&line[..end]), None);
+            assert_eq!(CarryRequest::read(&line[..end]), None);
         }
     }
 }

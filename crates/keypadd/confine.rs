@@ -44,7 +44,7 @@ struct State {
 
 /// What a daemon listens on, connects to and reads again later.
 #[derive(Debug, Default)]
-pub(crate) struct Reach<'s> {
+pub(crate) struct SandboxNeeds<'s> {
     /// The forwards of this host.
     pub(crate) forwards: Vec<&'s Forward>,
     /// What peers may connect to.
@@ -64,7 +64,10 @@ impl Confinement {
     ///
     /// # Errors
     /// Exit 3: there is no such user, or this process may not become it.
-    pub(crate) fn start(settings: &Settings, reach: &Reach<'_>) -> Result<Self, Error> {
+    pub(crate) fn start(
+        settings: &Settings,
+        daemon_needs: &SandboxNeeds<'_>,
+    ) -> Result<Self, Error> {
         match settings.core_dumps.value {
             true => allow_core_dumps(),
             false => forbid_core_dumps(),
@@ -78,12 +81,20 @@ impl Confinement {
         };
         let needs = Needs {
             // The bench service's port is not known yet.
-            connects_to: if settings.permit_bench.value { None } else { reach.connects_to() },
-            low_ports: reach.needs_low_ports(settings),
-            sockets_in: reach.socket_directories(),
-            replaces_in: reach.replaced.iter().filter_map(|file| real_directory(file)).collect(),
-            gives_away: reach.replaced.iter().any(|file| is_of_others(file)),
-            read: reach.files.iter().map(|file| directory_or_file(file)).collect(),
+            connects_to: if settings.permit_bench.value {
+                None
+            } else {
+                daemon_needs.connects_to()
+            },
+            low_ports: daemon_needs.needs_low_ports(settings),
+            sockets_in: daemon_needs.socket_directories(),
+            replaces_in: daemon_needs
+                .replaced
+                .iter()
+                .filter_map(|file| real_directory(file))
+                .collect(),
+            changes_owner: daemon_needs.replaced.iter().any(|file| has_other_owner(file)),
+            read: daemon_needs.files.iter().map(|file| directory_or_file(file)).collect(),
             core_dumps: settings.core_dumps.value,
             account,
             unrestricted: !settings.sandbox.value,
@@ -136,8 +147,8 @@ impl Confinement {
     }
 
     /// Whether the sandbox lets the daemon connect to everything these permits name.
-    pub(crate) fn admits(&self, reach: &Reach<'_>) -> bool {
-        match (&self.0.connects_to, reach.connects_to()) {
+    pub(crate) fn admits(&self, daemon_needs: &SandboxNeeds<'_>) -> bool {
+        match (&self.0.connects_to, daemon_needs.connects_to()) {
             (None, _) => true,
             (Some(_), None) => false,
             (Some(allowed), Some(needed)) => needed.is_subset(allowed),
@@ -157,7 +168,7 @@ fn real_directory(file: &Path) -> Option<PathBuf> {
 }
 
 /// Whether a file's owner or group differs from those of files that this process creates.
-fn is_of_others(file: &Path) -> bool {
+fn has_other_owner(file: &Path) -> bool {
     let own = (geteuid().as_raw(), getegid().as_raw());
     fs::metadata(file).is_ok_and(|metadata| (metadata.uid(), metadata.gid()) != own)
 }
@@ -177,7 +188,7 @@ impl SandboxReport {
     }
 }
 
-impl<'s> Reach<'s> {
+impl<'s> SandboxNeeds<'s> {
     /// What the server and clients of a configuration file need, except for files.
     pub(crate) fn of(config: &'s Config) -> Self {
         let outgoing = || config.peers.iter().filter_map(|peer| peer.outgoing.as_ref());

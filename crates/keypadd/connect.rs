@@ -14,9 +14,9 @@ use keypadd_tunnel::{
 use tokio::io::stdin;
 use tokio::sync::mpsc;
 
-use crate::carry::Asked;
+use crate::carry::CarryRequest;
 use crate::cli::{ConnectArgs, Flags, Server};
-use crate::confine::{Confinement, Reach};
+use crate::confine::{Confinement, SandboxNeeds};
 use crate::control::Requests;
 use crate::daemon::{Daemon, DaemonSettings};
 use crate::error::{Error, Exit};
@@ -25,9 +25,9 @@ use crate::handover::give;
 use crate::named::{self, Named};
 use crate::pinned::pinned;
 use crate::ready::{ClientReady, ForwardReady, suite_with_class};
-use crate::reuse::Reuse;
+use crate::reuse::CarryClient;
 use crate::shutdown::Shutdown;
-use crate::sources::{Dialing, Source, Sources, Terms};
+use crate::sources::{Dialing, PeerTerms, Source, Sources};
 use crate::stdio::{self, ClosingStdout};
 use crate::systemd;
 
@@ -58,7 +58,7 @@ pub(crate) struct ConnectOptions {
     work: Work,
     proxy_headers: ProxyHeaders,
     /// How to let a running daemon carry the connection instead.
-    reuse: Option<Reuse>,
+    reuse: Option<CarryClient>,
     connect_timeout: Duration,
     daemon: DaemonSettings,
 }
@@ -131,8 +131,8 @@ impl ConnectOptions {
             .any(|(key, value)| OF_TUNNEL.contains(&key.name) && !value.is_default());
         let daemon = DaemonSettings::of_flags(settings, suites, vec![kex])?;
         let reuse = match &work {
-            Work::Stdio(target) if name.is_some() && !asks_for_own_tunnel => Some(Reuse {
-                asked: Asked {
+            Work::Stdio(target) if name.is_some() && !asks_for_own_tunnel => Some(CarryClient {
+                request: CarryRequest {
                     own: daemon.key.public(),
                     peers: peer.clone(),
                     suites: daemon.suites.clone(),
@@ -165,8 +165,8 @@ impl ConnectOptions {
             Work::Forwards(forwards) => (forwards.iter().collect(), true),
             Work::Stdio(_) => (Vec::new(), false),
         };
-        let reach = Reach { forwards, adds_forwards, ..Reach::default() };
-        self.daemon.confinement = Confinement::start(&self.daemon.settings, &reach)?;
+        let needs = SandboxNeeds { forwards, adds_forwards, ..SandboxNeeds::default() };
+        self.daemon.confinement = Confinement::start(&self.daemon.settings, &needs)?;
         Ok(self)
     }
 }
@@ -227,8 +227,8 @@ pub(crate) async fn run(
     let dialing = stdio.is_none().then_some(dialing);
     let source = Source { sessions: client.sessions(), loops: client.loop_meter(), dialing };
     let sources = Sources::new(daemon.public_key(), vec![source]);
-    let terms = Terms { has_other_key: peer.len() > 1, valid_until };
-    sources.set_terms(peer.iter().map(|key| (*key, terms)).collect());
+    let peer_terms = PeerTerms { has_other_key: peer.len() > 1, valid_until };
+    sources.set_peer_terms(peer.iter().map(|key| (*key, peer_terms)).collect());
     let (forward_request, mut requests) = mpsc::channel(REQUESTS_WAITING_MAX);
     let (replace_request, mut replacements) = mpsc::channel(give::WAITING_MAX);
     let answered = match stdio.is_some() {
@@ -251,7 +251,7 @@ pub(crate) async fn run(
             connected = connect(&client, stdio.is_some(), on_ready, &server) => {
                 Some(connected.map(Some))
             }
-            _ = shutdown.thrown() => None,
+            _ = shutdown.requested() => None,
         }
     };
     let (ended, cut) = match (connected, stdio) {
@@ -260,18 +260,18 @@ pub(crate) async fn run(
         (Some(Ok(session)), None) => {
             daemon.confinement.log();
             systemd::notify(&[sd_notify::NotifyState::Ready]);
-            let ending = async {
-                let drain = shutdown.clone().drained(daemon.drain).await;
+            let draining = async {
+                let drain = shutdown.clone().drain_time(daemon.drain).await;
                 systemd::notify_stopping(drain);
                 drain
             };
             let answer = async {
                 loop {
                     tokio::select! {
-                        _ = shutdown.thrown() => break,
-                        Some((request, asked)) = requests.recv() => {
+                        _ = shutdown.requested() => break,
+                        Some((request, reply)) = requests.recv() => {
                             let answer = forward::answer(&request, &[(&label, &client)]).await;
-                            let _ = asked.send(answer);
+                            let _ = reply.send(answer);
                         }
                         else => break,
                     }
@@ -282,7 +282,7 @@ pub(crate) async fn run(
             };
             let handover = daemon.handover_source(Vec::new(), vec![(ONLY_CLIENT.into(), &client)]);
             tokio::select! {
-                () = client.run(session, ending) => {}
+                () = client.run(session, draining) => {}
                 never = answer => never,
                 () = handover.give(&mut replacements, &shutdown) => {
                     handover.exit_replaced(&mut watching).await
@@ -296,7 +296,7 @@ pub(crate) async fn run(
         (Some(Ok(Some(session))), Some(target)) => tokio::select! {
             biased;
             ended = client.forward_stdio(session, &target, stdin(), ClosingStdout::new()) => (ended, false),
-            _ = shutdown.thrown() => (Ok(()), true),
+            _ = shutdown.requested() => (Ok(()), true),
         },
     };
     // Checked before the goodbye: a reader of our output would take its end for the target's.

@@ -188,13 +188,13 @@ async fn answer(client: UnixStream, status: &impl Status, requests: &Requests) -
         }
         (REPLACE_REQUEST, Requests { replace: Some(queue), .. }) => {
             let unless = Program::read(rest);
-            let socket = whole(reader, writer)?;
+            let socket = reunite(reader, writer)?;
             // The daemon drops it when it shuts down, which the other end sees.
             let _ = queue.send(give::Request { socket, unless }).await;
             return Ok(());
         }
         (CARRY_REQUEST, Requests { carry: Some(sources), .. }) => {
-            let answered = carry::answer(whole(reader, writer)?, rest, sources);
+            let answered = carry::answer(reunite(reader, writer)?, rest, sources);
             return timeout(TIMEOUT, answered).await?;
         }
         (RELOAD_REQUEST, _) => serde_json::to_vec(&json!({ "no_file": status.verb() }))?,
@@ -213,7 +213,7 @@ async fn answer(client: UnixStream, status: &impl Status, requests: &Requests) -
 
 /// The request's socket, for the exchange that follows. The other end sends nothing after the line until it
 /// gets an answer.
-fn whole(
+fn reunite(
     reader: BufReader<Take<OwnedReadHalf>>,
     writer: OwnedWriteHalf,
 ) -> io::Result<StdUnixStream> {

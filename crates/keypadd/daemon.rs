@@ -30,7 +30,7 @@ use crate::confine::Confinement;
 use crate::control::{ControlSocket, Requests};
 use crate::error::{Error, Exit, system};
 use crate::handover::give::{HandoverSource, Program};
-use crate::handover::take::{Held, Takeover};
+use crate::handover::take::{HeldState, Takeover};
 use crate::pooling::{PoolOptions, Pooling};
 use crate::rates::{self, Rates};
 use crate::runtime_directory;
@@ -249,10 +249,10 @@ impl Daemon {
     ///
     /// # Errors
     /// As for [`Takeover::receive`].
-    pub(crate) async fn take_held(&mut self) -> Result<Held, Error> {
+    pub(crate) async fn take_held(&mut self) -> Result<HeldState, Error> {
         match &mut self.takeover {
             Some(takeover) => takeover.receive(&self.transport.handover).await,
-            None => Ok(Held::default()),
+            None => Ok(HeldState::default()),
         }
     }
 

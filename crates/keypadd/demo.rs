@@ -57,7 +57,7 @@ pub(crate) async fn run(args: DemoArgs, shutdown: Shutdown) -> Result<(), Error>
     });
     let ended = tokio::select! {
         ended = run_arms(&workload, &board) => ended.map(|()| true),
-        _ = shutdown.thrown() => Ok(false),
+        _ = shutdown.requested() => Ok(false),
     };
     drop(board);
     let rows = shown.borrow().rows.clone();

@@ -24,14 +24,14 @@ const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A peer that a daemon connects to.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Link {
+struct PeerForwards {
     peer: String,
-    forwards: Vec<Listed>,
+    forwards: Vec<ListedForward>,
 }
 
 /// A forward as shown.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Listed {
+struct ListedForward {
     forward: String,
     /// Where it listens here.
     listen: Vec<String>,
@@ -41,7 +41,7 @@ struct Listed {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Answer {
-    links: Option<Vec<Link>>,
+    links: Option<Vec<PeerForwards>>,
     refused: Option<String>,
     hint: Option<String>,
     exit: u8,
@@ -96,8 +96,8 @@ pub(crate) fn run(args: ForwardArgs) -> Result<(), Error> {
 }
 
 /// A link's forwards, one a line.
-fn lines(link: &Link) -> impl Iterator<Item = String> + '_ {
-    link.forwards.iter().map(|Listed { forward, listen }| {
+fn lines(link: &PeerForwards) -> impl Iterator<Item = String> + '_ {
+    link.forwards.iter().map(|ListedForward { forward, listen }| {
         let place = match &listen[..] {
             [] => String::new(),
             listen => format!("  listening on {}", listen.join(", ")),
@@ -107,7 +107,7 @@ fn lines(link: &Link) -> impl Iterator<Item = String> + '_ {
 }
 
 /// The daemons that connect to peers, and those peers.
-fn daemons(given: Option<PathBuf>) -> Result<Vec<(PathBuf, Vec<Link>)>, Error> {
+fn daemons(given: Option<PathBuf>) -> Result<Vec<(PathBuf, Vec<PeerForwards>)>, Error> {
     let is_given = given.is_some();
     let sockets = match given {
         Some(socket) => vec![socket],
@@ -131,7 +131,10 @@ fn daemons(given: Option<PathBuf>) -> Result<Vec<(PathBuf, Vec<Link>)>, Error> {
 }
 
 /// The daemon that connects to this peer, or to the only one.
-fn pick(daemons: &[(PathBuf, Vec<Link>)], peer: Option<&str>) -> Result<(PathBuf, String), Error> {
+fn pick(
+    daemons: &[(PathBuf, Vec<PeerForwards>)],
+    peer: Option<&str>,
+) -> Result<(PathBuf, String), Error> {
     let all = || {
         daemons
             .iter()
@@ -183,9 +186,9 @@ pub(crate) async fn answer(request: &str, clients: &[(&str, &Client)]) -> Value 
             };
             match change(link.1, action == "add", &forward).await {
                 Ok(()) => {
-                    let Link { peer, mut forwards } = listed(*link);
+                    let PeerForwards { peer, mut forwards } = listed(*link);
                     forwards.retain(|one| one.forward == forward.to_string());
-                    json!({ "links": [Link { peer, forwards }] })
+                    json!({ "links": [PeerForwards { peer, forwards }] })
                 }
                 Err(error) => error,
             }
@@ -229,10 +232,10 @@ async fn change(client: &Client, add: bool, forward: &Forward) -> Result<(), Val
     Err(json!({ "refused": cause, "hint": hint, "exit": Exit::BindFailed as u8 }))
 }
 
-fn listed((peer, client): (&str, &Client)) -> Link {
-    let forwards = client.forwards().into_iter().map(|(forward, bound)| Listed {
+fn listed((peer, client): (&str, &Client)) -> PeerForwards {
+    let forwards = client.forwards().into_iter().map(|(forward, bound)| ListedForward {
         forward: forward.to_string(),
         listen: bound.iter().map(ToString::to_string).collect(),
     });
-    Link { peer: peer.into(), forwards: forwards.collect() }
+    PeerForwards { peer: peer.into(), forwards: forwards.collect() }
 }

@@ -183,7 +183,7 @@ pub(crate) async fn run(options: InviteOptions, shutdown: Shutdown) -> Result<()
         tunnel_port: options.tunnel_port,
         name: options.own_name(),
     };
-    say(&waiting(&options, port));
+    print_line(&waiting(&options, port));
     let mut line = invitation.line();
     line.push('\n');
     let nothing = "nothing was written on either host";
@@ -196,12 +196,12 @@ pub(crate) async fn run(options: InviteOptions, shutdown: Shutdown) -> Result<()
         joined = inviter.wait() => {
             joined.map_err(|error| Error::new(Exit::Runtime, error.to_string()))
         }
-        () = until(options.expires) => Err(Error::new(
+        () = sleep_boottime(options.expires) => Err(Error::new(
             Exit::Unreachable,
             format!("nobody joined in {}; {nothing}", humantime::format_duration(options.expires)),
         )
         .hint(format!("check that firewalls allow UDP port {port}, then invite again"))),
-        _ = shutdown.thrown() => Err(Error::new(Exit::Runtime, format!("interrupted; {nothing}"))),
+        _ = shutdown.requested() => Err(Error::new(Exit::Runtime, format!("interrupted; {nothing}"))),
     };
     let paired = match joined {
         Ok(joiner) => pair(&options, joiner).await,
@@ -240,10 +240,12 @@ async fn pair(options: &InviteOptions, mut joiner: Joiner) -> Result<(), Error> 
     let reloaded = reload_file(&host.path);
     joiner.done().await;
     let file = shown(host.path.to_string_lossy());
-    say(&format!("keypadd: paired with {name} ({remote}), key {key}\n  {file} has [peer.{name}]"));
-    say(&next(host, &reloaded));
+    print_line(&format!(
+        "keypadd: paired with {name} ({remote}), key {key}\n  {file} has [peer.{name}]"
+    ));
+    print_line(&next(host, &reloaded));
     for line in demands(&host.config.settings) {
-        say(&format!("  on {name}, add to this host's peer: {line}"));
+        print_line(&format!("  on {name}, add to this host's peer: {line}"));
     }
     Ok(())
 }
@@ -302,7 +304,7 @@ fn demands(settings: &Settings) -> Vec<String> {
 }
 
 /// Returns once this much time has passed, including time asleep.
-async fn until(expires: Duration) {
+async fn sleep_boottime(expires: Duration) {
     let now = || {
         let time = clock_gettime(ClockId::Boottime);
         Duration::new(time.tv_sec.cast_unsigned(), time.tv_nsec as u32)
@@ -314,6 +316,6 @@ async fn until(expires: Duration) {
 }
 
 /// Prints to standard error, which may be closed.
-fn say(text: &str) {
+fn print_line(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }

@@ -94,7 +94,7 @@ pub(crate) async fn run(options: JoinOptions, shutdown: Shutdown) -> Result<(), 
         joined = client.join(&options.invitation, own) => {
             joined.map_err(|error| refused(error, &options))
         }
-        _ = shutdown.thrown() => {
+        _ = shutdown.requested() => {
             let cause = "interrupted; nothing was written on either host";
             Err(Error::new(Exit::Runtime, cause))
         }

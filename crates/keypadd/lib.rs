@@ -135,7 +135,7 @@ fn run_from_file(args: cli::ConfigArgs, log: cli::LogFlags) -> Result<(), Error>
     let format = flags.log_format.value;
     let options = options.confined()?;
     block_on(async {
-        let shutdown = shutdown::on_signals_but_hangup()?;
+        let shutdown = shutdown::on_signals_except_hangup()?;
         run::run(options, shutdown, |ready| ready::say(ready, format)).await
     })
 }

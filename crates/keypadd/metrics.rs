@@ -82,7 +82,7 @@ pub(crate) async fn serve(listener: TcpListener, figures: impl Collector, source
     let mut connections = JoinSet::new();
     // Oldest first.
     let mut open: VecDeque<AbortHandle> = VecDeque::new();
-    let mut crowd = Crowd::default();
+    let mut displaced = Displaced::default();
     loop {
         match listener.accept().await {
             Ok((stream, remote)) => {
@@ -91,7 +91,7 @@ pub(crate) async fn serve(listener: TcpListener, figures: impl Collector, source
                     && let Some(oldest) = open.pop_front()
                 {
                     oldest.abort();
-                    crowd.closed(remote, Instant::now());
+                    displaced.closed(remote, Instant::now());
                 }
                 let served = Arc::clone(&served);
                 let answer = service_fn(move |request| {
@@ -115,12 +115,12 @@ pub(crate) async fn serve(listener: TcpListener, figures: impl Collector, source
 
 /// Connections closed to make room, and when that was last logged.
 #[derive(Debug, Default)]
-struct Crowd {
+struct Displaced {
     closed: u64,
     logged: Option<Instant>,
 }
 
-impl Crowd {
+impl Displaced {
     fn closed(&mut self, newest: SocketAddr, now: Instant) {
         self.closed += 1;
         if self.logged.is_none_or(|logged| now.saturating_duration_since(logged) >= LOG_INTERVAL) {

@@ -50,7 +50,7 @@ pub(crate) fn in_config<'c>(
     let file = shown(path.to_string_lossy());
     let Some(peer) = config.peers.iter().find(|peer| peer.name == name) else {
         let cause = format!("@{name}: {file} has no [peer.{name}]");
-        return Err(Error::new(Exit::Usage, cause).hint(meant(name, &config.peers)));
+        return Err(Error::new(Exit::Usage, cause).hint(suggestion(name, &config.peers)));
     };
     let outgoing = peer.outgoing.as_ref().ok_or_else(|| {
         let cause = format!("@{name}: [peer.{name}] in {file} has no endpoint");
@@ -61,7 +61,7 @@ pub(crate) fn in_config<'c>(
 }
 
 /// The hint for a name that no peer has.
-fn meant(name: &str, peers: &[Peer]) -> String {
+fn suggestion(name: &str, peers: &[Peer]) -> String {
     let names = || peers.iter().filter(|peer| peer.outgoing.is_some()).map(|peer| &*peer.name);
     let all: Vec<_> = names().map(|name| format!("@{name}")).collect();
     match nearest(name, names()) {

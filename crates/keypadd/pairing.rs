@@ -13,7 +13,7 @@ use keypadd_provider::{CryptoSettings, KeyExchange, PrivateKey, PublicKey};
 
 use crate::cli::memory_bytes;
 use crate::configfile;
-use crate::confine::{Confinement, Reach};
+use crate::confine::{Confinement, SandboxNeeds};
 use crate::error::{Error, Exit, shown, system};
 use crate::keyfile::{self, StagedKey, make_directory, quoted_for_shell};
 
@@ -50,7 +50,7 @@ pub(crate) struct Prepared {
 
 /// The configuration file of a pairing, renamed into place.
 #[derive(Debug)]
-pub(crate) struct Written {
+pub(crate) struct CommittedConfig {
     path: PathBuf,
     before: Option<String>,
     after: String,
@@ -131,7 +131,7 @@ impl ThisHost {
             replaced.push(self.key_path.clone());
         }
         let files = vec![self.path.clone()];
-        Confinement::start(settings, &Reach { files, replaced, ..Reach::default() })
+        Confinement::start(settings, &SandboxNeeds { files, replaced, ..SandboxNeeds::default() })
     }
 
     /// Refuses a name that a peer already has, before anything is sent.
@@ -209,18 +209,18 @@ impl Prepared {
     ///
     /// # Errors
     /// Exit 1: a file cannot be renamed, or the configuration has changed in the meantime; it stays as it is.
-    pub(crate) fn commit(self) -> Result<Written, Error> {
+    pub(crate) fn commit(self) -> Result<CommittedConfig, Error> {
         let Self { path, before, after, file, key } = self;
         refuse_changed(&path, before.as_deref())?;
         if let Some(key) = key {
             key.commit()?;
         }
         file.commit().map_err(|error| not_written(&path, &error))?;
-        Ok(Written { path, before, after })
+        Ok(CommittedConfig { path, before, after })
     }
 }
 
-impl Written {
+impl CommittedConfig {
     /// Restores the previous configuration. A new key stays: it does no harm.
     ///
     /// # Errors

@@ -160,7 +160,8 @@ impl Pooling {
             None if is_wanted => Some(new_pool(options)?),
             None => None,
         };
-        let is_left_out = |choice: &&Choice| options.mode == PoolMode::Auto && !choice.pays();
+        let is_left_out =
+            |choice: &&Choice| options.mode == PoolMode::Auto && !choice.is_worthwhile();
         let excluded = choices.iter().filter(is_left_out).map(Choice::protection).collect();
         Ok(Change { options, pool, excluded, choices, former_budget_bytes })
     }
@@ -278,9 +279,9 @@ mod tests {
     use super::*;
 
     /// A host that refuses to run a filler.
-    struct Refuses;
+    struct RefusingHost;
 
-    impl FillerHost for Refuses {
+    impl FillerHost for RefusingHost {
         fn lower_priority(&mut self) -> Priority {
             Priority::Ordinary
         }
@@ -295,9 +296,9 @@ mod tests {
     }
 
     /// A host on which a filler fails as soon as it asks for its CPU time.
-    struct Fails;
+    struct FailingHost;
 
-    impl FillerHost for Fails {
+    impl FillerHost for FailingHost {
         fn lower_priority(&mut self) -> Priority {
             Priority::Idle
         }
@@ -339,9 +340,10 @@ mod tests {
 
     #[test]
     fn a_dead_filler_blocks_no_change_and_is_reported_until_it_is_replaced() {
-        for (pooling, reason) in
-            [(ended(Refuses), "the kernel refused"), (ended(Fails), "the filler has failed")]
-        {
+        for (pooling, reason) in [
+            (ended(RefusingHost), "the kernel refused"),
+            (ended(FailingHost), "the filler has failed"),
+        ] {
             for budget_bytes in [1 << 20, 2 << 20, 1 << 19] {
                 change(&pooling, options(PoolMode::On, budget_bytes));
                 let fault = pooling.fault().expect("a fault");

@@ -105,10 +105,10 @@ fn reload(path: &Path, args: &ReloadArgs) -> Result<Done, Error> {
     let (mut same, mut not_replaced) = (false, None);
     if args.binary {
         match replace(path, false)? {
-            Replaced::By(text) => return Ok(Done::Prints(text)),
+            Replaced::Started(text) => return Ok(Done::Prints(text)),
             Replaced::Same => same = true,
-            Replaced::Not(cause) if is_the_one => return Err(cause),
-            Replaced::Not(cause) => not_replaced = Some(cause),
+            Replaced::Failed(cause) if is_the_one => return Err(cause),
+            Replaced::Failed(cause) => not_replaced = Some(cause),
         }
     }
     match control::ask(path, RELOAD_REQUEST, TIMEOUT) {
@@ -118,9 +118,9 @@ fn reload(path: &Path, args: &ReloadArgs) -> Result<Done, Error> {
         Ok(Answer { no_file: Some(verb), .. }) => Ok(Done::WithoutFile(verb)),
         Ok(answer) if same && answer.refused.is_none() && !answer.restart.is_empty() => {
             match replace(path, true)? {
-                Replaced::By(text) => Ok(Done::Prints(text)),
+                Replaced::Started(text) => Ok(Done::Prints(text)),
                 Replaced::Same => Ok(Done::Gone),
-                Replaced::Not(cause) => Err(cause),
+                Replaced::Failed(cause) => Err(cause),
             }
         }
         // It was reloaded, but the user asked for a replacement.

@@ -21,7 +21,7 @@ use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use crate::carry::{Asked, Told};
+use crate::carry::{CarryReply, CarryRequest};
 use crate::confine::Confinement;
 use crate::control::{self, CARRY_REQUEST};
 use crate::error::{Error, Exit, one_line};
@@ -39,23 +39,23 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What a command asks of the daemons of its user.
 #[derive(Debug)]
-pub(crate) struct Reuse {
-    pub(crate) asked: Asked,
+pub(crate) struct CarryClient {
+    pub(crate) request: CarryRequest,
     /// Whether the target gets a PROXY header first.
     pub(crate) sends_header: bool,
 }
 
 /// A connection that a daemon carries.
-struct Carried {
+struct CarriedConnection {
     /// Messages from the daemon; closed when it exits.
-    told: mpsc::Receiver<Told>,
+    replies: mpsc::Receiver<CarryReply>,
     /// Bytes from and to the target.
     data: UnixStream,
     /// The daemon's end: while this is open, `data` ends only when the daemon says so.
     other: StdUnixStream,
 }
 
-impl Reuse {
+impl CarryClient {
     /// Has a daemon carry the connection until it ends; `None` if none can, and nothing was sent.
     ///
     /// # Errors
@@ -65,10 +65,10 @@ impl Reuse {
         confinement: &Confinement,
         shutdown: &Shutdown,
     ) -> Option<Result<(), Error>> {
-        let target = &self.asked.target;
+        let target = &self.request.target;
         let connected = tokio::select! {
             biased;
-            _ = shutdown.thrown() => return Some(interrupted(target)),
+            _ = shutdown.requested() => return Some(interrupted(target)),
             connected = self.connect() => connected?,
         };
         Some(match connected {
@@ -81,7 +81,7 @@ impl Reuse {
     }
 
     /// The connection over the first daemon that can carry it, or the code with which the server refused it.
-    async fn connect(&self) -> Option<Result<Carried, StreamCode>> {
+    async fn connect(&self) -> Option<Result<CarriedConnection, StreamCode>> {
         // Root's directory belongs to the service, which may run as another user.
         let is_trusted =
             |path: &PathBuf| geteuid().is_root() || runtime_directory::check(path).is_ok();
@@ -97,17 +97,21 @@ impl Reuse {
     }
 
     /// Asks one daemon.
-    async fn ask(&self, socket: &Path) -> io::Result<Option<Result<Carried, StreamCode>>> {
+    async fn ask(
+        &self,
+        socket: &Path,
+    ) -> io::Result<Option<Result<CarriedConnection, StreamCode>>> {
         let mut stream = control::connect(socket)?;
-        stream.write_all(format!("{CARRY_REQUEST} {}\n", self.asked.line()).as_bytes())?;
+        stream.write_all(format!("{CARRY_REQUEST} {}\n", self.request.line()).as_bytes())?;
         let mut daemon = Channel::new(stream)?;
-        let Told::Connecting(suite) = receive(&mut daemon, ANSWER_TIMEOUT).await?.frame else {
+        let CarryReply::Connecting(suite) = receive(&mut daemon, ANSWER_TIMEOUT).await?.frame
+        else {
             return Ok(None);
         };
         let Received { frame, descriptors, .. } = receive(&mut daemon, CONNECT_TIMEOUT).await?;
         match frame {
-            Told::Connected => {}
-            Told::Refused(code) => return Ok(Some(Err(StreamCode::from_value(code)))),
+            CarryReply::Connected => {}
+            CarryReply::Refused(code) => return Ok(Some(Err(StreamCode::from_value(code)))),
             // Its session has just been lost.
             _ => return Ok(None),
         }
@@ -124,7 +128,7 @@ impl Reuse {
         let data = StdUnixStream::from(data);
         data.set_nonblocking(true)?;
         let data = UnixStream::from_std(data)?;
-        let (sender, told) = mpsc::channel(1);
+        let (sender, replies) = mpsc::channel(1);
         tokio::spawn(async move {
             while let Ok(received) = daemon.receive_as().await {
                 if sender.send(received.frame).await.is_err() {
@@ -132,11 +136,11 @@ impl Reuse {
                 }
             }
         });
-        Ok(Some(Ok(Carried { told, data, other: other.into() })))
+        Ok(Some(Ok(CarriedConnection { replies, data, other: other.into() })))
     }
 
     fn refused(&self, code: StreamCode) -> Error {
-        let target = self.asked.target.clone();
+        let target = self.request.target.clone();
         self.explain(ClientError::Refused { target, code })
     }
 
@@ -145,16 +149,16 @@ impl Reuse {
     }
 
     fn explain(&self, error: ClientError) -> Error {
-        explain(error, self.asked.own, &self.asked.peers)
+        explain(error, self.request.own, &self.request.peers)
     }
 
     /// The error for the daemon's last message; `None` if it exited without one.
-    fn failure(&self, told: Option<Told>) -> Error {
-        match told {
-            Some(Told::Refused(code)) => self.refused(StreamCode::from_value(code)),
-            Some(Told::Lost(cause)) => Error::new(Exit::Runtime, one_line(&cause)),
+    fn failure(&self, reply: Option<CarryReply>) -> Error {
+        match reply {
+            Some(CarryReply::Refused(code)) => self.refused(StreamCode::from_value(code)),
+            Some(CarryReply::Lost(cause)) => Error::new(Exit::Runtime, one_line(&cause)),
             _ => {
-                let target = &self.asked.target;
+                let target = &self.request.target;
                 let cause = "the daemon that carried it has exited";
                 Error::new(Exit::Runtime, format!("connection to {target} lost: {cause}"))
                     .hint("run it again; without a daemon it makes its own tunnel")
@@ -163,11 +167,11 @@ impl Reuse {
     }
 }
 
-impl Carried {
+impl CarriedConnection {
     /// Copies until both directions have finished, or the daemon says that the connection has failed.
-    async fn run(self, reuse: &Reuse, shutdown: &Shutdown) -> Result<(), Error> {
-        let Self { mut told, mut data, other } = self;
-        let target = &reuse.asked.target;
+    async fn run(self, reuse: &CarryClient, shutdown: &Shutdown) -> Result<(), Error> {
+        let Self { mut replies, mut data, other } = self;
+        let target = &reuse.request.target;
         let header = match reuse.sends_header {
             true => &proxy_protocol::LOCAL_HEADER[..],
             false => &[],
@@ -195,19 +199,19 @@ impl Carried {
             let is_told = other.is_some();
             tokio::select! {
                 biased;
-                _ = shutdown.thrown() => return interrupted(target),
-                news = told.recv(), if is_told => match news {
-                    Some(Told::Closed) if receiving => {
+                _ = shutdown.requested() => return interrupted(target),
+                news = replies.recv(), if is_told => match news {
+                    Some(CarryReply::Closed) if receiving => {
                         let finishing = async { finish(inward.as_mut().await).await };
                         return tokio::select! {
                             biased;
-                            _ = shutdown.thrown() => interrupted(target),
+                            _ = shutdown.requested() => interrupted(target),
                             finished = finishing => finished.map_err(|e| reuse.failed_here(e)),
                         };
                     }
-                    Some(Told::Closed) => return Ok(()),
-                    Some(Told::Suspended) => is_suspended = true,
-                    Some(Told::Resumed) => is_suspended = false,
+                    Some(CarryReply::Closed) => return Ok(()),
+                    Some(CarryReply::Suspended) => is_suspended = true,
+                    Some(CarryReply::Resumed) => is_suspended = false,
                     // The new process ends the connection by closing its end.
                     None if is_suspended => other = None,
                     news => {
@@ -257,7 +261,7 @@ fn is_of_socket(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }
 
-async fn receive(daemon: &mut Channel, within: Duration) -> io::Result<Received<Told>> {
+async fn receive(daemon: &mut Channel, within: Duration) -> io::Result<Received<CarryReply>> {
     timeout(within, daemon.receive_as()).await?
 }
 

@@ -3,8 +3,8 @@
 //! its listeners are bound; connections to peers are retried forever.
 
 mod allowances;
-mod applied;
 mod links;
+mod running_config;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::cli::ConfigArgs;
 use crate::configfile::{self, Loaded};
-use crate::confine::{Confinement, Reach};
+use crate::confine::{Confinement, SandboxNeeds};
 use crate::control::Requests;
 use crate::daemon::{Daemon, DaemonSettings};
 use crate::error::{Error, Exit, system};
@@ -27,7 +27,7 @@ use crate::ready::RunReady;
 use crate::shutdown::Shutdown;
 use crate::systemd;
 
-use applied::Applied;
+use running_config::RunningConfig;
 
 /// Most queued requests of a kind; more wait at the socket.
 const RELOADS_WAITING_MAX: usize = 4;
@@ -63,8 +63,8 @@ impl RunOptions {
     pub(crate) fn confined(mut self) -> Result<Self, Error> {
         let Loaded { config, key_path, .. } = &self.loaded;
         let files = vec![self.path.clone(), key_path.clone()];
-        let reach = Reach { files, ..Reach::of(config) };
-        self.confinement = Confinement::start(&config.settings, &reach)?;
+        let needs = SandboxNeeds { files, ..SandboxNeeds::of(config) };
+        self.confinement = Confinement::start(&config.settings, &needs)?;
         Ok(self)
     }
 
@@ -94,7 +94,7 @@ pub(crate) async fn run(
     }
     let mut daemon = Daemon::prepare(daemon_settings(&loaded, confinement)).await?;
     let started = loaded.config.clone();
-    let mut applied = Applied::start(&mut daemon, loaded).await?;
+    let mut running = RunningConfig::start(&mut daemon, loaded).await?;
     let (reload_request, mut reloads) = mpsc::channel(RELOADS_WAITING_MAX);
     let (replace_request, mut replacements) = mpsc::channel(give::WAITING_MAX);
     let (forward_request, mut forward_requests) = mpsc::channel(RELOADS_WAITING_MAX);
@@ -102,29 +102,29 @@ pub(crate) async fn run(
         reload: Some(reload_request),
         forward: Some(forward_request),
         replace: Some(replace_request),
-        carry: Some(applied.sources()),
+        carry: Some(running.sources()),
     };
     let place = path.display().to_string();
-    let mut watching = daemon.watch("run", place, applied.sources(), requests);
+    let mut watching = daemon.watch("run", place, running.sources(), requests);
     daemon.confinement.seal()?;
-    if !daemon.finish_takeover(applied.servers(), &shutdown).await? {
-        say(&applied.ready(&daemon));
+    if !daemon.finish_takeover(running.servers(), &shutdown).await? {
+        say(&running.ready(&daemon));
     }
     daemon.confinement.log();
     systemd::notify(&[sd_notify::NotifyState::Ready]);
-    let ending = loop {
-        let asked: Option<oneshot::Sender<Value>> = tokio::select! {
-            ending = shutdown.thrown() => break ending,
+    let mode = loop {
+        let reply: Option<oneshot::Sender<Value>> = tokio::select! {
+            mode = shutdown.requested() => break mode,
             _ = hangup.recv() => None,
-            Some(asked) = reloads.recv() => Some(asked),
-            Some((request, asked)) = forward_requests.recv() => {
-                let _ = asked.send(applied.forward(&request).await);
+            Some(reply) = reloads.recv() => Some(reply),
+            Some((request, reply)) = forward_requests.recv() => {
+                let _ = reply.send(running.forward(&request).await);
                 continue;
             }
             Some(request) = replacements.recv() => {
-                let handover = daemon.handover_source(applied.servers(), applied.clients());
+                let handover = daemon.handover_source(running.servers(), running.clients());
                 let replaced = tokio::select! {
-                    ending = shutdown.thrown() => break ending,
+                    mode = shutdown.requested() => break mode,
                     replaced = handover.answer(request) => replaced,
                 };
                 if replaced {
@@ -134,7 +134,7 @@ pub(crate) async fn run(
             }
         };
         announce_reload();
-        let outcome = reload(&path, &started, &mut daemon, &mut applied).await;
+        let outcome = reload(&path, &started, &mut daemon, &mut running).await;
         systemd::notify(&[sd_notify::NotifyState::Ready]);
         let document = outcome.map_or_else(
             |error| refusal(&error),
@@ -154,14 +154,14 @@ pub(crate) async fn run(
                 })
             },
         );
-        if let Some(asked) = asked {
-            let _ = asked.send(document);
+        if let Some(reply) = reply {
+            let _ = reply.send(document);
         }
     };
     // Requests from now on are refused immediately.
     drop((reloads, forward_requests, replacements));
-    systemd::notify_stopping(shutdown.drained(daemon.drain).await);
-    applied.end(ending).await;
+    systemd::notify_stopping(shutdown.drain_time(daemon.drain).await);
+    running.end(mode).await;
     watching.shutdown().await;
     Ok(())
 }
@@ -171,22 +171,22 @@ async fn reload(
     path: &std::path::Path,
     started: &Config,
     daemon: &mut Daemon,
-    applied: &mut Applied,
+    running: &mut RunningConfig,
 ) -> Result<Changes, Error> {
     let attempt = async {
         let out_of_reach = daemon.confinement.switches_user() || daemon.replaces;
         let known = out_of_reach.then(|| Arc::clone(&daemon.crypto.key));
         let loaded = configfile::load(path, known)?;
-        let mut changes = Changes::between(started, applied.config(), &loaded.config);
+        let mut changes = Changes::between(started, running.config(), &loaded.config);
         if loaded.key.public() != daemon.public_key() {
             changes
                 .applied
                 .insert(0, format!("this host's public key is now {}", loaded.key.public()));
         }
-        if !daemon.confinement.admits(&Reach::of(&loaded.config)) {
+        if !daemon.confinement.admits(&SandboxNeeds::of(&loaded.config)) {
             changes.restart.push(NEW_PORTS);
         }
-        applied.apply(daemon, started, loaded).await?;
+        running.apply(daemon, started, loaded).await?;
         Ok(changes)
     };
     let result: Result<Changes, Error> = attempt.await;

@@ -12,7 +12,7 @@ use keypadd_tunnel::{
 use tokio::sync::mpsc;
 
 use crate::cli::{Allowed, ServeArgs};
-use crate::confine::{Confinement, Reach};
+use crate::confine::{Confinement, SandboxNeeds};
 use crate::control::Requests;
 use crate::daemon::{Daemon, DaemonSettings};
 use crate::error::{Error, Exit, bind_hint, system};
@@ -47,14 +47,14 @@ impl ServeOptions {
             return Err(Error::new(Exit::Usage, "--allow is missing: no peer could connect")
                 .hint("run `keypadd pubkey` on the other host, then add --allow PUBKEY"));
         }
-        refuse_doubles(&args.allow)?;
+        refuse_duplicates(&args.allow)?;
         let settings = args.flags.settings;
         let listen = settings.listen.as_ref().expect("--listen has a default").value;
         let permits = values_of(settings.permit_open.as_deref().unwrap_or_default());
         let listen_permits = values_of(settings.permit_listen.as_deref().unwrap_or_default());
         let (suites, kex) = (settings.suites(), settings.key_exchanges());
         let daemon = DaemonSettings::of_flags(settings, suites, kex)?;
-        refuse_own(&args.allow, daemon.key.public())?;
+        refuse_own_key(&args.allow, daemon.key.public())?;
         Ok(Self { listen, allow: args.allow, permits, listen_permits, daemon })
     }
 
@@ -64,14 +64,14 @@ impl ServeOptions {
     /// As for [`Confinement::start`].
     pub(crate) fn confined(mut self) -> Result<Self, Error> {
         let (open_permits, listen_permits) = (self.permits.clone(), self.listen_permits.clone());
-        let reach = Reach { open_permits, listen_permits, ..Reach::default() };
-        self.daemon.confinement = Confinement::start(&self.daemon.settings, &reach)?;
+        let needs = SandboxNeeds { open_permits, listen_permits, ..SandboxNeeds::default() };
+        self.daemon.confinement = Confinement::start(&self.daemon.settings, &needs)?;
         Ok(self)
     }
 }
 
 /// Refuses a key or name that is listed twice: permits and counters would get mixed up.
-fn refuse_doubles(allow: &[Allowed]) -> Result<(), Error> {
+fn refuse_duplicates(allow: &[Allowed]) -> Result<(), Error> {
     for (nth, peer) in allow.iter().enumerate() {
         for earlier in &allow[..nth] {
             let cause = match &peer.name {
@@ -90,7 +90,7 @@ fn refuse_doubles(allow: &[Allowed]) -> Result<(), Error> {
 }
 
 /// Refuses this host's own key, which comes from running `keypadd pubkey` on the wrong host.
-fn refuse_own(allow: &[Allowed], own: PublicKey) -> Result<(), Error> {
+fn refuse_own_key(allow: &[Allowed], own: PublicKey) -> Result<(), Error> {
     match allow.iter().any(|peer| peer.key == own) {
         true => Err(Error::new(Exit::Usage, format!("--allow: {own} is this host's own key"))
             .hint("run `keypadd pubkey` on the other host, and give its key")),
@@ -157,7 +157,7 @@ pub(crate) async fn run(
     daemon.confinement.log();
     systemd::notify(&[sd_notify::NotifyState::Ready]);
     let running = server.run(async {
-        let drain = shutdown.clone().drained(daemon.drain).await;
+        let drain = shutdown.clone().drain_time(daemon.drain).await;
         systemd::notify_stopping(drain);
         drain
     });

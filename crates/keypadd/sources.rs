@@ -36,7 +36,7 @@ pub(crate) struct Dialing {
 
 /// What the file says about a peer that its sessions do not.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Terms {
+pub(crate) struct PeerTerms {
     /// Whether it is also listed with another key.
     pub(crate) has_other_key: bool,
     /// When it is no longer accepted.
@@ -45,13 +45,13 @@ pub(crate) struct Terms {
 
 /// All sources, and this host's key; clones share one list.
 #[derive(Clone, Debug)]
-pub(crate) struct Sources(Arc<Mutex<Listed>>);
+pub(crate) struct Sources(Arc<Mutex<SourceList>>);
 
 #[derive(Debug)]
-struct Listed {
+struct SourceList {
     public_key: PublicKey,
     sources: Vec<Source>,
-    terms: HashMap<PublicKey, Terms>,
+    peer_terms: HashMap<PublicKey, PeerTerms>,
     /// Polling time of endpoints since closed, so that the total never decreases.
     spun_before: Duration,
 }
@@ -60,8 +60,8 @@ impl Sources {
     /// A list of these sources.
     pub(crate) fn new(public_key: PublicKey, sources: Vec<Source>) -> Self {
         let spun_before = Duration::ZERO;
-        let terms = HashMap::new();
-        Self(Arc::new(Mutex::new(Listed { public_key, sources, terms, spun_before })))
+        let peer_terms = HashMap::new();
+        Self(Arc::new(Mutex::new(SourceList { public_key, sources, peer_terms, spun_before })))
     }
 
     /// Replaces the list.
@@ -76,13 +76,13 @@ impl Sources {
     }
 
     /// Sets what the file says about each key.
-    pub(crate) fn set_terms(&self, terms: HashMap<PublicKey, Terms>) {
-        self.locked().terms = terms;
+    pub(crate) fn set_peer_terms(&self, peer_terms: HashMap<PublicKey, PeerTerms>) {
+        self.locked().peer_terms = peer_terms;
     }
 
     /// What the file says about a key.
-    pub(crate) fn terms(&self, key: &PublicKey) -> Terms {
-        self.locked().terms.get(key).copied().unwrap_or_default()
+    pub(crate) fn peer_terms(&self, key: &PublicKey) -> PeerTerms {
+        self.locked().peer_terms.get(key).copied().unwrap_or_default()
     }
 
     /// This host's key.
@@ -113,7 +113,7 @@ impl Sources {
     }
 
     /// The list is always replaced as a whole, so it is consistent after a panic.
-    fn locked(&self) -> MutexGuard<'_, Listed> {
+    fn locked(&self) -> MutexGuard<'_, SourceList> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

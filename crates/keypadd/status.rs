@@ -44,7 +44,7 @@ fn peers_down(answer: &io::Result<Value>) -> Vec<String> {
 }
 
 /// Asks every daemon, or the one of `--socket`.
-fn query(args: &StatusArgs) -> Result<Vec<Asked>, Error> {
+fn query(args: &StatusArgs) -> Result<Vec<DaemonAnswer>, Error> {
     match &args.socket {
         Some(path) => {
             let answer = control::ask(path, STATUS_REQUEST, PATIENCE).map_err(|error| {
@@ -58,7 +58,7 @@ fn query(args: &StatusArgs) -> Result<Vec<Asked>, Error> {
 }
 
 /// The status of every daemon as text or JSON.
-fn show(args: &StatusArgs, daemons: Vec<Asked>) -> String {
+fn show(args: &StatusArgs, daemons: Vec<DaemonAnswer>) -> String {
     if !args.json {
         let texts: Vec<String> = daemons.into_iter().map(text).collect();
         return texts.join("\n");
@@ -69,7 +69,7 @@ fn show(args: &StatusArgs, daemons: Vec<Asked>) -> String {
 }
 
 /// A socket and the answer of its daemon.
-type Asked = (PathBuf, io::Result<Value>);
+type DaemonAnswer = (PathBuf, io::Result<Value>);
 
 /// The error if no daemon of this user answers.
 pub(crate) fn none_found(cause: String) -> Error {
@@ -77,19 +77,20 @@ pub(crate) fn none_found(cause: String) -> Error {
         .hint("start `keypadd serve`, `connect` or `run` as this user, or give a --socket")
 }
 
-fn find() -> Result<Vec<Asked>, Error> {
+fn find() -> Result<Vec<DaemonAnswer>, Error> {
     let directory = runtime_directory::path()
         .ok_or_else(|| none_found("no daemon found: XDG_RUNTIME_DIR is not set".into()))?;
     let sockets: Vec<PathBuf> = runtime_directory::sockets(&directory);
-    let asked = sockets.into_iter().map(|path| {
+    let answers = sockets.into_iter().map(|path| {
         let answer = control::ask(&path, STATUS_REQUEST, PATIENCE);
         (path, answer)
     });
     // Skips sockets without a daemon; a daemon that does not answer gets a line.
     let gone = [ErrorKind::ConnectionRefused, ErrorKind::NotFound];
-    let there =
-        |(_, answer): &Asked| !answer.as_ref().is_err_and(|error| gone.contains(&error.kind()));
-    let daemons: Vec<Asked> = asked.filter(there).collect();
+    let is_running = |(_, answer): &DaemonAnswer| {
+        !answer.as_ref().is_err_and(|error| gone.contains(&error.kind()))
+    };
+    let daemons: Vec<DaemonAnswer> = answers.filter(is_running).collect();
     match daemons.first() {
         None => {
             Err(none_found(format!("no daemon found in {}", shown(directory.to_string_lossy()))))
@@ -114,7 +115,7 @@ pub(crate) fn no_answer(path: &Path, error: &io::Error) -> String {
 }
 
 /// The text for one daemon; an invalid answer does not hide the others.
-fn text((path, answer): Asked) -> String {
+fn text((path, answer): DaemonAnswer) -> String {
     let foreign = |error: serde_json::Error| {
         let path = shown(path.to_string_lossy());
         format!("invalid answer from the daemon at {path}: {error}\n")

@@ -18,7 +18,7 @@ use crate::report::{
     ByDirection, HoldReport, KeysReport, LevelReport, LimitsReport, LinkReport, PacketsReport,
     PoolReport, Report, SessionReport, TransportReport,
 };
-use crate::sources::{Sources, Terms};
+use crate::sources::{PeerTerms, Sources};
 
 /// Both directions, with their labels in metrics and JSON.
 pub(crate) const DIRECTIONS: [(Direction, &str); 2] =
@@ -219,7 +219,7 @@ impl StatusBuilder {
             }
         };
         let keys = ByDirection { send: keys(Direction::Send), receive: keys(Direction::Receive) };
-        let Terms { has_other_key, valid_until } = self.sources.terms(&live.key());
+        let PeerTerms { has_other_key, valid_until } = self.sources.peer_terms(&live.key());
         SessionReport {
             session,
             has_other_key,

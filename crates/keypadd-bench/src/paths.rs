@@ -29,7 +29,7 @@ pub(crate) async fn run(args: PathsArgs, shutdown: Shutdown) -> Result<(), Error
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = Arc::clone(&stop);
     tokio::spawn(async move {
-        shutdown.thrown().await;
+        shutdown.requested().await;
         stopped.store(true, Relaxed);
     });
     let measuring = tokio::task::spawn_blocking(move || {

@@ -125,13 +125,13 @@ async fn measure<W: Workload>(
     let arms = arms(&tunnel, &pools.pool);
     let tried = tokio::select! {
         tried = try_out(&arms, &settings, &tell) => tried,
-        _ = shutdown.thrown() => return keeping.end(Vec::new(), Some(INTERRUPTED)),
+        _ = shutdown.requested() => return keeping.end(Vec::new(), Some(INTERRUPTED)),
     };
     tried.map_err(|error| not_open(error, &settings))?;
     let rounds =
         Rounds { rounds: run.rounds.unwrap_or(ROUNDS), seed: run.report.seed, tell: &tell };
     let keep = |runs: &Runs<W::Measured>| keeping.save_so_far(|| workload.section(runs));
-    let runs = take_turns(workload, &arms, &settings, rounds, keep, thrown(&shutdown)).await;
+    let runs = take_turns(workload, &arms, &settings, rounds, keep, interrupted(&shutdown)).await;
     keeping.end(vec![workload.section(&runs)], runs.ended_by.as_deref())
 }
 
@@ -162,7 +162,7 @@ async fn exhaust(args: ExhaustionArgs, shutdown: Shutdown) -> Result<(), Error> 
     let meter = keeping.meter();
     let tell = |progress: &Progress| meter.show(progress);
     let save = |section: &Section| keeping.save_so_far(|| section.clone());
-    let ran = experiment.run(&tell, &save, thrown(&shutdown)).await;
+    let ran = experiment.run(&tell, &save, interrupted(&shutdown)).await;
     keeping.end(vec![ran.section], ran.ended_by.as_deref())
 }
 
@@ -181,7 +181,7 @@ async fn shake_hands(args: KexArgs, shutdown: Shutdown) -> Result<(), Error> {
     experiment.rehearse().await.map_err(not_offered)?;
     let meter = keeping.meter();
     let tell = |progress: &Progress| meter.show(progress);
-    let ran = experiment.run(&tell, thrown(&shutdown)).await;
+    let ran = experiment.run(&tell, interrupted(&shutdown)).await;
     keeping.end(vec![ran.section], ran.ended_by.as_deref())
 }
 
@@ -197,7 +197,7 @@ async fn compare_suites(args: SuitesArgs, shutdown: Shutdown) -> Result<(), Erro
     let keeping = Keeping::begin("keypadd bench suites", &run.report, Vec::new())?;
     let meter = keeping.meter();
     let tell = |progress: &Progress| meter.show(progress);
-    let ran = experiment.run(&tell, thrown(&shutdown)).await;
+    let ran = experiment.run(&tell, interrupted(&shutdown)).await;
     keeping.end(vec![ran.section], ran.ended_by.as_deref())
 }
 
@@ -219,7 +219,7 @@ async fn reproduce(args: ReproduceArgs, shutdown: Shutdown) -> Result<(), Error>
         let meter = keeping.meter();
         let tell = |progress: &Progress| meter.show(progress);
         let keep = |sections: Vec<Section>| keeping.save_sections_so_far(sections);
-        reproduction.run(&notebook, &tell, &keep, thrown(&shutdown)).await
+        reproduction.run(&notebook, &tell, &keep, interrupted(&shutdown)).await
     };
     keeping.end(ran.sections, ran.ended_by.as_deref())
 }
@@ -228,8 +228,8 @@ fn not_offered(error: CannotOffer) -> Error {
     Error::new(Exit::Usage, error.to_string()).hint("lower the rate or the number of clients")
 }
 
-async fn thrown(shutdown: &Shutdown) {
-    shutdown.thrown().await;
+async fn interrupted(shutdown: &Shutdown) {
+    shutdown.requested().await;
 }
 
 /// Plain TCP first, if possible: the machine's own cost.

@@ -13,33 +13,33 @@ use crate::error::{Error, Exit, system};
 
 /// Starts a shutdown; dropping it does too.
 #[derive(Debug)]
-pub struct Trigger(watch::Sender<Option<Ending>>);
+pub struct Trigger(watch::Sender<Option<ShutdownMode>>);
 
 /// Waits for a shutdown.
 #[derive(Clone, Debug)]
-pub struct Shutdown(watch::Receiver<Option<Ending>>);
+pub struct Shutdown(watch::Receiver<Option<ShutdownMode>>);
 
 /// How to stop a daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
+pub enum ShutdownMode {
     /// Close open connections.
-    AtOnce,
+    Immediate,
     /// Let open connections finish, up to the drain timeout.
     Drain,
 }
 
 /// A connected pair.
-pub fn switch() -> (Trigger, Shutdown) {
+pub fn channel() -> (Trigger, Shutdown) {
     let (sender, receiver) = watch::channel(None);
     (Trigger(sender), Shutdown(receiver))
 }
 
 impl Trigger {
     /// Starts a shutdown unless one has started.
-    pub fn end(&self, ending: Ending) {
-        self.0.send_if_modified(|thrown| {
-            let first = thrown.is_none();
-            thrown.get_or_insert(ending);
+    pub fn request(&self, mode: ShutdownMode) {
+        self.0.send_if_modified(|requested| {
+            let first = requested.is_none();
+            requested.get_or_insert(mode);
             first
         });
     }
@@ -47,24 +47,24 @@ impl Trigger {
 
 impl Shutdown {
     /// Returns once a shutdown has started.
-    pub async fn thrown(&self) -> Ending {
+    pub async fn requested(&self) -> ShutdownMode {
         let mut receiver = self.0.clone();
         // An error means that the trigger was dropped.
-        let thrown = receiver.wait_for(Option::is_some).await;
-        thrown.ok().and_then(|thrown| *thrown).unwrap_or(Ending::AtOnce)
+        let requested = receiver.wait_for(Option::is_some).await;
+        requested.ok().and_then(|requested| *requested).unwrap_or(ShutdownMode::Immediate)
     }
 
     /// Whether a shutdown has started.
-    pub fn is_thrown(&self) -> bool {
+    pub fn is_requested(&self) -> bool {
         self.0.borrow().is_some()
     }
 
     /// Returns once a shutdown has started, with the time to drain: `drain`, or zero to stop at
     /// once.
-    pub async fn drained(self, drain: Duration) -> Duration {
-        match self.thrown().await {
-            Ending::AtOnce => Duration::ZERO,
-            Ending::Drain => drain,
+    pub async fn drain_time(self, drain: Duration) -> Duration {
+        match self.requested().await {
+            ShutdownMode::Immediate => Duration::ZERO,
+            ShutdownMode::Drain => drain,
         }
     }
 }
@@ -75,25 +75,25 @@ impl Shutdown {
 /// # Errors
 /// Exit 1: the signal handlers cannot be installed.
 pub fn on_signals() -> Result<Shutdown, Error> {
-    on_these(Signals::new())
+    install_handlers(Signals::new())
 }
 
 /// Like [`on_signals`], for a daemon that reloads on SIGHUP.
 ///
 /// # Errors
 /// As for [`on_signals`].
-pub fn on_signals_but_hangup() -> Result<Shutdown, Error> {
-    on_these(Signals::new().map(|signals| Signals { hangup: None, ..signals }))
+pub fn on_signals_except_hangup() -> Result<Shutdown, Error> {
+    install_handlers(Signals::new().map(|signals| Signals { hangup: None, ..signals }))
 }
 
-fn on_these(signals: io::Result<Signals>) -> Result<Shutdown, Error> {
+fn install_handlers(signals: io::Result<Signals>) -> Result<Shutdown, Error> {
     let mut signals = signals.map_err(|error| {
         Error::new(Exit::Runtime, format!("cannot install signal handlers: {}", system(&error)))
     })?;
-    let (trigger, shutdown) = switch();
+    let (trigger, shutdown) = channel();
     tokio::spawn(async move {
-        let (_, ending) = signals.next().await;
-        trigger.end(ending);
+        let (_, mode) = signals.next().await;
+        trigger.request(mode);
         std::process::exit(signals.next().await.0);
     });
     Ok(shutdown)
@@ -137,7 +137,7 @@ impl Signals {
     }
 
     /// Waits for a signal; returns its exit code, 128 plus its number, and how to stop.
-    async fn next(&mut self) -> (i32, Ending) {
+    async fn next(&mut self) -> (i32, ShutdownMode) {
         let hung_up = async {
             match &mut self.hangup {
                 Some(hangup) => hangup.recv().await,
@@ -145,9 +145,9 @@ impl Signals {
             }
         };
         tokio::select! {
-            _ = self.interrupt.recv() => (130, Ending::AtOnce),
-            _ = self.terminate.recv() => (143, Ending::Drain),
-            _ = hung_up => (129, Ending::AtOnce),
+            _ = self.interrupt.recv() => (130, ShutdownMode::Immediate),
+            _ = self.terminate.recv() => (143, ShutdownMode::Drain),
+            _ = hung_up => (129, ShutdownMode::Immediate),
         }
     }
 }

@@ -18,7 +18,7 @@ pub(crate) fn kept(needs: &Needs, locks_freely: bool) -> CapabilitySet {
     if needs.low_ports {
         kept |= CapabilitySet::NET_BIND_SERVICE;
     }
-    if needs.gives_away {
+    if needs.changes_owner {
         kept |= CapabilitySet::CHOWN;
     }
     if needs.account.is_some() {

@@ -34,7 +34,7 @@ pub struct Needs {
     /// Directories to create and replace files in.
     pub replaces_in: Vec<PathBuf>,
     /// Whether to give those files to another user or group.
-    pub gives_away: bool,
+    pub changes_owner: bool,
     /// TCP ports to connect to, besides that of DNS; `None` is any.
     pub connects_to: Option<BTreeSet<u16>>,
     /// Whether to bind ports below 1,024.

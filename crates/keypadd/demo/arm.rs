@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::measured::{ARMS, Arm, Keystrokes, Measured};
-use super::traffic::{self, Shared};
+use super::traffic::{self, LatencyRecorder};
 use super::{BURST_BYTES, BURSTS, failed};
 use crate::error::Error;
 
@@ -95,7 +95,7 @@ pub(super) async fn run(
         TunnelArm { suite: arm.suite.protection(), pool: arm.pool, engine: workload.engine };
     let path = Path::here(tunnel, POOL_BUDGET_BYTES).await;
     let path = path.map_err(|error| failed(format!("{arm}: {error}")))?;
-    let latencies = Shared::default();
+    let latencies = LatencyRecorder::default();
     let mut record = Record { nth, board, path: &path, latencies: &latencies, counted_from: None };
 
     stage(Stage::Filling);
@@ -158,7 +158,7 @@ struct Record<'a> {
     nth: usize,
     board: &'a watch::Sender<Board>,
     path: &'a Path,
-    latencies: &'a Shared,
+    latencies: &'a LatencyRecorder,
     /// The counters when counting began; `None` before and after.
     counted_from: Option<Counts>,
 }

@@ -31,9 +31,9 @@ pub(super) fn schedule(time: Duration, per_second: u32) -> Vec<Due> {
 
 /// Latencies as they come in. Clones are the same.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Shared(Arc<Mutex<Latencies>>);
+pub(super) struct LatencyRecorder(Arc<Mutex<Latencies>>);
 
-impl Shared {
+impl LatencyRecorder {
     /// The latencies so far.
     pub(super) fn so_far(&self) -> Latencies {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -50,10 +50,15 @@ impl Shared {
 ///
 /// # Errors
 /// A screen has the wrong bytes, or does not come.
-pub(super) async fn type_keys(path: &Path, keys: Vec<Due>, latencies: Shared) -> Result<(), Error> {
+pub(super) async fn type_keys(
+    path: &Path,
+    keys: Vec<Due>,
+    latencies: LatencyRecorder,
+) -> Result<(), Error> {
     let broken = |error| broken("typing", &error);
     let requester = Requester::open(path.address()).await.map_err(broken)?;
-    let typed = requester.run(Requests::At(keys), Instant::now(), latencies, Shared::record).await;
+    let typed =
+        requester.run(Requests::At(keys), Instant::now(), latencies, LatencyRecorder::record).await;
     typed.map(drop).map_err(broken)
 }
 

@@ -40,7 +40,7 @@ pub(super) async fn check(
 ) -> Result<(), Error> {
     for (peer, outgoing) in peers {
         let name = format!("peer {}", peer.name);
-        findings.add(match reach(here, peer, outgoing).await {
+        findings.add(match probe(here, peer, outgoing).await {
             Ok(reached) => reached.findings(&name),
             Err(error) => Finding::failed(&name, &error),
         })?;
@@ -50,7 +50,7 @@ pub(super) async fn check(
 
 /// What a session has shown about the path.
 #[derive(Debug)]
-struct Reached {
+struct PathProbe {
     remote: SocketAddr,
     target: Option<String>,
     suite: String,
@@ -61,7 +61,7 @@ struct Reached {
 }
 
 /// Connects, waits until the datagram size is known, and says goodbye.
-async fn reach(here: &Configuration, peer: &Peer, outgoing: &Outgoing) -> Result<Reached, Error> {
+async fn probe(here: &Configuration, peer: &Peer, outgoing: &Outgoing) -> Result<PathProbe, Error> {
     let crypto = CryptoSettings {
         suites: outgoing.suites.iter().copied().map(Into::into).collect(),
         kex: vec![outgoing.kex.into()],
@@ -90,7 +90,7 @@ async fn reach(here: &Configuration, peer: &Peer, outgoing: &Outgoing) -> Result
     let status = session.live().status();
     drop(session);
     client.close().await;
-    Ok(Reached {
+    Ok(PathProbe {
         remote: status.remote,
         target: status.target,
         suite: status.suite,
@@ -101,7 +101,7 @@ async fn reach(here: &Configuration, peer: &Peer, outgoing: &Outgoing) -> Result
     })
 }
 
-impl Reached {
+impl PathProbe {
     fn findings(self, name: &str) -> Vec<Finding> {
         let Self { remote, target, suite, rtt, datagram_bytes, lost, sent } = self;
         let target = target.map(|target| format!(" ({target})")).unwrap_or_default();

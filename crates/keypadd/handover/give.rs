@@ -97,7 +97,7 @@ impl HandoverSource<'_> {
         };
         tokio::select! {
             biased;
-            _ = shutdown.thrown() => pending().await,
+            _ = shutdown.requested() => pending().await,
             () = giving => {}
         }
     }

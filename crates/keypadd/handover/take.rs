@@ -29,7 +29,7 @@ pub(crate) struct Takeover {
 
 /// What the old process held.
 #[derive(Debug, Default)]
-pub(crate) struct Held {
+pub(crate) struct HeldState {
     pub(crate) chains: Vec<HandedChain>,
     /// By name.
     pub(crate) clients: BTreeMap<String, HandedClient>,
@@ -37,7 +37,7 @@ pub(crate) struct Held {
 
 /// What `keypadd reload` is told.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Outcome {
+pub(crate) struct TakeoverReport {
     pub(crate) pid: u32,
     pub(crate) release: String,
     /// Forwarded connections that continue.
@@ -86,15 +86,15 @@ impl Takeover {
     ///
     /// # Errors
     /// Exit 1: the old process has given up, and continues.
-    pub(crate) async fn receive(&mut self, handover: &Handover) -> Result<Held, Error> {
+    pub(crate) async fn receive(&mut self, handover: &Handover) -> Result<HeldState, Error> {
         let received = timeout(HANDOVER_TIMEOUT, self.receive_all(handover)).await;
         let received = received.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
         received.map_err(|error| failed(&error))
     }
 
-    async fn receive_all(&mut self, handover: &Handover) -> io::Result<Held> {
+    async fn receive_all(&mut self, handover: &Handover) -> io::Result<HeldState> {
         self.channel.tell(&Frame::Bound).await?;
-        let mut held = Held::default();
+        let mut held = HeldState::default();
         let mut client: Option<(String, HandedClient)> = None;
         loop {
             let mut received = self.channel.receive().await?;
@@ -142,7 +142,7 @@ impl Takeover {
         shutdown: &Shutdown,
     ) -> Result<(), Error> {
         let finished = async {
-            if shutdown.is_thrown() {
+            if shutdown.is_requested() {
                 return Err(io::ErrorKind::Interrupted.into());
             }
             let unnamed = handover.close_unnamed();
@@ -165,7 +165,7 @@ impl Takeover {
 
     fn tell_reload(&self) {
         let release = env!("CARGO_PKG_VERSION").to_owned();
-        let outcome = Outcome { pid: process::id(), release, held: self.held };
+        let outcome = TakeoverReport { pid: process::id(), release, held: self.held };
         let text = serde_json::to_vec(&outcome).unwrap_or_default();
         // Unbuffered: `keypadd reload` may have been stopped, and buffered bytes would go to the daemon's own
         // output.

@@ -73,7 +73,7 @@ impl Choice {
     }
 
     /// Whether sessions of this suite use the pool, if there is one.
-    pub(super) fn pays(&self) -> bool {
+    pub(super) fn is_worthwhile(&self) -> bool {
         self.report.pays
     }
 
@@ -84,19 +84,19 @@ impl Choice {
 
     /// Whether it needs a pool now.
     pub(super) fn wants_pool(&self) -> bool {
-        self.pays() && self.is_needed()
+        self.is_worthwhile() && self.is_needed()
     }
 
     /// Accounts for another second: whether sessions use the suite and, if there were enough, how many
     /// packets had each length. Returns whether the choice has changed.
     pub(super) fn follow(&mut self, in_use: bool, packets: Option<[u64; 3]>) -> bool {
-        let before = (self.pays(), self.wants_pool());
+        let before = (self.is_worthwhile(), self.wants_pool());
         self.unused_seconds = if in_use { 0 } else { self.unused_seconds.saturating_add(1) };
         self.report.in_use = self.is_needed();
         if let (true, Some(times), Some(packets)) = (in_use, &self.times, packets) {
             self.report.pays = worth_pooling_mix(times, packets, self.report.pays);
         }
-        before != (self.pays(), self.wants_pool())
+        before != (self.is_worthwhile(), self.wants_pool())
     }
 
     /// The times at the length where the pool gains most: if it does not pay off there, it pays off nowhere.
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn packet_lengths_switch_a_suite_while_sessions_use_it() {
         let mut choice = mixed();
-        assert!(!choice.pays(), "before a packet: worse at some length");
+        assert!(!choice.is_worthwhile(), "before a packet: worse at some length");
         assert!(choice.follow(true, Some([1000, 0, 0])) && choice.wants_pool());
         // A mix between the two bounds changes nothing.
         assert!(!choice.follow(true, Some([1000, 0, 500])) && choice.wants_pool());

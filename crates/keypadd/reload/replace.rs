@@ -23,7 +23,7 @@ use crate::control::{self, REPLACE_REQUEST};
 use crate::error::{Error, Exit, shown, system};
 use crate::handover::channel::{Channel, unexpected};
 use crate::handover::give::Program;
-use crate::handover::take::Outcome;
+use crate::handover::take::TakeoverReport;
 use crate::handover::{Frame, Offer, VARIABLE, VERSION};
 use crate::keyfile;
 use crate::shutdown::block_on;
@@ -40,13 +40,13 @@ pub(super) enum Replaced {
     /// It runs this program already.
     Same,
     /// By a new process; prints this.
-    By(String),
+    Started(String),
     /// It has exited, is an older version, or forwards standard input and output.
-    Not(Error),
+    Failed(Error),
 }
 
 /// What a daemon answers.
-struct Asked {
+struct ReplaceOffer {
     offer: Offer,
     channel: OwnedFd,
     key_file: Option<OwnedFd>,
@@ -57,23 +57,23 @@ struct Asked {
 /// # Errors
 /// Exit 1: it cannot be replaced, or the new process fails and has printed why. The daemon continues.
 pub(super) fn replace(socket: &Path, forced: bool) -> Result<Replaced, Error> {
-    let program = env::current_exe().map_err(|error| cannot(socket, &error))?;
+    let program = env::current_exe().map_err(|error| replace_error(socket, &error))?;
     let mut replaced = Replaced::Same;
     block_on(async {
         let asked = ask(socket, forced);
         let offer = timeout(TIMEOUT, asked).await;
         let offer = offer.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
         replaced = match offer {
-            Ok(Asked { offer: Offer { same: true, .. }, .. }) => Replaced::Same,
-            Ok(asked) => Replaced::By(start(socket, &program, asked)?),
-            Err(error) => Replaced::Not(cannot(socket, &error)),
+            Ok(ReplaceOffer { offer: Offer { same: true, .. }, .. }) => Replaced::Same,
+            Ok(asked) => Replaced::Started(start(socket, &program, asked)?),
+            Err(error) => Replaced::Failed(replace_error(socket, &error)),
         };
         Ok(())
     })?;
     Ok(replaced)
 }
 
-async fn ask(socket: &Path, forced: bool) -> io::Result<Asked> {
+async fn ask(socket: &Path, forced: bool) -> io::Result<ReplaceOffer> {
     let mut stream = control::connect(socket)?;
     if geteuid().is_root() && !runs_as_root(&stream)? {
         // Root would start whatever the daemon offers.
@@ -86,7 +86,7 @@ async fn ask(socket: &Path, forced: bool) -> io::Result<Asked> {
     let mut received = Channel::new(stream)?.receive().await?;
     match received.frame {
         Frame::Offer(offer) if offer.version == VERSION => {
-            Ok(Asked { offer, channel, key_file: received.descriptors.pop() })
+            Ok(ReplaceOffer { offer, channel, key_file: received.descriptors.pop() })
         }
         frame => Err(unexpected(&frame)),
     }
@@ -105,7 +105,7 @@ fn runs_as_root(stream: &UnixStream) -> io::Result<bool> {
 fn start(
     socket: &Path,
     program: &Path,
-    Asked { offer, channel, key_file }: Asked,
+    ReplaceOffer { offer, channel, key_file }: ReplaceOffer,
 ) -> Result<String, Error> {
     let started = || {
         let key_file = key_file.as_ref().map(|file| {
@@ -128,13 +128,13 @@ fn start(
             .spawn()?;
         let mut said = String::new();
         result.read_to_string(&mut said)?;
-        match serde_json::from_str::<Outcome>(&said) {
+        match serde_json::from_str::<TakeoverReport>(&said) {
             Ok(outcome) => Ok(Ok(outcome)),
             Err(_) => child.wait().map(Err),
         }
     };
-    match started().map_err(|error| cannot(socket, &error))? {
-        Ok(Outcome { pid, release, held }) => {
+    match started().map_err(|error| replace_error(socket, &error))? {
+        Ok(TakeoverReport { pid, release, held }) => {
             let before = format!("{} (process {})", offer.release, offer.pid);
             let noun = if held == 1 { "connection" } else { "connections" };
             Ok(format!("replaced {before} with {release} (process {pid}); {held} {noun} kept\n"))
@@ -149,7 +149,7 @@ fn start(
     }
 }
 
-fn cannot(socket: &Path, error: &io::Error) -> Error {
+fn replace_error(socket: &Path, error: &io::Error) -> Error {
     let socket = shown(socket.to_string_lossy());
     let cause = match error.kind() {
         // An older daemon answers in JSON, whose first bytes are not the length of any frame; so does one

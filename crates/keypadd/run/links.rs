@@ -15,7 +15,7 @@ use crate::connect::forwards_ready;
 use crate::error::{Error, Exit, listen_hint, system};
 use crate::pinned::pinned;
 use crate::ready::DialingReady;
-use crate::shutdown::{self, Ending, Trigger};
+use crate::shutdown::{self, ShutdownMode, Trigger};
 use crate::sources::{Dialing, Source};
 
 /// A running client.
@@ -27,7 +27,7 @@ pub(super) struct Link {
 }
 
 /// A client that has bound its listeners and is not started.
-pub(super) struct Bound {
+pub(super) struct BoundLink {
     client: Client,
     peer: Peer,
 }
@@ -57,7 +57,7 @@ fn transport_for(peer: &Peer, transport: &TransportSettings) -> TransportSetting
     own
 }
 
-impl Bound {
+impl BoundLink {
     /// The peer's name.
     pub(super) fn name(&self) -> &str {
         &self.peer.name
@@ -101,10 +101,10 @@ impl Bound {
     pub(super) fn start(self, drain: Duration) -> Link {
         let Self { client, peer } = self;
         let client = Arc::new(client);
-        let (stop, stopped) = shutdown::switch();
+        let (stop, stopped) = shutdown::channel();
         let running = Arc::clone(&client);
         let task = tokio::spawn(async move {
-            running.run(None, stopped.drained(drain)).await;
+            running.run(None, stopped.drain_time(drain)).await;
             // Unless a change of its forwards is still in progress.
             if let Some(client) = Arc::into_inner(running) {
                 client.close().await;
@@ -208,10 +208,10 @@ impl Link {
     }
 
     /// Shuts it down; the returned task says goodbye to the peer.
-    pub(super) fn end(self, ending: Ending) -> JoinHandle<()> {
+    pub(super) fn end(self, mode: ShutdownMode) -> JoinHandle<()> {
         let Self { client, stop, task, .. } = self;
         drop(client);
-        stop.end(ending);
+        stop.request(mode);
         task
     }
 }

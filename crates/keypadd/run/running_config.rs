@@ -14,7 +14,7 @@ use serde_json::Value;
 use tokio::task::JoinHandle;
 
 use super::allowances::Allowances;
-use super::links::{Bound, Link, crypto_for};
+use super::links::{BoundLink, Link, crypto_for};
 use super::pool_suites;
 use crate::configfile::Loaded;
 use crate::daemon::{Daemon, accepted, accepted_groups};
@@ -23,11 +23,11 @@ use crate::forward;
 use crate::pooling::PoolOptions;
 use crate::ready::RunReady;
 use crate::serve;
-use crate::shutdown::{self, Ending, Trigger};
-use crate::sources::{Source, Sources, Terms};
+use crate::shutdown::{self, ShutdownMode, Trigger};
+use crate::sources::{PeerTerms, Source, Sources};
 
 /// The running server and clients, and their settings.
-pub(super) struct Applied {
+pub(super) struct RunningConfig {
     config: Config,
     allowances: Allowances,
     server: Option<Listening>,
@@ -45,7 +45,7 @@ struct Listening {
     task: JoinHandle<()>,
 }
 
-impl Applied {
+impl RunningConfig {
     /// Binds all listeners, then starts everything.
     ///
     /// # Errors
@@ -67,7 +67,8 @@ impl Applied {
             let timeout = config.settings.connect_timeout.value;
             let crypto = &crypto_for(crypto, outgoing, allowances.of(peer));
             let instance = daemon.instance(&peer.name)?;
-            bound.push(Bound::bind(peer, outgoing, crypto, transport, timeout, instance).await?);
+            bound
+                .push(BoundLink::bind(peer, outgoing, crypto, transport, timeout, instance).await?);
         }
         let mut held = daemon.take_held().await?;
         if let Some(server) = &mut server {
@@ -78,7 +79,7 @@ impl Applied {
                 client.adopt(held);
             }
         }
-        let applied = Self {
+        let running = Self {
             config,
             allowances,
             server: server.map(|server| start_server(server, daemon.drain)),
@@ -88,8 +89,8 @@ impl Applied {
                 .collect(),
             sources: Sources::new(daemon.public_key(), Vec::new()),
         };
-        applied.show_sources(daemon);
-        Ok(applied)
+        running.show_sources(daemon);
+        Ok(running)
     }
 
     /// The settings in force.
@@ -218,7 +219,7 @@ impl Applied {
                         let transport = &daemon.transport;
                         let instance = daemon.instance(name)?;
                         let binding =
-                            Bound::bind(peer, outgoing, crypto, transport, timeout, instance);
+                            BoundLink::bind(peer, outgoing, crypto, transport, timeout, instance);
                         bound.push(binding.await?);
                     }
                 }
@@ -245,7 +246,7 @@ impl Applied {
         for name in gone {
             if let Some(link) = self.links.remove(&name) {
                 // Its task says goodbye to the peer.
-                drop(link.end(Ending::AtOnce));
+                drop(link.end(ShutdownMode::Immediate));
             }
         }
         for (name, link) in &mut self.links {
@@ -253,7 +254,7 @@ impl Applied {
                 link.settle(peer, crypto, self.allowances.of(peer))?;
             }
         }
-        let started = |bound: Bound| (bound.name().to_owned(), bound.start(daemon.drain));
+        let started = |bound: BoundLink| (bound.name().to_owned(), bound.start(daemon.drain));
         self.links.extend(bound.into_iter().map(started));
         Ok(())
     }
@@ -262,16 +263,16 @@ impl Applied {
         let server = self.server.iter().map(|server| server.source.clone());
         let sources = server.chain(self.links.values().map(Link::source)).collect();
         self.sources.replace(daemon.public_key(), sources);
-        self.sources.set_terms(terms(&self.config));
+        self.sources.set_peer_terms(peer_terms(&self.config));
     }
 
     /// Shuts everything down, with a goodbye to every peer.
-    pub(super) async fn end(self, ending: Ending) {
+    pub(super) async fn end(self, mode: ShutdownMode) {
         let server = self.server.map(|server| {
-            server.stop.end(ending);
+            server.stop.request(mode);
             server.task
         });
-        let links = self.links.into_values().map(|link| link.end(ending));
+        let links = self.links.into_values().map(|link| link.end(mode));
         let tasks: Vec<_> = links.chain(server).collect();
         for task in tasks {
             let _ = task.await;
@@ -290,9 +291,11 @@ fn outgoing(config: &Config) -> impl Iterator<Item = (&Peer, &Outgoing)> {
 }
 
 /// What the file says about each key of a peer.
-fn terms(config: &Config) -> HashMap<PublicKey, Terms> {
-    let of_peer =
-        |peer: &Peer| Terms { has_other_key: peer.keys.len() > 1, valid_until: peer.valid_until };
+fn peer_terms(config: &Config) -> HashMap<PublicKey, PeerTerms> {
+    let of_peer = |peer: &Peer| PeerTerms {
+        has_other_key: peer.keys.len() > 1,
+        valid_until: peer.valid_until,
+    };
     let peers = config.peers.iter();
     peers.flat_map(|peer| peer.keys.iter().map(move |key| (*key, of_peer(peer)))).collect()
 }
@@ -315,9 +318,9 @@ fn peers(config: &Config, allowances: &Allowances) -> Result<Peers, Error> {
 }
 
 fn start_server(server: Server, drain: Duration) -> Listening {
-    let (stop, stopped) = shutdown::switch();
+    let (stop, stopped) = shutdown::channel();
     let source = Source { sessions: server.sessions(), loops: server.loop_meter(), dialing: None };
     let (handle, place) = (server.handle(), server.local_addr());
-    let task = tokio::spawn(async move { server.run(stopped.drained(drain)).await });
+    let task = tokio::spawn(async move { server.run(stopped.drain_time(drain)).await });
     Listening { handle, place, source, stop, task }
 }
