@@ -94,7 +94,7 @@ impl StatusBuilder {
         out.counters(
             "keypadd_transport_spin_seconds",
             "CPU time that event loops spent on busy polling",
-            [(labels([]), self.sources.spun().as_secs_f64())],
+            [(labels([]), self.sources.polling_time().as_secs_f64())],
         )
     }
 

@@ -53,24 +53,25 @@ struct SourceList {
     sources: Vec<Source>,
     peer_terms: HashMap<PublicKey, PeerTerms>,
     /// Polling time of endpoints since closed, so that the total never decreases.
-    spun_before: Duration,
+    polling_before: Duration,
 }
 
 impl Sources {
     /// A list of these sources.
     pub(crate) fn new(public_key: PublicKey, sources: Vec<Source>) -> Self {
-        let spun_before = Duration::ZERO;
+        let polling_before = Duration::ZERO;
         let peer_terms = HashMap::new();
-        Self(Arc::new(Mutex::new(SourceList { public_key, sources, peer_terms, spun_before })))
+        Self(Arc::new(Mutex::new(SourceList { public_key, sources, peer_terms, polling_before })))
     }
 
     /// Replaces the list.
     pub(crate) fn replace(&self, public_key: PublicKey, sources: Vec<Source>) {
         let mut listed = self.locked();
-        let stays = |one: &&Source| sources.iter().any(|new| new.loops.is_of_same(&one.loops));
+        let stays =
+            |one: &&Source| sources.iter().any(|new| new.loops.is_same_endpoint(&one.loops));
         let gone = listed.sources.iter().filter(|one| !stays(one));
-        let spun: Duration = gone.map(|one| one.loops.spun()).sum();
-        listed.spun_before += spun;
+        let polled: Duration = gone.map(|one| one.loops.polling_time()).sum();
+        listed.polling_before += polled;
         listed.public_key = public_key;
         listed.sources = sources;
     }
@@ -106,10 +107,10 @@ impl Sources {
     }
 
     /// CPU time spent on busy polling since the daemon started.
-    pub(crate) fn spun(&self) -> Duration {
+    pub(crate) fn polling_time(&self) -> Duration {
         let listed = self.locked();
-        let running = listed.sources.iter().map(|source| source.loops.spun());
-        listed.spun_before + running.sum::<Duration>()
+        let running = listed.sources.iter().map(|source| source.loops.polling_time());
+        listed.polling_before + running.sum::<Duration>()
     }
 
     /// The list is always replaced as a whole, so it is consistent after a panic.

@@ -71,7 +71,7 @@ impl Network {
 
 /// How to answer a newcomer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum Admission {
     Accept,
     /// Require it to validate its address.
     Retry,
@@ -116,8 +116,8 @@ struct Entry<K> {
 /// Handshakes in progress, by age.
 pub(crate) struct Handshakes<K> {
     by_age: BTreeMap<u64, Entry<K>>,
-    of_key: HashMap<K, u64>,
-    of_network: HashMap<Network, BTreeSet<u64>>,
+    by_key: HashMap<K, u64>,
+    by_network: HashMap<Network, BTreeSet<u64>>,
     /// Those of networks that had not proved a key when they began.
     unknown: BTreeSet<u64>,
     next: u64,
@@ -136,8 +136,8 @@ impl<K: Copy + Eq + std::hash::Hash> Handshakes<K> {
     fn with_slots(slots: usize) -> Self {
         Self {
             by_age: BTreeMap::new(),
-            of_key: HashMap::new(),
-            of_network: HashMap::new(),
+            by_key: HashMap::new(),
+            by_network: HashMap::new(),
             unknown: BTreeSet::new(),
             next: 0,
             proved: HashMap::new(),
@@ -148,20 +148,20 @@ impl<K: Copy + Eq + std::hash::Hash> Handshakes<K> {
     }
 
     /// How to answer a newcomer from `address`.
-    pub(crate) fn judge(&self, address: IpAddr, validated: bool, now: Instant) -> Verdict {
+    pub(crate) fn decide(&self, address: IpAddr, validated: bool, now: Instant) -> Admission {
         if !validated && self.by_age.len() >= RETRY_FROM {
-            return Verdict::Retry;
+            return Admission::Retry;
         }
         match self.by_age.len() >= CROWD && self.has_just_begun(address, now) {
-            true => Verdict::Wait,
-            false => Verdict::Accept,
+            true => Admission::Wait,
+            false => Admission::Accept,
         }
     }
 
     /// Whether a network that has never proved a key has just begun a handshake.
     fn has_just_begun(&self, address: IpAddr, now: Instant) -> bool {
         let network = Network::smallest(address);
-        let newest = self.of_network.get(&network).and_then(BTreeSet::last);
+        let newest = self.by_network.get(&network).and_then(BTreeSet::last);
         let newest = newest.and_then(|age| self.by_age.get(age));
         !self.proved.contains_key(&network)
             && newest.is_some_and(|it| now.saturating_duration_since(it.since) < CROWD_PACE)
@@ -172,7 +172,7 @@ impl<K: Copy + Eq + std::hash::Hash> Handshakes<K> {
     pub(crate) fn displaced_by(&self, address: IpAddr) -> Option<K> {
         let over_share = || {
             Network::all(address).find_map(|(network, share)| {
-                let ages = self.of_network.get(&network).filter(|ages| ages.len() >= share)?;
+                let ages = self.by_network.get(&network).filter(|ages| ages.len() >= share)?;
                 ages.first()
             })
         };
@@ -195,24 +195,24 @@ impl<K: Copy + Eq + std::hash::Hash> Handshakes<K> {
         self.next += 1;
         let known = self.proved.contains_key(&Network::smallest(address));
         for (network, _) in Network::all(address) {
-            self.of_network.entry(network).or_default().insert(age);
+            self.by_network.entry(network).or_default().insert(age);
         }
         if !known {
             self.unknown.insert(age);
         }
         self.by_age.insert(age, Entry { id, address, since: now });
-        self.of_key.insert(id, age);
+        self.by_key.insert(id, age);
     }
 
     /// Removes a handshake; `proved` if it has proved a key.
     pub(crate) fn remove(&mut self, id: K, proved: bool) -> bool {
-        let Some(age) = self.of_key.remove(&id) else { return false };
+        let Some(age) = self.by_key.remove(&id) else { return false };
         let Some(entry) = self.by_age.remove(&age) else { return false };
         for (network, _) in Network::all(entry.address) {
-            if let Some(ages) = self.of_network.get_mut(&network) {
+            if let Some(ages) = self.by_network.get_mut(&network) {
                 ages.remove(&age);
                 if ages.is_empty() {
-                    self.of_network.remove(&network);
+                    self.by_network.remove(&network);
                 }
             }
         }
@@ -263,7 +263,7 @@ mod tests {
     }
 
     /// Adds a handshake as a loop does; returns the evicted one.
-    fn come(table: &mut Handshakes<u32>, id: u32, from: SocketAddr, now: Instant) -> Option<u32> {
+    fn arrive(table: &mut Handshakes<u32>, id: u32, from: SocketAddr, now: Instant) -> Option<u32> {
         let displaced = table.displaced_by(from.ip());
         if let Some(id) = displaced {
             assert!(table.remove(id, false));
@@ -276,10 +276,10 @@ mod tests {
     fn stalled_handshakes_of_one_address_make_way_for_the_next_behind_it() {
         let (mut table, now) = (Handshakes::new(), Instant::now());
         for id in 0..64 {
-            assert_eq!(come(&mut table, id, v4(1), now), None);
+            assert_eq!(arrive(&mut table, id, v4(1), now), None);
         }
-        assert_eq!(come(&mut table, 64, v4(1), now), Some(0));
-        assert_eq!(come(&mut table, 65, v4(2), now), None, "another address has its own share");
+        assert_eq!(arrive(&mut table, 64, v4(1), now), Some(0));
+        assert_eq!(arrive(&mut table, 65, v4(2), now), None, "another address has its own share");
         assert_eq!(table.len(), 65);
     }
 
@@ -289,13 +289,13 @@ mod tests {
         table.add(1000, v4(5000), now);
         assert!(table.remove(1000, true));
         for id in 0..70 {
-            assert_eq!(come(&mut table, id, v4(id), now), None);
+            assert_eq!(arrive(&mut table, id, v4(id), now), None);
         }
-        assert_eq!(come(&mut table, 70, v4(70), now), Some(0), "strangers have 7 of 8 slots");
+        assert_eq!(arrive(&mut table, 70, v4(70), now), Some(0), "strangers have 7 of 8 slots");
         for id in 0..10 {
-            assert_eq!(come(&mut table, 2000 + id, v4(5000), now), None);
+            assert_eq!(arrive(&mut table, 2000 + id, v4(5000), now), None);
         }
-        assert_eq!(come(&mut table, 2010, v4(5000), now), Some(1), "then the oldest of all");
+        assert_eq!(arrive(&mut table, 2010, v4(5000), now), Some(1), "then the oldest of all");
     }
 
     #[test]
@@ -306,21 +306,21 @@ mod tests {
         let (mut table, now) = (Handshakes::new(), Instant::now());
         // 256 slots of a /56, from its 256 different /64s.
         for id in 0..256 {
-            assert_eq!(come(&mut table, id, at(id.into()), now), None);
+            assert_eq!(arrive(&mut table, id, at(id.into()), now), None);
         }
-        assert_eq!(come(&mut table, 256, at(7), now), Some(0));
-        assert_eq!(come(&mut table, 257, at(0x100), now), None, "the next /56");
+        assert_eq!(arrive(&mut table, 256, at(7), now), Some(0));
+        assert_eq!(arrive(&mut table, 257, at(0x100), now), None, "the next /56");
     }
 
     #[test]
     fn a_crowd_has_to_prove_its_addresses() {
         let (mut table, now) = (Handshakes::new(), Instant::now());
         for id in 0..8 {
-            assert_eq!(table.judge(v4(id).ip(), false, now), Verdict::Accept);
+            assert_eq!(table.decide(v4(id).ip(), false, now), Admission::Accept);
             table.add(id, v4(id), now);
         }
-        assert_eq!(table.judge(v4(8).ip(), false, now), Verdict::Retry);
-        assert_eq!(table.judge(v4(8).ip(), true, now), Verdict::Accept);
+        assert_eq!(table.decide(v4(8).ip(), false, now), Admission::Retry);
+        assert_eq!(table.decide(v4(8).ip(), true, now), Admission::Accept);
     }
 
     #[test]
@@ -329,25 +329,29 @@ mod tests {
         table.add(9_999, v4(0), now);
         assert!(table.remove(9_999, true));
         for id in 0..512 {
-            assert_eq!(table.judge(v4(1).ip(), true, now), Verdict::Accept, "no crowd yet");
+            assert_eq!(table.decide(v4(1).ip(), true, now), Admission::Accept, "no crowd yet");
             table.add(id, v4(id % 256), now);
         }
-        assert_eq!(table.judge(v4(1).ip(), true, now), Verdict::Wait);
-        assert_eq!(table.judge(v4(1).ip(), true, now + CROWD_PACE), Verdict::Accept);
-        assert_eq!(table.judge(v4(300).ip(), true, now), Verdict::Accept, "its first");
-        assert_eq!(table.judge(v4(0).ip(), true, now), Verdict::Accept, "it proved a key before");
+        assert_eq!(table.decide(v4(1).ip(), true, now), Admission::Wait);
+        assert_eq!(table.decide(v4(1).ip(), true, now + CROWD_PACE), Admission::Accept);
+        assert_eq!(table.decide(v4(300).ip(), true, now), Admission::Accept, "its first");
+        assert_eq!(
+            table.decide(v4(0).ip(), true, now),
+            Admission::Accept,
+            "it proved a key before"
+        );
     }
 
     #[test]
     fn finished_handshakes_leave_nothing_behind() {
         let (mut table, now) = (Handshakes::new(), Instant::now());
         for id in 0..10_000 {
-            come(&mut table, id, v4(id), now);
+            arrive(&mut table, id, v4(id), now);
         }
         for id in 0..10_000 {
             table.remove(id, id % 2 == 0);
         }
-        assert!(table.of_network.is_empty() && table.of_key.is_empty() && table.len() == 0);
+        assert!(table.by_network.is_empty() && table.by_key.is_empty() && table.len() == 0);
         assert!(table.unknown.is_empty());
         assert!(table.proved.len() <= PROVED_MAX);
     }

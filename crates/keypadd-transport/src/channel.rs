@@ -13,7 +13,7 @@ use crate::{
     announcement::{Announcement, Continuation},
     receipts::ReceiptReader,
     splice::SpliceState,
-    stream::{ReadError, Received, WriteError},
+    stream::{ReadError, StreamBuffer, WriteError},
     to_socket::ToSocket,
     to_stream::ToStream,
 };
@@ -33,7 +33,7 @@ pub(crate) enum Channel {
 
 /// A stream that a control task reads and writes.
 pub(crate) struct Controlled {
-    pub(crate) received: Arc<Received>,
+    pub(crate) received: Arc<StreamBuffer>,
     pub(crate) unwritten: VecDeque<(Bytes, oneshot::Sender<Result<(), WriteError>>)>,
     /// Bytes so far in each direction.
     pub(crate) written: u64,
@@ -43,7 +43,7 @@ pub(crate) struct Controlled {
 }
 
 impl Controlled {
-    pub(crate) fn new(received: Arc<Received>) -> Self {
+    pub(crate) fn new(received: Arc<StreamBuffer>) -> Self {
         Self { received, unwritten: VecDeque::new(), written: 0, read: 0, continuation: None }
     }
 

@@ -33,7 +33,7 @@ pub(crate) struct Counters {
     displaced: AtomicU64,
     timed_out: AtomicU64,
     crowded: AtomicU64,
-    spun_nanos: AtomicU64,
+    polling_nanos: AtomicU64,
 }
 
 impl Counters {
@@ -48,7 +48,7 @@ impl Counters {
             displaced: AtomicU64::new(0),
             timed_out: AtomicU64::new(0),
             crowded: AtomicU64::new(0),
-            spun_nanos: AtomicU64::new(0),
+            polling_nanos: AtomicU64::new(0),
         }
     }
 
@@ -57,7 +57,7 @@ impl Counters {
     }
 
     /// Records that a loop has carried bulk data.
-    pub(crate) fn carried_bulk(&self, now: Instant) {
+    pub(crate) fn note_bulk(&self, now: Instant) {
         self.loaded_until.store(self.nanos(now + LOADED_TIME), Relaxed);
     }
 
@@ -66,11 +66,11 @@ impl Counters {
         self.nanos(now) < self.loaded_until.load(Relaxed)
     }
 
-    pub(crate) fn opened(&self) {
+    pub(crate) fn add_connection(&self) {
         self.connections.fetch_add(1, Relaxed);
     }
 
-    pub(crate) fn closed(&self) {
+    pub(crate) fn remove_connection(&self) {
         if self.connections.fetch_sub(1, Relaxed) == 1 {
             self.idle.notify_waiters();
         }
@@ -81,12 +81,12 @@ impl Counters {
     }
 
     /// Counts a client that has proved its key.
-    pub(crate) fn proved(&self, lane: Lane) {
+    pub(crate) fn add_client(&self, lane: Lane) {
         self.proved[usize::from(lane.is_bulk())].fetch_add(1, Relaxed);
     }
 
     /// Removes a client that had proved its key.
-    pub(crate) fn left(&self, lane: Lane) {
+    pub(crate) fn remove_client(&self, lane: Lane) {
         self.proved[usize::from(lane.is_bulk())].fetch_sub(1, Relaxed);
     }
 
@@ -121,10 +121,10 @@ impl Counters {
     }
 
     /// Adds time that a loop has spent polling.
-    pub(crate) fn spun(&self, time: Duration) {
+    pub(crate) fn add_polling(&self, time: Duration) {
         if !time.is_zero() {
             // 2^64 ns are 584 years of one core.
-            self.spun_nanos.fetch_add(time.as_nanos() as u64, Relaxed);
+            self.polling_nanos.fetch_add(time.as_nanos() as u64, Relaxed);
         }
     }
 }
@@ -147,12 +147,12 @@ impl LoopMeter {
     }
 
     /// CPU time that all of them have spent polling, successful or not.
-    pub fn spun(&self) -> Duration {
-        Duration::from_nanos(self.counters.spun_nanos.load(Relaxed))
+    pub fn polling_time(&self) -> Duration {
+        Duration::from_nanos(self.counters.polling_nanos.load(Relaxed))
     }
 
     /// Whether both belong to the same endpoint.
-    pub fn is_of_same(&self, other: &Self) -> bool {
+    pub fn is_same_endpoint(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.counters, &other.counters)
     }
 }

@@ -4,7 +4,7 @@ use std::{io, sync::Arc};
 
 use mio::{Registry, Token};
 
-use crate::udp::{Received, Udp};
+use crate::udp::{ReceivedDatagrams, Udp};
 
 /// The system's UDP socket ([`Udp`]), or its replacement in tests (`stepped`).
 pub(crate) trait Datagrams {
@@ -36,7 +36,7 @@ pub(crate) trait Datagrams {
     fn has_unread(&self) -> bool;
 
     /// The next batch; `None` if there is none now.
-    fn receive(&mut self) -> Option<Received>;
+    fn receive(&mut self) -> Option<ReceivedDatagrams>;
 }
 
 impl Datagrams for Udp {
@@ -76,7 +76,7 @@ impl Datagrams for Udp {
         Self::has_unread(self)
     }
 
-    fn receive(&mut self) -> Option<Received> {
+    fn receive(&mut self) -> Option<ReceivedDatagrams> {
         Self::receive(self)
     }
 }

@@ -33,7 +33,7 @@ use crate::{
     gate::CongestionGate,
     handshake::Accepted,
     held::HeldStreams,
-    mailbox::{ConnectionCommand, ConnectionShared, Established, Moving, Sibling},
+    mailbox::{ConnectionCommand, ConnectionShared, Established, MigratingDirection, Sibling},
     receipts::Receipts,
     settings::Rules,
     splice::Registrar,
@@ -84,7 +84,7 @@ pub(crate) struct Driver {
     /// Streams whose sockets may have data to send.
     pub(crate) sparse: VecDeque<StreamId>,
     pub(crate) bulk: VecDeque<StreamId>,
-    pub(crate) moves: Moves,
+    pub(crate) moves: MigrationState,
     pub(crate) flows: Flows,
     /// Holds streams spliced from now on when the connection is lost, with this epoch.
     hold: Option<(HeldStreams, u32)>,
@@ -146,7 +146,7 @@ impl Driver {
             arrived: Vec::new(),
             sparse: VecDeque::new(),
             bulk: VecDeque::new(),
-            moves: Moves::default(),
+            moves: MigrationState::default(),
             flows,
             hold: None,
             receipts: Receipts::default(),
@@ -317,11 +317,11 @@ impl Driver {
 
 /// A driver's state of stream migrations.
 #[derive(Default)]
-pub(crate) struct Moves {
+pub(crate) struct MigrationState {
     pub(super) sibling: Option<Sibling>,
     pub(super) is_bulk: bool,
     /// Directions that wait until the peer allows another stream.
-    pub(super) waiting: VecDeque<Moving>,
+    pub(super) waiting: VecDeque<MigratingDirection>,
     /// Directions that came from these streams of the sibling, waiting for the peer to follow.
     pub(super) following: Vec<(StreamId, StreamId)>,
     /// Heads that arrived before the sibling was known.
@@ -329,7 +329,7 @@ pub(crate) struct Moves {
     pub(super) idle_check: Option<Instant>,
 }
 
-impl Moves {
+impl MigrationState {
     /// When to look for idle directions.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.idle_check

@@ -223,8 +223,8 @@ impl Endpoint {
     }
 
     /// CPU time that they have spent polling in vain.
-    pub fn spun(&self) -> Duration {
-        self.meter().spun()
+    pub fn polling_time(&self) -> Duration {
+        self.meter().polling_time()
     }
 
     /// The loops' costs, in a handle that does not keep the endpoint open.

@@ -201,7 +201,7 @@ impl<U: Datagrams> EventLoop<U> {
         for (_, slot) in self.slots.drain() {
             let abandon = || slot.driver.abandon(ConnectionError::LocallyClosed);
             let _ = catch_unwind(AssertUnwindSafe(abandon));
-            self.counters.closed();
+            self.counters.remove_connection();
         }
     }
 
@@ -242,7 +242,7 @@ impl<U: Datagrams> EventLoop<U> {
             self.spin.worked(now);
         }
         if std::mem::take(&mut self.carried_bytes) >= BULK_ROUND_BYTES {
-            self.counters.carried_bulk(now);
+            self.counters.note_bulk(now);
         }
     }
 
@@ -257,7 +257,7 @@ impl<U: Datagrams> EventLoop<U> {
             thread::yield_now();
             return Some(Duration::ZERO);
         }
-        self.counters.spun(self.spin.take_spent());
+        self.counters.add_polling(self.spin.take_spent());
         let wait = self.deadline().map_or(SLEEP_MAX, |at| at.saturating_duration_since(now));
         Some(wait.min(SLEEP_MAX))
     }

@@ -28,17 +28,17 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::sync::oneshot;
 
 use self::{
-    early::Early,
+    early::EarlyDatagrams,
     fragments::Fragments,
-    frame::{DATAGRAM_BYTES_MAX, FlowFrame, is_of_flow},
+    frame::{DATAGRAM_BYTES_MAX, FlowFrame, is_flow_stream},
     handles::{FlowCommand, FlowCommands, FlowEnd, FlowSide, NewFlow, SourceName},
     listener::Listener,
     send_queue::SendQueue,
     socket::{FlowSocket, is_unreachable},
 };
 use crate::{
-    carried::Carried,
     splice::{Owner, Registrar},
+    transfer_stats::TransferStats,
 };
 
 /// Datagrams to read from one socket before reading others.
@@ -56,7 +56,7 @@ pub(crate) struct Flows {
     is_readable: FxHashSet<Owner>,
     queue: SendQueue,
     fragments: Fragments,
-    early: Early,
+    early: EarlyDatagrams,
     /// A flow ends after this long without a datagram.
     idle: Duration,
     /// When to check for idle flows and overdue datagrams.
@@ -71,7 +71,7 @@ pub(crate) struct Flows {
 
 struct OpenFlow {
     end: OpenEnd,
-    carried: Arc<Carried>,
+    carried: Arc<TransferStats>,
     ended: oneshot::Sender<FlowEnd>,
     last_at: Instant,
 }
@@ -90,7 +90,7 @@ impl Flows {
             is_readable: FxHashSet::default(),
             queue: SendQueue::default(),
             fragments: Fragments::default(),
-            early: Early::default(),
+            early: EarlyDatagrams::default(),
             idle,
             check_at: None,
             ended_sockets: Vec::new(),
@@ -200,7 +200,7 @@ impl Flows {
     ) {
         let Some(FlowFrame { stream, fragment, bytes }) = FlowFrame::decode(frame) else { return };
         let has_flow = self.open.contains_key(&stream);
-        if !is_of_flow(stream) || !(has_flow || is_open(stream)) {
+        if !is_flow_stream(stream) || !(has_flow || is_open(stream)) {
             return;
         }
         let datagram = match fragment {
@@ -426,7 +426,7 @@ impl Flows {
         for listener in listeners {
             self.unlisten(listener);
         }
-        (self.early, self.fragments) = (Early::default(), Fragments::default());
+        (self.early, self.fragments) = (EarlyDatagrams::default(), Fragments::default());
         (self.check_at, self.buffer) = (None, Vec::new());
         self.readable.clear();
         self.is_readable.clear();

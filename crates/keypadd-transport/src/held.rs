@@ -23,10 +23,10 @@ use crate::{
 
 /// The streams of a session that outlive its connections. Clones share them.
 #[derive(Clone, Debug)]
-pub struct HeldStreams(Arc<Shared>);
+pub struct HeldStreams(Arc<HeldShared>);
 
 #[derive(Debug)]
-struct Shared {
+struct HeldShared {
     streams: Mutex<Streams>,
     /// Notified when a stream becomes held or ends.
     changed: Notify,
@@ -61,7 +61,7 @@ impl HeldStreams {
     /// Starts empty. The replay buffers share `budget`.
     pub fn new(budget: Arc<ReplayBudget>) -> Self {
         let streams = Mutex::default();
-        Self(Arc::new(Shared { streams, changed: Notify::new(), budget }))
+        Self(Arc::new(HeldShared { streams, changed: Notify::new(), budget }))
     }
 
     /// A new, empty set whose replay buffers share this one's budget.
@@ -167,7 +167,7 @@ impl HeldStreams {
     }
 
     fn holder(&self) -> Weak<dyn Holder> {
-        let shared: Weak<Shared> = Arc::downgrade(&self.0);
+        let shared: Weak<HeldShared> = Arc::downgrade(&self.0);
         shared
     }
 
@@ -235,14 +235,14 @@ fn end(state: &SpliceState, parts: Parts) -> bool {
     }
 }
 
-impl Shared {
+impl HeldShared {
     /// No panic can leave it half changed.
     fn streams(&self) -> MutexGuard<'_, Streams> {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Holder for Shared {
+impl Holder for HeldShared {
     fn park(&self, name: StreamName, registered: &Registered, parked: Parked) -> Result<(), Cut> {
         let mut streams = self.streams();
         if streams.closed {
@@ -284,7 +284,7 @@ pub struct HeldStream {
     name: StreamName,
     pub(crate) state: Arc<SpliceState>,
     parts: Option<Parts>,
-    streams: Weak<Shared>,
+    streams: Weak<HeldShared>,
 }
 
 impl HeldStream {
@@ -295,7 +295,7 @@ impl HeldStream {
 
     /// How much this end has written to the socket.
     pub fn receipt(&self) -> Receipt {
-        self.state.given_receipt()
+        self.state.local_receipt()
     }
 
     /// Ends it because the peer does not have it (see [`HeldStreams::release`]); returns whether it

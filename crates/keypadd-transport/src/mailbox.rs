@@ -17,13 +17,13 @@ use crate::{
     dial::Dial,
     flows::handles::{FlowCommand, FlowCommands},
     held::HeldStreams,
+    queue_state::QueueState,
     settings::Proof,
     socket::Socket,
-    splice::{Carrier, Key},
+    splice::{Key, SpliceConnection},
     stream::{Stream, StreamCommand, StreamCommands},
     to_socket::ToSocket,
     to_stream::ToStream,
-    waiting::Waiting,
 };
 
 /// Datagrams that may wait for a loop; further ones are dropped, as by a full socket buffer.
@@ -103,7 +103,7 @@ pub(crate) enum Migration {
     /// other one tells the bulk connection.
     Attach { sibling: Sibling, bulk: bool },
     /// Continue this direction, which stream `origin` of the sibling has carried up to `offset`.
-    Adopt(Box<Moving>),
+    Adopt(Box<MigratingDirection>),
     /// The peer has followed: send.
     Proceed { origin: StreamId },
     /// The peer continues stream `origin` from `offset` on in the sibling's stream `at`.
@@ -117,7 +117,7 @@ pub(crate) enum Migration {
 }
 
 /// A direction between two connections.
-pub(crate) struct Moving {
+pub(crate) struct MigratingDirection {
     pub(crate) to_stream: ToStream,
     pub(crate) socket: Socket,
     pub(crate) origin: StreamId,
@@ -141,11 +141,11 @@ pub(crate) struct ConnectionShared {
     pub(crate) mailbox: Mailbox,
     closed: watch::Sender<Option<ConnectionError>>,
     bulk_wanted: Notify,
-    live: Mutex<Live>,
+    live: Mutex<LiveStats>,
 }
 
 /// Statistics of a connection.
-struct Live {
+struct LiveStats {
     remote: SocketAddr,
     stats: ConnectionStats,
     acks: u64,
@@ -153,7 +153,7 @@ struct Live {
 
 impl ConnectionShared {
     pub(crate) fn new(key: Key, mailbox: Mailbox, remote: SocketAddr) -> Self {
-        let live = Mutex::new(Live { remote, stats: ConnectionStats::default(), acks: 0 });
+        let live = Mutex::new(LiveStats { remote, stats: ConnectionStats::default(), acks: 0 });
         let (closed, bulk_wanted) = (watch::Sender::new(None), Notify::new());
         Self { key, mailbox, closed, bulk_wanted, live }
     }
@@ -211,7 +211,7 @@ impl ConnectionShared {
     }
 
     pub(crate) fn publish(&self, remote: SocketAddr, stats: ConnectionStats, acks: u64) {
-        *self.live() = Live { remote, stats, acks };
+        *self.live() = LiveStats { remote, stats, acks };
     }
 
     pub(crate) fn acks(&self) -> u64 {
@@ -223,12 +223,12 @@ impl ConnectionShared {
     }
 
     /// Plain numbers, which no panic leaves half changed.
-    fn live(&self) -> MutexGuard<'_, Live> {
+    fn live(&self) -> MutexGuard<'_, LiveStats> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Carrier for ConnectionShared {
+impl SpliceConnection for ConnectionShared {
     fn reset(&self, id: StreamId, code: VarInt) {
         self.send(id, StreamCommand::Reset(code));
     }
@@ -286,7 +286,7 @@ pub(crate) struct Mailbox(Arc<MailboxState>);
 struct MailboxState {
     commands: mpsc::Sender<Command>,
     waker: mio::Waker,
-    waiting: Waiting,
+    queue: QueueState,
 }
 
 /// The loop's end.
@@ -298,14 +298,14 @@ pub(crate) struct Inbox {
 impl Mailbox {
     pub(crate) fn new(waker: mio::Waker) -> (Self, Inbox) {
         let (sender, commands) = mpsc::channel();
-        let waiting = Waiting::new(DATAGRAMS_MAX);
-        let mailbox = Self(Arc::new(MailboxState { commands: sender, waker, waiting }));
+        let queue = QueueState::new(DATAGRAMS_MAX);
+        let mailbox = Self(Arc::new(MailboxState { commands: sender, waker, queue }));
         (mailbox.clone(), Inbox { commands, mailbox })
     }
 
     /// Sends a command. If the loop has ended, the command and its replies are dropped.
     pub(crate) fn send(&self, command: Command) {
-        if self.0.commands.send(command).is_ok() && self.0.waiting.must_wake() {
+        if self.0.commands.send(command).is_ok() && self.0.queue.must_wake() {
             // Fails only if the loop has just ended.
             let _ = self.0.waker.wake();
         }
@@ -313,7 +313,7 @@ impl Mailbox {
 
     /// Passes a datagram to the loop of its connection, or drops it if too many wait.
     pub(crate) fn hand_over(&self, received_at: Instant, bytes: BytesMut, meta: RecvMeta) {
-        if self.0.waiting.take_place() {
+        if self.0.queue.reserve_place() {
             self.send(Command::Datagram { received_at, bytes, meta });
         }
     }
@@ -322,10 +322,10 @@ impl Mailbox {
 impl Inbox {
     /// Takes all waiting commands; from now on senders wake the loop again.
     pub(crate) fn take(&self) -> impl Iterator<Item = Command> + '_ {
-        self.mailbox.0.waiting.look();
+        self.mailbox.0.queue.begin_read();
         self.commands.try_iter().inspect(|command| {
             if let Command::Datagram { .. } = command {
-                self.mailbox.0.waiting.give_place_back();
+                self.mailbox.0.queue.release_place();
             }
         })
     }

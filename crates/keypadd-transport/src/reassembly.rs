@@ -21,12 +21,12 @@ const COPIED_BYTES: usize = 512;
 
 /// Data behind gaps, over all streams of a connection.
 #[derive(Debug, Default)]
-pub(crate) struct Waiting {
+pub(crate) struct OutOfOrder {
     bytes: AtomicU64,
     pieces: AtomicU64,
 }
 
-impl Waiting {
+impl OutOfOrder {
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Relaxed)
     }
@@ -40,7 +40,7 @@ impl Waiting {
 /// each byte once.
 #[derive(Debug)]
 pub(crate) struct Reassembly {
-    waiting: Arc<Waiting>,
+    out_of_order: Arc<OutOfOrder>,
     /// The offset up to which the stream was taken.
     next: u64,
     pieces: BTreeMap<u64, Bytes>,
@@ -53,8 +53,8 @@ pub(crate) struct Reassembly {
 
 impl Reassembly {
     /// For a stream that was taken up to `next`.
-    pub(crate) fn new(next: u64, waiting: Arc<Waiting>) -> Self {
-        Self { waiting, next, pieces: BTreeMap::new(), bytes: 0, end: next, whole: false }
+    pub(crate) fn new(next: u64, out_of_order: Arc<OutOfOrder>) -> Self {
+        Self { out_of_order, next, pieces: BTreeMap::new(), bytes: 0, end: next, whole: false }
     }
 
     /// Whether bytes are missing before those that have arrived.
@@ -78,8 +78,8 @@ impl Reassembly {
         let length = bytes.len() as u64;
         self.end = self.end.max(offset + length);
         self.bytes += length;
-        self.waiting.bytes.fetch_add(length, Relaxed);
-        self.waiting.pieces.fetch_add(1, Relaxed);
+        self.out_of_order.bytes.fetch_add(length, Relaxed);
+        self.out_of_order.pieces.fetch_add(1, Relaxed);
         self.pieces.insert(offset, bytes);
     }
 
@@ -91,12 +91,12 @@ impl Reassembly {
             let rest = bytes.split_off(bytes_max);
             self.pieces.insert(self.next + bytes_max as u64, rest);
         } else {
-            self.waiting.pieces.fetch_sub(1, Relaxed);
+            self.out_of_order.pieces.fetch_sub(1, Relaxed);
         }
         let length = bytes.len() as u64;
         self.next += length;
         self.bytes -= length;
-        self.waiting.bytes.fetch_sub(length, Relaxed);
+        self.out_of_order.bytes.fetch_sub(length, Relaxed);
         Some(bytes)
     }
 
@@ -117,8 +117,8 @@ impl Reassembly {
 
 impl Drop for Reassembly {
     fn drop(&mut self) {
-        self.waiting.bytes.fetch_sub(self.bytes, Relaxed);
-        self.waiting.pieces.fetch_sub(self.pieces.len() as u64, Relaxed);
+        self.out_of_order.bytes.fetch_sub(self.bytes, Relaxed);
+        self.out_of_order.pieces.fetch_sub(self.pieces.len() as u64, Relaxed);
     }
 }
 
@@ -137,8 +137,8 @@ mod tests {
     #[test]
     fn pieces_in_any_order_come_out_in_theirs() {
         for bytes_max in [1, 600, 10_000] {
-            let waiting = Arc::<Waiting>::default();
-            let mut reassembly = Reassembly::new(100, Arc::clone(&waiting));
+            let out_of_order = Arc::<OutOfOrder>::default();
+            let mut reassembly = Reassembly::new(100, Arc::clone(&out_of_order));
             reassembly.insert(1_100, piece(1_100, 1_000));
             reassembly.insert(2_100, piece(2_100, 7));
             assert!(reassembly.has_gap());
@@ -148,9 +148,9 @@ mod tests {
             reassembly.insert(3_000, piece(3_000, 10));
             assert!(reassembly.has_gap());
             assert_eq!(take_all(&mut reassembly, bytes_max), piece(100, 2_007));
-            assert_eq!((waiting.bytes(), waiting.pieces()), (10, 1));
+            assert_eq!((out_of_order.bytes(), out_of_order.pieces()), (10, 1));
             drop(reassembly);
-            assert_eq!((waiting.bytes(), waiting.pieces()), (0, 0));
+            assert_eq!((out_of_order.bytes(), out_of_order.pieces()), (0, 0));
         }
     }
 

@@ -31,9 +31,9 @@ use thiserror::Error;
 use tokio::sync::oneshot;
 
 use crate::{
-    carried::Carried,
     replay::{Receipt, Replay},
     socket::Socket,
+    transfer_stats::TransferStats,
 };
 
 /// Time in which a socket must accept a byte once the connection is gone. The kernel accepts a
@@ -191,7 +191,7 @@ pub(crate) trait Holder: fmt::Debug + Send + Sync {
 }
 
 /// The connection that carries a splice.
-pub(crate) trait Carrier: fmt::Debug + Send + Sync {
+pub(crate) trait SpliceConnection: fmt::Debug + Send + Sync {
     /// Resets both directions of the stream.
     fn reset(&self, id: StreamId, code: VarInt);
 }
@@ -209,9 +209,9 @@ pub(crate) struct SpliceState {
     /// Where it is held while its session has no connection.
     held_by: OnceLock<(StreamName, Weak<dyn Holder>)>,
     /// What has been carried; whoever spliced it shares this.
-    pub(crate) carried: Arc<Carried>,
+    pub(crate) carried: Arc<TransferStats>,
     /// The last receipt of the peer's socket, encoded.
-    got: AtomicU64,
+    peer_receipt: AtomicU64,
 }
 
 /// The progress of a splice.
@@ -232,7 +232,7 @@ struct Outcome {
     to_stream_done: bool,
     to_socket_done: bool,
     /// The connection that carries it.
-    connection: Option<(Arc<dyn Carrier>, StreamId)>,
+    connection: Option<(Arc<dyn SpliceConnection>, StreamId)>,
     /// Dropped when that connection no longer carries it.
     attached: Option<oneshot::Sender<()>>,
 }
@@ -242,7 +242,7 @@ impl SpliceState {
         delivery: Delivery,
         label: Arc<str>,
         reply: Reply,
-        connection: (Arc<dyn Carrier>, StreamId),
+        connection: (Arc<dyn SpliceConnection>, StreamId),
     ) -> Arc<Self> {
         let state = Self::restore(&SpliceRecord::default(), delivery, label, reply);
         state.outcome().connection = Some(connection);
@@ -270,8 +270,8 @@ impl SpliceState {
             cut: AtomicBool::new(false),
             shut: AtomicBool::new(record.shut),
             held_by: OnceLock::new(),
-            carried: Arc::new(Carried::resumed(Receipt::decode(record.given))),
-            got: AtomicU64::new(record.got),
+            carried: Arc::new(TransferStats::resumed(Receipt::decode(record.given))),
+            peer_receipt: AtomicU64::new(record.got),
         })
     }
 
@@ -281,8 +281,8 @@ impl SpliceState {
             to_stream_done: self.is_to_stream_done(),
             to_socket_done: self.is_to_socket_done(),
             shut: self.shut.load(SeqCst),
-            given: self.given_receipt().encode(),
-            got: self.got.load(Relaxed),
+            given: self.local_receipt().encode(),
+            got: self.peer_receipt.load(Relaxed),
         }
     }
 
@@ -317,7 +317,7 @@ impl SpliceState {
     /// Attaches it to a connection; `attached` is dropped when that ends.
     pub(crate) fn attach(
         &self,
-        connection: (Arc<dyn Carrier>, StreamId),
+        connection: (Arc<dyn SpliceConnection>, StreamId),
         attached: oneshot::Sender<()>,
     ) {
         self.carried.set_held(false);
@@ -333,22 +333,22 @@ impl SpliceState {
     }
 
     /// How much this end has written to its socket.
-    pub(crate) fn given_receipt(&self) -> Receipt {
-        self.carried.given()
+    pub(crate) fn local_receipt(&self) -> Receipt {
+        self.carried.receipt()
     }
 
-    pub(crate) fn set_given_receipt(&self, receipt: Receipt) {
-        self.carried.set_given(receipt);
+    pub(crate) fn set_local_receipt(&self, receipt: Receipt) {
+        self.carried.set_receipt(receipt);
     }
 
     /// How much the peer has written to its socket, by its receipts.
-    pub(crate) fn got_receipt(&self) -> Receipt {
-        Receipt::decode(self.got.load(Relaxed))
+    pub(crate) fn peer_receipt(&self) -> Receipt {
+        Receipt::decode(self.peer_receipt.load(Relaxed))
     }
 
     /// Receipts of two connections may cross: the highest counts.
-    pub(crate) fn add_got_receipt(&self, receipt: Receipt) {
-        self.got.fetch_max(receipt.encode(), Relaxed);
+    pub(crate) fn add_peer_receipt(&self, receipt: Receipt) {
+        self.peer_receipt.fetch_max(receipt.encode(), Relaxed);
     }
 
     pub(crate) fn is_to_stream_done(&self) -> bool {

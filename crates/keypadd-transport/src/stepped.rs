@@ -17,7 +17,7 @@ use quinn_udp::RecvMeta;
 
 use crate::{
     datagrams::Datagrams, endpoint::Endpoint, event_loop::EventLoop, receive_buffers::Batch,
-    settings::EndpointSettings, udp::Received,
+    settings::EndpointSettings, udp::ReceivedDatagrams,
 };
 
 /// Datagrams that a loop has sent in one call.
@@ -36,7 +36,7 @@ pub type Outbox = Box<dyn FnMut(SentDatagrams<'_>)>;
 
 /// The replacement of a UDP socket.
 struct Memory {
-    arrived: VecDeque<Received>,
+    arrived: VecDeque<ReceivedDatagrams>,
     outbox: Outbox,
     batch: usize,
 }
@@ -76,7 +76,7 @@ impl Datagrams for Memory {
         !self.arrived.is_empty()
     }
 
-    fn receive(&mut self) -> Option<Received> {
+    fn receive(&mut self) -> Option<ReceivedDatagrams> {
         self.arrived.pop_front()
     }
 }
@@ -109,7 +109,10 @@ impl SteppedLoop {
     pub fn arrive(&mut self, from: SocketAddr, datagram: &[u8]) {
         let meta =
             RecvMeta { addr: from, len: datagram.len(), stride: datagram.len(), ..<_>::default() };
-        self.inner.udp().arrived.push_back(Received { datagrams: Batch::of(datagram), meta });
+        self.inner
+            .udp()
+            .arrived
+            .push_back(ReceivedDatagrams { datagrams: Batch::of(datagram), meta });
     }
 
     /// Runs rounds at `now` until the loop would wait.

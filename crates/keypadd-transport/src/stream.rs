@@ -23,12 +23,12 @@ use tokio::{
 };
 
 use crate::{
-    carried::Carried,
     handed::HandedStream,
     held::{HeldStream, HeldStreams},
     replay::Receipt,
     socket::Socket,
-    splice::{Carrier, Cut, Delivery, SpliceState},
+    splice::{Cut, Delivery, SpliceConnection, SpliceState},
+    transfer_stats::TransferStats,
 };
 
 /// Bytes to buffer for a reader before the window closes.
@@ -67,7 +67,7 @@ pub enum Stopped {
 
 /// Data that a loop has received for a control task.
 #[derive(Debug, Default)]
-pub(crate) struct ReceivedState {
+pub(crate) struct StreamBufferState {
     bytes: BytesMut,
     end: Option<End>,
     stopped: Option<Stopped>,
@@ -84,9 +84,9 @@ enum End {
 
 /// Shared by the loop and the handles of one stream.
 #[derive(Debug, Default)]
-pub(crate) struct Received(Mutex<ReceivedState>);
+pub(crate) struct StreamBuffer(Mutex<StreamBufferState>);
 
-impl Received {
+impl StreamBuffer {
     /// Bytes there is room for.
     pub(crate) fn room(&self) -> usize {
         RECEIVED_BYTES.saturating_sub(self.state().bytes.len())
@@ -134,7 +134,7 @@ impl Received {
     }
 
     /// No panic can leave it half changed.
-    fn state(&self) -> MutexGuard<'_, ReceivedState> {
+    fn state(&self) -> MutexGuard<'_, StreamBufferState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -172,7 +172,7 @@ pub(crate) enum StreamCommand {
 }
 
 /// Sends commands about streams to a connection's loop.
-pub(crate) trait StreamCommands: Carrier {
+pub(crate) trait StreamCommands: SpliceConnection {
     fn send(&self, id: StreamId, command: StreamCommand);
 }
 
@@ -181,7 +181,7 @@ pub(crate) trait StreamCommands: Carrier {
 struct Core {
     connection: Arc<dyn StreamCommands>,
     id: StreamId,
-    received: Arc<Received>,
+    received: Arc<StreamBuffer>,
     /// The code of that reset.
     code: AtomicU64,
     /// The loop has the stream: there is nothing to reset.
@@ -227,7 +227,7 @@ impl Stream {
     pub(crate) fn new(
         connection: Arc<dyn StreamCommands>,
         id: StreamId,
-        received: Arc<Received>,
+        received: Arc<StreamBuffer>,
         drop_code: VarInt,
     ) -> Self {
         let code = AtomicU64::new(drop_code.into_inner());
@@ -284,13 +284,13 @@ impl Stream {
     ) -> Splice {
         let core = &self.send.0;
         let (reply, outcome) = oneshot::channel();
-        let carrier: Arc<dyn Carrier> = Arc::<dyn StreamCommands>::clone(&core.connection);
+        let carrier: Arc<dyn SpliceConnection> = Arc::<dyn StreamCommands>::clone(&core.connection);
         let state = SpliceState::new(delivery, label, reply, (carrier, core.id));
-        let waiting = Some(Waiting { state: Arc::downgrade(&state), code: core.code() });
+        let guard = Some(AbandonGuard { state: Arc::downgrade(&state), code: core.code() });
         let carried = Arc::clone(&state.carried);
         core.command(StreamCommand::Splice { first, preface, socket, state });
         core.spliced.store(true, Relaxed);
-        Splice { outcome, carried, _waiting: waiting, _stream: Some(self) }
+        Splice { outcome, carried, _guard: guard, _stream: Some(self) }
     }
 
     /// Continues a held stream, of which the peer has written this much to its socket. Completes
@@ -312,9 +312,9 @@ impl Stream {
 #[derive(Debug)]
 pub struct Splice {
     outcome: oneshot::Receiver<Result<(), Cut>>,
-    carried: Arc<Carried>,
+    carried: Arc<TransferStats>,
     // Dropped before the stream, which resets what is not spliced.
-    _waiting: Option<Waiting>,
+    _guard: Option<AbandonGuard>,
     _stream: Option<Stream>,
 }
 
@@ -325,12 +325,12 @@ impl Splice {
         let (reply, outcome) = oneshot::channel();
         let state = streams.adopt(handed, reply);
         let carried = state.as_ref().map(|state| Arc::clone(&state.carried)).unwrap_or_default();
-        let _waiting = state.map(|state| Waiting { state: Arc::downgrade(&state), code });
-        Self { outcome, carried, _waiting, _stream: None }
+        let _guard = state.map(|state| AbandonGuard { state: Arc::downgrade(&state), code });
+        Self { outcome, carried, _guard, _stream: None }
     }
 
     /// What it has carried; stays readable after its end.
-    pub fn carried(&self) -> Arc<Carried> {
+    pub fn carried(&self) -> Arc<TransferStats> {
         Arc::clone(&self.carried)
     }
 }
@@ -345,13 +345,13 @@ impl Future for Splice {
 
 /// If dropped, resets a splice that has not ended: nobody waits for its outcome any more.
 #[derive(Debug)]
-struct Waiting {
+struct AbandonGuard {
     /// Whoever has the splice drops the sender if it cannot report the outcome.
     state: Weak<SpliceState>,
     code: VarInt,
 }
 
-impl Drop for Waiting {
+impl Drop for AbandonGuard {
     fn drop(&mut self) {
         if let Some(state) = self.state.upgrade() {
             state.abandon(self.code);

@@ -15,7 +15,7 @@ use bytes::{Buf, Bytes};
 use quinn_proto::RecvStream;
 
 use crate::{
-    reassembly::{Reassembly, Waiting},
+    reassembly::{OutOfOrder, Reassembly},
     replay::Receipt,
     splice::{Cut, DELIVERY_TIME, Delivery, Parked, Registered, SpliceState},
 };
@@ -99,8 +99,8 @@ impl ToSocket {
         offset: u64,
     ) -> Self {
         Self {
-            written: state.given_receipt().bytes,
-            receipted: state.given_receipt(),
+            written: state.local_receipt().bytes,
+            receipted: state.local_receipt(),
             receipt_waits: false,
             state,
             registered,
@@ -159,7 +159,7 @@ impl ToSocket {
     pub(crate) fn deliver(
         &mut self,
         mut stream: RecvStream<'_>,
-        waiting: &Arc<Waiting>,
+        out_of_order: &Arc<OutOfOrder>,
         now: Instant,
     ) -> Result<Delivered, Cut> {
         let before = (self.offset, self.undelivered.len());
@@ -168,7 +168,7 @@ impl ToSocket {
             let fruitless = before == (self.offset, 0) && self.undelivered.is_empty();
             self.fruitless = if fruitless { self.fruitless + 1 } else { 0 };
             if self.fruitless == FRUITLESS_MAX {
-                let reassembly = Reassembly::new(self.offset, Arc::clone(waiting));
+                let reassembly = Reassembly::new(self.offset, Arc::clone(out_of_order));
                 self.reassembly = Some(Box::new(reassembly));
                 return self.deliver_all(&mut stream, now);
             }
@@ -186,10 +186,10 @@ impl ToSocket {
             }
             if self.stage == Stage::Ending {
                 // An earlier connection may have carried the end.
-                if !self.state.given_receipt().end {
+                if !self.state.local_receipt().end {
                     self.state.carried.stream_ended();
                     self.state.shut_down(&self.registered.socket)?;
-                    self.state.set_given_receipt(Receipt { bytes: self.written, end: true });
+                    self.state.set_local_receipt(Receipt { bytes: self.written, end: true });
                 }
                 self.state.to_socket_done(&self.registered.socket);
                 return Ok(Delivered::Whole);
@@ -243,7 +243,7 @@ impl ToSocket {
                 Ok(written) => {
                     self.is_blocked = false;
                     self.written += written as u64;
-                    self.state.set_given_receipt(Receipt { bytes: self.written, end: false });
+                    self.state.set_local_receipt(Receipt { bytes: self.written, end: false });
                     self.drop_written(written);
                     if written == offered {
                         self.take_bytes = (self.take_bytes * 2).min(TAKEN_BYTES_MAX);
@@ -275,7 +275,7 @@ impl ToSocket {
     /// Whether to tell the peer what the socket has accepted: now, later, or not. Says "later" only
     /// once.
     pub(crate) fn receipt_due(&mut self) -> ReceiptDue {
-        let given = self.state.given_receipt();
+        let given = self.state.local_receipt();
         if given == self.receipted || !self.state.can_be_held() {
             return ReceiptDue::Not;
         }
@@ -290,7 +290,7 @@ impl ToSocket {
 
     /// The receipt to send now, if it says more than the last one.
     pub(crate) fn take_receipt(&mut self) -> Option<Receipt> {
-        let given = self.state.given_receipt();
+        let given = self.state.local_receipt();
         self.receipt_waits = false;
         (given != std::mem::replace(&mut self.receipted, given)).then_some(given)
     }

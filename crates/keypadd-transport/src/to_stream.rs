@@ -247,7 +247,7 @@ impl ToStream {
         let bytes = match &mut self.replay {
             Some(replay) => {
                 // It may have moved here since a receipt arrived.
-                replay.release(self.state.got_receipt()).map_err(|_| Cut::Lost)?;
+                replay.release(self.state.peer_receipt()).map_err(|_| Cut::Lost)?;
                 bytes.min(replay.room())
             }
             None => bytes,
@@ -332,7 +332,7 @@ impl ToStream {
     /// The peer has written more to its socket. Returns whether this direction has finished.
     pub(crate) fn on_receipt(&mut self) -> Result<bool, Cut> {
         let Some(replay) = &mut self.replay else { return Ok(false) };
-        let written_all = replay.release(self.state.got_receipt()).map_err(|_| Cut::Lost)?;
+        let written_all = replay.release(self.state.peer_receipt()).map_err(|_| Cut::Lost)?;
         self.full = false;
         Ok(written_all && self.done())
     }

@@ -56,7 +56,7 @@ impl Offloads {
 }
 
 /// Received datagrams of one source.
-pub(crate) struct Received {
+pub(crate) struct ReceivedDatagrams {
     pub(crate) datagrams: Batch,
     pub(crate) meta: RecvMeta,
 }
@@ -206,7 +206,7 @@ impl Udp {
     }
 
     /// The next batch; `None` if there is none now.
-    pub(crate) fn receive(&mut self) -> Option<Received> {
+    pub(crate) fn receive(&mut self) -> Option<ReceivedDatagrams> {
         if !self.unread {
             return None;
         }
@@ -215,7 +215,7 @@ impl Udp {
         received
     }
 
-    fn try_receive(&mut self) -> Option<Received> {
+    fn try_receive(&mut self) -> Option<ReceivedDatagrams> {
         let mut meta = [RecvMeta::default()];
         let mut slices = [IoSliceMut::new(self.buffers.room())];
         loop {
@@ -236,6 +236,6 @@ impl Udp {
             }
         }
         let [meta] = meta;
-        Some(Received { datagrams: self.buffers.take(meta.len, meta.stride), meta })
+        Some(ReceivedDatagrams { datagrams: self.buffers.take(meta.len, meta.stride), meta })
     }
 }

@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::reassembly::Waiting;
+use crate::reassembly::OutOfOrder;
 
 /// How often to look at sockets while one accepts nothing.
 const CHECK: Duration = Duration::from_millis(100);
@@ -80,7 +80,7 @@ pub(crate) struct ReceiveWindow {
     budget: Arc<Budget>,
     /// Its share of the budget.
     grown: u32,
-    waiting: Arc<Waiting>,
+    out_of_order: Arc<OutOfOrder>,
     /// What the window has shrunk by for data behind gaps.
     taken: u32,
     check_at: Option<Instant>,
@@ -90,13 +90,13 @@ pub(crate) struct ReceiveWindow {
 
 impl ReceiveWindow {
     pub(crate) fn new(windows: Windows, budget: Arc<Budget>) -> Self {
-        let waiting = Arc::default();
-        Self { windows, budget, grown: 0, waiting, taken: 0, check_at: None, read: 0 }
+        let out_of_order = Arc::default();
+        Self { windows, budget, grown: 0, out_of_order, taken: 0, check_at: None, read: 0 }
     }
 
     /// The data behind gaps.
-    pub(crate) fn waiting(&self) -> &Arc<Waiting> {
-        &self.waiting
+    pub(crate) fn out_of_order(&self) -> &Arc<OutOfOrder> {
+        &self.out_of_order
     }
 
     fn size(&self) -> u32 {
@@ -104,8 +104,8 @@ impl ReceiveWindow {
     }
 
     /// Follows the data behind gaps; returns the window if it changes.
-    pub(crate) fn follow_waiting(&mut self) -> Option<u32> {
-        let bytes = u32::try_from(self.waiting.bytes()).unwrap_or(u32::MAX);
+    pub(crate) fn follow_out_of_order(&mut self) -> Option<u32> {
+        let bytes = u32::try_from(self.out_of_order.bytes()).unwrap_or(u32::MAX);
         let step = self.windows.connection / FOLLOWED_ONE_IN;
         let before = self.size();
         if bytes.abs_diff(self.taken) > step {
@@ -117,7 +117,7 @@ impl ReceiveWindow {
     /// Whether there are more pieces than any loss leaves.
     pub(crate) fn is_overrun(&self) -> bool {
         let most = (self.windows.connection + self.grown) / PIECE_BYTES_MIN;
-        self.waiting.pieces() > most.into()
+        self.out_of_order.pieces() > most.into()
     }
 
     /// Records that a socket accepts nothing now.
@@ -207,21 +207,21 @@ mod tests {
     fn what_waits_behind_gaps_takes_its_place_in_the_window() {
         let windows = Windows { stream: 1_000, connection: 16_000, connection_max: 17_000 };
         let mut window = ReceiveWindow::new(windows, Arc::new(Budget::new(1_000)));
-        let mut reassembly = Reassembly::new(0, Arc::clone(window.waiting()));
+        let mut reassembly = Reassembly::new(0, Arc::clone(window.out_of_order()));
         reassembly.insert(1, vec![0; 900].into());
-        assert_eq!(window.follow_waiting(), None, "too little to tell");
+        assert_eq!(window.follow_out_of_order(), None, "too little to tell");
         reassembly.insert(1_000, vec![0; 8_000].into());
-        assert_eq!(window.follow_waiting(), Some(16_000 - 8_900));
-        assert_eq!(window.follow_waiting(), None);
+        assert_eq!(window.follow_out_of_order(), Some(16_000 - 8_900));
+        assert_eq!(window.follow_out_of_order(), None);
         drop(reassembly);
-        assert_eq!(window.follow_waiting(), Some(16_000));
+        assert_eq!(window.follow_out_of_order(), Some(16_000));
     }
 
     #[test]
     fn scraps_beyond_those_of_any_loss_overrun_the_window() {
         let windows = Windows { stream: 1_000, connection: 3_000, connection_max: 3_000 };
         let window = ReceiveWindow::new(windows, Arc::new(Budget::new(0)));
-        let mut reassembly = Reassembly::new(0, Arc::clone(window.waiting()));
+        let mut reassembly = Reassembly::new(0, Arc::clone(window.out_of_order()));
         for offset in 1..=10 {
             reassembly.insert(2 * offset, vec![0].into());
             assert!(!window.is_overrun());

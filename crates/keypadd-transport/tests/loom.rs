@@ -8,18 +8,18 @@ use std::collections::VecDeque;
 use loom::model::Builder;
 use loom::sync::{Arc, Mutex, Notify};
 use loom::thread;
-use waiting::Waiting;
+use queue_state::QueueState;
 
 mod sync {
     pub(crate) use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 }
 
-#[path = "../src/waiting.rs"]
-mod waiting;
+#[path = "../src/queue_state.rs"]
+mod queue_state;
 
 /// A mailbox: the queue stands for the channel, the notification for the loop's waker.
 struct Mailbox {
-    waiting: Waiting,
+    state: QueueState,
     queue: Mutex<VecDeque<u8>>,
     waker: Notify,
 }
@@ -27,7 +27,7 @@ struct Mailbox {
 impl Mailbox {
     fn send(&self, message: u8) {
         self.queue.lock().unwrap().push_back(message);
-        if self.waiting.must_wake() {
+        if self.state.must_wake() {
             self.waker.notify();
         }
     }
@@ -43,7 +43,7 @@ fn model(claim: impl Fn() + Send + Sync + 'static) {
 fn a_message_never_waits_for_a_loop_that_sleeps() {
     model(|| {
         let mailbox = Arc::new(Mailbox {
-            waiting: Waiting::new(1),
+            state: QueueState::new(1),
             queue: Mutex::default(),
             waker: Notify::new(),
         });
@@ -53,7 +53,7 @@ fn a_message_never_waits_for_a_loop_that_sleeps() {
         });
         let mut taken = 0;
         loop {
-            mailbox.waiting.look();
+            mailbox.state.begin_read();
             taken += std::mem::take(&mut *mailbox.queue.lock().unwrap()).len();
             if taken == senders.len() {
                 break;
@@ -68,14 +68,14 @@ fn a_message_never_waits_for_a_loop_that_sleeps() {
 #[test]
 fn datagrams_take_no_more_places_than_there_are_and_give_all_back() {
     model(|| {
-        let waiting = Arc::new(Waiting::new(1));
+        let state = Arc::new(QueueState::new(1));
         let senders = [(); 2].map(|()| {
-            let waiting = Arc::clone(&waiting);
-            thread::spawn(move || waiting.take_place())
+            let state = Arc::clone(&state);
+            thread::spawn(move || state.reserve_place())
         });
         let took = senders.map(|sender| sender.join().unwrap());
         assert_eq!(took.into_iter().filter(|took| *took).count(), 1);
-        waiting.give_place_back();
-        assert!(waiting.take_place());
+        state.release_place();
+        assert!(state.reserve_place());
     });
 }

@@ -22,7 +22,7 @@ impl Driver {
                     let Some(to_socket) = &mut spliced.to_socket else { continue };
                     let before = to_socket.offset;
                     let stream = self.connection.recv_stream(id);
-                    let delivered = to_socket.deliver(stream, self.window.waiting(), now);
+                    let delivered = to_socket.deliver(stream, self.window.out_of_order(), now);
                     match to_socket.receipt_due() {
                         ReceiptDue::Now => self.receipts.add(id, to_socket.take_receipt()),
                         ReceiptDue::Later => self.receipts.add_later(id, now),
@@ -50,7 +50,7 @@ impl Driver {
                 Some(Channel::Awaiting) | None => {}
             }
         }
-        if let Some(window) = self.window.follow_waiting() {
+        if let Some(window) = self.window.follow_out_of_order() {
             self.connection.set_receive_window(window.into());
         }
         // Keep its capacity.

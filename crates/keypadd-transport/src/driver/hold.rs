@@ -99,7 +99,7 @@ impl Driver {
             .map(|continuation| continuation.at);
         let to_stream = match replay {
             Some(replay) => {
-                state.add_got_receipt(receipt);
+                state.add_peer_receipt(receipt);
                 let sent = (Some(replay), again);
                 let state = Arc::clone(&state);
                 Some(ToStream::new(state, registered, sent, control.written, now))
@@ -162,7 +162,7 @@ impl Driver {
     /// Handles a receipt: the peer's socket has accepted more of this stream.
     fn on_receipt(&mut self, id: StreamId, receipt: Receipt) {
         let Some(Channel::Spliced(spliced)) = self.channels.get_mut(&id) else { return };
-        spliced.state.add_got_receipt(receipt);
+        spliced.state.add_peer_receipt(receipt);
         // A direction that has moved reads the receipt itself.
         let Some(to_stream) = &mut spliced.to_stream else { return };
         match to_stream.on_receipt() {

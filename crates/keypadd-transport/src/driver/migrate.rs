@@ -11,7 +11,7 @@
 //! 3. The sender sees X stopped, and continues on the new stream.
 //!
 //! So a stream that its target does not read never moves, and uses none of the sibling's window.
-//! Moving back works the same way in the other direction. If either end fails, the splice is cut,
+//! MigratingDirection back works the same way in the other direction. If either end fails, the splice is cut,
 //! wherever its directions are.
 
 use std::{
@@ -27,7 +27,7 @@ use super::Driver;
 use crate::{
     announcement::{Announced, Announcement, Continuation, HEAD_BYTES},
     channel::{Channel, Spliced},
-    mailbox::{Migration, Moving, Sibling},
+    mailbox::{MigratingDirection, Migration, Sibling},
     receipts::ReceiptReader,
     socket::Socket,
     splice::{Cut, Registered, Registrar},
@@ -138,7 +138,7 @@ impl Driver {
                     to_socket.registered.set_interest(Interest::WRITABLE);
                 }
                 let offset = to_stream.offset;
-                let moving = Moving { to_stream, socket, origin: id, offset };
+                let moving = MigratingDirection { to_stream, socket, origin: id, offset };
                 sibling.send(Migration::Adopt(Box::new(moving)));
             }
             Err(error) => {
@@ -154,7 +154,7 @@ impl Driver {
         while !self.lost && !self.moves.waiting.is_empty() {
             let Some(id) = self.connection.streams().open(Dir::Uni) else { return };
             let Some(moving) = self.moves.waiting.pop_front() else { return };
-            let Moving { mut to_stream, socket, origin, offset } = moving;
+            let MigratingDirection { mut to_stream, socket, origin, offset } = moving;
             match registrar.register(id, socket, Interest::READABLE) {
                 Ok(registered) => {
                     to_stream.move_to(registered, Announcement::encode(origin, offset), now);

@@ -14,7 +14,7 @@ use crate::{
     mailbox::Migration,
     socket::Socket,
     splice::{Cut, Owner, Registrar, SpliceState},
-    stream::{Received, Stopped, Stream, StreamCommand, WriteError},
+    stream::{Stopped, Stream, StreamBuffer, StreamCommand, WriteError},
     to_socket::ToSocket,
     to_stream::ToStream,
 };
@@ -239,7 +239,7 @@ impl Driver {
     }
 
     pub(super) fn control(&mut self, id: StreamId) -> Stream {
-        let received = Arc::<Received>::default();
+        let received = Arc::<StreamBuffer>::default();
         self.channels.insert(id, Channel::Controlled(Controlled::new(Arc::clone(&received))));
         Stream::new(self.shared.clone(), id, received, self.rules.drop_code)
     }

@@ -39,7 +39,7 @@ impl<U: Datagrams> EventLoop<U> {
             Slot { driver, key, lane, counted: false, dirty: false, deadline: None, routed: true };
         self.slots.insert(key, Box::new(slot));
         self.routes.insert(handle.0, key);
-        self.counters.opened();
+        self.counters.add_connection();
         self.mark(key);
         shared
     }
@@ -109,7 +109,7 @@ impl<U: Datagrams> EventLoop<U> {
         }
         if outcome.proved && self.handshakes.remove(key, true) {
             slot.counted = true;
-            self.counters.proved(slot.lane);
+            self.counters.add_client(slot.lane);
         }
         if over {
             if let Some(slot) = self.slots.remove(&key) {
@@ -127,9 +127,9 @@ impl<U: Datagrams> EventLoop<U> {
 
     pub(super) fn uncount(&self, slot: &Slot) {
         if slot.counted {
-            self.counters.left(slot.lane);
+            self.counters.remove_client(slot.lane);
         }
-        self.counters.closed();
+        self.counters.remove_connection();
     }
 
     pub(super) fn set_timer(&mut self, key: Key, at: Instant) {

@@ -7,7 +7,7 @@ use quinn_proto::DatagramEvent;
 use quinn_udp::RecvMeta;
 
 use super::EventLoop;
-use crate::{cid::loop_of, datagrams::Datagrams, udp::Received};
+use crate::{cid::loop_of, datagrams::Datagrams, udp::ReceivedDatagrams};
 
 /// Batches to receive before driving connections. Few: what one peer sends may be expensive to process.
 const BATCHES_PER_ROUND: usize = 4;
@@ -19,7 +19,9 @@ impl<U: Datagrams> EventLoop<U> {
             return false;
         }
         for batch in 0..BATCHES_PER_ROUND {
-            let Some(Received { datagrams, meta }) = self.udp.receive() else { return batch > 0 };
+            let Some(ReceivedDatagrams { datagrams, meta }) = self.udp.receive() else {
+                return batch > 0;
+            };
             self.carried_bytes += datagrams.len();
             for datagram in datagrams {
                 match loop_of(&datagram) {

@@ -8,7 +8,7 @@ use tracing::debug;
 
 use super::EventLoop;
 use crate::{
-    admission::{Refusal, Verdict},
+    admission::{Admission, Refusal},
     allowance::Allowance,
     cid::Lane,
     datagrams::Datagrams,
@@ -103,18 +103,18 @@ impl<U: Datagrams> EventLoop<U> {
             let transmit = self.endpoint.refuse(incoming, &mut self.send_buffer);
             return self.respond(transmit);
         }
-        match self.handshakes.judge(remote.ip(), incoming.remote_address_validated(), now) {
-            Verdict::Retry if incoming.may_retry() => {
+        match self.handshakes.decide(remote.ip(), incoming.remote_address_validated(), now) {
+            Admission::Retry if incoming.may_retry() => {
                 if let Ok(transmit) = self.endpoint.retry(incoming, &mut self.send_buffer) {
                     self.respond(transmit);
                 }
                 return;
             }
-            Verdict::Wait => {
+            Admission::Wait => {
                 self.refused(remote, Refusal::Crowded);
                 return self.endpoint.ignore(incoming);
             }
-            Verdict::Retry | Verdict::Accept => {}
+            Admission::Retry | Admission::Accept => {}
         }
         if let Some(key) = displaced {
             self.give_up(key, Refusal::Displaced);

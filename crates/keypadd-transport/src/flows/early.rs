@@ -23,12 +23,12 @@ const KEPT: Duration = Duration::from_secs(10);
 
 /// Datagrams of a connection, oldest first.
 #[derive(Debug, Default)]
-pub(super) struct Early {
+pub(super) struct EarlyDatagrams {
     waiting: VecDeque<(StreamId, Bytes, Instant)>,
     bytes: usize,
 }
 
-impl Early {
+impl EarlyDatagrams {
     /// Keeps a datagram if there is room; returns when it expires.
     pub(super) fn add(
         &mut self,
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn a_stream_gets_its_first_few_datagrams_in_order() {
-        let (mut early, now) = (Early::default(), Instant::now());
+        let (mut early, now) = (EarlyDatagrams::default(), Instant::now());
         for number in 0..20 {
             early.add(stream(1), &[number], now);
             early.add(stream(2), &[100 + number], now);
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn what_nobody_takes_is_bounded_and_dropped_in_time() {
-        let (mut early, now) = (Early::default(), Instant::now());
+        let (mut early, now) = (EarlyDatagrams::default(), Instant::now());
         for id in 0..10_000 {
             early.add(stream(id), &[0; 1_000], now);
             early.add(stream(id), &[], now);

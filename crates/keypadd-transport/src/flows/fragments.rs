@@ -47,7 +47,7 @@ struct Partial {
 }
 
 impl Partial {
-    fn is_of(&self, stream: StreamId, fragment: Fragment) -> bool {
+    fn matches(&self, stream: StreamId, fragment: Fragment) -> bool {
         self.stream == stream
             && self.number == fragment.number
             && self.bytes.len() == usize::from(fragment.total)
@@ -88,7 +88,7 @@ impl Fragments {
         while let Some(old) = self.partial.iter().position(is_old) {
             self.drop_at(old);
         }
-        let known = self.partial.iter().position(|partial| partial.is_of(stream, fragment));
+        let known = self.partial.iter().position(|partial| partial.matches(stream, fragment));
         let at = known.unwrap_or_else(|| {
             while self.partial.len() >= PARTIAL_MAX || self.bytes + total > PARTIAL_BYTES_MAX {
                 self.drop_at(0);

@@ -93,7 +93,7 @@ pub(crate) fn head_bytes(stream: StreamId, fragment: bool) -> usize {
 }
 
 /// Whether a stream can belong to a flow.
-pub(crate) fn is_of_flow(stream: StreamId) -> bool {
+pub(crate) fn is_flow_stream(stream: StreamId) -> bool {
     stream.dir() == Dir::Bi
 }
 

@@ -19,7 +19,7 @@ use quinn_proto::StreamId;
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::carried::Carried;
+use crate::transfer_stats::TransferStats;
 
 /// Sources of a listener that may wait for a control task; datagrams of further ones are dropped.
 const SOURCES_WAITING_MAX: usize = 64;
@@ -72,7 +72,7 @@ pub(crate) trait FlowCommands: fmt::Debug + Send + Sync {
 /// A flow to carry.
 pub(crate) struct NewFlow {
     pub(crate) end: FlowSide,
-    pub(crate) carried: Arc<Carried>,
+    pub(crate) carried: Arc<TransferStats>,
     pub(crate) ended: oneshot::Sender<FlowEnd>,
 }
 
@@ -170,7 +170,7 @@ pub struct Flow {
     connection: Arc<dyn FlowCommands>,
     id: StreamId,
     source: Option<SourceName>,
-    carried: Arc<Carried>,
+    carried: Arc<TransferStats>,
     ended: oneshot::Receiver<FlowEnd>,
 }
 
@@ -182,14 +182,14 @@ impl Flow {
         source: Option<SourceName>,
     ) -> Self {
         let (sender, ended) = oneshot::channel();
-        let carried = Arc::new(Carried::of_flow());
+        let carried = Arc::new(TransferStats::for_flow());
         let new = Box::new(NewFlow { end, carried: Arc::clone(&carried), ended: sender });
         connection.send_flow(FlowCommand::Carry(id, new));
         Self { connection, id, source, carried, ended }
     }
 
     /// What it has carried; stays readable after its end.
-    pub fn carried(&self) -> Arc<Carried> {
+    pub fn carried(&self) -> Arc<TransferStats> {
         Arc::clone(&self.carried)
     }
 

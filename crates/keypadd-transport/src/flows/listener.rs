@@ -49,20 +49,20 @@ struct Entry {
 
 enum State {
     /// A control task opens its flow.
-    Opening(Sent),
+    Opening(PendingDatagrams),
     Open(StreamId),
     Muted(Instant),
 }
 
 /// What a source has sent before it had a flow.
 #[derive(Debug, Default)]
-pub(super) struct Sent {
+pub(super) struct PendingDatagrams {
     pub(super) datagrams: Vec<Bytes>,
     bytes: usize,
     pub(super) dropped: u64,
 }
 
-impl Sent {
+impl PendingDatagrams {
     fn add(&mut self, datagram: &[u8]) {
         let bytes = self.bytes + datagram.len();
         if self.datagrams.len() >= OF_STREAM_MAX || bytes > FIRST_BYTES_MAX {
@@ -140,7 +140,7 @@ impl Listener {
         // While too many wait, a source is not recorded until its next datagram.
         let place = self.incoming.try_reserve().ok()?;
         place.send(Source::new(name, &self.connection));
-        let mut sent = Sent::default();
+        let mut sent = PendingDatagrams::default();
         sent.add(datagram);
         self.sources.insert(from, Entry { number, to, state: State::Opening(sent) });
         None
@@ -148,7 +148,7 @@ impl Listener {
 
     /// Records that the source has a flow; returns what it has sent. `None` if it is no longer
     /// known.
-    pub(super) fn opened(&mut self, name: SourceName, id: StreamId) -> Option<Sent> {
+    pub(super) fn opened(&mut self, name: SourceName, id: StreamId) -> Option<PendingDatagrams> {
         let entry = self.sources.get_mut(&name.from).filter(|entry| entry.number == name.number)?;
         match std::mem::replace(&mut entry.state, State::Open(id)) {
             State::Opening(sent) => Some(sent),

@@ -15,7 +15,7 @@ use quinn_proto::StreamId;
 use rustc_hash::FxHashMap;
 
 use super::frame::{FRAGMENT_BYTES_MIN, FlowFrame, Fragment, head_bytes};
-use crate::carried::Carried;
+use crate::transfer_stats::TransferStats;
 
 /// Most waiting datagrams of one flow: a burst of a game or of DNS, or a small tunnel's window.
 const FLOW_DATAGRAMS_MAX: usize = 128;
@@ -54,12 +54,12 @@ struct FlowQueue {
     credit: isize,
     /// Whether it is among the turns.
     has_turn: bool,
-    carried: Arc<Carried>,
+    carried: Arc<TransferStats>,
 }
 
 impl SendQueue {
     /// Begins a flow; its drops are counted there.
-    pub(crate) fn open(&mut self, stream: StreamId, carried: Arc<Carried>) {
+    pub(crate) fn open(&mut self, stream: StreamId, carried: Arc<TransferStats>) {
         let queue = FlowQueue {
             waiting: VecDeque::new(),
             bytes: 0,
@@ -211,10 +211,10 @@ mod tests {
         StreamId::from(VarInt::from_u32(4 * id))
     }
 
-    fn queue(flows: u32) -> (SendQueue, Vec<Arc<Carried>>) {
+    fn queue(flows: u32) -> (SendQueue, Vec<Arc<TransferStats>>) {
         let (mut queue, mut carried) = (SendQueue::default(), Vec::new());
         for id in 0..flows {
-            carried.push(Arc::<Carried>::default());
+            carried.push(Arc::<TransferStats>::default());
             queue.open(stream(id), Arc::clone(&carried[id as usize]));
         }
         (queue, carried)

@@ -6,7 +6,7 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Instant};
 
-use keypadd_transport::{Carried, FlowEnd, Splice};
+use keypadd_transport::{FlowEnd, Splice, TransferStats};
 use tracing::{debug, info};
 
 use crate::{
@@ -31,7 +31,7 @@ pub(crate) struct ConnectionRecord {
     forward: Option<String>,
     target: Option<String>,
     from: Option<SocketAddr>,
-    carried: Option<Arc<Carried>>,
+    carried: Option<Arc<TransferStats>>,
     end: ConnectionEnd,
     /// How it ended, in words.
     ended: String,
@@ -106,7 +106,7 @@ impl ConnectionRecord {
     }
 
     /// Its bytes are counted here from now on.
-    pub(crate) fn set_carried(&mut self, carried: Arc<Carried>) {
+    pub(crate) fn set_carried(&mut self, carried: Arc<TransferStats>) {
         if let Some((peer, forward)) = self.counted_as() {
             self.limits.traffic.add(peer, forward, &carried);
         }
@@ -115,8 +115,9 @@ impl ConnectionRecord {
 
     /// Whether its target ended the connection before sending a byte.
     pub(crate) fn is_mute(&self) -> bool {
-        let is_mute =
-            |carried: &Arc<Carried>| carried.from_socket() == 0 && carried.socket_ended_first();
+        let is_mute = |carried: &Arc<TransferStats>| {
+            carried.from_socket() == 0 && carried.socket_ended_first()
+        };
         self.carried.as_ref().is_some_and(is_mute)
     }
 
@@ -209,7 +210,7 @@ impl Drop for ConnectionRecord {
         if !self.limits.logs_connections() {
             return;
         }
-        let bytes = |count: fn(&Carried) -> u64| self.carried.as_deref().map_or(0, count);
+        let bytes = |count: fn(&TransferStats) -> u64| self.carried.as_deref().map_or(0, count);
         let flow = self.carried.as_deref().filter(|carried| carried.is_flow());
         if let Some(carried) = flow {
             let (sent, received) = carried.datagrams();
@@ -234,8 +235,8 @@ impl Drop for ConnectionRecord {
             forward = self.forward,
             from = self.from.map(tracing::field::display),
             target = self.target,
-            sent_bytes = bytes(Carried::from_socket),
-            received_bytes = bytes(Carried::to_socket),
+            sent_bytes = bytes(TransferStats::from_socket),
+            received_bytes = bytes(TransferStats::to_socket),
             seconds = self.began.elapsed().as_millis() as f64 / 1e3,
             ended = self.ended,
             // Bytes and seconds are then counted from the replacement of the daemon.

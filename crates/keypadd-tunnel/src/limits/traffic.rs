@@ -8,7 +8,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use keypadd_transport::Carried;
+use keypadd_transport::TransferStats;
 
 /// Forwards of a peer that are counted separately.
 const FORWARDS_MAX: usize = 64;
@@ -72,7 +72,7 @@ pub struct DatagramTotals {
 }
 
 impl DatagramTotals {
-    fn add(&mut self, carried: &Carried) {
+    fn add(&mut self, carried: &TransferStats) {
         let (sent, received) = carried.datagrams();
         self.sent += sent;
         self.received += received;
@@ -91,12 +91,12 @@ struct Entry {
     ended: [u64; 4],
     datagrams: Option<DatagramTotals>,
     /// Of the open connections.
-    open: Vec<Arc<Carried>>,
+    open: Vec<Arc<TransferStats>>,
 }
 
 impl Traffic {
     /// A connection begins to carry bytes, which are counted from now on.
-    pub(crate) fn add(&self, peer: &str, forward: &str, carried: &Arc<Carried>) {
+    pub(crate) fn add(&self, peer: &str, forward: &str, carried: &Arc<TransferStats>) {
         self.with(peer, forward, |entry| {
             if carried.is_flow() {
                 entry.datagrams.get_or_insert_default();
@@ -110,7 +110,7 @@ impl Traffic {
         &self,
         peer: &str,
         forward: &str,
-        carried: Option<&Arc<Carried>>,
+        carried: Option<&Arc<TransferStats>>,
         end: ConnectionEnd,
     ) {
         self.with(peer, forward, |entry| {
@@ -135,14 +135,14 @@ impl Traffic {
             .iter()
             .flat_map(|(peer, forwards)| forwards.iter().map(move |forward| (peer, forward)));
         let totals = forwards.map(|(peer, (forward, entry))| {
-            let open = |bytes: fn(&Carried) -> u64| {
+            let open = |bytes: fn(&TransferStats) -> u64| {
                 entry.open.iter().map(|carried| bytes(carried)).sum::<u64>()
             };
             ForwardTotals {
                 peer: peer.clone(),
                 forward: forward.clone(),
-                sent_bytes: entry.sent_bytes + open(Carried::from_socket),
-                received_bytes: entry.received_bytes + open(Carried::to_socket),
+                sent_bytes: entry.sent_bytes + open(TransferStats::from_socket),
+                received_bytes: entry.received_bytes + open(TransferStats::to_socket),
                 ended: ConnectionEnd::ALL.map(|end| (end, entry.ended[end as usize])),
                 datagrams: entry.datagrams.map(|mut datagrams| {
                     entry.open.iter().for_each(|carried| datagrams.add(carried));

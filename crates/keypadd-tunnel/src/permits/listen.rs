@@ -130,7 +130,7 @@ impl ListenPermits {
 
     /// Whether this unix socket may be bound.
     pub fn admits_socket(&self, path: &SocketPath) -> bool {
-        self.0.iter().any(|permit| permit.0.is_of(path))
+        self.0.iter().any(|permit| permit.0.is_socket(path))
     }
 
     fn of_port(&self, protocol: Protocol, port: u16) -> impl Iterator<Item = &HostPattern> {

@@ -89,7 +89,7 @@ impl Permits {
 
     /// Whether a connection to this unix socket is permitted.
     pub fn admits_socket(&self, path: &SocketPath) -> bool {
-        self.0.iter().any(|permit| permit.0.is_of(path))
+        self.0.iter().any(|permit| permit.0.is_socket(path))
     }
 
     /// The permitted names that must be resolved before [`admits`](Self::admits). A permit for the

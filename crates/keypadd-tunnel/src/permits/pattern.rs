@@ -105,7 +105,7 @@ impl Pattern {
     }
 
     /// Whether it is this unix socket.
-    pub(crate) fn is_of(&self, path: &SocketPath) -> bool {
+    pub(crate) fn is_socket(&self, path: &SocketPath) -> bool {
         matches!(self, Self::Unix(permitted) if permitted == path)
     }
 }

@@ -7,14 +7,14 @@ use crate::sync::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
 /// The state of a loop's queue.
 #[derive(Debug)]
-pub(crate) struct Waiting {
-    /// Whether the loop was woken and has not looked yet.
+pub(crate) struct QueueState {
+    /// Whether the loop was woken and has not read the queue yet.
     woken: AtomicBool,
     datagrams: AtomicUsize,
     datagrams_max: usize,
 }
 
-impl Waiting {
+impl QueueState {
     pub(crate) fn new(datagrams_max: usize) -> Self {
         Self { woken: AtomicBool::new(false), datagrams: AtomicUsize::new(0), datagrams_max }
     }
@@ -25,21 +25,21 @@ impl Waiting {
     }
 
     /// The loop is about to read the queue, in this order: a message queued later wakes it again.
-    pub(crate) fn look(&self) {
+    pub(crate) fn begin_read(&self) {
         self.woken.store(false, SeqCst);
     }
 
     /// Reserves a place for a datagram, if there is one.
-    pub(crate) fn take_place(&self) -> bool {
+    pub(crate) fn reserve_place(&self) -> bool {
         let has_place = self.datagrams.fetch_add(1, SeqCst) < self.datagrams_max;
         if !has_place {
-            self.give_place_back();
+            self.release_place();
         }
         has_place
     }
 
     /// Frees the place of a datagram that the loop has taken.
-    pub(crate) fn give_place_back(&self) {
+    pub(crate) fn release_place(&self) {
         self.datagrams.fetch_sub(1, SeqCst);
     }
 }

@@ -16,12 +16,12 @@ const STREAM: u8 = 2;
 
 /// What a splice or a flow has carried so far.
 #[derive(Debug, Default)]
-pub struct Carried {
+pub struct TransferStats {
     from_socket: AtomicU64,
     /// The last receipt of what the socket has taken, encoded.
-    given: AtomicU64,
+    receipt: AtomicU64,
     /// Bytes that the socket took in another process.
-    given_before: u64,
+    written_before: u64,
     ended_first: AtomicU8,
     held: AtomicBool,
     is_flow: bool,
@@ -31,7 +31,7 @@ pub struct Carried {
     unreachable: AtomicU64,
 }
 
-impl Carried {
+impl TransferStats {
     /// Bytes that this process has read from the socket.
     pub fn from_socket(&self) -> u64 {
         self.from_socket.load(Relaxed)
@@ -39,7 +39,7 @@ impl Carried {
 
     /// Bytes that the socket has taken from this process.
     pub fn to_socket(&self) -> u64 {
-        self.given().bytes - self.given_before
+        self.receipt().bytes - self.written_before
     }
 
     /// Whether it counts the datagrams of a flow.
@@ -75,13 +75,13 @@ impl Carried {
     }
 
     /// For a held splice from another process.
-    pub(crate) fn resumed(given: Receipt) -> Self {
-        let (held, given_before) = (AtomicBool::new(true), given.bytes);
-        Self { given: given.encode().into(), given_before, held, ..Self::default() }
+    pub(crate) fn resumed(receipt: Receipt) -> Self {
+        let (held, written_before) = (AtomicBool::new(true), receipt.bytes);
+        Self { receipt: receipt.encode().into(), written_before, held, ..Self::default() }
     }
 
     /// For a flow.
-    pub(crate) fn of_flow() -> Self {
+    pub(crate) fn for_flow() -> Self {
         Self { is_flow: true, ..Self::default() }
     }
 
@@ -97,8 +97,8 @@ impl Carried {
 
     /// A datagram has been written. Called by one loop.
     pub(crate) fn add_datagram_to_socket(&self, bytes: usize) {
-        let Receipt { bytes: before, end } = self.given();
-        self.set_given(Receipt { bytes: before + bytes as u64, end });
+        let Receipt { bytes: before, end } = self.receipt();
+        self.set_receipt(Receipt { bytes: before + bytes as u64, end });
         self.datagrams[1].fetch_add(1, Relaxed);
     }
 
@@ -110,12 +110,12 @@ impl Carried {
         self.unreachable.fetch_add(1, Relaxed);
     }
 
-    pub(crate) fn given(&self) -> Receipt {
-        Receipt::decode(self.given.load(Relaxed))
+    pub(crate) fn receipt(&self) -> Receipt {
+        Receipt::decode(self.receipt.load(Relaxed))
     }
 
-    pub(crate) fn set_given(&self, receipt: Receipt) {
-        self.given.store(receipt.encode(), Relaxed);
+    pub(crate) fn set_receipt(&self, receipt: Receipt) {
+        self.receipt.store(receipt.encode(), Relaxed);
     }
 
     pub(crate) fn set_held(&self, held: bool) {
@@ -141,13 +141,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_end_stays_the_first() {
-        let carried = Carried::default();
+    fn only_the_first_end_counts() {
+        let carried = TransferStats::default();
         assert!(!carried.socket_ended_first());
         carried.socket_ended();
         carried.stream_ended();
         assert!(carried.socket_ended_first());
-        let carried = Carried::default();
+        let carried = TransferStats::default();
         carried.stream_ended();
         carried.socket_ended();
         assert!(!carried.socket_ended_first());
