@@ -269,7 +269,7 @@ impl Daemon {
         let handover = self.transport.handover.clone();
         takeover.finish(&handover, shutdown).await?;
         handover.resume();
-        servers.into_iter().for_each(|server| server.carry_on());
+        servers.into_iter().for_each(|server| server.resume());
         // Clients ask for their remote forwards as soon as they are back.
         tokio::spawn(async move {
             sleep(INHERITED_FOR).await;

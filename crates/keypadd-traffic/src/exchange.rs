@@ -14,7 +14,7 @@ pub const HEADER_BYTES: usize = 16;
 /// Most bytes that are filled or compared at a time.
 pub const STEP_BYTES: usize = 32 << 10;
 
-/// Bytes that the filling repeats: a prime number, so that no block size or packet size hides a piece
+/// Bytes that the pattern repeats: a prime number, so that no block size or packet size hides a piece
 /// that is out of place.
 const PERIOD_BYTES: usize = 65_521;
 
@@ -68,13 +68,13 @@ impl Exchange {
     }
 }
 
-/// The filling of one direction of a connection, from its first byte on. Headers are no part of it.
+/// The pattern of one direction of a connection, from its first byte on. Headers are no part of it.
 #[derive(Debug, Default)]
-pub struct Filling {
+pub struct PatternBytes {
     position: u64,
 }
 
-impl Filling {
+impl PatternBytes {
     /// The next bytes: `len`, or [`STEP_BYTES`] if that is less.
     pub fn next(&mut self, len: u64) -> &'static [u8] {
         static PATTERN: LazyLock<Vec<u8>> = LazyLock::new(|| {
@@ -90,7 +90,7 @@ impl Filling {
     }
 
     /// Whether `bytes`, at most [`STEP_BYTES`], are the next ones.
-    pub fn goes_on_with(&mut self, bytes: &[u8]) -> bool {
+    pub fn matches_next(&mut self, bytes: &[u8]) -> bool {
         self.next(bytes.len() as u64) == bytes
     }
 }
@@ -109,10 +109,10 @@ mod tests {
 
     #[test]
     fn filling_shows_what_is_lost_doubled_or_altered() {
-        let bytes: Vec<u8> = Filling::default().next(4096).to_vec();
+        let bytes: Vec<u8> = PatternBytes::default().next(4096).to_vec();
         let seen = |bytes: &[u8]| {
-            let mut filling = Filling::default();
-            bytes.chunks(100).all(|bytes| filling.goes_on_with(bytes))
+            let mut pattern = PatternBytes::default();
+            bytes.chunks(100).all(|bytes| pattern.matches_next(bytes))
         };
         assert!(seen(&bytes));
         let without = [&bytes[..700], &bytes[701..]].concat();

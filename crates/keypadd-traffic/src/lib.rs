@@ -16,7 +16,7 @@ mod service;
 
 pub use counts::{Counts, Gauges};
 pub use ends::{EndSettings, TunnelArm, connect, ethernet, listen, new_key, serve};
-pub use exchange::{Exchange, Filling, HEADER_BYTES, STEP_BYTES};
+pub use exchange::{Exchange, HEADER_BYTES, PatternBytes, STEP_BYTES};
 pub use host::Host;
 pub use latencies::Latencies;
 pub use path::{End, Path, PathFault};

@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::exchange::{Exchange, Filling, HEADER_BYTES, STEP_BYTES};
+use crate::exchange::{Exchange, HEADER_BYTES, PatternBytes, STEP_BYTES};
 
 /// Longest silence while an answer is due, before the way there counts as broken.
 pub const PATIENCE: Duration = Duration::from_secs(10);
@@ -89,8 +89,8 @@ impl Broken {
 #[derive(Debug)]
 pub struct Requester {
     stream: TcpStream,
-    requests: Filling,
-    responses: Filling,
+    requests: PatternBytes,
+    responses: PatternBytes,
     underway: usize,
 }
 
@@ -105,7 +105,7 @@ impl Requester {
             let stream = TcpStream::connect_timeout(&address, PATIENCE).map_err(refused)?;
             stream.set_nodelay(true).map_err(refused)?;
             stream.set_read_timeout(Some(PATIENCE)).map_err(refused)?;
-            let (requests, responses) = (Filling::default(), Filling::default());
+            let (requests, responses) = (PatternBytes::default(), PatternBytes::default());
             let mut opened = Self { stream, requests, responses, underway: UNDERWAY };
             let first = Exchange::new(0, 0);
             write(&opened.stream, &mut opened.requests, first).map_err(Broken::Stopped)?;
@@ -206,7 +206,7 @@ impl Requester {
 /// Sends each request when it is due and says so beforehand, so that the reader waits for its answer.
 fn send(
     stream: &TcpStream,
-    filling: &mut Filling,
+    pattern: &mut PatternBytes,
     requests: Requests,
     start: Instant,
     underway: mpsc::SyncSender<(Exchange, Duration)>,
@@ -219,31 +219,31 @@ fn send(
             for Due { at, exchange } in schedule {
                 thread::sleep((start + at).saturating_duration_since(Instant::now()));
                 underway.send((exchange, at)).map_err(gone)?;
-                write(stream, filling, exchange)?;
+                write(stream, pattern, exchange)?;
             }
         }
         Requests::WithoutPause(exchange, time) => {
             thread::sleep(start.saturating_duration_since(Instant::now()));
             while start.elapsed() < time {
                 underway.send((exchange, start.elapsed())).map_err(gone)?;
-                write(stream, filling, exchange)?;
+                write(stream, pattern, exchange)?;
             }
         }
     }
     Ok(())
 }
 
-fn write(mut stream: &TcpStream, filling: &mut Filling, exchange: Exchange) -> io::Result<()> {
+fn write(mut stream: &TcpStream, pattern: &mut PatternBytes, exchange: Exchange) -> io::Result<()> {
     let mut left = exchange.request_bytes() - HEADER_BYTES as u64;
     // One write for what fits in one, so that a keystroke is one packet.
     let mut first = Vec::with_capacity(HEADER_BYTES + left.min(STEP_BYTES as u64) as usize);
     first.extend(exchange.header());
-    let bytes = filling.next(left);
+    let bytes = pattern.next(left);
     first.extend(bytes);
     stream.write_all(&first)?;
     left -= bytes.len() as u64;
     while left > 0 {
-        let bytes = filling.next(left);
+        let bytes = pattern.next(left);
         stream.write_all(bytes)?;
         left -= bytes.len() as u64;
     }
@@ -252,7 +252,7 @@ fn write(mut stream: &TcpStream, filling: &mut Filling, exchange: Exchange) -> i
 
 fn read(
     mut stream: &TcpStream,
-    filling: &mut Filling,
+    pattern: &mut PatternBytes,
     exchange: Exchange,
     buffer: &mut [u8],
 ) -> Result<(), Broken> {
@@ -272,7 +272,7 @@ fn read(
             }
             Err(error) => return Err(Broken::Stopped(error)),
         };
-        if !filling.goes_on_with(&buffer[..len]) {
+        if !pattern.matches_next(&buffer[..len]) {
             return Err(Broken::Altered);
         }
         left -= len as u64;
@@ -357,7 +357,7 @@ mod tests {
         thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             let mut key = [0; HEADER_BYTES];
-            let mut filling = Filling::default();
+            let mut pattern = PatternBytes::default();
             for nth in 0.. {
                 if stream.read_exact(&mut key).is_err() {
                     break;
@@ -365,7 +365,7 @@ mod tests {
                 if nth == 1 {
                     thread::sleep(wait);
                 }
-                stream.write_all(filling.next(1)).unwrap();
+                stream.write_all(pattern.next(1)).unwrap();
             }
         });
         let requester = Requester::open(address).await.unwrap();
@@ -387,7 +387,7 @@ mod tests {
             let address = listener.local_addr().unwrap();
             thread::spawn(move || {
                 let (mut stream, _) = listener.accept().unwrap();
-                stream.write_all(Filling::default().next(1)).unwrap();
+                stream.write_all(PatternBytes::default().next(1)).unwrap();
                 stream.read_exact(&mut [0; 2 * HEADER_BYTES]).unwrap();
                 stream.write_all(&sent).unwrap();
             });

@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::exchange::{Exchange, Filling, HEADER_BYTES, STEP_BYTES};
+use crate::exchange::{Exchange, HEADER_BYTES, PatternBytes, STEP_BYTES};
 
 /// How long to wait when the system has no descriptor for a connection.
 const RETRY: Duration = Duration::from_millis(100);
@@ -71,7 +71,7 @@ async fn answer(stream: TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let (reader, mut writer) = stream.into_split();
     let mut reader = BufReader::with_capacity(STEP_BYTES, reader);
-    let (mut requests, mut responses) = (Filling::default(), Filling::default());
+    let (mut requests, mut responses) = (PatternBytes::default(), PatternBytes::default());
     loop {
         let mut header = [0; HEADER_BYTES];
         if reader.fill_buf().await?.is_empty() {
@@ -91,7 +91,7 @@ async fn answer(stream: TcpStream) -> io::Result<()> {
 
 async fn compare(
     reader: &mut BufReader<OwnedReadHalf>,
-    filling: &mut Filling,
+    pattern: &mut PatternBytes,
     mut left: u64,
 ) -> io::Result<()> {
     while left > 0 {
@@ -100,7 +100,7 @@ async fn compare(
         if len == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        if !filling.goes_on_with(&bytes[..len]) {
+        if !pattern.matches_next(&bytes[..len]) {
             return Err(io::ErrorKind::InvalidData.into());
         }
         reader.consume(len);

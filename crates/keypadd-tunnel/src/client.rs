@@ -49,16 +49,16 @@ use crate::{
     sessions::{
         hold::ClientHold,
         lifetime::KeyLifetimes,
-        lost::Lost,
         registry::{Registration, Sessions},
         server_link::ServerLink,
         session::LiveSession,
+        session_end::SessionEnd,
     },
     transport::{CLOSE_TIMEOUT, End, TransportSettings},
     wire::{CloseCode, Instance, ListenCode, StreamHeader},
 };
 
-use self::renewal::Renewing;
+use self::renewal::RenewalAttempts;
 
 mod attempts;
 mod bulk;
@@ -119,7 +119,7 @@ pub struct Client {
     away: Mutex<Option<HeldSession>>,
     key_lifetimes: KeyLifetimes,
     return_interval: Duration,
-    renewing: Renewing,
+    renewing: RenewalAttempts,
     /// What the server is counted by: the first key that it proved.
     identity: OnceLock<PublicKey>,
     /// When the server is not to be connected to any more, by this host's clock.
@@ -164,8 +164,8 @@ impl ClientSession {
     }
 
     /// Waits for the end of the session; returns the reason.
-    pub async fn lost(&self) -> Lost {
-        self.registration.session.lost().await
+    pub async fn ended(&self) -> SessionEnd {
+        self.registration.session.ended().await
     }
 }
 
@@ -221,7 +221,7 @@ impl Client {
             away: Mutex::default(),
             key_lifetimes: settings.transport.key_lifetimes,
             return_interval: settings.transport.return_interval,
-            renewing: Renewing::default(),
+            renewing: RenewalAttempts::default(),
             identity: OnceLock::new(),
             valid_until: watch::Sender::new(None),
         })
@@ -275,7 +275,7 @@ impl Client {
         loop {
             let (now, until) = (SystemTime::now(), *changed.borrow_and_update());
             if until.is_some_and(|until| until <= now) {
-                session.end(Lost::Expired);
+                session.end(SessionEnd::Expired);
                 return std::future::pending().await;
             }
             // Clocks may be set.
@@ -339,7 +339,7 @@ impl Client {
             // The server may have ended the old session already.
             tokio::select! {
                 biased;
-                () = self.renewing.over() => {}
+                () = self.renewing.wait_idle() => {}
                 () = sleep(grace) => {}
                 never = staying => match never {},
             }
@@ -351,7 +351,7 @@ impl Client {
         }
         let session_lost = async {
             if let Some(session) = &current {
-                session.lost().await;
+                session.ended().await;
             }
             // No more reconnects: connections must not wait for a session.
             self.link.close("shutting down");
@@ -382,7 +382,7 @@ impl Client {
         let _count = live.count_connection(&format!("-W {target}"));
         let refused = |code| ClientError::Refused { target: target.clone(), code };
         let header = StreamHeader::Destination(Destination::Tcp(target.clone()));
-        let lost = || self.lost(&live);
+        let lost = || self.lost_error(&live);
         let mut record = ConnectionRecord::new(&live.limits);
         record.set_peer(live.peer());
         record.set_forward("-W", None);
@@ -417,8 +417,8 @@ impl Client {
         let _ = timeout(CLOSE_TIMEOUT, self.endpoint.wait_idle()).await;
     }
 
-    async fn lost(&self, session: &LiveSession) -> ClientError {
-        ClientError::Lost { server: self.server.clone(), cause: session.lost().await }
+    async fn lost_error(&self, session: &LiveSession) -> ClientError {
+        ClientError::Lost { server: self.server.clone(), cause: session.ended().await }
     }
 }
 

@@ -13,7 +13,7 @@ use crate::{
         servers::ServerAddresses,
         target::{ServerAddress, Target},
     },
-    sessions::lost::{Lost, Shown, printable},
+    sessions::session_end::{SessionEnd, Shown, printable},
     wire::{CloseCode, ListenCode, StreamCode},
 };
 
@@ -96,7 +96,7 @@ pub enum ClientError {
         /// The server.
         server: ServerAddresses,
         /// Why it ended.
-        cause: Lost,
+        cause: SessionEnd,
     },
     /// The time of the peer is over: it is not connected to.
     #[error("{server}: not connecting: the peer's valid-until has passed")]

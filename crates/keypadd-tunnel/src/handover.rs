@@ -112,10 +112,10 @@ pub struct HandedClient {
 /// Whether a daemon is suspended, and what it has inherited from the process that it replaces;
 /// clones share it.
 #[derive(Clone, Debug, Default)]
-pub struct Handover(Arc<Shared>);
+pub struct Handover(Arc<HandoverState>);
 
 #[derive(Debug, Default)]
-struct Shared {
+struct HandoverState {
     suspended: watch::Sender<bool>,
     inherited: Mutex<Inherited>,
 }
@@ -132,7 +132,7 @@ impl Handover {
     /// A suspended daemon that reuses these sockets for the addresses in its settings.
     pub fn suspended_with(own: Vec<HandedSocket>) -> Self {
         let inherited = Mutex::new(Inherited { own, remote: Vec::new() });
-        Self(Arc::new(Shared { suspended: watch::Sender::new(true), inherited }))
+        Self(Arc::new(HandoverState { suspended: watch::Sender::new(true), inherited }))
     }
 
     /// Accepts and dials nothing from now on.

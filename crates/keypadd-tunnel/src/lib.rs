@@ -64,11 +64,11 @@ pub use sessions::{
     control::{ControlError, read_frame},
     hold::HoldSettings,
     lifetime::{KeyLifetime, KeyLifetimes},
-    lost::{Lost, printable},
     reconnect_reason::ReconnectReason,
     registry::Sessions,
     server_link::ServerLink,
     session::LiveSession,
+    session_end::{SessionEnd, printable},
     status::{
         ForwardStatus, HeldStatus, KeyRenewal, LinkState, LinkStatus, Role, SessionStatus,
         unix_seconds,

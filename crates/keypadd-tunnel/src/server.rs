@@ -21,7 +21,7 @@ use tracing::{debug, info, warn};
 
 use self::{
     client_log::LogLine,
-    serving::{Adopted, Serving},
+    serving::{Adopted, ServerContext},
 };
 use crate::{
     error::BindError,
@@ -31,7 +31,7 @@ use crate::{
         source::{Source, plain},
     },
     permits::peers::Peers,
-    sessions::{lost::Lost, registry::Sessions},
+    sessions::{registry::Sessions, session_end::SessionEnd},
     transport::{CLOSE_TIMEOUT, End, TransportSettings},
     wire::CloseCode,
 };
@@ -65,7 +65,7 @@ pub struct Server {
     endpoint: Endpoint,
     config: ServerConfig,
     connections_max: usize,
-    serving: Arc<Serving>,
+    serving: Arc<ServerContext>,
     /// Clients of the old process.
     adopted: Mutex<Vec<Adopted>>,
     /// The UDP sockets, for the process that follows.
@@ -77,7 +77,7 @@ pub struct Server {
 pub struct ServerHandle {
     endpoint: Endpoint,
     config: ServerConfig,
-    serving: Arc<Serving>,
+    serving: Arc<ServerContext>,
     udp: Arc<[OwnedFd]>,
 }
 
@@ -91,7 +91,7 @@ impl ServerHandle {
 
     /// Ends all sessions of a [suspended](crate::handover::Handover::suspend) daemon so that their
     /// streams are held, and describes the clients; returns the listeners of their remote forwards, too.
-    /// Leaves what arrives to the process that follows, until [`carry_on`](Self::carry_on).
+    /// Leaves what arrives to the process that follows, until [`resume`](Self::resume).
     ///
     /// # Errors
     /// There are too few descriptors.
@@ -100,7 +100,7 @@ impl ServerHandle {
         self.endpoint.suspend(true);
         let mut listeners = self.serving.reservations.hand_over();
         let (sessions, chains) = (&self.serving.sessions, &self.serving.chains);
-        if !sessions.end_all(&Lost::HandedOver, || chains.all_held()).await {
+        if !sessions.end_all(&SessionEnd::HandedOver, || chains.all_held()).await {
             warn!("some connections did not come to rest and are reset");
         }
         let mut handed = chains.hand_over(Instant::now())?;
@@ -114,7 +114,7 @@ impl ServerHandle {
     }
 
     /// Takes what arrives again: no process followed.
-    pub fn carry_on(&self) {
+    pub fn resume(&self) {
         self.endpoint.suspend(false);
     }
 
@@ -161,7 +161,8 @@ impl Server {
         let udp = clones.collect::<io::Result<Arc<[_]>>>().map_err(failed)?;
         let bound = sockets[0].local_addr().map_err(failed)?;
         let ServerSettings { peers, sessions_per_key, bench, .. } = settings;
-        let serving = Arc::new(Serving::new(peers, &settings.transport, sessions_per_key, bench));
+        let serving =
+            Arc::new(ServerContext::new(peers, &settings.transport, sessions_per_key, bench));
         let connections_max = settings.connections_max;
         let endpoint = settings
             .transport
@@ -251,7 +252,7 @@ impl Server {
             info!("drain timeout: resetting open connections");
         }
         let code = CloseCode::Shutdown.value().into();
-        self.endpoint.close(code, Lost::Shutdown.to_string().as_bytes());
+        self.endpoint.close(code, SessionEnd::Shutdown.to_string().as_bytes());
         let closed = async {
             while connections.join_next().await.is_some() {}
             self.endpoint.wait_idle().await;

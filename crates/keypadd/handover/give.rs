@@ -215,7 +215,7 @@ impl<'s, 'd> Suspension<'s, 'd> {
 impl Drop for Suspension<'_, '_> {
     fn drop(&mut self) {
         self.0.handover.resume();
-        self.0.servers.iter().for_each(ServerHandle::carry_on);
+        self.0.servers.iter().for_each(ServerHandle::resume);
     }
 }
 

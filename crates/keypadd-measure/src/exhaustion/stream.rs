@@ -12,7 +12,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use keypadd_traffic::{Broken, Exchange, Filling, HEADER_BYTES, PATIENCE, STEP_BYTES};
+use keypadd_traffic::{Broken, Exchange, HEADER_BYTES, PATIENCE, PatternBytes, STEP_BYTES};
 
 /// Data between two answers: some 45 full packets, so that the last, which is not, hardly counts.
 const STEP: Exchange = Exchange::new(64 << 10, 1);
@@ -27,8 +27,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 #[derive(Debug)]
 pub(crate) struct Stream {
     stream: TcpStream,
-    requests: Filling,
-    answers: Filling,
+    requests: PatternBytes,
+    answers: PatternBytes,
     sent_bytes: u64,
 }
 
@@ -40,8 +40,8 @@ impl Stream {
         stream.set_read_timeout(Some(PATIENCE)).map_err(refused)?;
         Ok(Self {
             stream,
-            requests: Filling::default(),
-            answers: Filling::default(),
+            requests: PatternBytes::default(),
+            answers: PatternBytes::default(),
             sent_bytes: 0,
         })
     }
@@ -91,7 +91,7 @@ impl Stream {
 
 fn send(
     mut stream: &TcpStream,
-    filling: &mut Filling,
+    pattern: &mut PatternBytes,
     bytes_per_second: f64,
     start: Instant,
     stop: &AtomicBool,
@@ -109,7 +109,7 @@ fn send(
         stream.write_all(&STEP.header())?;
         let mut left = STEP.request_bytes() - HEADER_BYTES as u64;
         while left > 0 {
-            let bytes = filling.next(left.min(STEP_BYTES as u64));
+            let bytes = pattern.next(left.min(STEP_BYTES as u64));
             stream.write_all(bytes)?;
             left -= bytes.len() as u64;
         }
@@ -117,10 +117,10 @@ fn send(
     Ok(())
 }
 
-fn acknowledged(mut stream: &TcpStream, answers: &mut Filling) -> Result<(), Broken> {
+fn acknowledged(mut stream: &TcpStream, answers: &mut PatternBytes) -> Result<(), Broken> {
     let mut answer = [0];
     match stream.read_exact(&mut answer) {
-        Ok(()) if answers.goes_on_with(&answer) => Ok(()),
+        Ok(()) if answers.matches_next(&answer) => Ok(()),
         Ok(()) => Err(Broken::Altered),
         Err(error) => Err(Broken::Stopped(error)),
     }

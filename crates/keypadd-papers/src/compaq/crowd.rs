@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use keypadd_traffic::{Exchange, Filling, HEADER_BYTES, PATIENCE, STEP_BYTES};
+use keypadd_traffic::{Exchange, HEADER_BYTES, PATIENCE, PatternBytes, STEP_BYTES};
 
 use crate::lab::{Missed, Part};
 
@@ -79,8 +79,8 @@ impl Crowd {
 /// A connection to a service. Dropped, it is reset, so that no port is kept from others for a minute.
 struct Connection {
     stream: TcpStream,
-    sent: Filling,
-    came: Filling,
+    sent: PatternBytes,
+    came: PatternBytes,
 }
 
 impl Connection {
@@ -89,7 +89,7 @@ impl Connection {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO))?;
-        Ok(Self { stream, sent: Filling::default(), came: Filling::default() })
+        Ok(Self { stream, sent: PatternBytes::default(), came: PatternBytes::default() })
     }
 
     /// Asks and reads the answer, until `end` at the latest; how much came.
@@ -107,7 +107,7 @@ impl Connection {
             if len == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            if !self.came.goes_on_with(&buffer[..len]) {
+            if !self.came.matches_next(&buffer[..len]) {
                 return Err(io::Error::other("response data was corrupted"));
             }
             left -= len as u64;

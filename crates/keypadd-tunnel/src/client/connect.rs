@@ -71,7 +71,7 @@ impl Client {
         };
         let cause = tokio::select! {
             () = settled => return Ok(session),
-            lost = session.lost() => lost.to_string(),
+            lost = session.ended() => lost.to_string(),
             () = sleep_until(deadline) => format!("no answer in {:?}", self.connect_timeout),
         };
         Err(ClientError::Unreachable { server: self.server.clone(), cause })
@@ -249,7 +249,7 @@ impl Client {
         self.sessions.replace_by(&session, resumed);
         let wants_bulk = older.as_ref().is_some_and(|older| older.has_bulk());
         let older = older.map(|older| {
-            let listens = session.remote_forwards.go_on_with(&older.remote_forwards);
+            let listens = session.remote_forwards.continue_from(&older.remote_forwards);
             (older, listens)
         });
         let (tasks, lookups) = (self.tasks.clone(), self.lookups.clone());

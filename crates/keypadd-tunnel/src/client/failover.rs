@@ -29,7 +29,7 @@ use crate::{
 };
 
 /// How often to check whether something has arrived.
-const LOOK: Duration = Duration::from_millis(250);
+const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Silence after which the server is pinged: an idle path is not probed as often.
 const PING_AFTER: Duration = Duration::from_secs(1);
@@ -47,65 +47,65 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// How long nothing new was acknowledged. Other packets come over a path that carries nothing to the server,
 /// too.
 #[derive(Debug)]
-struct Hearing {
+struct AckWatch {
     acks: u64,
-    looked_at: Instant,
+    checked_at: Instant,
     silence: Duration,
 }
 
-/// What to do about a silence.
+/// Whether the server still answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Heard {
-    Lately,
+enum Liveness {
+    Alive,
     /// Not lately: a ping asks for an answer.
     Ping,
     /// Not even an answer to pings.
-    Nothing,
+    Silent,
 }
 
-impl Hearing {
+impl AckWatch {
     fn new(now: Instant, acks: u64) -> Self {
-        Self { acks, looked_at: now, silence: Duration::ZERO }
+        Self { acks, checked_at: now, silence: Duration::ZERO }
     }
 
     /// Records how often something new was acknowledged so far; `silent_after` is how long a silence
     /// is tolerated.
-    fn look(&mut self, now: Instant, acks: u64, silent_after: Duration) -> Heard {
+    fn check(&mut self, now: Instant, acks: u64, silent_after: Duration) -> Liveness {
         // A process that was stopped could not hear anything.
-        let passed = (now - self.looked_at).min(2 * LOOK);
-        self.looked_at = now;
+        let passed = (now - self.checked_at).min(2 * CHECK_INTERVAL);
+        self.checked_at = now;
         self.silence = if acks == self.acks { self.silence + passed } else { Duration::ZERO };
         self.acks = acks;
         match self.silence {
-            silence if silence < PING_AFTER => Heard::Lately,
-            silence if silence < silent_after => Heard::Ping,
-            _ => Heard::Nothing,
+            silence if silence < PING_AFTER => Liveness::Alive,
+            silence if silence < silent_after => Liveness::Ping,
+            _ => Liveness::Silent,
         }
     }
 }
 
 /// Completes when the server of a session is silent.
-async fn fall_silent(live: &LiveSession) {
-    let mut hearing = Hearing::new(Instant::now(), live.received_acks());
+async fn until_silent(live: &LiveSession) {
+    let mut watch = AckWatch::new(Instant::now(), live.received_acks());
     loop {
-        sleep(LOOK).await;
+        sleep(CHECK_INTERVAL).await;
         let silent_after = match live.hold.is_none() && live.open_connections() > 0 {
             true => SILENT_AFTER_UNHELD,
             false => SILENT_AFTER,
         };
-        match hearing.look(Instant::now(), live.received_acks(), silent_after) {
-            Heard::Lately => {}
+        match watch.check(Instant::now(), live.received_acks(), silent_after) {
+            Liveness::Alive => {}
             // If the queue is full, its frames serve as the ping.
-            Heard::Ping => live.try_send(Frame::Ping),
-            Heard::Nothing => return,
+            Liveness::Ping => live.try_send(Frame::Ping),
+            Liveness::Silent => return,
         }
     }
 }
 
 /// Completes when more than these acknowledgments have arrived.
-async fn heard_again(live: &LiveSession, before: u64) {
+async fn until_acked(live: &LiveSession, before: u64) {
     while live.received_acks() == before {
-        sleep(LOOK / 10).await;
+        sleep(CHECK_INTERVAL / 10).await;
     }
 }
 
@@ -128,7 +128,7 @@ impl Client {
         let live = &*session.registration.session;
         loop {
             tokio::select! {
-                () = fall_silent(live) => {}
+                () = until_silent(live) => {}
                 next = self.returned(live, &session.place) => return next,
             }
             debug!(server = %self.server, "the server is silent; trying its other addresses");
@@ -139,7 +139,7 @@ impl Client {
                     return next;
                 }
                 tokio::select! {
-                    () = heard_again(live, before) => {}
+                    () = until_acked(live, before) => {}
                     () = sleep(RETRY_INTERVAL) => {}
                 }
             }
@@ -186,11 +186,11 @@ impl Client {
         };
         // An attempt in progress may already have ended the session at the old address.
         let heard = async {
-            heard_again(live, before).await;
-            self.renewing.over().await;
+            until_acked(live, before).await;
+            self.renewing.wait_idle().await;
         };
         let ended = async {
-            live.lost().await;
+            live.ended().await;
             sleep(handshake).await;
         };
         let (next, resumed) = tokio::select! {
@@ -244,7 +244,7 @@ impl Client {
             }
             Ok(self.establish(greeting, jumps.clone()))
         };
-        let _turn = self.renewing.turn().await;
+        let _exclusive = self.renewing.lock().await;
         let moved = self.search(search, Some(ASSUMED_RTT), move_there).await;
         *is_stranger = stranger.load(Ordering::Relaxed);
         let next = moved?;
@@ -260,7 +260,7 @@ impl Client {
         let handshake = QUICK + held.rtt * HANDSHAKE_TRIPS;
         let time = (THOROUGH + handshake).min(self.connect_timeout);
         let jumps = &self.clock_monitor.jumps();
-        let go_on = |reached: Reached| async move {
+        let continue_there = |reached: Reached| async move {
             if is_other(&reached, held.key) {
                 let last = self.attempt(held.at.clone(), Some(ASSUMED_RTT));
                 if let Ok(Ok(back)) = timeout(handshake, last).await {
@@ -281,7 +281,7 @@ impl Client {
         loop {
             let began = Instant::now();
             let search = Search { begin_at: Some(held.at.clone()), ..self.everywhere(time) };
-            match self.search(search, Some(ASSUMED_RTT), go_on).await {
+            match self.search(search, Some(ASSUMED_RTT), continue_there).await {
                 Ok(session) => return session,
                 Err(error) => debug!("reconnect failed: {error}"),
             }
@@ -295,42 +295,44 @@ mod tests {
     use super::*;
 
     /// The results of `count` looks while nothing arrives, the first at `from`.
-    fn looks(hearing: &mut Hearing, from: Instant, count: u32) -> Vec<Heard> {
-        let acks = hearing.acks;
-        (1..=count).map(|nth| hearing.look(from + LOOK * nth, acks, SILENT_AFTER)).collect()
+    fn checks(watch: &mut AckWatch, from: Instant, count: u32) -> Vec<Liveness> {
+        let acks = watch.acks;
+        (1..=count)
+            .map(|nth| watch.check(from + CHECK_INTERVAL * nth, acks, SILENT_AFTER))
+            .collect()
     }
 
     #[test]
     fn a_server_is_pinged_after_a_second_and_silent_after_two() {
         let began = Instant::now();
-        let mut hearing = Hearing::new(began, 5);
-        let lately = [Heard::Lately; 3].into_iter();
-        let expected: Vec<_> = lately.chain([Heard::Ping; 4]).chain([Heard::Nothing]).collect();
-        assert_eq!(looks(&mut hearing, began, 8), expected);
-        assert_eq!(hearing.look(began + LOOK * 9, 6, SILENT_AFTER), Heard::Lately);
-        assert_eq!(looks(&mut hearing, began + LOOK * 9, 8), expected);
+        let mut watch = AckWatch::new(began, 5);
+        let alive = [Liveness::Alive; 3].into_iter();
+        let expected: Vec<_> = alive.chain([Liveness::Ping; 4]).chain([Liveness::Silent]).collect();
+        assert_eq!(checks(&mut watch, began, 8), expected);
+        assert_eq!(watch.check(began + CHECK_INTERVAL * 9, 6, SILENT_AFTER), Liveness::Alive);
+        assert_eq!(checks(&mut watch, began + CHECK_INTERVAL * 9, 8), expected);
     }
 
     #[test]
     fn connections_that_are_not_held_outlast_a_longer_silence() {
         let began = Instant::now();
-        let mut hearing = Hearing::new(began, 5);
-        let mut look = |nth| hearing.look(began + LOOK * nth, 5, SILENT_AFTER_UNHELD);
-        let heard: Vec<_> = (1..=32).map(&mut look).collect();
-        assert_eq!(heard[3..31], [Heard::Ping; 28]);
-        assert_eq!(heard[31], Heard::Nothing);
+        let mut watch = AckWatch::new(began, 5);
+        let mut check = |nth| watch.check(began + CHECK_INTERVAL * nth, 5, SILENT_AFTER_UNHELD);
+        let seen: Vec<_> = (1..=32).map(&mut check).collect();
+        assert_eq!(seen[3..31], [Liveness::Ping; 28]);
+        assert_eq!(seen[31], Liveness::Silent);
         // They have finished.
-        let mut hearing = Hearing::new(began, 5);
-        looks(&mut hearing, began, 12);
-        assert_eq!(hearing.look(began + LOOK * 13, 5, SILENT_AFTER), Heard::Nothing);
+        let mut watch = AckWatch::new(began, 5);
+        checks(&mut watch, began, 12);
+        assert_eq!(watch.check(began + CHECK_INTERVAL * 13, 5, SILENT_AFTER), Liveness::Silent);
     }
 
     #[test]
     fn a_client_that_was_stopped_listens_before_it_calls_the_server_silent() {
         let began = Instant::now();
-        let mut hearing = Hearing::new(began, 5);
+        let mut watch = AckWatch::new(began, 5);
         let later = began + Duration::from_secs(60);
-        assert_eq!(hearing.look(later, 5, SILENT_AFTER), Heard::Lately);
-        assert_eq!(looks(&mut hearing, later, 3), [Heard::Lately, Heard::Ping, Heard::Ping]);
+        assert_eq!(watch.check(later, 5, SILENT_AFTER), Liveness::Alive);
+        assert_eq!(checks(&mut watch, later, 3), [Liveness::Alive, Liveness::Ping, Liveness::Ping]);
     }
 }

@@ -11,7 +11,7 @@ use crate::{
     forwards::adopt::adopt,
     handover::{ClientRecord, HandedClient, HandedSocket},
     limits::descriptors::Holder,
-    sessions::lost::Lost,
+    sessions::session_end::SessionEnd,
     wire::Instance,
 };
 
@@ -36,7 +36,7 @@ impl Client {
         self.limits.settled().await;
         let streams = self.hold.streams();
         let is_held = || self.link.current().is_none() && streams.held() == streams.names().len();
-        self.sessions.end_all(&Lost::HandedOver, is_held).await;
+        self.sessions.end_all(&SessionEnd::HandedOver, is_held).await;
         let Some(held) = self.away().clone() else { return Ok(None) };
         let HeldSession { name, key, until, at: (_, address), rtt, .. } = held;
         let record = ClientRecord {

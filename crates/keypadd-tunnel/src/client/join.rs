@@ -16,7 +16,7 @@ use crate::{
     addresses::forward::{Forward, ProxyHeaders},
     error::{ClientError, ConnectFailure},
     pairing::{DONE, Invitation, JOINED, MESSAGE_TIMEOUT, Step, VERSION, suggested, transport},
-    sessions::lost::{Shown, printable},
+    sessions::session_end::{Shown, printable},
     wire::{CloseCode, Instance},
 };
 

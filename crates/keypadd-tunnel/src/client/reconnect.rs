@@ -21,8 +21,8 @@ use super::{Client, ClientSession, reach::ListPlace};
 use crate::{
     error::{ClientError, ConnectFailure},
     sessions::{
-        hold::held_list::Listed, lost::Lost, reconnect_reason::ReconnectReason,
-        server_link::ServerLink,
+        hold::held_list::HeldListing, reconnect_reason::ReconnectReason, server_link::ServerLink,
+        session_end::SessionEnd,
     },
 };
 
@@ -76,7 +76,7 @@ pub(super) struct HeldSession {
     /// The path's round trip, as it was.
     pub(super) rtt: Duration,
     /// In the status.
-    pub(super) _listed: Arc<Listed>,
+    pub(super) _listed: Arc<HeldListing>,
 }
 
 impl Client {
@@ -143,7 +143,7 @@ impl Client {
             session.registration.session.connection.settled().await;
             let held = self.held_after(session, now);
             match &held {
-                _ if matches!(lost, Lost::HandedOver) => {}
+                _ if matches!(lost, SessionEnd::HandedOver) => {}
                 Some(held) => {
                     let HeldSession { name, count, time, .. } = held;
                     let noun = if *count == 1 { "connection" } else { "connections" };
@@ -154,7 +154,7 @@ impl Client {
                 }
                 None => warn!(server = %self.server, "connection lost ({lost}); reconnecting"),
             }
-            self.link.lost(lost.to_string());
+            self.link.record_loss(lost.to_string());
             outage = Some((now, ReconnectReason::from(&lost)));
             lasted = began.elapsed() >= RETRY_MIN;
             *self.away() = held;
@@ -172,7 +172,10 @@ impl Client {
     }
 
     /// The session that takes the place of this one, and what changed, or why this one ended.
-    async fn next_session(&self, session: &ClientSession) -> Result<(ClientSession, Change), Lost> {
+    async fn next_session(
+        &self,
+        session: &ClientSession,
+    ) -> Result<(ClientSession, Change), SessionEnd> {
         let live = &*session.registration.session;
         let silent = watch::Sender::new(false);
         let mut moved = pin!(self.moved(session, &silent));
@@ -189,7 +192,7 @@ impl Client {
         tokio::select! {
             biased;
             next = moved => Ok((next, Change::Address)),
-            () = self.renewing.over() => Err(lost),
+            () = self.renewing.wait_idle() => Err(lost),
         }
     }
 

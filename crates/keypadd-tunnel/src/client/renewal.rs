@@ -18,43 +18,43 @@ use super::{
     reach::ListPlace,
     reconnect::{HANDSHAKE_TRIPS, QUICK, RETRY_MAX, backoff},
 };
-use crate::sessions::{lifetime::jitter, lost::Lost, session::LiveSession};
+use crate::sessions::{lifetime::jitter, session::LiveSession, session_end::SessionEnd};
 
 /// The shortest life of a session's keys, unless it is lost.
 const RENEWAL_MIN: Duration = Duration::from_secs(1);
 
 /// Attempts to replace a live session.
 #[derive(Debug, Default)]
-pub(super) struct Renewing {
+pub(super) struct RenewalAttempts {
     /// Held by attempts that must not overlap: each hello ends the session before.
-    turn: Mutex<()>,
+    exclusive: Mutex<()>,
     /// Attempts that the server may have answered.
     underway: watch::Sender<usize>,
 }
 
 /// An attempt in progress, until it is dropped.
-pub(super) struct Underway<'a>(&'a Renewing);
+pub(super) struct AttemptGuard<'a>(&'a RenewalAttempts);
 
-impl Renewing {
+impl RenewalAttempts {
     /// Waits for the end of other attempts.
-    pub(super) async fn turn(&self) -> MutexGuard<'_, ()> {
-        self.turn.lock().await
+    pub(super) async fn lock(&self) -> MutexGuard<'_, ()> {
+        self.exclusive.lock().await
     }
 
     /// Begins an attempt.
-    pub(super) fn begin(&self) -> Underway<'_> {
+    pub(super) fn begin(&self) -> AttemptGuard<'_> {
         self.underway.send_modify(|count| *count += 1);
-        Underway(self)
+        AttemptGuard(self)
     }
 
     /// Waits until none is in progress.
-    pub(super) async fn over(&self) {
+    pub(super) async fn wait_idle(&self) {
         // Fails only if the sender is gone, and this is the sender.
         let _ = self.underway.subscribe().wait_for(|count| *count == 0).await;
     }
 }
 
-impl Drop for Underway<'_> {
+impl Drop for AttemptGuard<'_> {
     fn drop(&mut self) {
         self.0.underway.send_modify(|count| *count -= 1);
     }
@@ -70,10 +70,10 @@ impl Client {
         &self,
         session: &ClientSession,
         silent: &watch::Sender<bool>,
-    ) -> Result<ClientSession, Lost> {
+    ) -> Result<ClientSession, SessionEnd> {
         let live = &*session.registration.session;
         if live.hold.is_none() {
-            return Err(live.lost().await);
+            return Err(live.ended().await);
         }
         let is_silent = async |wanted: bool| {
             // Fails only if the sender is gone, and this is the sender.
@@ -81,7 +81,7 @@ impl Client {
         };
         // Limits the rate, however few bytes keys may carry and however often the server asks.
         tokio::select! {
-            lost = live.lost() => return Err(lost),
+            lost = live.ended() => return Err(lost),
             () = sleep(RENEWAL_MIN) => {}
         }
         let permille = 1_000 - jitter();
@@ -89,17 +89,17 @@ impl Client {
         loop {
             tokio::select! {
                 biased;
-                lost = live.lost() => return Err(lost),
+                lost = live.ended() => return Err(lost),
                 () = live.keys_served(permille) => {}
                 () = live.renewal_wanted.notified(), if !is_asked => is_asked = true,
                 () = std::future::ready(()), if is_asked => {}
             }
             let began = Instant::now();
             let turn = tokio::select! {
-                lost = live.lost() => return Err(lost),
+                lost = live.ended() => return Err(lost),
                 turn = async {
                     is_silent(false).await;
-                    self.renewing.turn().await
+                    self.renewing.lock().await
                 } => turn,
             };
             let underway = self.renewing.begin();
@@ -118,7 +118,7 @@ impl Client {
                     }
                     return Ok(next);
                 }
-                Err(_) if live.has_ended() => return Err(live.lost().await),
+                Err(_) if live.has_ended() => return Err(live.ended().await),
                 Err(cause) if failed => debug!("keys not renewed: {cause}"),
                 Err(cause) => {
                     failed = true;
@@ -126,7 +126,7 @@ impl Client {
                 }
             }
             tokio::select! {
-                lost = live.lost() => return Err(lost),
+                lost = live.ended() => return Err(lost),
                 () = sleep(delays.next().unwrap_or(RETRY_MAX)) => {}
             }
         }
@@ -138,7 +138,7 @@ impl Client {
         let rtt = live.connection.stats().path.rtt;
         let attempt = self.attempt((place.clone(), live.connection.remote_address()), Some(rtt));
         let lost = async {
-            live.lost().await;
+            live.ended().await;
             sleep(QUICK + rtt * HANDSHAKE_TRIPS).await;
         };
         tokio::select! {

@@ -106,12 +106,12 @@ impl CarrierSlot {
                 record.refused(code);
                 Err(ClientError::Refused { target, code })
             }
-            Err(OpenError::Lost) => Err(self.lost().await),
+            Err(OpenError::Lost) => Err(self.lost_error().await),
         }
     }
 
-    async fn lost(&self) -> ClientError {
-        ClientError::Lost { server: self.server.clone(), cause: self.session.lost().await }
+    async fn lost_error(&self) -> ClientError {
+        ClientError::Lost { server: self.server.clone(), cause: self.session.ended().await }
     }
 }
 
@@ -135,7 +135,7 @@ impl ConnectedTarget {
             Err(SpliceError::Lost) if !slot.session.has_ended() => {
                 Err(ClientError::Refused { target, code: StreamCode::Reset })
             }
-            Err(SpliceError::Lost) => Err(slot.lost().await),
+            Err(SpliceError::Lost) => Err(slot.lost_error().await),
         }
     }
 

@@ -78,7 +78,7 @@ struct Listening {
 
 impl Listening {
     /// Whether this session may go on with the one that listens.
-    fn goes_on_in(&self, session: &LiveSession) -> bool {
+    fn continues_in(&self, session: &LiveSession) -> bool {
         self.session.leaves_listeners()
             && self.session.identity() == session.identity()
             && self.session.instance() == session.instance()
@@ -182,7 +182,7 @@ impl Reservations {
             let same = listening.bound.as_ref().is_some_and(|(its_number, its_listen, _)| {
                 *its_number == number && its_listen == listen
             });
-            same && listening.goes_on_in(session)
+            same && listening.continues_in(session)
         };
         let mut table = self.table();
         let left = table.left.iter().position(wanted).map(|at| table.left.swap_remove(at));
@@ -230,7 +230,7 @@ impl Reservations {
             return Err(Box::new(holder.clone()));
         }
         // It listens there in another way now.
-        table.left.retain(|listening| !(listening.goes_on_in(session) && overlaps(listening)));
+        table.left.retain(|listening| !(listening.continues_in(session) && overlaps(listening)));
         let (session, places) = (Arc::clone(session), places.to_vec());
         Ok(self.insert(&mut table, Listening { session, places, bound: None }))
     }

@@ -55,19 +55,19 @@ impl Holder {
 
 /// The descriptors of forwards; clones share them.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct DescriptorBudget(Arc<Shared>);
+pub(crate) struct DescriptorBudget(Arc<BudgetState>);
 
 #[derive(Debug)]
-struct Shared {
+struct BudgetState {
     total: usize,
-    held: Mutex<Held>,
+    held: Mutex<Holding>,
     freed: Notify,
     refused: AtomicU64,
     log_limit: LogRateLimit<Holder>,
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct Holding {
     sum: usize,
     by_holder: HashMap<Holder, usize>,
 }
@@ -80,7 +80,7 @@ pub(crate) struct Descriptors {
     count: usize,
 }
 
-impl Default for Shared {
+impl Default for BudgetState {
     fn default() -> Self {
         Self {
             total: usize::MAX,
@@ -94,7 +94,7 @@ impl Default for Shared {
 
 impl DescriptorBudget {
     pub(crate) fn new(total: usize) -> Self {
-        Self(Arc::new(Shared { total, ..Shared::default() }))
+        Self(Arc::new(BudgetState { total, ..BudgetState::default() }))
     }
 
     /// The size of the budget.
@@ -175,7 +175,7 @@ impl DescriptorBudget {
     }
 
     /// A panic cannot leave the counts half changed.
-    fn held(&self) -> MutexGuard<'_, Held> {
+    fn held(&self) -> MutexGuard<'_, Holding> {
         self.0.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -200,22 +200,22 @@ mod tests {
     use super::*;
 
     /// Takes one at a time until refused.
-    fn all_of(budget: &DescriptorBudget, holder: u64) -> Vec<Descriptors> {
+    fn acquire_all(budget: &DescriptorBudget, holder: u64) -> Vec<Descriptors> {
         std::iter::from_fn(|| budget.acquire(Holder::Client(holder), "greedy", 1)).collect()
     }
 
     #[test]
     fn a_greedy_holder_leaves_as_many_free_as_it_has_and_the_next_gets_some() {
         let budget = DescriptorBudget::new(600);
-        let first = all_of(&budget, 1);
+        let first = acquire_all(&budget, 1);
         assert_eq!(first.len(), 300);
-        let second = all_of(&budget, 2);
+        let second = acquire_all(&budget, 2);
         assert_eq!(second.len(), 150);
-        let third = all_of(&budget, 3);
+        let third = acquire_all(&budget, 3);
         assert_eq!(third.len(), 75);
         assert_eq!(budget.counts(), (525, 3));
         drop(first);
-        assert_eq!(all_of(&budget, 4).len(), 187);
+        assert_eq!(acquire_all(&budget, 4).len(), 187);
         drop((second, third));
         assert_eq!(budget.counts().0, 0);
         assert!(budget.held().by_holder.is_empty());

@@ -20,7 +20,7 @@ use crate::{
     clock::monitor::ClockMonitor,
     error::BindError,
     net::{bind::bind_udp, source::plain},
-    sessions::{lost::Shown, proof::proof_of},
+    sessions::{proof::proof_of, session_end::Shown},
     transport::{CLOSE_TIMEOUT, End, TransportSettings},
     wire::CloseCode,
 };

@@ -36,11 +36,11 @@ pub struct AllowedPeer {
 /// All clients that may connect. The server's crypto configuration uses the same list, as an
 /// [`AllowList`]. It can change while in use.
 #[derive(Debug, Default)]
-pub struct Peers(RwLock<HashMap<PublicKey, Listed>>);
+pub struct Peers(RwLock<HashMap<PublicKey, ListedKey>>);
 
 /// What a key leads to.
 #[derive(Clone, Debug)]
-struct Listed {
+struct ListedKey {
     peer: Arc<AllowedPeer>,
     /// What the peer is counted by. One of its keys, and kept while the list goes on naming the peer by a
     /// key that it had: so what it holds and has used up passes from a key to the one that replaces it.
@@ -73,7 +73,7 @@ impl Peers {
             let peer = Arc::new(peer);
             let Some(&identity) = peer.keys.first() else { continue };
             for key in &peer.keys {
-                let one = Listed { peer: Arc::clone(&peer), identity };
+                let one = ListedKey { peer: Arc::clone(&peer), identity };
                 if listed.insert(*key, one).is_some() {
                     return Err(DuplicateKey(*key));
                 }
@@ -89,7 +89,7 @@ impl Peers {
 
     /// Finds the client with this key if it may connect now, and what it is counted by.
     pub(crate) fn admitted(&self, key: &PublicKey) -> Option<(Arc<AllowedPeer>, PublicKey)> {
-        let Listed { peer, identity } = self.listed().get(key)?.clone();
+        let ListedKey { peer, identity } = self.listed().get(key)?.clone();
         (!peer.has_expired(SystemTime::now())).then_some((peer, identity))
     }
 
@@ -124,14 +124,17 @@ impl Peers {
     }
 
     /// A panic cannot leave the list half changed: it is replaced as a whole.
-    fn listed(&self) -> RwLockReadGuard<'_, HashMap<PublicKey, Listed>> {
+    fn listed(&self) -> RwLockReadGuard<'_, HashMap<PublicKey, ListedKey>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Lets each new peer that has a key of an old one be counted as before, unless that identity is now the
 /// key of another peer.
-fn inherit_identities(old: &HashMap<PublicKey, Listed>, new: &mut HashMap<PublicKey, Listed>) {
+fn inherit_identities(
+    old: &HashMap<PublicKey, ListedKey>,
+    new: &mut HashMap<PublicKey, ListedKey>,
+) {
     let mut inherited: HashMap<PublicKey, PublicKey> = HashMap::new();
     for one in new.values() {
         let before = one.peer.keys.iter().find_map(|key| old.get(key));

@@ -9,16 +9,16 @@ use std::{
 use tokio::time::sleep;
 use tracing::warn;
 
-use super::serving::Serving;
+use super::serving::ServerContext;
 use crate::{
     handover::{HandedChain, HandedSocket, SocketRecord},
-    sessions::{lost::Lost, session::LiveSession},
+    sessions::{session::LiveSession, session_end::SessionEnd},
 };
 
 /// How often to check for expired peers: clocks may be set.
 const EXPIRY_CHECK: Duration = Duration::from_secs(10);
 
-impl Serving {
+impl ServerContext {
     /// Names clients by the keys that the new process lists; it knows no others.
     pub(super) fn name_by_listed_keys(
         &self,
@@ -41,8 +41,8 @@ impl Serving {
     /// Ends a session whose key is no longer listed, or whose peer has expired.
     pub(super) fn end_inadmissible(&self, session: &LiveSession) {
         match self.peers.find(&session.key()) {
-            None => session.end(Lost::Unlisted),
-            Some(peer) if peer.has_expired(SystemTime::now()) => session.end(Lost::Expired),
+            None => session.end(SessionEnd::Unlisted),
+            Some(peer) if peer.has_expired(SystemTime::now()) => session.end(SessionEnd::Expired),
             Some(_) => {}
         }
     }

@@ -38,13 +38,13 @@ use crate::{
         control::{Control, ControlError},
         hold::{
             HoldSettings,
-            chains::{Admitted, AdoptedChain, Away, ChainKey, Chains},
+            chains::{Admitted, AdoptedChain, AwayState, ChainKey, Chains},
         },
         lifetime::{KeyLifetimes, jitter},
-        lost::Lost,
         proof::proof_of,
         registry::{Registration, Sessions},
         session::{FRAMES_MAX, LiveSession, NewSession},
+        session_end::SessionEnd,
         status::Role,
     },
     transport::TransportSettings,
@@ -62,7 +62,7 @@ const TAKE_OVER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What the clients of a server share.
 #[derive(Debug)]
-pub(super) struct Serving {
+pub(super) struct ServerContext {
     pub(super) peers: Arc<Peers>,
     pub(super) sessions: Sessions,
     of_key: PerKeyLimit<PublicKey>,
@@ -120,7 +120,7 @@ impl From<ControlError> for HelloError {
     }
 }
 
-impl Serving {
+impl ServerContext {
     pub(super) fn new(
         peers: Arc<Peers>,
         transport: &TransportSettings,
@@ -205,7 +205,7 @@ impl Serving {
             }
         };
         if self.handover.is_suspended() {
-            close(&connection, CloseCode::Hold, &Lost::HandedOver.to_string());
+            close(&connection, CloseCode::Hold, &SessionEnd::HandedOver.to_string());
             return Err(ConnectionError::LocallyClosed.into());
         }
         let (client, max) = ((identity, instance), self.sessions_per_key);
@@ -315,7 +315,7 @@ impl Serving {
                 listening = None;
             }
             if is_draining && streams.is_empty() {
-                session.end(Lost::Shutdown);
+                session.end(SessionEnd::Shutdown);
             }
             tokio::select! {
                 lost = &mut supervisor => break lost,
@@ -402,7 +402,7 @@ impl Serving {
         let client = (session.identity(), session.instance());
         let (over, is_over) = oneshot::channel();
         let listed = self.limits.hold.add(session.peer(), &hold.streams, hold.time);
-        let away = Away { slot: place, _listed: listed, _over: over };
+        let away = AwayState { slot: place, _listed: listed, _over: over };
         let (now, held) = (Instant::now().into_std(), hold.streams.names().len());
         let lost = || self.chains.lost(&client, hold, session.is_held(), away, now);
         if let Some(until) = (held > 0).then(lost).flatten() {
@@ -441,7 +441,7 @@ impl Serving {
         let remaining = Duration::from_millis(record.remaining_millis);
         let of_chain = |streams: &HeldStreams| {
             let listed = self.limits.hold.add(&label, streams, remaining);
-            Away {
+            AwayState {
                 slot: self.of_key.acquire(identity, self.sessions_per_key),
                 _listed: listed,
                 _over: over,
@@ -490,7 +490,7 @@ async fn require_new_keys(session: &LiveSession) -> Infallible {
     session.keys_served(1_000 + jitter()).await;
     session.send(Frame::Renew).await;
     sleep(session.lifetimes.get().grace).await;
-    session.end(Lost::KeysTooOld);
+    session.end(SessionEnd::KeysTooOld);
     pending().await
 }
 

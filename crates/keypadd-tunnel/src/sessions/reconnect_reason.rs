@@ -2,7 +2,7 @@
 
 use keypadd_transport::ConnectionError;
 
-use crate::{sessions::lost::Lost, wire::CloseCode};
+use crate::{sessions::session_end::SessionEnd, wire::CloseCode};
 
 /// Declares the reasons, all of them as a list, and their labels.
 macro_rules! reconnect_reasons {
@@ -59,12 +59,12 @@ reconnect_reasons! {
     Unlisted: "unlisted",
 }
 
-impl From<&Lost> for ReconnectReason {
-    fn from(lost: &Lost) -> Self {
-        match lost {
-            Lost::Connection(ConnectionError::TimedOut) => Self::Silent,
-            Lost::Connection(ConnectionError::Reset) => Self::Forgotten,
-            Lost::Connection(ConnectionError::ApplicationClosed(close)) => {
+impl From<&SessionEnd> for ReconnectReason {
+    fn from(end: &SessionEnd) -> Self {
+        match end {
+            SessionEnd::Connection(ConnectionError::TimedOut) => Self::Silent,
+            SessionEnd::Connection(ConnectionError::Reset) => Self::Forgotten,
+            SessionEnd::Connection(ConnectionError::ApplicationClosed(close)) => {
                 let is = |code: CloseCode| close.error_code == code.value().into();
                 match () {
                     () if is(CloseCode::Shutdown) => Self::Shutdown,
@@ -76,16 +76,16 @@ impl From<&Lost> for ReconnectReason {
                     () => Self::Closed,
                 }
             }
-            Lost::Connection(_) => Self::Transport,
-            Lost::Key(_) => Self::Key,
-            Lost::Control(_) => Self::Protocol,
-            Lost::Clock(_) => Self::Clock,
-            Lost::Replaced => Self::Replaced,
-            Lost::Unlisted => Self::Unlisted,
-            Lost::Expired => Self::Expired,
-            Lost::Resumed | Lost::HandedOver => Self::Resumed,
-            Lost::KeysTooOld => Self::KeysTooOld,
-            Lost::Shutdown => Self::Shutdown,
+            SessionEnd::Connection(_) => Self::Transport,
+            SessionEnd::Key(_) => Self::Key,
+            SessionEnd::Control(_) => Self::Protocol,
+            SessionEnd::Clock(_) => Self::Clock,
+            SessionEnd::Replaced => Self::Replaced,
+            SessionEnd::Unlisted => Self::Unlisted,
+            SessionEnd::Expired => Self::Expired,
+            SessionEnd::Resumed | SessionEnd::HandedOver => Self::Resumed,
+            SessionEnd::KeysTooOld => Self::KeysTooOld,
+            SessionEnd::Shutdown => Self::Shutdown,
         }
     }
 }

@@ -14,8 +14,8 @@ use tokio::time::{sleep, timeout};
 
 use crate::{
     sessions::{
-        lost::Lost,
         session::{LiveSession, NewSession},
+        session_end::SessionEnd,
         status::SessionStatus,
     },
     wire::{Instance, SessionToken},
@@ -72,14 +72,14 @@ impl Sessions {
         for old in self.live() {
             let same = old.identity() == newest.identity() && old.instance() == newest.instance();
             if same && old.id < newest.id {
-                old.end(if resumed { Lost::Resumed } else { Lost::Replaced });
+                old.end(if resumed { SessionEnd::Resumed } else { SessionEnd::Replaced });
             }
         }
     }
 
     /// Ends all sessions, even those about to begin, until there are none and `is_done`; returns
     /// false after two seconds.
-    pub(crate) async fn end_all(&self, cause: &Lost, is_done: impl Fn() -> bool) -> bool {
+    pub(crate) async fn end_all(&self, cause: &SessionEnd, is_done: impl Fn() -> bool) -> bool {
         let ended = async {
             loop {
                 let live = self.live();

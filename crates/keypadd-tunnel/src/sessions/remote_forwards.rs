@@ -93,7 +93,7 @@ impl RemoteForwards {
     }
 
     /// Goes on with those of another session, under their numbers; returns the frames to send.
-    pub(crate) fn go_on_with(&self, other: &Self) -> Vec<Frame> {
+    pub(crate) fn continue_from(&self, other: &Self) -> Vec<Frame> {
         let mut frames = Vec::new();
         let other = other.0.borrow();
         self.0.send_modify(|requests| {

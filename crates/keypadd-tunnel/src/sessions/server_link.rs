@@ -19,10 +19,10 @@ use crate::sessions::{
 
 /// A client's link to its server; clones share it.
 #[derive(Clone, Debug)]
-pub struct ServerLink(Arc<Shared>);
+pub struct ServerLink(Arc<LinkShared>);
 
 #[derive(Debug)]
-struct Shared {
+struct LinkShared {
     session: watch::Sender<LinkSession>,
     /// Connections that wait for a session.
     waiters: watch::Sender<usize>,
@@ -78,7 +78,7 @@ impl Default for ServerLink {
             reconnects: BTreeMap::new(),
             renewals: 0,
         };
-        Self(Arc::new(Shared {
+        Self(Arc::new(LinkShared {
             session: watch::Sender::new(LinkSession::Waiting),
             waiters: watch::Sender::new(0),
             history: Mutex::new(history),
@@ -106,12 +106,12 @@ impl ServerLink {
     /// Waits for a live session, without a timeout.
     pub(crate) async fn session(&self) -> Result<Arc<LiveSession>, LinkClosed> {
         let _waiter = Waiter::new(&self.0.waiters);
-        self.unhurried_session().await
+        self.session_without_waiter().await
     }
 
     /// The same; attempts to connect are not made sooner for it.
-    pub(crate) async fn unhurried_session(&self) -> Result<Arc<LiveSession>, LinkClosed> {
-        // A session that has just ended is passed over: `lost` will be called for it.
+    pub(crate) async fn session_without_waiter(&self) -> Result<Arc<LiveSession>, LinkClosed> {
+        // A session that has just ended is passed over: `record_loss` will be called for it.
         let settled = |session: &LinkSession| match session {
             LinkSession::Waiting => false,
             LinkSession::Up(session) => session.connection.close_reason().is_none(),
@@ -155,7 +155,7 @@ impl ServerLink {
     }
 
     /// Records the end of the session.
-    pub(crate) fn lost(&self, cause: String) {
+    pub(crate) fn record_loss(&self, cause: String) {
         let mut history = self.history();
         (history.since, history.cause, history.retry_at) = (SystemTime::now(), Some(cause), None);
         drop(history);
@@ -178,7 +178,7 @@ impl ServerLink {
 
     /// Records that there will be no more sessions.
     pub(crate) fn close(&self, cause: &str) {
-        self.lost(cause.into());
+        self.record_loss(cause.into());
         self.0.session.send_replace(LinkSession::Closed);
     }
 

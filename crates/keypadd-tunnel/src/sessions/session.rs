@@ -30,9 +30,9 @@ use crate::{
         hold::{SessionHold, claims::Claims},
         key_renewal::renew,
         lifetime::KeyLifetimes,
-        lost::{Lost, holds},
         proof::Proof,
         remote_forwards::RemoteForwards,
+        session_end::{SessionEnd, holds},
         status::{ForwardStatus, KeyRenewal, Role, SessionStatus, unix_seconds},
     },
     wire::{CloseCode, Features, Frame, Instance, ListenCode, SessionToken},
@@ -66,7 +66,7 @@ pub struct LiveSession {
     features: Features,
     /// The remote forwards that a client has asked its server for.
     pub(crate) remote_forwards: RemoteForwards,
-    ended_by: OnceLock<Lost>,
+    ended_by: OnceLock<SessionEnd>,
     /// What the peer is told; set before either connection is closed, as the end of one closes the other.
     farewell: OnceLock<(CloseCode, String)>,
     forwards: Arc<ForwardCounts>,
@@ -292,7 +292,7 @@ impl LiveSession {
 
     /// Whether another session of the same run goes on with its streams.
     pub(crate) fn is_resumed(&self) -> bool {
-        matches!(self.ended_by.get(), Some(Lost::Resumed))
+        matches!(self.ended_by.get(), Some(SessionEnd::Resumed))
     }
 
     /// Whether its listeners stay open for the session that goes on with its streams: there is one, or the
@@ -312,13 +312,13 @@ impl LiveSession {
     }
 
     /// Waits for the end of the session; returns the reason.
-    pub(crate) async fn lost(&self) -> Lost {
+    pub(crate) async fn ended(&self) -> SessionEnd {
         let error = self.connection.closed().await;
-        self.ended_by.get().cloned().unwrap_or(Lost::Connection(error))
+        self.ended_by.get().cloned().unwrap_or(SessionEnd::Connection(error))
     }
 
     /// Ends the session and tells the peer why. Does nothing if it has ended already.
-    pub(crate) fn end(&self, cause: Lost) {
+    pub(crate) fn end(&self, cause: SessionEnd) {
         let cause = self.ended_by.get_or_init(|| cause);
         let code = match cause.holds() && self.hold.is_some() {
             true => CloseCode::Hold,
@@ -377,9 +377,9 @@ impl LiveSession {
         let Some(BulkConnection { connection, proof }) = self.bulk.get() else { return };
         tokio::select! {
             biased;
-            fault = watch_keys(connection, proof) => self.end(Lost::Key(fault)),
+            fault = watch_keys(connection, proof) => self.end(SessionEnd::Key(fault)),
             _ = self.connection.closed() => {}
-            error = connection.closed() => self.end(Lost::Connection(error)),
+            error = connection.closed() => self.end(SessionEnd::Connection(error)),
         }
         self.close(CloseCode::Shutdown, "");
     }
@@ -430,17 +430,17 @@ impl LiveSession {
         outgoing: mpsc::Receiver<Frame>,
         incoming: mpsc::Sender<Frame>,
         mut jumps: Jumps,
-    ) -> Lost {
+    ) -> SessionEnd {
         tokio::select! {
             biased;
-            fault = watch_keys(&self.connection, &self.proof) => self.end(Lost::Key(fault)),
-            jump = jumps.next() => self.end(Lost::Clock(jump)),
+            fault = watch_keys(&self.connection, &self.proof) => self.end(SessionEnd::Key(fault)),
+            jump = jumps.next() => self.end(SessionEnd::Clock(jump)),
             _ = self.connection.closed() => {}
             error = control.serve(outgoing, incoming, &self.limits) => if !self.has_ended() {
-                self.end(Lost::Control(error));
+                self.end(SessionEnd::Control(error));
             },
         }
-        self.lost().await
+        self.ended().await
     }
 
     /// All claims of the client are answered: ends what this end holds and the client does not.

@@ -18,7 +18,7 @@ async fn a_newer_session_of_the_same_instance_replaces_the_old_at_once() {
     let (_new_client, new) = connect_client(client_settings(&server, &key, &[])).await;
     until("the old session has ended", || server.sessions.live().len() == 1).await;
     until("its client notices", || old.live().has_ended()).await;
-    let cause = old.lost().await.to_string();
+    let cause = old.ended().await.to_string();
     assert_eq!(cause, "closed by peer: \"replaced by a newer session of the same client\"");
     assert!(!new.live().has_ended());
 }

@@ -93,7 +93,7 @@ impl Acceptor {
         };
         tokio::select! {
             biased;
-            session = link.unhurried_session() => session,
+            session = link.session_without_waiter() => session,
             session = wanted => session,
         }
     }

@@ -21,7 +21,7 @@ use crate::{
     limits::per_key_limit::KeySlot,
     sessions::{
         counts::ForwardCounts,
-        hold::{HoldSettings, SessionHold, held_list::Listed},
+        hold::{HoldSettings, SessionHold, held_list::HeldListing},
     },
     wire::{HoldGrant, HoldRequest, HoldToken, Instance},
 };
@@ -74,15 +74,15 @@ struct ClientChain {
     chain: Chain,
     streams: HeldStreams,
     counts: Arc<ForwardCounts>,
-    away: Option<Away>,
+    away: Option<AwayState>,
 }
 
 /// What a chain keeps while it has no session.
-pub(crate) struct Away {
+pub(crate) struct AwayState {
     /// The slot that its last session had among those of its key.
     pub(crate) slot: Option<KeySlot<PublicKey>>,
     /// Lists it in the status.
-    pub(crate) _listed: Listed,
+    pub(crate) _listed: HeldListing,
     /// Dropped when that is over.
     pub(crate) _over: oneshot::Sender<()>,
 }
@@ -187,7 +187,7 @@ impl Chains {
         client: &ChainKey,
         hold: &SessionHold,
         held: bool,
-        away: Away,
+        away: AwayState,
         now: Instant,
     ) -> Option<Instant> {
         let mut chains = self.chains();
@@ -237,7 +237,7 @@ impl Chains {
         client: ChainKey,
         record: &ChainRecord,
         settings: &HoldSettings,
-        away: impl FnOnce(&HeldStreams) -> Away,
+        away: impl FnOnce(&HeldStreams) -> AwayState,
         now: Instant,
     ) -> AdoptedChain {
         let at = |millis: u64| now + Duration::from_millis(millis);

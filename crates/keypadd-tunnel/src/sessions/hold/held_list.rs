@@ -15,10 +15,10 @@ use crate::sessions::status::{HeldStatus, unix_seconds};
 
 /// One per daemon; clones share it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct HeldList(Arc<Shared>);
+pub(crate) struct HeldList(Arc<HeldListState>);
 
 #[derive(Debug, Default)]
-struct Shared {
+struct HeldListState {
     peers: Mutex<BTreeMap<u64, HeldPeer>>,
     next: AtomicU64,
     resumed: AtomicU64,
@@ -35,18 +35,18 @@ struct HeldPeer {
 
 /// Keeps a peer in the list until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Listed {
+pub(crate) struct HeldListing {
     list: HeldList,
     id: u64,
 }
 
 impl HeldList {
     /// Lists a peer whose streams are held from now on, for up to `time`.
-    pub(crate) fn add(&self, label: &str, streams: &HeldStreams, time: Duration) -> Listed {
+    pub(crate) fn add(&self, label: &str, streams: &HeldStreams, time: Duration) -> HeldListing {
         let id = self.0.next.fetch_add(1, Relaxed);
         let (label, streams, since) = (label.to_owned(), streams.clone(), SystemTime::now());
         self.peers().insert(id, HeldPeer { label, streams, since, time });
-        Listed { list: self.clone(), id }
+        HeldListing { list: self.clone(), id }
     }
 
     /// The peers that are away, longest first.
@@ -86,7 +86,7 @@ impl HeldList {
     }
 }
 
-impl Drop for Listed {
+impl Drop for HeldListing {
     fn drop(&mut self) {
         let removed = self.list.peers().remove(&self.id);
         // Dropped without the lock.

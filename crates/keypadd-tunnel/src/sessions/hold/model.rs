@@ -13,7 +13,7 @@ use keypadd_provider::{PrivateKey, PublicKey};
 use keypadd_transport::{Receipt, Replay, StreamName};
 
 use super::{
-    chains::{Admitted, Away, Chains},
+    chains::{Admitted, AwayState, Chains},
     claims::Claims,
     held_list::HeldList,
     *,
@@ -293,7 +293,7 @@ impl World {
     fn server_notices(&mut self, held: bool) {
         let Some(session) = self.session.take() else { return };
         let listed = self.list.add("client", &session.streams, HOLD);
-        let away = Away { slot: None, _listed: listed, _over: oneshot() };
+        let away = AwayState { slot: None, _listed: listed, _over: oneshot() };
         self.until = self.chains.lost(&self.client_key(), &session, held, away, self.now);
         let held = self.until.is_some_and(|until| until <= self.now + HOLD);
         assert!(held || !self.has_streams, "it is not held");
@@ -376,7 +376,7 @@ impl World {
             let list = self.list.clone();
             let away = |streams: &HeldStreams| {
                 let listed = list.add("client", streams, HOLD);
-                Away { slot: None, _listed: listed, _over: oneshot() }
+                AwayState { slot: None, _listed: listed, _over: oneshot() }
             };
             chains.adopt(client, record, &settings(), away, self.now);
         }

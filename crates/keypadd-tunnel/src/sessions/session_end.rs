@@ -12,7 +12,7 @@ use crate::{clock::jump::Jump, sessions::control::ControlError, wire::CloseCode}
 /// Why a session ended.
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
-pub enum Lost {
+pub enum SessionEnd {
     /// The connection failed, or the peer closed it.
     #[error("{}", Shown(.0))]
     Connection(ConnectionError),
@@ -48,7 +48,7 @@ pub enum Lost {
     Shutdown,
 }
 
-impl Lost {
+impl SessionEnd {
     /// The code sent to the peer when this end closes the connection.
     pub(crate) fn code(&self) -> CloseCode {
         match self {
