@@ -195,11 +195,14 @@ a_hundred_ssh_sessions_share_the_tunnel_of_a_daemon() {
     for ((session = 0; session < 100; session++)); do
         in_end near timeout --foreground 120 ssh -F none -p 2222 -i "$dir/user" -o BatchMode=yes \
             -o "UserKnownHostsFile=$dir/known_hosts" -o "ProxyCommand=$proxy" root@localhost \
-            "cat '$dir/file'" </dev/null >"$dir/back.$session" 2>>"$dir/ssh.err" &
+            "cat '$dir/file'" </dev/null >"$dir/back.$session" 2>>"$dir/ssh.err" &&
+            : >"$dir/done.$session" &
         sessions+=($!)
     done
     for ((session = 0; session < 100; session++)); do
-        wait "${sessions[session]}" && cmp -s "$dir/file" "$dir/back.$session" && whole=$((whole + 1))
+        # On a busy host another process may have got its number: bash has then forgotten how it ended.
+        wait "${sessions[session]}" 2>/dev/null || true
+        [ -e "$dir/done.$session" ] && cmp -s "$dir/file" "$dir/back.$session" && whole=$((whole + 1))
     done
     sed 's/^/    /' "$dir/ssh.err"
     expect "all have the whole file" equal 100 "$whole"
