@@ -414,6 +414,31 @@ mod tests {
     }
 
     #[test]
+    fn a_chunk_that_came_too_late_does_not_hide_the_next_one() {
+        let (_pool, mut filler, mut lane, _released) = filled();
+        let mut fill_segment = |segment: u64| {
+            filler.collect();
+            let units = filler.free.take(Part::Head).expect("free memory");
+            let feed = &mut filler.feeds[0];
+            let segment = PacketNumber::new(segment * SEGMENT_PACKETS as u64).segment();
+            let home = filler.home.clone();
+            let chunk = Chunk::fill(feed.key, &feed.keystream, segment, Part::Head, units, home);
+            feed.ends[Part::Head as usize].ready.push(Box::new(chunk)).expect("room");
+        };
+        let mut has_head = |segment: u64| {
+            let number = PacketNumber::new(segment * SEGMENT_PACKETS as u64);
+            lane.take(number, &mut [], &mut [0], 0, || ()).head
+        };
+        // While the filler makes segment 999, the numbers jump to the next one.
+        assert!(!has_head(1_000));
+        fill_segment(999);
+        // A late packet draws it.
+        assert!(has_head(999));
+        fill_segment(1_000);
+        assert!(has_head(1_000));
+    }
+
+    #[test]
     fn keys_that_change_faster_than_the_filler_runs_do_not_grow_its_queue_and_the_last_is_served() {
         let settings = PoolSettings { budget_bytes: UNITS * UNIT_BYTES };
         let (pool, mut filler) = Pool::with_filler(settings).expect("memory");

@@ -123,12 +123,13 @@ impl Lane {
         self.traffic.count(pad_bytes);
         let (needs_head, needs_body) = needs(pad_bytes);
         let [heads, bodies] = &self.queues;
-        if packet_number.segment() > self.segment
-            || needs_head && heads.can_draw()
-            || needs_body && bodies.can_draw()
+        let segment = packet_number.segment();
+        if segment > self.segment
+            || needs_head && heads.can_draw(segment)
+            || needs_body && bodies.can_draw(segment)
             || self.state.parts.iter().any(|part| part.recalled().is_some())
         {
-            self.advance_to(packet_number.segment(), pad_bytes);
+            self.advance_to(segment, pad_bytes);
         }
     }
 

@@ -53,10 +53,12 @@ impl PartQueue {
         self.current.is_none() && (!self.keeps_recent || self.recent.iter().all(Option::is_none))
     }
 
-    /// Whether there is no current chunk although one is ready.
+    /// Whether a chunk is ready for `segment` while the current one is older, because it came too late,
+    /// or missing.
     #[inline(always)]
-    pub(super) fn can_draw(&self) -> bool {
-        self.current.is_none() && (!self.popped.is_empty() || self.ready.peek().is_ok())
+    pub(super) fn can_draw(&self, segment: Segment) -> bool {
+        self.current.as_ref().is_none_or(|chunk| chunk.segment() < segment)
+            && (!self.popped.is_empty() || self.ready.peek().is_ok())
     }
 
     /// Gives up chunks older than `segment` and draws the next ones; true if there was any of either.
