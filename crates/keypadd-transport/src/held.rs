@@ -157,29 +157,30 @@ impl HeldStreams {
     pub(crate) fn adopt(&self, handed: HandedStream, reply: Reply) -> Option<Arc<SpliceState>> {
         let name = handed.name();
         let (state, socket, to_stream) = handed.restore(reply, &self.0.budget)?;
-        let mut streams = self.0.streams();
-        if streams.closed || !state.set_held_by(name, self.holder()) {
-            return None;
-        }
         let parked = Parts { socket: Some(socket), to_stream, to_socket: true };
-        streams.by_name.insert(name, Entry { state: Arc::clone(&state), parked });
-        Some(state)
+        self.insert(&mut self.0.streams(), name, &state, parked).then_some(state)
     }
 
-    fn holder(&self) -> Weak<dyn Holder> {
-        let shared: Weak<HeldShared> = Arc::downgrade(&self.0);
-        shared
+    /// Adds a stream; false if nothing is held any more, or it was cut.
+    fn insert(
+        &self,
+        streams: &mut Streams,
+        name: StreamName,
+        state: &Arc<SpliceState>,
+        parked: Parts,
+    ) -> bool {
+        let holder: Weak<HeldShared> = Arc::downgrade(&self.0);
+        let added = !streams.closed && state.set_held_by(name, holder);
+        if added {
+            streams.by_name.insert(name, Entry { state: Arc::clone(state), parked });
+        }
+        added
     }
 
     /// Registers a spliced stream.
     pub(crate) fn add(&self, name: StreamName, state: &Arc<SpliceState>) -> Option<Replay> {
-        let mut streams = self.0.streams();
-        if streams.closed || !state.set_held_by(name, self.holder()) {
-            return None;
-        }
-        let entry = Entry { state: Arc::clone(state), parked: Parts::default() };
-        streams.by_name.insert(name, entry);
-        Some(Replay::new(Arc::clone(&self.0.budget)))
+        self.insert(&mut self.0.streams(), name, state, Parts::default())
+            .then(|| Replay::new(Arc::clone(&self.0.budget)))
     }
 
     /// Holds a stream from its beginning: its connection was lost before the loop could splice it. If
@@ -190,20 +191,21 @@ impl HeldStreams {
         state: &Arc<SpliceState>,
         (preface, socket): (&Bytes, Socket),
     ) {
-        let mut streams = self.0.streams();
-        let is_late = streams.closed || name.epoch < streams.claimed_before;
-        if is_late || !state.set_held_by(name, self.holder()) {
-            drop(streams);
-            state.cut(Cut::Lost);
-            return;
-        }
-        state.detach();
         let mut replay = Replay::new(Arc::clone(&self.0.budget));
         replay.push(preface);
         let parked = Parts { socket: Some(socket), to_stream: Some(replay), to_socket: true };
-        streams.by_name.insert(name, Entry { state: Arc::clone(state), parked });
+        let mut streams = self.0.streams();
+        let is_late = name.epoch < streams.claimed_before;
+        let added = !is_late && self.insert(&mut streams, name, state, parked);
+        if added {
+            state.detach();
+        }
         drop(streams);
-        self.0.changed.notify_waiters();
+        if added {
+            self.0.changed.notify_waiters();
+        } else {
+            state.cut(Cut::Lost);
+        }
     }
 }
 

@@ -2,7 +2,10 @@
 
 use keypadd_transport::ConnectionError;
 
-use crate::{sessions::session_end::SessionEnd, wire::CloseCode};
+use crate::{
+    sessions::session_end::{SessionEnd, was_closed_with},
+    wire::CloseCode,
+};
 
 /// Declares the reasons, all of them as a list, and their labels.
 macro_rules! reconnect_reasons {
@@ -64,8 +67,8 @@ impl From<&SessionEnd> for ReconnectReason {
         match end {
             SessionEnd::Connection(ConnectionError::TimedOut) => Self::Silent,
             SessionEnd::Connection(ConnectionError::Reset) => Self::Forgotten,
-            SessionEnd::Connection(ConnectionError::ApplicationClosed(close)) => {
-                let is = |code: CloseCode| close.error_code == code.value().into();
+            SessionEnd::Connection(error @ ConnectionError::ApplicationClosed(_)) => {
+                let is = |code| was_closed_with(error, code);
                 match () {
                     () if is(CloseCode::Shutdown) => Self::Shutdown,
                     () if is(CloseCode::KeyFault) => Self::Key,

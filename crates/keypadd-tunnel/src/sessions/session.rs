@@ -11,7 +11,7 @@ use std::{
 };
 
 use keypadd_provider::{ConnectionKeys, HandshakeData, KeyFault, PublicKey};
-use keypadd_transport::{Connection, ConnectionError, VarInt};
+use keypadd_transport::{Connection, VarInt};
 use tokio::sync::{Notify, mpsc};
 
 use crate::{
@@ -32,7 +32,7 @@ use crate::{
         lifetime::KeyLifetimes,
         proof::Proof,
         remote_forwards::RemoteForwards,
-        session_end::{SessionEnd, holds},
+        session_end::{SessionEnd, holds, was_closed_with},
         status::{ForwardStatus, KeyRenewal, Role, SessionStatus, unix_seconds},
     },
     wire::{CloseCode, Features, Frame, Instance, ListenCode, SessionToken},
@@ -298,10 +298,7 @@ impl LiveSession {
     /// Whether its listeners stay open for the session that goes on with its streams: there is one, or the
     /// client said that it will be back, as when a new process replaces it.
     pub(crate) fn leaves_listeners(&self) -> bool {
-        let is_back_soon = |error| {
-            let code = VarInt::from_u32(CloseCode::Hold.value());
-            matches!(error, ConnectionError::ApplicationClosed(close) if close.error_code == code)
-        };
+        let is_back_soon = |error| was_closed_with(&error, CloseCode::Hold);
         self.is_resumed()
             || self.hold.is_some() && self.connection.close_reason().is_some_and(is_back_soon)
     }

@@ -79,6 +79,12 @@ pub(crate) fn holds(error: &ConnectionError) -> bool {
     keypadd_transport::holds(error, Some(CloseCode::Hold.value().into()))
 }
 
+/// Whether the peer closed the connection with this code.
+pub(crate) fn was_closed_with(error: &ConnectionError, code: CloseCode) -> bool {
+    let code = code.value().into();
+    matches!(error, ConnectionError::ApplicationClosed(close) if close.error_code == code)
+}
+
 /// Shows a connection error on one line. The peer's text is quoted, so that it cannot pass for
 /// ours, and [`printable`].
 pub(crate) struct Shown<'a>(pub(crate) &'a ConnectionError);
