@@ -9,8 +9,9 @@ use quinn_udp::RecvMeta;
 use super::EventLoop;
 use crate::{cid::loop_of, datagrams::Datagrams, udp::ReceivedDatagrams};
 
-/// Batches to receive before driving connections. Few: what one peer sends may be expensive to process.
-const BATCHES_PER_ROUND: usize = 4;
+/// Batches to receive before driving connections. With fewer, a busy host answers a flood of ACKs with
+/// more packets than the peer can take.
+const BATCHES_PER_ROUND: usize = 16;
 
 impl<U: Datagrams> EventLoop<U> {
     /// Receives up to a round's batches; returns whether there were any.
