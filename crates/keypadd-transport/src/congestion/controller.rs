@@ -17,7 +17,7 @@ use quinn_proto::{
 
 use super::{
     ack_bursts::AckBursts,
-    crowd::{Crowd, TEST_SHARE},
+    crowd::{Crowd, EMPTY, TEST_SHARE},
     extremes::Windowed,
     flight_log::{Departure, FlightLog},
     losses::{Losses, TRIAL, Verdict},
@@ -279,9 +279,8 @@ impl RateController {
         self.hold = self.hold.max(2);
         self.drain_at = Some(now + DRAIN_INTERVAL.max(10 * self.floor()));
         if dip.test {
-            let empty = delay <= self.queue_delay(self.rate);
-            self.crowd.tested(empty);
-            if empty {
+            let empty = delay <= self.queue_delay(self.rate).mul_f64(EMPTY);
+            if self.crowd.tested(now, empty) {
                 let carried = self.carried_bytes(self.rate);
                 self.set_window(carried + self.queue_bytes(self.rate));
             }
@@ -314,7 +313,9 @@ impl RateController {
         }
         let stands = delay > 2 * target + Duration::from_millis(1);
         if self.phase == Phase::Cruise {
-            self.crowd.round(now, stands, (round.rate, round.rtt_min), self.mtu);
+            let reference = self.crowd.reference_rate(now, round.rate);
+            let usual = self.queue_delay(reference);
+            self.crowd.round(now, (round.rate, round.rtt_min), (delay, usual), self.mtu);
         }
         if stands {
             self.losses.restart();

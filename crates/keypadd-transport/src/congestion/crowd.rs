@@ -1,9 +1,14 @@
 //! Detects competing flows that keep the queue full, and shares with them as CUBIC does (RFC 9438).
 //!
 //! A flow that keeps the queue short starves next to one that fills it. If the delay persists
-//! although this flow's window would let the queue drain, the window is CUBIC's until a test finds
+//! although this flow's window would let the queue drain, the window is CUBIC's until tests find
 //! the queue empty again (like Copa's mode switch, NSDI 2018 section 4). Only losses near the
 //! longest delay count, when the queue may have overflowed: others are taken as random.
+//!
+//! In a queue shorter than the round trip, CUBIC's sawtooth (RFC 9438 4.6) often ends below the
+//! delay that counts, and a test may find the queue empty although others are there. So a short
+//! delay only slows detection down, two tests have to agree, and after them a smaller delay
+//! suffices to compete again, with at most the same window.
 
 use std::{
     sync::Arc,
@@ -18,19 +23,38 @@ use quinn_proto::{
 use super::extremes::Windowed;
 
 /// Rounds of standing delay despite a window that would let the queue drain, and their least
-/// duration.
+/// duration. A round with a short delay takes back [`LEAK`] of them.
 const ROUNDS: u32 = 6;
 const TIME: Duration = Duration::from_millis(200);
+const LEAK: u32 = 2;
 
-/// Time between tests, also in round trips.
+/// Delay that counts, in that of this flow's own queue and above it: usually, and for
+/// [`SUSPICION`] after competing.
+const STANDS: f64 = 2.0;
+const STANDS_AGAIN: f64 = 1.25;
+const STANDS_MORE: Duration = Duration::from_millis(1);
+const SUSPICION: Duration = Duration::from_secs(20);
+
+/// How long the highest rate is remembered.
+const RATE_TIME: Duration = Duration::from_secs(10);
+
+/// Time between tests, also in round trips, and before one that confirms another.
 const TEST_INTERVAL: Duration = Duration::from_secs(6);
 const TEST_ROUNDS: u32 = 24;
+const CONFIRM_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Tests in succession that must find the queue empty.
+const TESTS: u32 = 2;
 
 /// Share of this flow's rate before the others came that it starts competing with.
 const SHARE: f64 = 0.8;
 
-/// Share of what the path carries in its shortest round trip that a test leaves in flight.
-pub(super) const TEST_SHARE: f64 = 0.5;
+/// Share of what the path carries in its shortest round trip that a test leaves in flight. Less
+/// would empty a short queue that others fill.
+pub(super) const TEST_SHARE: f64 = 0.9;
+
+/// A queue is empty below this share of the delay of this flow's own queue.
+pub(super) const EMPTY: f64 = 0.5;
 
 /// Time over which a full queue's delay is measured.
 const PEAK_TIME: Duration = Duration::from_secs(5);
@@ -46,12 +70,17 @@ const CUBIC_BETA: f64 = 0.7;
 pub(super) struct Crowd {
     rounds: u32,
     since: Option<Instant>,
-    /// The rate before the delay made it shrink.
+    /// The highest recent rate: usually that before the delay made it shrink.
     rate: f64,
+    rate_at: Option<Instant>,
     cubic: Option<Cubic>,
     longest: Windowed,
     delay: Duration,
     test_at: Option<Instant>,
+    /// Tests in succession that found the queue empty.
+    empty: u32,
+    /// When competition last ended, and with what window.
+    left: Option<(Instant, u64)>,
 }
 
 impl Crowd {
@@ -60,10 +89,13 @@ impl Crowd {
             rounds: 0,
             since: None,
             rate: 0.0,
+            rate_at: None,
             cubic: None,
             longest: Windowed::max(PEAK_TIME),
             delay: Duration::ZERO,
             test_at: None,
+            empty: 0,
+            left: None,
         }
     }
 
@@ -77,23 +109,45 @@ impl Crowd {
         self.cubic.as_ref().map_or(0, Controller::window)
     }
 
-    /// Ends a round with this rate and round trip; returns whether the delay persisted although it
-    /// should not have.
+    /// The window when competition ended, if that was recently.
+    fn left_window(&self, now: Instant) -> Option<u64> {
+        let (at, window) = self.left?;
+        (now.saturating_duration_since(at) < SUSPICION).then_some(window)
+    }
+
+    /// The highest recent rate, including this one. A flow that others have slowed down accepts a
+    /// longer queue and would not see theirs.
+    pub(super) fn reference_rate(&mut self, now: Instant, rate: f64) -> f64 {
+        let is_old = self.rate_at.is_none_or(|at| now.saturating_duration_since(at) > RATE_TIME);
+        if rate >= self.rate || (is_old && self.left_window(now).is_none()) {
+            (self.rate, self.rate_at) = (rate, Some(now));
+        }
+        self.rate
+    }
+
+    /// Ends a round of this rate, round trip and delay; `usual` is the delay of this flow's own
+    /// queue at [`Self::reference_rate`].
     pub(super) fn round(
         &mut self,
         now: Instant,
-        stood: bool,
         (rate, rtt): (f64, Duration),
+        (delay, usual): (Duration, Duration),
         mtu: u64,
     ) {
-        if !stood {
-            (self.rounds, self.since, self.rate) = (0, None, rate);
+        let left = self.left_window(now);
+        let stands = if left.is_some() { STANDS_AGAIN } else { STANDS };
+        if delay <= usual.mul_f64(stands) + STANDS_MORE {
+            self.rounds = self.rounds.saturating_sub(LEAK);
+            if self.rounds == 0 {
+                self.since = None;
+            }
             return;
         }
         self.rounds += 1;
         let since = *self.since.get_or_insert(now);
         if self.rounds >= ROUNDS && now.saturating_duration_since(since) >= TIME {
-            let window = SHARE * self.rate.max(rate) * rtt.as_secs_f64();
+            let most = self.rate.max(rate) * rtt.as_secs_f64();
+            let window = left.map_or(SHARE * most, |left| most.min(left as f64));
             let mut config = CubicConfig::default();
             config.initial_window((window / CUBIC_BETA) as u64);
             let mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
@@ -102,7 +156,7 @@ impl Crowd {
             cubic.on_congestion_event(now, now, false, 0);
             self.cubic = Some(cubic);
             self.longest = Windowed::max(PEAK_TIME);
-            self.test_at = None;
+            (self.test_at, self.empty) = (None, 0);
         }
     }
 
@@ -135,16 +189,21 @@ impl Crowd {
 
     /// Whether to test again that others keep the queue full.
     pub(super) fn is_test_due(&mut self, now: Instant, rtt: Duration) -> bool {
-        let at = *self.test_at.get_or_insert_with(|| now + TEST_INTERVAL.max(TEST_ROUNDS * rtt));
+        let interval = if self.empty == 0 { TEST_INTERVAL } else { CONFIRM_INTERVAL };
+        let at = *self.test_at.get_or_insert_with(|| now + interval.max(TEST_ROUNDS * rtt));
         self.cubic.is_some() && at <= now
     }
 
-    /// Ends a test; `empty` means that nobody else fills the queue.
-    pub(super) fn tested(&mut self, empty: bool) {
+    /// Ends a test that found the queue empty or not; returns whether nobody else fills it.
+    pub(super) fn tested(&mut self, now: Instant, empty: bool) -> bool {
         self.test_at = None;
-        if empty {
-            self.leave();
+        self.empty = if empty { self.empty + 1 } else { 0 };
+        if self.empty < TESTS {
+            return false;
         }
+        (self.left, self.rate_at) = (Some((now, self.window())), Some(now));
+        self.leave();
+        true
     }
 
     pub(super) fn leave(&mut self) {
