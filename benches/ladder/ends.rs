@@ -28,9 +28,9 @@ const SKIPPED_MAX: usize = 4096;
 const NOT_USED: u64 = 2 * SEGMENT_PACKETS as u64;
 
 #[derive(Debug)]
-struct Anybody;
+struct AllowAll;
 
-impl AllowList for Anybody {
+impl AllowList for AllowAll {
     fn allows(&self, _: &PublicKey) -> bool {
         true
     }
@@ -66,7 +66,7 @@ impl Ends {
         };
         let (client, server) = (settings(Measured::Sealing), settings(Measured::Opening));
         let connecting = client_config(&client, server.key.public()).expect("client");
-        let accepting = server_config(&server, Arc::new(Anybody)).expect("server");
+        let accepting = server_config(&server, Arc::new(AllowAll)).expect("server");
         let params = parameters();
         let mut client = connecting.start_session(1, "keypadd", &params).expect("client session");
         let mut server = accepting.start_session(1, &params);

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use keypadd_cli::user_directory;
-use keypadd_config::{Config, Fault, KeyPlace, Refused};
+use keypadd_config::{Config, Fault, InvalidConfig, KeyPlace};
 use keypadd_provider::PrivateKey;
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
@@ -113,7 +113,7 @@ fn is_out_of_reach(path: &Path) -> bool {
 }
 
 /// The faults of a file.
-pub(crate) fn faulty(path: &Path, refused: &Refused) -> Error {
+pub(crate) fn faulty(path: &Path, refused: &InvalidConfig) -> Error {
     Error::listed(Exit::Config, refused.faults.iter().map(|fault| in_file(path, fault)))
 }
 

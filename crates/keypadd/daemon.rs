@@ -242,7 +242,7 @@ impl Daemon {
     /// Exit 1: the system has no random bytes.
     pub(crate) fn instance(&self, client: &str) -> Result<Instance, Error> {
         let before = self.takeover.as_ref().and_then(|takeover| takeover.instance(client));
-        before.map_or_else(draw_instance, Ok)
+        before.map_or_else(generate_instance, Ok)
     }
 
     /// Takes what the old process holds, once all sockets are bound; nothing if there is none.
@@ -421,8 +421,8 @@ fn bind_control_socket() -> Result<ControlSocket, String> {
 const INHERITED_FOR: Duration = Duration::from_secs(10);
 
 /// A random number that identifies a run of a client.
-pub(crate) fn draw_instance() -> Result<Instance, Error> {
-    Instance::draw().map_err(|error| {
+pub(crate) fn generate_instance() -> Result<Instance, Error> {
+    Instance::generate().map_err(|error| {
         Error::new(Exit::Runtime, format!("cannot get random bytes from the system: {error}"))
     })
 }

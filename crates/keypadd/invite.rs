@@ -168,7 +168,7 @@ impl InviteOptions {
 /// Exit 6: the address cannot be bound. Exit 5: nobody joined in time. Exit 1: interrupted, the other
 /// host did not confirm, or a file cannot be written.
 pub(crate) async fn run(options: InviteOptions, shutdown: Shutdown) -> Result<(), Error> {
-    let secret = PairingSecret::draw()
+    let secret = PairingSecret::generate()
         .map(Arc::new)
         .map_err(|error| Error::new(Exit::Runtime, error.to_string()))?;
     let inviter = options.bind(&secret)?;

@@ -15,7 +15,7 @@ use zeroize::Zeroizing;
 
 use crate::cli::{JoinArgs, Line, checked, invitation};
 use crate::confine::Confinement;
-use crate::daemon::draw_instance;
+use crate::daemon::generate_instance;
 use crate::error::{Error, Exit, shown, system};
 use crate::pairing::{Prepared, ThisHost};
 use crate::results::print;
@@ -87,7 +87,8 @@ pub(crate) async fn run(options: JoinOptions, shutdown: Shutdown) -> Result<(), 
     let crypto = joiner_config(&options.host.crypto(), options.invitation.key)
         .map_err(|error| Error::new(Exit::Runtime, error.to_string()))?;
     let timeout = options.connect_timeout;
-    let settings = ClientSettings::joining(&options.invitation, crypto, timeout, draw_instance()?);
+    let settings =
+        ClientSettings::joining(&options.invitation, crypto, timeout, generate_instance()?);
     let client = Client::bind(settings).await.map_err(|error| refused(error.into(), &options))?;
     options.confinement.seal()?;
     let joined = tokio::select! {

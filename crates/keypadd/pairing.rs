@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use keypadd_cli::staged::Staged;
-use keypadd_config::{CannotAdd, Config, KeyPlace, NewPeer, Settings, offered};
+use keypadd_config::{AddPeerError, Config, KeyPlace, NewPeer, Settings, offered};
 use keypadd_keystream::Suite;
 use keypadd_provider::{CryptoSettings, KeyExchange, PrivateKey, PublicKey};
 
@@ -172,16 +172,16 @@ impl ThisHost {
         let after =
             match addition {
                 Ok(addition) => addition.text,
-                Err(CannotAdd::NameTaken) => return Err(self.name_taken(&peer.name)),
-                Err(CannotAdd::KeyTaken(name)) => {
+                Err(AddPeerError::NameTaken) => return Err(self.name_taken(&peer.name)),
+                Err(AddPeerError::KeyTaken(name)) => {
                     let cause = format!("{} lists that key already, as [peer.{name}]", file());
                     return Err(Error::new(Exit::Usage, cause)
                         .hint("remove that from the file to pair again"));
                 }
-                Err(CannotAdd::Invalid(refused)) => {
+                Err(AddPeerError::Invalid(refused)) => {
                     return Err(configfile::faulty(&self.path, &refused));
                 }
-                Err(CannotAdd::Form) => {
+                Err(AddPeerError::Form) => {
                     let cause = format!("{}: a peer cannot be appended to this file", file());
                     return Err(Error::new(Exit::Config, cause)
                         .hint("write its peers as tables, [peer.NAME]"));

@@ -1,7 +1,7 @@
 //! Checks configuration files: any text gives settings or faults. Each fault has a position in the text
 //! and a message without control characters. A peer that is added changes nothing else.
 
-use keypadd_config::{Addition, Config, NewPeer, Refused, Role};
+use keypadd_config::{Addition, Config, InvalidConfig, NewPeer, Role};
 
 const MEMORY_BYTES: u64 = 4 << 30;
 
@@ -16,7 +16,7 @@ pub fn holds(text: &str) {
     let lines = text.split('\n').count();
     let faults = match Config::read(text, MEMORY_BYTES) {
         Ok(config) => config.warnings,
-        Err(Refused { faults, .. }) => {
+        Err(InvalidConfig { faults, .. }) => {
             assert!(!faults.is_empty(), "refused without a reason");
             faults
         }

@@ -17,9 +17,9 @@ static KEY: LazyLock<Arc<PrivateKey>> =
     LazyLock::new(|| Arc::new(PrivateKey::generate().expect("randomness")));
 
 #[derive(Debug)]
-struct Anybody;
+struct AllowAll;
 
-impl AllowList for Anybody {
+impl AllowList for AllowAll {
     fn allows(&self, _: &PublicKey) -> bool {
         true
     }
@@ -41,7 +41,7 @@ pub(crate) fn sessions(
     let client = settings(pool, Arc::clone(meters));
     let server = settings(PoolSwitch::default(), Arc::default());
     let connecting = client_config(&client, KEY.public()).expect("a client");
-    let accepting = server_config(&server, Arc::new(Anybody)).expect("a server");
+    let accepting = server_config(&server, Arc::new(AllowAll)).expect("a server");
     // Parameters in their encoded form are all that TLS carries; an empty list is valid.
     let parameters = TransportParameters::read(Side::Server, &mut Cursor::new(&[][..]));
     let parameters = parameters.expect("no parameter is required");

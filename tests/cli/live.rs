@@ -167,7 +167,7 @@ fn keygen_writes_the_key_even_if_its_output_fails() {
 }
 
 #[test]
-fn status_gets_along_with_daemons_that_do_not_answer_as_ours() {
+fn status_tolerates_daemons_with_unexpected_answers() {
     let desk = desk();
     let _server = Daemon::serve(&desk, &[]);
     let foreign = UnixListener::bind(desk.path("run").join("1.sock")).unwrap();

@@ -74,7 +74,7 @@ fn each_forwarded_connection_is_logged_at_both_ends_where_that_is_wanted() {
 }
 
 #[test]
-fn connections_are_not_logged_unasked() {
+fn connections_are_logged_only_if_configured() {
     let (desk, target) = (desk(), echo("127.0.0.1"));
     let server = Daemon::serve(&desk, &["--permit-open", "127.0.0.1:*"]);
     let (client, entrance) = forwarding(&server, &desk, &target.to_string(), &[]);

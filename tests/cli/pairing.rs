@@ -287,7 +287,7 @@ fn an_inviting_host_meets_strangers_in_a_sandbox() {
 fn who_has_not_the_line_is_turned_away_and_the_line_still_works() {
     let hosts = Hosts::new();
     let inviting = hosts.invite(&[]);
-    let guess = Arc::new(PairingSecret::draw().unwrap());
+    let guess = Arc::new(PairingSecret::generate().unwrap());
     for _ in 0..4 {
         let guess = Invitation { secret: Arc::clone(&guess), ..inviting.invitation() };
         let turned = fed(&mut hosts.near(&["join"]), &guess.line());

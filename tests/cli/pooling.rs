@@ -147,14 +147,14 @@ fn require_locked_locks_the_pool() {
 }
 
 /// A daemon that is its own peer, so that both ends of its session are in one place, and a forward between them.
-struct Own {
+struct SelfPeer {
     desk: Desk,
     udp: u16,
     port: u16,
     target: SocketAddr,
 }
 
-impl Own {
+impl SelfPeer {
     fn new() -> Self {
         Self { desk: desk(), udp: free_port(), port: free_port(), target: echo("127.0.0.1") }
     }
@@ -209,7 +209,7 @@ impl Own {
 
 #[test]
 fn a_reload_turns_the_pool_of_live_sessions_off_and_on() {
-    let own = Own::new();
+    let own = SelfPeer::new();
     own.write("pool = \"on\"", "");
     let _daemon = own.start();
     let kept = until("the forward works", || through(own.port));
@@ -248,7 +248,7 @@ fn live_sessions_follow_pool_auto_and_a_suite_is_calibrated_once() {
     let slow =
         "suite = [\"3des-ctr-hmac-sha1\"]\nallow-legacy = true\ncipher-backend = \"des-crate\"";
     for (lines, of_peer) in [(slow, "suite = \"3des-ctr-hmac-sha1\"\n"), ("", "")] {
-        let own = Own::new();
+        let own = SelfPeer::new();
         let write = |mode: &str| own.write(&format!("pool = \"{mode}\"\n{lines}"), of_peer);
         write("auto");
         let _daemon = own.start();

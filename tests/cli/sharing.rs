@@ -188,7 +188,7 @@ fn a_daemon_that_is_killed_leaves_one_line_and_exit_1() {
 }
 
 #[test]
-fn who_is_killed_or_interrupted_leaves_a_reset_and_no_end() {
+fn a_killed_or_interrupted_command_resets_its_target() {
     let hosts = Hosts::new();
     for signal in [Signal::KILL, Signal::TERM, Signal::HUP] {
         let (mut child, far) = hosts.carried(&[]);
@@ -212,7 +212,7 @@ fn who_is_killed_or_interrupted_leaves_a_reset_and_no_end() {
 }
 
 #[test]
-fn a_signal_ends_one_whose_output_nobody_reads_after_its_target_has_finished() {
+fn a_signal_ends_a_command_with_unread_output_after_its_target_has_finished() {
     let hosts = Hosts::new();
     let (mut child, mut far) = hosts.carried(&[]);
     let target = far.local_addr().unwrap();

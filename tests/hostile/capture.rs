@@ -14,7 +14,7 @@ use testbed::{Direction, Relay};
 
 use crate::SUITES;
 use crate::daemons::watched_desk;
-use crate::plain::{Plain, TEXT, start_service};
+use crate::plain::{KnownTextTunnel, TEXT, start_service};
 
 /// A datagram that is shorter is not full of text.
 const DATAGRAM_BYTES_MIN: usize = 1000;
@@ -166,7 +166,7 @@ fn say(suite: &str, capture: &Capture, twice: &Twice, figures: &[Value]) {
 /// Carries until so many bytes of keystream are recovered, over two sessions, and judges them.
 async fn audit(suite: &str, keystream_bytes: usize, at_once_bytes: u64) -> Capture {
     let (desk, service) = (watched_desk(), start_service().await);
-    let (mut tunnel, relay) = Plain::relayed(&desk, suite, &service).await;
+    let (mut tunnel, relay) = KnownTextTunnel::relayed(&desk, suite, &service).await;
     for direction in [Direction::ToServer, Direction::ToClient] {
         relay.record(direction, usize::MAX);
     }

@@ -25,16 +25,16 @@ use tokio::time::sleep;
 use crate::SUITES;
 use crate::daemons::{Daemon, watched_desk};
 use crate::exchange::{HANG, Job};
-use crate::plain::{Plain, start_service};
+use crate::plain::{KnownTextTunnel, start_service};
 use crate::tunnel::{LOOK, Tunnel};
 
 /// A thread of another process, which does not run as long as this lives (ptrace(2)).
-struct Held {
+struct StoppedThread {
     release: Option<mpsc::Sender<()>>,
     tracer: Option<JoinHandle<()>>,
 }
 
-impl Held {
+impl StoppedThread {
     /// Stops the thread that fills a daemon's pool, and no other.
     fn filler_of(daemon: &Daemon) -> nix::Result<Self> {
         let filler = filler_of(daemon).expect("a daemon with a pool has a filler");
@@ -56,7 +56,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for StoppedThread {
     fn drop(&mut self) {
         self.release = None;
         if let Some(tracer) = self.tracer.take() {
@@ -114,7 +114,8 @@ const DRAINING_BYTES: usize = 48 << 20;
 async fn a_filler_that_is_held_from_outside_costs_pads_and_nothing_else() {
     let tunnel = Tunnel::start(SUITES[1], 8).await;
     let verbs = ["serve", "connect"];
-    let fillers = block_in_place(|| verbs.map(|verb| Held::filler_of(tunnel.daemon(verb))));
+    let fillers =
+        block_in_place(|| verbs.map(|verb| StoppedThread::filler_of(tunnel.daemon(verb))));
     if fillers.iter().any(|held| matches!(held, Err(Errno::EPERM))) {
         eprintln!("left out: nobody may trace a process here");
         return;
@@ -149,7 +150,7 @@ async fn a_filler_that_is_held_from_outside_costs_pads_and_nothing_else() {
 /// What keeps the fillers from their work.
 #[derive(Clone, Copy, Debug)]
 enum Hindrance {
-    Held,
+    Stopped,
     Starved,
 }
 
@@ -171,7 +172,7 @@ const MIN_REQUESTS: f64 = 200.0;
 const REQUEST_BYTES: u64 = 64;
 
 /// The 99th percentile of so many round trips, in seconds.
-async fn p99(tunnel: &mut Plain, requests: usize) -> f64 {
+async fn p99(tunnel: &mut KnownTextTunnel, requests: usize) -> f64 {
     let mut took = Vec::with_capacity(requests);
     for _ in 0..requests {
         took.push(tunnel.carry(REQUEST_BYTES, 1).await);
@@ -184,11 +185,11 @@ async fn p99(tunnel: &mut Plain, requests: usize) -> f64 {
 /// the first compares in speed and in the 99th percentile of round trips.
 async fn compare(suite: &str, hindrance: Hindrance) -> [f64; 2] {
     let (desk, service) = (watched_desk(), start_service().await);
-    let mut on = Plain::start(&desk, suite, "on", &service).await;
-    let mut off = Plain::start(&desk, suite, "off", &service).await;
+    let mut on = KnownTextTunnel::start(&desk, suite, "on", &service).await;
+    let mut off = KnownTextTunnel::start(&desk, suite, "off", &service).await;
     let _hogs = matches!(hindrance, Hindrance::Starved).then(Hogs::start);
-    let _held = matches!(hindrance, Hindrance::Held).then(|| {
-        [&on.server, &on.client].map(|daemon| Held::filler_of(daemon).expect("may trace"))
+    let _held = matches!(hindrance, Hindrance::Stopped).then(|| {
+        [&on.server, &on.client].map(|daemon| StoppedThread::filler_of(daemon).expect("may trace"))
     });
     for tunnel in [&mut on, &mut off] {
         tunnel.carry(2 * DRAINING_BYTES as u64, 1).await;
@@ -241,7 +242,7 @@ async fn must_keep_up(hindrance: Hindrance) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a long proof: minutes, on a machine that is idle"]
 async fn a_tunnel_whose_filler_is_held_is_as_fast_as_one_without_a_pool() {
-    must_keep_up(Hindrance::Held).await;
+    must_keep_up(Hindrance::Stopped).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

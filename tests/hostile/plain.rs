@@ -31,7 +31,7 @@ pub(crate) fn ethernet() -> LineSettings {
 }
 
 /// Both ends of a tunnel, and one connection through it to a service.
-pub(crate) struct Plain {
+pub(crate) struct KnownTextTunnel {
     suite: String,
     pool: String,
     service: String,
@@ -40,7 +40,7 @@ pub(crate) struct Plain {
     stream: TcpStream,
 }
 
-impl Plain {
+impl KnownTextTunnel {
     pub(crate) async fn start(desk: &Desk, suite: &str, pool: &str, service: &str) -> Self {
         let server = serve(desk, suite, pool, service);
         let address = server.address();

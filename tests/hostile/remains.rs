@@ -18,7 +18,7 @@ use crate::SUITES;
 use crate::capture::Capture;
 use crate::daemons::{Daemon, Desk, PUBLIC_KEY, watched_desk};
 use crate::exchange::HANG;
-use crate::plain::{Plain, ethernet, start_service};
+use crate::plain::{KnownTextTunnel, ethernet, start_service};
 use crate::tunnel::LOOK;
 
 /// What is looked for: so many bytes are no coincidence.
@@ -136,7 +136,7 @@ async fn none_stay(suite: &str, daemon: &Daemon, pieces: &Pieces, in_pool_max: u
 async fn a_daemon_whose_session_is_over_holds_none_of_its_pads() {
     for suite in SUITES {
         let (desk, service) = (watched_desk(), start_service().await);
-        let (mut tunnel, relay) = Plain::relayed(&desk, suite, &service).await;
+        let (mut tunnel, relay) = KnownTextTunnel::relayed(&desk, suite, &service).await;
         for direction in [Direction::ToServer, Direction::ToClient] {
             relay.record(direction, usize::MAX);
         }
@@ -179,7 +179,7 @@ fn core_dump(desk: &Desk) -> Option<PathBuf> {
 async fn a_core_dump_holds_no_pad_to_come() {
     for suite in SUITES {
         let (desk, service) = (watched_desk(), start_service().await);
-        let (mut tunnel, relay) = Plain::relayed(&desk, suite, &service).await;
+        let (mut tunnel, relay) = KnownTextTunnel::relayed(&desk, suite, &service).await;
         // Little enough at once to stay off the bulk connection.
         for _ in 0..8 {
             tunnel.carry(128 << 10, 128 << 10).await;

@@ -54,7 +54,7 @@ impl Victim {
 
 /// A job carried under replays.
 #[derive(Clone, Copy, Debug, Default)]
-struct Carried {
+struct ReplayOutcome {
     seconds: f64,
     sent: u64,
     /// Of all that came: known as replays, and too old for their number to be guessed from what
@@ -69,23 +69,23 @@ struct Carried {
 }
 
 /// What the victim has counted so far.
-fn counted(tunnel: &Tunnel, victim: Victim) -> Carried {
+fn counted(tunnel: &Tunnel, victim: Victim) -> ReplayOutcome {
     if !victim.is_an_end() {
-        return Carried::default();
+        return ReplayOutcome::default();
     }
     let figures = tunnel.figures(victim.verb());
     let daemon = tunnel.daemon(victim.verb());
-    Carried {
+    ReplayOutcome {
         refused: number(&figures, "/replays"),
         failed: number(&figures, "/open_failures"),
         dropped: tunnel.dropped(victim.at()),
         cpu_seconds: daemon.cpu_seconds(),
-        ..Carried::default()
+        ..ReplayOutcome::default()
     }
 }
 
 /// Carries the job while the victim is given `rate` replays a second.
-async fn carry(tunnel: &Tunnel, job: Job, victim: Victim, rate: f64) -> Carried {
+async fn carry(tunnel: &Tunnel, job: Job, victim: Victim, rate: f64) -> ReplayOutcome {
     let bystander = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = bystander.local_addr().unwrap();
     let (stop, at) = (AtomicBool::new(victim == Victim::Nobody), victim.at());
@@ -118,7 +118,7 @@ async fn carry(tunnel: &Tunnel, job: Job, victim: Victim, rate: f64) -> Carried 
     });
     let seconds = began.elapsed().as_secs_f64();
     let after = counted(tunnel, victim);
-    Carried {
+    ReplayOutcome {
         seconds,
         sent,
         refused: after.refused - before.refused,
@@ -184,8 +184,9 @@ async fn goodputs(tunnel: &Tunnel, job: Job, victims: &[Victim]) -> Vec<f64> {
     }
     let mut goodputs = Vec::new();
     for (arm, victim) in victims.iter().enumerate() {
-        let of =
-            |figure: fn(&Carried) -> f64| median(rounds.iter().map(|round| figure(&round[arm])));
+        let of = |figure: fn(&ReplayOutcome) -> f64| {
+            median(rounds.iter().map(|round| figure(&round[arm])))
+        };
         let goodput = median(rounds.iter().map(|round| round[0].seconds / round[arm].seconds));
         let mut words = format!(
             "  replays at {}: {:.0} a second, goodput {:.0} Mbit/s each way, {goodput:.2}x",

@@ -261,13 +261,13 @@ pub(crate) struct BulkArgs {
     pub(crate) burst: u64,
     /// Direction of the data, seen from this host
     #[arg(long, env = "KEYPADD_DIRECTION", value_name = "WAY", default_value = "up")]
-    pub(crate) direction: Way,
+    pub(crate) direction: Direction,
     #[command(flatten)]
     pub(crate) turns: TurnFlags,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Way {
+pub(crate) enum Direction {
     Up,
     Down,
 }

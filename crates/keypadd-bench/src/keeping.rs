@@ -55,7 +55,7 @@ impl Keeping {
         open: fn(&Path) -> Result<Output, OutputError>,
     ) -> Result<Self, Error> {
         let output = flags.out.as_deref().map(open).transpose();
-        let output = output.map_err(|error| not_taken(&error))?;
+        let output = output.map_err(|error| output_error(&error))?;
         Ok(Self { results: Results::new(run, Machine::read()), output, json: flags.json })
     }
 
@@ -139,7 +139,7 @@ impl Keeping {
     }
 }
 
-fn not_taken(error: &OutputError) -> Error {
+fn output_error(error: &OutputError) -> Error {
     let cause = match error {
         OutputError::Unwritable { directory, cause } => {
             format!("cannot write to {}: {}", directory.display(), system(cause))

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn invalid_flag_combinations_are_refused() {
         for (arguments, part) in [
             (["--arms", "wireguard"], "expected keypadd"),
             (["--arms", "keypadd,keypadd"], "twice"),

@@ -11,7 +11,7 @@ use keypadd_cli::shutdown::Shutdown;
 use keypadd_keystream::CipherEngine;
 use keypadd_measure::results::Section;
 use keypadd_measure::{
-    Arm, Bulk, CannotOffer, CipherRate, Exhaustion, FileMix, Files, INTERRUPTED, Kex, Mixed,
+    Arm, Bulk, CipherRate, Exhaustion, FileMix, Files, INTERRUPTED, Kex, Mixed, OfferError,
     PathError, PathSettings, Patience, Place, Progress, Rounds, Runs, Suites, Terminal, Typing,
     Workload, rehearse, take_turns, try_out,
 };
@@ -20,8 +20,8 @@ use keypadd_traffic::{PathFault, TunnelArm};
 use keypadd_tunnel::TransportSettings;
 
 use crate::cli::{
-    BenchWorkload, BulkArgs, ExhaustionArgs, FilesArgs, KexArgs, MixedArgs, OnOff, ReproduceArgs,
-    SuitesArgs, TerminalArgs, TunnelFlags, TurnFlags, TypingFlags, Way,
+    BenchWorkload, BulkArgs, Direction, ExhaustionArgs, FilesArgs, KexArgs, MixedArgs, OnOff,
+    ReproduceArgs, SuitesArgs, TerminalArgs, TunnelFlags, TurnFlags, TypingFlags,
 };
 use crate::keeping::Keeping;
 use crate::paths;
@@ -64,7 +64,8 @@ pub(crate) async fn run(workload: BenchWorkload, shutdown: Shutdown) -> Result<(
         }
         BenchWorkload::Bulk(args) => {
             let BulkArgs { streams, time, burst, direction, turns } = *args;
-            let workload = Bulk { streams, time, burst_bytes: burst, up: direction == Way::Up };
+            let workload =
+                Bulk { streams, time, burst_bytes: burst, up: direction == Direction::Up };
             measure("keypadd bench bulk", &workload, turns, shutdown).await
         }
         BenchWorkload::Mixed(args) => {
@@ -119,7 +120,7 @@ async fn measure<W: Workload>(
 ) -> Result<(), Error> {
     let settings = path_settings(&tunnel, pools.pool_budget)?;
     let keeping = Keeping::begin(title, &run.report, emulated(&tunnel))?;
-    rehearse(&workload.offered(), &settings).await.map_err(not_offered)?;
+    rehearse(&workload.offered(), &settings).await.map_err(offer_error)?;
     let meter = keeping.meter();
     let tell = |progress: &Progress| meter.show(progress);
     let arms = arms(&tunnel, &pools.pool);
@@ -127,7 +128,7 @@ async fn measure<W: Workload>(
         tried = try_out(&arms, &settings, &tell) => tried,
         _ = shutdown.requested() => return keeping.end(Vec::new(), Some(INTERRUPTED)),
     };
-    tried.map_err(|error| not_open(error, &settings))?;
+    tried.map_err(|error| path_error(error, &settings))?;
     let rounds =
         Rounds { rounds: run.rounds.unwrap_or(ROUNDS), seed: run.report.seed, tell: &tell };
     let keep = |runs: &Runs<W::Measured>| keeping.save_so_far(|| workload.section(runs));
@@ -178,7 +179,7 @@ async fn shake_hands(args: KexArgs, shutdown: Shutdown) -> Result<(), Error> {
         seed: run.report.seed,
     };
     let keeping = Keeping::begin("keypadd bench kex", &run.report, Vec::new())?;
-    experiment.rehearse().await.map_err(not_offered)?;
+    experiment.rehearse().await.map_err(offer_error)?;
     let meter = keeping.meter();
     let tell = |progress: &Progress| meter.show(progress);
     let ran = experiment.run(&tell, interrupted(&shutdown)).await;
@@ -224,7 +225,7 @@ async fn reproduce(args: ReproduceArgs, shutdown: Shutdown) -> Result<(), Error>
     keeping.end(ran.sections, ran.ended_by.as_deref())
 }
 
-fn not_offered(error: CannotOffer) -> Error {
+fn offer_error(error: OfferError) -> Error {
     Error::new(Exit::Usage, error.to_string()).hint("lower the rate or the number of clients")
 }
 
@@ -283,7 +284,7 @@ fn path_settings(flags: &TunnelFlags, pool_budget_bytes: usize) -> Result<PathSe
     Ok(PathSettings { place, pool_budget_bytes, kex, transport, ..PathSettings::default() })
 }
 
-fn not_open(error: PathError, settings: &PathSettings) -> Error {
+fn path_error(error: PathError, settings: &PathSettings) -> Error {
     let cause = error.to_string();
     match (error.cause, &settings.place) {
         (PathFault::Client(error), Place::There { peer, key, .. }) => {

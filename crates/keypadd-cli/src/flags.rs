@@ -100,13 +100,13 @@ fn add(command: Command, flags: &[Flag], names: &[&str]) -> Command {
 
 /// The settings on the command line; compiled once for all commands.
 fn given(matches: &ArgMatches) -> (Settings, PeerSettings) {
-    (Settings::take(&mut Given(matches)), PeerSettings::take(&mut Given(matches)))
+    (Settings::take(&mut GivenFlags(matches)), PeerSettings::take(&mut GivenFlags(matches)))
 }
 
 /// The flags on the command line, which clap has checked.
-struct Given<'m>(&'m ArgMatches);
+struct GivenFlags<'m>(&'m ArgMatches);
 
-impl Source for Given<'_> {
+impl Source for GivenFlags<'_> {
     fn texts(&mut self, key: &'static Key) -> Option<Vec<(String, Option<usize>)>> {
         let texts = self.0.try_get_many::<String>(key.name).ok().flatten()?;
         let is_given = self.0.value_source(key.name) != Some(ValueSource::DefaultValue);
@@ -122,9 +122,9 @@ impl Source for Given<'_> {
 
 /// Checks a value as its key requires and keeps it as text.
 #[derive(Clone)]
-struct Checked(&'static Key);
+struct KeyParser(&'static Key);
 
-impl TypedValueParser for Checked {
+impl TypedValueParser for KeyParser {
     type Value = String;
 
     fn parse_ref(
@@ -152,7 +152,7 @@ fn arg(key: &'static Key) -> Arg {
     };
     let variable = format!("KEYPADD_{}", key.name.to_uppercase().replace('-', "_"));
     let mut arg = Arg::new(key.name).long(key.name).short(key.short).env(variable);
-    arg = arg.value_parser(Checked(key)).help(help.clone());
+    arg = arg.value_parser(KeyParser(key)).help(help.clone());
     arg = match key.kind {
         Kind::Switch => arg.action(ArgAction::SetTrue),
         Kind::List => arg.action(ArgAction::Append).value_delimiter(',').value_name(key.form),

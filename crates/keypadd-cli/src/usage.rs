@@ -13,8 +13,8 @@ use crate::error::{Error, Exit, is_private, shown};
 pub(crate) fn explain<T>(error: &clap::Error, program: Command) -> Result<Option<T>, Error> {
     let wrong = |cause: String| Error::new(Exit::Usage, cause);
     let flag = flag_name(error, ContextKind::InvalidArg, &program);
-    let meant = Meant::read(program.clone());
-    let help_line = || meant.help_line();
+    let selected = SelectedCommand::read(program.clone());
+    let help_line = || selected.help_line();
     let choices = |error| choices(error).unwrap_or_else(help_line);
     let value = text(error, ContextKind::InvalidValue).unwrap_or_default();
     Err(match error.kind() {
@@ -24,14 +24,14 @@ pub(crate) fn explain<T>(error: &clap::Error, program: Command) -> Result<Option
             return Ok(None);
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
-            wrong(format!("no {} given", meant.kind())).hint(meant.choices())
+            wrong(format!("no {} given", selected.kind())).hint(selected.choices())
         }
         ErrorKind::InvalidSubcommand => {
             let verb = text(error, ContextKind::InvalidSubcommand);
-            let cause = format!("{} is not a {}", shown(verb.unwrap_or_default()), meant.kind());
+            let cause = format!("{} is not a {}", shown(verb.unwrap_or_default()), selected.kind());
             wrong(cause).hint(match nearest(error) {
-                Some(near) => format!("did you mean `{} {near}`?", meant.typed),
-                None => meant.choices(),
+                Some(near) => format!("did you mean `{} {near}`?", selected.typed),
+                None => selected.choices(),
             })
         }
         ErrorKind::UnknownArgument => {
@@ -135,12 +135,12 @@ fn choices(error: &clap::Error) -> Option<String> {
 }
 
 /// The command named by the arguments: `bench terminal`, `bench`, or none.
-struct Meant {
+struct SelectedCommand {
     typed: String,
     command: Command,
 }
 
-impl Meant {
+impl SelectedCommand {
     fn read(mut command: Command) -> Self {
         let mut typed = command.get_bin_name().unwrap_or_else(|| command.get_name()).to_owned();
         for argument in std::env::args().skip(1) {

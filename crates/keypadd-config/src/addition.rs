@@ -7,7 +7,7 @@ use std::path::Path;
 use keypadd_provider::PublicKey;
 use keypadd_tunnel::{DEFAULT_PORT, ListenPermit, Permit, ServerAddress};
 
-use crate::config::{Config, KeyPlace, Refused};
+use crate::config::{Config, InvalidConfig, KeyPlace};
 
 /// A peer to add.
 #[derive(Clone, Debug)]
@@ -48,13 +48,13 @@ pub struct Addition {
 
 /// Why a peer cannot be added.
 #[derive(Clone, Debug)]
-pub enum CannotAdd {
+pub enum AddPeerError {
     /// Another peer has its name.
     NameTaken,
     /// The peer with this name has its key.
     KeyTaken(String),
     /// The file is not valid.
-    Invalid(Refused),
+    Invalid(InvalidConfig),
     /// The added lines would not have the intended meaning, as when all peers are in one inline table.
     Form,
 }
@@ -70,13 +70,13 @@ impl NewPeer {
         text: &str,
         key: Option<&Path>,
         memory_bytes: u64,
-    ) -> Result<Addition, CannotAdd> {
-        let before = Config::read_to_extend(text, memory_bytes).map_err(CannotAdd::Invalid)?;
+    ) -> Result<Addition, AddPeerError> {
+        let before = Config::read_to_extend(text, memory_bytes).map_err(AddPeerError::Invalid)?;
         if before.peers.iter().any(|peer| peer.name == self.name) {
-            return Err(CannotAdd::NameTaken);
+            return Err(AddPeerError::NameTaken);
         }
         if let Some(other) = before.peers.iter().find(|peer| peer.keys.contains(&self.key)) {
-            return Err(CannotAdd::KeyTaken(other.name.clone()));
+            return Err(AddPeerError::KeyTaken(other.name.clone()));
         }
         let mut globals = String::new();
         if let (Some(key), KeyPlace::Default) = (key, &before.key) {
@@ -90,7 +90,7 @@ impl NewPeer {
             Ok(config) if self.is_all_that_changed(&before, &config) => {
                 Ok(Addition { text, config })
             }
-            _ => Err(CannotAdd::Form),
+            _ => Err(AddPeerError::Form),
         }
     }
 
@@ -205,7 +205,7 @@ mod tests {
         NewPeer { name: name.into(), role: Role::Outgoing { endpoint }, ..laptop() }
     }
 
-    fn add(peer: &NewPeer, text: &str) -> Result<Addition, CannotAdd> {
+    fn add(peer: &NewPeer, text: &str) -> Result<Addition, AddPeerError> {
         peer.add_to(text, None, MEMORY_BYTES)
     }
 
@@ -245,13 +245,15 @@ mod tests {
     #[test]
     fn a_name_or_key_that_is_taken_and_a_file_that_is_not_valid_are_refused() {
         let file = add(&lab("lab"), "# mine\n").unwrap().text;
-        assert!(matches!(add(&lab("lab"), &file), Err(CannotAdd::NameTaken)));
-        assert!(matches!(add(&lab("b"), &file), Err(CannotAdd::KeyTaken(name)) if name == "lab"));
-        let Err(CannotAdd::Invalid(refused)) = add(&lab("lab"), "\nspn = 1\n") else { panic!() };
+        assert!(matches!(add(&lab("lab"), &file), Err(AddPeerError::NameTaken)));
+        assert!(
+            matches!(add(&lab("b"), &file), Err(AddPeerError::KeyTaken(name)) if name == "lab")
+        );
+        let Err(AddPeerError::Invalid(refused)) = add(&lab("lab"), "\nspn = 1\n") else { panic!() };
         assert_eq!((refused.faults[0].line, refused.faults.len()), (2, 1));
         let inline =
             format!("peer = {{ a = {{ public-key = \"{OTHER_KEY}\", endpoint = \"a\" }} }}");
-        assert!(matches!(add(&lab("lab"), &inline), Err(CannotAdd::Form)));
+        assert!(matches!(add(&lab("lab"), &inline), Err(AddPeerError::Form)));
     }
 
     proptest! {
@@ -271,7 +273,7 @@ mod tests {
                     assert!(after.contains(line), "{after}");
                 }
                 assert_eq!(config.peers.last().unwrap().name, name);
-                assert!(matches!(add(&lab(&name), &after), Err(CannotAdd::NameTaken)));
+                assert!(matches!(add(&lab(&name), &after), Err(AddPeerError::NameTaken)));
             }
         }
     }

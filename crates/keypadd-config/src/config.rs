@@ -28,7 +28,7 @@ enum Peers {
 
 /// A file that cannot be used.
 #[derive(Clone, Debug)]
-pub struct Refused {
+pub struct InvalidConfig {
     /// Everything that is wrong, in the file's order; never empty.
     pub faults: Vec<Fault>,
     /// Where the private key is, unless that is wrong too, so that the caller can check the key as
@@ -56,7 +56,7 @@ impl Config {
     ///
     /// # Errors
     /// Everything that is wrong, in the file's order.
-    pub fn read(text: &str, memory_bytes: u64) -> Result<Self, Refused> {
+    pub fn read(text: &str, memory_bytes: u64) -> Result<Self, InvalidConfig> {
         Self::read_with(text, memory_bytes, Peers::Needed)
     }
 
@@ -64,7 +64,7 @@ impl Config {
     ///
     /// # Errors
     /// As for [`read`](Self::read).
-    pub fn read_to_extend(text: &str, memory_bytes: u64) -> Result<Self, Refused> {
+    pub fn read_to_extend(text: &str, memory_bytes: u64) -> Result<Self, InvalidConfig> {
         Self::read_with(text, memory_bytes, Peers::MayCome)
     }
 
@@ -73,7 +73,7 @@ impl Config {
         self.expiries.iter().filter_map(|expiry| expiry.warning(now)).collect()
     }
 
-    fn read_with(text: &str, memory_bytes: u64, needed: Peers) -> Result<Self, Refused> {
+    fn read_with(text: &str, memory_bytes: u64, needed: Peers) -> Result<Self, InvalidConfig> {
         let (mut faults, mut warnings) = (Faults::of(text), Faults::of(text));
         let mut table = document::parse(text, &mut faults);
         let (listens, has_key) = (table.has("listen"), table.has("key"));
@@ -113,7 +113,7 @@ impl Config {
                 let warnings = warnings.sorted();
                 Ok(Self { key, settings, peers, warnings, expiries })
             }
-            key => Err(Refused { faults: faults.sorted(), key }),
+            key => Err(InvalidConfig { faults: faults.sorted(), key }),
         }
     }
 }

@@ -18,9 +18,9 @@ mod settings;
 mod similar;
 pub mod values;
 
-pub use addition::{Addition, CannotAdd, NewPeer, Role};
+pub use addition::{AddPeerError, Addition, NewPeer, Role};
 pub use changes::Changes;
-pub use config::{Config, KeyPlace, Refused};
+pub use config::{Config, InvalidConfig, KeyPlace};
 pub use expiry::Expiry;
 pub use fault::Fault;
 pub use key::{Flag, Key, Kind, Reload, Scope};

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn no_load_is_no_thread() {
+    fn a_zero_load_starts_no_thread() {
         let load = Background::start(0.0, Duration::from_secs(60));
         assert_eq!(Arc::strong_count(&load.stop), 1);
     }

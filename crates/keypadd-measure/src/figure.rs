@@ -23,33 +23,33 @@ pub(crate) const NONE: &str = "–";
 
 /// A figure in a column, in two parts so that both stand under one another.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Written {
+pub(crate) struct AlignedFigure {
     /// The figure.
     pub(crate) value: String,
     /// What its point and decimals lack in width to the longest of the column.
-    pub(crate) lacks: Lack,
+    pub(crate) padding: Padding,
     /// `± 0.12` or `1.01–1.31`; empty without one.
     pub(crate) interval: String,
 }
 
 /// The width that is missing right of a figure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Lack {
+pub(crate) struct Padding {
     pub(crate) point: bool,
     pub(crate) digits: usize,
 }
 
 /// Writes a column of figures; what is missing stays missing.
-pub(crate) fn write_column(column: &[Option<&Estimate>]) -> Vec<Option<Written>> {
+pub(crate) fn write_column(column: &[Option<&Estimate>]) -> Vec<Option<AlignedFigure>> {
     let figures = || column.iter().flatten();
     let even = figures().all(|estimate| is_even(estimate));
     let decimals_of = |text: &str| text.split_once('.').map_or(0, |(_, decimals)| decimals.len());
-    let mut written: Vec<Option<Written>> = column
+    let mut written: Vec<Option<AlignedFigure>> = column
         .iter()
         .map(|cell| {
-            cell.map(|estimate| Written {
+            cell.map(|estimate| AlignedFigure {
                 value: write_value(estimate),
-                lacks: Lack::default(),
+                padding: Padding::default(),
                 interval: write_interval(estimate, even),
             })
         })
@@ -58,7 +58,8 @@ pub(crate) fn write_column(column: &[Option<&Estimate>]) -> Vec<Option<Written>>
         written.iter().flatten().map(|figure| decimals_of(&figure.value)).max().unwrap_or(0);
     for figure in written.iter_mut().flatten() {
         let decimals = decimals_of(&figure.value);
-        figure.lacks = Lack { point: decimals == 0 && longest > 0, digits: longest - decimals };
+        figure.padding =
+            Padding { point: decimals == 0 && longest > 0, digits: longest - decimals };
     }
     written
 }
@@ -191,14 +192,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_figure_is_a_dash() {
+    fn a_missing_figure_is_a_dash() {
         assert_eq!(write_plain(f64::NAN), "–");
         assert_eq!(write_plain(f64::INFINITY), "–");
         assert_eq!(write(&estimate(1.5, f64::NEG_INFINITY, f64::INFINITY)), "1.500 (–––)");
     }
 
     #[test]
-    fn figures_of_a_column_stand_under_one_another_by_their_point() {
+    fn figures_of_a_column_align_at_the_decimal_point() {
         let (a, b, c) =
             (estimate(9.25, 9.13, 9.37), estimate(120.0, 100.0, 140.0), Estimate::single(7.0));
         let written = write_column(&[Some(&a), None, Some(&b), Some(&c)]);
@@ -208,14 +209,14 @@ mod tests {
             .flatten()
             .map(|figure| {
                 let decimals = figure.value.split_once('.').map_or(0, |(_, d)| d.len() + 1);
-                decimals + figure.lacks.digits + usize::from(figure.lacks.point)
+                decimals + figure.padding.digits + usize::from(figure.padding.point)
             })
             .collect();
         assert_eq!(widths, [3, 3, 3]);
     }
 
     #[test]
-    fn one_uneven_interval_has_the_whole_column_written_by_its_ends() {
+    fn one_asymmetric_interval_makes_the_whole_column_print_bounds() {
         let (even, uneven) = (estimate(2.0, 1.0, 3.0), estimate(2.0, 1.0, 4.0));
         let written = write_column(&[Some(&even), Some(&uneven)]);
         assert_eq!(written[0].as_ref().unwrap().interval, "1.0–3.0");

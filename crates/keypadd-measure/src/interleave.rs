@@ -112,7 +112,7 @@ impl fmt::Display for Progress {
 }
 
 /// Is told of each step; may be slow without harm only between turns.
-pub type Tell<'a> = &'a (dyn Fn(&Progress) + Sync);
+pub type OnProgress<'a> = &'a (dyn Fn(&Progress) + Sync);
 
 /// Brings every arm up and ends it again: what cannot be measured is found before anything is.
 ///
@@ -121,7 +121,7 @@ pub type Tell<'a> = &'a (dyn Fn(&Progress) + Sync);
 pub async fn try_out(
     arms: &[Arm],
     settings: &PathSettings,
-    tell: Tell<'_>,
+    tell: OnProgress<'_>,
 ) -> Result<(), PathError> {
     for &arm in arms {
         tell(&Progress::Opening(arm));
@@ -138,7 +138,7 @@ pub struct Rounds<'a> {
     /// What the order of turns follows from.
     pub seed: u64,
     /// Is told of each step.
-    pub tell: Tell<'a>,
+    pub tell: OnProgress<'a>,
 }
 
 /// Measures `workload` on each arm in each round, until `stop` resolves. `keep` is given what there is

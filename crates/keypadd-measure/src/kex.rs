@@ -17,8 +17,8 @@ use keypadd_traffic::Latencies;
 use testbed::{Link, LinkSettings};
 use tokio::task::JoinSet;
 
-use crate::interleave::{INTERRUPTED, Progress, Tell, process_cpu};
-use crate::rehearsal::CannotOffer;
+use crate::interleave::{INTERRUPTED, OnProgress, Progress, process_cpu};
+use crate::rehearsal::OfferError;
 use crate::results::Section;
 
 pub use ends::Ends;
@@ -102,22 +102,22 @@ impl Kex {
     ///
     /// # Errors
     /// They need more CPU than its cores have.
-    pub async fn rehearse(&self) -> Result<(), CannotOffer> {
+    pub async fn rehearse(&self) -> Result<(), OfferError> {
         let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         for &group in &self.groups {
-            let failed = |cause| CannotOffer::Failed(format!("{group}: {cause}"));
+            let failed = |cause| OfferError::Failed(format!("{group}: {cause}"));
             let ends = Ends::new(group).await.map_err(failed)?;
             let cpu = one_by_one(&ends, REHEARSED).await.map_err(failed)?.cpu_us;
             if cpu * self.per_second > cores as f64 * 1e6 {
                 let millis = cpu / 1e3;
-                return Err(CannotOffer::TooManyHandshakes { group, millis, cores });
+                return Err(OfferError::TooManyHandshakes { group, millis, cores });
             }
         }
         Ok(())
     }
 
     /// Runs until all is measured or `stop` resolves; what was measured by then is kept.
-    pub async fn run(&self, tell: Tell<'_>, stop: impl Future<Output = ()>) -> Handshakes {
+    pub async fn run(&self, tell: OnProgress<'_>, stop: impl Future<Output = ()>) -> Handshakes {
         let empty = |&group| Measured { group, wire: None, turns: Vec::new() };
         let mut measured: Vec<Measured> = self.groups.iter().map(empty).collect();
         let ended_by = tokio::select! {
@@ -127,7 +127,7 @@ impl Kex {
         Handshakes { section: section::section(self, &measured), ended_by }
     }
 
-    async fn all(&self, tell: Tell<'_>, measured: &mut [Measured]) -> Result<(), String> {
+    async fn all(&self, tell: OnProgress<'_>, measured: &mut [Measured]) -> Result<(), String> {
         let mut ends = Vec::new();
         for of_group in &mut *measured {
             let group = of_group.group;
@@ -197,7 +197,7 @@ async fn wire(ends: &Ends) -> Result<Wire, String> {
     for _ in 0..RELAYED {
         let (address, relay) = link.udp(ends.server()).map_err(|error| error.to_string())?;
         let times = ends.shake_hands(Some(address)).await?;
-        for (way, seen) in relay.iter().flat_map(|relay| relay.seen()).enumerate() {
+        for (way, seen) in relay.iter().flat_map(|relay| relay.counts()).enumerate() {
             sum.bytes[way] += seen.bytes as f64 / f64::from(RELAYED);
             sum.datagrams[way] += seen.datagrams as f64 / f64::from(RELAYED);
         }

@@ -32,14 +32,15 @@ mod workload;
 pub use arm::Arm;
 pub use background::Background;
 pub use emulate::{CipherRate, Throttle, thread_cpu};
-pub use exhaustion::{Exhausted, Exhaustion, Patience};
+pub use exhaustion::{Exhaustion, ExhaustionRun, Patience};
 pub use interleave::{
-    INTERRUPTED, Progress, Rounds, Runs, Tell, Turn, Workload, process_cpu, take_turns, try_out,
+    INTERRUPTED, OnProgress, Progress, Rounds, Runs, Turn, Workload, process_cpu, take_turns,
+    try_out,
 };
 pub use kex::{Ends, Handshakes, Kex, Times};
 pub use path::{PathError, PathSettings, Place};
 pub use paths::{LossPlace, PathArm, PathArms, PathCase, PathCases, Paths, PathsRun};
-pub use rehearsal::{CannotOffer, rehearse};
+pub use rehearsal::{OfferError, rehearse};
 pub use schedule::Typing;
 pub use suites::{Suites, SuitesMeasured};
 pub use workload::{

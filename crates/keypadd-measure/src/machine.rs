@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_says_nothing_is_read_all_the_same() {
+    fn a_machine_without_descriptions_is_still_read() {
         let empty = tempfile::tempdir().unwrap();
         let machine = Machine::read_in(empty.path());
         assert_eq!((machine.cpu.as_str(), machine.cores_online), ("", 0));
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_maker_of_real_machines_is_not_repeated() {
+    fn an_unknown_vendor_of_a_virtual_machine_is_not_named() {
         let flags = "flags : fpu hypervisor";
         assert_eq!(virtualized(Some("Somebody Ltd"), None, "flags : fpu"), None);
         let said = virtualized(Some("Somebody Ltd"), None, flags).unwrap();
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn no_quota_is_none() {
+    fn an_absent_quota_reads_as_none() {
         assert_eq!(quota_of("max 100000"), None);
         assert_eq!(quota_of("50000 0"), None);
     }

@@ -24,7 +24,7 @@ use testbed::{Cleanup, End, Path, TwoHosts};
 
 use self::load::Service;
 use self::sample::{Sample, Taken};
-use crate::interleave::{INTERRUPTED, Progress, Tell};
+use crate::interleave::{INTERRUPTED, OnProgress, Progress};
 use crate::results::Section;
 
 pub use arms::{PathArm, PathArms};
@@ -81,7 +81,12 @@ impl Paths {
     }
 
     /// Runs until everything is measured or `stop` is set; keeps what was measured by then. Blocks.
-    pub fn run(&self, tell: Tell<'_>, keep: &dyn Fn(&Section), stop: &AtomicBool) -> PathsRun {
+    pub fn run(
+        &self,
+        tell: OnProgress<'_>,
+        keep: &dyn Fn(&Section),
+        stop: &AtomicBool,
+    ) -> PathsRun {
         let mut taken = Vec::new();
         let mut left_out = Vec::new();
         let cleanup = Arc::new(Cleanup::default());
@@ -115,7 +120,7 @@ impl Paths {
         &self,
         bed: &Bed,
         arms: &[usize],
-        tell: Tell<'_>,
+        tell: OnProgress<'_>,
         stop: &AtomicBool,
         taken: &mut Vec<Taken>,
         keep: &mut dyn FnMut(&[Taken]),

@@ -17,7 +17,7 @@ const LAG_MAX: Duration = Duration::from_millis(250);
 
 /// Why traffic cannot be offered.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum CannotOffer {
+pub enum OfferError {
     /// A plain TCP connection cannot keep up.
     #[error(
         "this machine cannot generate that load: plain TCP fell {} ms behind within {} ms",
@@ -47,10 +47,10 @@ pub enum CannotOffer {
 ///
 /// # Errors
 /// It falls behind.
-pub async fn rehearse(schedule: &[Due], settings: &PathSettings) -> Result<(), CannotOffer> {
+pub async fn rehearse(schedule: &[Due], settings: &PathSettings) -> Result<(), OfferError> {
     let tried: Vec<Due> = schedule.iter().copied().take_while(|due| due.at < TRIED).collect();
     let Some(last) = tried.last().map(|due| due.at) else { return Ok(()) };
-    let failed = |error: &dyn std::fmt::Display| CannotOffer::Failed(error.to_string());
+    let failed = |error: &dyn std::fmt::Display| OfferError::Failed(error.to_string());
     let path = path::open(Arm::Tcp, settings).await.map_err(|error| failed(&error))?;
     let requester = Requester::open(path.address()).await.map_err(|error| failed(&error))?;
     let tell = |latest: &mut Duration, answered: Answered| *latest = answered.at;
@@ -61,7 +61,7 @@ pub async fn rehearse(schedule: &[Due], settings: &PathSettings) -> Result<(), C
         Err(_) => 2 * LAG_MAX,
     };
     path.close().await;
-    if lag > LAG_MAX { Err(CannotOffer::TooMuch(lag)) } else { Ok(()) }
+    if lag > LAG_MAX { Err(OfferError::TooMuch(lag)) } else { Ok(()) }
 }
 
 #[cfg(test)]
@@ -71,13 +71,13 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_no_machine_can_offer_is_refused_and_a_little_is_not() {
+    async fn an_impossible_rate_is_refused_and_a_low_one_accepted() {
         let settings = PathSettings { pool_budget_bytes: 1 << 20, ..PathSettings::default() };
         let second = Duration::from_secs(1);
         let little = even(20.0, Exchange::new(64, 64), second);
         assert_eq!(rehearse(&little, &settings).await, Ok(()));
         let much = even(2_000.0, Exchange::new(64, 100 << 20), second);
         let refused = rehearse(&much, &settings).await;
-        assert!(matches!(refused, Err(CannotOffer::TooMuch(_))), "{refused:?}");
+        assert!(matches!(refused, Err(OfferError::TooMuch(_))), "{refused:?}");
     }
 }

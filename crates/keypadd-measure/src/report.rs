@@ -1,4 +1,4 @@
-//! Generates the files of a report from [`Results`] alone: page, pictures and data.
+//! Generates the files of a report from [`Results`] standalone: page, pictures and data.
 //!
 //! `report.html` is self-contained: no network, no scripts. All text is escaped, since labels may come from command
 //! lines and peers.
@@ -21,7 +21,7 @@ mod table;
 use maud::Markup;
 
 use self::names::Names;
-use self::sheet::{Alone, Size};
+use self::sheet::{Size, Standalone};
 use crate::results::{Results, Section};
 use crate::text;
 
@@ -71,16 +71,16 @@ pub fn files(results: &Results) -> Vec<File> {
         };
         let palette = palette::Palette::of(&section.plots);
         for (plot, name) in section.plots.iter().zip(&names.plots) {
-            let alone = alone(results, section, &plot.title, &plot.caption);
-            picture(name, plot::draw(plot, &palette, Size::Wide, Some(&alone)));
+            let standalone = standalone(results, section, &plot.title, &plot.caption);
+            picture(name, plot::draw(plot, &palette, Size::Wide, Some(&standalone)));
         }
         for (surface, name) in section.surfaces.iter().zip(&names.surfaces) {
-            let alone = alone(results, section, &surface.title, &surface.caption);
-            picture(name, surface::draw(surface, Size::Wide, Some(&alone)));
+            let standalone = standalone(results, section, &surface.title, &surface.caption);
+            picture(name, surface::draw(surface, Size::Wide, Some(&standalone)));
         }
         if ratios::has_any(&section.verdicts) {
-            let alone = alone(results, section, &section.title, RATIOS_CAPTION);
-            picture(&names.ratios, ratios::draw(&section.verdicts, Size::Wide, Some(&alone)));
+            let standalone = standalone(results, section, &section.title, RATIOS_CAPTION);
+            picture(&names.ratios, ratios::draw(&section.verdicts, Size::Wide, Some(&standalone)));
         }
     }
     files.extend(data::files(results, &names));
@@ -88,7 +88,12 @@ pub fn files(results: &Results) -> Vec<File> {
 }
 
 /// What is written around a picture in a file of its own.
-fn alone<'a>(results: &Results, section: &Section, head: &'a str, caption: &str) -> Alone<'a> {
+fn standalone<'a>(
+    results: &Results,
+    section: &Section,
+    head: &'a str,
+    caption: &str,
+) -> Standalone<'a> {
     let run = &results.run;
     let mut lines = Vec::new();
     lines.extend(text::emulated(run, section));
@@ -102,7 +107,7 @@ fn alone<'a>(results: &Results, section: &Section, head: &'a str, caption: &str)
         if run.complete { "" } else { ", incomplete" },
         results.machine.cpu_and_cores(),
     ));
-    Alone { head, lines }
+    Standalone { head, lines }
 }
 
 #[cfg(test)]

@@ -101,12 +101,12 @@ pub struct Verdict {
     pub because: String,
     /// What a paper says of it beside what came out, if the claim is a paper's.
     #[serde(default)]
-    pub beside: Option<Beside>,
+    pub beside: Option<PaperComparison>,
 }
 
 /// A paper's ratio beside today's.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Beside {
+pub struct PaperComparison {
     /// Names the claim within its paper: `L4`. Several verdicts may share it.
     pub name: String,
     /// What the ratio is of: `time of a key exchange, modp-1024 over secp384r1`.
@@ -274,7 +274,7 @@ pub enum Style {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Mark {
     /// Where.
-    pub at: At,
+    pub at: MarkPosition,
     /// What it says, briefly: `T* predicted`.
     pub label: String,
 }
@@ -282,7 +282,7 @@ pub struct Mark {
 /// Where a mark crosses its axis.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum At {
+pub enum MarkPosition {
     /// An upright line at this x.
     X(#[serde(with = "number")] f64),
     /// A level line at this y.
@@ -325,17 +325,17 @@ impl Results {
         /// What every version has.
         #[derive(Deserialize)]
         #[expect(dead_code, reason = "read to see that it is there")]
-        struct Head {
+        struct ResultsHeader {
             schema: u32,
-            run: HeadOfRun,
+            run: RunHeader,
         }
         #[derive(Deserialize)]
         #[expect(dead_code, reason = "read to see that it is there")]
-        struct HeadOfRun {
+        struct RunHeader {
             version: String,
             seed: u64,
         }
-        serde_json::from_str::<Head>(json).is_ok()
+        serde_json::from_str::<ResultsHeader>(json).is_ok()
     }
 
     /// Reads `results.json`.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use keypadd_keystream::{CipherEngine, Protection, has_aes_gcm};
 use keypadd_provider::{SealCosts, TIMED_BYTES, seal_costs};
 
-use crate::interleave::{INTERRUPTED, Progress, Tell};
+use crate::interleave::{INTERRUPTED, OnProgress, Progress};
 use crate::results::{Cell, Outcome, Section, Table, Verdict};
 use crate::statistics::{mean, ratio};
 
@@ -46,7 +46,11 @@ struct Measured {
 
 impl Suites {
     /// Runs until everything is measured or `stop` resolves; keeps what was measured by then.
-    pub async fn run(&self, tell: Tell<'_>, stop: impl Future<Output = ()>) -> SuitesMeasured {
+    pub async fn run(
+        &self,
+        tell: OnProgress<'_>,
+        stop: impl Future<Output = ()>,
+    ) -> SuitesMeasured {
         let empty = |&suite| Measured { suite, rounds: Vec::new() };
         let mut measured: Vec<_> = self.suites.iter().map(empty).collect();
         let ended_by = tokio::select! {
@@ -56,7 +60,7 @@ impl Suites {
         SuitesMeasured { section: self.section(&measured), ended_by }
     }
 
-    async fn all(&self, tell: Tell<'_>, measured: &mut [Measured]) {
+    async fn all(&self, tell: OnProgress<'_>, measured: &mut [Measured]) {
         for round in 0..self.rounds {
             for of_suite in &mut *measured {
                 let suite = of_suite.suite;
@@ -168,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_verdict_holds_in_all_rounds_or_in_none() {
+    fn a_verdict_needs_the_same_outcome_in_every_round() {
         for (cold, outcome) in [
             (&[400, 500][..], Outcome::Holds),
             (&[1000, 1050], Outcome::DoesNotHold),

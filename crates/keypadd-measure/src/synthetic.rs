@@ -4,8 +4,8 @@ use std::f64::consts::PI;
 
 use crate::machine::Machine;
 use crate::results::{
-    Axis, Beside, Cell, Curve, Estimate, Mark, Outcome, Plot, Prediction, Results, Run, Section,
-    Style, Surface, Table, Verdict,
+    Axis, Cell, Curve, Estimate, Mark, Outcome, PaperComparison, Plot, Prediction, Results, Run,
+    Section, Style, Surface, Table, Verdict,
 };
 
 const ARMS: [(&str, f64, f64); 4] = [
@@ -245,7 +245,7 @@ fn paper() -> Section {
             rule: "the interval begins at 1 or above".to_owned(),
             outcome,
             because: "made up".to_owned(),
-            beside: Some(Beside {
+            beside: Some(PaperComparison {
                 name: name.to_owned(),
                 ratio: "bytes a second, packets of 1,024 bytes over packets of 128 bytes"
                     .to_owned(),

@@ -4,9 +4,9 @@
 //! labels, as pages do.
 
 use crate::figure;
-use crate::figure::Written;
+use crate::figure::AlignedFigure;
 use crate::results::{
-    Beside, Cell, Estimate, Outcome, Prediction, Results, Run, Section, Table, Verdict,
+    Cell, Estimate, Outcome, PaperComparison, Prediction, Results, Run, Section, Table, Verdict,
 };
 
 /// Where the words of a verdict begin.
@@ -104,8 +104,8 @@ impl Outcome {
 }
 
 /// What a paper has of a claim: `L1: bytes a second, 1,024 over 128 bytes: 7.25 in the paper (page 2)`.
-pub(crate) fn of_paper(beside: &Beside) -> String {
-    let Beside { name, ratio, paper, source, .. } = beside;
+pub(crate) fn of_paper(beside: &PaperComparison) -> String {
+    let PaperComparison { name, ratio, paper, source, .. } = beside;
     match paper {
         Some(paper) => {
             let paper = figure::brief(*paper);
@@ -125,7 +125,9 @@ pub(crate) fn claims(sections: &[Section]) -> Option<Table> {
     for (section, verdict) in
         sections.iter().flat_map(|it| it.verdicts.iter().map(move |v| (it, v)))
     {
-        let Some(Beside { name, ratio, paper, today, .. }) = &verdict.beside else { continue };
+        let Some(PaperComparison { name, ratio, paper, today, .. }) = &verdict.beside else {
+            continue;
+        };
         let cells = vec![
             ratio.as_str().into(),
             paper.map(Estimate::single).into(),
@@ -237,9 +239,9 @@ fn print(table: &Table, index: usize) -> Printed {
     Printed { heads, cells: texts, width, words: figures.iter().all(Option::is_none) }
 }
 
-fn beside(figure: &Written, interval_width: usize) -> String {
-    let lack = figure.lacks.digits + usize::from(figure.lacks.point);
-    let value = format!("{}{}", figure.value, " ".repeat(lack));
+fn beside(figure: &AlignedFigure, interval_width: usize) -> String {
+    let padding = figure.padding.digits + usize::from(figure.padding.point);
+    let value = format!("{}{}", figure.value, " ".repeat(padding));
     match interval_width {
         0 => value,
         _ => format!("{value} {:<interval_width$}", figure.interval),

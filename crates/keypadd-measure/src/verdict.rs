@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn without_an_interval_nothing_can_be_told_and_the_figure_is_said() {
+    fn a_figure_without_an_interval_is_inconclusive() {
         let verdict = Rule::AtMost(1.02).judge("a claim", "ratio", Some(&Estimate::single(0.5)));
         assert_eq!(verdict.outcome, Outcome::CannotTell);
         assert!(verdict.because.contains("0.500"), "{}", verdict.because);

@@ -1,6 +1,6 @@
 //! Defines a claim of a paper: statement, source, ratio, and the rule that judges it. Pure; knows no paper.
 
-use keypadd_measure::results::{Beside, Outcome, Verdict};
+use keypadd_measure::results::{Outcome, PaperComparison, Verdict};
 use keypadd_measure::verdict::Rule;
 
 use super::lab::{Missed, Today};
@@ -64,7 +64,7 @@ impl<F> Claim<F> {
             }
             (_, None) => {}
         }
-        verdict.beside = Some(Beside {
+        verdict.beside = Some(PaperComparison {
             name: self.name.to_owned(),
             ratio: self.ratio.clone(),
             paper: self.paper,

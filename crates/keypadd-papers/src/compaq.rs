@@ -1,7 +1,7 @@
 //! Compaq, "Performance Testing of AXENT Raptor Firewall Virtual Private Network Implementation": what a tunnel,
 //! ciphers, hashes and the processor do to the throughput of web traffic between two networks.
 
-mod crowd;
+mod clients;
 mod measure;
 mod page;
 

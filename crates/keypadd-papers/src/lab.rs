@@ -7,7 +7,7 @@ use std::time::Instant;
 use keypadd_measure::path::PathError;
 use keypadd_measure::results::Estimate;
 use keypadd_measure::statistics::{mean, ratio};
-use keypadd_measure::{Progress, Tell};
+use keypadd_measure::{OnProgress, Progress};
 use keypadd_traffic::Broken;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -18,8 +18,8 @@ use super::{Effort, Notebook, Paper, Reproduction};
 pub(crate) struct Lab<'a> {
     notebook: &'a Notebook<'a>,
     paper: Paper,
-    tell: Tell<'a>,
-    may: May,
+    tell: OnProgress<'a>,
+    mode: Mode,
     /// How thoroughly.
     pub(crate) effort: Effort,
     /// What traffic and the order of turns follow from.
@@ -28,7 +28,7 @@ pub(crate) struct Lab<'a> {
 
 /// What may be done for a part that is not recorded.
 #[derive(Clone, Copy)]
-enum May {
+enum Mode {
     /// Nothing: pages are made of what there is.
     Read,
     /// Measure it, until then.
@@ -92,11 +92,11 @@ impl<'a> Lab<'a> {
         notebook: &'a Notebook<'a>,
         paper: Paper,
         run: &Reproduction,
-        tell: Tell<'a>,
+        tell: OnProgress<'a>,
         end: Option<Instant>,
     ) -> Self {
         let Reproduction { effort, seed, .. } = *run;
-        Self { notebook, paper, tell, may: May::Measure(end), effort, seed }
+        Self { notebook, paper, tell, mode: Mode::Measure(end), effort, seed }
     }
 
     /// Measures nothing.
@@ -104,9 +104,9 @@ impl<'a> Lab<'a> {
         notebook: &'a Notebook<'a>,
         paper: Paper,
         run: &Reproduction,
-        tell: Tell<'a>,
+        tell: OnProgress<'a>,
     ) -> Self {
-        Self { may: May::Read, ..Self::measuring(notebook, paper, run, tell, None) }
+        Self { mode: Mode::Read, ..Self::measuring(notebook, paper, run, tell, None) }
     }
 
     /// The figures of a part: those recorded, or what `work` measures, which is then recorded. `name` is
@@ -121,7 +121,7 @@ impl<'a> Lab<'a> {
         if let Some(recorded) = self.notebook.read(&name) {
             return Ok(recorded);
         }
-        let May::Measure(end) = self.may else {
+        let Mode::Measure(end) = self.mode else {
             return Err(self.notebook.why_missed(&name));
         };
         let is_over = |end: Option<Instant>| end.is_some_and(|end| end <= Instant::now());

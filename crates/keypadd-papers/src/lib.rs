@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use keypadd_keystream::{Cipher, Mac, Protection};
 use keypadd_measure::results::Section;
-use keypadd_measure::{INTERRUPTED, Tell};
+use keypadd_measure::{INTERRUPTED, OnProgress};
 
 use lab::Lab;
 
@@ -118,7 +118,7 @@ impl Reproduction {
     pub async fn run(
         &self,
         notebook: &Notebook<'_>,
-        tell: Tell<'_>,
+        tell: OnProgress<'_>,
         keep: &(dyn Fn(Vec<Section>) + Sync),
         stop: impl Future<Output = ()>,
     ) -> Reproduced {
@@ -143,7 +143,7 @@ impl Reproduction {
     }
 
     /// The pages of what is recorded.
-    async fn pages(&self, notebook: &Notebook<'_>, tell: Tell<'_>) -> Vec<Section> {
+    async fn pages(&self, notebook: &Notebook<'_>, tell: OnProgress<'_>) -> Vec<Section> {
         let mut sections = Vec::new();
         for paper in Paper::ALL {
             if self.papers.contains(&paper) || notebook.has_any_of(paper) {

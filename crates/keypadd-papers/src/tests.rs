@@ -102,7 +102,7 @@ async fn figures_of_another_seed_effort_or_machine_are_refused_in_one_line() {
 }
 
 #[test]
-fn what_took_hours_is_not_replaced_by_another_report() {
+fn another_report_does_not_overwrite_a_reproduction() {
     let root = directory();
     let output = take(&root);
     output.save_notebook("{}").unwrap();

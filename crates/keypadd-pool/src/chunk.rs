@@ -10,7 +10,7 @@ use std::sync::atomic::{Ordering::SeqCst, compiler_fence};
 use keypadd_keystream::{KeystreamKey, SEGMENT_PACKETS, Segment, wipe};
 
 use crate::arena::{UNIT_BYTES, Unit};
-use crate::filler_state::Home;
+use crate::filler_state::MemoryReturn;
 
 /// Bytes of a pad that a head chunk holds: enough for a keystroke's packet.
 pub const HEAD_BYTES: usize = 128;
@@ -93,7 +93,7 @@ pub(crate) struct Chunk {
     /// One bit per packet: all of its pad has been wiped.
     wiped: u64,
     units: Box<[Unit]>,
-    home: Home,
+    home: MemoryReturn,
 }
 
 impl Chunk {
@@ -104,7 +104,7 @@ impl Chunk {
         segment: Segment,
         part: Part,
         units: Box<[Unit]>,
-        home: Home,
+        home: MemoryReturn,
     ) -> Self {
         debug_assert_eq!(units.len(), part.units());
         let mut chunk = Self { key, segment, part, taken: 0, wiped: 0, units, home };

@@ -14,7 +14,7 @@ use crate::arena::{Released, Unit, locked};
 use crate::chunk::{Chunk, KeyId, Part};
 use crate::cpu_share::CpuShare;
 use crate::demand::{Allowance, Traffic};
-use crate::filler_state::{FillerState, Home};
+use crate::filler_state::{FillerState, MemoryReturn};
 use crate::free_units::FreeUnits;
 use crate::lane_state::{LaneState, PartHolding};
 use crate::lane_view::{LaneView, Stage};
@@ -29,7 +29,7 @@ use crate::targets::targets;
 const MAX_LEAD: [u64; 2] = [2, 32];
 
 /// Orders from the pool's handles to the filler.
-pub(crate) enum Order {
+pub(crate) enum FillerCommand {
     /// Fill this lane.
     Lane(Box<Feed>),
     /// Use this many units; `new` holds those added by a larger budget.
@@ -74,19 +74,19 @@ impl Feed {
 }
 
 /// A feed that its lane keeps while too many of its direction are queued for the filler.
-pub(crate) struct Unqueued {
+pub(crate) struct UnqueuedFeed {
     pub(crate) feed: Box<Feed>,
-    pub(crate) orders: mpsc::Sender<Order>,
+    pub(crate) commands: mpsc::Sender<FillerCommand>,
 }
 
-impl Unqueued {
+impl UnqueuedFeed {
     /// Queues the feed for the filler if its direction has room now; gives it back otherwise. The feed is lost
     /// if the filler is dead: the lane then stays dry.
     pub(crate) fn queue(self) -> Result<(), Self> {
         if !self.feed.traffic.lane_may_wait() {
             return Err(self);
         }
-        let _ = self.orders.send(Order::Lane(self.feed));
+        let _ = self.commands.send(FillerCommand::Lane(self.feed));
         Ok(())
     }
 }
@@ -143,14 +143,14 @@ pub enum Step {
 /// [`Pool::with_filler`](crate::Pool::with_filler) steps it.
 pub struct Filler {
     state: Arc<FillerState>,
-    orders: mpsc::Receiver<Order>,
+    commands: mpsc::Receiver<FillerCommand>,
     feeds: Vec<Feed>,
     /// The rest of the last plan; its lanes are indices into `feeds`.
     work: VecDeque<Work>,
     /// Memory of chunks that were dropped instead of given back.
     returned: mpsc::Receiver<Box<[Unit]>>,
     released: Released,
-    home: Home,
+    home: MemoryReturn,
     free: FreeUnits,
     mapped_units: usize,
     locked_units: usize,
@@ -162,16 +162,16 @@ pub struct Filler {
 impl Filler {
     pub(crate) fn new(
         state: Arc<FillerState>,
-        orders: mpsc::Receiver<Order>,
+        commands: mpsc::Receiver<FillerCommand>,
         units: Vec<Unit>,
         released: Released,
     ) -> Self {
         let (sender, returned) = mpsc::channel();
-        let home = Home::new(sender, Arc::clone(&state));
+        let home = MemoryReturn::new(sender, Arc::clone(&state));
         let budget_units = units.len();
         let mut filler = Self {
             state,
-            orders,
+            commands,
             feeds: Vec::new(),
             work: VecDeque::new(),
             returned,
@@ -234,15 +234,15 @@ impl Filler {
         Step::Worked
     }
 
-    /// Takes orders, forgets closed lanes, and collects memory that came back.
+    /// Takes commands, forgets closed lanes, and collects memory that came back.
     fn collect(&mut self) {
-        while let Ok(order) = self.orders.try_recv() {
+        while let Ok(order) = self.commands.try_recv() {
             match order {
-                Order::Lane(feed) => {
+                FillerCommand::Lane(feed) => {
                     feed.traffic.lane_arrived();
                     self.feeds.push(*feed);
                 }
-                Order::Budget { units, new } => {
+                FillerCommand::Budget { units, new } => {
                     self.budget_units = units;
                     self.take_in(new);
                 }

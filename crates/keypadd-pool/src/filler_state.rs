@@ -62,11 +62,11 @@ impl Default for FillerState {
 
 /// Wakes the filler.
 #[derive(Clone, Debug)]
-pub(crate) struct Wake(pub(crate) Arc<FillerState>);
+pub(crate) struct FillerWaker(pub(crate) Arc<FillerState>);
 
-impl Wake {
+impl FillerWaker {
     /// Wakes the filler unless it has been woken already. Never blocks.
-    pub(crate) fn filler(&self) {
+    pub(crate) fn wake(&self) {
         if !self.0.wanted.swap(true, AcqRel)
             && let Some(thread) = self.0.thread.get()
         {
@@ -77,12 +77,12 @@ impl Wake {
 
 /// Takes the memory of dropped chunks, and counts wasted pads.
 #[derive(Clone)]
-pub(crate) struct Home {
+pub(crate) struct MemoryReturn {
     units: mpsc::Sender<Box<[Unit]>>,
     filler: Arc<FillerState>,
 }
 
-impl Home {
+impl MemoryReturn {
     pub(crate) fn new(units: mpsc::Sender<Box<[Unit]>>, filler: Arc<FillerState>) -> Self {
         Self { units, filler }
     }

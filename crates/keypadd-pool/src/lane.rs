@@ -12,8 +12,8 @@ use keypadd_keystream::{PacketNumber, Segment};
 
 use crate::chunk::{BODY_BYTES, HEAD_BYTES, KeyId, PAD_BYTES, Part};
 use crate::demand::Traffic;
-use crate::filler::Unqueued;
-use crate::filler_state::Wake;
+use crate::filler::UnqueuedFeed;
+use crate::filler_state::FillerWaker;
 use crate::lane_state::LaneState;
 use crate::lane_view::Stage;
 use crate::sync::Ordering::Relaxed;
@@ -64,21 +64,21 @@ pub struct Lane {
     queues: [PartQueue; 2],
     /// The filler's end, until it is queued there. A peer that updates keys faster than a starved
     /// filler takes lanes in must not grow the filler's queue.
-    unqueued: Option<Box<Unqueued>>,
+    unqueued: Option<Box<UnqueuedFeed>>,
     // Last, so that it is dropped after the queues have given everything back.
     closer: Closer,
 }
 
 /// Wakes the filler, and closes the lane when dropped.
 struct Closer {
-    wake: Wake,
+    wake: FillerWaker,
     state: Arc<LaneState>,
 }
 
 impl Drop for Closer {
     fn drop(&mut self) {
         self.state.close();
-        self.wake.filler();
+        self.wake.wake();
     }
 }
 
@@ -88,7 +88,7 @@ impl Lane {
         state: Arc<LaneState>,
         traffic: Traffic,
         queues: [PartQueue; 2],
-        wake: Wake,
+        wake: FillerWaker,
     ) -> Self {
         let closer = Closer { wake, state: Arc::clone(&state) };
         let next = state.next();
@@ -98,9 +98,9 @@ impl Lane {
 
     /// Asks the filler to serve this lane, now or, if too many of its direction wait, at a later packet.
     #[cold]
-    pub(crate) fn queue(&mut self, unqueued: Unqueued) {
+    pub(crate) fn queue(&mut self, unqueued: UnqueuedFeed) {
         match unqueued.queue() {
-            Ok(()) => self.closer.wake.filler(),
+            Ok(()) => self.closer.wake.wake(),
             Err(unqueued) => self.unqueued = Some(Box::new(unqueued)),
         }
     }
@@ -209,7 +209,7 @@ impl Lane {
             let uses = moved || needs && goes_on;
             let available = || part_state.queued() + u64::from(queue.has_pads(*next));
             if gave_back || uses && available() <= part_state.low_water.load(Relaxed) {
-                self.closer.wake.filler();
+                self.closer.wake.wake();
             }
         }
     }
@@ -217,7 +217,7 @@ impl Lane {
     /// Sets how much the filler should hold ready for this key.
     pub fn set_stage(&self, stage: Stage) {
         if self.state.set_stage(stage) {
-            self.closer.wake.filler();
+            self.closer.wake.wake();
         }
     }
 

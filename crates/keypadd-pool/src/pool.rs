@@ -12,8 +12,8 @@ use keypadd_keystream::{KeystreamKey, PacketNumber};
 use crate::arena::{self, UNIT_BYTES, Unit};
 use crate::chunk::{KeyId, Part};
 use crate::demand::{Allowance, Direction, Traffic};
-use crate::filler::{Feed, FeedEnd, Filler, Order, Unqueued};
-use crate::filler_state::{FillerState, Wake};
+use crate::filler::{Feed, FeedEnd, Filler, FillerCommand, UnqueuedFeed};
+use crate::filler_state::{FillerState, FillerWaker};
 use crate::lane::{Lane, PartQueue};
 use crate::lane_state::LaneState;
 use crate::lane_view::{MAX_BODIES, MAX_HEADS, Stage};
@@ -42,7 +42,7 @@ pub struct Pool {
 
 struct Handle {
     filler: Arc<FillerState>,
-    orders: mpsc::Sender<Order>,
+    commands: mpsc::Sender<FillerCommand>,
     next_key: AtomicU64,
     require_locked: AtomicBool,
     /// The budget. Locked while it changes; fillers and lanes never read it.
@@ -118,12 +118,12 @@ impl Pool {
     pub fn with_filler(settings: PoolSettings) -> io::Result<(Self, Filler)> {
         let budget_units = units_of(settings.budget_bytes)?;
         let units = arena::map(budget_units)?;
-        let (orders, received) = mpsc::channel();
+        let (commands, received) = mpsc::channel();
         let filler = Arc::new(FillerState::default());
         let worker = Filler::new(Arc::clone(&filler), received, units, arena::releaser()?);
         let handle = Handle {
             filler,
-            orders,
+            commands,
             next_key: AtomicU64::new(0),
             require_locked: AtomicBool::new(false),
             budget_units: Mutex::new(budget_units),
@@ -145,12 +145,12 @@ impl Pool {
         if self.handle.require_locked.load(Relaxed) && !new.iter().all(Unit::is_locked) {
             return Err(io::Error::other("pool memory cannot be locked"));
         }
-        if self.handle.orders.send(Order::Budget { units: wanted, new }).is_err() {
+        if self.handle.commands.send(FillerCommand::Budget { units: wanted, new }).is_err() {
             let ended = io::ErrorKind::BrokenPipe;
             return Err(io::Error::new(ended, "the pool filler has stopped"));
         }
         *budget = wanted;
-        Wake(Arc::clone(&self.handle.filler)).filler();
+        FillerWaker(Arc::clone(&self.handle.filler)).wake();
         Ok(())
     }
 
@@ -167,7 +167,7 @@ impl Pool {
     /// Limits the filler to this percentage of one core; 100 is no limit.
     pub fn set_max_fill_cpu(&self, percent: u8) {
         self.handle.filler.max_cpu_percent.store(u64::from(percent), Relaxed);
-        Wake(Arc::clone(&self.handle.filler)).filler();
+        FillerWaker(Arc::clone(&self.handle.filler)).wake();
     }
 
     /// Requires all memory to be locked, now and after budget changes.
@@ -208,11 +208,12 @@ impl Pool {
             let queue = PartQueue::new(ready_out, spent_in, keeps_recent);
             (queue, FeedEnd::new(ready_in, spent_out, next.segment()))
         });
-        let wake = Wake(Arc::clone(&self.handle.filler));
+        let wake = FillerWaker(Arc::clone(&self.handle.filler));
         let ends = [heads.1, bodies.1];
         let owner = self.allowance.clone();
         let feed = Feed::new(key, keystream, Arc::clone(&state), (traffic.clone(), owner), ends);
-        let unqueued = Unqueued { feed: Box::new(feed), orders: self.handle.orders.clone() };
+        let unqueued =
+            UnqueuedFeed { feed: Box::new(feed), commands: self.handle.commands.clone() };
         let mut lane = Lane::new(key, state, traffic.clone(), [heads.0, bodies.0], wake);
         lane.queue(unqueued);
         lane
@@ -268,6 +269,6 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         self.filler.stop.store(true, Relaxed);
-        Wake(Arc::clone(&self.filler)).filler();
+        FillerWaker(Arc::clone(&self.filler)).wake();
     }
 }

@@ -14,7 +14,7 @@ use crate::fault::FaultLatch;
 use crate::key_extraction::KeyMaterial;
 use crate::limits::Limits;
 use crate::meters::Meters;
-use crate::phases::Ahead;
+use crate::phases::NewestPhase;
 use crate::protection::KeyProtection;
 use crate::seal::{Outbound, SealKey};
 
@@ -119,7 +119,7 @@ impl Arm {
         let meters = Arc::new(Meters::default());
         let fault = Arc::new(FaultLatch::default());
         let outbound =
-            Arc::new(Outbound::new(limits, Ahead::default(), fault, Arc::clone(&meters)));
+            Arc::new(Outbound::new(limits, NewestPhase::default(), fault, Arc::clone(&meters)));
         let material = KeyMaterial::synthetic(&vec![0x35; protection.key_bytes()], [0xa5; 12]);
         let (key_protection, keystream) = KeyProtection::derive(protection, &material, engine);
         if let Ok(mut sending) = outbound.sending.lock() {

@@ -23,7 +23,7 @@ use crate::identity::{PrivateKey, PublicKey};
 use crate::kx::{Group, KeyExchange};
 use crate::meters::Meters;
 use crate::pool_switch::PoolSwitch;
-use crate::refusal::{Allowed, NotesOffer, Refusal};
+use crate::refusal::{Allowed, OfferRecorder, Refusal};
 use crate::retry;
 use crate::session::{PooledSession, SessionContext, initial_keys};
 use crate::suites::tls_suite;
@@ -206,14 +206,14 @@ pub fn server_config_with(
 pub fn inviter_config(
     settings: &CryptoSettings,
 ) -> Result<Arc<dyn crypto::ServerConfig>, ConfigError> {
-    server(settings, Arc::new(Anybody), PAIRING_ALPN, &TestHooks::default())
+    server(settings, Arc::new(AllowAll), PAIRING_ALPN, &TestHooks::default())
 }
 
 /// Lists every key: a pairing peer is not listed yet.
 #[derive(Debug)]
-struct Anybody;
+struct AllowAll;
 
-impl AllowList for Anybody {
+impl AllowList for AllowAll {
     fn allows(&self, _: &PublicKey) -> bool {
         true
     }
@@ -297,7 +297,7 @@ impl crypto::ServerConfig for PooledServer {
         let refusal = Refusal::new(self.allowed.clone());
         let mut tls = self.tls.clone();
         let resolver = Arc::clone(&self.resolver);
-        tls.cert_resolver = Arc::new(NotesOffer { resolver, refusal: refusal.clone() });
+        tls.cert_resolver = Arc::new(OfferRecorder { resolver, refusal: refusal.clone() });
         let connection = ServerConnection::new(Arc::new(tls), Version::V1, encode(params))
             .expect("a configuration with QUIC suites for TLS 1.3 and no early data");
         Box::new(PooledSession::new(connection.into(), self.context.clone(), refusal))

@@ -46,17 +46,17 @@ impl KeyMaterial {
 }
 
 /// Holds one key until it is extracted, once.
-pub(crate) struct ExtractableKey(Mutex<Option<Kept>>);
+pub(crate) struct ExtractableKey(Mutex<Option<StoredKey>>);
 
 /// Key, padding, IV.
-struct Kept {
+struct StoredKey {
     bytes: Secret<{ KEY_BYTES + IV_BYTES }>,
     key_bytes: usize,
 }
 
 impl ExtractableKey {
     pub(crate) fn new(key: AeadKey, iv: Iv) -> Self {
-        let mut kept = Kept { bytes: Secret::zeroed(), key_bytes: key.as_ref().len() };
+        let mut kept = StoredKey { bytes: Secret::zeroed(), key_bytes: key.as_ref().len() };
         kept.bytes[..key.as_ref().len()].copy_from_slice(key.as_ref());
         kept.bytes[KEY_BYTES..].copy_from_slice(iv.as_ref());
         Self(Mutex::new(Some(kept)))

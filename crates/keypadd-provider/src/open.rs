@@ -14,7 +14,7 @@ use quinn_proto::crypto::{CryptoError, PacketKey};
 
 use crate::limits::Limits;
 use crate::meters::{Meters, PacketStage, StageClock, sample};
-use crate::phases::{Ahead, Phases, least_of};
+use crate::phases::{NewestPhase, Phases, least_of};
 use crate::protection::{KeyProtection, MacMask};
 use crate::window::ReplayWindow;
 
@@ -31,7 +31,7 @@ pub(crate) struct ReceiveState {
 }
 
 impl Inbound {
-    pub(crate) fn new(limits: Limits, ahead: Ahead, meters: Arc<Meters>) -> Self {
+    pub(crate) fn new(limits: Limits, ahead: NewestPhase, meters: Arc<Meters>) -> Self {
         let phases = Phases::new(Direction::Receive, limits.phase_packets(), ahead, &meters);
         let receiving = ReceiveState { phases, window: ReplayWindow::default() };
         Self { receiving: Mutex::new(receiving), meters }

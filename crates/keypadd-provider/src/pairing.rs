@@ -37,7 +37,7 @@ impl PairingSecret {
     /// # Errors
     ///
     /// If the operating system provides no randomness.
-    pub fn draw() -> io::Result<Self> {
+    pub fn generate() -> io::Result<Self> {
         let mut secret = Secret::zeroed();
         getrandom::fill(&mut secret).map_err(|error| {
             io::Error::other(format!("cannot get random bytes from the system: {error}"))
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_proof_is_right_for_its_secret_step_and_keys_alone() {
-        let (secret, inviter, joiner) = (PairingSecret::draw().unwrap(), key(), key());
+        let (secret, inviter, joiner) = (PairingSecret::generate().unwrap(), key(), key());
         let proof = secret.proof(PairingStep::Join, &inviter, &joiner);
         let right = |secret: &PairingSecret, step, inviter: PublicKey, joiner: PublicKey| {
             secret.is_proof(&proof, step, &inviter, &joiner)
@@ -116,7 +116,7 @@ mod tests {
         assert!(right(&secret, PairingStep::Join, inviter, joiner));
         let same = PairingSecret::from_bytes(secret.as_bytes().try_into().unwrap());
         assert!(right(&same, PairingStep::Join, inviter, joiner));
-        assert!(!right(&PairingSecret::draw().unwrap(), PairingStep::Join, inviter, joiner));
+        assert!(!right(&PairingSecret::generate().unwrap(), PairingStep::Join, inviter, joiner));
         assert!(!right(&secret, PairingStep::Accept, inviter, joiner));
         assert!(!right(&secret, PairingStep::Join, key(), joiner));
         assert!(!right(&secret, PairingStep::Join, inviter, key()));
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn a_proof_with_any_bit_changed_is_wrong() {
-        let (secret, inviter, joiner) = (PairingSecret::draw().unwrap(), key(), key());
+        let (secret, inviter, joiner) = (PairingSecret::generate().unwrap(), key(), key());
         let proof = secret.proof(PairingStep::Accept, &inviter, &joiner);
         for bit in 0..8 * PAIRING_PROOF_BYTES {
             let mut changed = proof;

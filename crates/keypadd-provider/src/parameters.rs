@@ -60,7 +60,7 @@ mod tests {
     /// A size of 1,452 bytes.
     const BOUND: [u8; 4] = [0x03, 0x02, 0x45, 0xac];
 
-    fn of(parts: &[&[u8]]) -> Vec<u8> {
+    fn bounded_to_1452(parts: &[&[u8]]) -> Vec<u8> {
         bounded(&parts.concat(), 1_452)
     }
 
@@ -68,20 +68,20 @@ mod tests {
     fn a_larger_size_is_lowered_and_nothing_else_changes() {
         let larger: [&[u8]; 2] = [&[0x03, 0x02, 0x45, 0xad], &[0x03, 0x04, 0x80, 0x00, 0xff, 0xf7]];
         for size in larger {
-            assert_eq!(of(&[&OTHER, size, &OTHER]), [OTHER, BOUND, OTHER].concat());
+            assert_eq!(bounded_to_1452(&[&OTHER, size, &OTHER]), [OTHER, BOUND, OTHER].concat());
         }
     }
 
     #[test]
     fn a_missing_size_is_added() {
-        assert_eq!(of(&[&OTHER]), [OTHER, BOUND].concat());
-        assert_eq!(of(&[]), BOUND);
+        assert_eq!(bounded_to_1452(&[&OTHER]), [OTHER, BOUND].concat());
+        assert_eq!(bounded_to_1452(&[]), BOUND);
     }
 
     #[test]
     fn a_smaller_size_is_kept() {
         for size in [[0x03, 0x02, 0x44, 0xb0], BOUND] {
-            assert_eq!(of(&[&size, &OTHER]), [size, OTHER].concat());
+            assert_eq!(bounded_to_1452(&[&size, &OTHER]), [size, OTHER].concat());
         }
     }
 

@@ -36,17 +36,17 @@ pub(crate) struct Phases {
     next_packet: u64,
     /// The expected packets of a phase.
     phase_packets: u64,
-    ahead: Ahead,
+    ahead: NewestPhase,
     /// The state at the last packet; `None` if the next one must check everything.
-    followed: Option<Followed>,
+    followed: Option<LastPacket>,
 }
 
 /// The newest phase to precompute, shared by a connection's directions: quinn updates the keys of both when
 /// either has sent its phase's packets.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Ahead(Arc<AtomicU64>);
+pub(crate) struct NewestPhase(Arc<AtomicU64>);
 
-impl Ahead {
+impl NewestPhase {
     fn phase(&self) -> u64 {
         self.0.load(Relaxed)
     }
@@ -58,7 +58,7 @@ impl Ahead {
 
 /// How far the connection has progressed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Followed {
+struct LastPacket {
     phase: u64,
     segment: Segment,
     ahead: u64,
@@ -81,7 +81,7 @@ impl Phases {
     pub(crate) fn new(
         direction: Direction,
         phase_packets: u64,
-        ahead: Ahead,
+        ahead: NewestPhase,
         meters: &Arc<Meters>,
     ) -> Self {
         Self {
@@ -205,7 +205,7 @@ impl Phases {
     ) -> Option<(&mut PhasePads, &mut Tally)> {
         self.next_packet = self.next_packet.max(packet_number.value() + 1);
         let segment = packet_number.segment();
-        let followed = Followed { phase, segment, ahead: self.ahead.phase() };
+        let followed = LastPacket { phase, segment, ahead: self.ahead.phase() };
         if self.followed != Some(followed) {
             self.followed = Some(followed);
             self.catch_up(phase, packet_number);

@@ -17,7 +17,7 @@ use crate::connection::ConnectionKeys;
 /// keystream is generated inline. Clones share the pool.
 #[derive(Clone, Debug, Default)]
 pub struct PoolSwitch {
-    shared: Arc<Shared>,
+    shared: Arc<SwitchState>,
     /// The limit of the peer whose connections attach through this handle.
     allowance: Option<Allowance>,
 }
@@ -25,7 +25,7 @@ pub struct PoolSwitch {
 /// Locked while connections switch, so that one that attaches at that time does so entirely before
 /// or after. The holder may lock a connection's pads, never the other way round.
 #[derive(Default)]
-struct Shared(Mutex<Switched>);
+struct SwitchState(Mutex<Switched>);
 
 #[derive(Default)]
 struct Switched {
@@ -113,7 +113,7 @@ impl From<Option<Pool>> for PoolSwitch {
 
 /// A connection that follows the switch; detaches it when dropped.
 pub(crate) struct AttachedConnection {
-    shared: Arc<Shared>,
+    shared: Arc<SwitchState>,
     id: u64,
 }
 
@@ -125,7 +125,7 @@ impl Drop for AttachedConnection {
     }
 }
 
-impl Shared {
+impl SwitchState {
     /// Ignores poisoning: a panic leaves at worst a connection with the former pool.
     fn lock(&self) -> MutexGuard<'_, Switched> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -133,8 +133,8 @@ impl Shared {
 }
 
 /// Shows nothing of keys.
-impl fmt::Debug for Shared {
+impl fmt::Debug for SwitchState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").finish_non_exhaustive()
+        f.debug_struct("SwitchState").finish_non_exhaustive()
     }
 }

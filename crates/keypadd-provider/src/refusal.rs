@@ -110,12 +110,12 @@ fn group_name(group: NamedGroup) -> String {
 /// Resolves the server's key and records the client's offer: rustls resolves the key before it chooses
 /// suite and key exchange, and does not report the offer if it finds nothing in common.
 #[derive(Debug)]
-pub(crate) struct NotesOffer {
+pub(crate) struct OfferRecorder {
     pub(crate) resolver: Arc<dyn ResolvesServerCert>,
     pub(crate) refusal: Refusal,
 }
 
-impl ResolvesServerCert for NotesOffer {
+impl ResolvesServerCert for OfferRecorder {
     fn resolve(&self, client_hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         if let Ok(mut offered) = self.refusal.offered.lock() {
             *offered = Offer {

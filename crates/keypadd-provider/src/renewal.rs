@@ -116,7 +116,7 @@ mod tests {
     use crate::limits::Limits;
     use crate::meters::Meters;
     use crate::open::Inbound;
-    use crate::phases::Ahead;
+    use crate::phases::NewestPhase;
     use crate::seal::Outbound;
 
     const HOUR: Duration = Duration::from_secs(3600);
@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn a_phase_started_by_the_peer_does_not_end_before_we_sent_in_it() {
         let suite = Suite::default().into();
-        let (limits, ahead) = (Limits::of(suite), Ahead::default());
+        let (limits, ahead) = (Limits::of(suite), NewestPhase::default());
         let (fault, meters) = <(Arc<FaultLatch>, Arc<Meters>)>::default();
         let outbound = Arc::new(Outbound::new(limits, ahead.clone(), fault, Arc::clone(&meters)));
         let inbound = Arc::new(Inbound::new(limits, ahead, meters));

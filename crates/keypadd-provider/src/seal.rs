@@ -17,7 +17,7 @@ use quinn_proto::crypto::{CryptoError, PacketKey};
 use crate::fault::{FaultLatch, KeyFault};
 use crate::limits::{CLOSING_PACKETS, Limits};
 use crate::meters::{Meters, PacketStage, StageClock, sample};
-use crate::phases::{Ahead, Phases, least_of};
+use crate::phases::{NewestPhase, Phases, least_of};
 use crate::protection::{KeyProtection, MacMask};
 use crate::usage::UsageLimit;
 
@@ -41,7 +41,7 @@ pub(crate) struct SendState {
 impl Outbound {
     pub(crate) fn new(
         limits: Limits,
-        ahead: Ahead,
+        ahead: NewestPhase,
         fault: Arc<FaultLatch>,
         meters: Arc<Meters>,
     ) -> Self {

@@ -28,7 +28,7 @@ use crate::limits::Limits;
 use crate::meters::Meters;
 use crate::open::{Inbound, OpenKey};
 use crate::parameters;
-use crate::phases::Ahead;
+use crate::phases::NewestPhase;
 use crate::pool_switch::{AttachedConnection, PoolSwitch};
 use crate::protection::KeyProtection;
 use crate::refusal::Refusal;
@@ -276,7 +276,7 @@ fn negotiated_suite(connection: &Connection) -> Option<Protection> {
 
 /// The two directions of a packet number space with its own keys.
 fn directions(limits: Limits, meters: &Arc<Meters>) -> (Arc<Outbound>, Arc<Inbound>) {
-    let ahead = Ahead::default();
+    let ahead = NewestPhase::default();
     let fault = Arc::new(FaultLatch::default());
     (
         Arc::new(Outbound::new(limits, ahead.clone(), fault, Arc::clone(meters))),

@@ -68,9 +68,9 @@ impl KeyLog for Inverted {
 }
 
 #[derive(Debug)]
-struct Only(PublicKey);
+struct AllowOne(PublicKey);
 
-impl AllowList for Only {
+impl AllowList for AllowOne {
     fn allows(&self, key: &PublicKey) -> bool {
         *key == self.0
     }
@@ -286,7 +286,7 @@ async fn live(suite: Suite, log: &Arc<Inverted>) -> File {
     };
     let hooks = TestHooks { key_log: Arc::clone(log) as _, ..TestHooks::default() };
     let client = client_config_with(&settings(0), keys[1].public(), &hooks).expect("settings");
-    let allowed = Arc::new(Only(keys[0].public()));
+    let allowed = Arc::new(AllowOne(keys[0].public()));
     let server = server_config_with(&settings(1), allowed, &hooks).expect("settings");
     let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     // Path probes would be padded with zeros, and so contain plain keystream.

@@ -128,7 +128,7 @@ pub async fn connect(
         proxy_headers: <_>::default(),
         transport: settings.transport,
         connect_timeout: CONNECT_TIME,
-        instance: Instance::draw().map_err(text)?,
+        instance: Instance::generate().map_err(text)?,
     };
     let connected = host.run(async {
         let client = Client::bind(client).await?;

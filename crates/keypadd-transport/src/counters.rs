@@ -1,4 +1,6 @@
 //! Counts connections, refusals and polling time of an endpoint, across its loops.
+//!
+//! Knows numbers only: no addresses and no peers.
 
 use std::{
     sync::{

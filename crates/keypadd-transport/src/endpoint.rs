@@ -1,4 +1,6 @@
 //! Runs the event loops behind a UDP address: connects, accepts and closes.
+//!
+//! Knows addresses, TLS configurations and loops; no peers, permits or forwards.
 
 use std::{
     io,

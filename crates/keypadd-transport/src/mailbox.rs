@@ -1,4 +1,6 @@
 //! Queues messages to an event loop, and wakes it once, however many are waiting.
+//!
+//! Carries messages and publishes statistics; the loop alone acts on them.
 
 use std::{
     fmt,

@@ -463,7 +463,7 @@ fn splice_late(held: &mut Held, late: usize, claim: bool) -> [UnixStream; 2] {
 }
 
 #[test]
-fn a_stream_that_is_spliced_when_its_connection_is_lost_goes_on_unless_all_were_claimed_before() {
+fn a_stream_spliced_as_its_connection_is_lost_continues_unless_claims_were_complete() {
     for late in 0..2 {
         let mut held = Held::new();
         let [mut early, mut program] = splice_late(&mut held, late, false);

@@ -12,7 +12,7 @@ use keypadd_provider::{CryptoSettings, client_config};
 use keypadd_tunnel::{Client, ClientSettings, ProxyHeaders, TransportSettings};
 use tokio::time::sleep;
 
-use crate::daemon::draw_instance;
+use crate::daemon::generate_instance;
 use crate::error::{Error, Exit};
 use crate::pinned::pinned;
 
@@ -78,7 +78,7 @@ async fn probe(here: &Configuration, peer: &Peer, outgoing: &Outgoing) -> Result
         proxy_headers: ProxyHeaders::default(),
         transport: TransportSettings::default(),
         connect_timeout: TIMEOUT,
-        instance: draw_instance()?,
+        instance: generate_instance()?,
     })
     .await
     .map_err(|error| refused(error.into()))?;

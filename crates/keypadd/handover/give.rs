@@ -1,4 +1,4 @@
-//! The old process: offers to be replaced, shares its sockets, and hands over what is held.
+//! Hands a daemon over to a new process: offers to be replaced, shares its sockets, and passes what is held.
 
 use std::env;
 use std::fmt;

@@ -1,4 +1,5 @@
-//! The new process: listens on the old one's sockets, resumes what is held, and reports to `keypadd reload`.
+//! Takes a daemon over from the old process: listens on its sockets, resumes what it held, and reports to
+//! `keypadd reload`.
 
 use std::collections::BTreeMap;
 use std::env;

@@ -39,7 +39,7 @@ fn join_until(invitation: &Invitation, end: impl AsyncFnOnce(Joined)) {
 fn invite_until(hosts: &Hosts, end: impl AsyncFnOnce(Joiner)) -> Output {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let key = Arc::new(PrivateKey::generate().unwrap());
-    let secret = Arc::new(PairingSecret::draw().unwrap());
+    let secret = Arc::new(PairingSecret::generate().unwrap());
     runtime.block_on(async {
         let inviter = Inviter::bind(InviterSettings {
             listen: "127.0.0.1:0".parse().unwrap(),

@@ -77,9 +77,9 @@ fn a_changed_ciphertext_gives_no_common_secret_with_either() {
 
 /// The one key that may come in.
 #[derive(Debug)]
-struct Only(PublicKey);
+struct AllowOne(PublicKey);
 
-impl AllowList for Only {
+impl AllowList for AllowOne {
     fn allows(&self, key: &PublicKey) -> bool {
         *key == self.0
     }
@@ -127,7 +127,7 @@ fn server_connection(
     let config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&TLS13])
         .unwrap()
-        .with_client_cert_verifier(Arc::new(ListedClients::new(Arc::new(Only(listed)))))
+        .with_client_cert_verifier(Arc::new(ListedClients::new(Arc::new(AllowOne(listed)))))
         .with_cert_resolver(resolver);
     ServerConnection::new(Arc::new(config)).unwrap().into()
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::load::Bulk;
-use crate::sample::{Beside, Sample};
+use crate::sample::{Sample, UnderLoad};
 
 /// Bytes of a gigabyte.
 const GB: f64 = 1e9;
@@ -105,8 +105,9 @@ impl Figure {
         let (down, up) = (&sample.download, &sample.upload);
         let (beside_down, beside_up) = (&sample.beside_download, &sample.beside_upload);
         let (paced_down, paced_up) = (&sample.paced_download, &sample.paced_upload);
-        let kept =
-            |beside: &Beside, alone: &Bulk| beside.bulk.gbit_per_second() / alone.gbit_per_second();
+        let kept = |beside: &UnderLoad, alone: &Bulk| {
+            beside.bulk.gbit_per_second() / alone.gbit_per_second()
+        };
         let per_gb = |cpu: Option<f64>, bytes: u64| Some(cpu? / (bytes as f64 / GB));
         match self {
             Self::BulkDown => Some(down.gbit_per_second()),
@@ -211,16 +212,16 @@ pub(crate) mod tests {
             cpu_seconds: Some(0.5),
         };
         let trips = |us| RoundTrips { count: 9, p50_us: us, p99_us: us * 2.0, max_us: us * 3.0 };
-        let beside = Beside { round_trips: trips(us * 4.0), bulk: bulk(gbit * 0.9) };
+        let beside = UnderLoad { round_trips: trips(us * 4.0), bulk: bulk(gbit * 0.9) };
         Sample {
             download: bulk(gbit),
             upload: bulk(gbit * 3.0),
             small: trips(us),
             large: trips(us * 1.5),
             beside_download: beside,
-            beside_upload: Beside { bulk: bulk(gbit * 3.0), ..beside },
+            beside_upload: UnderLoad { bulk: bulk(gbit * 3.0), ..beside },
             paced_download: beside,
-            paced_upload: Beside { bulk: bulk(gbit * 3.0), ..beside },
+            paced_upload: UnderLoad { bulk: bulk(gbit * 3.0), ..beside },
             idle_cpu: Some(0.02),
             others_cpu: 0.1,
         }

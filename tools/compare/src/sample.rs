@@ -43,11 +43,11 @@ pub(crate) struct Sample {
     pub(crate) small: RoundTrips,
     /// Idle round trips of 1 KiB.
     pub(crate) large: RoundTrips,
-    pub(crate) beside_download: Beside,
-    pub(crate) beside_upload: Beside,
+    pub(crate) beside_download: UnderLoad,
+    pub(crate) beside_upload: UnderLoad,
     /// The same with round trips at a fixed rate.
-    pub(crate) paced_download: Beside,
-    pub(crate) paced_upload: Beside,
+    pub(crate) paced_download: UnderLoad,
+    pub(crate) paced_upload: UnderLoad,
     /// CPU seconds per second of a tunnel without connections.
     pub(crate) idle_cpu: Option<f64>,
     /// Share of the machine's CPU time that other programs used during the measurement.
@@ -56,7 +56,7 @@ pub(crate) struct Sample {
 
 /// Round trips of 128 B on one connection while bulk data uses another.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub(crate) struct Beside {
+pub(crate) struct UnderLoad {
     pub(crate) round_trips: RoundTrips,
     pub(crate) bulk: Bulk,
 }
@@ -142,7 +142,7 @@ fn beside(
     direction: Direction,
     duration: Duration,
     interval: Duration,
-) -> Result<Beside, String> {
+) -> Result<UnderLoad, String> {
     let mut echo = Echo::open(tunnel.address, SMALL_BYTES)?;
     echo.measure(UNRECORDED, BACK_TO_BACK)?;
     let cpu = || tunnel.cpu_seconds();
@@ -153,7 +153,7 @@ fn beside(
         std::thread::sleep(BULK_LEAD);
         let round_trips = echo.measure(Until { count: usize::MAX, elapsed: duration }, interval);
         let bulk = bulk.join().unwrap_or_else(|_| Err("the bulk thread panicked".into()));
-        Ok(Beside { round_trips: round_trips?, bulk: bulk? })
+        Ok(UnderLoad { round_trips: round_trips?, bulk: bulk? })
     });
     std::thread::sleep(SETTLE);
     measured.map_err(|error: String| format!("round trips beside bulk: {error}"))

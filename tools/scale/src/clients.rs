@@ -130,7 +130,7 @@ async fn connect(server: SocketAddr, key: Arc<PrivateKey>, peer: PublicKey) -> O
             ..TransportSettings::default()
         },
         connect_timeout: STEP_TIMEOUT,
-        instance: Instance::draw().map_err(|error| failed(&error))?,
+        instance: Instance::generate().map_err(|error| failed(&error))?,
     })
     .await
     .map_err(|error| failed(&error))?;

@@ -38,7 +38,7 @@ enum Victim {
 }
 
 /// The result of one period of replays.
-struct Carried {
+struct ReplayRound {
     /// Copies a second.
     rate: f64,
     /// What share of its offered load the other client gets.
@@ -125,7 +125,7 @@ async fn carry(
     victim: Victim,
     entrance: SocketAddr,
     seconds: f64,
-) -> Outcome<Carried> {
+) -> Outcome<ReplayRound> {
     let direction = match victim {
         Victim::Client => Direction::ToClient,
         Victim::Bystander | Victim::Server => Direction::ToServer,
@@ -175,5 +175,5 @@ async fn carry(
     // `bulk` runs a quarter longer, for its warm-up.
     let rate = count as f64 / (seconds * 1.25);
     let (share, full_speed) = carried?;
-    Ok(Carried { rate, share, full_speed, grown_bytes: most.saturating_sub(before) })
+    Ok(ReplayRound { rate, share, full_speed, grown_bytes: most.saturating_sub(before) })
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use quinn_proto::Side;
 
-use crate::auditor::Seen;
+use crate::auditor::ReceivedNumber;
 use crate::counts::Counts;
 
 /// Of all connections of a run.
@@ -22,12 +22,18 @@ pub(crate) struct Arrivals {
 #[derive(Default)]
 struct Arrived {
     numbers: BTreeSet<u64>,
-    newest: Option<Seen>,
+    newest: Option<ReceivedNumber>,
 }
 
 impl Arrivals {
     /// Counts a packet that arrived intact.
-    pub(crate) fn arrive(&mut self, connection: usize, to: Side, seen: Seen, counts: &mut Counts) {
+    pub(crate) fn arrive(
+        &mut self,
+        connection: usize,
+        to: Side,
+        seen: ReceivedNumber,
+        counts: &mut Counts,
+    ) {
         let arrived = self.ends.entry((connection, to)).or_default();
         if !arrived.numbers.insert(seen.number) {
             return;
@@ -44,7 +50,7 @@ impl Arrivals {
     }
 
     /// The highest number and phase that have reached an end.
-    pub(crate) fn newest(&self, connection: usize, to: Side) -> Option<Seen> {
+    pub(crate) fn newest(&self, connection: usize, to: Side) -> Option<ReceivedNumber> {
         self.ends.get(&(connection, to))?.newest
     }
 

@@ -47,7 +47,7 @@ impl fmt::Display for Finding {
 
 /// A 1-RTT packet as the wire shows it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct ReceivedNumber {
     pub(crate) phase: u64,
     pub(crate) number: u64,
 }
@@ -132,7 +132,11 @@ impl Auditor {
     }
 
     /// Judges one datagram as it leaves; what 1-RTT packet is in it.
-    pub(crate) fn datagram(&mut self, sender: &mut Sender, datagram: &[u8]) -> Option<Seen> {
+    pub(crate) fn datagram(
+        &mut self,
+        sender: &mut Sender,
+        datagram: &[u8],
+    ) -> Option<ReceivedNumber> {
         let Some(packets) = packets(datagram) else {
             self.find(Finding::Unreadable(sender.label.clone()));
             return None;
@@ -153,7 +157,7 @@ impl Auditor {
         seen
     }
 
-    fn packet(&mut self, sender: &mut Sender, packet: &Packet<'_>) -> Option<Seen> {
+    fn packet(&mut self, sender: &mut Sender, packet: &Packet<'_>) -> Option<ReceivedNumber> {
         let space = packet.space;
         let phase = if space == Space::Data { sender.phase } else { 0 };
         if !sender.load(space, phase) {
@@ -181,7 +185,7 @@ impl Auditor {
         let cipher = sender.ciphers.get_mut(&(space, phase))?;
         self.judge(cipher, &uncovered, &sealed.plaintext, &at);
         self.packets += u64::from(space == Space::Data);
-        Some(Seen { phase, number: uncovered.number })
+        Some(ReceivedNumber { phase, number: uncovered.number })
     }
 
     fn judge(

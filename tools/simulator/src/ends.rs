@@ -65,9 +65,9 @@ static IDENTITIES: LazyLock<[Arc<PrivateKey>; 2]> =
     LazyLock::new(|| [(); 2].map(|()| Arc::new(PrivateKey::generate().expect("randomness"))));
 
 #[derive(Debug)]
-struct Only(PublicKey);
+struct AllowOne(PublicKey);
 
-impl AllowList for Only {
+impl AllowList for AllowOne {
     fn allows(&self, key: &PublicKey) -> bool {
         *key == self.0
     }
@@ -94,7 +94,7 @@ impl End {
         // Never used: each connection is accepted with a configuration of its own.
         let placeholder = (side == Side::Server).then(|| {
             let settings = settings(Suite::default(), side, PoolSwitch::default(), &Arc::default());
-            let allowed = Arc::new(Only(IDENTITIES[0].public()));
+            let allowed = Arc::new(AllowOne(IDENTITIES[0].public()));
             let crypto = server_config_with(&settings, allowed, &TestHooks::default());
             Arc::new(ServerConfig::with_crypto(crypto.expect("settings")))
         });
@@ -145,7 +145,7 @@ impl Wiring {
         };
         let (client, server) = (settings_of(Side::Client), settings_of(Side::Server));
         let client = client_config_with(&client, IDENTITIES[1].public(), &hooks);
-        let allowed = Arc::new(Only(IDENTITIES[0].public()));
+        let allowed = Arc::new(AllowOne(IDENTITIES[0].public()));
         let server = server_config_with(&server, allowed, &hooks);
         let spoiler = |side| bug.map(|bug| Spoiler { bug, suite, side, log: Arc::clone(&log) });
         let tapes = [Side::Client, Side::Server].map(|side| Arc::new(Tape::new(spoiler(side))));

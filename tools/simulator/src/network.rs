@@ -12,7 +12,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use quinn_proto::Side;
 
-use crate::auditor::Seen;
+use crate::auditor::ReceivedNumber;
 use crate::counts::Counts;
 use crate::schedule::Weather;
 
@@ -30,7 +30,7 @@ pub(crate) struct Flying {
     pub(crate) bytes: Vec<u8>,
     pub(crate) connection: usize,
     /// What the auditor saw in it, unless it was corrupted.
-    pub(crate) seen: Option<Seen>,
+    pub(crate) seen: Option<ReceivedNumber>,
 }
 
 /// A datagram that an end hands to the network.
@@ -38,7 +38,7 @@ pub(crate) struct Departure<'a> {
     pub(crate) destination: SocketAddr,
     pub(crate) connection: usize,
     pub(crate) bytes: &'a [u8],
-    pub(crate) seen: Option<Seen>,
+    pub(crate) seen: Option<ReceivedNumber>,
 }
 
 impl Ord for Flying {

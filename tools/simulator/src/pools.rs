@@ -74,11 +74,11 @@ const MISSED_MIN: u64 = 10;
 
 /// Whether the pools of a run have served, then not, then served again.
 #[derive(Default)]
-pub(crate) struct Refill(Supply);
+pub(crate) struct Refill(RefillStage);
 
 /// How far they have come; a figure is the count that the next step starts from.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-enum Supply {
+enum RefillStage {
     #[default]
     Filling,
     Served(u64),
@@ -98,24 +98,26 @@ impl Refill {
         let served = count(Coverage::Hit) + count(Coverage::Partial);
         let missed = count(Coverage::Miss);
         self.0 = match self.0 {
-            Supply::Filling if served >= SERVED_MIN => Supply::Served(missed),
-            Supply::Served(before) if missed >= before + MISSED_MIN => Supply::Dry(served),
-            Supply::Dry(before) if served >= before + SERVED_MIN => Supply::Refilled,
+            RefillStage::Filling if served >= SERVED_MIN => RefillStage::Served(missed),
+            RefillStage::Served(before) if missed >= before + MISSED_MIN => {
+                RefillStage::Dry(served)
+            }
+            RefillStage::Dry(before) if served >= before + SERVED_MIN => RefillStage::Refilled,
             same => same,
         };
         self.is_done()
     }
 
     pub(crate) fn is_done(&self) -> bool {
-        self.0 == Supply::Refilled
+        self.0 == RefillStage::Refilled
     }
 
     /// Whether fillers have to work, or not, to bring about what is missing.
     pub(crate) fn order(&self) -> Option<bool> {
         match self.0 {
-            Supply::Filling | Supply::Dry(_) => Some(true),
-            Supply::Served(_) => Some(false),
-            Supply::Refilled => None,
+            RefillStage::Filling | RefillStage::Dry(_) => Some(true),
+            RefillStage::Served(_) => Some(false),
+            RefillStage::Refilled => None,
         }
     }
 }

@@ -18,7 +18,7 @@ use quinn_proto::{
 use sha2::{Digest, Sha256};
 
 use crate::arrivals::Arrivals;
-use crate::auditor::{Auditor, Finding, Seen};
+use crate::auditor::{Auditor, Finding, ReceivedNumber};
 use crate::bugs::Bug;
 use crate::counts::Counts;
 use crate::ends::{End, Wiring, transport};
@@ -403,7 +403,7 @@ impl World {
         to: std::net::SocketAddr,
         connection: usize,
         bytes: &[u8],
-        seen: Option<Seen>,
+        seen: Option<ReceivedNumber>,
     ) {
         let (phase, number) = seen.map_or((0, 0), |seen| (seen.phase, seen.number));
         self.note("send", &[from as u64, bytes.len() as u64, phase, number]);

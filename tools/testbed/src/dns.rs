@@ -19,7 +19,7 @@ pub const NXDOMAIN: u8 = 3;
 
 /// How a question arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum By {
+pub enum DnsTransport {
     /// A datagram.
     Udp,
     /// A TCP connection.
@@ -51,7 +51,7 @@ impl DnsServer {
     /// # Errors
     /// The system's error.
     pub async fn start(
-        reply: impl Fn(&[u8], By) -> Vec<Vec<u8>> + Send + Sync + 'static,
+        reply: impl Fn(&[u8], DnsTransport) -> Vec<Vec<u8>> + Send + Sync + 'static,
     ) -> io::Result<Self> {
         let (socket, listener) = loop {
             let socket = UdpSocket::bind("127.0.0.1:0").await?;
@@ -64,7 +64,7 @@ impl DnsServer {
         tasks.spawn(async move {
             let mut asked = vec![0; 512];
             while let Ok((length, client)) = socket.recv_from(&mut asked).await {
-                for message in by_udp(&asked[..length], By::Udp) {
+                for message in by_udp(&asked[..length], DnsTransport::Udp) {
                     // The client may be gone.
                     let _ = socket.send_to(&message, client).await;
                 }
@@ -86,11 +86,11 @@ impl DnsServer {
 
 async fn serve(
     mut stream: TcpStream,
-    reply: &(impl Fn(&[u8], By) -> Vec<Vec<u8>> + Sync),
+    reply: &(impl Fn(&[u8], DnsTransport) -> Vec<Vec<u8>> + Sync),
 ) -> io::Result<()> {
     let mut asked = vec![0; stream.read_u16().await?.into()];
     stream.read_exact(&mut asked).await?;
-    let Some(message) = reply(&asked, By::Tcp).into_iter().next() else { return Ok(()) };
+    let Some(message) = reply(&asked, DnsTransport::Tcp).into_iter().next() else { return Ok(()) };
     stream.write_u16(message.len() as u16).await?;
     stream.write_all(&message).await
 }

@@ -105,7 +105,7 @@ impl Link {
 
 /// What went one way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct LinkCounts {
     /// Payload that came.
     pub bytes: u64,
     /// Datagrams that came; pieces of a TCP stream.
@@ -118,12 +118,12 @@ pub struct Seen {
 #[derive(Debug)]
 pub struct Forwarder {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<ForwarderState>,
 }
 
 /// What a relay's threads share.
 #[derive(Debug, Default)]
-struct Shared {
+struct ForwarderState {
     is_over: AtomicBool,
     ways: [Counters; 2],
 }
@@ -137,10 +137,10 @@ struct Counters {
 
 impl Forwarder {
     /// What has come: from whoever connects, and from the other end.
-    pub fn seen(&self) -> [Seen; 2] {
+    pub fn counts(&self) -> [LinkCounts; 2] {
         [0, 1].map(|way| {
             let counters: &Counters = &self.shared.ways[way];
-            Seen {
+            LinkCounts {
                 bytes: counters.bytes.load(Relaxed),
                 datagrams: counters.datagrams.load(Relaxed),
                 lost: counters.lost.load(Relaxed),
@@ -155,7 +155,7 @@ impl Drop for Forwarder {
     }
 }
 
-impl Shared {
+impl ForwarderState {
     fn is_over(&self) -> bool {
         self.is_over.load(Relaxed)
     }

@@ -83,12 +83,12 @@ impl Device {
 /// A running path. If dropped, it ends, and packets in transit are lost.
 #[derive(Debug)]
 pub struct Path {
-    shared: Arc<Shared>,
+    shared: Arc<PathState>,
     threads: Vec<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct PathState {
     is_over: AtomicBool,
     /// The near host's direction, and the far host's.
     ways: [Way; 2],
@@ -129,7 +129,7 @@ impl Path {
             Way(Mutex::new(State { line, generation: 0, epoch, trace: Vec::new() }))
         };
         let ways = [way(seed), way(seed.wrapping_add(1))];
-        let shared = Arc::new(Shared { is_over: AtomicBool::new(false), ways });
+        let shared = Arc::new(PathState { is_over: AtomicBool::new(false), ways });
         let devices = Arc::new([near.0, far.0]);
         let mut path = Self { shared: Arc::clone(&shared), threads: Vec::new() };
         for way in 0..2 {

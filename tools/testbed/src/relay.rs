@@ -39,13 +39,13 @@ pub enum Direction {
 /// A running relay; dropped, it ends, and what was under way is lost.
 #[derive(Debug)]
 pub struct Relay {
-    shared: Arc<Shared>,
+    shared: Arc<RelayState>,
     address: SocketAddr,
     _tasks: JoinSet<()>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct RelayState {
     server: SocketAddr,
     /// Whoever sent last to the front.
     client: Mutex<Option<SocketAddr>>,
@@ -65,7 +65,7 @@ impl Relay {
         let (back, _) = watch::channel(Arc::new(bind_beside(server).await?));
         let ways = [Direction::ToServer, Direction::ToClient]
             .map(|way| Way::new(seed.wrapping_add(way as u64)));
-        let shared = Arc::new(Shared { server, client: Mutex::default(), front, back, ways });
+        let shared = Arc::new(RelayState { server, client: Mutex::default(), front, back, ways });
         let mut tasks = JoinSet::new();
         tasks.spawn(way::carry_to_server(Arc::clone(&shared)));
         tasks.spawn(way::carry_to_client(Arc::clone(&shared)));
@@ -133,7 +133,7 @@ impl Relay {
     }
 }
 
-impl Shared {
+impl RelayState {
     fn send(&self, direction: Direction, datagram: &[u8]) -> io::Result<()> {
         match direction {
             Direction::ToServer => {

@@ -27,7 +27,7 @@ const RETRY: Duration = Duration::from_millis(20);
 const LOG_LINES: usize = 6;
 
 /// Whether a round trip to this address, from the near host, succeeds.
-pub type Carries<'a> = &'a (dyn Fn(SocketAddr) -> bool + Sync);
+pub type RoundTripCheck<'a> = &'a (dyn Fn(SocketAddr) -> bool + Sync);
 
 /// A tunnel that is up. Dropping it ends its processes.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ impl Tunnel {
         arm: &Arm,
         directory: &Path,
         ports: (u16, u16),
-        carries: Carries<'_>,
+        carries: RoundTripCheck<'_>,
     ) -> Result<Self, String> {
         let (programs, address) = arm.kind.programs(directory, ports)?;
         let mut tunnel = Self { cleanup: Arc::clone(cleanup), address, processes: Vec::new() };
@@ -97,7 +97,7 @@ impl Tunnel {
         network: &TwoHosts,
         directory: &Path,
         programs: &[Program],
-        carries: Carries<'_>,
+        carries: RoundTripCheck<'_>,
     ) -> Result<(), String> {
         for program in programs {
             let name = Path::new(&program.program).file_name().unwrap_or_default();

@@ -8,13 +8,13 @@ use crate::interleave::process_cpu;
 const TICKS: f64 = 100.0;
 
 /// A reading to count from.
-pub(super) struct Since {
+pub(super) struct CpuBaseline {
     at: Instant,
     busy_seconds: Option<f64>,
     own: Duration,
 }
 
-impl Since {
+impl CpuBaseline {
     pub(super) fn now() -> Self {
         let stat = std::fs::read_to_string("/proc/stat").ok();
         Self {
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_busy_is_all_but_idle_and_waiting() {
+    fn busy_time_excludes_idle_and_iowait() {
         let stat = "cpu  100 20 30 9999 8888 4 5 600 70 0\ncpu0 1 2 3 4 5 6 7 8 9 10\n";
         assert_eq!(busy_seconds(stat), Some(7.59));
         assert_eq!(busy_seconds("cpu  1 2 x"), None);
@@ -59,8 +59,8 @@ mod tests {
     }
 
     #[test]
-    fn others_take_no_more_than_there_is() {
-        let since = Since::now();
+    fn other_programs_never_use_more_than_all_cores() {
+        let since = CpuBaseline::now();
         std::thread::sleep(Duration::from_millis(50));
         let cores = std::thread::available_parallelism().unwrap().get() as f64;
         // Ticks are counted whole: one more on each core, of five.

@@ -83,16 +83,16 @@ fn dry_from(index: usize, spell: &[Reading]) -> Dry {
 /// Packets a second over a stage; `None` if no time passed.
 #[must_use]
 pub(super) fn packet_rate(readings: &[Reading]) -> Option<f64> {
-    over(readings, |reading| reading.packets as f64)
+    rate(readings, |reading| reading.packets as f64)
 }
 
 /// Payload that arrived, in bytes a second; `None` if no time passed.
 #[must_use]
 pub(super) fn speed(readings: &[Reading]) -> Option<f64> {
-    over(readings, |reading| reading.delivered_bytes as f64)
+    rate(readings, |reading| reading.delivered_bytes as f64)
 }
 
-fn over(readings: &[Reading], of: impl Fn(&Reading) -> f64) -> Option<f64> {
+fn rate(readings: &[Reading], of: impl Fn(&Reading) -> f64) -> Option<f64> {
     let (first, last) = (readings.first()?, readings.last()?);
     let seconds = last.seconds - first.seconds;
     (seconds > 0.0).then(|| (of(last) - of(first)) / seconds)
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_few_packets_without_pads_are_no_dry_pool_and_few_that_go_on_are() {
+    fn a_few_misses_are_not_a_dry_pool_unless_they_persist() {
         assert_eq!(ran_dry(&stage(1.0, 0.009, &[])), None);
         assert!((ran_dry(&stage(1.0, 0.03, &[])).unwrap().seconds - 1.0).abs() < 0.02);
         let mut three_chunks = stage(9.0, 1.0, &[]);
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_key_change_costs_is_not_dryness_but_what_lasts_longer_is() {
+    fn misses_at_a_key_change_are_not_dryness_unless_they_outlast_it() {
         let mut rekeyed = stage(9.0, 1.0, &[1.0]);
         rekeyed.iter_mut().filter(|reading| reading.seconds > 1.02).for_each(|r| r.missed = 3000);
         assert_eq!(ran_dry(&rekeyed), None);

@@ -14,12 +14,12 @@ use super::calibration::calibrate;
 use super::cell::Cell;
 use super::finder::{Patience, burst, find};
 use super::model::Calibration;
-use super::others::Since;
+use super::others::CpuBaseline;
 use super::section::section;
 use super::tunnel::{Ended, Tunnel};
 use crate::arm::Arm;
 use crate::background::{Background, cores};
-use crate::interleave::{Progress, Tell};
+use crate::interleave::{OnProgress, Progress};
 use crate::path::{PathSettings, Place};
 use crate::results::Section;
 
@@ -47,7 +47,7 @@ pub struct Exhaustion {
 
 /// What came out.
 #[derive(Clone, Debug)]
-pub struct Exhausted {
+pub struct ExhaustionRun {
     /// All that was measured.
     pub section: Section,
     /// Why it ended before its time; `None` if it did not.
@@ -55,7 +55,7 @@ pub struct Exhausted {
 }
 
 /// What the measuring thread has to say.
-enum Word {
+enum RunMessage {
     Progress(Progress),
     /// The predictions are made; nothing is sent before this has been answered.
     Predicted(Box<Section>, std::sync::mpsc::Sender<()>),
@@ -66,10 +66,10 @@ impl Exhaustion {
     /// given the predictions before the first byte that they are about.
     pub async fn run(
         &self,
-        tell: Tell<'_>,
+        tell: OnProgress<'_>,
         save: &(dyn Fn(&Section) + Sync),
         stop: impl Future<Output = ()>,
-    ) -> Exhausted {
+    ) -> ExhaustionRun {
         let (say, mut said) = mpsc::unbounded_channel();
         let stopped = Arc::new(AtomicBool::new(false));
         let mut visits = Visits {
@@ -88,8 +88,8 @@ impl Exhaustion {
             tokio::select! {
                 biased;
                 Some(word) = said.recv() => match word {
-                    Word::Progress(progress) => tell(&progress),
-                    Word::Predicted(section, saved) => {
+                    RunMessage::Progress(progress) => tell(&progress),
+                    RunMessage::Predicted(section, saved) => {
                         save(&section);
                         // Whoever waits for it has ended if it cannot be told.
                         let _ = saved.send(());
@@ -101,7 +101,7 @@ impl Exhaustion {
                 () = &mut stop, if !stopped.load(Relaxed) => stopped.store(true, Relaxed),
             }
         };
-        Exhausted { section: section(&cells, self.repetitions), ended_by }
+        ExhaustionRun { section: section(&cells, self.repetitions), ended_by }
     }
 }
 
@@ -109,7 +109,7 @@ struct Visits {
     settings: Exhaustion,
     runtime: Handle,
     stop: Arc<AtomicBool>,
-    say: mpsc::UnboundedSender<Word>,
+    say: mpsc::UnboundedSender<RunMessage>,
     cells: Vec<Cell>,
 }
 
@@ -122,7 +122,7 @@ impl Visits {
         }
         let (saved, answered) = std::sync::mpsc::channel();
         let predicted = Box::new(section(&self.cells, self.settings.repetitions));
-        let _ = self.say.send(Word::Predicted(predicted, saved));
+        let _ = self.say.send(RunMessage::Predicted(predicted, saved));
         let _ = answered.recv();
         for repetition in 0..self.settings.repetitions {
             for cell in 0..self.cells.len() {
@@ -179,7 +179,7 @@ impl Visits {
         let of = format!("{} of {}", repetition + 1, self.settings.repetitions);
         let load = Background::start(calibration.background, VISIT_MAX);
         self.doing(format!("{name}: looking for R*, {of}"));
-        let since = Since::now();
+        let since = CpuBaseline::now();
         let mut tunnel = self.open(arm, pool_bytes)?;
         (tunnel.packet_bytes, tunnel.fastest) = (packet_bytes, fastest);
         let patience = self.settings.patience;
@@ -206,7 +206,7 @@ impl Visits {
 
     fn doing(&self, what: String) {
         // Nobody is listening: the run has been given up, and the flag says so.
-        let _ = self.say.send(Word::Progress(Progress::Doing(what)));
+        let _ = self.say.send(RunMessage::Progress(Progress::Doing(what)));
     }
 }
 
@@ -236,7 +236,7 @@ mod tests {
     async fn run(
         settings: Exhaustion,
         stop: impl Future<Output = ()>,
-    ) -> (Exhausted, Vec<(usize, usize)>) {
+    ) -> (ExhaustionRun, Vec<(usize, usize)>) {
         let saved = Mutex::new(Vec::new());
         let save = |section: &Section| {
             let measured = section.predictions.iter().filter(|it| it.measured.is_some());

@@ -32,9 +32,9 @@ const FLIGHT_MAX: u64 = 1 << 20;
 
 /// Only the other end.
 #[derive(Debug)]
-struct Only(PublicKey);
+struct AllowOne(PublicKey);
 
-impl AllowList for Only {
+impl AllowList for AllowOne {
     fn allows(&self, key: &PublicKey) -> bool {
         *key == self.0
     }
@@ -63,7 +63,7 @@ impl Ends {
             kex: vec![group],
             ..CryptoSettings::plain(Arc::clone(key), Suite::default().protection())
         };
-        let allowed = Arc::new(Only(client_key.public()));
+        let allowed = Arc::new(AllowOne(client_key.public()));
         let accepting = server_config(&settings(&server_key), allowed).map_err(|it| text(&it))?;
         let connecting = client_config(&settings(&client_key), server_key.public());
         let connecting = connecting.map_err(|error| text(&error))?;

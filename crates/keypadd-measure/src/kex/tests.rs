@@ -49,7 +49,7 @@ async fn more_handshakes_than_any_machine_computes_are_refused_and_a_few_are_not
     assert_eq!(few.rehearse().await, Ok(()));
     let many = Kex { per_second: 1e9, ..few };
     let refused = many.rehearse().await;
-    assert!(matches!(refused, Err(CannotOffer::TooManyHandshakes { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(OfferError::TooManyHandshakes { .. })), "{refused:?}");
 }
 
 #[tokio::test]

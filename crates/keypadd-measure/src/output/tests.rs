@@ -152,7 +152,7 @@ fn a_save_that_fails_midway_leaves_the_old_files() {
 }
 
 #[test]
-fn what_a_killed_run_has_left_beside_is_taken_over() {
+fn leftovers_of_a_killed_run_are_taken_over() {
     let root = tempfile::tempdir().unwrap();
     let output = Output::create(root.path()).unwrap();
     fs::write(root.path().join("results.json.unfinished"), "{").unwrap();

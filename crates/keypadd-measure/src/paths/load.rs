@@ -37,15 +37,15 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What a receiver has read, and when.
 #[derive(Debug, Default)]
-pub(super) struct Received(Mutex<Inner>);
+pub(super) struct ReceiveLog(Mutex<ReceiveLogState>);
 
 #[derive(Debug, Default)]
-struct Inner {
+struct ReceiveLogState {
     reads: Vec<(Instant, u64)>,
     failure: Option<String>,
 }
 
-impl Received {
+impl ReceiveLog {
     /// Bytes that arrived between two times.
     pub(super) fn bytes(&self, from: Instant, until: Instant) -> u64 {
         let inner = self.lock();
@@ -79,7 +79,7 @@ impl Received {
     }
 
     /// The guarded lists are consistent at any moment.
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, ReceiveLogState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -88,7 +88,7 @@ impl Received {
 #[derive(Debug, Default)]
 pub(super) struct Service {
     /// The bytes of the last upload.
-    sunk: Mutex<Arc<Received>>,
+    sunk: Mutex<Arc<ReceiveLog>>,
 }
 
 impl Service {
@@ -114,7 +114,7 @@ impl Service {
             [ECHO] => echo(stream),
             [SOURCE] => send(stream),
             [SINK] => {
-                let received = Arc::new(Received::default());
+                let received = Arc::new(ReceiveLog::default());
                 *self.sunk.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&received);
                 // Tells the client that `sunk` now counts this upload.
                 { stream }.write_all(&[SINK])?;
@@ -126,7 +126,7 @@ impl Service {
     }
 
     /// The bytes of the last upload.
-    fn sunk(&self) -> Arc<Received> {
+    fn sunk(&self) -> Arc<ReceiveLog> {
         Arc::clone(&self.sunk.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -174,14 +174,14 @@ pub(super) fn carries(address: SocketAddr) -> bool {
 pub(super) struct Bulk {
     stream: Arc<TcpStream>,
     /// What has arrived.
-    pub(super) received: Arc<Received>,
+    pub(super) received: Arc<ReceiveLog>,
 }
 
 impl Bulk {
     /// Starts bulk data from the service.
     pub(super) fn down(stream: TcpStream) -> io::Result<Self> {
         { &stream }.write_all(&[SOURCE])?;
-        let (stream, received) = (Arc::new(stream), Arc::new(Received::default()));
+        let (stream, received) = (Arc::new(stream), Arc::new(ReceiveLog::default()));
         let (from, by) = (Arc::clone(&stream), Arc::clone(&received));
         thread::Builder::new().spawn(move || by.read(&from))?;
         Ok(Self { stream, received })
@@ -297,7 +297,7 @@ mod tests {
     }
 
     /// Waits until this many bytes have arrived.
-    fn wait_for(received: &Received, bytes: u64) {
+    fn wait_for(received: &ReceiveLog, bytes: u64) {
         let start = Instant::now();
         while received.bytes(start - PATIENCE, Instant::now()) < bytes {
             assert_eq!(received.failure(), None);
@@ -326,7 +326,7 @@ mod tests {
         bytes[500] ^= 1;
         sender.write_all(&bytes).unwrap();
         drop(sender);
-        let received = Received::default();
+        let received = ReceiveLog::default();
         received.read(&stream);
         assert!(received.failure().unwrap().contains("differ"));
     }

@@ -15,7 +15,7 @@ use testbed::tunnel::Tunnel;
 use super::Bed;
 use super::arms::PathArm;
 use super::cases::PathCase;
-use super::load::{self, Bulk, Pings, Received};
+use super::load::{self, Bulk, Pings, ReceiveLog};
 
 /// How often a wait checks whether to stop.
 const LOOK: Duration = Duration::from_millis(50);
@@ -128,7 +128,7 @@ impl Sample {
     }
 
     fn of(traffic: &Traffic, [start, steady, end]: [Instant; 3], trace: &[Moment]) -> Self {
-        let mbit = |received: &Arc<Received>, from: Instant, until: Instant| {
+        let mbit = |received: &Arc<ReceiveLog>, from: Instant, until: Instant| {
             received.bytes(from, until) as f64 * 8.0 / (until - from).as_secs_f64() / 1e6
         };
         let mut times: Vec<f64> =

@@ -8,10 +8,10 @@ use super::sample::{BIN, Sample, Taken};
 use crate::results::{Cell, Section, Table};
 
 /// A table's figure: its ID, name and unit, and its field in a sample.
-type Figure = (&'static str, &'static str, &'static str, Of);
+type Figure = (&'static str, &'static str, &'static str, FigureOf);
 
 /// Reads a figure from a sample, if present.
-type Of = fn(&Sample) -> Option<f64>;
+type FigureOf = fn(&Sample) -> Option<f64>;
 
 const BULK: Figure = ("bulk", "Bulk in the steady state", "Mbit/s", |it| it.down_mbit);
 
@@ -116,7 +116,7 @@ fn bulk(paths: &Paths, taken: &[Taken], line: &str, nth: usize) -> Table {
             table = table.column(&format!("{}, to the far host", case.column()), unit);
         }
     }
-    let row = |cell: &dyn Fn(usize, Of) -> Cell| {
+    let row = |cell: &dyn Fn(usize, FigureOf) -> Cell| {
         of_line(paths, line)
             .flat_map(|(index, case)| {
                 let up = case.two_way.then(|| cell(index, |sample| sample.up_mbit));

@@ -5,7 +5,7 @@ use maud::html;
 
 use super::names::{SectionNames, address, class};
 use crate::figure;
-use crate::results::{Beside, Section, Verdict};
+use crate::results::{PaperComparison, Section, Verdict};
 
 /// Whether a section's verdicts are those of a paper.
 pub(super) fn has_any(section: &Section) -> bool {
@@ -33,7 +33,7 @@ pub(super) fn table(section: &Section, names: &SectionNames) -> Markup {
     }
 }
 
-fn row(verdict: &Verdict, beside: &Beside) -> Markup {
+fn row(verdict: &Verdict, beside: &PaperComparison) -> Markup {
     let paper = beside.paper.map(figure::brief);
     let today = beside.today.as_ref().map(figure::write);
     let missing = || figure::NONE.to_owned();

@@ -5,7 +5,9 @@ use super::DATA;
 use super::File;
 use super::names::{Names, VERDICTS};
 use super::ratios;
-use crate::results::{At, Axis, Beside, Cell, Plot, Results, Section, Surface, Table};
+use crate::results::{
+    Axis, Cell, MarkPosition, PaperComparison, Plot, Results, Section, Surface, Table,
+};
 use crate::text;
 
 pub(super) fn files(results: &Results, names: &Names) -> Vec<File> {
@@ -116,7 +118,7 @@ fn curves(plot: &Plot, emulated: Option<&str>) -> Vec<Vec<String>> {
     }
     for mark in &plot.marks {
         let mut row = words([&format!("mark: {}", mark.label)]);
-        row.extend([figure(At::x(mark.at)), figure(At::y(mark.at))]);
+        row.extend([figure(MarkPosition::x(mark.at)), figure(MarkPosition::y(mark.at))]);
         row.extend([String::new(), String::new()]);
         rows.push(row);
     }
@@ -126,7 +128,7 @@ fn curves(plot: &Plot, emulated: Option<&str>) -> Vec<Vec<String>> {
 /// A row for each claim that has one.
 fn ratios_of(section: &Section, emulated: Option<&str>) -> Vec<Vec<String>> {
     let mut rows = vec![words(["claim", "ratio", "paper", "where", "today", "low", "high"])];
-    for Beside { name, ratio, paper, source, today } in ratios::rows(&section.verdicts) {
+    for PaperComparison { name, ratio, paper, source, today } in ratios::rows(&section.verdicts) {
         let today = today.as_ref();
         let interval = today.and_then(|today| today.interval);
         let mut row = words([name, ratio]);

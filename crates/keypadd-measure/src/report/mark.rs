@@ -13,12 +13,12 @@ const ROW: f64 = 15.0;
 const GAP: f64 = 4.0;
 
 /// Upright lines and their words, placed.
-pub(super) struct Flags {
-    flags: Vec<Flag>,
+pub(super) struct MarkLabels {
+    labels: Vec<MarkLabel>,
     rows: usize,
 }
 
-struct Flag {
+struct MarkLabel {
     /// Of the line.
     place: f64,
     /// Where the words begin.
@@ -29,7 +29,7 @@ struct Flag {
     label: String,
 }
 
-impl Flag {
+impl MarkLabel {
     /// Whether its words come near the line or the words of another.
     fn reaches(&self, other: &Self) -> bool {
         let (left, right) = (self.left - GAP, self.left + self.width + GAP);
@@ -39,40 +39,40 @@ impl Flag {
     }
 }
 
-impl Flags {
+impl MarkLabels {
     /// Words stand beside their line, all on one side, and a row above those of every line that they
     /// would reach: no line goes that far up, so that none crosses words.
     pub(super) fn of(plot: &Plot, across: impl Fn(f64) -> Option<f64>, width: f64) -> Self {
         let marks = plot.marks.iter();
-        let mut flags: Vec<Flag> = marks
+        let mut labels: Vec<MarkLabel> = marks
             .filter_map(|mark| {
                 let label = shorten(&mark.label, width - 16.0);
                 let (place, width) = (across(mark.at.x()?)?, text_width(&label));
-                Some(Flag { place, left: place + GAP, width, row: 0, label })
+                Some(MarkLabel { place, left: place + GAP, width, row: 0, label })
             })
             .collect();
-        flags.sort_by(|a, b| b.place.total_cmp(&a.place));
-        let room = |flag: &Flag| flag.left >= 2.0 && flag.left + flag.width <= width - 2.0;
-        if !flags.iter().all(room) {
-            for flag in &mut flags {
-                flag.left = flag.place - GAP - flag.width;
+        labels.sort_by(|a, b| b.place.total_cmp(&a.place));
+        let room = |label: &MarkLabel| label.left >= 2.0 && label.left + label.width <= width - 2.0;
+        if !labels.iter().all(room) {
+            for label in &mut labels {
+                label.left = label.place - GAP - label.width;
             }
-            if flags.iter().all(room) {
-                flags.reverse();
+            if labels.iter().all(room) {
+                labels.reverse();
             } else {
-                for flag in &mut flags {
-                    let last = (width - flag.width - 2.0).max(2.0);
-                    flag.left = (flag.place + GAP).clamp(2.0, last);
+                for label in &mut labels {
+                    let last = (width - label.width - 2.0).max(2.0);
+                    label.left = (label.place + GAP).clamp(2.0, last);
                 }
             }
         }
         // In the order in which each can only reach those before it.
-        for index in 0..flags.len() {
-            let (before, rest) = flags.split_at(index);
+        for index in 0..labels.len() {
+            let (before, rest) = labels.split_at(index);
             let reached = before.iter().filter(|other| rest[0].reaches(other));
-            flags[index].row = reached.map(|other| other.row + 1).max().unwrap_or(0);
+            labels[index].row = reached.map(|other| other.row + 1).max().unwrap_or(0);
         }
-        Self { rows: flags.iter().map(|flag| flag.row + 1).max().unwrap_or(0), flags }
+        Self { rows: labels.iter().map(|label| label.row + 1).max().unwrap_or(0), labels }
     }
 
     /// What they take above the axes.
@@ -82,13 +82,13 @@ impl Flags {
 
     pub(super) fn draw(&self, frame: &Frame) -> Markup {
         let top = frame.top - self.height();
-        let base = |flag: &Flag| top + (self.rows - flag.row) as f64 * ROW - 4.0;
+        let base = |label: &MarkLabel| top + (self.rows - label.row) as f64 * ROW - 4.0;
         html! {
-            @for flag in &self.flags {
-                (line("mark", flag.place, base(flag) - 10.0, flag.place, frame.bottom))
+            @for label in &self.labels {
+                (line("mark", label.place, base(label) - 10.0, label.place, frame.bottom))
             }
-            @for flag in &self.flags {
-                text class="halo" x=(round(flag.left)) y=(round(base(flag))) { (flag.label) }
+            @for label in &self.labels {
+                text class="halo" x=(round(label.left)) y=(round(base(label))) { (label.label) }
             }
         }
     }
@@ -138,28 +138,28 @@ mod tests {
     use super::*;
     use crate::results::{Axis, Mark};
 
-    fn flags(places: &[f64], label: &str) -> Flags {
+    fn labels(places: &[f64], label: &str) -> MarkLabels {
         let mut plot = Plot::new("", "", Axis::linear("", ""), Axis::linear("", ""));
         plot.marks = places.iter().map(|place| Mark::at_x(*place, label)).collect();
-        Flags::of(&plot, Some, 350.0)
+        MarkLabels::of(&plot, Some, 350.0)
     }
 
     /// Whether a line goes through words: it begins at its own row and goes down.
-    fn crosses(line: &Flag, words: &Flag) -> bool {
+    fn crosses(line: &MarkLabel, words: &MarkLabel) -> bool {
         let within = words.left < line.place && line.place < words.left + words.width;
         within && line.row >= words.row
     }
 
     #[test]
-    fn words_of_marks_never_cover_one_another() {
+    fn labels_of_marks_never_overlap() {
         let mut random = fastrand::Rng::with_seed(9);
         for count in 1..8 {
             for _ in 0..50 {
                 let places: Vec<f64> = (0..count).map(|_| random.f64() * 350.0).collect();
-                let placed = flags(&places, "T* predicted, 64 MiB");
-                for (index, one) in placed.flags.iter().enumerate() {
+                let placed = labels(&places, "T* predicted, 64 MiB");
+                for (index, one) in placed.labels.iter().enumerate() {
                     assert!(one.left >= 0.0 && one.left + one.width <= 350.0);
-                    for other in &placed.flags[index + 1..] {
+                    for other in &placed.labels[index + 1..] {
                         let apart = one.left + one.width <= other.left
                             || other.left + other.width <= one.left;
                         assert!(apart || one.row != other.row, "{places:?}");
@@ -170,21 +170,21 @@ mod tests {
     }
 
     #[test]
-    fn no_line_crosses_words_where_these_have_room_on_one_side() {
+    fn no_line_crosses_labels_that_fit_on_one_side() {
         let mut random = fastrand::Rng::with_seed(10);
         for begin in [0.0, 150.0] {
             for _ in 0..200 {
                 let places: Vec<f64> = (0..6).map(|_| begin + random.f64() * 200.0).collect();
-                let placed = flags(&places, "T* predicted, 64 MiB");
-                for words in &placed.flags {
-                    assert!(!placed.flags.iter().any(|line| crosses(line, words)), "{places:?}");
+                let placed = labels(&places, "T* predicted, 64 MiB");
+                for words in &placed.labels {
+                    assert!(!placed.labels.iter().any(|line| crosses(line, words)), "{places:?}");
                 }
             }
         }
     }
 
     #[test]
-    fn marks_far_from_one_another_have_their_words_in_one_row() {
-        assert_eq!(flags(&[20.0, 200.0], "T* predicted").rows, 1);
+    fn labels_of_distant_marks_share_one_row() {
+        assert_eq!(labels(&[20.0, 200.0], "T* predicted").rows, 1);
     }
 }

@@ -173,7 +173,7 @@ fn judged(verdicts: &[Verdict]) -> Markup {
 fn experiment(section: &Section, run: &Run, names: &SectionNames, home: &str) -> Markup {
     let emulated = text::emulated(run, section);
     let emulated = emulated.as_deref();
-    let around = Around { emulated, home };
+    let context = SectionContext { emulated, home };
     let palette = Palette::of(&section.plots);
     let predictions = text::predictions(&section.predictions);
     html! {
@@ -184,17 +184,17 @@ fn experiment(section: &Section, run: &Run, names: &SectionNames, home: &str) ->
             @if let Some(emulated) = emulated { p class="emulated" { (emulated) } }
             @if !section.verdicts.is_empty() { (judged(&section.verdicts)) }
             @if ratios::has_any(&section.verdicts) {
-                (picture("The paper's ratios and today's", RATIOS_CAPTION, &names.ratios, &around, |size| {
+                (picture("The paper's ratios and today's", RATIOS_CAPTION, &names.ratios, &context, |size| {
                     ratios::draw(&section.verdicts, size, None)
                 }))
             }
             @for (content, name) in section.surfaces.iter().zip(&names.surfaces) {
-                (picture(&content.title, &content.caption, name, &around, |size| {
+                (picture(&content.title, &content.caption, name, &context, |size| {
                     surface::draw(content, size, None)
                 }))
             }
             @for (content, name) in section.plots.iter().zip(&names.plots) {
-                (picture(&content.title, &content.caption, name, &around, |size| {
+                (picture(&content.title, &content.caption, name, &context, |size| {
                     plot::draw(content, &palette, size, None)
                 }))
             }
@@ -202,7 +202,7 @@ fn experiment(section: &Section, run: &Run, names: &SectionNames, home: &str) ->
                 figure {
                     figcaption { h3 { (predictions.title) } }
                     (table::table(&predictions))
-                    (caption("", &around, &[(DATA, &names.predictions, "csv")]))
+                    (caption("", &context, &[(DATA, &names.predictions, "csv")]))
                 }
                 details open {
                     summary { "What the predictions were made from" }
@@ -218,7 +218,7 @@ fn experiment(section: &Section, run: &Run, names: &SectionNames, home: &str) ->
                 figure {
                     figcaption { h3 { (content.title) } }
                     (table::table(content))
-                    (caption("", &around, &[(DATA, name, "csv")]))
+                    (caption("", &context, &[(DATA, name, "csv")]))
                 }
             }
             @if !section.notes.is_empty() {
@@ -230,7 +230,7 @@ fn experiment(section: &Section, run: &Run, names: &SectionNames, home: &str) ->
 }
 
 /// What all pictures and tables of a section have below them.
-struct Around<'a> {
+struct SectionContext<'a> {
     emulated: Option<&'a str>,
     /// Leads to the directory of the report.
     home: &'a str,
@@ -241,7 +241,7 @@ fn picture(
     title: &str,
     words: &str,
     name: &str,
-    around: &Around,
+    context: &SectionContext,
     draw: impl Fn(Size) -> Markup,
 ) -> Markup {
     let files = [(PLOTS, name, "svg"), (DATA, name, "csv")];
@@ -250,20 +250,20 @@ fn picture(
             figcaption { h3 { (title) } }
             (draw(Size::Wide))
             (draw(Size::Narrow))
-            (caption(words, around, &files))
+            (caption(words, context, &files))
         }
     }
 }
 
 /// The words below a picture or a table, what is emulated among them, and where its files are.
-fn caption(words: &str, around: &Around, files: &[(&str, &str, &str)]) -> Markup {
+fn caption(words: &str, context: &SectionContext, files: &[(&str, &str, &str)]) -> Markup {
     html! {
         p class="caption" {
             @if !words.is_empty() { (words) " " }
-            @if let Some(emulated) = around.emulated { span class="emulated" { (emulated) } " " }
+            @if let Some(emulated) = context.emulated { span class="emulated" { (emulated) } " " }
             span class="files" {
                 @for (folder, name, ending) in files {
-                    a href={ (around.home) (folder) "/" (name) "." (ending) } { (ending.to_uppercase()) }
+                    a href={ (context.home) (folder) "/" (name) "." (ending) } { (ending.to_uppercase()) }
                     " "
                 }
             }

@@ -7,17 +7,22 @@ use maud::html;
 
 use super::curve;
 use super::frame::Frame;
-use super::mark::{self, Flags};
+use super::mark::{self, MarkLabels};
 use super::palette::Palette;
 use super::scale::Ruler;
-use super::sheet::{Alone, Drawn, Size, line, named, round, sheet, shorten, text_width};
-use crate::results::{At, Plot};
+use super::sheet::{Drawn, Size, Standalone, line, named, round, sheet, shorten, text_width};
+use crate::results::{MarkPosition, Plot};
 
 const ROW: f64 = 18.0;
 const SWATCH: f64 = 34.0;
 
 /// Draws a plot; `alone` for a file of its own.
-pub(super) fn draw(plot: &Plot, palette: &Palette, size: Size, alone: Option<&Alone>) -> Markup {
+pub(super) fn draw(
+    plot: &Plot,
+    palette: &Palette,
+    size: Size,
+    alone: Option<&Standalone>,
+) -> Markup {
     let described = format!("{}: {} against {}", plot.title, plot.y.name, plot.x.name);
     sheet(&described, size, alone, |top| {
         let (legend, legend_rows) = legend(plot, palette, size.width(), top);
@@ -45,13 +50,14 @@ fn body(plot: &Plot, palette: &Palette, size: Size, top: f64) -> Body {
     let width = size.width();
     let points = || plot.curves.iter().flat_map(|curve| curve.points.iter());
     let bands = || plot.curves.iter().flat_map(|curve| curve.band.iter().flatten().flatten());
-    let marks =
-        |wanted: fn(At) -> Option<f64>| plot.marks.iter().filter_map(move |mark| wanted(mark.at));
+    let marks = |wanted: fn(MarkPosition) -> Option<f64>| {
+        plot.marks.iter().filter_map(move |mark| wanted(mark.at))
+    };
     let inner_height = size.inner_height();
     let (x_labels, y_labels) =
         (((width - 50.0) / size.label_width()) as usize, (inner_height / 45.0) as usize);
-    let x = points().map(|point| point[0]).chain(marks(At::x));
-    let y = points().map(|point| point[1]).chain(bands().copied()).chain(marks(At::y));
+    let x = points().map(|point| point[0]).chain(marks(MarkPosition::x));
+    let y = points().map(|point| point[1]).chain(bands().copied()).chain(marks(MarkPosition::y));
     let (x, y) = (Ruler::over(plot.x.scale, x, x_labels), Ruler::over(plot.y.scale, y, y_labels));
     let (Some(x), Some(y)) = (x, y) else {
         let markup = html! {
@@ -64,8 +70,9 @@ fn body(plot: &Plot, palette: &Palette, size: Size, top: f64) -> Body {
     let (x_texts, y_texts) = (x.labels(), y.labels());
     let left = 14.0 + y_texts.iter().map(|text| text_width(text)).fold(0.0, f64::max);
     let right = width - 10.0 - x_texts.last().map_or(0.0, |text| text_width(text) / 2.0);
-    let flags = Flags::of(plot, |figure| Some(left + x.place(figure)? * (right - left)), width);
-    let top = top + flags.height();
+    let mark_labels =
+        MarkLabels::of(plot, |figure| Some(left + x.place(figure)? * (right - left)), width);
+    let top = top + mark_labels.height();
     let frame = Frame { x, y, left, right, top, bottom: top + inner_height };
     let ticks = || frame.x.ticks.iter().zip(&x_texts);
     let markup = html! {
@@ -93,7 +100,7 @@ fn body(plot: &Plot, palette: &Palette, size: Size, top: f64) -> Body {
         }
         @for curve in &plot.curves { (curve::band(curve, palette, &frame)) }
         @for curve in &plot.curves { (curve::line(curve, palette, &frame)) }
-        (flags.draw(&frame))
+        (mark_labels.draw(&frame))
         (mark::levels(plot, &frame))
     };
     Body { markup, bottom: frame.bottom + 42.0, empty: false }

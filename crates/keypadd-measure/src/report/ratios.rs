@@ -4,8 +4,8 @@ use maud::Markup;
 use maud::html;
 
 use super::scale::Ruler;
-use super::sheet::{Alone, Drawn, Size, line, round, sheet, wrap};
-use crate::results::{Beside, Scale, Verdict};
+use super::sheet::{Drawn, Size, Standalone, line, round, sheet, wrap};
+use crate::results::{PaperComparison, Scale, Verdict};
 
 /// Height of a line of words.
 const LINE: f64 = 15.0;
@@ -20,13 +20,13 @@ pub(super) fn has_any(verdicts: &[Verdict]) -> bool {
 }
 
 /// The claims that have a ratio of either kind.
-pub(super) fn rows(verdicts: &[Verdict]) -> impl Iterator<Item = &Beside> {
-    let has_figure = |it: &&Beside| it.paper.is_some() || it.today.is_some();
+pub(super) fn rows(verdicts: &[Verdict]) -> impl Iterator<Item = &PaperComparison> {
+    let has_figure = |it: &&PaperComparison| it.paper.is_some() || it.today.is_some();
     verdicts.iter().filter_map(|verdict| verdict.beside.as_ref()).filter(has_figure)
 }
 
 /// Draws them; `alone` for a file of its own.
-pub(super) fn draw(verdicts: &[Verdict], size: Size, alone: Option<&Alone>) -> Markup {
+pub(super) fn draw(verdicts: &[Verdict], size: Size, alone: Option<&Standalone>) -> Markup {
     sheet("ratios of the paper and of today", size, alone, |top| {
         let width = size.width();
         let (left, right) = (16.0, width - 26.0);

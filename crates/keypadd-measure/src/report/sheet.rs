@@ -53,7 +53,7 @@ impl Size {
 }
 
 /// A picture by itself has its head, its caption and its colors within.
-pub(super) struct Alone<'a> {
+pub(super) struct Standalone<'a> {
     pub(super) head: &'a str,
     /// Below the picture, a line each.
     pub(super) lines: Vec<String>,
@@ -69,7 +69,7 @@ pub(super) struct Drawn {
 pub(super) fn sheet(
     described: &str,
     size: Size,
-    alone: Option<&Alone>,
+    alone: Option<&Standalone>,
     draw: impl FnOnce(f64) -> Drawn,
 ) -> Markup {
     let width = size.width();

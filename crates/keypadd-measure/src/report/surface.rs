@@ -4,7 +4,7 @@
 use maud::Markup;
 use maud::html;
 
-use super::sheet::{Alone, Drawn, Size, named, round, sheet, text_width};
+use super::sheet::{Drawn, Size, Standalone, named, round, sheet, text_width};
 use crate::figure;
 use crate::results::{Estimate, Scale, Surface};
 
@@ -14,7 +14,7 @@ const SHADES: usize = 8;
 const DEEP: usize = 4;
 
 /// Draws it; `alone` for a file of its own.
-pub(super) fn draw(surface: &Surface, size: Size, alone: Option<&Alone>) -> Markup {
+pub(super) fn draw(surface: &Surface, size: Size, alone: Option<&Standalone>) -> Markup {
     let Surface { title, x, y, z, .. } = surface;
     let described = format!("{title}: {} against {} and {}", z.name, x.name, y.name);
     sheet(&described, size, alone, |top| {

@@ -5,7 +5,7 @@ use maud::Markup;
 use maud::html;
 
 use crate::figure;
-use crate::figure::Written;
+use crate::figure::AlignedFigure;
 use crate::results::{Cell, Table};
 
 /// As wide as a digit, and as wide as a point, where digits are all of one width.
@@ -19,8 +19,8 @@ const BRIEF: usize = 32;
 const BRIEF_HEAD: usize = 12;
 
 /// One column, ready to be set.
-struct Set {
-    written: Vec<Option<Written>>,
+struct FormattedColumn {
+    written: Vec<Option<AlignedFigure>>,
     /// Whether any figure has one; the column is then two.
     intervals: bool,
     figures: bool,
@@ -29,13 +29,13 @@ struct Set {
 pub(super) fn table(table: &Table) -> Markup {
     let cell =
         |row: usize, index: usize| table.rows[row].cells.get(index).unwrap_or(&Cell::Missing);
-    let set: Vec<Set> = (0..table.columns.len())
+    let set: Vec<FormattedColumn> = (0..table.columns.len())
         .map(|index| {
             let rows = 0..table.rows.len();
             let figures: Vec<_> = rows.map(|row| cell(row, index).figure()).collect();
             let written = figure::write_column(&figures);
             let intervals = written.iter().flatten().any(|figure| !figure.interval.is_empty());
-            Set { figures: figures.iter().any(Option::is_some), written, intervals }
+            FormattedColumn { figures: figures.iter().any(Option::is_some), written, intervals }
         })
         .collect();
     html! {
@@ -86,11 +86,11 @@ fn words(text: &str, among_figures: bool) -> &'static str {
     }
 }
 
-fn cells(cell: &Cell, written: Option<&Written>, set: &Set) -> Markup {
+fn cells(cell: &Cell, written: Option<&AlignedFigure>, set: &FormattedColumn) -> Markup {
     match (cell, written) {
         (_, Some(figure)) => {
-            let point = if figure.lacks.point { POINT_SPACE } else { "" };
-            let digits = FIGURE_SPACE.repeat(figure.lacks.digits);
+            let point = if figure.padding.point { POINT_SPACE } else { "" };
+            let digits = FIGURE_SPACE.repeat(figure.padding.digits);
             html! {
                 td class="figure" { (figure.value) (point) (digits) }
                 @if set.intervals { td class="interval" { (figure.interval) } }

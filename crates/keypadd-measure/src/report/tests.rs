@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::*;
-use crate::results::{At, Axis, Cell, Curve, Estimate, Mark, Outcome, Prediction, Run};
+use crate::results::{Axis, Cell, Curve, Estimate, Mark, MarkPosition, Outcome, Prediction, Run};
 use crate::results::{Plot, Style, Table, Verdict};
 use crate::synthetic;
 
@@ -103,7 +103,7 @@ fn every_picture_is_xml_whose_elements_end() {
 }
 
 #[test]
-fn comma_separated_values_come_back_and_no_spreadsheet_sees_a_formula() {
+fn csv_round_trips_and_no_cell_is_a_formula() {
     let text = "=1+1,\"quoted\"\nnew line";
     let files = files(&hostile(text));
     let file = files.iter().find(|file| file.path == "csv/verdicts.csv").unwrap();
@@ -211,8 +211,8 @@ fn what_is_not_finite_reaches_neither_data_nor_pictures() {
                 if let Some(band) = &mut plot.curves[0].band {
                     band[index] = [value, value];
                 }
-                plot.marks.push(Mark { at: At::X(value), label: "x".to_owned() });
-                plot.marks.push(Mark { at: At::Y(value), label: "y".to_owned() });
+                plot.marks.push(Mark { at: MarkPosition::X(value), label: "x".to_owned() });
+                plot.marks.push(Mark { at: MarkPosition::Y(value), label: "y".to_owned() });
             }
         }
         for table in &mut section.tables {
@@ -258,7 +258,7 @@ fn a_report_of_what_was_read_back_is_the_same() {
 }
 
 #[test]
-fn nothing_measured_is_still_a_page() {
+fn an_empty_run_still_makes_a_page() {
     let mut results = Results::new(Run::begin("keypadd bench", "", 0), Default::default());
     let empty = page(&results);
     assert!(empty.contains("Nothing has been measured.") && empty.ends_with("</html>"));
@@ -322,7 +322,7 @@ fn a_label_has_one_color_in_all_pictures_of_a_section() {
 /// the results in `KEYPADD_RESULTS` if that names a file.
 #[test]
 #[ignore = "writes a report for a person to look at"]
-fn a_made_up_report_is_written_to_be_looked_at() {
+fn a_synthetic_report_is_written_for_inspection() {
     let directory = std::env::var_os("KEYPADD_MADE_UP_REPORT").expect("names a directory");
     let results = std::env::var_os("KEYPADD_RESULTS").map_or_else(synthetic::results, |file| {
         Results::from_json(&std::fs::read_to_string(file).unwrap()).unwrap()

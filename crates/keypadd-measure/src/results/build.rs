@@ -3,8 +3,8 @@
 use std::fmt;
 
 use super::{
-    At, Axis, Cell, Column, Curve, Estimate, Mark, Plot, Prediction, Row, Scale, Section, Style,
-    Table,
+    Axis, Cell, Column, Curve, Estimate, Mark, MarkPosition, Plot, Prediction, Row, Scale, Section,
+    Style, Table,
 };
 use crate::figure;
 
@@ -107,16 +107,16 @@ impl Curve {
 impl Mark {
     /// An upright line.
     pub fn at_x(x: f64, label: &str) -> Self {
-        Self { at: At::X(x), label: label.to_owned() }
+        Self { at: MarkPosition::X(x), label: label.to_owned() }
     }
 
     /// A level line.
     pub fn at_y(y: f64, label: &str) -> Self {
-        Self { at: At::Y(y), label: label.to_owned() }
+        Self { at: MarkPosition::Y(y), label: label.to_owned() }
     }
 }
 
-impl At {
+impl MarkPosition {
     /// Of an upright line.
     pub fn x(self) -> Option<f64> {
         match self {

@@ -66,7 +66,7 @@ fn what_is_not_finite_is_null_in_json_and_nan_when_read() {
         samples: vec![f64::INFINITY],
     });
     section.plots[0].curves[0].points[1][1] = f64::NAN;
-    section.plots[0].marks[0].at = At::X(f64::INFINITY);
+    section.plots[0].marks[0].at = MarkPosition::X(f64::INFINITY);
     section.predictions[0].predicted = f64::NAN;
     section.predictions[0].error_percent = Some(f64::NAN);
 

@@ -39,7 +39,7 @@ fn what_is_emulated_stands_below_every_table() {
 }
 
 #[test]
-fn figures_stand_under_one_another() {
+fn figures_align_in_their_column() {
     let mut table = Table::new("t", "A table", "arm").column("p50", "µs").column("note", "");
     let sure = Estimate { interval: Some([9.1, 9.5]), ..Estimate::single(9.3) };
     table.push("a", vec![sure.into(), "none".into()]);

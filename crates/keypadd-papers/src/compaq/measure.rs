@@ -10,7 +10,7 @@ use keypadd_measure::{Arm, CipherRate};
 use keypadd_traffic::{Path, TunnelArm};
 use testbed::FourHosts;
 
-use super::crowd::Crowd;
+use super::clients::VirtualClients;
 use super::{
     BASE, BASE_OVER_DES, EMULATED, FILES, LARGE, MEDIUM, PROCESSORS, Rates, Round, Speeds, TUNNELS,
     clients, protection,
@@ -131,7 +131,7 @@ async fn open(arm: Arm, place: &Place) -> Part<Path> {
     Ok(path)
 }
 
-/// One crowd on the client's host.
+/// All clients on the client's host.
 async fn serve(
     path: &Path,
     place: &Place,
@@ -143,9 +143,11 @@ async fn serve(
     let Place::Hosts { hosts, .. } = place else {
         return Err(Missed::Failed("no hosts".into()));
     };
-    let crowd = Crowd { address: path.address(), clients, files: FILES[size], time, seed };
+    let virtual_clients =
+        VirtualClients { address: path.address(), clients, files: FILES[size], time, seed };
     let failed = |error: std::io::Error| Missed::Failed(error.to_string());
     let client = path::host_in(&hosts.client).map_err(failed)?;
-    let ran = client.run(async move { tokio::task::spawn_blocking(move || crowd.run()).await });
+    let ran =
+        client.run(async move { tokio::task::spawn_blocking(move || virtual_clients.run()).await });
     ran.await.and_then(|joined| joined.map_err(std::io::Error::other)).map_err(failed)?
 }

@@ -38,11 +38,11 @@ fn ciphers() -> &'static Ciphers {
 }
 
 /// Slows both ends' ciphers; dropped, it lifts that.
-pub(super) struct Slowed(());
+pub(super) struct Throttled(());
 
-impl Slowed {
+impl Throttled {
     /// To so many bytes a second of CPU, the near end's and the far one's.
-    pub(super) fn to(near: Option<NonZeroU64>, far: Option<NonZeroU64>) -> Self {
+    pub(super) fn to_rates(near: Option<NonZeroU64>, far: Option<NonZeroU64>) -> Self {
         ciphers().near.set(near);
         ciphers().far.set(far);
         Self(())
@@ -51,16 +51,16 @@ impl Slowed {
     /// So that a round trip, of which the near end encrypts the one half and decrypts the other, costs what one
     /// encryption at this rate costs: his graphs pay for one.
     pub(super) fn one_encryption(rate: NonZeroU64) -> Self {
-        Self::to(rate.checked_mul(NonZeroU64::MIN.saturating_add(1)), None)
+        Self::to_rates(rate.checked_mul(NonZeroU64::MIN.saturating_add(1)), None)
     }
 
     /// Both to the same.
     pub(super) fn both(rate: NonZeroU64) -> Self {
-        Self::to(Some(rate), Some(rate))
+        Self::to_rates(Some(rate), Some(rate))
     }
 }
 
-impl Drop for Slowed {
+impl Drop for Throttled {
     fn drop(&mut self) {
         ciphers().near.set(None);
         ciphers().far.set(None);
@@ -87,7 +87,7 @@ pub(super) async fn tunnel(pool_bytes: Option<usize>) -> Part<Path> {
 }
 
 /// A tunnel over a line, as it comes up, without a pool.
-pub(super) async fn over(link: &Link) -> Part<Path> {
+pub(super) async fn open_over(link: &Link) -> Part<Path> {
     let engine = CipherEngine::default();
     let arm = Arm::Tunnel(TunnelArm { suite: des(), pool: false, engine });
     let settings = PathSettings { link: link.clone(), ..PathSettings::default() };
@@ -95,7 +95,7 @@ pub(super) async fn over(link: &Link) -> Part<Path> {
 }
 
 /// A tunnel by a backend as it is; with a pool at both ends, or with none.
-pub(super) async fn by(backend: CipherBackend, pool_bytes: Option<usize>) -> Part<Path> {
+pub(super) async fn open_with(backend: CipherBackend, pool_bytes: Option<usize>) -> Part<Path> {
     let engine = backend.engine().map_err(|error| Missed::Failed(error.to_string()))?;
     let arm = TunnelArm { suite: des(), pool: pool_bytes.is_some(), engine };
     open(arm, pool_bytes.unwrap_or(0), None).await

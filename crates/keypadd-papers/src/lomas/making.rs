@@ -8,7 +8,7 @@ use keypadd_keystream::{CipherBackend, KeystreamKey, PacketNumber, SEGMENT_PACKE
 use keypadd_measure::{Background, process_cpu, thread_cpu};
 use keypadd_traffic::{Exchange, Path, Requester};
 
-use super::bed::{AMPLE_BYTES, by, des, fill};
+use super::bed::{AMPLE_BYTES, des, fill, open_with};
 use super::streams::FILE_BYTES;
 use super::{LOADS, Making};
 use crate::lab::{Lab, Missed, Part};
@@ -35,7 +35,7 @@ pub(super) async fn making(lab: &Lab<'_>, round: u32) -> Part<Making> {
     let time = effort.pick(Duration::from_millis(50), Duration::from_millis(500));
     for nth in order(lab.seed, round, BACKENDS.len()) {
         let backend = BACKENDS[nth];
-        let path = by(backend, Some(AMPLE_BYTES)).await?;
+        let path = open_with(backend, Some(AMPLE_BYTES)).await?;
         fill(&path).await;
         making.fillers[nth] = filler_rate(&path);
         // While these fillers sleep, and when the kernel has taken back what earlier pools had: either would
@@ -57,7 +57,7 @@ fn filler_rate(path: &Path) -> f64 {
 
 /// CPU of a transfer, seconds, with that of the keystream that it used, whenever that was made.
 async fn work(backend: CipherBackend, pool_bytes: Option<usize>) -> Part<f64> {
-    let path = by(backend, pool_bytes).await?;
+    let path = open_with(backend, pool_bytes).await?;
     if pool_bytes.is_some() {
         fill(&path).await;
     }
@@ -101,7 +101,7 @@ fn alone(backend: CipherBackend, time: Duration) -> Result<f64, Missed> {
 /// Bytes of keystream a second that fillers make of a pool that is not full, beside a load on every core.
 async fn beside(share: f64, effort: Effort) -> Part<f64> {
     let time = effort.pick(Duration::from_millis(400), Duration::from_millis(800));
-    let path = by(CipherBackend::DesCrate, Some(LARGE_BYTES)).await?;
+    let path = open_with(CipherBackend::DesCrate, Some(LARGE_BYTES)).await?;
     let load = Background::start(share, LOAD_MAX);
     let (start, before) = (Instant::now(), path.gauges().filled_bytes());
     tokio::time::sleep(time).await;

@@ -7,7 +7,7 @@ use keypadd_traffic::Path;
 use testbed::{Link, LinkSettings};
 
 use super::Pairs;
-use super::bed::over;
+use super::bed::open_over;
 use crate::lab::{Lab, Part};
 use crate::{Effort, order, stream};
 
@@ -27,11 +27,11 @@ pub(super) async fn pairs(lab: &Lab<'_>, round: u32) -> Part<Pairs> {
     let mut pairs = Pairs::default();
     for nth in order(lab.seed, round, 2) {
         let link = Link::new(line);
-        let path = over(&link).await?;
+        let path = open_over(&link).await?;
         match nth {
             0 => pairs.alone = carry(&path, time).await?,
             _ => {
-                let other = over(&link).await?;
+                let other = open_over(&link).await?;
                 let (ours, theirs) = tokio::join!(carry(&path, time), carry(&other, time));
                 (pairs.beside, pairs.other) = (ours?, theirs?);
                 other.close().await;

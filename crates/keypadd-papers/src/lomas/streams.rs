@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use keypadd_traffic::{Counts, Due, Exchange, Path, Requester, Requests};
 
-use super::bed::{AMPLE_BYTES, Slowed, fill, plain, tunnel};
+use super::bed::{AMPLE_BYTES, Throttled, fill, plain, tunnel};
 use super::{Network, Streams};
 use crate::lab::{Lab, Part};
 use crate::{Effort, order, stream};
@@ -48,7 +48,7 @@ pub(super) async fn streams(lab: &Lab<'_>, round: u32, network: Network) -> Part
             1 => {
                 let path = tunnel(Some(AMPLE_BYTES)).await?;
                 fill(&path).await;
-                let slowed = Slowed::both(rate);
+                let slowed = Throttled::both(rate);
                 streams.pooled_burst = burst(&path).await?;
                 drop(slowed);
                 path.close().await;
@@ -60,13 +60,13 @@ pub(super) async fn streams(lab: &Lab<'_>, round: u32, network: Network) -> Part
                 }
                 fill(&path).await;
                 let before = path.gauges().counts();
-                streams.after = second_half(&path, effort, Slowed::both(rate)).await?;
+                streams.after = second_half(&path, effort, Throttled::both(rate)).await?;
                 streams.late_above = late(path.gauges().counts().since(before));
                 path.close().await;
             }
             _ => {
                 let path = tunnel(None).await?;
-                streams.inline = second_half(&path, effort, Slowed::both(rate)).await?;
+                streams.inline = second_half(&path, effort, Throttled::both(rate)).await?;
                 path.close().await;
             }
         }
@@ -80,7 +80,7 @@ async fn below(path: &Path, network: Network) -> Part<f64> {
     bursts(path, rate, LEARNING).await?;
     fill(path).await;
     let before = path.gauges().counts();
-    let slowed = Slowed::both(rate);
+    let slowed = Throttled::both(rate);
     bursts(path, rate, below_time(network)).await?;
     drop(slowed);
     Ok(late(path.gauges().counts().since(before)))
@@ -107,7 +107,7 @@ async fn burst(path: &Path) -> Part<f64> {
 }
 
 /// How much arrives in the second half of a stream that sends as fast as it goes, Mbit/s.
-async fn second_half(path: &Path, effort: Effort, slowed: Slowed) -> Part<f64> {
+async fn second_half(path: &Path, effort: Effort, slowed: Throttled) -> Part<f64> {
     let time = above_time(effort);
     let arrivals = stream::through(path, UNDERWAY, time).await?;
     drop(slowed);

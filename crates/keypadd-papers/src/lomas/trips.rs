@@ -6,7 +6,7 @@ use std::time::Duration;
 use keypadd_measure::Background;
 use keypadd_traffic::{Exchange, Path, Requester};
 
-use super::bed::{AMPLE_BYTES, Slowed, fill, plain, tunnel};
+use super::bed::{AMPLE_BYTES, Throttled, fill, plain, tunnel};
 use super::{Encryptions, Grid, Network, Surfaces, Trips, delays, sizes};
 use crate::lab::{Lab, Part};
 use crate::{Effort, order};
@@ -44,7 +44,7 @@ pub(super) async fn surfaces(lab: &Lab<'_>, round: u32, network: Network) -> Par
             }
             1 => {
                 let path = tunnel(None).await?;
-                let slowed = Slowed::one_encryption(network.trip_cipher());
+                let slowed = Throttled::one_encryption(network.trip_cipher());
                 settle(&path).await?;
                 surfaces.inline = grid(&path, effort, slow_trips(effort), None).await?;
                 drop(slowed);
@@ -71,7 +71,7 @@ async fn grid(path: &Path, effort: Effort, count: u32, pooled: Option<Network>) 
             let slowed = match pooled {
                 Some(network) => {
                     fill(path).await;
-                    Some(Slowed::both(network.trip_cipher()))
+                    Some(Throttled::both(network.trip_cipher()))
                 }
                 None => None,
             };
@@ -101,7 +101,7 @@ pub(super) async fn encryptions(lab: &Lab<'_>, round: u32, network: Network) -> 
     let arms = [(1, None), (LONG, None), (LONG, rate)];
     for nth in order(lab.seed, round, arms.len()) {
         let (answer, far) = arms[nth];
-        let slowed = Slowed::to(rate, far);
+        let slowed = Throttled::to_rates(rate, far);
         settle(&path).await?;
         let exchange = Exchange::new(LONG, answer);
         let (back, took) = requester.one_by_one(exchange, count, Duration::ZERO).await?;

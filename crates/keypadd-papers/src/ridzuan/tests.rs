@@ -58,7 +58,7 @@ fn what_was_not_measured_is_not_run_and_two_rounds_cannot_tell() {
 }
 
 #[test]
-fn every_scenario_is_a_suite_that_there_is() {
+fn every_scenario_names_an_existing_suite() {
     let names: Vec<_> = (0..SCENARIOS.len()).map(|nth| scenario(nth).name()).collect();
     assert_eq!(
         names,

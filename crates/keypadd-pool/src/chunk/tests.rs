@@ -18,7 +18,7 @@ fn segment(value: u64) -> Segment {
 /// A chunk of segment 2, and the receiver of its memory.
 fn chunk(part: Part) -> (Chunk, mpsc::Receiver<Box<[Unit]>>) {
     let (sender, arrivals) = mpsc::channel();
-    let home = Home::new(sender, Arc::new(FillerState::default()));
+    let home = MemoryReturn::new(sender, Arc::new(FillerState::default()));
     let units = arena::map(part.units()).expect("memory").into();
     let keystream =
         SuiteKey::derive(Suite::AES_128_GCM, &[1; 16], &[2; 12]).keystream.expect("no null cipher");

@@ -224,7 +224,7 @@ impl Drop for PartQueue {
 
 /// Gives a chunk back as it is: a jump of numbers may leave tens of MiB behind, and wiping them is the
 /// filler's job, not the packet path's. The return queue has room for every chunk of the lane; if it ever
-/// were full, the chunk is dropped, which wipes it and returns its memory through [`Home`](crate::filler_state::Home).
+/// were full, the chunk is dropped, which wipes it and returns its memory through [`MemoryReturn`](crate::filler_state::MemoryReturn).
 fn give_back(spent: &mut Producer<Box<Chunk>>, chunk: Box<Chunk>) {
     drop(spent.push(chunk));
 }

@@ -17,7 +17,7 @@ use crate::key_extraction::KeyMaterial;
 use crate::limits::Limits;
 use crate::meters::Meters;
 use crate::open::{Inbound, OpenKey, ReceiveState};
-use crate::phases::{Ahead, Phases, REST_BYTES_MAX};
+use crate::phases::{NewestPhase, Phases, REST_BYTES_MAX};
 use crate::protection::KeyProtection;
 use crate::seal::{Outbound, SealKey, SendState};
 
@@ -48,7 +48,7 @@ impl Sender {
     pub(super) fn limited(suite: Protection, limits: Limits) -> Self {
         let (meters, fault) = (Arc::new(Meters::default()), Arc::new(FaultLatch::default()));
         let outbound =
-            Outbound::new(limits, Ahead::default(), Arc::clone(&fault), Arc::clone(&meters));
+            Outbound::new(limits, NewestPhase::default(), Arc::clone(&fault), Arc::clone(&meters));
         Self { meters, limits, suite, fault, outbound: Arc::new(outbound) }
     }
 
@@ -101,7 +101,7 @@ impl Receiver {
 
     pub(super) fn limited(suite: Protection, limits: Limits) -> Self {
         let meters = Arc::new(Meters::default());
-        let inbound = Arc::new(Inbound::new(limits, Ahead::default(), Arc::clone(&meters)));
+        let inbound = Arc::new(Inbound::new(limits, NewestPhase::default(), Arc::clone(&meters)));
         Self { meters, limits, suite, inbound }
     }
 

@@ -11,7 +11,7 @@ use super::support::{
 };
 use crate::limits::{Limits, STANDBY_PACKETS};
 use crate::open::OpenKey;
-use crate::phases::{Ahead, Phases};
+use crate::phases::{NewestPhase, Phases};
 use crate::seal::SealKey;
 
 const HEADER: &[u8] = b"header";
@@ -197,7 +197,7 @@ fn a_rekey_under_steady_terminal_traffic_causes_no_miss() {
 
 #[test]
 fn a_phase_that_ends_in_one_direction_is_prepared_in_both() {
-    let (pool, ahead) = (new_pool(4 << 20), Ahead::default());
+    let (pool, ahead) = (new_pool(4 << 20), NewestPhase::default());
     let keystream = || SuiteKey::derive(Suite::AES_128_GCM, &[1; 16], &[2; 12]).keystream;
     let [mut busy, mut quiet] = [Direction::Send, Direction::Receive].map(|direction| {
         let limit = STANDBY_PACKETS + 10;

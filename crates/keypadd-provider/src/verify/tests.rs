@@ -246,9 +246,9 @@ fn a_client_without_the_private_key_cannot_tell_whether_a_key_is_listed() {
 
 /// Claims to have a raw public key, then presents none.
 #[derive(Debug)]
-struct EmptyHanded;
+struct NoRawKey;
 
-impl ResolvesClientCert for EmptyHanded {
+impl ResolvesClientCert for NoRawKey {
     fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         None
     }
@@ -273,7 +273,7 @@ fn a_client_without_a_key_is_refused() {
     assert_eq!(at_client, Some(alert(AlertDescription::HandshakeFailure)));
 
     // A client with support that withholds its key.
-    let client_resolver: Option<Arc<dyn ResolvesClientCert>> = Some(Arc::new(EmptyHanded));
+    let client_resolver: Option<Arc<dyn ResolvesClientCert>> = Some(Arc::new(NoRawKey));
     let parties = Parties { client: client_resolver, ..Parties::acquainted(&client, &server) };
     let (at_client, at_server) = parties.shake_hands().errors();
     assert_eq!(at_server, Some(Error::NoCertificatesPresented));
@@ -324,9 +324,9 @@ fn a_chain_behind_a_raw_key_is_refused() {
 
 /// Signs with a scheme that was not offered.
 #[derive(Debug)]
-struct Unasked;
+struct UnofferedScheme;
 
-impl SigningKey for Unasked {
+impl SigningKey for UnofferedScheme {
     fn choose_scheme(&self, _: &[SignatureScheme]) -> Option<Box<dyn Signer>> {
         Some(Box::new(Self))
     }
@@ -336,7 +336,7 @@ impl SigningKey for Unasked {
     }
 }
 
-impl Signer for Unasked {
+impl Signer for UnofferedScheme {
     fn sign(&self, _: &[u8]) -> Result<Vec<u8>, Error> {
         Ok(vec![0; 64])
     }
@@ -349,7 +349,8 @@ impl Signer for Unasked {
 #[test]
 fn a_signature_under_another_scheme_is_refused() {
     let (client, server) = (key(), key());
-    let odd = CertifiedKey::new(vec![client.public().spki().to_vec().into()], Arc::new(Unasked));
+    let odd =
+        CertifiedKey::new(vec![client.public().spki().to_vec().into()], Arc::new(UnofferedScheme));
     let odd: Arc<dyn ResolvesClientCert> =
         Arc::new(AlwaysResolvesClientRawPublicKeys::new(Arc::new(odd)));
     let parties = Parties { client: Some(odd), ..Parties::acquainted(&client, &server) };

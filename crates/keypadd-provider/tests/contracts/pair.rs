@@ -36,9 +36,9 @@ pub(crate) struct End {
 }
 
 #[derive(Debug)]
-struct Anybody;
+struct AllowAll;
 
-impl AllowList for Anybody {
+impl AllowList for AllowAll {
     fn allows(&self, _: &PublicKey) -> bool {
         true
     }
@@ -73,7 +73,7 @@ impl Crypto {
         let settings = [ends.next(), ends.next()].map(|end| end.expect("two ends"));
         Self {
             client: client_config(&settings[0], keys[1].public()).expect("settings"),
-            server: server_config(&settings[1], Arc::new(Anybody)).expect("settings"),
+            server: server_config(&settings[1], Arc::new(AllowAll)).expect("settings"),
             keys: keys.each_ref().map(|key| key.public()),
             meters: settings.map(|settings| settings.meters),
         }

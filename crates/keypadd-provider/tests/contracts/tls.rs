@@ -18,13 +18,13 @@ const VERSION: u32 = 1;
 const CALLS: usize = 10;
 
 /// An end of a handshake, with a pool whose filler is stepped.
-struct Hand {
+struct TlsEnd {
     session: Box<dyn Session>,
     pool: Pool,
     filler: Filler,
 }
 
-impl Hand {
+impl TlsEnd {
     fn new(session: Box<dyn Session>, (pool, filler): (Pool, Filler)) -> Self {
         Self { session, pool, filler }
     }
@@ -96,8 +96,8 @@ fn first_phase_keys_come_with_a_servers_flight_and_authenticate_nobody() {
     let of_client = crypto.client.start_session(VERSION, "x", &parameters(Side::Client));
     let of_server = crypto.server.start_session(VERSION, &parameters(Side::Server));
     let [pool_of_client, pool_of_server] = pools;
-    let mut client = Hand::new(of_client.expect("a session"), pool_of_client);
-    let mut server = Hand::new(of_server, pool_of_server);
+    let mut client = TlsEnd::new(of_client.expect("a session"), pool_of_client);
+    let mut server = TlsEnd::new(of_server, pool_of_server);
 
     let (hello, keys) = client.write();
     assert!(!hello.is_empty() && keys.is_none());

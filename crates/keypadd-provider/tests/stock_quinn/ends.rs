@@ -35,9 +35,9 @@ pub(crate) struct Ends {
 
 /// The holder of one key.
 #[derive(Debug)]
-pub(crate) struct Only(pub(crate) PublicKey);
+pub(crate) struct AllowOne(pub(crate) PublicKey);
 
-impl AllowList for Only {
+impl AllowList for AllowOne {
     fn allows(&self, key: &PublicKey) -> bool {
         *key == self.0
     }
@@ -60,7 +60,7 @@ impl Ends {
                 ),
             ),
             Role::Server => {
-                let allowed = Arc::new(Only(stock_key.public()));
+                let allowed = Arc::new(AllowOne(stock_key.public()));
                 let crypto = server_config(&settings, allowed).expect("server");
                 (
                     quinn::ServerConfig::with_crypto(crypto),
@@ -109,7 +109,7 @@ fn stock_server(suite: Suite, key: &PrivateKey, client: PublicKey) -> quinn::Ser
     let mut tls = rustls::ServerConfig::builder_with_provider(provider(suite))
         .with_protocol_versions(&[&TLS13])
         .expect("TLS 1.3")
-        .with_client_cert_verifier(Arc::new(ListedClients::new(Arc::new(Only(client)))))
+        .with_client_cert_verifier(Arc::new(ListedClients::new(Arc::new(AllowOne(client)))))
         .with_cert_resolver(key.server_resolver().expect("key"));
     tls.alpn_protocols = vec![ALPN.to_vec()];
     let crypto = QuicServerConfig::with_initial(Arc::new(tls), initial()).expect("initial suite");

@@ -87,8 +87,7 @@ fn random_loss_before_the_bottleneck_costs_nothing() {
 }
 
 #[test]
-fn one_stream_fills_a_long_fast_path_whatever_it_loses_with_a_window_of_one_and_a_half_round_trips()
-{
+fn one_stream_with_a_window_of_1_5_round_trips_fills_a_long_fast_lossy_path() {
     // At 2 % one seed in four takes random loss for congestion and falls to half for a while; at 10 % seeds
     // differ by a tenth.
     for (loss, seeds, least) in
@@ -121,7 +120,7 @@ fn random_loss_behind_the_bottleneck_costs_what_is_lost() {
 }
 
 #[test]
-fn loss_costs_no_keystroke_in_a_hundred_a_round_trip_beside_bulk() {
+fn keystrokes_beside_bulk_under_loss_take_less_than_two_round_trips_at_p99() {
     for (mbits, rtt) in [(100.0, 20 * MS), (20.0, 20 * MS), (2.0, 20 * MS), (50.0, 150 * MS)] {
         for loss in [0.005, 0.02] {
             let mut world = bulk(mbits, rtt);
@@ -264,7 +263,7 @@ fn a_line_that_cubic_has_left_is_full_with_a_short_queue() {
 }
 
 #[test]
-fn both_ways_at_once_each_gets_what_it_gets_alone_with_loss_both_ways() {
+fn both_directions_at_once_are_each_nearly_as_fast_as_one_alone_under_loss() {
     let shares = [5, 6, 7].map(|seed| {
         let rates = [Traffic::Up, Traffic::Both].map(|traffic| {
             let mut world = World::new(line(50.0, 20 * MS), line(50.0, 20 * MS), seed);

@@ -45,9 +45,9 @@ const PING_BYTES: usize = 128;
 const PING_INTERVAL: Duration = Duration::from_millis(25);
 
 #[derive(Debug)]
-struct Anybody;
+struct AllowAll;
 
-impl AllowList for Anybody {
+impl AllowList for AllowAll {
     fn allows(&self, _: &PublicKey) -> bool {
         true
     }
@@ -234,7 +234,7 @@ impl World {
             CryptoSettings::plain(Arc::new(PrivateKey::generate().unwrap()), Suite::AES_256_GCM)
         });
         let crypto = client_config(&client_crypto, server_crypto.key.public()).unwrap();
-        let server = server_config(&server_crypto, Arc::new(Anybody)).unwrap();
+        let server = server_config(&server_crypto, Arc::new(AllowAll)).unwrap();
         let port = 1_000 + 2 * flow as u16;
         let addresses = [0, 1].map(|end| SocketAddr::from((Ipv4Addr::LOCALHOST, port + end)));
         let servers = [None, Some(ServerConfig::with_crypto(server))];

@@ -24,9 +24,9 @@ const SEND_WINDOW_BYTES: u32 = 16 << 20;
 pub const HOLD: VarInt = VarInt::from_u32(6);
 
 #[derive(Debug)]
-struct Anybody;
+struct AllowAll;
 
-impl AllowList for Anybody {
+impl AllowList for AllowAll {
     fn allows(&self, _: &PublicKey) -> bool {
         true
     }
@@ -71,7 +71,7 @@ impl Pair {
             CryptoSettings::plain(Arc::new(PrivateKey::generate().unwrap()), Suite::AES_256_GCM)
         });
         let crypto = client_config(&client, server.key.public()).unwrap();
-        let server = server_config(&server, Arc::new(Anybody)).unwrap();
+        let server = server_config(&server, Arc::new(AllowAll)).unwrap();
         let server = endpoint(Some(ServerConfig::with_crypto(server)), spin);
         Self { control: control.unwrap(), client: endpoint(None, spin), server, crypto }
     }

@@ -1,4 +1,6 @@
 //! Binds the sockets of a forward's listen address, on either end.
+//!
+//! Knows no sessions; whether a client may listen there is decided before (`permits`).
 
 use std::{
     fmt,

@@ -1,4 +1,6 @@
 //! Binds UDP sockets, of endpoints and of forwards, and TCP listeners, and sets their socket options.
+//!
+//! Knows addresses; who may bind them is decided elsewhere (`permits`).
 
 use std::{
     io,

@@ -225,7 +225,7 @@ impl ServerContext {
             return Err(ConnectionError::LocallyClosed.into());
         };
         // Without randomness nothing is held.
-        let admitted = HoldToken::draw().ok().and_then(|token| {
+        let admitted = HoldToken::generate().ok().and_then(|token| {
             // A session for measurements carries nothing worth holding.
             let request = request.filter(|_| !proof.handshake.measures_only());
             let settings = HoldSettings { time: peer.hold.unwrap_or(self.hold.time), ..self.hold };
@@ -267,7 +267,7 @@ impl ServerContext {
         self.end_inadmissible(&registration.session);
         self.sessions.replace_by(&registration.session, resumed);
         // Without randomness there is no bulk connection: one connection carries everything.
-        if let Ok(token) = SessionToken::draw() {
+        if let Ok(token) = SessionToken::generate() {
             let token = *registration.session.token.get_or_init(|| token);
             registration.session.try_send(Frame::BulkOffer { token });
         }

@@ -1,4 +1,6 @@
 //! Encodes and decodes the frames of the control stream.
+//!
+//! Knows bytes; what a frame asks for is decided by its reader.
 
 use std::fmt;
 
@@ -54,7 +56,7 @@ impl Instance {
     ///
     /// # Errors
     /// The system's random number generator failed.
-    pub fn draw() -> Result<Self, getrandom::Error> {
+    pub fn generate() -> Result<Self, getrandom::Error> {
         let mut instance = [0; 16];
         getrandom::fill(&mut instance)?;
         Ok(Self(instance))
@@ -70,7 +72,7 @@ impl SessionToken {
     ///
     /// # Errors
     /// The system's random number generator failed.
-    pub fn draw() -> Result<Self, getrandom::Error> {
+    pub fn generate() -> Result<Self, getrandom::Error> {
         let mut token = [0; 16];
         getrandom::fill(&mut token)?;
         Ok(Self(token))
@@ -87,7 +89,7 @@ impl HoldToken {
     ///
     /// # Errors
     /// The system's random number generator failed.
-    pub fn draw() -> Result<Self, getrandom::Error> {
+    pub fn generate() -> Result<Self, getrandom::Error> {
         let mut token = [0; 16];
         getrandom::fill(&mut token)?;
         Ok(Self(token))

@@ -1,4 +1,6 @@
 //! Encodes and decodes stream headers: what a stream is to be connected to.
+//!
+//! Knows bytes; whether the target is permitted is decided elsewhere (`permits`).
 
 use keypadd_transport::{Receipt, StreamName};
 

@@ -320,7 +320,7 @@ async fn a_server_that_was_started_again_resets_what_its_client_held() {
 }
 
 #[tokio::test]
-async fn an_end_that_holds_nothing_has_both_ends_reset_as_ever() {
+async fn both_ends_reset_if_either_does_not_hold() {
     let off = TransportSettings { hold: HoldSettings::OFF, ..holding() };
     for transports in [[holding(), off.clone()], [off, holding()]] {
         let site = Site::start_with(transports, &["localhost:*"], &[]).await;

@@ -32,7 +32,7 @@ pub async fn connect(
     let mut config = quinn::ClientConfig::new(crypto);
     // Even: for sparse streams and flows, as a client's first connection.
     config.initial_dst_cid_provider(Arc::new(|| {
-        let mut id = [Instance::draw().unwrap().0; 2].concat();
+        let mut id = [Instance::generate().unwrap().0; 2].concat();
         id[0] &= !1;
         ConnectionId::new(&id[..20])
     }));

@@ -20,7 +20,7 @@ struct Inviting {
 
 impl Inviting {
     fn start() -> Self {
-        let (private, secret) = (new_key(), Arc::new(PairingSecret::draw().unwrap()));
+        let (private, secret) = (new_key(), Arc::new(PairingSecret::generate().unwrap()));
         let inviter = Inviter::bind(InviterSettings {
             listen: "127.0.0.1:0".parse().unwrap(),
             crypto: inviter_config(&crypto(&private, Suite::AES_128_GCM)).unwrap(),
@@ -90,7 +90,7 @@ async fn wrong_secrets_are_turned_away_and_use_nothing_up() {
     };
     let near = async {
         for _ in 0..5 {
-            let wrong = inviting.invitation_with(Arc::new(PairingSecret::draw().unwrap()));
+            let wrong = inviting.invitation_with(Arc::new(PairingSecret::generate().unwrap()));
             let (_client, joined) = join(&wrong, &new_key()).await;
             let refused = joined.unwrap_err();
             assert!(matches!(&refused, ClientError::NotPaired { .. }), "{refused}");

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::Instant;
 
-use super::{Forwarder, LOOK_UP, Shared, Way, headers, spawn, wait_for, wake_on_time};
+use super::{Forwarder, ForwarderState, LOOK_UP, Way, headers, spawn, wait_for, wake_on_time};
 
 /// Read at a time. With so many bytes under way at most: 16 MiB each way.
 const PIECE_BYTES: usize = 16 << 10;
@@ -22,7 +22,7 @@ pub(super) fn start(ways: &[Arc<Way>; 2], to: SocketAddr) -> io::Result<Forwarde
     let listener = TcpListener::bind((to.ip(), 0))?;
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
-    let shared = Arc::new(Shared::default());
+    let shared = Arc::new(ForwarderState::default());
     let (ways, of) = (ways.clone(), Arc::clone(&shared));
     spawn(move || {
         while !of.is_over() {
@@ -47,7 +47,7 @@ fn join(
     near: TcpStream,
     ways: &[Arc<Way>; 2],
     to: SocketAddr,
-    shared: &Arc<Shared>,
+    shared: &Arc<ForwarderState>,
 ) -> io::Result<()> {
     let header_bytes = headers(to, HEADER_BYTES);
     for line in ways {
@@ -78,7 +78,7 @@ fn read(
     way: usize,
     line: &Way,
     header_bytes: usize,
-    shared: &Shared,
+    shared: &ForwarderState,
     underway: &SyncSender<(Instant, Vec<u8>)>,
 ) {
     wake_on_time();
@@ -105,7 +105,7 @@ fn read(
 }
 
 /// Writes what the line has carried; after the last of it, says that there is no more.
-fn write(mut to: TcpStream, shared: &Shared, arriving: &Receiver<(Instant, Vec<u8>)>) {
+fn write(mut to: TcpStream, shared: &ForwarderState, arriving: &Receiver<(Instant, Vec<u8>)>) {
     wake_on_time();
     while !shared.is_over() {
         let (due, piece) = match arriving.recv_timeout(LOOK_UP) {

@@ -52,8 +52,8 @@ fn a_datagram_comes_back_whole_after_both_delays_in_either_family() {
         let len = socket.recv(&mut buffer).unwrap();
         assert_eq!(&buffer[..len], b"there and back");
         assert!(start.elapsed() >= 2 * delay);
-        let seen = Seen { bytes: 14, datagrams: 1, lost: 0 };
-        assert_eq!(relay.unwrap().seen(), [seen; 2]);
+        let seen = LinkCounts { bytes: 14, datagrams: 1, lost: 0 };
+        assert_eq!(relay.unwrap().counts(), [seen; 2]);
     }
 }
 
@@ -114,10 +114,10 @@ fn what_a_full_queue_does_not_take_is_lost_and_counted() {
     let (sender, relay) = (UdpSocket::bind("127.0.0.1:0").unwrap(), relay.unwrap());
     // 50 ms of this line are six datagrams; a hundred take 0.8 s.
     let deadline = Instant::now() + 10 * SECOND;
-    while relay.seen()[0].lost == 0 && Instant::now() < deadline {
+    while relay.counts()[0].lost == 0 && Instant::now() < deadline {
         sender.send_to(&[7; 1_000], address).unwrap();
     }
-    let seen = relay.seen()[0];
+    let seen = relay.counts()[0];
     assert!(seen.lost > 0 && seen.datagrams > seen.lost, "{seen:?}");
 }
 

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Instant;
 
-use super::{Forwarder, LOOK_UP, Shared, UNDERWAY, Way, headers, spawn, wait_for, wake_on_time};
+use super::{
+    Forwarder, ForwarderState, LOOK_UP, UNDERWAY, Way, headers, spawn, wait_for, wake_on_time,
+};
 
 /// Larger than any datagram.
 const BUFFER_BYTES: usize = 1 << 16;
@@ -22,7 +24,7 @@ const HEADER_BYTES: usize = 8;
 const CLIENTS: usize = 64;
 
 /// A datagram on the line: when it arrives, and where it leaves from and goes to.
-struct Underway {
+struct InFlight {
     due: Instant,
     from: Arc<UdpSocket>,
     to: SocketAddr,
@@ -35,8 +37,8 @@ struct OneWay {
     way: usize,
     line: Arc<Way>,
     header_bytes: usize,
-    shared: Arc<Shared>,
-    underway: SyncSender<Underway>,
+    shared: Arc<ForwarderState>,
+    underway: SyncSender<InFlight>,
 }
 
 /// Starts a relay on the loopback of `to`, or, towards hosts elsewhere, where the system chooses. Like a NAT it
@@ -45,7 +47,7 @@ struct OneWay {
 pub(super) fn start(ways: &[Arc<Way>; 2], to: SocketAddr) -> io::Result<Forwarder> {
     let near = Arc::new(bind(to)?);
     let address = near.local_addr()?;
-    let shared = Arc::new(Shared::default());
+    let shared = Arc::new(ForwarderState::default());
     let one_way = |way: usize| {
         let (underway, arriving) = sync_channel(UNDERWAY);
         let writer = Arc::clone(&shared);
@@ -120,7 +122,7 @@ impl OneWay {
         let taken = self.line.take(Instant::now(), bytes.len() + self.header_bytes).ok();
         let sent = taken.map(|due| {
             let from = Arc::clone(from);
-            self.underway.try_send(Underway { due, from, to, bytes: bytes.to_vec() })
+            self.underway.try_send(InFlight { due, from, to, bytes: bytes.to_vec() })
         });
         if !matches!(sent, Some(Ok(()))) {
             self.shared.count_lost(self.way);
@@ -129,10 +131,10 @@ impl OneWay {
 }
 
 /// Sends on what a line has carried.
-fn write(shared: &Shared, arriving: &Receiver<Underway>) {
+fn write(shared: &ForwarderState, arriving: &Receiver<InFlight>) {
     wake_on_time();
     while !shared.is_over() {
-        let Underway { due, from, to, bytes } = match arriving.recv_timeout(LOOK_UP) {
+        let InFlight { due, from, to, bytes } = match arriving.recv_timeout(LOOK_UP) {
             Ok(arriving) => arriving,
             Err(RecvTimeoutError::Timeout) => continue,
             Err(RecvTimeoutError::Disconnected) => return,

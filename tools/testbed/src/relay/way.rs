@@ -10,7 +10,7 @@ use std::{
 
 use tokio::time::{Instant, sleep_until};
 
-use super::{Direction, Shared, lock};
+use super::{Direction, RelayState, lock};
 use crate::line::{Arrivals, Line, LineSettings};
 
 /// Datagrams under way at once; more are lost, as in any queue.
@@ -120,14 +120,14 @@ type Due = Reverse<(Instant, u64, Vec<u8>)>;
 
 /// Datagrams between the two sockets of a direction.
 #[derive(Default)]
-struct UnderWay {
+struct InFlight {
     heap: BinaryHeap<Due>,
     pushed: u64,
 }
 
-impl UnderWay {
+impl InFlight {
     /// Takes a datagram in and sends whatever is due by now.
-    fn take(&mut self, shared: &Shared, direction: Direction, datagram: &[u8]) {
+    fn take(&mut self, shared: &RelayState, direction: Direction, datagram: &[u8]) {
         let way = &shared.ways[direction as usize];
         let arrivals = way.take(Instant::now(), datagram);
         for arrival in arrivals.into_iter().flatten() {
@@ -145,7 +145,7 @@ impl UnderWay {
         self.send_due(shared, direction);
     }
 
-    fn send_due(&mut self, shared: &Shared, direction: Direction) {
+    fn send_due(&mut self, shared: &RelayState, direction: Direction) {
         let now = Instant::now();
         while self.heap.peek().is_some_and(|Reverse((due, ..))| *due <= now)
             && let Some(Reverse((.., datagram))) = self.heap.pop()
@@ -165,33 +165,33 @@ impl UnderWay {
 }
 
 /// Carries what the client sends until dropped. Errors of `recv_from` are those of earlier sends.
-pub(crate) async fn carry_to_server(shared: Arc<Shared>) {
-    let mut under_way = UnderWay::default();
+pub(crate) async fn carry_to_server(shared: Arc<RelayState>) {
+    let mut in_flight = InFlight::default();
     let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
     loop {
         tokio::select! {
-            () = under_way.due() => under_way.send_due(&shared, Direction::ToServer),
+            () = in_flight.due() => in_flight.send_due(&shared, Direction::ToServer),
             received = shared.front.recv_from(&mut buffer) => {
                 let Ok((bytes, from)) = received else { continue };
                 *lock(&shared.client) = Some(from);
-                under_way.take(&shared, Direction::ToServer, &buffer[..bytes]);
+                in_flight.take(&shared, Direction::ToServer, &buffer[..bytes]);
             }
         }
     }
 }
 
 /// Carries what the server sends until dropped.
-pub(crate) async fn carry_to_client(shared: Arc<Shared>) {
-    let mut under_way = UnderWay::default();
+pub(crate) async fn carry_to_client(shared: Arc<RelayState>) {
+    let mut in_flight = InFlight::default();
     let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
     let mut rebound = shared.back.subscribe();
     loop {
         let back = Arc::clone(&rebound.borrow_and_update());
         tokio::select! {
-            () = under_way.due() => under_way.send_due(&shared, Direction::ToClient),
+            () = in_flight.due() => in_flight.send_due(&shared, Direction::ToClient),
             received = back.recv_from(&mut buffer) => match received {
                 Ok((bytes, from)) if from == shared.server => {
-                    under_way.take(&shared, Direction::ToClient, &buffer[..bytes]);
+                    in_flight.take(&shared, Direction::ToClient, &buffer[..bytes]);
                 }
                 _ => {}
             },

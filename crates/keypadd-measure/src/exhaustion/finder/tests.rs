@@ -193,7 +193,7 @@ fn a_burst_below_the_threshold_lasts() {
 }
 
 #[test]
-fn who_ends_the_subject_ends_the_search() {
+fn a_subject_that_ends_ends_the_search() {
     for offers in [0, 1, 3] {
         let mut pool =
             Synthetic { offers_left: Some(offers), ..Synthetic::new(4096.0, 1e5, |_| 7000.0) };

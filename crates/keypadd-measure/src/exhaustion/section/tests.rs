@@ -155,7 +155,7 @@ fn backends_are_compared_by_what_was_measured() {
 }
 
 #[test]
-fn a_full_load_that_left_pads_would_be_said() {
+fn pads_left_by_a_full_load_fail_the_claim() {
     let idle = measured(CONVENTIONAL, 0.0, 1.0);
     let mut full = cell(CONVENTIONAL, 1.0);
     full.found = vec![found(0.0), found(0.0), found(0.0)];
@@ -168,7 +168,7 @@ fn a_full_load_that_left_pads_would_be_said() {
 }
 
 #[test]
-fn bursts_that_a_key_change_cut_short_are_left_out_and_said() {
+fn bursts_cut_short_by_a_key_change_are_excluded_and_reported() {
     let mut cell = measured(CONVENTIONAL, 0.0, 1.0);
     let (_, bursts) = &mut cell.bursts[0];
     bursts[0].dry = Some(Dry { index: 2, seconds: 0.1, packets: 10.0 });

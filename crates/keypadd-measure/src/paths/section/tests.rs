@@ -85,7 +85,7 @@ fn the_report_has_a_picture_of_rate_and_of_queue_for_each_case() {
 }
 
 #[test]
-fn nothing_measured_is_said_and_nothing_drawn() {
+fn an_empty_section_says_so_and_draws_nothing() {
     let paths = paths(false);
     let section = section(&paths, &[], &[]);
     assert!(section.plots.iter().all(|plot| plot.curves.is_empty()));

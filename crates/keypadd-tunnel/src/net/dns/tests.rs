@@ -5,14 +5,16 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use testbed::dns::{Answer, By, DnsServer, NXDOMAIN, answer, truncated};
+use testbed::dns::{Answer, DnsServer, DnsTransport, NXDOMAIN, answer, truncated};
 use tokio::time::Instant;
 
 use super::*;
 
 const GOOD: &[Answer<'_>] = &[Answer::Srv(1, 0, 4433, "good.example")];
 
-async fn server(reply: impl Fn(&[u8], By) -> Vec<Vec<u8>> + Send + Sync + 'static) -> DnsServer {
+async fn server(
+    reply: impl Fn(&[u8], DnsTransport) -> Vec<Vec<u8>> + Send + Sync + 'static,
+) -> DnsServer {
     DnsServer::start(reply).await.unwrap()
 }
 
@@ -41,8 +43,8 @@ async fn targets_come_by_priority() {
 #[tokio::test]
 async fn an_answer_that_does_not_fit_is_asked_for_by_tcp() {
     let dns = server(|asked, by| match by {
-        By::Udp => vec![truncated(asked)],
-        By::Tcp => vec![answer(asked, 0, GOOD)],
+        DnsTransport::Udp => vec![truncated(asked)],
+        DnsTransport::Tcp => vec![answer(asked, 0, GOOD)],
     });
     assert_eq!(targets_at(&[&dns.await]).await.unwrap(), ["good.example:4433"]);
 }

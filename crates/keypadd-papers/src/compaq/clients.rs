@@ -25,7 +25,7 @@ const HTTP_OF_TEN: u32 = 8;
 
 /// Who asks, for what, and for how long.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Crowd {
+pub(super) struct VirtualClients {
     pub(super) address: SocketAddr,
     pub(super) clients: u32,
     /// Bytes of a file by HTTP and by FTP.
@@ -34,7 +34,7 @@ pub(super) struct Crowd {
     pub(super) seed: u64,
 }
 
-impl Crowd {
+impl VirtualClients {
     /// Throughput of files, Mbit/s. Blocks.
     pub(super) fn run(self) -> Part<f64> {
         let end = Instant::now() + self.time;
@@ -128,13 +128,13 @@ mod tests {
         let address = service.address();
         let serving = tokio::spawn(service.run());
         let time = Duration::from_millis(200);
-        let crowd = Crowd { address, clients: 3, files: [1_023, 10_230], time, seed: 1 };
+        let clients = VirtualClients { address, clients: 3, files: [1_023, 10_230], time, seed: 1 };
         let start = Instant::now();
-        let mbit = tokio::task::spawn_blocking(move || crowd.run()).await.unwrap().unwrap();
+        let mbit = tokio::task::spawn_blocking(move || clients.run()).await.unwrap().unwrap();
         assert!(mbit > 0.0 && start.elapsed() >= time, "{mbit}");
         serving.abort();
         let _ = serving.await;
-        let nobody = tokio::task::spawn_blocking(move || crowd.run()).await.unwrap();
+        let nobody = tokio::task::spawn_blocking(move || clients.run()).await.unwrap();
         assert!(matches!(nobody, Err(Missed::Failed(_))), "{nobody:?}");
     }
 }
