@@ -31,6 +31,7 @@ use crate::{
     counters::Counters,
     datagrams::Datagrams,
     driver::Driver,
+    handling_cost::{CostMeter, ExcessCost},
     handshake::Accepted,
     mailbox::{Command, ConnectionCommand, Inbox, Mailbox},
     settings::{MakeTransport, Rules, Streams},
@@ -89,6 +90,8 @@ struct Slot {
     deadline: Option<Instant>,
     /// Whether the endpoint still routes datagrams to it.
     routed: bool,
+    /// CPU time beyond the usual that its datagrams have taken.
+    excess: ExcessCost,
 }
 
 pub(crate) struct EventLoop<U> {
@@ -130,6 +133,10 @@ pub(crate) struct EventLoop<U> {
     /// Bytes of datagrams received and sent in this round.
     carried_bytes: usize,
     spin: Spin,
+    /// `None` in tests without a clock.
+    costs: Option<CostMeter>,
+    /// Whether `costs` measures this round.
+    is_measured: bool,
     stop: bool,
 }
 
@@ -178,6 +185,8 @@ impl<U: Datagrams> EventLoop<U> {
             send_buffer: Vec::new(),
             carried_bytes: 0,
             spin: Spin::new(parts.spin, now),
+            costs: None,
+            is_measured: false,
             stop: false,
         };
         this.set_server(parts.server);
@@ -193,7 +202,13 @@ impl<U: Datagrams> EventLoop<U> {
         self.peers = peers;
     }
 
+    /// Limits what the datagrams of a connection cost.
+    pub(crate) fn measure_costs(&mut self, meter: CostMeter) {
+        self.costs = Some(meter);
+    }
+
     pub(crate) fn run(mut self) {
+        self.measure_costs(CostMeter::of_this_thread());
         // A panic outside of any connection must not leave handles waiting.
         if catch_unwind(AssertUnwindSafe(|| self.rounds())).is_err() {
             error!("an event loop failed; closing its connections");

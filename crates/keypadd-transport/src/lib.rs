@@ -27,6 +27,7 @@ mod event_loop;
 mod flows;
 mod gate;
 mod handed;
+mod handling_cost;
 mod handshake;
 mod held;
 mod mailbox;

@@ -16,8 +16,8 @@ use mio::{Events, Registry, Token};
 use quinn_udp::RecvMeta;
 
 use crate::{
-    datagrams::Datagrams, endpoint::Endpoint, event_loop::EventLoop, receive_buffers::Batch,
-    settings::EndpointSettings, udp::ReceivedDatagrams,
+    datagrams::Datagrams, endpoint::Endpoint, event_loop::EventLoop, handling_cost::CostMeter,
+    receive_buffers::Batch, settings::EndpointSettings, udp::ReceivedDatagrams,
 };
 
 /// Datagrams that a loop has sent in one call.
@@ -103,6 +103,11 @@ impl SteppedLoop {
         let (endpoint, loops) = Endpoint::with_loops(settings, address, vec![memory], now)?;
         let inner = loops.into_iter().next().ok_or(io::ErrorKind::InvalidInput)?;
         Ok((Self { inner, events: Events::with_capacity(1_024) }, endpoint))
+    }
+
+    /// Limits what the datagrams of a connection cost by this clock of CPU time, until `until`.
+    pub fn measure_costs(&mut self, clock: fn() -> Duration, until: Instant) {
+        self.inner.measure_costs(CostMeter::new(clock, Some(until)));
     }
 
     /// Queues a datagram that has arrived for the next round.

@@ -17,6 +17,7 @@ use crate::{
     cid::Lane,
     datagrams::Datagrams,
     driver::{Driver, HandshakeReply, Limits, SendContext},
+    handling_cost::ExcessCost,
     mailbox::ConnectionShared,
     splice::{Key, Registrar},
 };
@@ -35,8 +36,16 @@ impl<U: Datagrams> EventLoop<U> {
         let shared = Arc::new(ConnectionShared::new(key, self.mailbox.clone(), remote));
         let rules = Arc::clone(&self.rules);
         let driver = Driver::new(connection, limits, Arc::clone(&shared), rules, waiting);
-        let slot =
-            Slot { driver, key, lane, counted: false, dirty: false, deadline: None, routed: true };
+        let slot = Slot {
+            driver,
+            key,
+            lane,
+            counted: false,
+            dirty: false,
+            deadline: None,
+            routed: true,
+            excess: ExcessCost::default(),
+        };
         self.slots.insert(key, Box::new(slot));
         self.routes.insert(handle.0, key);
         self.counters.add_connection();

@@ -3,11 +3,12 @@
 use std::time::Instant;
 
 use bytes::BytesMut;
-use quinn_proto::DatagramEvent;
+use quinn_proto::{ConnectionEvent, DatagramEvent};
 use quinn_udp::RecvMeta;
+use tracing::warn;
 
 use super::EventLoop;
-use crate::{cid::loop_of, datagrams::Datagrams, udp::ReceivedDatagrams};
+use crate::{cid::loop_of, datagrams::Datagrams, splice::Key, udp::ReceivedDatagrams};
 
 /// Batches to receive before driving connections. With fewer, a busy host answers a flood of ACKs with
 /// more packets than the peer can take.
@@ -16,24 +17,37 @@ const BATCHES_PER_ROUND: usize = 16;
 impl<U: Datagrams> EventLoop<U> {
     /// Receives up to a round's batches; returns whether there were any.
     pub(super) fn receive(&mut self, now: Instant) -> bool {
-        if self.suspended {
+        if self.suspended || !self.udp.has_unread() {
             return false;
         }
-        for batch in 0..BATCHES_PER_ROUND {
-            let Some(ReceivedDatagrams { datagrams, meta }) = self.udp.receive() else {
-                return batch > 0;
-            };
+        let began = Instant::now();
+        self.is_measured = self.costs.as_mut().is_some_and(|costs| costs.begin(now));
+        let mut received = false;
+        for _ in 0..BATCHES_PER_ROUND {
+            let Some(ReceivedDatagrams { datagrams, meta }) = self.udp.receive() else { break };
+            received = true;
             self.carried_bytes += datagrams.len();
+            let mut handler = None;
             for datagram in datagrams {
                 match loop_of(&datagram) {
                     Some(number) if number != self.number => {
                         self.hand_over(number, datagram, &meta, now);
                     }
-                    _ => self.datagram(now, datagram, &meta),
+                    _ => handler = self.datagram(now, datagram, &meta).or(handler),
                 }
             }
+            // A batch is from one source.
+            if self.is_measured
+                && let Some(key) = handler
+            {
+                self.charge(key, now);
+            }
         }
-        true
+        self.is_measured = false;
+        if let Some(costs) = &mut self.costs {
+            costs.end(began, Instant::now());
+        }
+        received
     }
 
     /// Passes a datagram to the loop that owns its connection.
@@ -41,23 +55,62 @@ impl<U: Datagrams> EventLoop<U> {
         match self.peers.get(usize::from(number)) {
             Some(peer) => peer.hand_over(now, bytes, *meta),
             // From an earlier run of the daemon, or forged: answered with a reset.
-            None => self.datagram(now, bytes, meta),
+            None => {
+                self.datagram(now, bytes, meta);
+            }
         }
     }
 
-    pub(super) fn datagram(&mut self, now: Instant, bytes: BytesMut, meta: &RecvMeta) {
+    /// Passes a datagram to its connection, and returns that.
+    pub(super) fn datagram(
+        &mut self,
+        now: Instant,
+        bytes: BytesMut,
+        meta: &RecvMeta,
+    ) -> Option<Key> {
         let ecn = meta.ecn.and_then(|ecn| quinn_proto::EcnCodepoint::from_bits(ecn as u8));
         self.send_buffer.clear();
         let event =
             self.endpoint.handle(now, meta.addr, meta.dst_ip, ecn, bytes, &mut self.send_buffer);
-        match event {
-            Some(DatagramEvent::ConnectionEvent(handle, event)) => {
-                let Some(&key) = self.routes.get(&handle.0) else { return };
-                self.guarded(key, |slot| slot.driver.on_event(event));
+        match event? {
+            DatagramEvent::ConnectionEvent(handle, event) => {
+                let key = *self.routes.get(&handle.0)?;
+                self.handle(key, event, now);
+                return Some(key);
             }
-            Some(DatagramEvent::NewConnection(incoming)) => self.incoming(incoming, now),
-            Some(DatagramEvent::Response(transmit)) => self.respond(transmit),
-            None => {}
+            DatagramEvent::NewConnection(incoming) => self.incoming(incoming, now),
+            DatagramEvent::Response(transmit) => self.respond(transmit),
+        }
+        None
+    }
+
+    /// Lets a connection handle a datagram, unless its datagrams take too much CPU time.
+    fn handle(&mut self, key: Key, event: ConnectionEvent, now: Instant) {
+        let Some(slot) = self.slots.get(&key) else { return };
+        let excess = slot.excess;
+        if excess.is_too_high(now) {
+            return;
+        }
+        self.guarded(key, |slot| slot.driver.on_event(event));
+        if let Some(costs) = &mut self.costs
+            && self.is_measured
+        {
+            costs.count();
+            if excess.is_any(now) {
+                self.charge(key, now);
+            }
+        }
+    }
+
+    /// Charges a connection for what it has handled since the last charge.
+    fn charge(&mut self, key: Key, now: Instant) {
+        let Some(costs) = &mut self.costs else { return };
+        let excess = costs.excess();
+        let Some(slot) = self.slots.get_mut(&key) else { return };
+        slot.excess.charge(excess, now);
+        if slot.excess.is_too_high(now) && costs.may_warn(now) {
+            let remote = slot.driver.shared().remote();
+            warn!(%remote, "dropping a peer's datagrams: they take too much CPU time");
         }
     }
 

@@ -4,7 +4,13 @@
 
 mod world;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use keypadd_transport::congestion::{ControllerFactory, CubicConfig, RateConfig};
 use testbed::line::{LossPlace, Policer};
@@ -326,4 +332,25 @@ fn the_end_of_a_connection_waits_for_no_window() {
     let queue = world.queue();
     let took = world.close(0);
     assert!(took <= 10 * MS + queue + 8 * MS, "{took:?} with a queue of {queue:?}");
+}
+
+#[test]
+fn a_connection_whose_datagrams_take_too_much_cpu_time_gets_its_share_of_it_only() {
+    static NOW: AtomicU64 = AtomicU64::new(0);
+    static EACH: AtomicU64 = AtomicU64::new(2);
+    // The clock is read before and after each datagram.
+    let clock = || Duration::from_micros(NOW.fetch_add(EACH.load(Relaxed), Relaxed));
+    let mut world = bulk(50.0, 20 * MS);
+    let until = world.now() + 60 * SECOND;
+    world.measure_costs(0, clock, until);
+    world.run(SECOND);
+    assert!(share(&mut world, 0, 50.0, SECOND) > 0.9);
+    EACH.store(1_000, Relaxed);
+    world.run(SECOND);
+    // A tenth of a core handles a hundred.
+    let limited = share(&mut world, 0, 50.0, 3 * SECOND);
+    EACH.store(2, Relaxed);
+    world.run(5 * SECOND);
+    let after = share(&mut world, 0, 50.0, SECOND);
+    assert!(limited < 0.1 && after > 0.9, "{limited:.3} of the line, then {after:.3}");
 }

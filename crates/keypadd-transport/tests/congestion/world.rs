@@ -223,6 +223,11 @@ impl World {
         self.flows[flow].ends[0].received
     }
 
+    /// Lets the server of a flow limit what datagrams cost by this clock of CPU time, until `until`.
+    pub fn measure_costs(&mut self, flow: usize, clock: fn() -> Duration, until: Instant) {
+        self.flows[flow].ends[1].stepped.measure_costs(clock, until);
+    }
+
     /// Adds a flow with this controller at both ends, and connects it.
     pub fn add(
         &mut self,
