@@ -9,6 +9,7 @@ use std::collections::HashSet;
 use std::thread;
 use std::time::Instant;
 
+use fastrand::Rng;
 use serde_json::Value;
 use testbed::{Direction, Relay};
 
@@ -164,7 +165,7 @@ fn say(suite: &str, capture: &Capture, twice: &Twice, figures: &[Value]) {
 }
 
 /// Carries until so many bytes of keystream are recovered, over two sessions, and judges them.
-async fn audit(suite: &str, keystream_bytes: usize, at_once_bytes: u64) -> Capture {
+async fn audit(suite: &str, keystream_bytes: usize, at_once_bytes: u64) {
     let (desk, service) = (watched_desk(), start_service().await);
     let (mut tunnel, relay) = KnownTextTunnel::relayed(&desk, suite, &service).await;
     for direction in [Direction::ToServer, Direction::ToClient] {
@@ -195,30 +196,35 @@ async fn audit(suite: &str, keystream_bytes: usize, at_once_bytes: u64) -> Captu
     assert!(of_pool > 0 && inline > 0, "{suite}: {of_pool} of the pool, {inline} inline");
     assert_eq!(twice.of_16_bytes, 0, "{suite}: {twice:?}");
     assert!(twice.of_8_bytes <= twice.by_chance_max(), "{suite}: {twice:?}");
-    capture
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_keystream_comes_twice_on_the_wire() {
     for suite in SUITES {
-        let mut capture = audit(suite, 6 << 20, 512 << 10).await;
-        // Nor is the auditor blind: blocks of DES, one more than chance may bring, then one of AES, at other
-        // places of other packets.
-        let last = capture.ends.len() - 2;
-        let within = |packet: usize| capture.ends[packet] + 21;
-        let blocks = capture.twice().by_chance_max() as usize + 1;
-        let copies: Vec<[usize; 2]> =
-            (0..=blocks).map(|nth| [within(nth), within(last - 2 * nth) + 30]).collect();
-        for [from, to] in &copies[..blocks] {
-            capture.keystream.copy_within(*from..from + 8, *to);
-        }
-        let twice = capture.twice();
-        assert!(twice.of_8_bytes > twice.by_chance_max(), "{suite}: {twice:?}");
-        assert_eq!(twice.of_16_bytes, 0, "{suite}: {twice:?}");
-        let [from, to] = copies[blocks];
-        capture.keystream.copy_within(from..from + 16, to);
-        assert!(capture.twice().of_16_bytes > 0, "{suite}");
+        audit(suite, 6 << 20, 512 << 10).await;
     }
+}
+
+#[test]
+fn the_audit_finds_repeated_blocks_of_either_length_anywhere_in_a_packet() {
+    const PACKETS: usize = 256;
+    let ends = (1..=PACKETS).map(|packet| packet << 10).collect();
+    let mut capture = Capture { keystream: vec![0; PACKETS << 10], ends };
+    Rng::with_seed(1).fill(&mut capture.keystream);
+    let twice = capture.twice();
+    assert!(twice.of_8_bytes <= twice.by_chance_max() && twice.of_16_bytes == 0, "{twice:?}");
+    // Repeat blocks of 8 bytes, one more than chance may bring, then one of 16 bytes.
+    let blocks = twice.by_chance_max() as usize + 1;
+    let within = |packet: usize| (packet << 10) + 21;
+    for nth in 0..blocks {
+        let (from, to) = (within(nth), within(PACKETS - 1 - nth) + 30);
+        capture.keystream.copy_within(from..from + 8, to);
+    }
+    let twice = capture.twice();
+    assert!(twice.of_8_bytes > twice.by_chance_max() && twice.of_16_bytes == 0, "{twice:?}");
+    let (from, to) = (within(blocks), within(PACKETS - 1 - blocks) + 30);
+    capture.keystream.copy_within(from..from + 16, to);
+    assert!(capture.twice().of_16_bytes > 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

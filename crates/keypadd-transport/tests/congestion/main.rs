@@ -97,7 +97,7 @@ fn one_stream_with_a_window_of_1_5_round_trips_fills_a_long_fast_lossy_path() {
     // At 2 % one seed in four takes random loss for congestion and falls to half for a while; at 10 % seeds
     // differ by a tenth.
     for (loss, seeds, least) in
-        [(0.0, 1..=1, 0.95), (0.02, 1..=3, 0.97), (0.1, 1..=5, 0.95), (0.2, 1..=1, 0.9)]
+        [(0.0, 1..=1, 0.95), (0.02, 1..=3, 0.97), (0.1, 1..=3, 0.95), (0.2, 1..=1, 0.9)]
     {
         let mut shares: Vec<f64> = seeds
             .map(|seed| {
@@ -237,20 +237,17 @@ fn beside_cubic_each_flow_gets_a_third_of_a_line_with_a_long_queue() {
 fn beside_cubic(queues: &[usize]) {
     for &packets in queues {
         // The line loses nothing at random, so the time at which CUBIC comes is what differs.
-        let shares: Vec<f64> = (1..=5)
-            .map(|nth| {
-                let mut world = bulk(50.0, 20 * MS);
-                world.change(|line| line.queue.packets = packets);
-                world.run(3 * SECOND + 137 * MS * nth);
-                let other = world.add(cubic(), Traffic::Up);
-                world.run(5 * SECOND);
-                let before = [world.received(0), world.received(other)];
-                world.run(30 * SECOND);
-                let [ours, other] =
-                    [world.received(0) - before[0], world.received(other) - before[1]];
-                ours as f64 / (ours + other) as f64
-            })
-            .collect();
+        let shares = [1, 3, 5].map(|nth| {
+            let mut world = bulk(50.0, 20 * MS);
+            world.change(|line| line.queue.packets = packets);
+            world.run(3 * SECOND + 137 * MS * nth);
+            let other = world.add(cubic(), Traffic::Up);
+            world.run(5 * SECOND);
+            let before = [world.received(0), world.received(other)];
+            world.run(30 * SECOND);
+            let [ours, other] = [world.received(0) - before[0], world.received(other) - before[1]];
+            ours as f64 / (ours + other) as f64
+        });
         let fair = shares.iter().all(|share| (1.0 / 3.0..=2.0 / 3.0).contains(share));
         assert!(fair, "{shares:.3?} of a line with a queue of {packets} packets");
     }
