@@ -3,7 +3,7 @@
 //! Raises the open-file limit, reserves descriptors, samples rates every second and notifies systemd. Nothing
 //! is global, so two daemons can run in one process.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -273,7 +273,9 @@ impl Daemon {
         // Clients ask for their remote forwards as soon as they are back.
         tokio::spawn(async move {
             sleep(INHERITED_FOR).await;
-            handover.close_remote();
+            for path in handover.close_remote() {
+                let _ = fs::remove_file(path);
+            }
         });
         Ok(true)
     }

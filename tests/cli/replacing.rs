@@ -7,6 +7,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+use std::sync::mpsc::{self, TryRecvError};
 use std::thread;
 use std::time::Duration;
 
@@ -202,6 +203,34 @@ fn a_listening_unix_socket_the_metrics_port_and_a_proxy_are_served_on_without_a_
     assert!(exchange(path, &sent).unwrap() == sent);
     TcpStream::connect(("127.0.0.1", proxy)).unwrap();
     TcpStream::connect(("127.0.0.1", metrics)).unwrap();
+}
+
+#[test]
+fn a_remote_unix_socket_refuses_nobody_while_a_new_process_replaces_its_server() {
+    let mut hosts = Hosts::new("", "");
+    let path = hosts.desk.path("x.sock");
+    let (place, target) = (path.to_str().unwrap().to_owned(), hosts.target);
+    for (file, list, entry) in [
+        ("far.toml", "permit-listen = [", format!("\"{place}\", ")),
+        ("near.toml", "remote = [", format!("\"{place}:{target}\", ")),
+    ] {
+        let file = hosts.desk.path(file);
+        let text = fs::read_to_string(&file).unwrap();
+        fs::write(&file, text.replace(list, &format!("{list}{entry}"))).unwrap();
+    }
+    let (far, _near) = (hosts.run("far"), hosts.run("near"));
+    until("it works", || exchange(&place, b"x").ok().filter(|got| got == b"x"));
+    let (stop, stopped) = mpsc::channel::<()>();
+    let connecting = thread::spawn(move || {
+        while stopped.try_recv() == Err(TryRecvError::Empty) {
+            assert_eq!(exchange(&place, b"y").unwrap(), b"y");
+        }
+    });
+    let output = hosts.install_and_reload(&["--socket", hosts.socket(far.pid()).to_str().unwrap()]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    drop(stop);
+    connecting.join().unwrap();
+    assert_eq!(exchange(path.to_str().unwrap(), b"z").unwrap(), b"z");
 }
 
 #[test]

@@ -30,7 +30,7 @@ pub enum SocketRecord {
     Tcp(SocketAddr),
     /// A listening unix socket, by its path.
     Unix(String),
-    /// A TCP listener of a client's remote forward.
+    /// A listener of a client's remote forward.
     Remote(RemoteRecord),
 }
 
@@ -41,7 +41,16 @@ pub struct RemoteRecord {
     pub(crate) instance: [u8; 16],
     /// The client's number for the forward.
     pub(crate) number: u16,
-    pub(crate) bound: SocketAddr,
+    pub(crate) bound: RemoteBound,
+}
+
+/// Where the listener of a remote forward is bound.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum RemoteBound {
+    Tcp(SocketAddr),
+    /// Its path.
+    Unix(String),
 }
 
 /// A listening socket on its way to another process.
@@ -160,9 +169,15 @@ impl Handover {
         unnamed.filter_map(path).collect()
     }
 
-    /// Closes the listeners of remote forwards that no client has asked for.
-    pub fn close_remote(&self) {
-        self.inherited().remote.clear();
+    /// Closes the listeners of remote forwards that no client has asked for; returns the paths of
+    /// the unix sockets among them.
+    pub fn close_remote(&self) -> Vec<String> {
+        let remote = mem::take(&mut self.inherited().remote).into_iter();
+        let path = |socket: HandedSocket| match socket.record {
+            SocketRecord::Remote(RemoteRecord { bound: RemoteBound::Unix(path), .. }) => Some(path),
+            _ => None,
+        };
+        remote.filter_map(path).collect()
     }
 
     /// Whether the daemon is suspended.
@@ -202,16 +217,20 @@ impl Handover {
 
     /// Takes the listener of a remote forward at this address; port 0 takes the one with the same
     /// number.
-    pub(crate) fn take_remote(&self, wanted: &RemoteRecord) -> Option<TcpListener> {
-        let serves = |record: &SocketRecord| match record {
+    pub(crate) fn take_remote(&self, wanted: &RemoteRecord) -> Option<OwnedFd> {
+        self.take(|record| match record {
             SocketRecord::Remote(RemoteRecord { key, instance, number, bound }) => {
-                (key, instance) == (&wanted.key, &wanted.instance)
-                    && serves(wanted.bound, *bound)
-                    && (wanted.bound.port() != 0 || *number == wanted.number)
+                let is_there = match (&wanted.bound, bound) {
+                    (RemoteBound::Tcp(wanted_at), RemoteBound::Tcp(at)) => {
+                        serves(*wanted_at, *at)
+                            && (wanted_at.port() != 0 || *number == wanted.number)
+                    }
+                    (wanted_at, at) => wanted_at == at,
+                };
+                (key, instance) == (&wanted.key, &wanted.instance) && is_there
             }
             _ => false,
-        };
-        self.take(serves).map(TcpListener::from)
+        })
     }
 
     /// Takes the listener of a unix socket.
@@ -261,6 +280,27 @@ mod tests {
         let inherited = handover.take_tcp(bound).unwrap();
         assert_eq!(inherited.local_addr().unwrap(), bound);
         assert!(handover.take_tcp(bound).is_none());
+    }
+
+    #[test]
+    fn a_remote_forwards_listener_is_for_its_client_only_and_named_if_nobody_takes_it() {
+        let record = |key: &str, path: &str| RemoteRecord {
+            key: key.into(),
+            instance: [1; 16],
+            number: 0,
+            bound: RemoteBound::Unix(path.into()),
+        };
+        let handover = Handover::default();
+        for path in ["/a", "/b"] {
+            let record = SocketRecord::Remote(record("client", path));
+            let (socket, _) = std::os::unix::net::UnixStream::pair().unwrap();
+            handover.inherit_remote(HandedSocket { record, socket: socket.into() });
+        }
+        assert!(handover.take_remote(&record("other", "/a")).is_none());
+        assert!(handover.take_remote(&record("client", "/c")).is_none());
+        assert!(handover.take_remote(&record("client", "/a")).is_some());
+        assert_eq!(handover.close_remote(), ["/b"]);
+        assert!(handover.take_remote(&record("client", "/b")).is_none());
     }
 
     #[test]

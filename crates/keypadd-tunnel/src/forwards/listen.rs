@@ -7,7 +7,7 @@ use std::{
     future::poll_fn,
     io,
     net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket},
-    os::fd::AsFd,
+    os::{fd::AsFd, unix::net::UnixListener},
     task::{Context, Poll},
 };
 
@@ -179,7 +179,7 @@ pub(crate) async fn bind_own(
                 addresses.map_err(|source| BindError { address: listen.to_string(), source })?;
             bind_udp(&addresses, *port, handover)
         }
-        Listen::Unix(path) => bind_unix(path, handover),
+        Listen::Unix(path) => bind_unix(path, handover, handover.take_unix(path)),
     }
 }
 
@@ -198,12 +198,13 @@ pub(crate) async fn addresses_of(
     })
 }
 
-/// Binds a unix socket; its file is removed with the listener.
+/// Binds a unix socket, or takes that of the old process; its file is removed with the listener.
 pub(crate) fn bind_unix(
     path: &SocketPath,
     handover: &Handover,
+    inherited: Option<UnixListener>,
 ) -> Result<ListenerGroup, BindError> {
-    UnixPathListener::bind(path, handover)
+    UnixPathListener::bind(path, handover, inherited)
         .map(|listener| ListenerGroup(vec![Listener::Unix(listener)]))
         .map_err(|source| BindError { address: format!("unix {path}"), source })
 }

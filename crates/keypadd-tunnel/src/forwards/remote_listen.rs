@@ -5,7 +5,9 @@
 //! stream that carries only the client's number for the forward; the client decides what to connect
 //! to.
 
-use std::{collections::HashMap, io, net::IpAddr, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap, io, net::IpAddr, os::unix::net::UnixListener, sync::Arc, time::Duration,
+};
 
 use tokio::{
     sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc},
@@ -32,7 +34,7 @@ use crate::{
         splice::splice_with_preface,
         splice_error::SpliceError,
     },
-    handover::{Handover, RemoteRecord},
+    handover::{Handover, RemoteBound, RemoteRecord},
     limits::{
         descriptors::{Descriptors, Holder, OF_CONNECTION, OF_LISTENER, OF_UDP_LISTENER},
         log_rate_limit::LogRateLimit,
@@ -225,6 +227,11 @@ impl RemoteListeners {
             Listen::Tcp { .. } | Listen::Unix(_) => OF_LISTENER,
         };
         let descriptors = || self.session.descriptors(of_listener).ok_or(ListenCode::OpenFiles);
+        let inherited = |bound| {
+            let (key, Instance(instance)) =
+                (self.session.identity().to_string(), self.session.instance());
+            self.handover.take_remote(&RemoteRecord { key, instance, number: id, bound })
+        };
         let (protocol, bind, port) = match listen {
             Listen::Tcp { bind, port } => (Protocol::Tcp, bind, *port),
             Listen::Udp { .. } if !self.session.connection.carries_datagrams() => {
@@ -238,7 +245,9 @@ impl RemoteListeners {
                 let descriptors = descriptors()?;
                 let places = vec![Place::Unix(path.clone())];
                 let reservation = self.reservations.reserve(&self.session, places).await?;
-                let listeners = bind_unix(path, &self.handover).map_err(|error| code_of(&error))?;
+                let inherited = inherited(RemoteBound::Unix(path.to_string()));
+                let bound = bind_unix(path, &self.handover, inherited.map(UnixListener::from));
+                let listeners = bound.map_err(|error| code_of(&error))?;
                 return Ok(opened(listeners, Vec::new(), descriptors, reservation));
             }
         };
@@ -253,11 +262,8 @@ impl RemoteListeners {
             return Err(ListenCode::NotPermitted);
         }
         let descriptors = descriptors()?;
-        let inherited = |bound| {
-            let (key, Instance(instance)) =
-                (self.session.identity().to_string(), self.session.instance());
-            self.handover.take_remote(&RemoteRecord { key, instance, number: id, bound })
-        };
+        let inherited =
+            |address| inherited(RemoteBound::Tcp(address)).map(std::net::TcpListener::from);
         let bind = || {
             let bound = match protocol {
                 Protocol::Tcp => bind_tcp(&addresses, port, &inherited),

@@ -21,7 +21,7 @@ use tokio::{
 use crate::{
     addresses::{forward::Listen, socket_path::SocketPath},
     forwards::open_listener::OpenListener,
-    handover::{HandedSocket, RemoteRecord, SocketRecord},
+    handover::{HandedSocket, RemoteBound, RemoteRecord, SocketRecord},
     sessions::session::LiveSession,
     wire::{Frame, ListenCode},
 };
@@ -153,8 +153,7 @@ impl Reservations {
         }
     }
 
-    /// The TCP listeners, for the process that follows. A unix socket's file goes with its listener: the
-    /// client asks for it anew.
+    /// The listeners, for the process that follows.
     pub(crate) fn hand_over(&self) -> Vec<HandedSocket> {
         let table = self.table();
         let entries = table.entries.values().map(|entry| &entry.listening);
@@ -162,7 +161,14 @@ impl Reservations {
         for Listening { session, bound, .. } in entries.chain(&table.left) {
             let Some((number, _, open)) = bound else { continue };
             for HandedSocket { record, socket } in open.hand_over() {
-                let SocketRecord::Tcp(bound) = record else { continue };
+                let bound = match record {
+                    SocketRecord::Tcp(address) => RemoteBound::Tcp(address),
+                    SocketRecord::Unix(path) => RemoteBound::Unix(path),
+                    // UDP sockets are bound anew: their flows end with the session.
+                    SocketRecord::Udp(_)
+                    | SocketRecord::UdpForward(_)
+                    | SocketRecord::Remote(_) => continue,
+                };
                 let (key, instance) = (session.identity().to_string(), session.instance().0);
                 let record = RemoteRecord { key, instance, number: *number, bound };
                 sockets.push(HandedSocket { record: SocketRecord::Remote(record), socket });

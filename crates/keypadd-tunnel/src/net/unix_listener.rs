@@ -42,10 +42,14 @@ pub(crate) struct UnixPathListener {
 impl UnixPathListener {
     /// Binds and listens, or takes the socket of the old process. The file has mode 0600 from the start.
     /// Needs a tokio runtime.
-    pub(crate) fn bind(path: &SocketPath, handover: &Handover) -> io::Result<Self> {
+    pub(crate) fn bind(
+        path: &SocketPath,
+        handover: &Handover,
+        inherited: Option<StdUnixListener>,
+    ) -> io::Result<Self> {
         let _guard = BINDING.lock().unwrap_or_else(PoisonError::into_inner);
         let file = path.as_path();
-        if let Some(listener) = handover.take_unix(path) {
+        if let Some(listener) = inherited {
             return Self::listening(listener, path, handover);
         }
         let socket = match bound(file) {
@@ -138,7 +142,7 @@ mod tests {
     #[tokio::test]
     async fn the_file_is_for_this_user_only_and_is_removed_with_the_listener() {
         let (_directory, path) = temporary_path();
-        let listener = UnixPathListener::bind(&path, &Handover::default()).unwrap();
+        let listener = UnixPathListener::bind(&path, &Handover::default(), None).unwrap();
         let mode = fs::metadata(path.as_path()).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         UnixStream::connect(path.as_path()).await.unwrap();
@@ -153,8 +157,8 @@ mod tests {
         // The file stays, as after a process that was killed.
         drop(std::os::unix::net::UnixListener::bind(path.as_path()).unwrap());
         assert!(path.as_path().exists());
-        let _live = UnixPathListener::bind(&path, &Handover::default()).unwrap();
-        let error = UnixPathListener::bind(&path, &Handover::default()).unwrap_err();
+        let _live = UnixPathListener::bind(&path, &Handover::default(), None).unwrap();
+        let error = UnixPathListener::bind(&path, &Handover::default(), None).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::AddrInUse);
         UnixStream::connect(path.as_path()).await.unwrap();
     }
@@ -163,12 +167,12 @@ mod tests {
     async fn other_files_are_not_touched() {
         let (_directory, path) = temporary_path();
         fs::write(path.as_path(), "precious").unwrap();
-        let error = UnixPathListener::bind(&path, &Handover::default()).unwrap_err();
+        let error = UnixPathListener::bind(&path, &Handover::default(), None).unwrap_err();
         assert_eq!(error.to_string(), "the file exists and is not a socket");
         assert_eq!(fs::read(path.as_path()).unwrap(), b"precious");
         fs::remove_file(path.as_path()).unwrap();
 
-        let listener = UnixPathListener::bind(&path, &Handover::default()).unwrap();
+        let listener = UnixPathListener::bind(&path, &Handover::default(), None).unwrap();
         fs::remove_file(path.as_path()).unwrap();
         fs::write(path.as_path(), "another's").unwrap();
         drop(listener);
