@@ -1,9 +1,9 @@
-//! What the event loops cost, without a tunnel around them: an echo of 128 bytes and a transfer of 16 MiB,
-//! each over a stream that is spliced to a TCP connection at both ends.
+//! Measures the cost of the event loops without a tunnel around them: an echo of 128 bytes and a
+//! transfer of 16 MiB, each over a stream that is spliced to a TCP connection at both ends.
 //!
-//! Two endpoints of one loop each, in this process, over loopback, with AES-256-GCM and no pool. Each
-//! byte crosses TCP, QUIC and TCP again; an echo does so twice. Echoes run with polling off, at its
-//! default and at a whole core: the difference is what waking a thread costs.
+//! Runs two endpoints of one loop each in this process, over loopback, with AES-256-GCM and no
+//! pool. Each byte crosses TCP, QUIC and TCP again; an echo does so twice. Echoes run with polling
+//! off, at its default and at a whole core: the difference is the cost of waking a thread.
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
@@ -19,7 +19,7 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use keypadd_transport::{Connection, Delivery, SpinShare};
 use pair::Pair;
 
-/// A keystroke and what belongs to it.
+/// A keystroke and its overhead.
 const ECHO_BYTES: usize = 128;
 
 /// A transfer; its receiver answers with one byte.
@@ -38,16 +38,16 @@ fn tcp_pair() -> [TcpStream; 2] {
     pair().expect("TCP over loopback")
 }
 
-/// A connection between two endpoints, and a stream of it that is spliced at both ends.
+/// A connection between two endpoints, and one stream spliced at both ends.
 struct Tunnel {
-    /// A program's end at the near side.
+    /// The program's socket at the near end.
     near: TcpStream,
     _connections: [Connection; 2],
     _pair: Pair,
 }
 
 impl Tunnel {
-    /// At the far side `program` has the other end.
+    /// Runs `program` on the socket at the far end.
     fn new(spin: SpinShare, program: fn(TcpStream) -> io::Result<()>) -> Self {
         let pair = Pair::new(spin);
         let connections = pair.connect();
@@ -57,16 +57,16 @@ impl Tunnel {
         thread::spawn(move || program(far));
         let opened = pair.control.block_on(connections[0].open_bi()).expect("a stream");
         pair.control.spawn(opened.splice(near_spliced.into(), Delivery::Unbounded, "".into()));
-        // The first byte shows the stream to the other end.
+        // The peer sees a stream only once it carries a byte.
         near.write_all(&[0]).expect("a first byte");
         let taken = pair.control.block_on(connections[1].accept_bi()).expect("the stream");
         pair.control.spawn(taken.splice(far_spliced.into(), Delivery::Unbounded, "".into()));
-        near.read_exact(&mut [0]).expect("its answer");
+        near.read_exact(&mut [0]).expect("an answer");
         Self { near, _connections: connections, _pair: pair }
     }
 }
 
-/// Sends back whatever comes.
+/// Echoes everything.
 fn echo(mut stream: TcpStream) -> io::Result<()> {
     let mut buffer = [0; ECHO_BYTES];
     loop {
@@ -77,7 +77,7 @@ fn echo(mut stream: TcpStream) -> io::Result<()> {
     }
 }
 
-/// Answers a first byte and then each transfer with one byte.
+/// Answers the first byte and then each transfer with one byte.
 fn sink(mut stream: TcpStream) -> io::Result<()> {
     let mut buffer = vec![0; 256 << 10];
     let mut left = 1;

@@ -10,16 +10,17 @@
 #    |                          +-------------+  -L 2222:localhost:22        |
 #    +--------------------------+   10.99.8.2 +------------------------------+
 #
-# Types what README.md says, prints each command with its time, then `package to first forwarded byte: N commands, S s`.
-# The first byte is that of far's SSH server. The time is the commands' own: reading and typing come on top, downloads
-# and the start of the hosts do not count. Exits with 1 if a command fails or the byte does not arrive.
+# Types the commands of README.md, prints each with its time, then `package to first forwarded byte: N commands, S s`.
+# The first byte is that of far's SSH server. Counts only the time of the commands: not reading and
+# typing, nor downloads and the start of the hosts. Exits with 1 if a command fails or the byte does
+# not arrive.
 #
-# Needs root, mmdebstrap, systemd-nspawn (systemd-container) and iproute2. The Debian is this host's release, in a
-# temporary directory; nothing outside of it changes.
+# Needs root, mmdebstrap, systemd-nspawn (systemd-container) and iproute2. Installs this host's
+# Debian release in a temporary directory; changes nothing outside of it.
 
 set -u -o pipefail
 
-# A hang anywhere ends here, and the trap cleans up.
+# Limits the whole run: a hang anywhere ends here, and the trap cleans up.
 if [ -z "${FIRST_BYTE_BOUNDED-}" ]; then
     FIRST_BYTE_BOUNDED=1 exec timeout --foreground --kill-after=20 600 "${BASH_SOURCE[0]}" "$@"
 fi
@@ -49,13 +50,13 @@ give_up() {
 # on HOST COMMAND...: runs it there.
 on() { nsenter --target "${leader[$1]}" --all --wdns=/root -- "${@:2}"; }
 
-# types HOST COMMAND: what the user types there; counts it.
+# types HOST COMMAND: prints what the user types there and counts it.
 types() {
     commands=$((commands + 1))
     printf '%7.2f s  %4s# %s\n' "$(elapsed)" "$1" "$2"
 }
 
-# runs HOST COMMAND: types it and waits until it is done.
+# runs HOST COMMAND: types it and waits for it to finish.
 runs() {
     types "$1" "$2"
     on "$1" sh -c "$2" >>"$work/$1.log" 2>&1 || give_up "this failed on $1: $2"

@@ -3,8 +3,8 @@
 #
 #     packaging/test-deb.sh target/dist/keypadd_*.deb          prints `ok` or `not ok` for each claim; 1 if one failed
 #
-# Needs root, mmdebstrap and, for the service, systemd-nspawn (systemd-container). The Debian is this host's release,
-# in a temporary directory; nothing outside of it changes.
+# Needs root, mmdebstrap and, for the service, systemd-nspawn (systemd-container). Installs this
+# host's Debian release in a temporary directory; changes nothing outside of it.
 
 set -u -o pipefail
 
@@ -22,7 +22,7 @@ clean_up() {
 }
 trap clean_up EXIT
 
-# expect CLAIM COMMAND...: says whether the command succeeds.
+# expect CLAIM COMMAND...: prints whether the command succeeds.
 expect() {
     if "${@:2}" >"$work/log" 2>&1; then
         echo "ok - $1"
@@ -91,7 +91,7 @@ if [ -n "$booted" ] && in_machine systemctl list-units >/dev/null 2>&1; then
     main_pid_is_another() { [ "$(main_pid)" != "$before" ] && [ -n "$before" ]; }
     never_restarted() { [ "$(in_machine systemctl show -P ActiveEnterTimestampMonotonic keypadd)" = "$since" ]; }
     before=$(main_pid) since=$(in_machine systemctl show -P ActiveEnterTimestampMonotonic keypadd)
-    # The machine has a /tmp of its own.
+    # The container has its own /tmp.
     inside sh -c 'cd /tmp && sed -i "s/^Version: .*/Version: 100/" newer/DEBIAN/control &&
         dpkg-deb -b newer /opt/keypadd-100.deb' >/dev/null
     expect "a running service is upgraded" in_machine dpkg -i /opt/keypadd-100.deb

@@ -5,7 +5,7 @@ The primes are computed from the formulas that the RFCs give for them, so that n
 Deterministic: exponents are SHAKE-128 of their labels.
 
     scripts/modp_vectors.py            write modp.txt beside the crate's other vectors
-    scripts/modp_vectors.py --check    make it again, compare; exit 1 if it differs
+    scripts/modp_vectors.py --check    regenerate and compare; exit 1 if it differs
 """
 
 import argparse
@@ -70,12 +70,12 @@ def exponent(bits, *label):
 
 
 def short(number, p):
-    """Whether a number begins with a zero byte at the length of the prime."""
+    """Whether a number, as long as the prime, starts with a zero byte."""
     return number.bit_length() <= p.bit_length() - 8
 
 
 def exchanges(name, p, bits):
-    """Two ordinary exchanges, one with a short share of ours, one with a short secret."""
+    """Two ordinary exchanges, one where our share is short, one where the secret is."""
     wanted = [lambda share, secret: True] * 2
     wanted.append(lambda share, secret: short(share, p))
     wanted.append(lambda share, secret: short(secret, p))
@@ -94,7 +94,7 @@ def exchanges(name, p, bits):
 def text():
     blocks = [HEAD]
     for name, (p, bits) in GROUPS.items():
-        # Safe primes: a Fermat test of both, by a base that the RFCs did not use.
+        # Safe primes: a Fermat test of both, with a base that the RFCs did not use.
         assert all(pow(3, n - 1, n) == 1 for n in (p, (p - 1) // 2))
         size = p.bit_length() // 4
         for x, share, y, peer, secret in exchanges(name, p, bits):

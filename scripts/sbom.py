@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Prints what the program is made of, as a CycloneDX 1.5 bill of materials: every crate that goes into the
-binary of one platform, with version, license and checksum, and who needs whom.
+"""Prints a CycloneDX 1.5 bill of materials of the program: every crate that goes into the
+binary of one platform, with version, license and checksum, and the dependency graph.
 
-From `cargo tree` and Cargo.lock alone; without times and paths, so the same sources give the same text.
+Uses only `cargo tree` and Cargo.lock, no times or paths, so the same sources give the same text.
 
-    scripts/sbom.py [TARGET]        for this machine's target unless told otherwise
+    scripts/sbom.py [TARGET]        for this machine's target by default
 """
 
 import json
@@ -27,16 +27,16 @@ def host():
 
 
 def tree(target):
-    """The crates of the program by name and version, with licenses, and whom each of them needs."""
+    """The program's crates by name and version, with licenses and dependencies."""
     asked = ("--locked", "--package", PROGRAM, "--edges", "normal,build", "--target", target)
-    # cargo metadata would mix in the features that tests ask for.
+    # cargo metadata would add features that only tests enable.
     lines = output("cargo", "tree", *asked, "--prefix", "depth", "--format", "|{p}|{l}")
     licenses, needs, path = {}, {}, []
     for line in lines.splitlines():
         depth, crate, license = line.split("|")
         name, version = crate.split()[:2]
         crate = (name, version.removeprefix("v"))
-        # What is printed again is marked so, behind the license.
+        # A repeated crate is marked after the license.
         licenses[crate] = license.removesuffix(" (*)")
         needs.setdefault(crate, set())
         path[int(depth) :] = [crate]

@@ -7,7 +7,7 @@ out below. Deterministic: inputs are SHAKE-128 of their labels.
 
     pip install cryptography
     scripts/sealed_packets.py            write sealed_packets.txt beside the crate's other vectors
-    scripts/sealed_packets.py --check    make it again, compare; exit 1 if it differs
+    scripts/sealed_packets.py --check    regenerate and compare; exit 1 if it differs
 """
 
 import argparse
@@ -56,7 +56,7 @@ SUITES = [
 
 PACKET_NUMBERS = [0, 63, 64, 2**32, 2**62 - 1]
 PAYLOAD_BYTES = [0, 1, 15, 16, 20, 127, 128, 129, 1200, 1452]
-# A jumbo frame once per block length and family is enough, the file would grow fivefold.
+# One jumbo frame per block length and family is enough; the file would grow fivefold.
 JUMBO_BYTES = 9000
 JUMBO_SUITES = {
     "aes-256-gcm",
@@ -115,7 +115,7 @@ def des_subkey(key, segment, key_bytes):
     raise AssertionError("256 weak keys in a row")
 
 
-# RFC 2268 2: bytes from the digits of pi.
+# RFC 2268 2: bytes derived from the digits of pi.
 PI_TABLE = bytes.fromhex(
     "d978f9c419ddb5ed28e9fd794aa0d89dc67e37832b76538e624c6488448bfba2"
     "179a59f587b34f1361456d8d09817d32bd8f40eb86b77b0bf09521225c6b4e82"

@@ -1,5 +1,5 @@
-//! Checks the documentation against the tree: links resolve, tests that are named exist, configurations
-//! are valid, each step of the safety argument names a test.
+//! Checks the documentation against the tree: links resolve, tests that are named exist,
+//! configurations are valid, each step of the safety argument names a test.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
-/// Files of the tree with this ending, in folders that are ours, with their text.
+/// Files with this extension in our own folders, with their text.
 fn files(ending: &str) -> Vec<(PathBuf, String)> {
     let mut found = Vec::new();
     let mut folders = vec![PathBuf::from(ROOT)];
@@ -34,7 +34,7 @@ fn shown(path: &Path) -> String {
     path.strip_prefix(ROOT).unwrap_or(path).display().to_string()
 }
 
-/// A page without its blocks of code, whose brackets are no links and whose `#` are no headings.
+/// Strips a page of its code blocks, whose brackets are not links and whose `#` are not headings.
 fn prose(page: &str) -> String {
     let mut in_code = false;
     let lines = page.lines().filter(|line| {
@@ -45,7 +45,7 @@ fn prose(page: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// The name by which a heading is linked to, as the usual renderers make it.
+/// The anchor of a heading, as the usual renderers generate it.
 fn anchor(heading: &str) -> String {
     let kept = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
     heading.trim().to_lowercase().chars().filter(kept).collect::<String>().replace(' ', "-")
@@ -85,7 +85,7 @@ fn every_link_leads_somewhere() {
 #[test]
 fn every_test_that_a_page_names_exists() {
     let code: String = files(".rs").into_iter().map(|(_, text)| text).collect();
-    // A name of a test is a sentence; what has fewer words may be a field or a figure.
+    // A test name is a sentence; anything with fewer words may be a field or a metric.
     let is_sentence = |word: &&str| {
         word.matches('_').count() >= 4
             && !word.starts_with("keypadd_")
@@ -119,7 +119,7 @@ fn every_step_of_the_argument_for_safety_names_a_test() {
             step.push_str(line);
         }
     }
-    // Which names these are, and that they exist, is the claim above.
+    // The test above checks which names these are and that they exist.
     let names_a_test = |step: &&String| {
         step.split('`').skip(1).step_by(2).any(|name| name.matches('_').count() >= 4)
     };
@@ -145,7 +145,7 @@ fn every_configuration_that_a_page_shows_can_be_used() {
     assert!(shown_by.contains("docs/configuration.md"), "{shown_by:?}");
 }
 
-/// The cells of a table's rows, without the head.
+/// The cells of a table's rows, without the header row.
 fn rows(page: &str) -> Vec<Vec<&str>> {
     let rows = page.lines().filter(|line| line.starts_with("| ")).skip(2);
     rows.map(|row| row.trim_matches('|').split('|').map(str::trim).collect()).collect()
@@ -157,7 +157,7 @@ fn every_fault_has_a_test_that_runs_where_the_table_says_and_a_figure() {
     let page = fs::read_to_string(Path::new(ROOT).join("tests/FAULTS.md")).unwrap();
     let nightly = fs::read_to_string(Path::new(ROOT).join("scripts/nightly")).unwrap();
     let code: String = files(".rs").into_iter().map(|(_, text)| text).collect();
-    // What stands between a test's name and the end of the test before it.
+    // Whatever stands between the end of the previous test and this test's name.
     let attributes = |name: &str| {
         let (before, _) = code.split_once(&format!("fn {name}("))?;
         before.rsplit("\n}").next().map(|attributes| attributes.to_owned())
@@ -174,7 +174,7 @@ fn every_fault_has_a_test_that_runs_where_the_table_says_and_a_figure() {
             if name.contains('/') {
                 return Path::new(ROOT).join(name).is_file();
             }
-            // A section is one word, a test's name a sentence.
+            // A section name is one word, a test name a sentence.
             if is_long && !name.contains('_') {
                 return nightly.contains(&format!("\n    \"{name} "));
             }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# keypadd from end to end over real UDP: the binary that ships, two network namespaces, a veth pair.
+# Tests keypadd end to end over real UDP: the shipped binary, two network namespaces, a veth pair.
 #
 #      namespace far                                              namespace near
 #    +------------------------------+      veth, MTU 1500       +------------------------------+
@@ -11,17 +11,17 @@
 #    +------------------------------+                           +------------------------------+
 #
 #    tests/netns.sh target/release/keypadd              every scenario, about 8 minutes
-#    tests/netns.sh target/release/keypadd CLAIM...     those whose names contain a CLAIM
-#    NETNS_QUICK=1 tests/netns.sh ...                   64 MiB each way of every suite instead of 256, 15 s
-#                                                       without a network instead of 60, and no
-#                                                       comparison of round trips
+#    tests/netns.sh target/release/keypadd CLAIM...     scenarios whose names contain a CLAIM
+#    NETNS_QUICK=1 tests/netns.sh ...                   64 MiB each way per suite instead of 256, an
+#                                                       outage of 15 s instead of 60, and no round
+#                                                       trip comparison
 #
-# Needs root, iproute2, OpenSSH, PostgreSQL, python3, curl. Prints `ok - ...` or `not ok - ...` for each scenario and
-# ends with 1 if one failed. Round-trip times are printed and compared; they decide nothing.
+# Needs root, iproute2, OpenSSH, PostgreSQL, python3, curl. Prints `ok - ...` or `not ok - ...` for each
+# scenario; exits with 1 if one failed. Round-trip times are printed and compared, not judged.
 
 set -u -o pipefail
 
-# The whole is bounded: a hang anywhere ends here, and the trap cleans up.
+# Limits the whole run: a hang anywhere ends here, and the trap cleans up.
 if [ -z "${NETNS_BOUNDED-}" ]; then
     NETNS_BOUNDED=1 exec timeout --kill-after=20 1500 "${BASH_SOURCE[0]}" "$@"
 fi
@@ -32,12 +32,12 @@ source "$here/netns/day.sh"
 source "$here/netns/wireguard.sh"
 
 quick=${NETNS_QUICK-}
-mib=$([ -n "$quick" ] && echo 64 || echo 256) # each way of every suite
-outage_seconds=$([ -n "$quick" ] && echo 15 || echo 60) # of the day's; its peer timeout is 10 s
-closed_port=7999    # permitted, and nobody listens
+mib=$([ -n "$quick" ] && echo 64 || echo 256) # each way, per suite
+outage_seconds=$([ -n "$quick" ] && echo 15 || echo 60) # in the day scenario; its peer timeout is 10 s
+closed_port=7999    # permitted, no listener
 forbidden_port=7998 # not permitted
 forward=127.0.0.1:$forward_port
-target=10.99.7.1:$target_port # beside the tunnel
+target=10.99.7.1:$target_port # not through the tunnel
 
 # ---- bytes --------------------------------------------------------------------------------------
 
@@ -57,7 +57,7 @@ ipv6_carries_the_tunnel_and_the_forward() {
     expect "SHA-256 is equal" probe swap "[::1]:$forward_port" --mib 16
 }
 
-# set_mtu BYTES: of the path, at both ends.
+# set_mtu BYTES: sets the path's MTU at both ends.
 set_mtu() {
     local end
     for end in "$far" "$near"; do
@@ -65,7 +65,7 @@ set_mtu() {
     done
 }
 
-# packets_have BYTES: both ends send packets of up to so many.
+# packets_have BYTES: waits until both ends send packets of up to this size.
 packets_have() {
     expect "near sends packets of $1 bytes" soon shows near "packets up to $1 bytes"
     expect "far sends packets of $1 bytes" soon shows far "packets up to $1 bytes"
@@ -135,7 +135,7 @@ stdio_to_a_target_that_is_not_to_be_had_says_one_line_and_exits_1() {
     rm "$scratch/open-input"
 }
 
-# await_count COUNT PATTERN FILE: soon so many lines match.
+# await_count COUNT PATTERN FILE: waits until this many lines match.
 await_count() {
     local turn
     for ((turn = 0; turn < 60; turn++)); do
@@ -168,9 +168,9 @@ ssh_runs_through_its_proxy_command() {
     in_end near "${ssh[@]}" "cat '$dir/there'" >"$dir/back" 2>>"$dir/ssh.err"
     expect "10 MiB come back" cmp "$dir/file" "$dir/back"
     sed 's/^/    /' "$dir/ssh.err"
-    # ssh hangs up on its proxy (SIGHUP); the server is not to wait for the idle timeout.
+    # ssh hangs up its proxy (SIGHUP); the server must not have to wait for the idle timeout.
     expect "each session was closed" await_count 3 'session ended.*the client is done' "$log"
-    # It does not wait for its proxy, which may still be about to leave.
+    # ssh does not wait for its proxy, which may still be exiting.
     expect "no control socket is left" soon silent find "$scratch/near.run" -name '*.sock'
 
     kill -TERM "$sshd"
@@ -200,7 +200,7 @@ a_hundred_ssh_sessions_share_the_tunnel_of_a_daemon() {
         sessions+=($!)
     done
     for ((session = 0; session < 100; session++)); do
-        # On a busy host another process may have got its number: bash has then forgotten how it ended.
+        # On a busy host its process ID may be reused by now; bash then no longer has its status.
         wait "${sessions[session]}" 2>/dev/null || true
         [ -e "$dir/done.$session" ] && cmp -s "$dir/file" "$dir/back.$session" && whole=$((whole + 1))
     done
@@ -214,7 +214,7 @@ a_hundred_ssh_sessions_share_the_tunnel_of_a_daemon() {
 
 # ---- UDP ----------------------------------------------------------------------------------------
 
-# datagrams SUBCOMMAND...: the near end of a claim.
+# datagrams SUBCOMMAND...: runs the near end of a claim.
 datagrams() {
     tell near "datagrams.py $*"
     in_end near timeout --foreground 120 python3 -B "$here/netns/datagrams.py" "$@" | sed 's/^/    /'
@@ -232,7 +232,7 @@ udp_forwards_carry_dns_a_game_and_datagrams_of_any_size() {
     expect "names resolve" datagrams dns 127.0.0.1:5353
     expect "sizes" datagrams sizes 127.0.0.1:5354
     tell far "datagrams.py sizes 127.0.0.1:5400"
-    # There and back through the tunnel twice.
+    # Through the tunnel twice: out and back.
     expect "sizes, from far" in_end far python3 -B "$here/netns/datagrams.py" sizes 127.0.0.1:5400
     expect "a game" datagrams game 127.0.0.1:5354 10
     datagrams game 127.0.0.1:5354 10 &
@@ -256,7 +256,7 @@ a_service_of_dns_is_reached_at_the_target_that_answers() {
     expect "the DNS server starts" await_line "$scratch/names.log" listening
     echo 'nameserver 127.0.0.1' >"$scratch/resolv.conf"
     expect "the server starts" serve 10.99.7.1
-    # `ip netns exec` has given it a mount namespace of its own.
+    # `ip netns exec` runs in its own mount namespace.
     local within=(sh -c 'mount --bind "$0" /etc/resolv.conf && exec "$@"' "$scratch/resolv.conf")
     expect "the client connects" daemon near '^keypadd: ready, connected' connect \
         _keypadd._udp.example --peer "$far_key" -L "$forward_port:127.0.0.1:$target_port"
@@ -278,7 +278,7 @@ an_outage_and_another_address_cost_neither_a_download_nor_ssh_a_byte() {
     mkdir -m 700 "$dir"
     expect "sshd starts" start_sshd "$dir"
     local sshd=$started
-    # Both ends give the connection up after 10 s, instead of 30.
+    # Both ends time the connection out after 10 s, instead of 30.
     export KEYPADD_PEER_TIMEOUT=10s
     tunnel aes-256-gcm
     local proxy="'$keypadd' connect 10.99.7.1 --peer $far_key --key '$scratch/near.key' -W %h:%p"
@@ -315,13 +315,13 @@ an_outage_and_another_address_cost_neither_a_download_nor_ssh_a_byte() {
 
 # ---- the pool -----------------------------------------------------------------------------------
 
-# The threads of a process by name and scheduling policy (proc(5): fields 2 and 41 of stat).
+# Lists a process's threads with name and scheduling policy (proc(5): fields 2 and 41 of stat).
 threads() {
     sed -E 's/^[0-9]+ \((.*)\) (.*)$/\1 \2/' "/proc/$1"/task/*/stat | awk '{ print $1, $40 }'
 }
 
 the_pool_serves_quiet_traffic_and_inline_the_burst() {
-    # Bitsliced, a filler may keep up with the burst; a block at a time, none does.
+    # With bitslicing a filler may keep up with the burst; one block at a time, none does.
     tunnel 3des-ctr-hmac-sha1 --cipher-backend des-crate
     local process end
     for process in "$server" "$client"; do
@@ -335,12 +335,12 @@ the_pool_serves_quiet_traffic_and_inline_the_burst() {
     done
     expect "quiet traffic passes" probe trips quiet="$forward" --bytes 256 --rate 100 --seconds 5
     for end in far near; do
-        # 500 messages each way, each of 256 bytes; on a busy machine seven in eight may miss.
+        # 500 messages each way, 256 bytes each; on a busy machine seven in eight may miss.
         expect "the pool served it, $end" grown "${pool[$end]}" \
             "$(metric $end 'keypadd_keystream_bytes_total{source="pool"}')" 32000
         inline[$end]=$(metric $end 'keypadd_keystream_bytes_total{source="inline"}')
     done
-    # More than the whole budget of 64 MiB each way.
+    # More than the whole budget, 64 MiB, each way.
     expect "a burst passes" probe swap "$forward" --mib 96
     for end in far near; do
         expect "inline served the burst, $end" grown "${inline[$end]}" \
@@ -350,7 +350,7 @@ the_pool_serves_quiet_traffic_and_inline_the_burst() {
     done
 }
 
-# Timing decides no test: the comparison is printed, and only wrong bytes fail.
+# Timing decides no test: prints the comparison and fails only on wrong bytes.
 round_trips_of_1024_bytes_at_100_a_second_are_compared() {
     nth=0 tunnel 3des-ctr-hmac-sha1
     nth=1 tunnel aes-256-gcm
@@ -367,7 +367,7 @@ round_trips_of_1024_bytes_at_100_a_second_are_compared() {
 
 # ---- sandbox ------------------------------------------------------------------------------------
 
-# of_all_threads PROCESS WORD: the different values of it in the status of all threads.
+# of_all_threads PROCESS WORD: prints the distinct values of a field in the status of all threads.
 of_all_threads() {
     awk -v word="$2:" '$1 == word { $1 = ""; print }' "/proc/$1"/task/*/status | sort -u
 }
@@ -388,15 +388,15 @@ daemons_become_another_user_and_carry_bytes() {
 
 # ---- memory -------------------------------------------------------------------------------------
 
-# The windows of keypadd-tunnel's transport (receive 64 MiB, send 16 MiB) and 8 MiB more, in KiB.
+# The transport windows of keypadd-tunnel (receive 64 MiB, send 16 MiB) plus 8 MiB, in KiB.
 memory_limit_kib=$(((64 + 16 + 8) * 1024))
 
 kib() { awk -v name="$2:" '$1 == name { print $2 }' "/proc/$1/status"; }
 
-# grows_within_limit COMMAND...: what both daemons hold at most while it runs, over what they held before.
+# grows_within_limit COMMAND...: bounds both daemons' memory growth while it runs.
 grows_within_limit() {
     local server_before client_before result=0
-    # 5 sets the peak back to what is held now (proc(5), clear_refs).
+    # 5 resets the peak to the current value (proc(5), clear_refs).
     echo 5 >"/proc/$server/clear_refs"
     echo 5 >"/proc/$client/clear_refs"
     server_before=$(kib "$server" VmRSS)
@@ -428,7 +428,7 @@ a_gibibyte_at_readers_that_stop_costs_no_more_than_the_windows() {
 
 a_signal_ends_both_cleanly() {
     local held
-    # SIGTERM would wait for what is open; tests/cli has that.
+    # SIGTERM would drain open connections; tests/cli tests that.
     tunnel aes-256-gcm --drain-timeout 0s
     start near "$scratch/held.log" timeout 60 python3 -B "$here/netns/probe.py" hold "$forward"
     held=$started
@@ -453,13 +453,13 @@ a_signal_ends_both_cleanly() {
         "sport = :$udp_port or sport = :$metrics_port"
     expect "its control socket is gone" silent find "$scratch/far.run" -name '*.sock'
 
-    tunnel aes-256-gcm # on the same ports, at once
+    tunnel aes-256-gcm # at once, on the same ports
     expect "and all works again" probe swap "$forward" --mib 1
 }
 
 a_client_whose_server_was_killed_finds_it_when_it_is_back() {
     local began=$SECONDS client_log=$scratch/near.0.log
-    # The default, 30 s, is longer than is waited for a line.
+    # The default, 30 s, is longer than await_line waits.
     KEYPADD_PEER_TIMEOUT=10s tunnel aes-256-gcm
     tell far "kill -KILL the server"
     kill -KILL "$server"
@@ -487,7 +487,7 @@ keypadd=$(realpath -- "$1")
 [ -x "$keypadd" ] || die "no program: $1 (cargo build --release)"
 shift
 check_needs
-# A daemon's settings are what its command line says, and no more.
+# Only the command line may set a daemon's options.
 unset "${!KEYPADD_@}"
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/keypadd-netns.XXXXXX") || die "no scratch directory"
 trap clean_up EXIT
@@ -500,7 +500,7 @@ start far "$scratch/target" python3 -B "$here/netns/target.py" "$target_port"
 await_line "$scratch/target" listening || die "target.py: $(cat "$scratch/target")"
 
 wanted=("$@")
-# claim NAME ARGUMENT...: the scenario, if it is wanted.
+# claim NAME ARGUMENT...: runs the scenario if it was selected.
 claim() {
     local want
     for want in "${wanted[@]:-}"; do

@@ -96,8 +96,8 @@ impl Ends {
         self.prime();
     }
 
-    /// Sends long packets that are not measured, from which the pool learns what to expect. The measured ones
-    /// begin with a new chunk.
+    /// Sends long packets that are not measured, from which the pool learns what to expect. The
+    /// measured ones begin with a new chunk.
     pub(crate) fn prime(&mut self) {
         for _ in 0..FIRST_PACKETS {
             self.carry(FIRST_BYTES);

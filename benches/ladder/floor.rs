@@ -1,12 +1,14 @@
-//! Measures what a hit costs beyond its floor: the XOR of a pad and the MAC of the same bytes, which any
-//! packet needs. `cargo bench --bench ladder -- floor` alternates between sealing from a pool and the floor,
-//! and prints for each suite the difference in nanoseconds, the ratio, and whether that meets the goal.
+//! Measures what a hit costs beyond its floor: the XOR of a pad and the MAC of the same bytes,
+//! which any packet needs. `cargo bench --bench ladder -- floor` alternates between sealing from a
+//! pool and the floor, and prints for each suite the difference in nanoseconds, the ratio, and
+//! whether that meets the goal.
 //!
-//! The floor's tag is computed by the same code (`MacKey::tag`): in a GCM suite it is masked GHASH, and the
-//! mask's 16 bytes are XORed from the pad like the payload's; a null MAC is 16 zeros, so its floor is only an
-//! XOR. Its pads lie in order in memory that this core has just written, 1.5 MiB at most, about as hot as
-//! those of a hot pool of 1 MiB, which has fewer packets per turn. Pads from another core are compared with
-//! the same floor, so fetching them counts against the pool.
+//! The floor's tag is computed by the same code (`MacKey::tag`): in a GCM suite it is masked GHASH,
+//! and the mask's 16 bytes are XORed from the pad like the payload's; a null MAC is 16 zeros, so
+//! its floor is only an XOR. The floor's pads lie in order in memory that this core has just
+//! written, at most 1.5 MiB, about as hot as those of a hot pool of 1 MiB, which has fewer packets
+//! per slice. Pads from another core are compared with the same floor, so fetching them counts
+//! against the pool.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -22,21 +24,21 @@ use crate::packets::seal_burst;
 use crate::sources::{Connections, Source, is_trial};
 use crate::{key, xor_over};
 
-/// Turns of each.
+/// Slices per arm.
 const TURNS: usize = 120;
-/// The most packets of a turn, and those of its untimed beginning, which warms up code and branches.
+/// Maximum packets per slice, and packets of its untimed start, which warms up code and branches.
 const PACKETS_MAX: u64 = 1000;
 const FIRST_PACKETS: u64 = 64;
 /// The goal for a hit relative to its floor in an HMAC suite, from this payload on.
 const DEAREST: f64 = 1.10;
 const DEAREST_FROM_BYTES: usize = 1400;
 
-/// Payloads of a keystroke and of a full packet, and the goals for a hit in nanoseconds above its floor, with
-/// hot pads and with pads from 64 MiB filled by another core.
+/// Payloads of a keystroke and of a full packet, and the goals for a hit in nanoseconds above its
+/// floor, with hot pads and with pads from 64 MiB filled by another core.
 const AIMS: [(usize, [f64; 2]); 2] = [(128, [40.0, 60.0]), (1400, [60.0, 150.0])];
 const SOURCES: [Source; 2] = [Source::Hot, Source::Near];
 
-/// Compares all suites with pads and prints the results.
+/// Compares all suites that have pads and prints the results.
 pub(crate) fn floor() {
     let turns = if is_trial() { 1 } else { TURNS };
     for suite in Protection::all().filter(|suite| suite.cipher() != Cipher::Null) {
@@ -80,7 +82,7 @@ fn say(suite: Protection, size: usize, source: Source, hits: &[f64], floors: &[f
     } else {
         String::new()
     };
-    let [taken, floor] = [hits, floors].map(|took| mean(took).expect("a turn at least").value);
+    let [taken, floor] = [hits, floors].map(|took| mean(took).expect("at least one slice").value);
     println!(
         "{suite}, {size} bytes, {}: {:.0} ns, floor {:.0} ns: {above}; at most {aim}: {outcome:?}; \
          {times}{of_it}",
@@ -90,7 +92,7 @@ fn say(suite: Protection, size: usize, source: Source, hits: &[f64], floors: &[f
     );
 }
 
-/// Seals packets whose pads are available; the time per packet.
+/// Seals packets whose pads are available; returns the time per packet.
 fn nanos_of_a_hit(
     connections: &mut Connections,
     source: Source,
@@ -117,7 +119,7 @@ struct Floor {
 }
 
 impl Floor {
-    /// XORs pads into packets and computes their tags; the time per packet.
+    /// XORs pads into packets and computes their tags; returns the time per packet.
     fn nanos_of_a_packet(&mut self, size: usize) -> f64 {
         let pad_bytes = self.mask_bytes + size;
         let pads = vec![5; (FIRST_PACKETS + PACKETS_MAX) as usize * pad_bytes];

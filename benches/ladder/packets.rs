@@ -10,7 +10,7 @@ use crate::SIZES;
 use crate::ends::{Ends, HEADER_BYTES, Measured};
 use crate::sources::{Connections, Source};
 
-/// The most packets to seal in advance, for opening.
+/// Maximum packets sealed in advance, for opening.
 const SEALED_MAX: u64 = 2048;
 
 pub(crate) fn seal(criterion: &mut Criterion) {

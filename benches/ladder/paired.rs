@@ -1,6 +1,7 @@
-//! Compares sealing with precomputed pads, and with a dry pool, to sealing without a pool, in alternating
-//! turns, so that other load affects all three alike. `cargo bench --bench ladder -- paired` prints each
-//! ratio with its interval, and whether it meets the goal of docs/benchmarks/README.md.
+//! Compares sealing with precomputed pads, and with a dry pool, to sealing without a pool, in
+//! alternating slices, so that other load affects all three alike. `cargo bench --bench ladder --
+//! paired` prints each ratio with its interval, and whether it meets the goal of
+//! docs/benchmarks/README.md.
 
 use keypadd_keystream::{Cipher, Protection};
 use keypadd_measure::statistics::{mean, ratio};
@@ -12,16 +13,16 @@ use crate::sources::{Connections, Source, is_trial};
 
 /// A keystroke and a full packet.
 const SIZES: [usize; 2] = [128, 1400];
-/// Without a pool first: the baseline of the other two.
+/// No pool comes first: the baseline of the other two.
 const SOURCES: [Source; 3] = [Source::Off, Source::Hot, Source::Miss];
-/// Turns of each.
+/// Slices per source.
 const TURNS: usize = 120;
-/// The most packets of a turn.
+/// Maximum packets per slice.
 const PACKETS_MAX: u64 = 1000;
 /// Above this ratio, a packet is slower than without a pool.
 const DEAREST: f64 = 1.03;
 
-/// Compares all suites with pads and prints the results.
+/// Compares all suites that have pads and prints the results.
 pub(crate) fn paired() {
     let turns = if is_trial() { 1 } else { TURNS };
     for suite in Protection::all().filter(|suite| suite.cipher() != Cipher::Null) {
@@ -39,7 +40,7 @@ pub(crate) fn paired() {
                 let ratio = ratio(took, off);
                 let verdict = Rule::AtMost(DEAREST).judge("", "time of off", ratio.as_ref());
                 let [taken, without] =
-                    [took, off].map(|took| mean(took).expect("a turn at least").value);
+                    [took, off].map(|took| mean(took).expect("at least one slice").value);
                 println!(
                     "{suite}, {size} bytes, {}: {:.0} ns, off {:.0} ns: {}; at most {DEAREST}: {:?}",
                     source.name(),
@@ -53,7 +54,7 @@ pub(crate) fn paired() {
     }
 }
 
-/// Seals packets with this source's coverage; the time per packet.
+/// Seals packets with this source's coverage; returns the time per packet.
 fn nanos_of_a_packet(
     connections: &mut Connections,
     source: Source,

@@ -12,7 +12,7 @@ use crate::brief;
 /// The capacity of a lane's queue.
 const SLOTS: usize = 512;
 
-/// The size of a chunk's handle: key, numbers, a boxed slice, the way back.
+/// The size of a chunk's handle: key, numbers, a boxed slice, the return queue.
 type Handle = [usize; 8];
 
 pub(crate) fn queues(criterion: &mut Criterion) {

@@ -1,5 +1,5 @@
-//! Provides connections whose pads come from a given source: no pool, a dry one, or pads hot or cold in the
-//! cache.
+//! Provides connections whose pads come from a given source: no pool, a dry one, or pads hot or
+//! cold in the cache.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,18 +15,18 @@ const HOT_BYTES: usize = 1 << 20;
 const HEADS_BYTES: usize = 96 << 10;
 /// The pool size of the goals in docs/benchmarks/README.md.
 const NEAR_BYTES: usize = 64 << 20;
-/// The size of both in a trial, which measures nothing.
+/// The size of either in a trial, which measures nothing.
 const TRIAL_BYTES: usize = 8 << 20;
-/// The assumed cache if the system reports none.
+/// Cache size assumed if the system reports none.
 const CACHE_BYTES: usize = 32 << 20;
-/// Roughly the most memory of one connection's pads; larger pools take more connections.
+/// Rough maximum of one connection's pads; larger pools take more connections.
 const CONNECTION_BYTES: usize = 36 << 20;
-/// The time between two plans of a filler, from which it computes rates.
+/// Time between two plans of a filler, from which it computes rates.
 const LOOKS_APART: Duration = Duration::from_millis(60);
-/// How long a filler that has slept before must have generated nothing.
+/// How long a sleeping filler must generate nothing to count as done.
 const REST: Duration = Duration::from_millis(2);
-/// Plans before packets are measured: by the second the filler knows that packets are long, by the third it
-/// has recalled what it gave to keystrokes.
+/// Plans before packets are measured: by the second the filler knows that packets are long, by the
+/// third it has recalled what it gave to keystrokes.
 const LOOKS: u32 = 3;
 
 /// A source of pads.
@@ -61,8 +61,8 @@ impl Source {
         }
     }
 
-    /// The coverage of every packet; `None` if there are no such packets. Pads end at 1,472 bytes, a short
-    /// packet needs no body, and TLS's suites seal packets without their body in one pass.
+    /// The coverage of every packet; `None` if there are no such packets. Pads end at 1,472 bytes,
+    /// a short packet needs no body, and TLS's suites seal packets without their body in one pass.
     pub(crate) fn coverage(self, suite: Protection, payload_bytes: usize) -> Option<Coverage> {
         let pad_bytes = suite.mask_bytes() + payload_bytes;
         match self {
@@ -89,7 +89,7 @@ pub(crate) struct Connections {
     filler: Option<Filler>,
     now: Duration,
     ends: Vec<Ends>,
-    /// Connections still to be used, with the packets that each has pads for.
+    /// Connections not used yet, with the number of packets that each has pads for.
     left: Vec<(usize, u64)>,
 }
 
@@ -122,13 +122,13 @@ impl Connections {
         Self { source, pool, filler, now: Duration::ZERO, ends, left: Vec::new() }
     }
 
-    /// A connection, and how many packets with this payload can be measured on it in a row.
+    /// Returns a connection, and how many packets with this payload can be measured on it in a row.
     pub(crate) fn next(&mut self, payload_bytes: usize) -> (&mut Ends, u64) {
         self.some(payload_bytes, u64::MAX)
     }
 
-    /// As [`Self::next`], for at most this many packets; what is left of a pool filled by another core is for
-    /// the next call.
+    /// Like [`Self::next`], for at most this many packets; the next call gets what is left of a
+    /// pool filled by another core.
     pub(crate) fn some(&mut self, payload_bytes: usize, most: u64) -> (&mut Ends, u64) {
         if self.left.is_empty() {
             self.ends.iter_mut().for_each(Ends::rekey);
@@ -161,8 +161,8 @@ impl Connections {
         (&mut self.ends[nth], packets.min(most))
     }
 
-    /// Waits until a filler on another core sleeps (proc(5)) and has generated nothing for this long: it is
-    /// done then.
+    /// Waits until a filler on another core sleeps (proc(5)) and has generated nothing for this
+    /// long: it is done then.
     fn rest(&self, apart: Duration) {
         let (Source::Near | Source::Cold, Some(pool)) = (self.source, &self.pool) else { return };
         let thread = pool.snapshot().filler_thread_id;

@@ -1,10 +1,11 @@
-//! Tests whether refusing a packet takes the same time wherever its tag is wrong, after "Dude, is my code
-//! constant time?" (Reparaz, Balasch, Verbauwhede, 2017): `cargo bench --bench ladder -- tags`.
+//! Tests whether refusing a packet takes the same time wherever its tag is wrong, after "Dude, is
+//! my code constant time?" (Reparaz, Balasch, Verbauwhede, 2017): `cargo bench --bench ladder --
+//! tags`.
 //!
-//! An opening key gets the same packet over and over, with a tag whose first or last byte is wrong, chosen at
-//! random each time. Prints the largest Welch's t over all times and over those below each of a hundred
-//! percentiles. Below 4.5 in magnitude the two cannot be distinguished. As a control, repeats the test with an
-//! added comparison that stops at the first wrong byte.
+//! An opening key gets the same packet over and over, with a tag whose first or last byte is wrong,
+//! chosen at random each time. Prints the largest Welch's t over all times and over those below
+//! each of a hundred percentiles. Below 4.5 in magnitude the two cannot be distinguished. As a
+//! control, repeats the test with an added comparison that stops at the first wrong byte.
 
 use std::cell::RefCell;
 use std::hint::black_box;
@@ -47,20 +48,20 @@ pub(crate) fn tags() {
 
 /// Refuses a packet whose pad is available, so that GCM verifies it by GHASH under a pooled mask.
 fn refuse(runner: &mut CtRunner, rng: &mut BenchRng, suite: &str, stops: bool) {
-    let suite: Protection = suite.parse::<Suite>().expect("a suite").into();
+    let suite: Protection = suite.parse::<Suite>().expect("a known suite").into();
     let mut connections = Connections::new(Source::Hot, suite, Measured::Opening);
     let (ends, _) = connections.next(PAYLOAD_BYTES);
     let mut packet = [0; HEADER_BYTES + PAYLOAD_BYTES + TAG_BYTES];
     let number = ends.next();
     ends.seal(&mut packet, HEADER_BYTES);
     let (header, sealed) = packet.split_at(HEADER_BYTES);
-    let right: [u8; TAG_BYTES] = *sealed.last_chunk().expect("it ends with the tag");
+    let right: [u8; TAG_BYTES] = *sealed.last_chunk().expect("a packet ends with its tag");
     let wrong = [0, TAG_BYTES - 1].map(|place| {
         let mut tag = right;
         tag[place] ^= 1;
         tag
     });
-    // One buffer for both, into which either tag is copied as a whole, so that their addresses are the same.
+    // One buffer for both: either tag is copied in whole, so that their addresses are the same.
     let sealed = RefCell::new(BytesMut::from(sealed));
     let samples = if is_trial() { TRIAL_SAMPLES } else { SAMPLES };
     for nth in 0..samples {
@@ -82,7 +83,7 @@ fn refuse(runner: &mut CtRunner, rng: &mut BenchRng, suite: &str, stops: bool) {
     assert_eq!(ends.found(Coverage::Hit), before + 1, "{suite}: its pad was not available");
 }
 
-/// How a tag must never be compared.
+/// Compares the way a tag must never be compared.
 fn is_equal(left: &[u8], right: &[u8]) -> bool {
     left.iter().zip(right).all(|(left, right)| black_box(*left) == black_box(*right))
 }

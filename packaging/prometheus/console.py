@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints the dashboard of grafana.json as a console page of Prometheus itself, for those without Grafana.
+"""Prints the dashboard of grafana.json as a Prometheus console page, for use without Grafana.
 
     packaging/prometheus/console.py >/etc/prometheus/consoles/keypadd.html
 
@@ -12,7 +12,7 @@ import pathlib
 import re
 
 SECONDS = 3600
-# Of Grafana's units; the rest are counts.
+# Units of Grafana; the rest are counts.
 FORMATS = {"bytes": "humanize1024", "Bps": "humanize1024"}
 
 HEAD = """\
@@ -36,7 +36,7 @@ new PromConsole.Graph({
 
 
 def name(legend):
-    """A function of a series' labels, in JavaScript. Doubled braces would be Prometheus' own."""
+    """A JavaScript function of a series' labels. Doubled braces would be Prometheus templates."""
     words = re.split(r"{{(\w+)}}", legend)
     words = [f'(l.{word} || "")' if place % 2 else json.dumps(word) for place, word in enumerate(words)]
     return f"l => {' + '.join(words)}"

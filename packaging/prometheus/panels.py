@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Asks a running Prometheus for every expression of grafana.json, and says which panels have no data.
+"""Queries a running Prometheus for every expression of grafana.json and lists panels without data.
 
     packaging/prometheus/panels.py [http://127.0.0.1:9090] [MINUTES]
 
-Prints a line for each expression: how many series it had within the last MINUTES (5). Exits with 1 if a panel is
-empty, whatever the reason: some show only what has happened (a reconnect), or what is in use (the pool).
+Prints a line per expression: its number of series within the last MINUTES (5). Exits with 1 if a panel is
+empty, for any reason: some show only past events (a reconnect) or features in use (the pool).
 """
 
 import json
@@ -19,7 +19,7 @@ STEP_SECONDS = 5
 
 
 def series(prometheus, expression, minutes):
-    """The series of the expression that have a number in that time."""
+    """The expression's series with a value in that time."""
     end = time.time()
     times = {"start": end - 60 * minutes, "end": end, "step": STEP_SECONDS}
     query = urllib.parse.urlencode({"query": expression} | times)
@@ -27,7 +27,7 @@ def series(prometheus, expression, minutes):
         with urllib.request.urlopen(f"{prometheus}/api/v1/query_range?{query}", timeout=30) as answer:
             found = json.load(answer)["data"]["result"]
     except urllib.error.HTTPError as error:
-        # An expression that is wrong: Prometheus says what is.
+        # For an invalid expression Prometheus says what is wrong.
         sys.exit(f"{expression}: {json.load(error)['error']}")
     except OSError as error:
         sys.exit(f"no Prometheus at {prometheus}: {error}")
@@ -43,7 +43,7 @@ def main():
     empty = []
     for panel in dashboard["panels"]:
         for target in panel["targets"]:
-            # As Grafana does for all hosts, scraped at most every 15 s.
+            # As Grafana does for all hosts, with a scrape interval of at most 15 s.
             expression = target["expr"].replace("$instance", ".*").replace("$__rate_interval", "1m")
             count = len(series(prometheus, expression, minutes))
             print(f"{count:4} series  {panel['title']}: {target['legendFormat']}")

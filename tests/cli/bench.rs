@@ -1,5 +1,6 @@
-//! `keypadd bench` from outside: what a run prints, writes and leaves, whole or cut short, on this host or
-//! against a server. How large a figure is decides nothing here; it only has to be there.
+//! Tests `keypadd bench` from outside: what a run prints, writes and leaves behind, complete or
+//! interrupted, on this host or against a server. Checks that results are present, not their
+//! values.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -28,7 +29,7 @@ fn bench(desk: &Desk, args: &[&[&str]]) -> Command {
     command
 }
 
-/// The results of a run that comes to its end.
+/// The results of a run that completes.
 fn measured(desk: &Desk, args: &[&[&str]]) -> Value {
     let ran = bench(desk, args).args(["--json", "--rounds", "1"]).output().unwrap();
     assert_eq!(ran.status.code(), Some(0), "{args:?}: {}", text(&ran.stderr));
@@ -43,7 +44,7 @@ fn labels(rows: &Value) -> Vec<&str> {
     list(rows).iter().map(|row| row["label"].as_str().unwrap()).collect()
 }
 
-/// The one section of some results, in which nothing is missing that was asked for.
+/// The only section of these results, with nothing missing that was asked for.
 fn whole<'a>(results: &'a Value, rows: &[&str]) -> &'a Value {
     assert_eq!(results["run"]["complete"], true);
     let [section] = &list(&results["sections"])[..] else { panic!("not one section") };
@@ -60,7 +61,7 @@ fn whole<'a>(results: &'a Value, rows: &[&str]) -> &'a Value {
         }
         let cells = list(&table["rows"]).iter().flat_map(|row| list(&row["cells"]));
         let figures = cells.filter(|cell| cell["figure"]["value"].is_number());
-        assert!(figures.count() > 0, "{id} has no figures");
+        assert!(figures.count() > 0, "{id} has no results");
     }
     for plot in list(&section["plots"]) {
         let curves = list(&plot["curves"]);
@@ -70,7 +71,7 @@ fn whole<'a>(results: &'a Value, rows: &[&str]) -> &'a Value {
     section
 }
 
-/// The figures of one column of a section's table, by row.
+/// One column of a section's table, by row.
 fn column(section: &Value, table: &str, name: &str) -> Vec<f64> {
     let table = list(&section["tables"]).iter().find(|it| it["id"] == table).unwrap();
     let nth = list(&table["columns"]).iter().position(|column| column["name"] == name).unwrap();
@@ -116,7 +117,7 @@ fn a_run_prints_and_saves_the_same_tables() {
     let desk = desk();
     let out = ["--rounds", "1", "--out", "deep/report"];
     for _ in 0..2 {
-        // The second time it replaces the report of the first.
+        // The second run replaces the report of the first.
         let run = bench(&desk, &[&TYPING, &TURNS, &TUNNELS, &out]).output().unwrap();
         let (said, printed) = (text(&run.stderr), text(&run.stdout));
         assert_eq!(run.status.code(), Some(0), "{said}");
@@ -162,15 +163,15 @@ fn saved(report: &Path) -> Value {
     serde_json::from_slice(&fs::read(report.join("results.json")).unwrap()).unwrap()
 }
 
-/// A run that would take an hour, after its first round.
+/// Starts a run that would take an hour and waits for its first round.
 fn under_way(desk: &Desk, args: &[&[&str]]) -> Child {
     let lasting = ["--out", "report"];
     let child = bench(desk, &[args, &[&lasting, &ENDLESS]].concat()).spawn().unwrap();
-    until("a round is saved", || desk.path("report/results.json").exists().then_some(()));
+    until("the first round is saved", || desk.path("report/results.json").exists().then_some(()));
     child
 }
 
-/// What a run that was cut short has printed and saved: it says why, and has figures of each arm.
+/// Checks what an interrupted run printed and saved: the reason, and results for each arm.
 fn partial(desk: &Desk, ran: &Output, why: &str, arms: &[&str]) {
     let printed = text(&ran.stdout);
     let words: Vec<_> = printed.split_whitespace().collect();
@@ -202,8 +203,8 @@ fn ctrl_c_before_the_first_round_says_that_nothing_was_measured() {
         let desk = desk();
         let command = [workload, "--suite", "3des-ctr-hmac-sha1", "--out", "report"];
         let child = bench(&desk, &[&command]).spawn().unwrap();
-        // By then it listens for signals.
-        until("the directory is taken", || desk.path("report").exists().then_some(()));
+        // By then it handles signals.
+        until("the report directory exists", || desk.path("report").exists().then_some(()));
         kill_process(Pid::from_child(&child), Signal::INT).unwrap();
         let ran = child.wait_with_output().unwrap();
         assert_eq!(ran.status.code(), Some(0), "{}", text(&ran.stderr));
@@ -261,7 +262,7 @@ fn a_server_that_does_not_permit_it_is_not_measured() {
     }
 }
 
-/// The parts of a reproduction that are recorded.
+/// Number of parts of a reproduction recorded so far.
 fn parts(desk: &Desk) -> Option<usize> {
     let notebook = fs::read(desk.path("report/measured.json")).ok()?;
     let notebook: Value = serde_json::from_slice(&notebook).unwrap();
@@ -291,7 +292,7 @@ fn a_stopped_reproduction_resumes_and_refuses_another_runs_figures() {
     assert!(text(&other.stderr).contains("measured.json"), "{}", text(&other.stderr));
 
     let child = bench(&desk, &[&reproduce]).spawn().unwrap();
-    until("it went on", || parts(&desk).filter(|&parts| parts > before));
+    until("the run resumes", || parts(&desk).filter(|&parts| parts > before));
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     let ran = child.wait_with_output().unwrap();
     assert!(text(&ran.stderr).contains("resuming: "), "{}", text(&ran.stderr));

@@ -1,4 +1,4 @@
-//! Tests `keypadd demo`: every line is printed and nothing is left behind. Values are not judged.
+//! Tests `keypadd demo`: every line is printed and nothing is left behind. Values are not checked.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process, test_kill_process_group};
 const ARMS: [&str; 3] =
     ["3des-ctr-hmac-sha1, pool on", "3des-ctr-hmac-sha1, pool off", "aes-256-gcm, pool on"];
 
-/// The binary in a home of its own, with nowhere else to go.
+/// The binary with a home directory of its own and no other variables.
 fn demo(home: &Path) -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_keypadd"));
     command.arg("demo").env_clear().current_dir(home).process_group(0);
@@ -29,7 +29,7 @@ fn end(mut demo: Child, mut said: String, home: &Path) -> (Option<i32>, String, 
     let group = Pid::from_child(&demo);
     let code = demo.wait().unwrap().code();
     assert_eq!(fs::read_dir(home).unwrap().count(), 0, "files are left in its home");
-    // Without a process no socket of it can be open.
+    // With no process left, none of its sockets can be open.
     assert!(test_kill_process_group(group).is_err(), "processes are left");
     (code, said, complaints)
 }
@@ -48,7 +48,7 @@ fn a_verdict_for_each_arm_and_nothing_left_behind() {
         assert_eq!(verdicts.count(), 1, "{arm}: {said}");
     }
     let row = said.lines().find(|line| line.starts_with("aes-256-gcm        on")).unwrap();
-    assert!(!row.contains(" - "), "every figure was measured: {row}");
+    assert!(!row.contains(" - "), "a value is missing: {row}");
 }
 
 #[test]

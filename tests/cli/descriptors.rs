@@ -1,4 +1,4 @@
-//! Open files: how many a forwarded connection takes, and how many a daemon may have.
+//! Tests open files: how many a forwarded connection takes, and how many a daemon may have.
 
 use std::fs;
 use std::process::Command;
@@ -12,7 +12,7 @@ use crate::ends::{PATIENCE, echo, echoes, through, until};
 const SOFT_LIMIT: usize = 64;
 const FORWARDS: usize = 100;
 
-/// Runs it as from a shell that allows few open files; `how` are the options of `ulimit`.
+/// Runs the command as from a shell with few open files allowed; `how` are the options of `ulimit`.
 pub(crate) fn with_few_files(command: &Command, how: &str, files: usize) -> Command {
     let mut shell = Command::new("/bin/sh");
     shell.args(["-c", &format!("ulimit {how} {files} && exec \"$@\""), "sh"]);
@@ -41,10 +41,11 @@ fn a_forward_takes_one_open_file_at_each_end_and_the_soft_limit_is_raised() {
     let listener: std::net::SocketAddr =
         client.ready["forwards"][0]["listen"][0].as_str().unwrap().parse().unwrap();
     let before = [open_files(&server), open_files(&client)];
-    let forwards: Vec<_> =
-        (0..FORWARDS).map(|_| through(listener.port()).expect("it is forwarded")).collect();
-    assert!(forwards.iter().all(echoes), "nothing within {PATIENCE:?}");
-    until("both ends have one more for each", || {
+    let forwards: Vec<_> = (0..FORWARDS)
+        .map(|_| through(listener.port()).expect("the connection is forwarded"))
+        .collect();
+    assert!(forwards.iter().all(echoes), "no echo within {PATIENCE:?}");
+    until("each end has one more descriptor per connection", || {
         let more = [open_files(&server) - before[0], open_files(&client) - before[1]];
         (more == [FORWARDS; 2]).then_some(())
     });

@@ -1,5 +1,5 @@
-//! Tests `keypadd doctor`: what it says of a host in order, of a peer that does not answer, and of files that
-//! others control.
+//! Tests `keypadd doctor`: its report on a healthy host, on a peer that does not answer, and on
+//! files that others can change.
 
 use std::process::Output;
 
@@ -39,7 +39,7 @@ fn doctor_finds_a_host_its_daemon_and_its_peer_in_order() {
     for check in ["CPU", "clock", "UDP buffers", "UDP offload", "open files", "pool: aes-256-gcm"] {
         assert!(said.contains(&format!("  {check}: ")), "{check}: {said}");
     }
-    // One peer alone, as JSON.
+    // A single peer, as JSON.
     let output = doctor(&desk, &["@lab", "--json"]);
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
     let findings = document["findings"].as_array().unwrap();
@@ -72,6 +72,6 @@ fn doctor_says_what_is_wrong_with_a_peer_and_with_files_and_fails() {
     assert_eq!(output.status.code(), Some(1), "{said}");
     let found = "FAIL  configuration: configuration `doctor.toml` can be changed by other users";
     assert!(said.contains(found) && said.contains("fix: chmod go-w doctor.toml"), "{said}");
-    // Without a usable file nothing is dialed, and the host is checked all the same.
+    // Without a usable file it contacts no peer but still checks the host.
     assert!(said.contains("  CPU: ") && !said.contains("  peer "), "{said}");
 }

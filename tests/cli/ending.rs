@@ -1,5 +1,5 @@
-//! Tests shutdown with open connections: SIGTERM drains for `--drain-timeout`; Ctrl-C or a second signal
-//! stops at once.
+//! Tests shutdown with open connections: SIGTERM drains for `--drain-timeout`; Ctrl-C or a second
+//! signal stops at once.
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
@@ -13,16 +13,17 @@ use crate::daemons::{Daemon, Desk, PUBLIC_KEY, desk, text};
 use crate::ends::{PATIENCE, echo, echoes, free_port, noise, until};
 use crate::staying::forwarding;
 
-/// Less than any time to drain here, and more than it takes to end.
+/// Less than any drain timeout here, and more than a shutdown takes.
 const SOON: Duration = Duration::from_secs(40);
 
-/// A time to drain that nobody waits out.
+/// A drain timeout that no test waits out.
 const LONG: [&str; 2] = ["--drain-timeout", "50s"];
 
-/// What goes through while a daemon ends.
+/// Bytes to transfer while a daemon shuts down.
 const TRANSFER_BYTES: usize = 4 << 20;
 
-/// Each end with the other, and the entrance of a forward to the target: `serve` ends first, then `connect`.
+/// Two tunnels, each with a forward to the target: in the first `serve` stops first, then
+/// `connect`.
 fn pairs(target: &str, drain: &[&str]) -> Vec<(Desk, Daemon, Daemon, SocketAddr)> {
     let pair = |server_first| {
         let desk = desk();
@@ -36,8 +37,8 @@ fn pairs(target: &str, drain: &[&str]) -> Vec<(Desk, Daemon, Daemon, SocketAddr)
     [true, false].map(pair).into()
 }
 
-/// Two `run`, the one that dials and the one that listens, with a forward each way, and the entrance of the
-/// one towards the target.
+/// Two `run`, one that connects and one that listens, with a forward each way, and the listen
+/// address of the forward to the target.
 fn running(desk: &Desk, target: &str) -> (Daemon, Daemon, SocketAddr, SocketAddr) {
     let common = "key = \"good.key\"\npool-budget = \"4MiB\"\ndrain-timeout = \"50s\"\n";
     let port = free_port();
@@ -65,7 +66,7 @@ fn running(desk: &Desk, target: &str) -> (Daemon, Daemon, SocketAddr, SocketAddr
     (near, far, local, ([127, 0, 0, 1], port).into())
 }
 
-/// Sends and hears back a few MiB, byte by byte the same.
+/// Sends a few MiB and checks that the echo is identical.
 fn transfers(stream: &TcpStream) {
     let sent = noise(TRANSFER_BYTES);
     let mut heard = vec![0; sent.len()];
@@ -73,32 +74,32 @@ fn transfers(stream: &TcpStream) {
         scope.spawn(|| { stream }.write_all(&sent).unwrap());
         { stream }.read_exact(&mut heard).unwrap();
     });
-    assert!(heard == sent, "other bytes than were sent");
+    assert!(heard == sent, "the echo differs");
 }
 
-/// SIGTERM lets what is open finish, whatever it still has to say, and lets nothing new in.
+/// SIGTERM lets open connections finish, including later data, and accepts no new ones.
 fn drains(desk: &Desk, mut ending: Daemon, other: Daemon, open: Vec<(SocketAddr, TcpStream)>) {
     ending.signal(Signal::TERM);
     ending.hear("draining for up to 50s");
     for (entrance, _) in &open {
-        until("nothing new comes in", || {
+        until("new connections are refused", || {
             let late = TcpStream::connect(entrance).ok();
             late.filter(echoes).is_none().then_some(())
         });
     }
     let status = desk.keypadd(&["status", "--json"]).output().unwrap();
     let status: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
-    assert_eq!(status["daemons"].as_array().unwrap().len(), 2, "it shows its figures meanwhile");
+    assert_eq!(status["daemons"].as_array().unwrap().len(), 2, "status works while draining");
 
     let began = Instant::now();
     for (_, mut open) in open {
         transfers(&open);
         open.shutdown(std::net::Shutdown::Write).unwrap();
-        assert_eq!(open.read(&mut [0]).unwrap(), 0, "its end is in order");
+        assert_eq!(open.read(&mut [0]).unwrap(), 0, "the stream ends cleanly");
     }
     let output = ending.ended();
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    assert!(began.elapsed() < SOON, "it waited for more");
+    assert!(began.elapsed() < SOON, "it kept draining");
     assert_eq!(other.stop().status.code(), Some(0));
 }
 
@@ -148,13 +149,13 @@ fn connections_still_open_at_the_drain_timeout_are_reset() {
         let output = ending.ended();
         let log = text(&output.stderr);
         assert_eq!(output.status.code(), Some(0), "{log}");
-        assert!(began.elapsed() >= Duration::from_millis(300), "it was given no time");
+        assert!(began.elapsed() >= Duration::from_millis(300), "it did not drain");
         assert!(log.contains("drain timeout: resetting open connections"), "{log}");
         let kind = stuck.join().unwrap();
         assert!([ErrorKind::ConnectionReset, ErrorKind::BrokenPipe].contains(&kind), "{kind}");
         held.set_read_timeout(Some(PATIENCE)).unwrap();
         let at_target = held.read_to_end(&mut Vec::new()).unwrap_err().kind();
-        assert_eq!(at_target, ErrorKind::ConnectionReset, "no end that looks like one");
+        assert_eq!(at_target, ErrorKind::ConnectionReset, "a reset, not a clean end");
         assert_eq!(other.stop().status.code(), Some(0));
     }
 }
@@ -168,7 +169,7 @@ fn ctrl_c_resets_open_connections() {
         ending.signal(Signal::INT);
         let output = ending.ended();
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-        assert!(began.elapsed() < SOON, "it waited");
+        assert!(began.elapsed() < SOON, "it drained");
         assert_eq!(open.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
         assert_eq!(other.stop().status.code(), Some(0));
     }
@@ -187,6 +188,6 @@ fn a_second_signal_ends_a_drain() {
         ending.hear("draining for up to 50s");
         ending.signal(second);
         assert_eq!(ending.ended().status.code(), Some(code));
-        assert!(began.elapsed() < SOON, "it waited");
+        assert!(began.elapsed() < SOON, "it drained");
     }
 }

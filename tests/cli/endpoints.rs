@@ -1,4 +1,4 @@
-//! Tests peers with several endpoints, two keys and a last day, with daemons of their own.
+//! Tests peers with several endpoints, two keys and an expiry date, with daemons of their own.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -9,11 +9,11 @@ use serde_json::Value;
 use crate::daemons::{Daemon, Desk, PUBLIC_KEY, desk, text};
 use crate::ends::{echo, echoes, free_port, through, until};
 
-/// A host that dials, and the two hosts that serve in each other's place.
+/// A host that connects, and two servers, the second as failover.
 struct Hosts {
     desk: Desk,
     target: SocketAddr,
-    /// Of the host that dials, and of the second one that is dialed.
+    /// Of the connecting host and of the second server.
     keys: [String; 2],
     udp: [u16; 2],
     port: u16,
@@ -30,7 +30,7 @@ impl Hosts {
         Self { desk, target: echo("127.0.0.1"), keys, udp, port }
     }
 
-    /// Starts the host that listens at this place of the list, with these lines about its peer.
+    /// Starts the server at this position of the list, with these lines for its peer.
     fn far(&self, place: usize, key: &str, peer: &str) -> Daemon {
         let Self { udp, target, keys: [near, _], .. } = self;
         let listen = udp[place];
@@ -41,7 +41,7 @@ impl Hosts {
         self.run(&format!("far{place}.toml"), &text)
     }
 
-    /// Starts the host that dials, with these lines about its peer.
+    /// Starts the connecting host, with these lines for its peer.
     fn near(&self, peer: &str) -> Daemon {
         let Self { udp: [first, second], target, keys: [_, other], port, .. } = self;
         let text = format!(
@@ -58,7 +58,7 @@ impl Hosts {
         Daemon::start(self.desk.keypadd(&["run", "--config", file, "--log-format", "json"]))
     }
 
-    /// The text of `status`, and the sessions of the host that dials.
+    /// The text of `status`, and the sessions of the connecting host.
     fn status(&self, near: &Daemon) -> (String, Vec<Value>) {
         let ask = |args: &[&str]| text(&self.desk.keypadd(args).output().unwrap().stdout);
         let document: Value = serde_json::from_str(&ask(&["status", "--json"])).unwrap();
@@ -75,13 +75,13 @@ fn a_host_that_stops_answering_is_left_for_the_next_and_status_says_which_key_it
     let first = hosts.far(0, "good.key", "");
     let _second = hosts.far(1, "second.key", "");
     let near = hosts.near("");
-    until("the first one serves", || through(hosts.port));
+    until("the first server works", || through(hosts.port));
     let (shown, sessions) = hosts.status(&near);
     assert_eq!(sessions[0]["public_key"], PUBLIC_KEY);
     assert!(shown.contains(&format!("    key {PUBLIC_KEY}, one of two\n")), "{shown}");
 
     first.signal(Signal::STOP);
-    let stream = until("the second one serves", || through(hosts.port));
+    let stream = until("the second server works", || through(hosts.port));
     let (shown, sessions) = hosts.status(&near);
     assert_eq!(sessions[0]["public_key"].as_str(), Some(&*hosts.keys[1]));
     assert_eq!(sessions[0]["remote"], format!("127.0.0.1:{}", hosts.udp[1]));

@@ -1,4 +1,5 @@
-//! Provides test ends: echo targets, clients that check echoes, free ports and polling. Knows no daemon.
+//! Provides test ends: echo targets, clients that check echoes, free ports and polling. Knows no
+//! daemon.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -8,10 +9,10 @@ use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Nothing here takes this long on a machine that is not stuck.
+/// Longer than anything here takes on a machine that is not stuck.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Tries until it works.
+/// Retries until it succeeds.
 pub(crate) fn until<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {
@@ -23,8 +24,8 @@ pub(crate) fn until<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T 
     }
 }
 
-/// A UDP and TCP port that nobody else gets: below those that the kernel gives out by itself (ip(7)), and
-/// given out here once.
+/// A UDP and TCP port that nothing else gets: below the kernel's ephemeral range (ip(7)), and
+/// handed out only once.
 pub(crate) fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(15_000);
     loop {
@@ -37,7 +38,7 @@ pub(crate) fn free_port() -> u16 {
     }
 }
 
-/// A target that says everything back on every connection, at a free port of this address.
+/// Starts an echo server at a free port of this address.
 pub(crate) fn echo(ip: &str) -> SocketAddr {
     let listener = TcpListener::bind((ip, 0)).unwrap();
     let address = listener.local_addr().unwrap();
@@ -51,7 +52,7 @@ pub(crate) fn echo(ip: &str) -> SocketAddr {
     address
 }
 
-/// The same at the path of a unix socket.
+/// Starts an echo server at the path of a unix socket.
 pub(crate) fn echo_at(path: &Path) {
     let listener = UnixListener::bind(path).unwrap();
     thread::spawn(move || {
@@ -63,7 +64,7 @@ pub(crate) fn echo_at(path: &Path) {
     });
 }
 
-/// Whether bytes come back on a connection that stays.
+/// Whether bytes are echoed, leaving the connection open.
 pub(crate) fn echoes(mut stream: &TcpStream) -> bool {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut answer = [0; 5];
@@ -72,12 +73,12 @@ pub(crate) fn echoes(mut stream: &TcpStream) -> bool {
         && &answer == b"hello"
 }
 
-/// A connection to this port of ours through the tunnel, once there is one.
+/// Connects through the tunnel to this local port; `None` until that works.
 pub(crate) fn through(port: u16) -> Option<TcpStream> {
     TcpStream::connect(("127.0.0.1", port)).ok().filter(echoes)
 }
 
-/// What comes back from a TCP address or the path of a unix socket for bytes that end with a half-close.
+/// Sends bytes and a half-close to a TCP address or unix socket path; returns the answer.
 pub(crate) fn exchange(place: &str, bytes: &[u8]) -> io::Result<Vec<u8>> {
     if place.starts_with('/') {
         let mut stream = UnixStream::connect(place)?;
@@ -89,7 +90,7 @@ pub(crate) fn exchange(place: &str, bytes: &[u8]) -> io::Result<Vec<u8>> {
     exchange_on(TcpStream::connect(place)?, bytes)
 }
 
-/// The same on a connection that there is.
+/// Like [`exchange`], on an open connection.
 pub(crate) fn exchange_on(mut stream: TcpStream, bytes: &[u8]) -> io::Result<Vec<u8>> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.write_all(bytes)?;
@@ -97,24 +98,24 @@ pub(crate) fn exchange_on(mut stream: TcpStream, bytes: &[u8]) -> io::Result<Vec
     rest(&mut stream)
 }
 
-/// Everything to the end.
+/// Reads to the end of the stream.
 pub(crate) fn rest(stream: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// What a daemon's metrics say.
+/// The text of a daemon's metrics.
 pub(crate) fn scrape(port: u16) -> String {
     get(port, "/metrics")
 }
 
-/// What a daemon's metrics port answers, with its status line and header.
+/// The response of a daemon's metrics port, with status line and headers.
 pub(crate) fn get(port: u16, path: &str) -> String {
     get_as(port, path, "*/*")
 }
 
-/// The same in the form that is accepted.
+/// Like [`get`], with this `Accept` header.
 pub(crate) fn get_as(port: u16, path: &str, accept: &str) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -122,7 +123,8 @@ pub(crate) fn get_as(port: u16, path: &str, accept: &str) -> String {
     String::from_utf8(rest(&mut stream).unwrap()).unwrap()
 }
 
-/// Asks a SOCKS5 proxy for a target in the protocol's own form (RFC 1928): the connection and its reply.
+/// Asks a SOCKS5 proxy for a target given in wire format (RFC 1928); returns the connection and
+/// reply.
 pub(crate) fn ask_proxy(proxy: &str, address: &[u8], port: u16) -> (TcpStream, u8) {
     let mut stream = TcpStream::connect(proxy).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -138,22 +140,22 @@ pub(crate) fn ask_proxy(proxy: &str, address: &[u8], port: u16) -> (TcpStream, u
     (stream, reply[1])
 }
 
-/// 127.0.0.1 as a proxy is told of it.
+/// 127.0.0.1 in SOCKS5 wire format.
 pub(crate) const IPV4_LOOPBACK: &[u8] = b"\x01\x7f\x00\x00\x01";
 
-/// ::1 likewise.
+/// ::1 in SOCKS5 wire format.
 pub(crate) const IPV6_LOOPBACK: &[u8] = b"\x04\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01";
 
-/// A name likewise.
+/// A host name in SOCKS5 wire format.
 pub(crate) fn by_name(name: &str) -> Vec<u8> {
     [&[3, name.len() as u8], name.as_bytes()].concat()
 }
 
-/// Bytes that are no constant, so that none can get lost or change places unseen.
+/// Varying bytes, so that loss and reordering are noticed.
 pub(crate) fn noise(length: usize) -> Vec<u8> {
     let mut state = 1_u32;
     let step = |_| {
-        // A generator of Marsaglia's (xorshift32).
+        // xorshift32 (Marsaglia).
         state ^= state << 13;
         state ^= state >> 17;
         state ^= state << 5;

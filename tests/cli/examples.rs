@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::daemons::{PRIVATE_KEY, write_file};
 
-/// What the public keys of the examples begin with: text, so that nobody has their private halves.
+/// Start of the public keys in the examples: readable text, so nobody has the private keys.
 const NOBODYS: &str = "public-key = \"Put/The/";
 
 fn configurations() -> Vec<PathBuf> {
@@ -22,7 +22,7 @@ fn configurations() -> Vec<PathBuf> {
 #[test]
 fn every_example_passes_check_without_a_warning() {
     let desk = tempfile::tempdir().unwrap();
-    // The examples name no key: this is where a service's is.
+    // The examples set no key, so put one where a service has it.
     write_file(&desk.path().join("key"), PRIVATE_KEY, 0o600);
     let configurations = configurations();
     assert!(configurations.len() >= 8, "{configurations:?}");

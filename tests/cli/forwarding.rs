@@ -25,7 +25,7 @@ fn client(server: &Daemon, desk: &Desk, flags: &[&str]) -> Daemon {
     Daemon::start(command)
 }
 
-/// Where the forwards of a ready line listen, by kind.
+/// Listen addresses of the forwards in a ready line, by kind.
 fn entrances(ready: &Value, kind: &str) -> Vec<String> {
     let forwards = ready["forwards"].as_array().unwrap().iter();
     let places =
@@ -68,7 +68,7 @@ fn every_kind_of_forward_works_several_times_in_one_command() {
     );
     let sent = noise(100_000);
     let locals = entrances(&near.ready, "local");
-    // Loopback is both families.
+    // Each localhost forward listens on IPv4 and IPv6.
     assert_eq!(locals.len(), 6, "{locals:?}");
     let remotes = entrances(&near.ready, "remote");
     assert_eq!(remotes.len(), 5, "{remotes:?}");
@@ -86,13 +86,13 @@ fn every_kind_of_forward_works_several_times_in_one_command() {
             assert!(exchange_on(stream, &sent).unwrap() == sent, "{address:?}");
         }
     }
-    // What is bound goes with the daemon, here and there.
+    // Listeners close with the daemon, on both ends.
     assert_eq!(near.stop().status.code(), Some(0));
-    until("nothing listens any more", || {
+    until("no listener is left", || {
         remotes.iter().all(|entrance| exchange(entrance, b"").is_err()).then_some(())
     });
     for socket in [&local, &local_too, &remote, &remote_too] {
-        until("the socket's file is gone", || (!std::fs::exists(socket).unwrap()).then_some(()));
+        until("the socket file is removed", || (!std::fs::exists(socket).unwrap()).then_some(()));
     }
 }
 
@@ -166,7 +166,7 @@ fn link_local() -> Option<String> {
 #[test]
 fn a_server_is_reached_at_a_link_local_address_of_an_interface() {
     let Some(host) = link_local() else {
-        eprintln!("left out: this host has no link-local address");
+        eprintln!("skipped: this host has no link-local address");
         return;
     };
     let (desk, target) = (desk(), echo("127.0.0.1"));
@@ -192,7 +192,7 @@ fn a_client_that_speaks_another_protocol_than_socks5_is_named_in_the_log_once() 
         let mut stream = TcpStream::connect(proxy).unwrap();
         stream.write_all(asked).unwrap();
         // Unread bytes may reset the connection.
-        assert!(matches!(stream.read(&mut [0]), Ok(0) | Err(_)), "no answer can be understood");
+        assert!(matches!(stream.read(&mut [0]), Ok(0) | Err(_)), "nothing is answered");
     }
     let said = text(&near.stop().stderr);
     for protocol in ["SOCKS4", "HTTP"] {

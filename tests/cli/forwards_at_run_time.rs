@@ -6,17 +6,21 @@ use crate::daemons::{Daemon, Desk, PUBLIC_KEY, desk, text, write_file};
 use crate::ends::{echo, echoes, exchange, until};
 use crate::staying::forwarding;
 
-/// What it prints, or its error; and how it exits.
+/// Its output, or its error, and its exit code.
 fn forward(desk: &Desk, args: &[&str]) -> (String, Option<i32>) {
     let output = desk.keypadd(&[&["forward"], args].concat()).output().unwrap();
     (text(&output.stdout) + &text(&output.stderr), output.status.code())
 }
 
-/// Where the only forward to this target listens.
+/// Listen address of the only forward to this target.
 fn entrance(desk: &Desk, target: &str) -> String {
     let (listed, _) = forward(desk, &["list"]);
-    let line = listed.lines().find(|line| line.contains(target)).expect("it is listed").to_owned();
-    line.rsplit_once(" on ").expect("it listens").1.to_owned()
+    let line = listed
+        .lines()
+        .find(|line| line.contains(target))
+        .expect("the forward is listed")
+        .to_owned();
+    line.rsplit_once(" on ").expect("the forward listens").1.to_owned()
 }
 
 #[test]
@@ -34,9 +38,9 @@ fn a_forward_is_added_to_a_running_connect_used_and_removed() {
     let open = TcpStream::connect(&added).unwrap();
     assert!(echoes(&open));
     assert_eq!(forward(&desk, &["remove", "-L", &spec]), (String::new(), Some(0)));
-    assert!(TcpStream::connect(&added).is_err(), "it does not listen");
-    assert!(echoes(&open), "what was open stays");
-    assert!(exchange(&kept.to_string(), b"x").is_ok(), "the other one stays");
+    assert!(TcpStream::connect(&added).is_err(), "the removed forward still listens");
+    assert!(echoes(&open), "open connections stay");
+    assert!(exchange(&kept.to_string(), b"x").is_ok(), "the other forward stays");
     let (said, exit) = forward(&desk, &["remove", "-L", &spec]);
     assert_eq!((said.contains("there is no -L "), exit), (true, Some(2)), "{said}");
 
@@ -65,7 +69,7 @@ fn a_peer_of_a_running_file_is_named_and_a_reload_brings_back_what_the_file_says
     let (said, exit) = forward(&desk, &["add", "@lab", "-L", &spec]);
     assert_eq!(exit, Some(0), "{said}");
     let place = entrance(&desk, &target);
-    until("it carries", || (exchange(&place, b"x").ok()? == b"x").then_some(()));
+    until("the forward works", || (exchange(&place, b"x").ok()? == b"x").then_some(()));
     assert!(desk.keypadd(&["reload"]).output().unwrap().status.success());
     assert_eq!(forward(&desk, &["list"]), (String::new(), Some(0)));
     assert!(TcpStream::connect(&place).is_err());

@@ -7,7 +7,7 @@ use crate::daemons::{PUBLIC_KEY, desk, write_file};
 /// A key that no host here has.
 const OTHER_KEY: &str = "Gb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=";
 
-/// Whether there is such a program here.
+/// Whether this program is installed.
 fn installed(program: &str) -> bool {
     let found = Command::new(program).arg("--version").stdin(Stdio::null()).output();
     found.is_ok_and(|output| output.status.success())
@@ -31,7 +31,7 @@ fn completions_are_scripts_that_know_every_verb_and_flag() {
         let path = desk.path(shell);
         std::fs::write(&path, output.stdout).unwrap();
         if installed(shell) {
-            // Shells look for the working directory, which in here is some other test's.
+            // Shells look up the working directory; here it belongs to another test.
             let mut check = Command::new(shell);
             let checked = check.arg("-n").arg(&path).current_dir("/").output().unwrap();
             assert!(checked.status.success() && checked.stderr.is_empty(), "{shell}: {checked:?}");
@@ -83,7 +83,8 @@ fn there_is_a_manual_page_for_every_verb() {
         if installed("man") {
             let mut man = Command::new("man");
             man.args(["--warnings", "-E", "UTF-8", "-l"]).arg(&path).env("MANWIDTH", "80");
-            // Its shells look for the working directory, which in here is some other test's.
+            // `man` starts shells, which look up the working directory; here it belongs to another
+            // test.
             let shown = man.current_dir("/").stdin(Stdio::null()).output().unwrap();
             let said = String::from_utf8_lossy(&shown.stderr).into_owned();
             assert!(shown.status.success() && said.is_empty(), "{}: {said}", path.display());
@@ -108,7 +109,7 @@ fn bash_completes_the_names_of_peers_in_the_file() {
     write_file(&desk.path("keypadd.toml"), &file.concat(), 0o644);
     let script = desk.keypadd(&["completions", "bash"]).output().unwrap().stdout;
     std::fs::write(desk.path("keypadd.bash"), script).unwrap();
-    // With and without `@` among what ends a word, as in interactive shells and in some setups.
+    // With and without `@` among the word breaks, as in interactive shells and in some setups.
     for (breaks, words, completed) in
         [("' @'", "keypadd connect @ la", "lab"), ("' '", "keypadd connect @la", "@lab")]
     {

@@ -1,5 +1,5 @@
-//! What a daemon has given up by the time it is ready, seen from outside, and who may change what it
-//! obeys. keypadd-sandbox/tests tries the sandbox from inside.
+//! Tests privilege dropping from outside, on ready daemons, and checks who may write the files they
+//! trust. keypadd-sandbox/tests tests the sandbox from inside.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::daemons::{Daemon, Desk, NEAR_PUBLIC_KEY, PUBLIC_KEY, desk, text, write_file};
 
-/// A word of the status of each thread (proc(5)).
+/// One field of the status of each thread (proc(5)).
 fn of_all_threads(daemon: &Daemon, word: &str) -> Vec<String> {
     let tasks = fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap();
     let value = |status: String| {
@@ -18,7 +18,7 @@ fn of_all_threads(daemon: &Daemon, word: &str) -> Vec<String> {
         line.trim_start_matches(':').trim().to_owned()
     };
     let status = |task: fs::DirEntry| fs::read_to_string(task.path().join("status"));
-    // A thread may have ended.
+    // A thread may have exited.
     tasks.filter_map(|task| status(task.unwrap()).ok()).map(value).collect()
 }
 
@@ -26,7 +26,8 @@ fn status(desk: &Desk) -> Value {
     serde_json::from_slice(&desk.keypadd(&["status", "--json"]).output().unwrap().stdout).unwrap()
 }
 
-/// Ends a daemon in the way that writes a core dump, after trying to allow one from outside.
+/// Kills a daemon with a signal that dumps core, after trying to raise its limit from outside;
+/// returns whether it dumped.
 fn dumps(desk: &Desk, args: &[&str]) -> bool {
     let daemon = Daemon::serve(desk, args);
     let limit = Rlimit { current: None, maximum: None };
@@ -40,7 +41,7 @@ fn dumps(desk: &Desk, args: &[&str]) -> bool {
 fn a_daemon_leaves_no_core_dump_unless_told_to() {
     let desk = desk();
     assert!(!dumps(&desk, &[]));
-    // Where the kernel pipes dumps into a program, that decides.
+    // If the kernel pipes dumps to a program, the pattern decides instead.
     let pattern = fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap();
     if !pattern.starts_with(['|', '/']) {
         assert!(dumps(&desk, &["--core-dumps"]));
@@ -55,14 +56,14 @@ fn every_thread_of_a_daemon_is_sandboxed_and_status_says_so() {
     let holds = report["holds"].as_array().unwrap();
     let held = |words: &str| holds.iter().any(|text| text.as_str().unwrap().contains(words));
     assert!(held("no new privileges") && held("no capabilities"), "{report}");
-    // CAP_IPC_LOCK stays where root may lock memory beyond the limit, and may not lift the limit.
+    // CAP_IPC_LOCK is kept where root may lock memory beyond the limit but not raise the limit.
     let left: u64 = if held("but locking memory") { 1 << 14 } else { 0 };
     for (word, left) in [("CapInh", 0), ("CapPrm", left), ("CapEff", left), ("CapAmb", 0)] {
         let sets = of_all_threads(&daemon, word);
         assert!(sets.iter().all(|set| *set == format!("{left:016x}")), "{word}: {sets:?}");
     }
     assert!(of_all_threads(&daemon, "NoNewPrivs").iter().all(|value| value == "1"));
-    // What a kernel lacks is said instead.
+    // Features missing from the kernel are reported instead.
     let lacks = report["lacks"].to_string();
     assert!(held("seccomp") != lacks.contains("system calls"), "{report}");
     assert!(held("Landlock") != lacks.contains("files"), "{report}");
@@ -134,7 +135,7 @@ fn no_control_socket_is_made_where_others_may_replace_it() {
     assert_eq!(fs::read_dir(desk.path("run")).unwrap().count(), 1);
 }
 
-/// More than the secrets of a daemon that has no pool.
+/// More than the secrets of a daemon without a pool take.
 const LOCKED_KIB_MAX: u64 = 64;
 
 #[test]
@@ -146,9 +147,9 @@ fn a_server_whose_suites_gain_nothing_from_a_pool_locks_no_memory_for_one() {
         .env("KEYPADD_POOL", "auto")
         .env_remove("KEYPADD_POOL_BUDGET");
     let server = Daemon::start(serve);
-    // Without AES instructions it gains.
+    // Without AES instructions a pool pays.
     if status(&desk)["daemons"][0]["pool"]["budget_bytes"].as_u64() > Some(0) {
-        eprintln!("left out: a pool pays here");
+        eprintln!("skipped: a pool pays here");
         return;
     }
     let locked = &of_all_threads(&server, "VmLck")[0];

@@ -15,11 +15,11 @@ use crate::daemons::{Daemon, Desk, NEAR_PUBLIC_KEY, PUBLIC_KEY, desk, text};
 use crate::descriptors::with_few_files;
 use crate::ends::{PATIENCE, echo, echoes, free_port, through, until};
 
-/// Open files that the server may have, and forwards that one peer tries to open.
+/// The server's open file limit, and the forwards that one peer tries to open.
 const OPEN_FILES: usize = 256;
 const FORWARDS: usize = 200;
 
-/// Log lines that one peer may cause at once, and a few of the daemon itself; then one in 2.5 s.
+/// Burst of log lines that one peer may cause, plus a few of the daemon's own; then one in 2.5 s.
 const LINES_AT_ONCE_MAX: usize = 45;
 const LINE_INTERVAL: Duration = Duration::from_millis(2_500);
 
@@ -56,9 +56,9 @@ fn a_peer_and_scrapers_that_take_all_open_files_cost_nobody_else_anything() {
     assert!(taken.len() >= 16 && taken.len() < FORWARDS / 2, "{} forwards", taken.len());
     let idle: Vec<_> = (0..FORWARDS).map(|_| TcpStream::connect(&metrics_at).unwrap()).collect();
 
-    let served = through(local(&modest).port()).expect("another peer is served");
+    let served = through(local(&modest).port()).expect("another peer connects");
     let another = start(Some("other.key"));
-    assert!(through(local(&another).port()).is_some(), "a new session is served");
+    assert!(through(local(&another).port()).is_some(), "a new session connects");
     let limits = &status(&desk, &server)["limits"];
     assert!(limits["descriptors_refused"].as_u64() > Some(0), "{limits}");
     assert!(limits["descriptors"].as_u64() < limits["descriptors_max"].as_u64(), "{limits}");
@@ -69,9 +69,9 @@ fn a_peer_and_scrapers_that_take_all_open_files_cost_nobody_else_anything() {
     scrape.read_to_string(&mut answer).unwrap();
     assert!(answer.contains("keypadd_refused_total{limit=\"descriptors\"}"), "{answer}");
 
-    assert!(taken.iter().all(echoes) && echoes(&served), "those open stay open");
+    assert!(taken.iter().all(echoes) && echoes(&served), "open connections stay");
     drop((taken, served, idle));
-    until("all are given back", || {
+    until("all descriptors are released", || {
         (status(&desk, &server)["limits"]["descriptors"] == 0).then_some(())
     });
     let log = text(&server.stop().stderr);
@@ -87,7 +87,7 @@ fn a_peer_and_scrapers_that_take_all_open_files_cost_nobody_else_anything() {
 /// A connection and its control stream.
 type Session = (quinn::Connection, quinn::SendStream, quinn::RecvStream);
 
-/// A listed peer without manners: speaks the protocol by hand.
+/// A listed but abusive peer: speaks the protocol by hand.
 struct Raw {
     endpoint: quinn::Endpoint,
     config: quinn::ClientConfig,
@@ -103,8 +103,8 @@ impl Raw {
         Self { endpoint, config: quinn::ClientConfig::new(config), server }
     }
 
-    /// Establishes a session; `None` if the server will have no more of this key now. It replaces one of
-    /// the same instance.
+    /// Establishes a session, which replaces any of the same instance; `None` if the server accepts
+    /// no more of this key now.
     async fn session(&self, instance: u8) -> Option<Session> {
         let connecting = self.endpoint.connect_with(self.config.clone(), self.server, "x");
         let connection = connecting.unwrap().await.ok()?;
@@ -116,7 +116,7 @@ impl Raw {
         Some((connection, send, recv))
     }
 
-    /// Establishes a session as soon as the server will have one.
+    /// Establishes a session as soon as the server accepts one.
     async fn lasting_session(&self, instance: u8) -> Session {
         loop {
             if let Some(session) = self.session(instance).await {
@@ -125,7 +125,7 @@ impl Raw {
         }
     }
 
-    /// Begins and ends sessions, with a reason that would break a line.
+    /// Opens and closes sessions, with a close reason that would break a log line.
     async fn churn_sessions(&self, rounds: usize) {
         for _ in 0..rounds {
             if let Some((connection, ..)) = self.session(3).await {
@@ -134,7 +134,7 @@ impl Raw {
         }
     }
 
-    /// Has the server listen and listen no more; some of that waits there when this returns.
+    /// Makes the server open and close listeners; some requests are still queued when this returns.
     async fn churn_listeners(&self, port: u16, rounds: usize) -> Session {
         let (connection, mut send, recv) = self.lasting_session(1).await;
         let forward: RemoteForward = format!("{port}:a:1").parse().unwrap();
@@ -147,22 +147,22 @@ impl Raw {
         (connection, send, recv)
     }
 
-    /// Asks for targets that are not permitted.
+    /// Opens streams to targets that are not permitted.
     async fn churn_streams(&self, rounds: usize) {
         let (connection, _send, _recv) = self.lasting_session(2).await;
         let target: Target = "127.0.0.1:1".parse().unwrap();
         let header = StreamHeader::Destination(Destination::Tcp(target)).encode();
         for _ in 0..rounds {
             let (mut send, mut recv) = connection.open_bi().await.unwrap();
-            // It may be refused while it is written.
+            // The server may refuse while this is written.
             let _ = send.write_all(&header).await;
             recv.read_to_end(64).await.unwrap_err();
         }
     }
 }
 
-/// Lets a listed peer churn sessions, listeners and streams at once, each so many rounds or for so long;
-/// returns how many log lines that wrote, how many it did not, and how long it took.
+/// Runs a listed peer that churns sessions, listeners and streams at once, for `rounds` each or for
+/// `time`. Returns the number of log lines, of suppressed lines, and the time taken.
 fn churn(rounds: usize, time: Duration) -> (usize, u64, Duration) {
     let began = Instant::now();
     let (desk, key) = (desk(), PrivateKey::generate().unwrap());

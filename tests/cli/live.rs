@@ -1,4 +1,5 @@
-//! Tests two processes together: ready lines, control socket, metrics, `-W`, and a clean exit on SIGTERM.
+//! Tests two processes together: ready lines, control socket, metrics, `-W`, and a clean exit on
+//! SIGTERM.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -42,7 +43,7 @@ fn a_server_prints_its_address_and_exits_cleanly_on_sigterm() {
 fn a_dead_daemons_socket_is_removed() {
     let desk = desk();
     fs::create_dir(desk.path("run")).unwrap();
-    // Above the kernel's largest process id, so that nobody has it.
+    // Above the kernel's largest process ID, so that no process has it.
     let stale = desk.path("run").join("4194999.sock");
     drop(UnixListener::bind(&stale).unwrap());
     let _server = Daemon::serve(&desk, &[]);
@@ -56,7 +57,7 @@ fn the_metrics_listener_serves_metrics_and_health() {
     let _server =
         Daemon::serve(&desk, &["--metrics", &format!("127.0.0.1:{port}"), "--pool", "off"]);
     let get = |path| get(port, path);
-    // As Prometheus asks.
+    // The Accept header that Prometheus sends.
     let asked = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5";
     let answer = get_as(port, "/metrics", asked);
     assert!(answer.contains("openmetrics-text"), "{answer}");
@@ -69,7 +70,7 @@ fn the_metrics_listener_serves_metrics_and_health() {
     );
     assert!(answer.contains("keypadd_keystream_bytes_total{source=\"pool\"} 0"), "{answer}");
     assert!(get("/healthz").starts_with("HTTP/1.1 200"));
-    assert!(get("/readyz").starts_with("HTTP/1.1 200"), "a server alone is ready at once");
+    assert!(get("/readyz").starts_with("HTTP/1.1 200"), "a server without peers is ready at once");
     assert!(get("/").starts_with("HTTP/1.1 404"));
 }
 
@@ -113,7 +114,7 @@ fn an_interrupted_stdio_forward_prints_one_line_and_exits_1() {
         let expected = format!("keypadd: interrupted before {address} finished\n");
         assert_eq!((output.status.code(), text(&output.stderr)), (Some(1), expected));
     }
-    // ssh closes its ends of the pipes, then hangs up: its user wants to hear nothing of that.
+    // ssh closes its ends of the pipes, then hangs up: its user wants no message about that.
     let (mut client, _target) = carried(&server, &desk, &address, &target);
     drop(client.stdout.take());
     kill_process(Pid::from_child(&client), Signal::HUP).unwrap();
@@ -121,7 +122,7 @@ fn an_interrupted_stdio_forward_prints_one_line_and_exits_1() {
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
 }
 
-/// A `-W` client whose target has accepted.
+/// Starts a `-W` client and waits until its target has accepted.
 fn carried(
     server: &Daemon,
     desk: &Desk,
@@ -138,7 +139,7 @@ fn carried(
 fn a_failing_standard_error_stops_nothing() {
     let desk = desk();
     let full = || fs::File::options().write(true).open("/dev/full").unwrap();
-    // Without --permit-open it logs a warning, then says that it is ready.
+    // Without --permit-open it logs a warning, then its ready line.
     let mut serve = desk.keypadd(&["serve", "--allow", NEAR_PUBLIC_KEY, "--listen", "127.0.0.1:0"]);
     let mut server = serve.stderr(full()).spawn().unwrap();
     let answers = (0..100).any(|_| {
@@ -171,7 +172,7 @@ fn status_tolerates_daemons_with_unexpected_answers() {
     let desk = desk();
     let _server = Daemon::serve(&desk, &[]);
     let foreign = UnixListener::bind(desk.path("run").join("1.sock")).unwrap();
-    // Nobody accepts here and the queue is full, as with a stopped daemon.
+    // Nobody accepts here and the backlog is full, as with a stopped daemon.
     let stopped = desk.path("run").join("2.sock");
     let socket = net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
     net::bind(&socket, &SocketAddrUnix::new(&stopped).unwrap()).unwrap();
@@ -180,7 +181,7 @@ fn status_tolerates_daemons_with_unexpected_answers() {
     std::thread::spawn(move || {
         let (mut client, _) = foreign.accept().unwrap();
         client.write_all(b"{\"pid\": \"none\"}").unwrap();
-        // Read what was asked: closing with it unread would be a reset.
+        // Read the request: closing with it unread would reset the connection.
         let _ = client.read(&mut [0; 64]);
     });
     let output = desk.keypadd(&["status"]).output().unwrap();
@@ -201,7 +202,7 @@ fn a_server_warns_of_no_permits_and_once_of_a_key_with_the_line_that_lets_it_in(
         let refused = server.connect(&desk, &["-W", "a:1", "--key", "other.key"]).output().unwrap();
         assert_eq!(refused.status.code(), Some(4));
     }
-    // Nor is a command suggested that could carry nothing.
+    // It suggests no command either, because none would work.
     assert_eq!(server.ready["connect"], serde_json::Value::Null);
     let said = text(&server.stop().stderr);
     for line in [

@@ -29,7 +29,7 @@ fn log_lines_have_a_time_except_in_the_systemd_journal() {
     }
 }
 
-/// The lines about forwarded connections in a log of JSON.
+/// The lines about forwarded connections in a JSON log.
 fn connections(log: &str) -> Vec<Value> {
     let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     lines.filter(|line| line["message"] == "connection").collect()
@@ -50,7 +50,7 @@ fn each_forwarded_connection_is_logged_at_both_ends_where_that_is_wanted() {
 
     assert_eq!(exchange(&entrance.to_string(), b"twelve bytes").unwrap(), b"twelve bytes");
     assert!(exchange(&at(1), b"").is_err());
-    // It waits for the target to speak first.
+    // Sends nothing: waits for the target to speak first.
     assert_eq!(rest(&mut TcpStream::connect(at(2)).unwrap()).unwrap(), b"");
     let logs = [client.stop(), server.stop()].map(|output| text(&output.stderr));
     let [near, far] = logs.each_ref().map(|log| connections(log));

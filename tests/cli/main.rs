@@ -1,8 +1,8 @@
-//! The command line from outside, on the binary that ships: what it prints and how it ends.
+//! Tests the command line of the shipped binary from outside: output and exit codes.
 //!
-//! `cmd/*.trycmd` and `refusals/*.trycmd` are cases as data (`TRYCMD=overwrite cargo test --test cli` rewrites
-//! what they expect); the latter need another end. Here are the files that the former name, and the claims
-//! that need two processes.
+//! Cases are data in `cmd/*.trycmd` and `refusals/*.trycmd` (`TRYCMD=overwrite cargo test --test
+//! cli` rewrites the expected output); the latter need a peer or a server. This file creates the
+//! files that the former name, and holds the tests that need two processes.
 
 #![allow(clippy::unwrap_used)]
 
@@ -69,8 +69,8 @@ fn every_case_prints_and_exits_as_recorded() {
     write_file(&desk.join("writable.toml"), "", 0o666);
     fs::create_dir(desk.join("notes")).unwrap();
     write_file(&desk.join("notes/today.txt"), "", 0o644);
-    // The cases name these files alone, so that the texts are the same on every machine. All tests of the process
-    // are then in this folder, which therefore outlives it.
+    // The cases use relative names, so that texts are the same on every machine. This is the
+    // working directory of every test in the process, so it outlives this one.
     std::env::set_current_dir(&desk).unwrap();
     trycmd::TestCases::new()
         .env("KEYPADD_KEY", "good.key")

@@ -1,5 +1,5 @@
-//! Tests `--permit-bench`: benchmark clients connect with measurement suites and reach the bench service
-//! only.
+//! Tests `--permit-bench`: benchmark clients connect with measurement suites and reach only the
+//! bench service.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -18,10 +18,10 @@ use crate::daemons::{
     Daemon, Desk, NEAR_PRIVATE_KEY, NEAR_PUBLIC_KEY, PUBLIC_KEY, desk, write_file,
 };
 
-/// Time for what takes milliseconds.
+/// Timeout for what takes milliseconds.
 const HANG: Duration = Duration::from_secs(60);
 
-/// A client that measures, with a listener for the service and a forward to `target`.
+/// A benchmark client, with a listener for the bench service and a forward to `target`.
 async fn measuring(server: &str, target: SocketAddr) -> Client {
     let crypto = CryptoSettings::plain(
         Arc::new(PrivateKey::from_pem(NEAR_PRIVATE_KEY).unwrap()),
@@ -41,7 +41,7 @@ async fn measuring(server: &str, target: SocketAddr) -> Client {
     Client::bind(settings).await.unwrap()
 }
 
-/// The first address of each forward.
+/// The first listen address of each forward.
 fn entrances(client: &Client) -> Vec<SocketAddr> {
     let tcp = client.forwards().into_iter().filter_map(|(_, bound)| match bound.first() {
         Some(Bound::Tcp(address)) => Some(*address),
@@ -50,7 +50,7 @@ fn entrances(client: &Client) -> Vec<SocketAddr> {
     tcp.collect()
 }
 
-/// What one response of the service is, over whatever is connected.
+/// Sends one request to the bench service through this address and returns the response.
 fn ask(address: SocketAddr) -> std::io::Result<Vec<u8>> {
     let exchange = Exchange::new(Exchange::REQUEST_BYTES_MIN, 5);
     let mut stream = TcpStream::connect(address)?;
@@ -61,7 +61,7 @@ fn ask(address: SocketAddr) -> std::io::Result<Vec<u8>> {
     stream.read_exact(&mut response).map(|()| response)
 }
 
-/// The service answers, and a target that is permitted to tunnels is not reached.
+/// Asserts that the service answers and that a permitted target is not reached.
 async fn is_measured_and_no_more(server: &str) {
     let target = TcpListener::bind("127.0.0.1:0").unwrap();
     let client = measuring(server, target.local_addr().unwrap()).await;
@@ -73,7 +73,7 @@ async fn is_measured_and_no_more(server: &str) {
         asked = asking => {
             let (answered, refused) = asked.unwrap();
             assert_eq!(answered.unwrap().len(), 5);
-            assert!(refused.is_err(), "a forward went over a null suite");
+            assert!(refused.is_err(), "a forward worked over a null suite");
         }
         () = client.run(Some(session), std::future::pending()) => {}
     }

@@ -8,8 +8,8 @@ use serde_json::Value;
 use crate::daemons::{Daemon, Desk, PUBLIC_KEY, desk, text, write_file};
 use crate::ends::echo;
 
-/// Writes a file whose peer `lab` is this server, with the key that it lets in. The file allows a suite that no
-/// flag here allows.
+/// Writes a configuration file whose peer `lab` is this server, with the key that it allows. The
+/// file allows a suite that no flag here allows.
 fn name(server: &Daemon, desk: &Desk) {
     let file = format!(
         "key = \"connect.key\"\nallow-legacy = true\n[peer.lab]\npublic-key = \"{PUBLIC_KEY}\"\n\
@@ -20,14 +20,14 @@ fn name(server: &Daemon, desk: &Desk) {
     write_file(&desk.path("keypadd.toml"), &file, 0o644);
 }
 
-/// `connect @lab` where the file is found by itself and no variable names a key.
+/// `connect @lab` with the default configuration file and no key in the environment.
 fn connect(desk: &Desk, args: &[&str]) -> Command {
     let mut command = desk.keypadd(&["connect", "@lab"]);
     command.args(args).env("CONFIGURATION_DIRECTORY", desk.path("")).env_remove("KEYPADD_KEY");
     command
 }
 
-/// A server that accepts what the file offers and what the flags do.
+/// A server that allows the suites of both the file and the flags.
 fn server(desk: &Desk, target: &str) -> Daemon {
     let suites = "--suite=3des-ctr-hmac-sha1,aes-128-gcm";
     Daemon::serve(desk, &["--permit-open", target, "--allow-legacy", suites])
@@ -68,7 +68,7 @@ fn suite_and_key_exchange_are_the_files_unless_flags_say_otherwise() {
     let of_flags = ready(&desk, &["--suite", "aes-128-gcm", "--kex", "secp384r1"]);
     assert!(of_flags["suite"].as_str().unwrap().starts_with("aes-128-gcm"), "{of_flags}");
     assert_eq!(of_flags["kex"], "secp384r1", "{of_flags}");
-    // The forwards of the file are those of `run` alone.
+    // `run` alone uses the forwards in the file.
     let forwards = of_file["forwards"].as_array().unwrap();
     assert_eq!(forwards.len(), 1, "{of_file}");
 }
@@ -78,7 +78,7 @@ fn a_key_of_the_command_line_replaces_the_files() {
     let desk = desk();
     let server = server(&desk, "a:1");
     name(&server, &desk);
-    // The server does not let this one in.
+    // The server does not allow this key.
     let output = connect(&desk, &["-W", "a:1", "--key", "good.key"]).output().unwrap();
     assert_eq!(output.status.code(), Some(4), "{}", text(&output.stderr));
 }

@@ -1,5 +1,5 @@
-//! Tests `invite` and `join` on two directories that stand for two hosts: what both write, what either says
-//! when something is wrong, and what an attacker gains.
+//! Tests `invite` and `join` on two directories that stand for two hosts: the files written, the
+//! error messages, and what an attacker gains.
 
 mod halves;
 
@@ -19,7 +19,7 @@ use crate::ends::{echo, free_port};
 struct Hosts {
     far: Desk,
     near: Desk,
-    /// The port that the far host's file says.
+    /// The port in the far host's file.
     udp: u16,
     /// What the far host permits.
     target: String,
@@ -73,14 +73,14 @@ impl Hosts {
         fs::read_to_string(self.near.path("keypadd.toml")).ok()
     }
 
-    /// What a command of a host's directory has left beside its files.
+    /// Files that a command left behind in a host's directory.
     fn leftovers(&self) -> Vec<String> {
         let names = [&self.far, &self.near].map(|desk| fs::read_dir(desk.path("")).unwrap());
         let names = names.into_iter().flatten().map(|entry| entry.unwrap().file_name());
         names.map(|name| name.into_string().unwrap()).filter(|name| name.starts_with('.')).collect()
     }
 
-    /// Bytes there and back through `connect @NAME -W`.
+    /// Sends bytes through `connect @NAME -W` and checks the echo.
     fn goes_through(&self, name: &str, flags: &[&str]) {
         let mut command = self.near(&["connect", name, "-W", &self.target]);
         command.args(flags).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -106,7 +106,7 @@ impl Inviting {
         self.line.parse().unwrap()
     }
 
-    /// Its exit code and what it said on standard error.
+    /// Waits for the exit; returns the exit code and standard error.
     fn ended(mut self) -> (Option<i32>, String) {
         let _bounded = bounded(&self.child);
         let said = rest(&mut self.child);
@@ -131,12 +131,12 @@ fn rest(child: &mut Child) -> String {
     said
 }
 
-/// Runs it with this line on standard input.
+/// Runs a command with this line on standard input.
 fn fed(command: &mut Command, line: &str) -> Output {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let _bounded = bounded(&child);
-    // It may have ended without reading.
+    // It may exit without reading.
     let _ = child.stdin.take().unwrap().write_all(format!("{line}\n").as_bytes());
     child.wait_with_output().unwrap()
 }
@@ -176,7 +176,7 @@ fn two_commands_pair_two_hosts_without_files_and_a_tunnel_goes_from_one_to_the_o
     );
     assert_eq!(hosts.leftovers(), Vec::<String>::new());
 
-    // The file that it made says 4433, which this test does not have to itself.
+    // The generated file says port 4433, which this test cannot count on having.
     let written = fs::read_to_string(hosts.far.path("new/k.toml")).unwrap();
     assert!(written.contains("listen = \"[::]:4433\"\n"), "{written}");
     write_file(&hosts.far.path("new/k.toml"), &written.replace("[::]:4433", &at), 0o644);
@@ -195,10 +195,10 @@ fn a_running_daemon_lets_the_new_peer_in_at_once_and_its_file_keeps_what_was_in_
     let before = format!("{}spin = \"5%\"\n", hosts.far_file());
     write_file(&hosts.far.path("keypadd.toml"), &before, 0o640);
     let paired = hosts.invite(&[]);
-    // Edits while it waits are not lost.
+    // Edits made while it waits are kept.
     let edited = format!("{before}# An edit.\n");
     write_file(&hosts.far.path("keypadd.toml"), &edited, 0o640);
-    // On the command line, for once.
+    // Pass the invitation as an argument this time.
     let output = hosts.near(&["join", &paired.line, "--name", "a"]).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     assert_eq!(paired.ended().0, Some(0));
@@ -208,7 +208,7 @@ fn a_running_daemon_lets_the_new_peer_in_at_once_and_its_file_keeps_what_was_in_
     let key = text(&hosts.near(&["keygen", "second.key"]).output().unwrap().stdout);
     let inviting = hosts.far(&["invite", "tablet", "--permit-open", &hosts.target]);
     let inviting = Inviting::start(inviting);
-    // The daemon has the file's port.
+    // The daemon holds the port of the file.
     assert_ne!(inviting.invitation().pairing.port, hosts.udp);
     assert_eq!(inviting.invitation().tunnel_port, hosts.udp);
     let second = ["--config", "second.toml", "--key", "second.key"];
@@ -236,7 +236,7 @@ fn a_line_works_once() {
     let again = ["join", "--config", "other.toml", "--connect-timeout", "1s"];
     refused(&fed(&mut hosts.near(&again), &line), 5, "no answer in 1s");
     assert!(!hosts.near.path("other.toml").exists());
-    // Where a daemon has the port by now, it says that it knows nothing of it.
+    // If a daemon has taken the port since, it answers that no invitation is waiting.
     let _daemon = Daemon::start(hosts.far(&["run", "--log-format", "json"]));
     refused(&fed(&mut hosts.near(&again), &line), 4, "no invitation is waiting there");
     assert!(!hosts.near.path("other.toml").exists());
@@ -276,7 +276,7 @@ fn an_inviting_host_meets_strangers_in_a_sandbox() {
     let hosts = Hosts::new();
     let inviting = hosts.invite(&[]);
     let status = fs::read_to_string(format!("/proc/{}/status", inviting.child.id())).unwrap();
-    // Privileges to gain by execution: none; a filter of system calls where there is one for the architecture.
+    // No new privileges on exec, and a system call filter where the architecture has one.
     assert!(status.contains("\nNoNewPrivs:\t1\n"), "{status}");
     if cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
         assert!(status.contains("\nSeccomp:\t2\n"), "{status}");
@@ -324,8 +324,8 @@ fn the_most_verbose_log_of_either_end_contains_nothing_of_the_line() {
 fn an_interceptor_that_has_not_the_line_gains_nothing() {
     let hosts = Hosts::new();
     let inviting = hosts.invite(&[]);
-    // All packets for the inviting host come to one with a key of its own, which waits in its place, and
-    // tries what it has at the real one.
+    // An interceptor with its own key receives all packets for the inviting host, waits in its
+    // place, and then tries at the real host with what it has.
     let interceptor = Hosts::new();
     let key = text(&interceptor.far(&["keygen", "own.key"]).output().unwrap().stdout);
     let its_own = interceptor.invite(&["--key", "own.key"]);
@@ -347,7 +347,7 @@ fn what_stands_in_the_way_is_said_before_anything_is_sent() {
     let hosts = Hosts::new();
     let inviting = hosts.invite(&[]);
     let line = &inviting.line;
-    // Also in a directory in which root cannot write either.
+    // A directory that even root cannot write to.
     let readonly = ["join", "--config", "/proc/keypadd.toml"];
     refused(&fed(&mut hosts.near(&readonly), line), 1, "cannot write `/proc/keypadd.toml`");
     refused(&fed(&mut hosts.far(&["join"]), line), 2, "this host made the invitation");
@@ -371,12 +371,12 @@ fn what_stands_in_the_way_is_said_before_anything_is_sent() {
     refused(&fed(&mut hosts.near(&["join"]), line), 2, "names another, ");
     write_file(&hosts.near.path("keypadd.toml"), "", 0o666);
     refused(&fed(&mut hosts.near(&["join"]), line), 3, "can be changed by other users");
-    // None of that has used the invitation up.
+    // None of these failures uses up the invitation.
     fs::remove_file(hosts.near.path("keypadd.toml")).unwrap();
     assert_eq!(fed(&mut hosts.near(&["join"]), line).status.code(), Some(0));
     assert_eq!(inviting.ended().0, Some(0));
 
-    // The far host has this one's key by now, whatever it is called.
+    // The far host already lists this host's key, under another name.
     let inviting = Inviting::start(hosts.far(&["invite", "tablet", "--permit-open", "a:1"]));
     let again = fed(&mut hosts.near(&["join", "--config", "b.toml"]), &inviting.line);
     refused(&again, 4, "the inviting host cannot list this one, and says why");
@@ -396,7 +396,7 @@ fn what_stands_in_the_way_is_said_before_anything_is_sent() {
     refused(&invite.arg(&udp).output().unwrap(), 6, "--listen: cannot listen on udp ");
 }
 
-/// The same command where no file can grow, as on a full disk.
+/// Runs the same command with a file size limit of zero, as on a full disk.
 fn on_a_full_disk(command: &Command) -> Command {
     let mut full = Command::new("sh");
     full.args(["-c", "trap '' XFSZ; ulimit -f 0; exec \"$0\" \"$@\""]);
@@ -421,6 +421,6 @@ fn a_full_disk_leaves_the_files_as_they_were() {
     assert!(!hosts.near.path("new.key").exists());
     assert_eq!((hosts.far_file(), hosts.near_file().as_deref()), (before, Some("# Mine.\n")));
     assert_eq!(hosts.leftovers(), Vec::<String>::new());
-    // The line is as good as before.
+    // The invitation is still valid.
     assert_eq!(fed(&mut hosts.near(&["join"]), &inviting.line).status.code(), Some(0));
 }

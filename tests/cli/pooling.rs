@@ -1,4 +1,5 @@
-//! Tests the pool setting: what `auto` chooses and reports, reloads, and memory that cannot be locked.
+//! Tests the pool setting: what `auto` chooses and reports, reloads, and memory that cannot be
+//! locked.
 
 use std::fs;
 use std::io::{self, Write};
@@ -56,14 +57,14 @@ fn auto_uses_no_pool_if_no_suite_gains_and_says_how_to_force_one() {
     }
 }
 
-/// Memory that a process may lock, in KiB, and of how much.
+/// Limit of locked memory, in KiB.
 const LOCKED_KIB: u32 = 1024;
 const LOCKED: &str = "locked 1 of 4 MiB";
 
-/// CAP_IPC_LOCK (capabilities(7)), for which no limit of locked memory holds.
+/// CAP_IPC_LOCK (capabilities(7)), which overrides the limit of locked memory.
 const IPC_LOCK: u32 = 14;
 
-/// The same command in a process that may lock so much and no more; `None`, and a line, where that cannot be had.
+/// Runs the same command under this limit; `None`, after printing a line, where it cannot be set.
 fn limited(test: &str, command: &Command) -> Option<Command> {
     let own = fs::read_to_string("/proc/self/status").unwrap();
     let capabilities = own.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap();
@@ -71,7 +72,7 @@ fn limited(test: &str, command: &Command) -> Option<Command> {
     let script = format!("ulimit -l {LOCKED_KIB} && exec \"$@\"");
     let mut shell = vec!["sh", "-c", &script, "sh"];
     if capabilities >> IPC_LOCK & 1 == 1 {
-        // Given up for good, by whoever may (setpriv(1)).
+        // Drop it for good, where allowed (setpriv(1)).
         shell.splice(0..0, ["setpriv", "--bounding-set", "-ipc_lock", "--inh-caps", "-ipc_lock"]);
     }
     let in_shell = || {
@@ -80,7 +81,7 @@ fn limited(test: &str, command: &Command) -> Option<Command> {
         in_shell
     };
     if !in_shell().arg("true").output().is_ok_and(|output| output.status.success()) {
-        // Not `eprintln!`, which a test that passes keeps to itself.
+        // Not `eprintln!`, whose output a passing test does not show.
         let _ = writeln!(
             io::stderr(),
             "{test}: SKIPPED: `{}` does not work here, and who has CAP_IPC_LOCK may lock all",
@@ -92,7 +93,7 @@ fn limited(test: &str, command: &Command) -> Option<Command> {
     limited.arg(command.get_program()).args(command.get_args()).env_clear().stdin(Stdio::null());
     limited.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
     limited.current_dir(command.get_current_dir().unwrap());
-    // For the shell alone.
+    // For the shell only.
     limited.env("PATH", std::env::var_os("PATH").unwrap_or_default());
     Some(limited)
 }
@@ -111,7 +112,7 @@ fn a_server_that_cannot_lock_its_pool_says_how_much_is_locked_and_how_to_lock_al
         format!("\n  {LOCKED}, the rest may be swapped out; raise `ulimit -l` or LimitMEMLOCK=\n");
     assert!(shown.contains(&line), "{shown}");
     let pool = &document["daemons"][0]["pool"];
-    // All but a unit of two pages: a page of secrets is locked first.
+    // All but one unit of two pages: a page of secrets is locked first.
     assert_eq!(pool["locked_bytes"], (u64::from(LOCKED_KIB) << 10) - 8192, "{pool}");
     let said = text(&server.stop().stderr);
     let warning = format!(
@@ -146,7 +147,8 @@ fn require_locked_locks_the_pool() {
     }
 }
 
-/// A daemon that is its own peer, so that both ends of its session are in one place, and a forward between them.
+/// A daemon that is its own peer, so both ends of its session are in one process, with a forward
+/// between them.
 struct SelfPeer {
     desk: Desk,
     udp: u16,
@@ -159,7 +161,7 @@ impl SelfPeer {
         Self { desk: desk(), udp: free_port(), port: free_port(), target: echo("127.0.0.1") }
     }
 
-    /// Its file, with these lines of its own and of its peer.
+    /// Writes its file, with these lines for the daemon and for the peer.
     fn write(&self, lines: &str, of_peer: &str) {
         let Self { udp, port, target, .. } = self;
         let peer = format!("[peer.self]\npublic-key = \"{PUBLIC_KEY}\"\n");
@@ -182,12 +184,12 @@ impl SelfPeer {
         text(&output.stdout)
     }
 
-    /// What `status` says of its pool.
+    /// The pool section of `status`.
     fn pool(&self) -> Value {
         status(&self.desk).1["daemons"][0]["pool"].clone()
     }
 
-    /// Bytes of pads that the sessions at both ends hold, each way.
+    /// Bytes of pads held by the sessions at both ends, in each direction.
     fn held(&self) -> Vec<u64> {
         let (_, document) = status(&self.desk);
         let sessions = document["daemons"][0]["sessions"].as_array().unwrap().clone();
@@ -200,7 +202,7 @@ impl SelfPeer {
         keys.collect()
     }
 
-    /// Whether both ends have pads in both directions.
+    /// `Some` once both ends have pads in both directions.
     fn is_full(&self) -> Option<()> {
         let held = self.held();
         (held.len() == 4 && held.iter().all(|&one| one > 0)).then_some(())
@@ -213,14 +215,14 @@ fn a_reload_turns_the_pool_of_live_sessions_off_and_on() {
     own.write("pool = \"on\"", "");
     let _daemon = own.start();
     let kept = until("the forward works", || through(own.port));
-    until("there is more than a peer's later share", || {
+    until("the pools exceed the later share of a peer", || {
         Some(()).filter(|()| own.held().iter().sum::<u64>() > 2 << 20)
     });
     // One peer, two sessions: both ends are this daemon.
     let share = "pool-budget = \"2MiB\"\n";
     own.write("pool = \"on\"", share);
     own.reload();
-    until("both sessions have given back", || {
+    until("both sessions have released pads", || {
         assert!(echoes(&kept));
         Some(()).filter(|()| own.held().iter().sum::<u64>() <= 2 << 20)
     });
@@ -244,7 +246,7 @@ fn a_reload_turns_the_pool_of_live_sessions_off_and_on() {
 
 #[test]
 fn live_sessions_follow_pool_auto_and_a_suite_is_calibrated_once() {
-    // One suite for which a pool pays on any machine, and one for which the machine decides.
+    // One suite for which a pool pays on any machine, and one for which it depends on the machine.
     let slow =
         "suite = [\"3des-ctr-hmac-sha1\"]\nallow-legacy = true\ncipher-backend = \"des-crate\"";
     for (lines, of_peer) in [(slow, "suite = \"3des-ctr-hmac-sha1\"\n"), ("", "")] {

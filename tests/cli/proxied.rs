@@ -1,4 +1,4 @@
-//! Tests `send-proxy` and `accept-proxy`: what targets are told, what the log says, and what a reload changes.
+//! Tests `send-proxy` and `accept-proxy`: headers that targets get, log lines, and reloads.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -10,10 +10,10 @@ use crate::daemons::{Daemon, PUBLIC_KEY, desk, text, write_file};
 use crate::ends::{PATIENCE, exchange, free_port, rest, until};
 use crate::staying::forwarding;
 
-/// Somebody behind a load balancer.
+/// A client behind a load balancer.
 const HEADER: &[u8] = b"PROXY TCP4 203.0.113.9 198.51.100.1 40000 443\r\n";
 
-/// What a connection to this target begins with; `None` if that is no header.
+/// The PROXY header at the start of a connection to this target; `None` if it is not one.
 fn begin(target: &TcpListener) -> Option<Option<Endpoints>> {
     let (mut stream, _) = target.accept().unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -93,7 +93,9 @@ fn a_reload_switches_headers_on_and_off() {
     stream.write_all(b"not a PROXY header").unwrap();
     assert_eq!(rest(&mut stream).unwrap_or_default(), b"");
     let check = desk.keypadd(&["check", "--config", "keypadd.toml"]).output().unwrap();
-    let shown = until("it checks", || check.status.success().then(|| text(&check.stdout)));
+    let shown = until("the configuration is accepted", || {
+        check.status.success().then(|| text(&check.stdout))
+    });
     assert!(shown.contains("\n  accept-proxy\n") && !shown.contains("send-proxy"), "{shown}");
 }
 

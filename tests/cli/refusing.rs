@@ -1,5 +1,5 @@
-//! Refusals that need something to refuse them: a server, a taken port, silence. The cases are data as those in
-//! `cmd` are; here is what they run against, whose addresses stand in them as `{names}`.
+//! Tests refusals that need another end: a server, a taken port, a silent peer. Cases are data, as
+//! in `cmd`; this file sets up what they run against, with addresses substituted for `{names}`.
 
 use std::fs;
 use std::net::{TcpListener, UdpSocket};
@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::daemons::{Daemon, PUBLIC_KEY, desk, text, write_file};
 use crate::ends::free_port;
 
-/// A session may have fewer remote forwards than this.
+/// More than the maximum of remote forwards per session.
 const MANY: usize = 65;
 
 #[test]

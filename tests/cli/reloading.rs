@@ -1,4 +1,4 @@
-//! Tests reload of forwards, permits and peers under open connections, and of an unusable file.
+//! Tests reloads of forwards, permits and peers under open connections, and of an unusable file.
 
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
@@ -11,7 +11,7 @@ use crate::ends::{
     IPV4_LOOPBACK, ask_proxy, echo, echoes, exchange, exchange_on, free_port, noise, through, until,
 };
 
-/// Two hosts on one desk: one that listens and one that dials, each with a key of its own.
+/// Two hosts on one desk, a server and a connecting host, each with a key of its own.
 struct Hosts {
     desk: Desk,
     udp: u16,
@@ -26,7 +26,7 @@ impl Hosts {
         Self { desk, udp: free_port(), target: echo("127.0.0.1"), near_key }
     }
 
-    /// The host that is dialed, with these lines about its peer.
+    /// Writes the server's file, with these lines for its peer.
     fn write_far(&self, peer: &str) {
         let Self { udp, target, near_key, .. } = self;
         let text = format!(
@@ -36,7 +36,7 @@ impl Hosts {
         fs::write(self.desk.path("far.toml"), text).unwrap();
     }
 
-    /// The host that dials, with these forwards and perhaps more peers.
+    /// Writes the connecting host's file, with these forwards and perhaps more peers.
     fn write_near(&self, forwards: &str) {
         let udp = self.udp;
         let text = format!(
@@ -56,14 +56,14 @@ impl Hosts {
         (output.status.code(), text(&output.stdout), text(&output.stderr))
     }
 
-    /// What `reload` says when it works.
+    /// The output of a successful `reload`.
     fn reload(&self) -> String {
         let (code, said, error) = self.keypadd(&["reload"]);
         assert_eq!(code, Some(0), "{error}");
         said
     }
 
-    /// The figures of a forward of the host that dials.
+    /// Status of one forward of the connecting host.
     fn forward(&self, name: &str) -> Option<Value> {
         let (_, document, _) = self.keypadd(&["status", "--json"]);
         let document: Value = serde_json::from_str(&document).unwrap();
@@ -75,7 +75,7 @@ impl Hosts {
     }
 }
 
-/// Makes a key on the desk: its public half.
+/// Generates a key on the desk; returns its public key.
 fn new_key(desk: &Desk, name: &str) -> String {
     let output = desk.keypadd(&["keygen", name]).output().unwrap();
     text(&output.stdout).trim().to_owned()
@@ -102,24 +102,26 @@ fn a_reload_adds_and_removes_forwards_of_every_kind_and_listen_permits() {
     let (stream, reply) = ask_proxy(&format!("127.0.0.1:{three}"), IPV4_LOOPBACK, target.port());
     assert_eq!(reply, 0);
     assert!(exchange_on(stream, &sent).unwrap() == sent);
-    // The other host does not permit the remote one: status says so.
-    until("the refusal is known", || {
+    // The server does not permit the remote forward, and status says so.
+    until("status shows the refusal", || {
         let forward = hosts.forward(&remote)?;
         (forward["cause"] == "not permitted").then_some(())
     });
 
-    // What is permitted later is asked for again.
+    // Once permitted, it is requested again.
     hosts.write_far(&format!("permit-listen = [\"{two}\"]"));
     let said = hosts.reload();
     assert!(said.contains("  peer laptop: permit-listen changed\n"), "{said}");
     let entrance = format!("127.0.0.1:{two}");
-    until("the other host listens", || exchange(&entrance, &sent).ok().filter(|got| *got == sent));
+    until("the remote forward listens", || {
+        exchange(&entrance, &sent).ok().filter(|got| *got == sent)
+    });
     assert_eq!(hosts.forward(&remote).unwrap()["cause"], Value::Null);
 
     hosts.write_near(&local);
     let said = hosts.reload();
     assert!(said.contains(&format!("  peer office: forward {remote} removed\n")), "{said}");
-    until("the other host has let go", || TcpStream::connect(&entrance).is_err().then_some(()));
+    until("the remote forward is closed", || TcpStream::connect(&entrance).is_err().then_some(()));
     assert!(TcpStream::connect(("127.0.0.1", three)).is_err());
     assert!(echoes(&kept));
     let said = text(&far.stop().stderr);
@@ -136,7 +138,7 @@ fn added_peers_are_admitted_and_dialed() {
     let (_far, _near) = (hosts.run("far.toml"), hosts.run("near.toml"));
     let kept = until("the forward works", || through(one));
 
-    // A peer that is dialed, and refuses until it hears of our key.
+    // A peer to connect to, which refuses until it lists our key.
     let stranger = new_key(&hosts.desk, "attic.key");
     let attic = format!(
         "key = \"attic.key\"\npool = \"off\"\nlisten = \"127.0.0.1:0\"\n[peer.nobody]\n\
@@ -189,7 +191,7 @@ fn a_file_whose_key_or_permits_cannot_be_used_changes_nothing() {
         ),
         (good.replace("1MiB", "1KiB"), "pool-budget: `1KiB` is too small for a pool\n"),
     ] {
-        // Who was listed is not any more, had this file its way.
+        // If this file took effect, the listed key would no longer be allowed.
         let bad = bad.replace(&hosts.near_key, "PUAXw+hDiVqStwqnTRt+vJyYLM8uxJaMwM1V8Sr0Zgw=");
         fs::write(hosts.desk.path("far.toml"), bad).unwrap();
         let (code, said, error) = hosts.keypadd(&["reload"]);
@@ -198,7 +200,7 @@ fn a_file_whose_key_or_permits_cannot_be_used_changes_nothing() {
         assert!(error.ends_with("reload failed; the old settings remain in effect\n"));
         assert!(said.contains("near.toml\n  no changes\n"), "{said}");
         assert!(echoes(&kept));
-        until("a new connection works as well", || through(one));
+        until("a new connection works too", || through(one));
     }
 }
 
@@ -226,7 +228,7 @@ fn a_port_that_a_permit_adds_is_reached_once_the_sandbox_is_made_anew() {
             let (code, _, error) = hosts.keypadd(&["reload", "--binary"]);
             assert_eq!(code, Some(0), "{error}");
         }
-        // A kernel before Linux 6.7.
+        // Kernels before Linux 6.7.
         false => assert!(shown.contains("missing: ") && !said.contains("restart"), "{shown}{said}"),
     }
     until("the new target is reached", || through(two));

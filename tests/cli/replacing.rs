@@ -1,5 +1,5 @@
-//! Tests the replacement of running daemons by new processes, with connections open, and what leaves the old
-//! ones serving.
+//! Tests replacing running daemons with new processes under open connections, and which failures
+//! leave the old process serving.
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
@@ -17,20 +17,20 @@ use serde_json::{Value, json};
 use crate::daemons::{Daemon, Desk, PUBLIC_KEY, bounded, desk, text};
 use crate::ends::{PATIENCE, echo, echoes, exchange, free_port, noise, rest, through, until};
 
-/// Two hosts on one desk, each with a daemon from a file: `near` forwards a port there and one back.
+/// Two hosts on one desk, each with a daemon from a file: `near` has a local and a remote forward.
 struct Hosts {
     desk: Desk,
     target: SocketAddr,
     /// At near and at far.
     ports: [u16; 2],
-    /// Processes that follow those that the test has started.
+    /// Processes that replaced those the test started.
     followers: Vec<Pid>,
 }
 
 impl Drop for Hosts {
     fn drop(&mut self) {
         for pid in &self.followers {
-            // One that was replaced is gone.
+            // A replaced process is gone.
             let _ = kill_process(*pid, Signal::KILL);
         }
     }
@@ -63,12 +63,12 @@ impl Hosts {
         Daemon::start(self.desk.keypadd(&["run", "--config", &file, "--log-format", "json"]))
     }
 
-    /// The control socket of a process.
+    /// Control socket of a process.
     fn socket(&self, pid: u32) -> PathBuf {
         self.desk.path("run").join(format!("{pid}.sock"))
     }
 
-    /// `keypadd reload --binary` by a program that was just installed.
+    /// Runs `keypadd reload --binary` from a freshly installed program.
     fn install_and_reload(&mut self, args: &[&str]) -> Output {
         let installed = self.desk.path(&format!("keypadd-{}", free_port()));
         fs::copy(env!("CARGO_BIN_EXE_keypadd"), &installed).unwrap();
@@ -76,7 +76,7 @@ impl Hosts {
         let variables = here.get_envs().filter_map(|(name, value)| Some((name, value?)));
         command.env_clear().envs(variables).current_dir(self.desk.path(""));
         command.args(["reload", "--binary"]).args(args);
-        // Another test's child may have the copy open for writing until it runs its own program (ETXTBSY).
+        // A child of another test may have the copy open for writing until it calls exec (ETXTBSY).
         let output = until("the copy runs", || match command.output() {
             Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => None,
             output => Some(output.unwrap()),
@@ -90,13 +90,13 @@ impl Hosts {
         output
     }
 
-    /// The last process that has followed another one.
+    /// The newest replacement process.
     fn follower(&self) -> u32 {
         self.followers.last().unwrap().as_raw_nonzero().get().unsigned_abs()
     }
 }
 
-/// Sends bytes to an echo and checks what comes back, while something else happens.
+/// Sends bytes to an echo server and checks the echo, while something else happens.
 fn traffic(port: u16) -> thread::JoinHandle<bool> {
     let stream = until("the forward works", || through(port));
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -118,7 +118,7 @@ fn connections_go_on_in_the_processes_that_replace_both_ends() {
     let mut hosts = Hosts::new("", "");
     let (mut far, mut near) = (hosts.run("far"), hosts.run("near"));
     let idle: Vec<_> =
-        hosts.ports.iter().map(|&port| until("it works", || through(port))).collect();
+        hosts.ports.iter().map(|&port| until("the forward works", || through(port))).collect();
     let busy = hosts.ports.map(traffic);
     for round in 0..2 {
         let output = hosts.install_and_reload(&[]);
@@ -135,14 +135,14 @@ fn connections_go_on_in_the_processes_that_replace_both_ends() {
     for port in hosts.ports {
         // The listeners were never closed.
         TcpStream::connect(("127.0.0.1", port)).unwrap();
-        until("a new connection works as well", || through(port));
+        until("a new connection works too", || through(port));
     }
     assert_eq!(hosts.followers.len(), 4);
     let status = hosts.desk.keypadd(&["status"]).output().unwrap();
     assert_eq!(status.status.code(), Some(0), "{}", text(&status.stdout));
     for old in [&mut far, &mut near] {
         old.hear("replaced: a new process has taken over");
-        // It has the old one's standard streams.
+        // It inherits the old process's standard streams.
         old.hear("took over from the old process");
     }
     drop(hosts);
@@ -153,7 +153,7 @@ fn connections_go_on_in_the_processes_that_replace_both_ends() {
 fn a_stdio_forward_that_a_daemon_carries_goes_on_in_the_process_that_follows() {
     let mut hosts = Hosts::new("", "");
     let (_far, near) = (hosts.run("far"), hosts.run("near"));
-    until("it works", || through(hosts.ports[0]));
+    until("the forward works", || through(hosts.ports[0]));
     let target = hosts.target.to_string();
     let mut command = hosts.desk.keypadd(&["connect", "@office", "-W", &target]);
     command.env("KEYPADD_CONFIG", "near.toml").env_remove("KEYPADD_KEY");
@@ -190,7 +190,7 @@ fn a_listening_unix_socket_the_metrics_port_and_a_proxy_are_served_on_without_a_
     let text = format!("metrics = \"127.0.0.1:{metrics}\"\n{text}dynamic = [\"{proxy}\"]\n");
     fs::write(&file, text).unwrap();
     let (_far, near) = (hosts.run("far"), hosts.run("near"));
-    until("it works", || through(hosts.ports[0]));
+    until("the forward works", || through(hosts.ports[0]));
     let queued = UnixStream::connect(path).unwrap();
     assert!(
         hosts
@@ -267,7 +267,7 @@ fn a_unix_socket_stays_where_it_is_if_a_replacement_fails_and_goes_with_its_sett
     let with_path = plain.replace("local = [", &format!("local = [\"{place}:{busy}\", "));
     fs::write(&file, &with_path).unwrap();
     let (_far, near) = (hosts.run("far"), hosts.run("near"));
-    until("it works", || exchange(&place, b"x").ok().filter(|got| got == b"x"));
+    until("the forward works", || exchange(&place, b"x").ok().filter(|got| got == b"x"));
 
     fs::write(&file, format!("{with_path}dynamic = [\"{busy}\"]\n")).unwrap();
     let socket = hosts.socket(near.pid());
@@ -279,10 +279,10 @@ fn a_unix_socket_stays_where_it_is_if_a_replacement_fails_and_goes_with_its_sett
     let output = hosts.install_and_reload(&["--socket", socket.to_str().unwrap()]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(!path.exists());
-    until("the rest goes on", || through(hosts.ports[0]));
+    until("the rest keeps working", || through(hosts.ports[0]));
 }
 
-/// A frame of the new process.
+/// A frame from the new process.
 fn frame(frame: &Value) -> Vec<u8> {
     let body = frame.to_string().into_bytes();
     [&(body.len() as u32).to_be_bytes()[..], &[0; 4], &body].concat()
@@ -292,7 +292,7 @@ fn frame(frame: &Value) -> Vec<u8> {
 fn a_new_process_that_dies_at_any_step_leaves_the_old_one_with_all_connections() {
     let hosts = Hosts::new("", "");
     let (mut far, near) = (hosts.run("far"), hosts.run("near"));
-    let kept = hosts.ports.map(|port| until("it works", || through(port)));
+    let kept = hosts.ports.map(|port| until("the forward works", || through(port)));
     let busy = hosts.ports.map(traffic);
     let garbage =
         [vec![0xff; 64], frame(&json!({ "done": [1, []] })), frame(&json!("no-such-frame"))]
@@ -309,7 +309,7 @@ fn a_new_process_that_dies_at_any_step_leaves_the_old_one_with_all_connections()
             socket.set_read_timeout(Some(PATIENCE)).unwrap();
             socket.write_all(b"replace\n").unwrap();
             socket.write_all(&said).unwrap();
-            // It reads some of what it is told, and dies.
+            // Reads part of the handover and dies.
             socket.read_exact(&mut [0; 400]).unwrap();
             drop(socket);
             for stream in &kept {
@@ -387,7 +387,7 @@ fn connections_that_are_not_held_end_with_the_old_process() {
     let mut lost = until("the forward works", || through(hosts.ports[0]));
     let output = hosts.install_and_reload(&["--socket", hosts.socket(far.pid()).to_str().unwrap()]);
     assert!(text(&output.stdout).contains("; 0 connections kept\n"), "{}", text(&output.stderr));
-    // A reset, never a silent stall, and never an end that looks complete.
+    // A reset, never a silent stall, and never a clean end of stream.
     lost.set_read_timeout(Some(PATIENCE)).unwrap();
     assert!(lost.read(&mut [0; 1]).is_err());
     until("a new connection works", || through(hosts.ports[0]));

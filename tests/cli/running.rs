@@ -68,7 +68,7 @@ fn two_configured_daemons_connect_in_either_start_order() {
     pair.write_near(&[port]);
     let near = pair.run("near");
     assert_eq!(near.ready["dialing"][0]["peer"], "office");
-    let waiting = until("near says that it waits", || {
+    let waiting = until("near reports that it is waiting", || {
         let (_, shown, _) = pair.keypadd(&["status"]);
         shown.contains("peer office at 127.0.0.1:").then_some(shown)
     });
@@ -81,7 +81,7 @@ fn two_configured_daemons_connect_in_either_start_order() {
     for line in [
         "  peer laptop at 127.0.0.1:",
         "  peer office at 127.0.0.1:",
-        // QUIC updates keys for the first time after some packets, whose number it draws.
+        // QUIC's first key update comes after a random number of packets.
         "    key updates: ",
         "s old, replaced after key-lifetime",
     ] {
@@ -134,17 +134,17 @@ fn a_reload_changes_forwards_and_permits_under_a_connection_that_stays() {
     assert!(TcpStream::connect(("127.0.0.1", first)).is_err());
     assert!(echoes(&kept));
 
-    // SIGHUP says nothing, so what it does is waited for.
+    // SIGHUP prints nothing, so wait for its effect.
     pair.write_far("\"127.0.0.1:9\"", "");
     far.signal(Signal::HUP);
-    until("what is no longer permitted is refused", || through(second).is_none().then_some(()));
+    until("the revoked target is refused", || through(second).is_none().then_some(()));
     assert!(echoes(&kept));
     pair.write_far(&pair.permit(), "");
     far.signal(Signal::HUP);
-    until("permitted again, it works", || through(second));
+    until("the target works once permitted again", || through(second));
     assert!(echoes(&kept));
 
-    // A peer that is gone from the file is gone.
+    // A peer removed from the file is disconnected.
     let text = fs::read_to_string(pair.desk.path("far.toml")).unwrap();
     let other = text.replace(PUBLIC_KEY, "PUAXw+hDiVqStwqnTRt+vJyYLM8uxJaMwM1V8Sr0Zgw=");
     fs::write(pair.desk.path("far.toml"), other).unwrap();
@@ -261,7 +261,7 @@ fn status_shows_how_long_pads_last_and_calls_a_quiet_tunnel_idle() {
     pair.write_near(&[port]);
     let (_far, _near) = (pair.run("far"), pair.run("near"));
     let stream = until("the forward works", || through(port));
-    let quiet = until("nothing is under way", || {
+    let quiet = until("the tunnel is idle", || {
         let (_, shown, _) = pair.keypadd(&["status"]);
         shown.contains(" packets, idle\n").then_some(shown)
     });
@@ -311,14 +311,14 @@ fn a_reload_changes_this_hosts_key_and_the_pools_budget_under_a_connection_that_
     ] {
         assert!(said.contains(&line), "{said}");
     }
-    let shown = until("the pool has its new budget", || {
+    let shown = until("the pool has the new budget", || {
         let (_, shown, _) = pair.keypadd(&["status"]);
         shown.contains("of 8.0 MiB").then_some(shown)
     });
     assert!(shown.contains(&format!("  key {key}\n")), "{shown}");
     assert!(echoes(&kept));
 
-    // Who comes now finds the new key: a client with the old one in hand is told so.
+    // New connections see the new key: a client that expects the old one is told so.
     let address = format!("127.0.0.1:{}", pair.udp);
     let connect = ["connect", &address, "--peer", PUBLIC_KEY, "-W", "a:1"];
     let (code, _, error) = pair.keypadd(&connect);

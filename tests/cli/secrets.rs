@@ -6,7 +6,7 @@ use keypadd_config::{Flag, Key, Kind, Settings};
 
 use crate::daemons::{Daemon, PRIVATE_KEY, PUBLIC_KEY, desk};
 
-/// The 43 characters of base64 that hold the seed, in pieces of 8: none may be seen.
+/// Asserts that no 8-character piece of the seed's 43 base64 characters is in the output.
 fn assert_silent(output: &[u8], what: &str) {
     let text = String::from_utf8_lossy(output);
     let line = PRIVATE_KEY.lines().nth(1).unwrap();
@@ -14,7 +14,7 @@ fn assert_silent(output: &[u8], what: &str) {
     for start in 0..=seed.len() - 8 {
         assert!(!text.contains(&seed[start..start + 8]), "{what}: {text}");
     }
-    // RFC 8032's own spelling of the seed.
+    // The seed in hex, as in RFC 8032.
     assert!(!text.to_lowercase().contains("9d61b19deffd5a60"), "{what}: {text}");
 }
 
@@ -52,7 +52,7 @@ fn a_private_key_pasted_anywhere_is_refused_and_not_repeated() {
             let common = common.iter().filter(|_| ["serve", "connect"].contains(verb));
             for flag in own.iter().chain(common) {
                 let mut command = desk.keypadd(&[verb]);
-                // Everything that is required, so that the pasted value is what is wrong.
+                // All required arguments, so that only the pasted value is wrong.
                 if *verb == "connect" {
                     command.args(["host.invalid", "--connect-timeout=100ms"]);
                     if !["local", "stdio"].contains(flag) {
@@ -91,7 +91,7 @@ fn a_private_key_pasted_anywhere_is_refused_and_not_repeated() {
             "keygen", "pubkey", "invite", "join", "serve", "connect", "run", "check", "doctor",
             "reload", "man", "status", pasted,
         ] {
-            // As a path it is too long a name, or a directory that does not exist.
+            // As a path, the name is too long or its directory does not exist.
             let name = format!("missing/{pasted}/{pasted}");
             for argument in [pasted, &name] {
                 let output = desk.keypadd(&[verb, argument]).output().unwrap();

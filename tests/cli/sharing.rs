@@ -1,4 +1,4 @@
-//! Tests `connect @NAME -W` where a daemon runs that is connected to the peer: its tunnel carries the connection.
+//! Tests `connect @NAME -W` next to a daemon connected to that peer: its tunnel is shared.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -13,14 +13,14 @@ use serde_json::Value;
 use crate::daemons::{Daemon, Desk, PUBLIC_KEY, bounded, desk, text, write_file};
 use crate::ends::{PATIENCE, echo, free_port, noise, until};
 
-/// A server, a file that names it, and a daemon of that file or of flags.
+/// A server, a configuration file that names it, and a daemon run from the file or from flags.
 struct Hosts {
     desk: Desk,
     server: Daemon,
     daemon: Daemon,
 }
 
-/// `connect @lab` from the file, whose key it has.
+/// `connect @lab` from the file, which has the key.
 fn connect(desk: &Desk, args: &[&str]) -> Command {
     let mut command = desk.keypadd(&["connect", "@lab", "--config", "keypadd.toml"]);
     command.args(args).env_remove("KEYPADD_KEY");
@@ -28,7 +28,7 @@ fn connect(desk: &Desk, args: &[&str]) -> Command {
     command
 }
 
-/// Writes the file.
+/// Writes the configuration file.
 fn name(server: &str, desk: &Desk) {
     let file = format!(
         "key = \"connect.key\"\n[peer.lab]\npublic-key = \"{PUBLIC_KEY}\"\nendpoint = \"{server}\"\n"
@@ -40,20 +40,20 @@ fn server(desk: &Desk) -> Daemon {
     Daemon::serve(desk, &["--permit-open", "127.0.0.1:*"])
 }
 
-/// `keypadd run` of the file.
+/// `keypadd run` with that file.
 fn run(desk: &Desk) -> Daemon {
     let mut command = desk.keypadd(&["run", "--config", "keypadd.toml", "--log-format", "json"]);
     command.env_remove("KEYPADD_KEY");
     Daemon::start(command)
 }
 
-/// The sessions that the server's daemon lists.
+/// Sessions listed by the server's daemon.
 fn sessions(desk: &Desk, server: &Daemon) -> usize {
     let output = desk.keypadd(&["status", "--json"]).output().unwrap();
     let status: Value = serde_json::from_slice(&output.stdout).unwrap();
     let daemons = status["daemons"].as_array().unwrap();
     let pid = Value::from(server.pid());
-    let serving = daemons.iter().find(|daemon| daemon["pid"] == pid).expect("it answers");
+    let serving = daemons.iter().find(|daemon| daemon["pid"] == pid).expect("the server answers");
     serving["sessions"].as_array().unwrap().len()
 }
 
@@ -76,7 +76,7 @@ impl Hosts {
         sessions(&self.desk, &self.server)
     }
 
-    /// A `-W` that has said a word to a target and heard it back, and the target's end.
+    /// Starts a `-W`, exchanges a word with its target, and returns it with the target's end.
     fn carried(&self, args: &[&str]) -> (Child, TcpStream) {
         let target = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = target.local_addr().unwrap().to_string();
@@ -98,7 +98,7 @@ fn reset(stream: TcpStream) {
     rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
 }
 
-/// Sends these and returns how it ended.
+/// Sends these bytes and returns the exit of the client.
 fn pass(mut child: Child, sent: Vec<u8>) -> Output {
     let _bounded = bounded(&child);
     let mut input = child.stdin.take().unwrap();
@@ -112,7 +112,7 @@ fn pass(mut child: Child, sent: Vec<u8>) -> Output {
 fn a_hundred_at_once_share_the_tunnel_of_a_daemon_byte_for_byte() {
     let hosts = Hosts::new();
     let target = echo("127.0.0.1").to_string();
-    // One that reads nothing keeps nobody waiting.
+    // A stalled reader delays nobody else.
     let stalled = {
         let mut child = connect(&hosts.desk, &["-W", &target]).spawn().unwrap();
         let mut input = child.stdin.take().unwrap();
@@ -131,7 +131,7 @@ fn a_hundred_at_once_share_the_tunnel_of_a_daemon_byte_for_byte() {
             })
         })
         .collect();
-    // The daemon's own requests go on, and nobody has made another tunnel.
+    // The daemon still answers requests, and no second tunnel exists.
     while all.iter().any(|one| !one.is_finished()) {
         assert_eq!(hosts.sessions(), 1);
     }
@@ -155,7 +155,7 @@ fn a_connect_with_forwards_carries_too_and_each_direction_ends_by_itself() {
 
     let (mut child, far) = hosts.carried(&[]);
     assert_eq!(hosts.sessions(), 1);
-    // The target ends first, as ssh sees by the end of its pipe.
+    // The target closes first; ssh sees the end of its pipe.
     far.shutdown(Shutdown::Write).unwrap();
     let mut rest = Vec::new();
     child.stdout.as_mut().unwrap().read_to_end(&mut rest).unwrap();
@@ -195,7 +195,7 @@ fn a_killed_or_interrupted_command_resets_its_target() {
         let target = far.local_addr().unwrap();
         let _bounded = bounded(&child);
         kill_process(Pid::from_child(&child), signal).unwrap();
-        let error = (&far).read(&mut [0; 1]).expect_err("the target took it for the end");
+        let error = (&far).read(&mut [0; 1]).expect_err("the target saw a clean end");
         assert_eq!(error.kind(), ErrorKind::ConnectionReset);
         let mut said = String::new();
         child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
@@ -216,12 +216,12 @@ fn a_signal_ends_a_command_with_unread_output_after_its_target_has_finished() {
     let hosts = Hosts::new();
     let (mut child, mut far) = hosts.carried(&[]);
     let target = far.local_addr().unwrap();
-    // More than a pipe takes, less than the pipe and the sockets do.
+    // More than a pipe holds, less than the pipe and the sockets together.
     far.write_all(&[7; 150_000]).unwrap();
     drop(child.stdin.take());
     assert_eq!(far.read(&mut [0]).unwrap(), 0);
     drop(far);
-    until("the daemon has done its part", || {
+    until("the daemon has written everything", || {
         let status = hosts.desk.keypadd(&["status", "--json"]).output().unwrap();
         (!text(&status.stdout).contains(&format!("\"-W {target}\""))).then_some(())
     });
@@ -270,14 +270,14 @@ fn what_a_daemon_does_not_have_takes_a_tunnel_of_its_own() {
         assert_eq!(hosts.sessions(), 2, "{args:?}");
         drop(far);
         pass(child, Vec::new());
-        until("its tunnel is gone", || (hosts.sessions() == 1).then_some(()));
+        until("its own tunnel is closed", || (hosts.sessions() == 1).then_some(()));
     }
-    // Flags that say what the daemon has anyway.
+    // Flags that match the daemon's settings.
     let (child, far) = hosts.carried(&["--kex", "x25519mlkem768"]);
     assert_eq!(hosts.sessions(), 1);
     drop(far);
     pass(child, Vec::new());
-    // Another key of this host, which the server does not know: not carried under the daemon's.
+    // Another key of this host, unknown to the server: not sent through the daemon's tunnel.
     let refused = connect(&hosts.desk, &["-W", &target, "--key", "other.key"]).output().unwrap();
     assert_eq!(refused.status.code(), Some(4), "{}", text(&refused.stderr));
     // Another key of the peer, under the same name.
@@ -302,7 +302,7 @@ fn without_a_daemon_or_with_one_whose_link_is_down_it_connects_by_itself() {
     let daemon = run(&desk);
     name(&server.address(), &desk);
     assert_eq!(text(&alone().stdout), "alone");
-    // One that is stopped answers nobody.
+    // A stopped daemon does not answer.
     daemon.signal(Signal::STOP);
     assert_eq!(text(&alone().stdout), "alone");
     daemon.signal(Signal::CONT);

@@ -11,10 +11,10 @@ use serde_json::Value;
 use crate::daemons::{Daemon, Desk, desk, text};
 use crate::ends::{PATIENCE, echo, echoes, free_port, get, scrape, until};
 
-/// What a peer without a name is called: its key's first characters.
+/// Display name of a peer without a name: the first characters of its key.
 const NAME: &str = "11qYAYKx";
 
-/// A client with one forward to the target, and where that listens.
+/// A client with one forward to the target, and that forward's listen address.
 pub(crate) fn forwarding(
     server: &Daemon,
     desk: &Desk,
@@ -29,7 +29,7 @@ pub(crate) fn forwarding(
     (client, entrance)
 }
 
-/// The figures of the `connect` among the daemons.
+/// Status of the `connect` daemon.
 fn client_status(desk: &Desk) -> Value {
     let output = desk.keypadd(&["status", "--json"]).output().unwrap();
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -42,7 +42,7 @@ fn clients_reconnect_to_a_restarted_server_and_waiting_connections_are_served() 
     let (desk, target, metrics) = (desk(), echo("127.0.0.1").to_string(), free_port());
     let permit = ["--permit-open", &target];
     let server = Daemon::serve(&desk, &permit);
-    // Too long for this test: it is a reset that tells the client.
+    // Longer than this test: only a stateless reset can tell the client.
     let flags = ["--metrics", &format!("127.0.0.1:{metrics}"), "--peer-timeout", "1h"];
     let (client, entrance) = forwarding(&server, &desk, &target, &flags);
     let mut before = TcpStream::connect(entrance).unwrap();
@@ -57,7 +57,7 @@ fn clients_reconnect_to_a_restarted_server_and_waiting_connections_are_served() 
     assert!(scrape(metrics).contains(&reconnects(0)), "{}", scrape(metrics));
 
     let listen = server.address();
-    drop(server); // SIGKILL: nobody says goodbye
+    drop(server); // SIGKILL: no close is sent
     let meanwhile = TcpStream::connect(entrance).unwrap();
     let again: Vec<&str> = permit.into_iter().chain(["--listen", &listen]).collect();
     let _server = Daemon::serve_at(&desk, &again);
@@ -88,17 +88,17 @@ fn a_client_without_a_server_says_when_it_retries() {
     let flags = ["--metrics", &format!("127.0.0.1:{metrics}"), "--peer-timeout", "10s"];
     let (client, entrance) = forwarding(&server, &desk, &target, &flags);
     assert_eq!(server.stop().status.code(), Some(0));
-    let link = until("it knows", || {
+    let link = until("the client has lost its session", || {
         let link = client_status(&desk)["links"][0].clone();
         (link["state"] == "waiting").then_some(link)
     });
     assert_eq!(link["cause"], "closed by peer: \"the server is shutting down\"");
-    until("the next attempt is in the text", || {
+    until("status shows the next attempt", || {
         let shown = text(&desk.keypadd(&["status"]).output().unwrap().stdout);
         assert!(shown.contains(": not connected for "), "{shown}");
         shown.contains("; retrying in ").then_some(())
     });
-    until("and in the metrics", || {
+    until("the metrics show it too", || {
         let scraped = scrape(metrics);
         let down = format!("\nkeypadd_link_up{{peer=\"{NAME}\"}} 0\n");
         assert!(scraped.contains(&down), "{scraped}");
@@ -111,11 +111,11 @@ fn a_client_without_a_server_says_when_it_retries() {
     let ready = get(metrics, "/readyz");
     assert!(ready.starts_with("HTTP/1.1 503"), "{ready}");
     assert!(ready.ends_with(&format!("\r\n\r\nnot connected: {NAME}\n")), "{ready}");
-    assert!(TcpStream::connect(entrance).is_ok(), "its port stays");
+    assert!(TcpStream::connect(entrance).is_ok(), "the local port stays open");
     assert_eq!(client.stop().status.code(), Some(0));
 }
 
-/// A target that says this to whoever comes, and where it is.
+/// Starts a target that sends this byte to every client; returns its address.
 fn greeter(greeting: u8) -> String {
     let target = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = target.local_addr().unwrap().to_string();
@@ -127,7 +127,7 @@ fn greeter(greeting: u8) -> String {
     address
 }
 
-/// Who answers at this port of the server.
+/// The greeting at this port of the server.
 fn greeted(port: u16) -> io::Result<u8> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -136,7 +136,7 @@ fn greeted(port: u16) -> io::Result<u8> {
     Ok(greeting[0])
 }
 
-/// A client that publishes a target there, not started yet.
+/// A client that publishes a target at the server, not started yet.
 fn publishing(server: &Daemon, desk: &Desk, port: u16, target: &str) -> Command {
     let forward = format!("127.0.0.1:{port}:{target}");
     server.connect(desk, &["-R", &forward, "--connect-timeout", "60s", "--log-format", "json"])
@@ -156,14 +156,14 @@ fn a_port_goes_to_a_newer_run_of_the_same_key_once_its_holder_is_silent_and_not_
     let cause =
         format!("-R 127.0.0.1:{port}:{target} failed on the server: address in use\n  hint: ");
     assert!(said.contains(&cause), "{said}");
-    assert_eq!(greeted(port).unwrap(), 1, "who lives keeps it");
+    assert_eq!(greeted(port).unwrap(), 1, "the live client keeps the port");
 
     old.signal(Signal::STOP);
     let new = Daemon::start(publishing(&server, &desk, port, &target));
     assert_eq!(greeted(port).unwrap(), 2);
     old.signal(Signal::CONT);
     old.hear("remote forward failed");
-    assert_eq!(greeted(port).unwrap(), 2, "the newer one keeps it");
+    assert_eq!(greeted(port).unwrap(), 2, "the newer client keeps the port");
     for daemon in [old, new, server] {
         assert_eq!(daemon.stop().status.code(), Some(0));
     }

@@ -57,10 +57,10 @@ fn a_closed_reader_ends_the_watch() {
     assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
 }
 
-/// A histogram: its buckets' bounds in seconds and counts, how many samples, their sum.
+/// A histogram: bucket bounds in seconds with their counts, the number of samples, and their sum.
 type Samples = (Vec<(f64, u64)>, u64, f64);
 
-/// That of one stage.
+/// The histogram of one stage.
 fn stage(scraped: &str, stage: &str) -> Option<Samples> {
     let label = format!("stage=\"{stage}\"");
     let of = |kind: &str| {
@@ -81,7 +81,7 @@ fn stage(scraped: &str, stage: &str) -> Option<Samples> {
 fn metrics_say_how_long_each_stage_of_packets_takes() {
     let started = Instant::now();
     let (desk, target, [port, metrics]) = (desk(), echo("127.0.0.1"), [free_port(), free_port()]);
-    // Pads by a cipher that AES-GCM in one pass does not replace, so that there are all stages.
+    // Pads that one-pass AES-GCM does not replace, so that every stage occurs.
     let suite = ["--suite", "aes-256-ctr-hmac-sha256", "--log-format", "json"];
     let server = Daemon::serve(&desk, &[&suite[..2], &["--permit-open", "localhost:*"]].concat());
     let (forward, metrics_at) = (format!("{port}:{target}"), format!("127.0.0.1:{metrics}"));
@@ -105,7 +105,7 @@ fn metrics_say_how_long_each_stage_of_packets_takes() {
         assert!(buckets.len() > 8 && buckets.is_sorted(), "{name}: {buckets:?}");
         assert!(buckets.iter().is_sorted_by_key(|(_, count)| count), "{name}: {buckets:?}");
         assert_eq!(buckets.last(), Some(&(f64::INFINITY, count)), "{name}");
-        // Packets of two daemons, one in 64 of them: in any other unit it would be more than has passed.
+        // One packet in 64 of two daemons: in any wrong unit the sum would exceed the time elapsed.
         assert!(sum > 0.0 && sum < started.elapsed().as_secs_f64(), "{name}: {sum} s");
     }
 }
@@ -118,7 +118,7 @@ fn polling_time_is_shown_and_is_zero_without_a_share() {
     let (forward, metrics_at) = (format!("{port}:{target}"), format!("127.0.0.1:{metrics}"));
     let flags = ["-L", &forward, "--metrics", &metrics_at, "--spin", "100", "--log-format", "json"];
     let _client = Daemon::start(server.connect(&desk, &flags));
-    until("polling is counted", || {
+    until("busy polling is counted", || {
         assert_eq!(exchange(&format!("127.0.0.1:{port}"), b"hello").unwrap(), b"hello");
         let scraped = scrape(metrics);
         let mut lines = scraped.lines();
@@ -152,7 +152,7 @@ fn forwards_count_their_bytes_and_how_their_connections_ended_by_peer() {
     let refusing = client.ready["forwards"][1]["listen"][0].as_str().unwrap();
     assert_eq!(exchange(&entrance.to_string(), b"twelve bytes").unwrap(), b"twelve bytes");
     assert!(exchange(refusing, b"").is_err());
-    // Bytes of a connection that goes on count, too.
+    // Bytes of an open connection count too.
     let open = TcpStream::connect(entrance).unwrap();
     assert!(echoes(&open));
 
@@ -161,7 +161,7 @@ fn forwards_count_their_bytes_and_how_their_connections_ended_by_peer() {
         (metrics[0], "11qYAYKx", &forward, format!("-L {refused}")),
         (metrics[1], "", &target, refused.strip_prefix("127.0.0.1:0:").unwrap().to_owned()),
     ] {
-        until("all is counted", || {
+        until("everything is counted", || {
             let scraped = scrape(port);
             let is_there = |name: &str, forward: &str, label: &str, value: u64| {
                 let begins = format!("keypadd_forward_{name}_total{{peer=\"{peer}");

@@ -1,4 +1,5 @@
-//! Runs the binary as daemons in a temporary directory, for cli and hostile: start, ready line, logs, stop.
+//! Runs the binary as daemons in a temporary directory, for the cli and hostile suites: start,
+//! ready line, logs, stop.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -14,10 +15,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Longer than a daemon takes to begin, to end or to say a line; reaching it means a hang.
+/// Longer than a daemon takes to start, stop or log a line; hitting it means a hang.
 const HANG: Duration = Duration::from_secs(120);
 
-/// A key whose seed is known: RFC 8032, section 7.1, test 1 in PKCS#8 (RFC 8410).
+/// A key with a known seed: RFC 8032, section 7.1, test 1 in PKCS#8 (RFC 8410).
 pub(crate) const PRIVATE_KEY: &str = "-----BEGIN PRIVATE KEY-----\n\
     MC4CAQAwBQYDK2VwBCIEIJ1hsZ3v/VpguoRK9JLsLMREScVpezJpGXA7rAMcrn9g\n\
     -----END PRIVATE KEY-----\n";
@@ -25,7 +26,7 @@ pub(crate) const PRIVATE_KEY: &str = "-----BEGIN PRIVATE KEY-----\n\
 /// Its public half.
 pub(crate) const PUBLIC_KEY: &str = "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=";
 
-/// The key of the host that connects: test 2 of the same section.
+/// The connecting host's key: test 2 of the same section.
 #[allow(dead_code, reason = "`hostile` does not read it")]
 pub(crate) const NEAR_PRIVATE_KEY: &str = "-----BEGIN PRIVATE KEY-----\n\
     MC4CAQAwBQYDK2VwBCIEIEzNCJso/5banbbDRuwRTg9bijGfNaumJNqM9u1PuKb7\n\
@@ -34,13 +35,13 @@ pub(crate) const NEAR_PRIVATE_KEY: &str = "-----BEGIN PRIVATE KEY-----\n\
 /// Its public half.
 pub(crate) const NEAR_PUBLIC_KEY: &str = "PUAXw+hDiVqStwqnTRt+vJyYLM8uxJaMwM1V8Sr0Zgw=";
 
-/// A file with exactly this mode, whatever the umask.
+/// Writes a file with exactly this mode, whatever the umask.
 pub(crate) fn write_file(path: &Path, text: &str, mode: u32) {
     fs::write(path, text).unwrap();
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// A directory with two hosts' keys in it, where daemons also put their control sockets.
+/// A directory with the keys of two hosts. Daemons also put their control sockets there.
 pub(crate) struct Desk {
     directory: tempfile::TempDir,
     may_be_watched: bool,
@@ -54,12 +55,13 @@ pub(crate) fn desk() -> Desk {
     desk
 }
 
-/// Handles SIGHUP in this process, so that the programs it starts get the default action: under nohup
-/// they would inherit an ignored signal.
+/// Handles SIGHUP in this process, so that the programs it starts get the default action: under
+/// nohup they would inherit an ignored signal.
 fn handle_hangups() {
     static HANDLED: Once = Once::new();
     HANDLED.call_once(|| {
-        // In a thread of its own: a test may run in a runtime, in which another cannot be dropped.
+        // On its own thread: a test may already run in a runtime, and a second one cannot be
+        // dropped there.
         let handling = thread::spawn(|| {
             let runtime = Builder::new_current_thread().enable_all().build().unwrap();
             let _entered = runtime.enter();
@@ -70,7 +72,7 @@ fn handle_hangups() {
     });
 }
 
-/// A desk whose daemons may be looked into by a test that is not root: descriptors, memory, dumps.
+/// A desk whose daemons an unprivileged test may inspect: descriptors, memory, dumps.
 pub(crate) fn watched_desk() -> Desk {
     Desk { may_be_watched: true, ..desk() }
 }
@@ -80,7 +82,7 @@ impl Desk {
         self.directory.path().join(name)
     }
 
-    /// The binary with no variables but those that it needs to stay inside this directory.
+    /// The binary, with only the environment variables that keep it inside this directory.
     pub(crate) fn keypadd(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_keypadd"));
         command
@@ -99,7 +101,7 @@ impl Desk {
     }
 }
 
-/// A running `serve` that lets the near key in.
+/// A running `serve` that allows the near key.
 pub(crate) struct Daemon {
     child: Child,
     stderr: BufReader<ChildStderr>,
@@ -112,7 +114,7 @@ impl Daemon {
         Self::serve_at(desk, &[&["--listen", "127.0.0.1:0"], args].concat())
     }
 
-    /// One whose flags say where it listens.
+    /// Starts a server with its listen addresses given as flags.
     pub(crate) fn serve_at(desk: &Desk, args: &[&str]) -> Self {
         let mut command =
             desk.keypadd(&["serve", "--allow", NEAR_PUBLIC_KEY, "--log-format", "json"]);
@@ -120,7 +122,7 @@ impl Daemon {
         Self::start(command)
     }
 
-    /// Any daemon whose log is JSON, once it has said that it is ready.
+    /// Starts any daemon that logs JSON and waits for its ready line.
     pub(crate) fn start(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let _bounded = bounded(&child);
@@ -139,7 +141,7 @@ impl Daemon {
         Self { child, stderr, said, ready }
     }
 
-    /// Where a server listens.
+    /// The server's listen address.
     pub(crate) fn address(&self) -> String {
         self.ready["listen"].as_str().unwrap().to_owned()
     }
@@ -155,7 +157,7 @@ impl Daemon {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// A `connect` with the near key to a server of this desk, behind whatever address.
+    /// A `connect` with the near key to a server of this desk at any address.
     pub(crate) fn connect_to(desk: &Desk, address: &str) -> Command {
         let mut command = desk.keypadd(&["connect", address, "--peer", PUBLIC_KEY]);
         command.env("KEYPADD_KEY", desk.path("connect.key"));
@@ -166,22 +168,22 @@ impl Daemon {
         self.child.id()
     }
 
-    /// Waits until it has said a line with these words.
+    /// Waits until it logs a line that contains these words.
     pub(crate) fn hear(&mut self, words: &str) {
         let _bounded = bounded(&self.child);
         loop {
             let from = self.said.len();
             let length = self.stderr.read_until(b'\n', &mut self.said).unwrap();
             let line = String::from_utf8_lossy(&self.said[from..]);
-            assert_ne!(length, 0, "it ended without {words}: {}", text(&self.said));
+            assert_ne!(length, 0, "it exited without logging {words}: {}", text(&self.said));
             if line.contains(words) {
                 return;
             }
         }
     }
 
-    /// Processor time it has used so far (proc(5): fields 14 and 15 of `stat`, in 1/100 s).
-    #[allow(dead_code, reason = "`cli` does not ask")]
+    /// CPU time used so far (proc(5): fields 14 and 15 of `stat`, in 1/100 s).
+    #[allow(dead_code, reason = "not used by `cli`")]
     pub(crate) fn cpu_seconds(&self) -> f64 {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap();
         let after_name = stat.rsplit_once(')').unwrap().1;
@@ -189,13 +191,13 @@ impl Daemon {
         ticks.map(|ticks| ticks.parse::<f64>().unwrap()).sum::<f64>() / 100.0
     }
 
-    /// SIGTERM, then everything it said.
+    /// Sends SIGTERM and returns everything it logged.
     pub(crate) fn stop(self) -> Output {
         self.signal(Signal::TERM);
         self.ended()
     }
 
-    /// Waits for its end, then everything it said.
+    /// Waits for it to exit and returns everything it logged.
     pub(crate) fn ended(mut self) -> Output {
         let _bounded = bounded(&self.child);
         self.stderr.read_to_end(&mut self.said).unwrap();
@@ -204,7 +206,7 @@ impl Daemon {
     }
 }
 
-/// Kills the process unless the guard is dropped in time: what is waited for comes then, as an end.
+/// Kills the process unless the guard is dropped in time, so that a wait always ends.
 pub(crate) fn bounded(child: &Child) -> mpsc::Sender<()> {
     let (guard, dropped) = mpsc::channel();
     let process = Pid::from_child(child);

@@ -1,9 +1,9 @@
-//! Runs the properties of the fuzz targets (`fuzz/src`) without a fuzzer: on every seed, which are what the
-//! fuzzer starts from and what it has found, and on mutations of them. Knows no coverage: `fuzz/run` does.
+//! Runs the properties of the fuzz targets (`fuzz/src`) without a fuzzer, on every seed (initial
+//! inputs and past finds) and on mutations of the seeds. Has no coverage feedback: `fuzz/run` does.
 //!
-//! By default a few inputs of each, from the same random numbers in every run.
-//! `KEYPADD_FUZZ_SECONDS=10` tries new ones for so long, each target. A failure prints its input in hex,
-//! to be kept as a seed.
+//! Tries a few inputs per target by default, from the same random numbers in every run.
+//! `KEYPADD_FUZZ_SECONDS=10` tries fresh ones for that long per target. A failure prints its input
+//! in hex: keep it as a seed.
 
 #![allow(clippy::unwrap_used)]
 
@@ -19,7 +19,7 @@ use std::{env, fs};
 
 use fastrand::Rng;
 
-/// Mutated inputs of each target in a plain `cargo test`.
+/// Mutated inputs per target in a plain `cargo test`.
 const INPUTS: u64 = 200;
 
 fn try_input(holds: impl Fn(&[u8]), input: &[u8]) {
@@ -29,7 +29,7 @@ fn try_input(holds: impl Fn(&[u8]), input: &[u8]) {
     }
 }
 
-/// Tries every seed of a target, then mutations.
+/// Tries every seed of a target, then mutations of them.
 fn fuzz(target: &str, holds: impl Fn(&[u8])) {
     let folder: PathBuf = [env!("CARGO_MANIFEST_DIR"), "fuzz/seeds", target].iter().collect();
     let files = fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
@@ -51,7 +51,7 @@ fn fuzz(target: &str, holds: impl Fn(&[u8])) {
     println!("{target}: {} seeds and {tried} mutations in {:?}", seeds.len(), began.elapsed());
 }
 
-/// As [`fuzz`], for texts: other inputs are left out, as the fuzzer does.
+/// Like [`fuzz`], for text targets: skips input that is not UTF-8, as the fuzzer does.
 fn fuzz_text(target: &str, holds: impl Fn(&str)) {
     fuzz(target, |input| {
         if let Ok(text) = str::from_utf8(input) {

@@ -1,17 +1,17 @@
-//! Mutates seeds in the ways that a fuzzer does. Knows no target.
+//! Mutates seeds the way a fuzzer does. Knows no target.
 
 use fastrand::Rng;
 
-/// The most changes in one input.
+/// Maximum changes per input.
 const CHANGES_MAX: usize = 8;
-/// The most bytes that one change adds.
+/// Maximum bytes added by one change.
 const ADDED_MAX: usize = 64;
 /// As in `fuzz/run`.
 const INPUT_BYTES_MAX: usize = 4096;
-/// Bytes at the edges of lengths, types and signs.
+/// Boundary values of lengths, types and signs.
 const EDGES: [u8; 8] = [0, 1, 4, 0x3f, 0x7f, 0x80, 0xfe, 0xff];
 
-/// One of the seeds, changed.
+/// Returns a mutated copy of one of the seeds.
 pub(crate) fn mutate(rng: &mut Rng, seeds: &[Vec<u8>]) -> Vec<u8> {
     let mut input = seeds[rng.usize(..seeds.len())].clone();
     for _ in 0..rng.usize(1..=CHANGES_MAX) {
@@ -35,7 +35,7 @@ fn change(rng: &mut Rng, input: &mut Vec<u8>, seeds: &[Vec<u8>]) {
             let added: Vec<u8> = (0..rng.usize(..ADDED_MAX)).map(|_| rng.u8(..)).collect();
             drop(input.splice(at..at, added));
         }
-        // The end of another seed.
+        // Splice in the end of another seed.
         4 => {
             let other = &seeds[rng.usize(..seeds.len())];
             input.truncate(at);

@@ -1,9 +1,9 @@
-//! What two daemons say to each other, taken off the wire by somebody who knows what they carry and
-//! nothing else: no key, no packet number, no code of ours. Where a packet holds known text, text taken
-//! from the packet leaves keystream, and no piece of keystream may come twice.
+//! Records the datagrams between two daemons and checks that no keystream appears twice. Uses only
+//! the known plaintext: no key, no packet number, no code of keypadd. XORing a packet with its
+//! plaintext leaves keystream.
 //!
-//! The text is one byte over and over, so it need not be known where in a packet it begins. Pieces
-//! are looked for at every byte: wherever blocks begin, a block that came again is seen.
+//! The plaintext is one repeated byte, so its offset in the packet does not matter. Pieces are
+//! taken at every byte offset: a repeated block is found wherever blocks start.
 
 use std::collections::HashSet;
 use std::thread;
@@ -17,39 +17,40 @@ use crate::SUITES;
 use crate::daemons::watched_desk;
 use crate::plain::{KnownTextTunnel, TEXT, start_service};
 
-/// A datagram that is shorter is not full of text.
+/// Shorter datagrams are not full of plaintext.
 const DATAGRAM_BYTES_MIN: usize = 1000;
-/// Before the text in a packet: header and number, then the stream's frame (RFC 9000, sections 17.3 and
-/// 19.8), or longer frames, of which what is recovered is no keystream and comes twice no more often.
+/// Bytes before the plaintext of a packet: header and number, then the STREAM frame header (RFC
+/// 9000, sections 17.3 and 19.8). Longer frame headers recover bytes that are no keystream, but
+/// repeat no more often.
 const HEADER_BYTES: usize = 32;
-/// After it.
+/// Bytes after the plaintext.
 const TAG_BYTES: usize = 16;
 
-/// Pieces that are sorted at once.
+/// Pieces sorted at once.
 const SORTED_MAX: usize = 1 << 25;
-/// Pieces that came twice and are looked at closely.
+/// Repeated pieces that are compared further.
 const TWICE_MAX: usize = 1 << 16;
 
-/// Keystream as recovered, packet after packet.
+/// Recovered keystream, packet by packet.
 #[derive(Default)]
 pub(crate) struct Capture {
     keystream: Vec<u8>,
-    /// Where each packet's ends.
+    /// Where each packet's keystream ends.
     ends: Vec<usize>,
 }
 
-/// What came twice, of pieces at every byte of every packet.
+/// Counts repeats among the pieces at every byte of every packet.
 #[derive(Debug, Default)]
 struct Twice {
     pieces: u64,
-    /// Pieces as long as a block of DES.
+    /// Repeated pieces of one DES block.
     of_8_bytes: u64,
-    /// Pieces as long as a block of AES.
+    /// Repeated pieces of one AES block.
     of_16_bytes: u64,
 }
 
 impl Capture {
-    /// Takes in a datagram, if it is full of text.
+    /// Recovers the keystream of a datagram that is full of plaintext; ignores others.
     fn take(&mut self, datagram: &[u8]) {
         let is_long_header = datagram.first().is_none_or(|first| first & 0x80 != 0);
         if is_long_header || datagram.len() < DATAGRAM_BYTES_MIN {
@@ -60,7 +61,7 @@ impl Capture {
         self.ends.push(self.keystream.len());
     }
 
-    /// Takes in what the relay has seen since the last time.
+    /// Adds the datagrams that the relay has recorded since the last call.
     pub(crate) fn take_from(&mut self, relay: &Relay) {
         for direction in [Direction::ToServer, Direction::ToClient] {
             relay.take_recorded(direction).iter().for_each(|datagram| self.take(datagram));
@@ -72,15 +73,15 @@ impl Capture {
         begins.zip(&self.ends).map(|(begin, &end)| &self.keystream[begin..end])
     }
 
-    /// All pieces of `N` bytes, at every byte.
+    /// All pieces of `N` bytes, one per byte offset.
     fn pieces<const N: usize>(&self) -> impl Iterator<Item = &[u8; N]> {
         self.packets().flat_map(|packet| packet.windows(N)).filter_map(<[u8]>::first_chunk)
     }
 
-    /// What came twice.
+    /// Counts repeated pieces.
     fn twice(&self) -> Twice {
         let pieces: u64 = self.packets().map(|packet| packet.len() as u64 - 7).sum();
-        // Pieces are as good as random, so their first bits part them evenly.
+        // Pieces look random, so their leading bits partition them evenly.
         let parts = pieces.div_ceil(SORTED_MAX as u64).next_power_of_two();
         let bits = parts.trailing_zeros();
         let of_part = |part: u64| {
@@ -104,7 +105,7 @@ impl Capture {
         });
         let of_8_bytes = again.len() as u64;
         again.truncate(TWICE_MAX);
-        // Of those, the ones whose next 8 bytes are the same, too.
+        // Among those, count the ones whose next 8 bytes match too.
         let again: HashSet<u64> = again.into_iter().collect();
         let mut seen = HashSet::new();
         let longer = self.pieces::<16>().filter(|piece| {
@@ -117,13 +118,14 @@ impl Capture {
 }
 
 impl Twice {
-    /// How many of `pieces` random pieces of 8 bytes come twice on average.
+    /// Expected number of repeats among `pieces` random 8-byte pieces.
     fn by_chance(&self) -> f64 {
         let pieces = self.pieces as f64;
         pieces * pieces / 2.0 / 2f64.powi(64)
     }
 
-    /// As many as chance brings with more than one in 10^9 (Poisson's distribution).
+    /// Highest plausible count: chance exceeds it with a probability below 10^-9 (Poisson
+    /// distribution).
     fn by_chance_max(&self) -> u64 {
         let mean = self.by_chance();
         let (mut count, mut probability) = (0, (-mean).exp());
@@ -137,7 +139,7 @@ impl Twice {
     }
 }
 
-/// What the audit of a suite counted, for people.
+/// Prints what the audit of a suite counted.
 fn say(suite: &str, capture: &Capture, twice: &Twice, figures: &[Value]) {
     let packets = |pad: &str| -> u64 {
         let sent = figures.iter().map(|one| one["packets"]["send"][pad].as_u64().unwrap());
@@ -172,7 +174,7 @@ async fn audit(suite: &str, keystream_bytes: usize, at_once_bytes: u64) {
         relay.record(direction, usize::MAX);
     }
     let mut capture = Capture::default();
-    // The first packets find full pools, so that the pool has a part in this.
+    // The first packets find full pools, so pooled keystream is audited too.
     tunnel.filled(&desk, 64).await;
     let mut figures = Vec::new();
     for part in [1, 2] {
@@ -180,7 +182,7 @@ async fn audit(suite: &str, keystream_bytes: usize, at_once_bytes: u64) {
             tunnel.carry(at_once_bytes, at_once_bytes).await;
             capture.take_from(&relay);
         }
-        // The server counts on, a client begins anew.
+        // The server keeps its counters; the client is a new process.
         figures.push(tunnel.figures(&desk));
         if part == 1 {
             tunnel = tunnel.reconnected(&desk, &relay).await;

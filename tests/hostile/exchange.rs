@@ -1,4 +1,5 @@
-//! Transfers pseudorandom data both ways and compares every byte. Corruption fails; a reset is allowed.
+//! Transfers pseudorandom data both ways and compares every byte. Fails on corruption, not on a
+//! reset.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,19 +14,19 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// A connection on which nothing has moved for so long hangs.
+/// A connection with no progress for this long hangs.
 pub(crate) const HANG: Duration = Duration::from_secs(60);
 
 /// Bytes between two pauses.
 const CHUNK_BYTES: usize = 16 << 10;
 
-/// What a connection carries. Its first bytes say so to the target.
+/// What to transfer over a connection. Sent first, so that the target knows it too.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Job {
     pub(crate) seed: u64,
     pub(crate) up_bytes: usize,
     pub(crate) down_bytes: usize,
-    /// Rest after each 16 KiB, in each direction.
+    /// Pause after each 16 KiB, in each direction.
     pub(crate) pause: Duration,
 }
 
@@ -35,22 +36,22 @@ const JOB_BYTES: usize = 32;
 /// How a connection may end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// Every byte came, both ways, and then the end.
+    /// Every byte arrived, both ways, and then the end of the stream.
     Exact,
     /// It was reset.
     Reset,
 }
 
-/// Why one direction ended before it was through.
+/// Why one direction ended before it was complete.
 #[derive(Debug)]
 enum Broken {
     Reset,
-    /// Never allowed, unless the other direction was reset: one of the two learns it first.
+    /// Fails the test unless the other direction was reset: one of them sees the reset first.
     EndedEarly,
 }
 
 impl Job {
-    /// As much each way, as fast as it goes.
+    /// The same amount each way, at full speed.
     pub(crate) fn each_way(seed: u64, bytes: usize) -> Self {
         Self { seed, up_bytes: bytes, down_bytes: bytes, pause: Duration::ZERO }
     }
@@ -86,10 +87,10 @@ fn text(seed: u64, bytes: usize) -> Vec<u8> {
 /// Runs a job through the tunnel's listener.
 ///
 /// # Panics
-/// When a byte is wrong, when the end comes early, and when nothing moves for a minute.
+/// On a wrong byte, on an early end of stream, and when nothing moves for a minute.
 pub(crate) async fn exchange(listener: SocketAddr, job: Job) -> Outcome {
-    let stream = timeout(HANG, TcpStream::connect(listener)).await.expect("a listener hangs");
-    let mut stream = stream.expect("the listener stays, whatever the network does");
+    let stream = timeout(HANG, TcpStream::connect(listener)).await.expect("the listener hangs");
+    let mut stream = stream.expect("the listener accepts on any network");
     let (mut source, mut sink) = stream.split();
     let (up, down) = (job.up(), job.down());
     let upward = async {
@@ -104,7 +105,7 @@ fn judge(job: Job, one: Result<(), Broken>, other: Result<(), Broken>) -> Outcom
     match (one, other) {
         (Ok(()), Ok(())) => Outcome::Exact,
         (Err(Broken::Reset), _) | (_, Err(Broken::Reset)) => Outcome::Reset,
-        (one, other) => panic!("cut-off data passed for all of it: {one:?} {other:?} {job:?}"),
+        (one, other) => panic!("truncated data ended as complete: {one:?} {other:?} {job:?}"),
     }
 }
 
@@ -127,7 +128,7 @@ async fn write(sink: &mut WriteHalf<'_>, text: &[u8], pause: Duration) -> Result
     moved(sink.shutdown()).await
 }
 
-/// Reads to the end and compares.
+/// Reads to the end of the stream and compares.
 async fn read(source: &mut ReadHalf<'_>, text: &[u8]) -> Result<(), Broken> {
     let mut buffer = vec![0; 64 << 10];
     let mut rest = text;
@@ -143,7 +144,7 @@ async fn read(source: &mut ReadHalf<'_>, text: &[u8]) -> Result<(), Broken> {
     }
 }
 
-/// What the server connects to: does any number of jobs at once.
+/// The service behind the server: runs any number of jobs at once.
 pub(crate) struct Target {
     pub(crate) address: SocketAddr,
     exact: Arc<AtomicU64>,
@@ -168,7 +169,7 @@ impl Target {
                             }
                         });
                     }
-                    // What a job finds wrong is the test's failure: `Target::exact` says so.
+                    // A failed job fails the test through `Target::exact`.
                     Some(done) = jobs.join_next() => done.unwrap(),
                 }
             }
@@ -176,12 +177,12 @@ impl Target {
         Self { address, exact, serving }
     }
 
-    /// Jobs of which every byte came and the end after them.
+    /// Number of jobs that received every byte and then the end of the stream.
     ///
     /// # Panics
-    /// When some job was given wrong bytes or an early end.
+    /// If any job received wrong bytes or an early end of stream.
     pub(crate) fn exact(&self) -> u64 {
-        assert!(!self.serving.is_finished(), "the target found something wrong");
+        assert!(!self.serving.is_finished(), "a job of the target failed");
         self.exact.load(Ordering::Relaxed)
     }
 }
@@ -195,11 +196,11 @@ impl Drop for Target {
 async fn serve(mut stream: TcpStream) -> Outcome {
     let (mut source, mut sink) = stream.split();
     let mut job = [0; JOB_BYTES];
-    // The job itself may be cut off: then by a reset, unless it was the reset's victim already.
+    // The job header itself may be cut off, but then by a reset.
     match source.read_exact(&mut job).await {
         Ok(_) => {}
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-            panic!("cut-off data passed for all of it: a job's own bytes")
+            panic!("truncated data ended as complete: a job header")
         }
         Err(_) => return Outcome::Reset,
     }

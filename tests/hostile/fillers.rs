@@ -1,5 +1,5 @@
-//! Tests tunnels whose fillers are stopped by a debugger or starved of CPU: pads are computed inline and
-//! nothing waits (I6, I9).
+//! Tests tunnels whose fillers are stopped by a debugger or starved of CPU: pads are computed
+//! inline and no packet waits (I6, I9).
 
 mod host;
 
@@ -28,26 +28,26 @@ use crate::exchange::{HANG, Job};
 use crate::plain::{KnownTextTunnel, start_service};
 use crate::tunnel::{LOOK, Tunnel};
 
-/// A thread of another process, which does not run as long as this lives (ptrace(2)).
+/// A thread of another process, stopped until this is dropped (ptrace(2)).
 struct StoppedThread {
     release: Option<mpsc::Sender<()>>,
     tracer: Option<JoinHandle<()>>,
 }
 
 impl StoppedThread {
-    /// Stops the thread that fills a daemon's pool, and no other.
+    /// Stops only the thread that fills a daemon's pool.
     fn filler_of(daemon: &Daemon) -> nix::Result<Self> {
         let filler = filler_of(daemon).expect("a daemon with a pool has a filler");
         let (stopped, outcome) = mpsc::channel();
         let (release, released) = mpsc::channel();
-        // Whoever attaches is the only thread that can let go.
+        // Only the thread that attached can detach.
         let tracer = thread::spawn(move || {
             let attached = ptrace::attach(filler)
                 .and_then(|()| waitpid(filler, Some(WaitPidFlag::__WALL)).map(drop));
             stopped.send(attached).unwrap();
             if attached.is_ok() {
                 let _: Result<(), _> = released.recv();
-                // It may have ended with its process.
+                // The process may have exited.
                 let _ = ptrace::detach(filler, None);
             }
         });
@@ -65,7 +65,7 @@ impl Drop for StoppedThread {
     }
 }
 
-/// The thread that fills a daemon's pool, by the name that it has.
+/// Finds the thread that fills a daemon's pool by its name.
 fn filler_of(daemon: &Daemon) -> Option<Pid> {
     let threads = fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap();
     let mut threads = threads.map(|thread| thread.unwrap());
@@ -75,7 +75,7 @@ fn filler_of(daemon: &Daemon) -> Option<Pid> {
     Some(Pid::from_raw(filler.file_name().to_str().unwrap().parse().unwrap()))
 }
 
-/// Programs that want all the CPU there is, at least two.
+/// Busy loops that use all CPU available, at least two.
 struct Hogs {
     enough: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
@@ -107,7 +107,7 @@ impl Drop for Hogs {
     }
 }
 
-/// More than the pools of the daemons hold pads for: a packet may have 9,188 bytes, of which 1,472 have a pad.
+/// More than the daemons' pools can cover: of a packet of up to 9,188 bytes, a pad covers 1,472.
 const DRAINING_BYTES: usize = 48 << 20;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -117,7 +117,7 @@ async fn a_filler_that_is_held_from_outside_costs_pads_and_nothing_else() {
     let fillers =
         block_in_place(|| verbs.map(|verb| StoppedThread::filler_of(tunnel.daemon(verb))));
     if fillers.iter().any(|held| matches!(held, Err(Errno::EPERM))) {
-        eprintln!("left out: nobody may trace a process here");
+        eprintln!("skipped: ptrace is not allowed here");
         return;
     }
     let fillers = fillers.map(|held| held.unwrap());
@@ -130,7 +130,11 @@ async fn a_filler_that_is_held_from_outside_costs_pads_and_nothing_else() {
         let more = |figure: fn(&Value) -> &Value| {
             figure(&after).as_u64().unwrap() - figure(&before).as_u64().unwrap()
         };
-        assert_eq!(more(|figures| &figures["pool"]["fill_bytes"]), 0, "{verb}: it is not held");
+        assert_eq!(
+            more(|figures| &figures["pool"]["fill_bytes"]),
+            0,
+            "{verb}: the filler is not stopped"
+        );
         let inline = more(|figures| &figures["keystream_inline_bytes"]);
         assert!(inline >= DRAINING_BYTES as u64, "{verb}: {inline}");
         assert!(more(|figures| &figures["packets"]["send"]["miss"]) > 0, "{verb}");
@@ -140,38 +144,38 @@ async fn a_filler_that_is_held_from_outside_costs_pads_and_nothing_else() {
     let before = verbs.map(filled);
     let deadline = Instant::now() + HANG;
     while verbs.map(filled).iter().zip(before).any(|(now, before)| *now == before) {
-        assert!(Instant::now() < deadline, "a filler that is let go does not fill");
+        assert!(Instant::now() < deadline, "the filler does not fill after it is resumed");
         tunnel.must_carry(Job::each_way(3, 64 << 10)).await;
         sleep(LOOK).await;
     }
     tunnel.must_be_as_before().await;
 }
 
-/// What keeps the fillers from their work.
+/// What keeps the fillers from working.
 #[derive(Clone, Copy, Debug)]
 enum Hindrance {
     Stopped,
     Starved,
 }
 
-/// How often the arms begin anew. What a process is dealt when it starts (where its heap lies, on which
-/// core its threads settle) stays with it, and would be taken for the pool's doing.
+/// Number of rounds, each with new processes. Effects fixed at process start (heap layout, cores
+/// that its threads settle on) last as long as the process and would be mistaken for the pool's.
 const ROUNDS: usize = 40;
 
-/// How long the arms take turns in a round. Many short turns say more than a few long ones: what a
-/// machine does beside comes in spells.
+/// How long the arms alternate in a round. Many short slices measure better than a few long ones:
+/// background load comes in bursts.
 const ROUND: Duration = Duration::from_secs(3);
 
-/// How long half a turn is to last, if its requests are not too few for a percentile.
+/// Target length of half a slice, unless it has too few requests for a percentile.
 const HALF_TURN: Duration = Duration::from_millis(50);
 
-/// The requests of a turn, at least.
+/// Minimum requests per slice.
 const MIN_REQUESTS: f64 = 200.0;
 
-/// Bytes of a request, which is answered with one.
+/// Bytes per request; the reply is as long.
 const REQUEST_BYTES: u64 = 64;
 
-/// The 99th percentile of so many round trips, in seconds.
+/// The 99th percentile of this many round trips, in seconds.
 async fn p99(tunnel: &mut KnownTextTunnel, requests: usize) -> f64 {
     let mut took = Vec::with_capacity(requests);
     for _ in 0..requests {
@@ -181,8 +185,8 @@ async fn p99(tunnel: &mut KnownTextTunnel, requests: usize) -> f64 {
     took[requests * 99 / 100].as_secs_f64()
 }
 
-/// Two tunnels, with a pool whose filler is kept from its work and without a pool, turn by turn; how
-/// the first compares in speed and in the 99th percentile of round trips.
+/// Alternates two tunnels, one with a pool whose filler is hindered and one without a pool. Returns
+/// their ratios of rates and of 99th percentiles of round trips.
 async fn compare(suite: &str, hindrance: Hindrance) -> [f64; 2] {
     let (desk, service) = (watched_desk(), start_service().await);
     let mut on = KnownTextTunnel::start(&desk, suite, "on", &service).await;
@@ -211,10 +215,10 @@ async fn compare(suite: &str, hindrance: Hindrance) -> [f64; 2] {
             p99s[place].push(p99(tunnel, requests).await);
         }
     }
-    [rates, p99s].map(|[on, off]| ratio(&on, &off).expect("a turn each").value)
+    [rates, p99s].map(|[on, off]| ratio(&on, &off).expect("both arms have samples").value)
 }
 
-/// Judges every suite and says each figure.
+/// Judges every suite and prints its ratios.
 async fn must_keep_up(hindrance: Hindrance) {
     let mut missed = Vec::new();
     for suite in SUITES {

@@ -1,4 +1,4 @@
-//! Plays an on-path attacker: sends packets at a given rate and reads the effect from the daemons' counters.
+//! Plays an on-path attacker: sends packets at a given rate, reads the effect from daemon counters.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -9,35 +9,35 @@ use testbed::Direction;
 
 use crate::tunnel::Tunnel;
 
-/// Both ends, as victims: how to reach them, and their verbs.
+/// Both ends as victims: the direction that reaches each, and its verb.
 pub(crate) const ENDS: [(Direction, &str); 2] =
     [(Direction::ToServer, "serve"), (Direction::ToClient, "connect")];
 
-/// Genuine datagrams that the attacker keeps of each direction: some whose number is still known by
-/// the one byte that is sent of it, and some that are older (RFC 9000 A.3).
+/// Genuine datagrams that the attacker keeps per direction: some recent enough that the one byte
+/// sent still identifies their number, and some older (RFC 9000 A.3).
 const COPIES: usize = 256;
 
-/// Begins to keep copies of what passes.
+/// Starts keeping copies of passing datagrams.
 pub(crate) fn listen_in(tunnel: &Tunnel) {
     for (at, _) in ENDS {
         tunnel.relay.record(at, COPIES);
     }
 }
 
-/// Forgets them.
+/// Drops the copies.
 pub(crate) fn forget(tunnel: &Tunnel) {
     for (at, _) in ENDS {
         tunnel.relay.record(at, 0);
     }
 }
 
-/// Calls `send` `rate` times a second, until told to stop or `most` times; how often.
+/// Calls `send` `rate` times a second until stopped or `most` times; returns the count.
 pub(crate) fn flood(rate: f64, most: u64, stop: &AtomicBool, mut send: impl FnMut()) -> u64 {
     let began = Instant::now();
     let mut sent = 0;
     while sent < most && !stop.load(Ordering::Relaxed) {
         let due = (began.elapsed().as_secs_f64() * rate) as u64;
-        // A thread that was late does not catch up at any speed.
+        // Limit the burst with which a late thread catches up.
         for _ in 0..due.min(most).saturating_sub(sent).min(rate as u64 / 50) {
             send();
             sent += 1;
@@ -47,7 +47,7 @@ pub(crate) fn flood(rate: f64, most: u64, stop: &AtomicBool, mut send: impl FnMu
     sent
 }
 
-/// Stops the flood when dropped, so that a failing test does not wait for its end.
+/// Stops the flood when dropped, so that a failing test does not wait for it.
 pub(crate) struct Until<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for Until<'_> {
@@ -60,10 +60,10 @@ pub(crate) fn number(figures: &Value, path: &str) -> u64 {
     figures.pointer(path).unwrap().as_u64().unwrap()
 }
 
-/// No end opened more packets than the other sealed, whatever else it was given.
+/// Asserts that no end opened more packets than the other sealed, whatever else it received.
 pub(crate) fn must_have_opened_each_once(tunnel: &Tunnel) {
     for (from, to) in [("connect", "serve"), ("serve", "connect")] {
-        // In this order, because the tunnel goes on sealing and opening.
+        // In this order, because the tunnel keeps sealing and opening.
         let opened = packets(tunnel, to, "receive");
         let sealed = packets(tunnel, from, "send");
         assert!(opened <= sealed, "{to} opened {opened} of {sealed} packets");

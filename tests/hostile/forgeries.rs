@@ -1,4 +1,4 @@
-//! Sends forged packets to both ends of an idle tunnel: they use no pad (I4).
+//! Sends forged packets to both ends of an idle tunnel: they consume no pad (I4).
 
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
@@ -11,22 +11,21 @@ use crate::exchange::{HANG, Job};
 use crate::flood::{ENDS, flood, forget, listen_in, must_have_opened_each_once, number};
 use crate::tunnel::Tunnel;
 
-/// Bytes of a connection ID as quinn makes them, after the first byte of a short header (RFC 9000
-/// 17.3).
+/// Bytes of a quinn connection ID, after the first byte of a short header (RFC 9000 17.3).
 const CONNECTION_ID_BYTES: usize = 8;
 
-/// Keystream that a silent tunnel spends while it is forged at: keep-alives, and the search of both its
-/// connections for the path's MTU, some nine probes of up to 9,188 bytes each. One forged packet in ten
-/// at its length would be more.
+/// Keystream that an idle tunnel spends during the attack: keep-alives, and path MTU discovery on
+/// both of its connections, about nine probes of up to 9,188 bytes each. Spending pads on one
+/// forged packet in ten would exceed it.
 const SILENT_BYTES_MAX: u64 = 192 << 10;
 
-/// A packet that is none: random bytes under a genuine connection ID, or a genuine one with a bit or
-/// three flipped.
+/// A forged packet: random bytes after a genuine connection ID, or a genuine packet with one to
+/// three bits flipped.
 fn forged(rng: &mut Rng, copies: &[Vec<u8>]) -> Vec<u8> {
     let mut datagram = copies[rng.usize(..copies.len())].clone();
     if rng.bool() {
         datagram.resize(rng.usize(40..1400), 0);
-        // The fixed bit is set, the long header's is not.
+        // Short header: the fixed bit set, the long header bit clear.
         datagram[0] = 0x40 | rng.u8(..0x40);
         rng.fill(&mut datagram[1 + CONNECTION_ID_BYTES..]);
     } else {
@@ -38,7 +37,7 @@ fn forged(rng: &mut Rng, copies: &[Vec<u8>]) -> Vec<u8> {
     datagram
 }
 
-/// What a daemon has spent of keystream, made for its pool, and refused.
+/// A daemon's counters: keystream spent, keystream filled, packets refused.
 #[derive(Clone, Copy, Debug)]
 struct Spent {
     keystream_bytes: u64,
@@ -66,7 +65,7 @@ impl Spent {
     }
 }
 
-/// Forges at both ends until each has refused `most`, however many the kernel drops on the way.
+/// Forges at both ends until each has refused `most` packets, however many the kernel drops.
 async fn forgeries(suite: &'static str, most: u64, rate: f64) {
     let tunnel = Tunnel::start(suite, 8).await;
     listen_in(&tunnel);
@@ -89,7 +88,7 @@ async fn forgeries(suite: &'static str, most: u64, rate: f64) {
             if now.refused > spent.refused {
                 refused_at = Instant::now();
             }
-            assert!(refused_at.elapsed() < HANG, "{suite}: forgeries do not come to {verb}");
+            assert!(refused_at.elapsed() < HANG, "{suite}: no forgeries reach {verb}");
             spent = now;
         }
         let Spent { keystream_bytes, fill_bytes, refused } = spent;
@@ -97,7 +96,7 @@ async fn forgeries(suite: &'static str, most: u64, rate: f64) {
             "{suite}, {sent} forged at {verb}: {refused} refused, {keystream_bytes} bytes of keystream spent, {fill_bytes} filled"
         );
         assert!(keystream_bytes <= SILENT_BYTES_MAX, "{suite}: {keystream_bytes} bytes spent");
-        // What was missing before may have been made; what was spent would be made again.
+        // The pool may fill what was missing before; spent pads would be refilled on top of that.
         assert!(fill_bytes <= tunnel.pool_budget_bytes(verb), "{suite}: {fill_bytes} filled");
     }
     must_have_opened_each_once(&tunnel);

@@ -1,13 +1,13 @@
-//! The binary at both ends of a bad network: a userspace relay (`tools/testbed`) that loses, delays,
-//! reorders, doubles and damages datagrams, moves the client to other ports, cuts the path, and
-//! plays the attacker on it.
+//! Runs the binary at both ends of a bad network: a userspace relay (`tools/testbed`) that loses,
+//! delays, reorders, duplicates and corrupts datagrams, moves the client to other ports, cuts the
+//! path, and plays the attacker on it.
 //!
 //! The claim is I11 and its neighbors: a forwarded connection's bytes are exact or it ends in a
-//! reset, nothing hangs for 60 s, and when all is over both daemons hold what they held before. Beside
-//! it: what can be seen of pads from outside, on the wire and in memory, and what happens when nobody
-//! makes any. `cargo test` runs a slice of each proof. The proofs as a whole take a quarter of an hour, print
-//! figures, and have a command in CONTRIBUTING.md.
-//! Counts and exactness decide; figures of time do in some of the long proofs and in no other test.
+//! reset, nothing hangs for 60 s, and at the end both daemons hold what they held before. It also
+//! checks what of pads is visible from outside, on the wire and in memory, and what happens when
+//! the filler stops. `cargo test` runs a slice of each proof. The full proofs take a quarter of an
+//! hour, print measurements, and have a command in CONTRIBUTING.md. Verdicts rest on counts and
+//! exact bytes; only some of the long proofs judge times.
 
 #![allow(clippy::unwrap_used)]
 
@@ -27,5 +27,5 @@ mod soak;
 mod strangers;
 mod tunnel;
 
-/// The suites that stand for the three kinds: an AEAD, encrypt-then-MAC, and a legacy cipher.
+/// One suite of each kind: an AEAD, encrypt-then-MAC, and a legacy cipher.
 const SUITES: [&str; 3] = ["aes-256-gcm", "aes-256-ctr-hmac-sha1", "3des-ctr-hmac-sha1"];

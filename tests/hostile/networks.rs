@@ -10,15 +10,15 @@ use crate::SUITES;
 use crate::exchange::{Job, Outcome};
 use crate::tunnel::Tunnel;
 
-/// Connections at once through a bad network.
+/// Concurrent connections through a bad network.
 const CONNECTIONS: u64 = 3;
 
-/// A path of 4 ms there and back.
+/// A path with a round trip of 4 ms.
 fn path() -> LineSettings {
     LineSettings { delay: Duration::from_millis(2), ..<_>::default() }
 }
 
-/// All at once, and a longer path.
+/// All impairments at once, on a longer path.
 pub(crate) fn everything() -> LineSettings {
     LineSettings {
         loss: 0.05,
@@ -32,12 +32,12 @@ pub(crate) fn everything() -> LineSettings {
     }
 }
 
-/// Up to here no session ends. Beyond it one may: where both ends have much to send and small
-/// windows, quinn sends an ACK only when its window has room for data too, so that both
-/// wait for each other's probes, which come ever later, and 30 s of silence end a session.
+/// No session ends up to this loss. Above it one may: if both ends have much to send and small
+/// windows, quinn sends an ACK only when its window has room for data too. Both then wait for the
+/// other's probes, which back off, and a session ends after 30 s without a packet.
 const LOSS_MAX: f64 = 0.05;
 
-/// What is promised to hold on, with the words for it.
+/// The networks on which the promise holds, with their names.
 fn bad_networks() -> Vec<(String, LineSettings)> {
     let hold = Duration::from_millis(5);
     let mut networks: Vec<_> = [0, 1, 5, 10, 20]
@@ -54,7 +54,7 @@ fn bad_networks() -> Vec<(String, LineSettings)> {
     networks
 }
 
-/// Several connections at once, each way at once; how many were exact.
+/// Runs several bidirectional connections at once; returns how many were exact.
 async fn carry_through(tunnel: &Tunnel, network: LineSettings, bytes: usize) -> u64 {
     tunnel.relay.set_both(network);
     let carried = (0..CONNECTIONS).map(|seed| tunnel.carry(Job::each_way(seed, bytes)));
@@ -62,7 +62,7 @@ async fn carry_through(tunnel: &Tunnel, network: LineSettings, bytes: usize) -> 
     outcomes.iter().filter(|outcome| **outcome == Outcome::Exact).count() as u64
 }
 
-/// Runs futures of one tunnel side by side.
+/// Runs futures of one tunnel concurrently.
 async fn join_all<T>(futures: impl IntoIterator<Item = impl Future<Output = T>>) -> Vec<T> {
     let mut futures: Vec<_> = futures.into_iter().map(Box::pin).collect();
     let mut done: Vec<Option<T>> = futures.iter().map(|_| None).collect();
@@ -83,7 +83,7 @@ async fn join_all<T>(futures: impl IntoIterator<Item = impl Future<Output = T>>)
     done.into_iter().flatten().collect()
 }
 
-/// The same proof for every suite, side by side.
+/// Runs the same proof for every suite, concurrently.
 async fn for_every_suite<F>(proof: impl Fn(&'static str) -> F)
 where
     F: Future<Output = ()> + Send + 'static,
@@ -114,7 +114,7 @@ async fn bytes_are_exact_where_packets_are_lost_doubled_reordered_and_damaged() 
 async fn every_bad_network_leaves_bytes_exact_or_reset_and_both_ends_as_before() {
     for_every_suite(async |suite| {
         let mut tunnel = Tunnel::start(suite, 2).await;
-        // The first time shows what they take; what leaks would go on growing.
+        // The first pass shows the baseline; a leak keeps growing in the second.
         for again in [false, true] {
             for (words, network) in bad_networks() {
                 let began = Instant::now();
@@ -136,7 +136,7 @@ async fn every_bad_network_leaves_bytes_exact_or_reset_and_both_ends_as_before()
     .await;
 }
 
-/// Carries for `length` while the client's address changes every `interval`; nothing may be lost.
+/// Transfers for `length` while the client's address changes every `interval`; nothing may be lost.
 async fn roam(suite: &'static str, interval: Duration, length: Duration) {
     let tunnel = Tunnel::start(suite, 3).await;
     tunnel.relay.set_both(path());
@@ -183,22 +183,23 @@ async fn a_client_that_changes_its_address_every_5_s_loses_nothing() {
     for_every_suite(|suite| roam(suite, Duration::from_secs(5), Duration::from_secs(60))).await;
 }
 
-/// Which directions a cut cuts.
+/// Directions to cut.
 const CUTS: [(&str, [bool; 2]); 3] = [
     ("both ways", [true, true]),
     ("to the server", [true, false]),
     ("to the client", [false, true]),
 ];
 
-/// Cuts the path under a busy and an idle connection and opens one meanwhile; how they ended.
+/// Cuts the path under a busy and an idle connection and opens a third during the cut; returns how
+/// they ended.
 async fn cut(tunnel: &Tunnel, ways: [bool; 2], length: Duration) -> Vec<Outcome> {
     tunnel.relay.set_both(path());
-    // Moves all the time, a little longer than the cut.
+    // Busy throughout, a little longer than the cut.
     let pause = Duration::from_millis(20);
     let bytes =
         ((length + Duration::from_secs(2)).as_micros() / pause.as_micros()) as usize * (16 << 10);
     let busy = Job { seed: 1, up_bytes: bytes, down_bytes: bytes, pause };
-    // Two chunks each way, the second when the cut is long there.
+    // Two chunks each way, the second well into the cut.
     let idle =
         Job { pause: (length / 2).max(Duration::from_secs(2)), ..Job::each_way(2, 32 << 10) };
     let cutting = async {
@@ -229,14 +230,14 @@ async fn a_path_that_is_gone_for_3_s_costs_nothing_but_time() {
     .await;
 }
 
-/// The shortest that is allowed.
+/// The minimum.
 const PEER_TIMEOUT: [&str; 2] = ["--peer-timeout", "10s"];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_path_that_is_gone_for_most_of_the_peer_timeout_costs_nothing_but_time() {
     let tunnel = Tunnel::start_with(SUITES[0], 5, &PEER_TIMEOUT).await;
     let outcomes = cut(&tunnel, [true, true], Duration::from_secs(7)).await;
-    // The connection of meanwhile may have waited in vain for its target.
+    // The connection opened during the cut may time out waiting for its target.
     assert_eq!(outcomes[..2], [Outcome::Exact; 2]);
     tunnel.must_be_as_before().await;
 }
@@ -245,7 +246,7 @@ async fn a_path_that_is_gone_for_most_of_the_peer_timeout_costs_nothing_but_time
 async fn a_path_that_is_gone_longer_than_a_session_lives_costs_a_connection_nothing_but_time() {
     let tunnel = Tunnel::start_with(SUITES[0], 5, &PEER_TIMEOUT).await;
     let outcomes = cut(&tunnel, [true, true], Duration::from_secs(14)).await;
-    // The connection of meanwhile may have waited in vain for a session.
+    // The connection opened during the cut may time out waiting for a session.
     assert_eq!(outcomes[..2], [Outcome::Exact; 2]);
     assert_eq!(tunnel.figures("connect")["links"][0]["reconnects"]["silent"], 1);
     tunnel.must_recover(Job::each_way(5, 256 << 10)).await;

@@ -1,5 +1,5 @@
-//! Tunnels that carry one byte over and over: what is cheap to make and, where it is looked for on the
-//! wire, known at every place of every packet.
+//! Runs tunnels that carry one repeated byte: cheap to generate, and known plaintext at every
+//! offset of every packet on the wire.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,16 +16,16 @@ use crate::daemons::{Daemon, Desk};
 use crate::exchange::HANG;
 use crate::tunnel::{LOOK, figures};
 
-/// The byte.
+/// The repeated byte.
 pub(crate) const TEXT: u8 = 0x5a;
 
 const PIECE_BYTES: usize = 64 << 10;
 
-/// Longest datagram that passes a relay: what Ethernet carries. Loopback carries more, and once path MTU
-/// discovery has found that, packets are few, and longer than any pad in the pool.
+/// Longest datagram that passes a relay, as on Ethernet. Loopback carries more; once path MTU
+/// discovery finds that, packets are few and longer than any pad in the pool.
 const DATAGRAM_BYTES_MAX: usize = 1452;
 
-/// What a relay does while nothing else is wanted of it.
+/// The relay settings when a test asks for nothing else.
 pub(crate) fn ethernet() -> LineSettings {
     LineSettings { bytes_max: Some(DATAGRAM_BYTES_MAX), ..LineSettings::default() }
 }
@@ -47,7 +47,7 @@ impl KnownTextTunnel {
         Self::connect(desk, server, &address, suite, pool, service).await
     }
 
-    /// One with a relay between its ends.
+    /// Starts one with a relay between its ends.
     pub(crate) async fn relayed(desk: &Desk, suite: &str, service: &str) -> (Self, Relay) {
         let server = serve(desk, suite, "on", service);
         let relay = Relay::start(server.address().parse().unwrap(), 0).await.unwrap();
@@ -70,24 +70,24 @@ impl KnownTextTunnel {
         Self { suite, pool, service, server, client, stream }
     }
 
-    /// The client ends and comes again.
+    /// Restarts the client.
     pub(crate) async fn reconnected(self, desk: &Desk, relay: &Relay) -> Self {
         let Self { suite, pool, service, server, client, stream } = self;
-        // It waits for what it carries.
+        // The client drains its connections first.
         drop(stream);
         assert_eq!(block_in_place(|| client.stop()).status.code(), Some(0));
         let address = relay.address().to_string();
         Self::connect(desk, server, &address, &suite, &pool, &service).await
     }
 
-    /// The client ends; the server goes on alone.
+    /// Stops the client; the server keeps running.
     pub(crate) fn end_client(self) -> Daemon {
         drop(self.stream);
         assert_eq!(block_in_place(|| self.client.stop()).status.code(), Some(0));
         self.server
     }
 
-    /// Carries so many bytes of text up, then down; returns when the last one has come.
+    /// Sends this many bytes of text up, then down; returns when the last byte has arrived.
     pub(crate) async fn carry(&mut self, up_bytes: u64, down_bytes: u64) -> Duration {
         let began = Instant::now();
         let carried = async {
@@ -96,18 +96,18 @@ impl KnownTextTunnel {
             write(&mut self.stream, up_bytes).await?;
             read(&mut self.stream, down_bytes).await
         };
-        timeout(HANG, carried).await.expect("it hangs").unwrap();
+        timeout(HANG, carried).await.expect("the transfer hangs").unwrap();
         began.elapsed()
     }
 
-    /// Gives the client so many bytes of text and waits for nothing.
+    /// Writes this many bytes of text to the client without waiting for delivery.
     pub(crate) async fn give(&mut self, up_bytes: u64) {
         self.stream.write_u64(up_bytes).await.unwrap();
         self.stream.write_u64(0).await.unwrap();
         write(&mut self.stream, up_bytes).await.unwrap();
     }
 
-    /// Waits until both pools hold pads for so many full packets of each direction.
+    /// Waits until both pools hold pads for this many full packets in each direction.
     pub(crate) async fn filled(&self, desk: &Desk, packets: u64) {
         let deadline = Instant::now() + HANG;
         let lacks = |daemon: &Daemon| {
@@ -119,12 +119,12 @@ impl KnownTextTunnel {
         };
         while lacks(&self.server) || lacks(&self.client) {
             let figures = [&self.server, &self.client].map(|daemon| figures(desk, daemon));
-            assert!(Instant::now() < deadline, "no full pool: {figures:?}");
+            assert!(Instant::now() < deadline, "the pools do not fill: {figures:?}");
             sleep(LOOK).await;
         }
     }
 
-    /// The figures of the server, then of the client.
+    /// The counters of the server, then of the client.
     pub(crate) fn figures(&self, desk: &Desk) -> [Value; 2] {
         [&self.server, &self.client].map(|daemon| figures(desk, daemon))
     }
@@ -179,7 +179,8 @@ async fn read(stream: &mut TcpStream, bytes: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Where a service listens that takes so many bytes as it is told, answers with so many, and again.
+/// Starts a service that loops: reads two lengths, reads that many bytes, answers with that many.
+/// Returns its address.
 pub(crate) async fn start_service() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();

@@ -1,6 +1,6 @@
-//! What memory holds of pads, seen from outside: keystream is recovered on the wire (`capture.rs`) and
-//! looked for in the memory of daemons (proc(5)) and in what the kernel writes when one dies (core(5)).
-//! Keys are not known here: keypadd-provider/tests/traces.rs looks for them, in all of a process's memory.
+//! Checks what memory reveals of pads: recovers keystream from the wire (`capture.rs`) and searches
+//! for it in the daemons' memory (proc(5)) and in core dumps (core(5)). Does not know keys:
+//! keypadd-provider/tests/traces.rs searches all of a process's memory for those.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -21,19 +21,19 @@ use crate::exchange::HANG;
 use crate::plain::{KnownTextTunnel, ethernet, start_service};
 use crate::tunnel::LOOK;
 
-/// What is looked for: so many bytes are no coincidence.
+/// Length of the pieces to search for; too long to match by chance.
 const PIECE_BYTES: usize = 12;
-/// Where, in what is recovered of a packet: in its head, and in its body.
+/// Their offsets in the recovered keystream of a packet: one in its head, two in its body.
 const PLACES: [usize; 3] = [40, 300, 900];
 
-/// Pieces that may lie on stacks: what compilers spilled while the last blocks were made inline, one or
-/// two of the thousands that are looked for.
+/// Pieces tolerated on stacks: compiler spills from the last blocks computed inline, one or two of
+/// the thousands searched for.
 const ON_STACKS_MAX: usize = 64;
 
-/// Pieces of keystream to look for.
+/// Pieces of keystream to search for.
 struct Pieces {
     wanted: HashSet<[u8; PIECE_BYTES]>,
-    /// Which first two bytes some piece has.
+    /// Index of the first two bytes of the pieces.
     begins: Vec<bool>,
 }
 
@@ -51,7 +51,7 @@ impl Pieces {
         Self { wanted, begins }
     }
 
-    /// How many of them are in there.
+    /// Counts the pieces found in `memory`.
     fn in_memory(&self, memory: &[u8]) -> usize {
         let windows = memory.windows(PIECE_BYTES);
         let found = windows.filter(|window| {
@@ -62,13 +62,13 @@ impl Pieces {
     }
 }
 
-/// A mapping without rights, and no longer than this, lies below a thread's stack.
+/// An inaccessible mapping no longer than this is the guard below a thread's stack.
 const GUARD_BYTES_MAX: u64 = 64 << 10;
 
-/// A daemon's memory as it is now: what a core dump would have of it, and what it would not.
+/// A snapshot of a daemon's memory: what a core dump would contain, and what it would not.
 struct Memory {
     dumped: Vec<Vec<u8>>,
-    /// The same, but of threads' stacks: a compiler may put anything there.
+    /// Dumped too, but thread stacks: a compiler may spill anything there.
     stacks: Vec<Vec<u8>>,
     not_dumped: Vec<Vec<u8>>,
 }
@@ -107,19 +107,19 @@ impl Memory {
                 _ => {}
             }
         }
-        assert!(!dumped.is_empty() && !stacks.is_empty(), "nothing is read of it");
+        assert!(!dumped.is_empty() && !stacks.is_empty(), "no memory could be read");
         Self { dumped, stacks, not_dumped }
     }
 
-    /// How many pieces there are in each of the three.
+    /// Counts the pieces found in each of the three.
     fn pieces(&self, pieces: &Pieces) -> [usize; 3] {
         [&self.dumped, &self.stacks, &self.not_dumped]
             .map(|areas| areas.iter().map(|area| pieces.in_memory(area)).sum())
     }
 }
 
-/// Waits until none of these pads are outside of the pool, but for a few on stacks, and no more than so many
-/// within. A packet that is on its way may use one meanwhile.
+/// Waits until none of these pads remain outside the pool, but for a few on stacks, and at most
+/// `in_pool_max` within. A packet in flight may still use one.
 async fn none_stay(suite: &str, daemon: &Daemon, pieces: &Pieces, in_pool_max: usize) {
     let deadline = Instant::now() + HANG;
     loop {
@@ -141,12 +141,13 @@ async fn a_daemon_whose_session_is_over_holds_none_of_its_pads() {
             relay.record(direction, usize::MAX);
         }
         tunnel.filled(&desk, 64).await;
-        // More than the pools hold: pads of the pool, and such as are made on the spot.
+        // More than the pools hold: uses pooled pads and pads computed inline.
         tunnel.carry(5 << 20, 5 << 20).await;
         let mut capture = Capture::default();
         capture.take_from(&relay);
         let pieces = Pieces::of(&capture);
-        // Pads for the last numbers, too late for their packets, may still lie in the pools.
+        // Pads of the last packet numbers that came too late for their packets may still be in the
+        // pools.
         for end in [&tunnel.client, &tunnel.server] {
             none_stay(suite, end, &pieces, usize::MAX).await;
         }
@@ -155,12 +156,12 @@ async fn a_daemon_whose_session_is_over_holds_none_of_its_pads() {
     }
 }
 
-/// Where the kernel puts the core dump of a process of this desk, if it does.
+/// Where the kernel writes the core dump of a process of this desk, if it does.
 fn core_dump(desk: &Desk) -> Option<PathBuf> {
     let pattern = fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap();
     if pattern.starts_with(['|', '/']) {
         let to = if pattern.starts_with('|') { "a program" } else { "another directory" };
-        // Not `eprintln!`, which a test that passes keeps to itself.
+        // Not `eprintln!`, whose output a passing test does not show.
         let _ = writeln!(
             io::stderr(),
             "a_core_dump_holds_no_pad_to_come: SKIPPED the dump itself, the memory that it is made of was \
@@ -180,12 +181,12 @@ async fn a_core_dump_holds_no_pad_to_come() {
     for suite in SUITES {
         let (desk, service) = (watched_desk(), start_service().await);
         let (mut tunnel, relay) = KnownTextTunnel::relayed(&desk, suite, &service).await;
-        // Little enough at once to stay off the bulk connection.
+        // Small writes stay off the bulk connection.
         for _ in 0..8 {
             tunnel.carry(128 << 10, 128 << 10).await;
         }
         tunnel.filled(&desk, 64).await;
-        // The client uses pads that the server still has, because nothing arrives there.
+        // The client uses pads that the server still has, because no packet reaches the server.
         relay.record(Direction::ToServer, usize::MAX);
         relay.set_both(LineSettings { cut: true, ..ethernet() });
         tunnel.give(64 << 10).await;

@@ -15,15 +15,15 @@ use crate::exchange::Job;
 use crate::flood::{Until, flood, forget, listen_in, must_have_opened_each_once, number};
 use crate::tunnel::{Holding, Tunnel};
 
-/// How much more a daemon may hold while it is flooded: 10 MiB of datagrams that wait for their turn
-/// (DESIGN.md, memory bounds), and what the job's own bytes take on the way. Measured: up to 14 MiB.
+/// How much a daemon may grow during a flood: 10 MiB of queued datagrams (DESIGN.md, memory bounds)
+/// and the job's own bytes in transit. Measured: up to 14 MiB.
 const BACKLOG_BYTES_MAX: u64 = 32 << 20;
 
-/// Who is given the replays.
+/// Who receives the replays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Victim {
     Nobody,
-    /// A socket that nobody reads: what the flood costs the machine that sends it.
+    /// A socket that nobody reads: measures the sender's cost to the machine.
     Bystander,
     Server,
     Client,
@@ -39,7 +39,7 @@ impl Victim {
         }
     }
 
-    /// Which way the replays go; the bystander's are copies of what goes to the server.
+    /// Direction of the replays; the bystander gets copies of packets to the server.
     fn at(self) -> Direction {
         match self {
             Self::Client => Direction::ToClient,
@@ -52,23 +52,23 @@ impl Victim {
     }
 }
 
-/// A job carried under replays.
+/// The result of a job under replays.
 #[derive(Clone, Copy, Debug, Default)]
 struct ReplayOutcome {
     seconds: f64,
     sent: u64,
-    /// Of all that came: known as replays, and too old for their number to be guessed from what
-    /// is sent of it (RFC 9000 A.3), so that their tag is wrong.
+    /// Recognized as replays.
     refused: u64,
+    /// Too old: the truncated number expands to another one (RFC 9000 A.3), so the tag is wrong.
     failed: u64,
-    /// Lost before the daemon read them, and genuine ones with them.
+    /// Dropped by the kernel before the daemon read them, genuine ones among them.
     dropped: u64,
     cpu_seconds: f64,
-    /// The most that the victim held.
+    /// The victim's peak memory.
     held_bytes: u64,
 }
 
-/// What the victim has counted so far.
+/// The victim's counters so far.
 fn counted(tunnel: &Tunnel, victim: Victim) -> ReplayOutcome {
     if !victim.is_an_end() {
         return ReplayOutcome::default();
@@ -84,7 +84,7 @@ fn counted(tunnel: &Tunnel, victim: Victim) -> ReplayOutcome {
     }
 }
 
-/// Carries the job while the victim is given `rate` replays a second.
+/// Runs the job while the victim receives `rate` replays a second.
 async fn carry(tunnel: &Tunnel, job: Job, victim: Victim, rate: f64) -> ReplayOutcome {
     let bystander = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = bystander.local_addr().unwrap();
@@ -102,7 +102,7 @@ async fn carry(tunnel: &Tunnel, job: Job, victim: Victim, rate: f64) -> ReplayOu
             (held_bytes, looked) = (held_bytes.max(holding.resident_bytes), Instant::now());
         }
         let copy = &copies[rng.usize(..copies.len())];
-        // What the kernel does not take counts as sent: the attacker does not know better.
+        // Datagrams that the kernel rejects count as sent: the attacker cannot tell.
         match victim {
             Victim::Bystander => drop(bystander.send_to(copy, address)),
             _ => drop(tunnel.relay.inject(at, copy)),
@@ -129,8 +129,7 @@ async fn carry(tunnel: &Tunnel, job: Job, victim: Victim, rate: f64) -> ReplayOu
     }
 }
 
-/// A tunnel that is listened in on and has carried this under attack: what leaks would go on
-/// growing from there.
+/// Starts recording a tunnel and runs this job on it under attack. A leak keeps growing after that.
 async fn warm(suite: &'static str, job: Job, rate: f64) -> Tunnel {
     let mut tunnel = Tunnel::start(suite, 7).await;
     listen_in(&tunnel);
@@ -156,7 +155,7 @@ async fn replays_change_no_byte_and_open_nothing() {
         for victim in [Victim::Server, Victim::Client] {
             let carried = carry(&tunnel, job, victim, 10_000.0).await;
             println!("{suite}, replays at {}: {carried:?}", victim.verb());
-            assert!(carried.refused > 0, "{suite}: no replay came to {}", victim.verb());
+            assert!(carried.refused > 0, "{suite}: no replay reached {}", victim.verb());
         }
         must_be_unharmed(tunnel).await;
     }
@@ -168,8 +167,8 @@ fn median(figures: impl Iterator<Item = f64>) -> f64 {
     figures[figures.len() / 2]
 }
 
-/// The same job with all victims in turn, several times over; goodput as a share of what it is with
-/// the first of them, by victim.
+/// Runs the same job against each victim in turn, several times. Returns goodput per victim as a
+/// share of that with the first victim.
 async fn goodputs(tunnel: &Tunnel, job: Job, victims: &[Victim]) -> Vec<f64> {
     const RATE: f64 = 100_000.0;
     const ROUNDS: u64 = 5;
@@ -229,7 +228,7 @@ async fn a_hundred_thousand_replays_a_second_leave_nine_tenths_of_the_goodput() 
         println!("{suite}, 131 Mbit/s offered each way");
         goodputs(&tunnel, faster, &victims).await;
         println!("{suite}, as much as goes");
-        // Here the attacker takes a share of the processors whomever it attacks.
+        // Here the attacker takes CPU from the daemons whomever it attacks.
         let victims = [Victim::Bystander, Victim::Nobody, Victim::Server, Victim::Client];
         goodputs(&tunnel, all_that_goes, &victims).await;
         assert!(paced.iter().all(|goodput| *goodput >= GOODPUT_MIN), "{suite}: {paced:?}");

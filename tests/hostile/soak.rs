@@ -1,8 +1,8 @@
-//! Runs tunnels of three suites for as long as wanted over a network that is bad, moves the client and is
-//! gone for a while again and again, and sees that memory stays flat (T-21).
+//! Soaks tunnels of three suites over a bad network: moves the client, cuts the path again and
+//! again, and checks that memory stays flat (T-21).
 //!
-//! `KEYPADD_SOAK_MINUTES` sets how long, 3 by default. A picture of each daemon's memory goes to
-//! `soak-memory.svg` in cargo's temporary directory for tests; the last line says where that is.
+//! `KEYPADD_SOAK_MINUTES` sets the duration, 3 by default. Plots each daemon's memory to
+//! `soak-memory.svg` in cargo's temporary directory for tests; the last line prints the path.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -21,23 +21,23 @@ use crate::exchange::{Job, Outcome};
 use crate::networks::everything;
 use crate::tunnel::{Tunnel, resident_bytes};
 
-/// What a daemon's memory may grow by in an hour, on average: T-21's bound of a day.
+/// Maximum average growth of a daemon's memory per hour: T-21's bound for a day.
 const GROWTH_BYTES_PER_HOUR_MAX: f64 = 1_048_576.0;
-/// What may come on top in a run of any length: buffers that an allocator keeps after a burst. Without it
-/// minutes could not be judged; in a day it is nothing.
+/// Allowance on top in a run of any length: buffers that an allocator keeps after a burst. Without
+/// it runs of minutes could not be judged; over a day it is negligible.
 const GROWTH_BYTES_AT_ONCE_MAX: f64 = 6.0 * 1_048_576.0;
-/// The share of a run, from its beginning, in which memory may come to what it takes.
+/// The leading share of a run that is excluded while memory settles.
 const WARM_UP: f64 = 1.0 / 3.0;
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
 /// Longer than the default peer timeout, 30 s.
 const CUT: Duration = Duration::from_secs(40);
-/// Enough for a bulk connection of its own, and in some rounds for a key phase of 3DES.
+/// Enough for a bulk connection of its own, and in some rounds for a 3DES key update.
 const BULK_BYTES: usize = 16 << 20;
 
-/// Seconds since the beginning, and bytes then.
+/// Seconds since the start, and bytes at that time.
 type Samples = Vec<[f64; 2]>;
 
-/// What became of a tunnel.
+/// Event counts of a tunnel.
 #[derive(Debug, Default)]
 struct Tally {
     rounds: u64,
@@ -62,7 +62,7 @@ fn sample(pid: u32, began: Instant) -> (Arc<Mutex<Samples>>, JoinHandle<()>) {
     (samples, task)
 }
 
-/// One of each: harm, another address, bulk, a path that is gone.
+/// One round: impairments, an address change, a bulk transfer, an outage.
 async fn round(tunnel: &mut Tunnel, tally: &mut Tally) {
     let seed = tally.rounds * 100;
     let mut jobs = Vec::new();
@@ -92,7 +92,7 @@ async fn round(tunnel: &mut Tunnel, tally: &mut Tally) {
     tally.rounds += 1;
 }
 
-/// Bytes per second, by least squares over what came after the warm-up.
+/// Growth in bytes per second: least squares over the samples after the warm-up.
 fn slope(samples: &Samples) -> f64 {
     let end = samples.last().map_or(0.0, |sample| sample[0]);
     let warm: Vec<_> = samples.iter().filter(|[at, _]| *at >= WARM_UP * end).collect();
@@ -102,7 +102,7 @@ fn slope(samples: &Samples) -> f64 {
     covariance / warm.iter().map(|sample| (sample[0] - at).powi(2)).sum::<f64>()
 }
 
-/// What a daemon has grown by after the warm-up, and what it may have.
+/// A daemon's growth after the warm-up, and the growth allowed.
 fn growth(samples: &Samples) -> (f64, f64) {
     let seconds = samples.last().map_or(0.0, |sample| sample[0]) * (1.0 - WARM_UP);
     let may = GROWTH_BYTES_PER_HOUR_MAX * seconds / 3600.0 + GROWTH_BYTES_AT_ONCE_MAX;
@@ -119,8 +119,8 @@ fn memory_that_grows_is_told_from_memory_that_does_not() {
         grown > may
     };
     let start = |second: f64| 2e7 + 3e7 * (second / 100.0).min(1.0);
-    assert!(!leaks(minutes(600, start)), "it starts");
-    assert!(!leaks(minutes(600, |second| 4e7 + 5e6 * (second / 7.0).sin())), "it swings");
+    assert!(!leaks(minutes(600, start)), "start-up");
+    assert!(!leaks(minutes(600, |second| 4e7 + 5e6 * (second / 7.0).sin())), "fluctuation");
     assert!(leaks(minutes(600, |second| 4e7 + 2e4 * second)), "20 kB a second");
     assert!(leaks(minutes(86_400, |second| 4e7 + 600.0 * second)), "2 MB an hour for a day");
     assert!(!leaks(minutes(86_400, |second| 4e7 + 200.0 * second)), "0.7 MB an hour");

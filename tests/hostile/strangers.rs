@@ -16,7 +16,7 @@ use crate::exchange::HANG;
 use crate::flood::number;
 use crate::tunnel::{Holding, LOOK};
 
-/// Shakes hands with keys that are not listed, `at_once` side by side; all are refused.
+/// Runs handshakes with unlisted keys, `at_once` concurrently; all are refused.
 async fn shake_hands(server: SocketAddr, handshakes: u64, at_once: u64) {
     let crypto = CryptoSettings::plain(
         Arc::new(PrivateKey::generate().unwrap()),
@@ -32,14 +32,14 @@ async fn shake_hands(server: SocketAddr, handshakes: u64, at_once: u64) {
         strangers.spawn(async move {
             for _ in 0..turns {
                 let connecting = endpoint.connect_with(config.clone(), server, "x").unwrap();
-                // The server judges last: we may believe in a connection for a moment.
+                // The server decides last: the client may briefly consider itself connected.
                 let refused = async {
                     match connecting.await {
                         Ok(connection) => connection.closed().await,
                         Err(error) => error,
                     }
                 };
-                let refused = timeout(HANG, refused).await.expect("a handshake hangs");
+                let refused = timeout(HANG, refused).await.expect("the handshake hangs");
                 let text = refused.to_string();
                 assert!(text.contains("not allowed"), "{text}");
             }
@@ -50,7 +50,7 @@ async fn shake_hands(server: SocketAddr, handshakes: u64, at_once: u64) {
     }
 }
 
-/// Keystream that the server has made for its pool.
+/// Keystream bytes that the server has filled into its pool.
 fn fill_bytes(desk: &Desk) -> u64 {
     let status = desk.keypadd(&["status", "--json"]).output().unwrap();
     let status: Value = serde_json::from_slice(&status.stdout).unwrap();
@@ -58,12 +58,12 @@ fn fill_bytes(desk: &Desk) -> u64 {
     number(daemons.iter().find(|daemon| daemon["verb"] == "serve").unwrap(), "/pool/fill_bytes")
 }
 
-/// Handshakes that begin and go no further: first datagrams of strangers, sent again and again for as
-/// long as a handshake may take. By then the server has the keys of the connection that it would be.
+/// Leaves handshakes unfinished: resends the first datagrams of strangers for a whole handshake
+/// timeout. By then the server has keys for the pending connections.
 async fn begin_and_fall_silent(desk: &Desk, server: SocketAddr) {
-    /// As the server has it (DESIGN.md, strangers).
+    /// The server's handshake timeout (DESIGN.md, strangers).
     const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
-    /// First byte of an Initial packet, without the bits that are masked (RFC 9000 17.2).
+    /// First byte of an Initial packet, without the protected bits (RFC 9000 17.2).
     const INITIAL: u8 = 0xc0;
 
     let relay = Relay::start(server, 9).await.unwrap();
@@ -79,14 +79,14 @@ async fn begin_and_fall_silent(desk: &Desk, server: SocketAddr) {
             let _ = relay.inject(Direction::ToServer, first);
         }
         sleep(LOOK).await;
-        assert_eq!(fill_bytes(desk), 0, "chunks for handshakes that never end");
+        assert_eq!(fill_bytes(desk), 0, "chunks filled for unfinished handshakes");
     }
-    assert!(answered() > answered_before, "no handshake was begun");
+    assert!(answered() > answered_before, "no handshake was started");
 }
 
-/// Strangers at a server: nothing is made for them and nothing is kept of them.
+/// Sends strangers to a server: no chunk is filled for them and no memory is kept.
 async fn strangers(warm_up: u64, handshakes: u64) {
-    /// 400 bytes for each of 10^4 strangers would be more.
+    /// Less than 420 bytes per stranger at 10^4 strangers.
     const GROWTH_BYTES_MAX: u64 = 4 << 20;
 
     let desk = watched_desk();
@@ -98,7 +98,7 @@ async fn strangers(warm_up: u64, handshakes: u64) {
     shake_hands(address, handshakes, 3).await;
     let seconds = began.elapsed().as_secs_f64();
     assert_eq!(fill_bytes(&desk), 0);
-    // A connection that was refused lives for three probe timeouts more (RFC 9000 10.2).
+    // A refused connection lives for three more probe timeouts (RFC 9000 10.2).
     let deadline = Instant::now() + HANG;
     let grown = loop {
         let grown = Holding::of(&server).resident_bytes.saturating_sub(before.resident_bytes);
@@ -110,12 +110,12 @@ async fn strangers(warm_up: u64, handshakes: u64) {
     };
     println!("{handshakes} strangers in {seconds:.1} s: none filled, grown by {} KiB", grown >> 10);
     begin_and_fall_silent(&desk, address).await;
-    // Who is listed is let in as ever, and the pool does fill for it.
+    // A listed client still gets in, and the pool does fill for it.
     let listed =
         Daemon::start(server.connect(&desk, &["--log-format", "json", "-L", "0:localhost:9"]));
     let deadline = Instant::now() + HANG;
     while fill_bytes(&desk) == 0 {
-        assert!(Instant::now() < deadline, "nothing is filled for a listed client either");
+        assert!(Instant::now() < deadline, "no fill for a listed client either");
         sleep(LOOK).await;
     }
     assert_eq!(listed.stop().status.code(), Some(0));

@@ -1,4 +1,4 @@
-//! Two daemons with the relay between them, and what they hold.
+//! Runs two daemons with the relay between them and tracks their memory and descriptors.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -12,11 +12,11 @@ use tokio::time::{Instant, sleep};
 use crate::daemons::{Daemon, Desk, watched_desk};
 use crate::exchange::{HANG, Job, Outcome, Target, exchange};
 
-/// What a daemon may hold more than before: buffers that the allocator and quinn keep for the next
-/// burst. Measured: 1 to 4 MiB after any of the proofs.
+/// Maximum growth of a daemon: buffers that the allocator and quinn keep for the next burst.
+/// Measured: 1 to 4 MiB after any of the proofs.
 const GROWTH_BYTES_MAX: u64 = 12 << 20;
 
-/// Between two looks at something that is waited for.
+/// Polling interval while waiting for something.
 pub(crate) const LOOK: Duration = Duration::from_millis(50);
 
 pub(crate) struct Tunnel {
@@ -25,16 +25,16 @@ pub(crate) struct Tunnel {
     client: Daemon,
     pub(crate) relay: Relay,
     pub(crate) target: Target,
-    /// Where the client listens.
+    /// The client's listen address.
     pub(crate) listener: SocketAddr,
     suite: &'static str,
     before: [Holding; 2],
 }
 
-/// What a daemon holds.
+/// Resources a daemon holds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Holding {
-    /// Memory that is not a file's.
+    /// Resident memory not backed by files.
     pub(crate) resident_bytes: u64,
     descriptors: usize,
 }
@@ -46,7 +46,7 @@ impl Holding {
     }
 }
 
-/// Memory of a process that is not a file's.
+/// A process's resident memory not backed by files.
 pub(crate) fn resident_bytes(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find(|line| line.starts_with("RssAnon:")).unwrap();
@@ -54,7 +54,7 @@ pub(crate) fn resident_bytes(pid: u32) -> u64 {
     kib << 10
 }
 
-/// What a daemon of this desk says of itself.
+/// The statistics of a daemon of this desk.
 pub(crate) fn figures(desk: &Desk, daemon: &Daemon) -> Value {
     let mut status = desk.keypadd(&["status", "--json"]);
     let output = block_in_place(|| status.output()).unwrap();
@@ -64,12 +64,12 @@ pub(crate) fn figures(desk: &Desk, daemon: &Daemon) -> Value {
 }
 
 impl Tunnel {
-    /// A tunnel that has carried something already, so that what it holds now is what it takes.
+    /// Starts a tunnel and warms it up with traffic, so that its current memory is the baseline.
     pub(crate) async fn start(suite: &'static str, seed: u64) -> Self {
         Self::start_with(suite, seed, &[]).await
     }
 
-    /// The same, with more flags for `connect`.
+    /// Like [`start`](Self::start), with more flags for `connect`.
     pub(crate) async fn start_with(suite: &'static str, seed: u64, flags: &[&str]) -> Self {
         let legacy: &[&str] = match suite.starts_with("3des") {
             true => &["--allow-legacy"],
@@ -85,7 +85,7 @@ impl Tunnel {
         let mut connect = Daemon::connect_to(&desk, &relay.address().to_string());
         connect.args(&suite_flags).args(flags).args(["--log-format", "json", "-L"]);
         connect.arg(format!("127.0.0.1:0:{permit}"));
-        // It waits for an answer that comes through the relay: this thread is not the relay's now.
+        // Starting waits for an answer through the relay, so this thread must not block the relay.
         let client = block_in_place(|| Daemon::start(connect));
         let listener = &client.ready["forwards"][0]["listen"][0];
         let listener = listener.as_str().unwrap().parse().unwrap();
@@ -98,7 +98,7 @@ impl Tunnel {
         tunnel
     }
 
-    /// What the ends hold now is from now on what they held before.
+    /// Takes what the ends hold now as the new baseline.
     pub(crate) async fn settle(&mut self) {
         self.quiet().await;
         self.before = self.holdings();
@@ -112,22 +112,22 @@ impl Tunnel {
         assert_eq!(self.carry(job).await, Outcome::Exact, "{}: {job:?}", self.suite);
     }
 
-    /// A new connection works, within a minute.
+    /// Waits up to a minute until a new connection works.
     pub(crate) async fn must_recover(&self, job: Job) {
         let deadline = Instant::now() + HANG;
         while self.carry(job).await != Outcome::Exact {
-            assert!(Instant::now() < deadline, "{}: no new connection is carried", self.suite);
+            assert!(Instant::now() < deadline, "{}: no new connection works", self.suite);
             sleep(LOOK).await;
         }
     }
 
-    /// `serve` or `connect`.
+    /// The daemon with this verb: `serve` or `connect`.
     pub(crate) fn daemon(&self, verb: &str) -> &Daemon {
         if verb == "serve" { &self.server } else { &self.client }
     }
 
-    /// Datagrams that the kernel has dropped because the end of this direction did not read them
-    /// in time (`/proc/net/udp`, the last column).
+    /// Datagrams that the kernel dropped because the receiver of this direction did not read them
+    /// in time (`/proc/net/udp`, last column).
     pub(crate) fn dropped(&self, direction: Direction) -> u64 {
         let port = match direction {
             Direction::ToServer => self.server.address().parse::<SocketAddr>().unwrap().port(),
@@ -141,12 +141,12 @@ impl Tunnel {
         socket.unwrap().last().unwrap().parse().unwrap()
     }
 
-    /// The figures of a daemon: `serve` or `connect`.
+    /// The statistics of a daemon: `serve` or `connect`.
     pub(crate) fn figures(&self, verb: &str) -> Value {
         figures(&self.desk, self.daemon(verb))
     }
 
-    /// Waits until no forwarded connection is open and every descriptor is given back.
+    /// Waits until no forwarded connection is open and every descriptor is released.
     pub(crate) async fn quiet(&self) {
         let deadline = Instant::now() + HANG;
         loop {
@@ -162,7 +162,7 @@ impl Tunnel {
         }
     }
 
-    /// What a daemon's pool may hold.
+    /// Pool budget of a daemon.
     pub(crate) fn pool_budget_bytes(&self, verb: &str) -> u64 {
         self.figures(verb)["pool"]["budget_bytes"].as_u64().unwrap()
     }
@@ -178,14 +178,14 @@ impl Tunnel {
         [&self.server, &self.client].map(Holding::of)
     }
 
-    /// Waits until the client has reconnected, and the server has said so too: logs that nobody reads
-    /// would stop a daemon that runs for hours.
+    /// Waits until both ends have logged the reconnect. Also drains their logs: a full pipe would
+    /// block a daemon that runs for hours.
     pub(crate) fn hear_reconnected(&mut self) {
         self.client.hear("reconnected after");
         self.server.hear("session established");
     }
 
-    /// Key phases that the client's newest session has been through.
+    /// Key phase count of the client's newest session.
     pub(crate) fn key_phases(&self) -> u64 {
         let figures = self.figures("connect");
         let sessions = figures["sessions"].as_array().unwrap().iter();
@@ -195,8 +195,8 @@ impl Tunnel {
             .unwrap_or(0)
     }
 
-    /// What must hold at the end of every proof: nothing wrong at the target, nothing open, no
-    /// keystream used twice, no growth, and both daemons end as they should.
+    /// Asserts the end state of every proof: no fault at the target, nothing open, no keystream
+    /// used twice, no growth, and a clean exit of both daemons.
     pub(crate) async fn must_be_as_before(self) {
         self.must_be_quiet().await;
         let grown = self.grown_bytes();
@@ -205,7 +205,7 @@ impl Tunnel {
         self.must_end_well();
     }
 
-    /// The same, for a proof that judges growth itself.
+    /// Like [`must_be_as_before`](Self::must_be_as_before), for a proof that judges growth itself.
     pub(crate) async fn must_be_sound(self) {
         self.must_be_quiet().await;
         self.must_end_well();
@@ -230,13 +230,13 @@ impl Tunnel {
         }
     }
 
-    /// How much more than at the start this is, for a daemon.
+    /// How much this exceeds a daemon's baseline.
     pub(crate) fn more_than_before(&self, verb: &str, resident_bytes: u64) -> u64 {
         let before = self.before[usize::from(verb != "serve")];
         resident_bytes.saturating_sub(before.resident_bytes)
     }
 
-    /// What server and client hold more than at the start.
+    /// Growth of server and client over their baselines.
     pub(crate) fn grown_bytes(&self) -> [u64; 2] {
         let now = self.holdings();
         [0, 1].map(|end| now[end].resident_bytes.saturating_sub(self.before[end].resident_bytes))

@@ -1,4 +1,4 @@
-"""What the probes of tests/netns.sh claim, and how they are told a place."""
+"""Claims and addresses for the probes of tests/netns.sh."""
 
 
 class NotSo(Exception):

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Both ends of the UDP scenario of tests/netns.sh.
+"""Runs both ends of the UDP scenario of tests/netns.sh.
 
-    serve DNS ECHO             far: a DNS server on the port DNS, and what comes to ECHO goes back
-    dns HOST:PORT              near: asks for an address, and for a text of 4,000 bytes
-    sizes HOST:PORT            near: datagrams from 0 to 65,507 bytes come back whole
-    game HOST:PORT SECONDS     near: 60 datagrams of 200 bytes a second; counts those that do not come back
+    serve DNS ECHO             far: a DNS server on port DNS, an echo server on port ECHO
+    dns HOST:PORT              near: queries an address, and a text of 4,000 bytes
+    sizes HOST:PORT            near: datagrams of 0 to 65,507 bytes are echoed whole
+    game HOST:PORT SECONDS     near: 60 datagrams of 200 bytes a second; counts losses
 
-Knows no tunnel. A claim that does not hold ends with one line on standard error and exit 1.
+Knows no tunnel. If a claim does not hold, prints one line on standard error and exits with 1.
 """
 
 import os
@@ -24,7 +24,7 @@ TEXT_BYTES = 4_000
 ADDRESS = bytes([192, 0, 2, 80])
 TYPE_A, TYPE_TXT, TYPE_OPT, CLASS_IN = 1, 16, 41, 1
 RATE = 60
-# A datagram that has not come back by then is lost.
+# A datagram not back by then counts as lost.
 PATIENCE_SECONDS = 2.0
 
 

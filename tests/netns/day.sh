@@ -1,16 +1,16 @@
-# A person's day: both ends run from configuration files, and everything that is ordinary over a day
-# happens to them. Sourced by netns.sh; what it stands on is in harness.sh.
+# Simulates a person's day: both ends run from configuration files through the ordinary events of a
+# day. Sourced by netns.sh; uses harness.sh.
 #
 #    near: laptop, keypadd run                            far: office, keypadd run
 #      -L 2222 -> sshd       -L 15432 -> PostgreSQL         sshd 2222, PostgreSQL 5432, web 8080
 #      -D 1080 -> the web of far                            127.0.0.1:9191 -> web 9090 of near (-R)
 
 day=          # the scenario's directory
-postgres_dir= # PostgreSQL's own: its user cannot enter root's
+postgres_dir= # PostgreSQL's own: its user cannot enter root's directories
 
 # ---- services -----------------------------------------------------------------------------------
 
-# start_postgres: a fresh cluster at far, by the postgres user, reached by TCP without a password.
+# start_postgres: starts a fresh cluster at far as the postgres user; TCP access without a password.
 start_postgres() {
     local bin
     bin=$(find /usr/lib/postgresql -maxdepth 2 -name bin | sort -V | tail -n 1)
@@ -24,7 +24,7 @@ start_postgres() {
     await_line "$day/postgres.log" 'ready to accept connections'
 }
 
-# start_web far|near PORT: serves files of random bytes; a log line for each request.
+# start_web far|near PORT: serves files of random bytes and logs each request.
 start_web() {
     local root=$day/web.$1 nth
     mkdir "$root"
@@ -38,7 +38,7 @@ start_web() {
 
 write_configurations() {
     cat >"$day/far.toml" <<-END
-		peer-timeout = "10s" # so that who is gone is given up within the time that is waited here
+		peer-timeout = "10s" # shorter than the waits of this scenario
 		listen = "[::]:$udp_port"
 		key = "$scratch/far.key"
 		metrics = "127.0.0.1:$metrics_port"
@@ -61,7 +61,7 @@ write_configurations() {
 	END
 }
 
-# run_daemon far|near: from its file; its process is $server or $client.
+# run_daemon far|near: runs it from its file; its process is $server or $client.
 run_daemon() {
     log=$scratch/day.$1.log
     tell "$1" "keypadd run --config $1.toml"
@@ -82,7 +82,8 @@ ssh_near() {
 
 ssh_works() { [ "$(ssh_near 'echo here' 2>>"$day/ssh.log")" = here ]; }
 
-# A page with all that hangs on it: many requests at once, names resolved at far, bytes compared.
+# Fetches a page with all its resources: many requests at once, names resolved at far, bytes
+# compared.
 browse() {
     local nth urls=()
     rm -rf "$day/browsed" && mkdir "$day/browsed"
@@ -104,7 +105,7 @@ sql() {
         'host=127.0.0.1 port=15432 user=postgres connect_timeout=15' "$@"
 }
 
-# A table there and back: what comes through the tunnel is what the database holds.
+# Writes and reads a table: what comes through the tunnel must match the database.
 database_works() {
     local here there
     sql -c 'set client_min_messages = warning' -c 'create table if not exists day (n int, t text)' \
@@ -117,10 +118,10 @@ database_works() {
 
 sql_is_refused() { ! sql -c 'select 1'; }
 
-# shows far|near TEXT: status there says so.
+# shows far|near TEXT: the end's status contains the text.
 shows() { in_end "$1" timeout 10 "$keypadd" status | grep -q -- "$2"; }
 
-# start_session: an ssh session that says every 200 ms that it lives; its process is $session.
+# start_session: starts an ssh session that prints a line every 200 ms; its process is $session.
 start_session() {
     start near "$day/session.log" timeout 300 ssh -F none -p 2222 -i "$day/user" -o BatchMode=yes \
         -o "UserKnownHostsFile=$day/known_hosts" root@localhost \
@@ -129,7 +130,7 @@ start_session() {
     await_line "$day/session.log" 'alive 1'
 }
 
-# The session says more than it had said.
+# Waits until the session prints more.
 session_lives() {
     local before turn
     before=$(wc -l <"$day/session.log")
@@ -140,13 +141,13 @@ session_lives() {
     return 1
 }
 
-# Neither a line lost nor one said twice, as far as the session got.
+# Checks that the session's output has no line lost or repeated so far.
 session_is_exact() {
     grep -o '^alive.*' "$day/session.log" | diff - <(seq -f 'alive %g' 0 1200 |
         head -n "$(grep -c '^alive' "$day/session.log")")
 }
 
-# move_near FROM TO: near's address changes, as in another network; for a moment there is none.
+# move_near FROM TO: changes near's address, as on another network; briefly there is none.
 move_near() {
     tell near "ip addr: $1 becomes $2"
     ip -n "$near" addr del "$1/24" dev veth0 && ip -n "$near" addr add "$2/24" dev veth0
@@ -154,11 +155,11 @@ move_near() {
 
 # ---- what is left behind ------------------------------------------------------------------------
 
-# belongings far|near PROCESS: what a daemon holds while nothing is under way.
+# belongings far|near PROCESS: lists what an idle daemon holds.
 belongings() {
     printf 'sockets %d\n' "$(find "/proc/$2/fd" -lname 'socket:*' | wc -l)"
     printf 'files %d\n' "$(find "/proc/$2/fd" -mindepth 1 | wc -l)"
-    # A client's UDP port is another one each time that it starts.
+    # A client's UDP port differs after each start.
     in_end "$1" ss -H -lntu | awk -v udp=":$udp_port\$" \
         '$1 == "udp" && $5 !~ udp { sub(/[0-9]+$/, "any", $5) } { print $1, $5 }' | sort
 }
@@ -171,7 +172,7 @@ remember_morning() {
     near_kib=$(kib_resident "$client") far_kib=$(kib_resident "$server")
 }
 
-# holds_what_it_held far|near PROCESS: what closes a little later is waited for.
+# holds_what_it_held far|near PROCESS: waits until it holds no more than before.
 holds_what_it_held() {
     local turn
     for ((turn = 0; turn < 100; turn++)); do
@@ -193,7 +194,7 @@ nothing_has_leaked() {
         "$far_grown" -le "$day_limit_kib" ]
 }
 
-# What the allocator may keep of buffers that were in use, in KiB.
+# Buffers that the allocator may keep after use, in KiB.
 day_limit_kib=$((32 * 1024))
 
 # ---- the day ------------------------------------------------------------------------------------
@@ -277,7 +278,7 @@ a_persons_day_ends_with_nothing_left_behind() {
     echo "    - the client is killed and started again"
     tell near "kill -KILL the daemon"
     kill -KILL "$client"
-    await_end "$client" 10 2>/dev/null # bash would tell of the killing
+    await_end "$client" 10 2>/dev/null # bash reports the kill
     expect "it is back" run_daemon near
     expect "ssh works again" soon ssh_works
     expect "the published service answers again" soon published_service_answers

@@ -1,30 +1,30 @@
-# What tests/netns.sh stands on: namespaces, daemons, claims, cleaning up. Sourced, never run.
-# What is started here dies with the script (--pdeathsig), the script runs under `timeout`, and so
-# does every command that could wait. Knows no scenario.
+# Provides namespaces, daemons, claims and cleanup for tests/netns.sh. Sourced, never run. Processes
+# started here die with the script (--pdeathsig); the script runs under `timeout`, and so does every
+# command that could block. Knows no scenario.
 
-# The two ends; their addresses are in the picture of netns.sh.
+# The two ends; netns.sh draws their addresses.
 far=keypadd-far-$$
 near=keypadd-near-$$
 
-# Ports. The nth tunnel adds n to all but the target's, which is the same for all.
+# Ports. The nth tunnel adds n to all but the target's, which is shared.
 target_port=7000
 forward_port=7100
 udp_port=4433
 metrics_port=9464
 
 children=()         # every process started
-made_directories=() # of the system, to be removed in the end
-daemons=()          # "far|near NTH PROCESS" of each daemon of the scenario
-nth=0               # the tunnel that is meant, where a scenario has several
-failures=0          # of the scenario
-verdict=0           # of the script
+made_directories=() # system directories to remove at the end
+daemons=()          # "far|near NTH PROCESS" per daemon of the scenario
+nth=0               # the current tunnel, in scenarios with several
+failures=0          # in the scenario
+verdict=0           # exit status of the script
 
 die() {
     printf 'netns.sh: %s\n' "$*" >&2
     exit 2
 }
 
-# Tells a command that is run in a namespace, with names for what differs from run to run.
+# Prints a command that runs in a namespace, with placeholders for what differs between runs.
 tell() {
     local line=${*:2}
     line=${line//"${scratch:-/}"\//} line=${line//"${near_key:-/}"/NEAR-KEY}
@@ -60,7 +60,7 @@ make_topology() {
     done
 }
 
-# in_end far|near COMMAND...: runs it there. A daemon's control socket is in its end's directory.
+# in_end far|near COMMAND...: runs it there. Each end has its own directory for control sockets.
 in_end() {
     ip netns exec "${!1}" env RUNTIME_DIRECTORY="$scratch/$1.run" "${@:2}"
 }
@@ -74,7 +74,7 @@ start() {
     children+=("$started")
 }
 
-# Waits until a line appears in the log of $started, or that process has ended.
+# Waits until the log of $started contains a line, or the process exits.
 await_line() {
     local turn
     for ((turn = 0; turn < 400; turn++)); do
@@ -85,7 +85,7 @@ await_line() {
     grep -qs -- "$2" "$1"
 }
 
-# await_end PROCESS SECONDS: its exit status is $status.
+# await_end PROCESS SECONDS: waits for it to exit; its exit status is $status.
 await_end() {
     local turn
     for ((turn = 0; turn < $2 * 20; turn++)); do
@@ -112,7 +112,7 @@ clean_up() {
 
 # ---- sshd ---------------------------------------------------------------------------------------
 
-# start_sshd DIRECTORY: a real sshd at far, port 2222 on loopback; host and user keys in the directory.
+# start_sshd DIRECTORY: starts a real sshd at far, on loopback port 2222; keys in the directory.
 start_sshd() {
     local dir=$1
     ssh-keygen -q -t ed25519 -N '' -f "$dir/host"
@@ -131,7 +131,7 @@ start_sshd() {
 		UsePAM no
 		MaxStartups 200
 	END
-    # sshd separates its privileges there; the system's own service would have made it.
+    # sshd's privilege separation directory; normally the system's own service creates it.
     [ -d /run/sshd ] || { mkdir -m 755 /run/sshd && made_directories+=(/run/sshd); }
     tell far "sshd -D -e -f sshd_config"
     start far "$dir/sshd.log" "$(command -v sshd)" -D -e -f "$dir/sshd_config"
@@ -160,10 +160,10 @@ daemon() {
     await_line "$log" "$ready"
 }
 
-# What is tested here is the pool, whether or not it pays on this machine.
+# The pool is under test here, whether or not it pays on this machine.
 export KEYPADD_POOL=on
 
-# serve ADDRESS FLAG...: the far end, on the nth UDP port; its process is $server.
+# serve ADDRESS FLAG...: starts the far end on the nth UDP port; its process is $server.
 serve() {
     daemon far '^keypadd: ready on udp' serve --listen "$1:$((udp_port + nth))" \
         --allow "near=$near_key" \
@@ -174,7 +174,7 @@ serve() {
     return $ready
 }
 
-# connect ADDRESS FLAG...: the near end; its process is $client.
+# connect ADDRESS FLAG...: starts the near end; its process is $client.
 connect() {
     daemon near '^keypadd: ready, connected' connect "$1:$((udp_port + nth))" --peer "$far_key" \
         "${@:2}"
@@ -183,7 +183,7 @@ connect() {
     return $ready
 }
 
-# tunnel SUITE FLAG...: both ends, with one forward to the target; the flags go to both.
+# tunnel SUITE FLAG...: starts both ends, with one forward to the target; both get the flags.
 tunnel() {
     local flags=(--suite "$@")
     case $1 in des-* | 3des-*) flags+=(--allow-legacy) ;; esac
@@ -192,13 +192,13 @@ tunnel() {
         -L "$((forward_port + nth)):127.0.0.1:$target_port"
 }
 
-# metric far|near NAME: one figure of the nth daemon there, as Prometheus gets it.
+# metric far|near NAME: prints one value of the nth daemon there, as Prometheus gets it.
 metric() {
     in_end "$1" curl -sS --max-time 5 "http://127.0.0.1:$((metrics_port + nth))/metrics" |
         awk -v name="$2" '$1 == name { print $2 }'
 }
 
-# Waits until the fillers of the nth tunnel sleep: the CPU time they have spent stands still.
+# Waits until the fillers of the nth tunnel sleep, that is, use no more CPU time.
 pools_fill_up() {
     local before='' now turn
     for ((turn = 0; turn < 60; turn++)); do
@@ -210,7 +210,7 @@ pools_fill_up() {
     return 1
 }
 
-# Ends what daemons a scenario has left, clients first, after a look at what must never happen.
+# Checks what must never happen, then stops the scenario's remaining daemons, clients first.
 end_daemons() {
     local daemon end process status
     for daemon in "${daemons[@]}"; do
@@ -229,13 +229,13 @@ end_daemons() {
 
 # ---- claims -------------------------------------------------------------------------------------
 
-# probe SUBCOMMAND...: the near end of a claim.
+# probe SUBCOMMAND...: runs the near end of a claim.
 probe() {
     tell near "probe.py $*"
     in_end near timeout --foreground 300 python3 -B "$here/netns/probe.py" "$@" | sed 's/^/    /'
 }
 
-# expect WHAT COMMAND...: tells what does not hold, and goes on.
+# expect WHAT COMMAND...: reports a failure of the command and continues.
 expect() {
     "${@:2}" && return 0
     printf '    FAILED: %s\n' "$1"
@@ -250,7 +250,7 @@ equal() {
     return 1
 }
 
-# grown BEFORE AFTER BY: AFTER exceeds BEFORE by BY or more.
+# grown BEFORE AFTER BY: AFTER exceeds BEFORE by at least BY.
 grown() {
     awk -v before="$1" -v after="$2" -v by="$3" \
         'BEGIN { exit !(before != "" && after != "" && after - before >= by) }' && return 0
@@ -258,7 +258,7 @@ grown() {
     return 1
 }
 
-# soon COMMAND...: it succeeds within 60 s.
+# soon COMMAND...: succeeds within 60 s.
 soon() {
     local until=$((SECONDS + 60))
     until "$@" >/dev/null 2>&1; do
@@ -267,7 +267,7 @@ soon() {
     done
 }
 
-# silent COMMAND...: it prints nothing.
+# silent COMMAND...: prints nothing.
 silent() {
     local out
     out=$("$@")
@@ -276,7 +276,7 @@ silent() {
     return 1
 }
 
-# scenario CLAIM ARGUMENT...: runs the function, ends its daemons, prints the verdict.
+# scenario CLAIM ARGUMENT...: runs the function, stops its daemons, prints the verdict.
 scenario() {
     local words="${1//_/ }${2:+: ${*:2}}" began=$SECONDS log
     printf '# %s\n' "$words"

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""The DNS server of the SRV scenario of tests/netns.sh.
+"""Serves DNS for the SRV scenario of tests/netns.sh.
 
     names.py DEAD ALIVE PORT    near: answers on 127.0.0.1:53. _keypadd._udp.example is an alias of a name with
                                 two SRV records, for dead.example and then alive.example, on PORT. They do not
-                                fit into a datagram: they are told by TCP alone.
+                                fit into a datagram: only TCP carries them.
 
 Knows no tunnel.
 """
@@ -29,7 +29,7 @@ def records(zone, port, name, kind):
     if name in zone:
         return [record(name, TYPE_A, socket.inet_aton(zone[name]))] if kind == TYPE_A else []
     if name == SERVICE and kind == TYPE_SRV:
-        # The preferred one is the last.
+        # The preferred record comes last.
         found = [(20, "alive.example"), (10, "dead.example")]
         targets = [struct.pack(">3H", at, 1, port) + encode_name(to) for at, to in found]
         return [record(SERVICE, TYPE_CNAME, encode_name(ALIAS))] + [

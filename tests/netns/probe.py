@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The near end of tests/netns.sh: one subcommand per claim, against target.py behind HOST:PORT.
+"""Runs the near end of tests/netns.sh: a subcommand per claim, against target.py behind HOST:PORT.
 
-Where --target is asked for it is target.py's own address, reached beside the tunnel, for what only
-the far end can know. A claim that does not hold ends with one line on standard error and exit 1.
+--target is target.py's own address, reached without the tunnel, to ask for what only the far end
+knows. If a claim does not hold, prints one line on standard error and exits with 1.
 """
 
 import argparse
@@ -21,12 +21,12 @@ from claims import NotSo, address, claim
 
 PIECE_BYTES = 256 << 10
 PATIENCE_SECONDS = 300
-# Nothing has moved for this long: what was to stand still stands still.
+# What has not moved for this long has stopped.
 STILL_SECONDS = 2.0
 
 
 def ask(place, line):
-    """Connects and says what is wanted."""
+    """Connects and sends the request line."""
     connection = socket.create_connection(place, timeout=30)
     connection.settimeout(PATIENCE_SECONDS)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -45,7 +45,7 @@ def send_random(connection, size):
 
 
 def receive(connection, size):
-    """Exactly `size` bytes; their SHA-256."""
+    """Receives exactly `size` bytes; returns their SHA-256."""
     digest = hashlib.sha256()
     while size:
         piece = connection.recv(min(size, PIECE_BYTES))
@@ -78,7 +78,7 @@ def ends_in_reset(connection):
 
 
 def report(target, token, ready):
-    """What the target knows under the token, once `ready` is content with it."""
+    """Returns the target's report for the token, once `ready` accepts it."""
     for _ in range(200):
         with ask(target, f"report {token}") as connection:
             known = b""
@@ -92,7 +92,7 @@ def report(target, token, ready):
 
 
 def compare(connection, sent, received):
-    """The target's two SHA-256 against ours, then the end of the stream."""
+    """Compares the target's two SHA-256 with ours, then expects the end of the stream."""
     trailer = receive_exactly(connection, 64)
     claim(trailer[:32] == received, "SHA-256 differs from the target to here")
     claim(trailer[32:] == sent, "SHA-256 differs from here to the target")
@@ -106,7 +106,7 @@ def send_all(connection, size):
 
 
 def exchange(connection, size):
-    """`size` random bytes each way at once."""
+    """Sends `size` random bytes each way at once."""
     sent = []
     sender = threading.Thread(target=lambda: sent.append(send_all(connection, size)))
     sender.start()
@@ -126,7 +126,7 @@ def swap(flags):
 
 
 def crowd(flags):
-    """All connections are open before the first of them moves its bytes."""
+    """Opens all connections before the first transfers its bytes."""
     sizes = [1, 1500, 65_536, 300_007]
     gate = threading.Barrier(flags.connections, timeout=60)
     faults = []
@@ -138,7 +138,7 @@ def crowd(flags):
                 claim(connection.recv(1, socket.MSG_PEEK), "no first byte")
                 gate.wait()
                 exchange(connection, size)
-        except Exception as fault:  # one connection's fault is told, the others go on
+        except Exception as fault:  # report it and continue with the others
             faults.append(f"connection {nth}: {fault!r}")
 
     threads = [threading.Thread(target=one, args=(nth,)) for nth in range(flags.connections)]
@@ -196,7 +196,7 @@ def refused(flags):
 
 
 def hold(flags):
-    """Keeps an open connection busy until the other end gives it up."""
+    """Keeps a connection busy until the other end closes it."""
     with ask(flags.place, "echo") as connection:
         print("held", flush=True)
         try:
@@ -207,7 +207,7 @@ def hold(flags):
 
 
 def push(flags):
-    """Offers --mib over several connections to readers that have stopped."""
+    """Writes --mib over several connections to stopped readers."""
     goal = flags.mib << 20
     piece = os.urandom(PIECE_BYTES)
     connections = [ask(flags.place, "stall") for _ in range(flags.connections)]
@@ -230,7 +230,7 @@ def push(flags):
 
 
 def stop(flags):
-    """Lets the target flood several connections of which nobody reads here."""
+    """Lets the target flood several connections that are not read here."""
     token = secrets.token_hex(8)
     connections = [ask(flags.place, f"flood {token}") for _ in range(flags.connections)]
     count, moved = -1, time.monotonic()
@@ -246,8 +246,8 @@ def stop(flags):
 
 
 def round_trips(connection, flags):
-    """Median of the round trips, microseconds, at a rate that does not wait for slow answers: one
-    that is due while another is out counts from when it was due."""
+    """Median round trip in microseconds, at a rate independent of slow answers: a message that is
+    due while another is in flight is timed from its due time."""
     message, taken = os.urandom(flags.bytes), []
     free = due = time.perf_counter()
     for _ in range(int(flags.rate * flags.seconds)):
@@ -267,7 +267,7 @@ def spread(figures, form):
 
 
 def trips(flags):
-    """Arms take turns. Figures are medians over the rounds, with the least and the largest."""
+    """Alternates the arms. Prints medians over rounds, with minimum and maximum."""
     arms = dict(arm.split("=", 1) for arm in flags.arm)
     connections = {name: ask(address(place), "echo") for name, place in arms.items()}
     medians = {name: [] for name in arms}

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""The far end of tests/netns.sh: a TCP service whose clients say in their first line what they want.
+"""Serves the far end of tests/netns.sh over TCP; a client's first line is its request.
 
-    swap N          N random bytes out, everything in, both at once; after the client's end the
-                    SHA-256 of what was sent and of what was received, then the end
-    answer N        as swap, but nothing goes out before the client's end has come in
-    speak TOKEN N   N random bytes out and the end of them at once; what comes in is judged
-    listen TOKEN    what comes in is judged
+    swap N          sends N random bytes while reading everything; after the client's end sends the
+                    SHA-256 of what was sent and of what was received, then closes
+    answer N        like swap, but sends only after the client's end
+    speak TOKEN N   sends N random bytes and a half-close at once; records what it receives
+    listen TOKEN    records what it receives
     stall           never reads again
-    flood TOKEN     sends for as long as someone takes it
-    reset           a reset
-    echo            what comes in goes out
-    report TOKEN    what is known under the token, as JSON: bytes, sha256, ended (eof or reset)
+    flood TOKEN     sends for as long as it is read
+    reset           resets the connection
+    echo            echoes
+    report TOKEN    sends the record of the token, as JSON: bytes, sha256, ended (eof or reset)
 
 Knows no tunnel. Listens on every IPv4 and IPv6 address; ends when it is killed.
 """
@@ -23,7 +23,7 @@ import struct
 import sys
 import threading
 
-# No client of ours is silent for longer, unless it is meant to be (stall, flood).
+# Longer than any client of ours is silent, unless on purpose (stall, flood).
 PATIENCE_SECONDS = 300
 PIECE_BYTES = 256 << 10
 
@@ -32,7 +32,7 @@ counting = threading.Lock()
 
 
 def send_random(connection, size):
-    """Sends `size` fresh random bytes; their SHA-256."""
+    """Sends `size` fresh random bytes; returns their SHA-256."""
     digest = hashlib.sha256()
     while size:
         piece = os.urandom(min(size, PIECE_BYTES))
@@ -43,7 +43,7 @@ def send_random(connection, size):
 
 
 def receive(connection, note=None):
-    """Receives to the end, or to the reset, which is noted; the SHA-256 of all of it."""
+    """Receives to the end or a reset, which it records; returns the SHA-256 of everything."""
     note = {} if note is None else note
     digest, count = hashlib.sha256(), 0
     note.update(bytes=0, ended=None)
@@ -85,12 +85,12 @@ def flood(connection, token):
     connection.settimeout(None)
     while True:
         sent = connection.send(piece)
-        with counting:  # floods of one token are counted together
+        with counting:  # floods with the same token are added up
             note["bytes"] += sent
 
 
 def reset(connection):
-    """Closes in the way that sends RST: lingering is on, for no time."""
+    """Closes with RST: SO_LINGER on, with a timeout of zero."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
@@ -101,7 +101,7 @@ def echo(connection):
 
 
 def request_line(connection):
-    """The first line, byte by byte, so that nothing behind it is swallowed."""
+    """Reads the first line byte by byte, so that nothing after it is consumed."""
     line = b""
     while not line.endswith(b"\n"):
         byte = connection.recv(1)
@@ -135,7 +135,7 @@ def serve(connection):
                 case ["report", token]:
                     connection.sendall(json.dumps(judged.get(token, {})).encode())
         except OSError:
-            pass  # the client sees it too, and judges
+            pass  # the client sees it too, and decides
 
 
 def main():

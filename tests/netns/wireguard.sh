@@ -1,10 +1,11 @@
-# WireGuard through a UDP forward, for tests/netns.sh: two interfaces of wireguard-go (TUN; the kernel's module is
-# not needed), whose packets take the forward between them. Sourced, never run.
-# At WireGuard's own MTU, 1,420 bytes, its datagrams have 1,452: more than a packet of the tunnel carries.
+# Runs WireGuard through a UDP forward, for tests/netns.sh: two wireguard-go interfaces (TUN; no
+# kernel module needed) whose packets take the forward. Sourced, never run. At WireGuard's own MTU
+# of 1,420 bytes its datagrams have 1,452: more than a tunnel packet carries.
 #
 #    wgN 10.99.9.2 -> -L 51821:udp:127.0.0.1:51820 -> keypadd -> wgF 10.99.9.1
 
-# wireguard far|near INTERFACE ADDRESS PORT: starts one end; its process is $started, its key `$scratch/wg-END`.
+# wireguard far|near INTERFACE ADDRESS PORT: starts one end; its process is $started, its key
+# `$scratch/wg-END`.
 wireguard() {
     tell "$1" "wireguard-go $2"
     start "$1" "$scratch/wireguard-$1.log" env LOG_LEVEL=error wireguard-go --foreground "$2"
@@ -14,7 +15,7 @@ wireguard() {
         in_end "$1" ip link set "$2" mtu 1420 up
 }
 
-# pings BYTES: one echo of so many comes back through WireGuard.
+# pings BYTES: one echo of this size returns through WireGuard.
 pings() {
     tell near "ping -s $1 10.99.9.1"
     in_end near ping -n -c 1 -w 20 -M do -s "$1" 10.99.9.1 | sed -n 's/.*bytes from/    &/p'

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Is the auditor blind? Puts each bug of mutants/ into a copy of the sources, builds the simulator
-# on it, and asks the auditor about some seeds of four suites, run through the event loops that ship.
+# Tests the auditor: puts each bug of mutants/ into a copy of the sources, builds the simulator from it,
+# and audits some seeds of four suites, run through the shipped event loops.
 # Run it in a clone:
 #
 #     tools/simulator/mutants.sh [NAME]...
 #
-# A bug is caught when the auditor names the keystream: that a run hangs or a stream is damaged is
-# not enough. No run shows what quinn never asks for, such as a number sealed twice: those patches begin with
-# "Caught by:" and the tests that must fail. Exit code 1: one survived, one no longer applies, or the sources as
-# they are fail. A build for each, some minutes in all. Respects CARGO_TARGET_DIR.
+# A bug is caught if the auditor names the keystream: a run that hangs or a damaged stream is not enough.
+# No run shows what quinn never asks for, such as a number sealed twice: those patches begin with
+# "Caught by:" and the tests that must fail. Exit code 1: one survived, one no longer applies, or the
+# unchanged sources fail. One build each, some minutes in all. Respects CARGO_TARGET_DIR.
 
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -18,17 +18,17 @@ suites=(aes-256-gcm chacha20-poly1305 aes-128-ctr-hmac-sha256 des-ctr-hmac-sha1)
 seeds=10
 keystream='WrongKeystream|PadTwice|BlockTwice|Plaintext'
 
-# A directory of its own: no mutant may be left where the program is built.
+# A separate directory: no mutant may be left where the program is built.
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}/mutants CARGO_INCREMENTAL=0
 copy=$(mktemp -d "${TMPDIR:-/tmp}/keypadd-mutants.XXXXXX")
 trap 'rm -rf "$copy"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
-# With the time of now: cargo takes what is older than an earlier copy's build for built.
+# With the current time: cargo considers files older than an earlier copy's build as built.
 git ls-files -z | xargs -0 cp --parents -t "$copy"
 cd "$copy"
 
-# audit SUITE: what the auditor finds, its figures left out.
+# audit SUITE: prints the auditor's findings without its counts.
 audit() {
     timeout 300 "$CARGO_TARGET_DIR/debug/simulator" --suite "$1" --seeds "$seeds" |
         grep ', seed ' || true
@@ -36,7 +36,7 @@ audit() {
 
 build() { timeout 1800 cargo build --quiet --locked --package simulator; }
 
-# passes TESTS...: whether these tests pass; fails for good if they do not compile.
+# passes TESTS...: whether these tests pass; aborts if they do not compile.
 passes() {
     timeout 1800 cargo test --quiet --locked "$@" --no-run || { echo "no tests: $*"; exit 1; }
     timeout 600 cargo test --quiet --locked "$@" >tests.log 2>&1

@@ -20,7 +20,7 @@ fn help_names_every_workload() {
 #[test]
 fn paths_without_root_are_refused_in_one_line() {
     let program = env!("CARGO_BIN_EXE_keypadd-bench");
-    // In a user namespace without a mapping, root is nobody.
+    // In a user namespace without a mapping, root is `nobody`.
     let is_root = std::fs::metadata("/proc/self").unwrap().uid() == 0;
     let (program, before) =
         if is_root { ("unshare", vec!["--user", program]) } else { (program, vec![]) };

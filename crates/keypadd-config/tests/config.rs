@@ -1,5 +1,5 @@
-//! Reads whole files: valid ones, faulty ones (every fault at once, with its position), and ones with a
-//! private key pasted somewhere, which no message may quote.
+//! Reads whole files: valid ones, faulty ones (every fault at once, with its position), and ones
+//! with a private key pasted somewhere, which no message may quote.
 
 #![allow(clippy::unwrap_used)]
 

@@ -53,9 +53,9 @@ fn backends() -> Vec<CipherBackend> {
 }
 
 fn keystream(suite: Suite, backend: CipherBackend) -> Arc<KeystreamKey> {
-    let engine = backend.engine().expect("only backends that are here are asked for");
+    let engine = backend.engine().expect("only available backends are listed");
     let keys = SuiteKey::derive_with(suite, &[7; 32], &[9; 12], engine);
-    keys.keystream.expect("a cipher that is not null")
+    keys.keystream.expect("not a null cipher")
 }
 
 fn cipher(suite: Suite) -> &'static str {
@@ -65,7 +65,7 @@ fn cipher(suite: Suite) -> &'static str {
         Cipher::Aes128 => "AES-128",
         Cipher::Aes256 => "AES-256",
         Cipher::ChaCha20 | Cipher::Rc2_40 | Cipher::Null => {
-            unreachable!("not bitsliced, not listed")
+            unreachable!("only bitsliced ciphers are listed")
         }
     }
 }

@@ -68,8 +68,8 @@ proptest! {
     }
 }
 
-/// Recovers from a counter block the packet number and the position in its pad: if that is possible, no
-/// two blocks share a counter. `number` selects the subkey of a 64-bit cipher.
+/// Recovers from a counter block the packet number and the position in its pad: if that is
+/// possible, no two blocks share a counter. `number` selects the subkey of a 64-bit cipher.
 fn read_back(
     suite: Protection,
     key: &[u8],
@@ -123,7 +123,8 @@ fn read_back(
 proptest! {
     #[test]
     fn any_counter_block_determines_its_number_and_position(
-        // A block of ChaCha20 does not tell its input; its nonce and counter are compared with the crate's.
+        // A block of ChaCha20 does not tell its input; its nonce and counter are compared with the
+        // crate's.
         (suite, key, iv) in keyed().prop_filter("a block cipher", |(suite, ..)| {
             suite.cipher() != Cipher::ChaCha20
         }),

@@ -1,5 +1,5 @@
-//! Checks GCM and ChaCha20-Poly1305, assembled from our pads and MACs, against Project Wycheproof and
-//! RFC 8439.
+//! Checks GCM and ChaCha20-Poly1305, assembled from our pads and MACs, against Project Wycheproof
+//! and RFC 8439.
 #![allow(clippy::unwrap_used)]
 
 mod vectors;
@@ -11,7 +11,7 @@ use wycheproof::aead::{TestName, TestSet};
 /// The nonce is IV xor packet number, so with number 0 it is the IV.
 const ZERO: PacketNumber = PacketNumber::new(0);
 
-/// One message: what an AEAD makes of it.
+/// One AEAD test case.
 struct Case<'a> {
     key: &'a [u8],
     nonce: [u8; 12],

@@ -1,5 +1,5 @@
-//! Defines the arms of a comparison: ways to carry the same traffic, each a suite with or without a pool, or no
-//! tunnel.
+//! Defines the arms of a comparison: ways to carry the same traffic, each a suite with or without a
+//! pool, or no tunnel.
 
 use std::fmt;
 
@@ -9,16 +9,16 @@ use keypadd_traffic::TunnelArm;
 /// One way to carry traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arm {
-    /// A plain TCP connection to the service: what the machine costs without a tunnel.
+    /// A plain TCP connection to the service: the machine's cost without a tunnel.
     Tcp,
     /// A tunnel.
     Tunnel(TunnelArm),
 }
 
 impl Arm {
-    /// Every combination, in the order in which each list was given, without doublets. A suite without
-    /// keystream is one arm: it has nothing to pool and nothing to compute. Engines that make a suite's cipher
-    /// alike are one.
+    /// Every combination, in the order of the lists, without duplicates. A suite without keystream
+    /// is one arm: it has nothing to pool and nothing to compute. Engines that compute a suite's
+    /// cipher the same way are one.
     pub fn all(suites: &[Protection], pools: &[bool], engines: &[CipherEngine]) -> Vec<Self> {
         let mut arms = Vec::new();
         for &suite in suites {
@@ -42,7 +42,7 @@ impl Arm {
     }
 }
 
-/// As tables and plots name it: `3des-ctr-hmac-sha1, pool on`, and the backend where one was forced.
+/// Its name in tables and plots: `3des-ctr-hmac-sha1, pool on`, plus a forced backend.
 impl fmt::Display for Arm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -75,7 +75,7 @@ mod tests {
         let names: Vec<_> = arms.iter().map(ToString::to_string).collect();
         assert_eq!(names[0], "3des-ctr-hmac-sha1, pool on");
         assert_eq!(names[3], "3des-ctr-hmac-sha1, pool off, des-crate");
-        // No backend of DES, where AES has instructions or is made by its crate either way.
+        // A DES backend, without a choice for AES: instructions or the `aes` crate in either case.
         let alike = engines[1].of_cipher(Cipher::Aes256) == engines[0];
         assert_eq!(names.len(), if alike { 6 } else { 8 });
         assert!(names[4..].iter().all(|name| name.starts_with("aes-256-gcm")), "{names:?}");

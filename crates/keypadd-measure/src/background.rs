@@ -1,7 +1,7 @@
 //! Generates background CPU load: one pinned thread per core, busy for a given share of the time.
 //!
-//! Normal-priority threads take the idle CPU that fillers need; idle-class threads only keep cores awake.
-//! Stops when dropped, or after a maximum time.
+//! Normal-priority threads take the idle CPU that fillers need; idle-class threads only keep cores
+//! awake. Stops when dropped, or after a maximum time.
 
 use std::hint::spin_loop;
 use std::sync::Arc;
@@ -12,24 +12,24 @@ use std::time::{Duration, Instant};
 use keypadd_pool::{FillerHost, Kernel, Priority};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// One turn of work and rest: longer than the kernel's slice, shorter than any pool lasts.
+/// One cycle of work and rest: longer than the kernel's time slice, shorter than any pool lasts.
 const PERIOD: Duration = Duration::from_millis(8);
 
-/// The load. Dropped, it ends.
+/// The load. Ends when dropped.
 #[derive(Debug)]
 pub struct Background {
     stop: Arc<AtomicBool>,
 }
 
 impl Background {
-    /// Takes `share` (0 to 1) of every core that this process may use, for at most `longest`.
+    /// Uses `share` (0 to 1) of every core available to this process, for at most `longest`.
     pub fn start(share: f64, longest: Duration) -> Self {
         Self::of(share, longest, || true)
     }
 
-    /// Keeps every core awake for at most `longest`, by threads that stand back as fillers do. A core that
-    /// sleeps takes longer to wake than a packet to be encrypted; where fillers of one arm are busy, this
-    /// keeps the cores of all arms awake alike.
+    /// Keeps every core awake for at most `longest`, with idle-class threads like fillers. A core
+    /// that sleeps takes longer to wake than a packet to be encrypted; where fillers of one arm are
+    /// busy, this keeps the cores of all arms awake alike.
     pub fn awake(longest: Duration) -> Self {
         Self::of(1.0, longest, || Kernel::default().lower_priority() != Priority::Ordinary)
     }
@@ -40,7 +40,7 @@ impl Background {
         if share > 0.0 {
             for core in cores() {
                 let stop = Arc::clone(&stop);
-                // A system that gives no thread gets less load, which shows in the figures.
+                // Without a thread the load is lower, which the results show.
                 let _ = thread::Builder::new().name("keypadd-load".into()).spawn(move || {
                     if may_work() {
                         work(core, share.min(1.0), end, &stop);
@@ -68,7 +68,7 @@ pub(crate) fn cores() -> Vec<usize> {
 fn work(core: usize, share: f64, end: Instant, stop: &AtomicBool) {
     let mut only = CpuSet::new();
     only.set(core);
-    // Refused, the kernel places it, as it does others.
+    // If refused, the kernel places it like any thread.
     let _ = sched_setaffinity(None, &only);
     let mut begun = Instant::now();
     while !stop.load(Relaxed) && begun < end {
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
     use crate::interleave::process_cpu;
 
-    /// Cores' worth of CPU that this process takes over a while.
+    /// Average number of cores used by this process over this time.
     fn taken(over: Duration) -> f64 {
         let (start, cpu) = (Instant::now(), process_cpu());
         thread::sleep(over);

@@ -1,8 +1,8 @@
 //! Throttles keystream generation to a slower cipher's rate (`--emulate-cipher-rate`).
 //!
-//! Spins after each piece until the thread has used the CPU time that the slower cipher would take. Counts
-//! thread CPU time, so other load slows it as it would a slow cipher. The bytes are unchanged. Knows no
-//! packets.
+//! Spins after each piece until the thread has used the CPU time that the slower cipher would take.
+//! Counts thread CPU time, so other load slows it as it would a slow cipher. The bytes are
+//! unchanged. Knows no packets.
 
 use std::cell::Cell;
 use std::num::NonZeroU64;
@@ -13,31 +13,31 @@ use std::time::Duration;
 use keypadd_keystream::Pace;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Readings of the clock of which the middle one is what one costs.
+/// Clock readings; the median is the cost of one.
 const READINGS: usize = 501;
 
 thread_local! {
-    /// What this thread has spent more than it was to spend: the end of a wait falls between two
-    /// readings of the clock. The next piece is cheaper by that.
+    /// CPU time that this thread has overspent: a wait ends between two clock readings. Deducted
+    /// from the next piece.
     static AHEAD: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
-/// A rate at which keystream is made, in bytes for each second of a thread's CPU; never faster than the
-/// cipher is. For [`CipherEngine::at_pace`](keypadd_keystream::CipherEngine::at_pace).
+/// A keystream rate in bytes per second of a thread's CPU time; never faster than the cipher is.
+/// For [`CipherEngine::at_pace`](keypadd_keystream::CipherEngine::at_pace).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CipherRate {
     bytes_per_second: NonZeroU64,
-    /// What a reading of the clock costs.
+    /// Cost of one clock reading.
     reading: Duration,
 }
 
 impl CipherRate {
-    /// So many bytes a second.
+    /// This many bytes per CPU second.
     pub fn new(bytes_per_second: NonZeroU64) -> Self {
         Self::by(bytes_per_second, thread_cpu)
     }
 
-    /// As [`Self::new`], for a clock that need not be the thread's.
+    /// Like [`Self::new`], for a clock that need not be the thread's.
     fn by(bytes_per_second: NonZeroU64, clock: impl Fn() -> Duration) -> Self {
         let mut readings = [(); READINGS].map(|()| {
             let began = clock();
@@ -47,7 +47,7 @@ impl CipherRate {
         Self { bytes_per_second, reading: readings[READINGS / 2] }
     }
 
-    /// Bytes for each second of CPU.
+    /// Bytes per CPU second.
     pub fn bytes_per_second(self) -> NonZeroU64 {
         self.bytes_per_second
     }
@@ -57,7 +57,7 @@ impl CipherRate {
         Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX))
     }
 
-    /// Runs `make`, and returns when `clock` says that so many bytes have had their time.
+    /// Runs `make`, and returns once `clock` has advanced by the time that this many bytes take.
     fn pace_by(self, clock: impl Fn() -> Duration, bytes: usize, make: &mut dyn FnMut()) {
         let began = clock();
         make();
@@ -65,7 +65,7 @@ impl CipherRate {
         let spent = || clock().saturating_sub(began) + self.reading;
         let mut now = spent();
         if now >= due {
-            // The cipher itself is slower than that: nobody owes it anything.
+            // The cipher itself is slower than the rate: carry no debt over.
             AHEAD.set(Duration::ZERO);
             return;
         }
@@ -83,16 +83,16 @@ impl Pace for CipherRate {
     }
 }
 
-/// A [`CipherRate`] that can be set and lifted while ends run, so that they come up, and their pools fill,
-/// at full speed. Clones are one and the same.
+/// A [`CipherRate`] that can be set and lifted while ends run, so that they start, and their pools
+/// fill, at full speed. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Throttle {
-    /// 0 while there is none.
+    /// 0 for none.
     bytes_per_second: Arc<AtomicU64>,
     reading: Duration,
 }
 
-/// Lifted.
+/// No limit.
 impl Default for Throttle {
     fn default() -> Self {
         let CipherRate { reading, .. } = CipherRate::new(NonZeroU64::MIN);
@@ -101,7 +101,7 @@ impl Default for Throttle {
 }
 
 impl Throttle {
-    /// From now on so many bytes for each second of CPU; as fast as it goes with `None`.
+    /// Sets the rate in bytes per CPU second; `None` lifts it.
     pub fn set(&self, bytes_per_second: Option<NonZeroU64>) {
         self.bytes_per_second.store(bytes_per_second.map_or(0, NonZeroU64::get), Relaxed);
     }
@@ -122,7 +122,7 @@ impl Pace for Throttle {
     }
 }
 
-/// CPU that this thread has spent.
+/// CPU time used by this thread.
 pub fn thread_cpu() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
@@ -136,11 +136,11 @@ mod tests {
         Suite, SuiteKey,
     };
 
-    /// What a reading of the stepped clock costs.
+    /// Cost of one reading of the stepped clock.
     const STEP: Duration = Duration::from_nanos(50);
 
     thread_local! {
-        /// A clock that only readings and [`Stepped`] ciphers move.
+        /// A clock advanced only by readings and [`Stepped`] ciphers.
         static STEPPED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
     }
 
@@ -157,7 +157,7 @@ mod tests {
         CipherRate::new(NonZeroU64::new(bytes_per_second).unwrap())
     }
 
-    /// A rate by the stepped clock, and what a byte of the cipher itself takes.
+    /// A rate on the stepped clock, and the cipher's own time per byte.
     struct Stepped(CipherRate, Duration);
 
     impl Stepped {
@@ -182,8 +182,8 @@ mod tests {
         keys.keystream.unwrap()
     }
 
-    /// Asserts that `make`, which makes so many bytes in all, takes the stepped clock as long as the
-    /// rate says, but for the end of one wait.
+    /// Asserts that `make`, which makes this many bytes in total, takes the stepped clock as long
+    /// as the rate says, except for the end of one wait.
     #[track_caller]
     fn assert_takes(bytes: usize, bytes_per_second: u64, make: impl FnOnce()) {
         let began = STEPPED.get();
@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn keystream_is_made_at_the_rate_in_pieces_of_every_size() {
         for bytes_per_second in [1_000_000, 20_000_000] {
-            // The cipher itself takes a fifth or all but nothing of a byte's time.
+            // The cipher itself takes a fifth of a byte's time, or almost none.
             let pace = Stepped::new(bytes_per_second, Duration::from_nanos(10));
             let key = keystream(Suite::AES_128_GCM, CipherEngine::default().at_pace(pace));
             for bytes in [128, 500, 1400] {

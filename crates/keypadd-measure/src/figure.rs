@@ -9,37 +9,37 @@ use crate::results::Estimate;
 /// Digits of half an interval's width: the rest of a figure is noise.
 const UNCERTAIN_DIGITS: i32 = 2;
 
-/// Digits of a figure that nothing is known of beside itself.
+/// Digits of a figure without an interval.
 const PLAIN_DIGITS: i32 = 4;
 
-/// More decimals than these say nothing to a reader.
+/// More decimals are meaningless to a reader.
 const DECIMALS_MAX: i32 = 6;
 
-/// Smaller and larger figures are written by powers of ten.
+/// Figures outside this range use powers of ten.
 const WRITTEN_OUT: RangeInclusive<f64> = 1e-4..=1e15;
 
-/// What stands for a figure that is none.
+/// Placeholder for a missing figure.
 pub(crate) const NONE: &str = "–";
 
-/// A figure in a column, in two parts so that both stand under one another.
+/// A figure in a column, in two parts so that both align.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AlignedFigure {
     /// The figure.
     pub(crate) value: String,
-    /// What its point and decimals lack in width to the longest of the column.
+    /// Padding that aligns its point and decimals with the longest of the column.
     pub(crate) padding: Padding,
     /// `± 0.12` or `1.01–1.31`; empty without one.
     pub(crate) interval: String,
 }
 
-/// The width that is missing right of a figure.
+/// Padding to the right of a figure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Padding {
     pub(crate) point: bool,
     pub(crate) digits: usize,
 }
 
-/// Writes a column of figures; what is missing stays missing.
+/// Formats a column of figures; missing ones stay missing.
 pub(crate) fn write_column(column: &[Option<&Estimate>]) -> Vec<Option<AlignedFigure>> {
     let figures = || column.iter().flatten();
     let even = figures().all(|estimate| is_even(estimate));
@@ -64,7 +64,7 @@ pub(crate) fn write_column(column: &[Option<&Estimate>]) -> Vec<Option<AlignedFi
     written
 }
 
-/// A figure by itself, with its interval: `1.25 ± 0.12`.
+/// A single figure with its interval: `1.25 ± 0.12`.
 pub(crate) fn write(estimate: &Estimate) -> String {
     let interval = write_interval(estimate, is_even(estimate));
     match interval.as_str() {
@@ -78,7 +78,7 @@ fn write_value(estimate: &Estimate) -> String {
     write_with(estimate.value, decimals(estimate))
 }
 
-/// Whether both ends are equally far off, as far as anybody can see.
+/// Whether the interval looks symmetric.
 fn is_even(estimate: &Estimate) -> bool {
     estimate.interval.is_none_or(|[low, high]| {
         let (below, above) = (estimate.value - low, high - estimate.value);
@@ -98,7 +98,7 @@ fn write_interval(estimate: &Estimate, even: bool) -> String {
     }
 }
 
-/// How many decimals a figure deserves; `None` if it is to be written by powers of ten.
+/// Decimals that a figure deserves; `None` if it needs powers of ten.
 fn decimals(estimate: &Estimate) -> Option<usize> {
     let width = estimate.interval.map_or(0.0, |[low, high]| (high - low) / 2.0);
     let value = estimate.value.abs();
@@ -133,7 +133,7 @@ fn write_with(figure: f64, decimals: Option<usize>) -> String {
     format!("{sign}{}", group(&text))
 }
 
-/// A figure by itself with three digits, where there is room for few or its maker gave no more.
+/// A single figure with three digits, where space is short or its source gives no more.
 pub(crate) fn brief(figure: f64) -> String {
     if !figure.is_finite() || figure == 0.0 || !WRITTEN_OUT.contains(&figure.abs()) {
         return write(&Estimate::single(figure));

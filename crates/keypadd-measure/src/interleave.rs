@@ -1,9 +1,9 @@
-//! Defines [`Workload`] and runs it on every arm once per round, in a seeded random order, so that drift
-//! affects all arms alike and rounds can be compared pairwise.
+//! Defines [`Workload`] and runs it on every arm once per round, in a seeded random order, so that
+//! drift affects all arms alike and rounds can be compared pairwise.
 //!
-//! Each run has a fresh path and is the only one active; effects of ports, memory layout and thread placement
-//! thus appear as spread between rounds. A run starts with full pools, or records that they were not.
-//! Stopping keeps completed runs.
+//! Each run has a fresh path and is the only one active; effects of ports, memory layout and thread
+//! placement thus appear as spread between rounds. A run starts with full pools, or records that
+//! they were not. Stopping keeps completed runs.
 
 use std::fmt;
 use std::future::Future;
@@ -16,31 +16,31 @@ use crate::arm::Arm;
 use crate::path::{self, PathError, PathSettings};
 use crate::results::Section;
 
-/// Silence before each turn, with or without a pool to wait for.
+/// Pause before each turn, with or without a pool to wait for.
 const SILENCE: Duration = Duration::from_millis(100);
 
-/// Time that a pool may take to be full before a turn.
+/// Time limit for filling a pool before a turn.
 const FILL_TIME: Duration = Duration::from_secs(20);
 
-/// Why a run ended that was told to stop.
+/// Reason given by a run that was stopped.
 pub const INTERRUPTED: &str = "it was interrupted";
 
 /// Something that can be measured on any path.
 pub trait Workload: Sync {
-    /// What one turn gives.
+    /// The result of one turn.
     type Measured;
 
-    /// Runs once. The same round is the same traffic on every path.
+    /// Runs once. The same round generates the same traffic on every path.
     fn once(
         &self,
         path: &Path,
         round: u32,
     ) -> impl Future<Output = Result<Self::Measured, Broken>> + Send;
 
-    /// What is offered in a turn, where that does not depend on how fast it goes.
+    /// The traffic offered in a turn, where that does not depend on throughput.
     fn offered(&self) -> Vec<Due>;
 
-    /// What a run, whole or in part, says.
+    /// The section for a run, complete or partial.
     fn section(&self, runs: &Runs<Self::Measured>) -> Section;
 }
 
@@ -49,30 +49,30 @@ pub trait Workload: Sync {
 pub struct Turn<M> {
     /// What the workload measured.
     pub measured: M,
-    /// Where pads came from meanwhile, at the ends that run here.
+    /// Pad sources in that time, at the ends that run here.
     pub counts: Counts,
-    /// CPU that fillers spent meanwhile.
+    /// CPU time of fillers.
     pub filler_cpu: Duration,
-    /// CPU that this process spent meanwhile: ends, fillers and traffic.
+    /// CPU time of this process: ends, fillers and traffic.
     pub cpu: Duration,
-    /// How long it took.
+    /// Duration.
     pub time: Duration,
     /// Whether the pools were full at the start.
     pub was_full: bool,
 }
 
-/// What there is when a run ends.
+/// Results at the end of a run.
 #[derive(Clone, Debug)]
 pub struct Runs<M> {
-    /// Arms in the order that was asked for, each with its complete turns, in order of rounds.
+    /// Arms in the requested order, each with its complete turns, by round.
     pub arms: Vec<(Arm, Vec<Turn<M>>)>,
-    /// Why it ended before its time; `None` if it did not.
+    /// Why it ended early; `None` if it did not.
     pub ended_by: Option<String>,
 }
 
 impl<M> Runs<M> {
-    /// The turns of the arms that have any, cut to the rounds that all of those have, so that they can
-    /// be compared in pairs.
+    /// The turns of the arms that have any, cut to the rounds that all of those have, for
+    /// comparison in pairs.
     pub fn paired(&self) -> Vec<(Arm, &[Turn<M>])> {
         let with_any = self.arms.iter().filter(|(_, turns)| !turns.is_empty());
         let rounds = with_any.clone().map(|(_, turns)| turns.len()).min().unwrap_or(0);
@@ -80,20 +80,20 @@ impl<M> Runs<M> {
     }
 }
 
-/// Where a run is.
+/// Progress of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// An arm is brought up.
+    /// An arm is being started.
     Opening(Arm),
-    /// A pool is waited for.
+    /// Waiting for a pool to fill.
     Filling(Arm),
-    /// An arm has its turn.
+    /// An arm is being measured.
     Turn {
         /// The arm.
         arm: Arm,
         /// The round, from 1.
         round: u32,
-        /// How many there will be.
+        /// Number of rounds.
         rounds: u32,
     },
     /// Anything else, in words.
@@ -111,10 +111,10 @@ impl fmt::Display for Progress {
     }
 }
 
-/// Is told of each step; may be slow without harm only between turns.
+/// Callback for each step; it may only be slow between turns.
 pub type OnProgress<'a> = &'a (dyn Fn(&Progress) + Sync);
 
-/// Brings every arm up and ends it again: what cannot be measured is found before anything is.
+/// Starts every arm and stops it again, to find what cannot be measured before measuring anything.
 ///
 /// # Errors
 /// The path cannot be opened.
@@ -130,19 +130,19 @@ pub async fn try_out(
     Ok(())
 }
 
-/// How often, and who is told meanwhile.
+/// Rounds, seed and progress callback.
 #[derive(Clone, Copy)]
 pub struct Rounds<'a> {
-    /// How many.
+    /// Number of rounds.
     pub rounds: u32,
-    /// What the order of turns follows from.
+    /// Seed of the order of turns.
     pub seed: u64,
-    /// Is told of each step.
+    /// Called for each step.
     pub tell: OnProgress<'a>,
 }
 
-/// Measures `workload` on each arm in each round, until `stop` resolves. `keep` is given what there is
-/// after each round, so that a run which is killed leaves something.
+/// Measures `workload` on each arm in each round, until `stop` resolves. `keep` gets the results
+/// after each round, so that a killed run leaves something.
 pub async fn take_turns<W: Workload>(
     workload: &W,
     arms: &[Arm],
@@ -214,7 +214,7 @@ async fn turn<W: Workload>(
     })
 }
 
-/// CPU that this process has spent.
+/// CPU time used by this process.
 pub fn process_cpu() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))

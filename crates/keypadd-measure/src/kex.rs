@@ -1,9 +1,9 @@
-//! Measures what a handshake costs by key exchange: time, CPU, bytes, datagrams and round trips.
+//! Measures the cost of a handshake by key exchange: time, CPU, bytes, datagrams and round trips.
 //!
-//! Two endpoints of this process shake hands over UDP on loopback, with the packet protection that
-//! ships and no tunnel around it: one handshake after the other, then at a fixed rate whatever has
-//! become of earlier ones. What crosses the wire, and how often, is counted by a relay between them
-//! that holds every datagram back for a known time.
+//! Two endpoints of this process complete handshakes over UDP on loopback, with the shipped packet
+//! protection and no tunnel: first sequentially, then at a fixed rate regardless of earlier ones. A
+//! relay between them that holds every datagram back for a known time counts datagrams, bytes and
+//! round trips.
 
 mod ends;
 mod section;
@@ -23,42 +23,42 @@ use crate::results::Section;
 
 pub use ends::Ends;
 
-/// Handshakes through the relay, for each group: what they send hardly differs.
+/// Handshakes through the relay per group: few, because their traffic hardly differs.
 const RELAYED: u32 = 5;
 
-/// Handshakes of each group before anything is measured, to see what they compute.
+/// Handshakes per group before measuring, to estimate their CPU cost.
 const REHEARSED: u32 = 10;
 
-/// How long each of their datagrams is held back: long beside what a handshake computes.
+/// How long the relay holds each datagram back: long compared to a handshake's computation.
 const HELD_BACK: Duration = Duration::from_millis(20);
 
-/// What to measure.
+/// Parameters.
 #[derive(Clone, Debug)]
 pub struct Kex {
     /// The key exchanges.
     pub groups: Vec<Group>,
-    /// Rounds in which all groups have one turn.
+    /// Rounds, with one turn per group.
     pub rounds: u32,
-    /// Handshakes of a turn, one after the other.
+    /// Sequential handshakes per turn.
     pub handshakes: u32,
-    /// Handshakes a second of the open loop.
+    /// Handshakes per second of the open loop.
     pub per_second: f64,
-    /// How long the open loop lasts in each turn.
+    /// Duration of the open loop in each turn.
     pub time: Duration,
-    /// The order of turns follows from it.
+    /// Seed of the order of turns.
     pub seed: u64,
 }
 
-/// What came out.
+/// The result.
 #[derive(Clone, Debug)]
 pub struct Handshakes {
-    /// All that was measured.
+    /// All measurements.
     pub section: Section,
-    /// Why it ended before its time; `None` if it did not.
+    /// Why it ended early; `None` if it did not.
     pub ended_by: Option<String>,
 }
 
-/// All of one group.
+/// All results of one group.
 #[derive(Clone, Debug)]
 struct Measured {
     group: Group,
@@ -66,10 +66,10 @@ struct Measured {
     turns: Vec<Turn>,
 }
 
-/// What one handshake sends, on average, both ways together.
+/// Average traffic of one handshake, both ways together.
 #[derive(Clone, Copy, Debug, Default)]
 struct Wire {
-    /// Payload of UDP from the client and to it.
+    /// UDP payload from the client and to it.
     bytes: [f64; 2],
     datagrams: [f64; 2],
     /// Until the client may send, and until both may.
@@ -79,18 +79,18 @@ struct Wire {
 /// One turn.
 #[derive(Clone, Debug, Default)]
 struct Turn {
-    /// Until the client may send, and until it knows that the server may, one after the other.
+    /// Until the client may send, and until it knows that the server may, sequentially.
     ready: Latencies,
     done: Latencies,
-    /// CPU of both ends for one handshake, in microseconds.
+    /// CPU of both ends per handshake, in microseconds.
     cpu_us: f64,
-    /// As `done`, in the open loop, from the moment that each was due.
+    /// Like `done`, in the open loop, from the time that each was due.
     open_loop: Latencies,
     /// Handshakes of the open loop that failed.
     failed: u64,
 }
 
-/// When a handshake was over, from its start.
+/// When a handshake completed, from its start.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
     ready: Duration,
@@ -98,7 +98,7 @@ pub struct Times {
 }
 
 impl Kex {
-    /// Tries whether this machine can compute so many handshakes a second, of every group.
+    /// Checks that this machine can compute this many handshakes per second, for every group.
     ///
     /// # Errors
     /// They need more CPU than its cores have.
@@ -116,7 +116,7 @@ impl Kex {
         Ok(())
     }
 
-    /// Runs until all is measured or `stop` resolves; what was measured by then is kept.
+    /// Runs until complete or until `stop` resolves; keeps what was measured by then.
     pub async fn run(&self, tell: OnProgress<'_>, stop: impl Future<Output = ()>) -> Handshakes {
         let empty = |&group| Measured { group, wire: None, turns: Vec::new() };
         let mut measured: Vec<Measured> = self.groups.iter().map(empty).collect();
@@ -174,10 +174,10 @@ impl Kex {
     }
 }
 
-/// Handshakes one after the other: the first half of a turn, and the rehearsal.
+/// Sequential handshakes: the first half of a turn, and the rehearsal.
 async fn one_by_one(ends: &Ends, handshakes: u32) -> Result<Turn, String> {
     let mut turn = Turn::default();
-    // The first one finds caches cold; it does not count.
+    // The first one runs with cold caches and does not count.
     ends.shake_hands(None).await?;
     let cpu = process_cpu();
     for _ in 0..handshakes {
@@ -190,7 +190,7 @@ async fn one_by_one(ends: &Ends, handshakes: u32) -> Result<Turn, String> {
     Ok(turn)
 }
 
-/// Counts through a relay; the time that it takes, in units of the relay's, are round trips.
+/// Measures through a relay; elapsed time, in units of the relay's delay, gives round trips.
 async fn wire(ends: &Ends) -> Result<Wire, String> {
     let mut sum = Wire::default();
     let link = Link::new(LinkSettings { delay: HELD_BACK, ..LinkSettings::default() });

@@ -1,8 +1,8 @@
 //! Measures keypadd: seeded traffic, interleaved arms, statistics, reports.
 //!
 //! Runs both ends of a tunnel, or the client of one whose server permits it, and reports costs with
-//! confidence intervals. Measures the shipped code and adds nothing to its data path. Knows no command line
-//! and prints nothing.
+//! confidence intervals. Measures the shipped code and adds nothing to its data path. Knows no
+//! command line and prints nothing.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

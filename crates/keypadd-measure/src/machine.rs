@@ -1,7 +1,7 @@
-//! Describes the machine of a run, as far as figures depend on it.
+//! Describes the machine of a run, as far as results depend on it.
 //!
-//! Reads `/proc` and `/sys`, and leaves out what it does not find there. Records neither the host's name nor its
-//! user, nor anything that identifies one machine among others of its kind.
+//! Reads `/proc` and `/sys`, and omits what it does not find there. Records neither host nor user
+//! names, nor anything that identifies one machine among others of its kind.
 
 use std::fs;
 use std::path::Path;
@@ -14,35 +14,35 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Machine {
-    /// As the CPU calls itself; empty where the kernel does not say.
+    /// The CPU's model name; empty where the kernel does not report it.
     pub cpu: String,
     /// `x86_64`, `aarch64`.
     pub architecture: String,
-    /// Logical CPUs that run.
+    /// Logical CPUs online.
     pub cores_online: usize,
-    /// Those of them that this process may use.
+    /// Those available to this process.
     pub cores_allowed: usize,
-    /// The CPU time that a control group allows each second, in seconds; `None` without a limit.
+    /// CPU seconds per second that a control group allows; `None` without a limit.
     pub cpu_quota: Option<f64>,
-    /// Whether two logical CPUs may be one core.
+    /// Whether two logical CPUs may share a core.
     pub smt: Option<bool>,
-    /// How the kernel chooses the clock rate: `performance`.
+    /// The frequency governor: `performance`.
     pub governor: Option<String>,
     /// The largest cache of a core, in bytes.
     pub last_level_cache_bytes: Option<u64>,
-    /// Instructions that make ciphers and MACs faster.
+    /// CPU features that speed up ciphers and MACs.
     pub cpu_features: Vec<String>,
-    /// What `--cipher-backend auto` stands for here, for DES and 3DES and for AES.
+    /// What `--cipher-backend auto` selects here, for DES and 3DES and for AES.
     pub cipher_backend: String,
-    /// All backends that can be asked for here.
+    /// All backends available here.
     pub cipher_backends: Vec<String>,
     /// `Linux 6.12.9`.
     pub kernel: String,
     /// In bytes.
     pub memory_bytes: u64,
-    /// What a virtual machine says of itself; `None` if nothing says that it is one.
+    /// The hypervisor, as far as known; `None` if there is no sign of one.
     pub virtualized: Option<String>,
-    /// How many tasks wanted to run over the last 1, 5 and 15 minutes before the run.
+    /// Load averages over the 1, 5 and 15 minutes before the run.
     pub load_at_start: Option<[f64; 3]>,
 }
 
@@ -76,7 +76,7 @@ impl Machine {
         format!("{cpu}, {cores} logical {noun}{quota}")
     }
 
-    /// All of it, by name, in the order in which a person asks.
+    /// All facts by name, in the order a reader asks for them.
     pub fn facts(&self) -> Vec<(&'static str, String)> {
         let known = |name: &'static str, text: Option<String>| {
             text.filter(|text| !text.is_empty()).map(|text| (name, text))
@@ -168,13 +168,13 @@ fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     })
 }
 
-/// How many lines `name : ...` there are.
+/// Number of lines `name : ...`.
 fn field_count(text: &str, name: &str) -> usize {
     let names = text.lines().filter_map(|line| line.split_once(':'));
     names.filter(|(key, _)| key.trim() == name).count()
 }
 
-/// How many numbers a list such as `0-3,6` has.
+/// Number of values in a list such as `0-3,6`.
 fn listed(list: &str) -> usize {
     list.split(',')
         .filter_map(|range| {
@@ -186,7 +186,7 @@ fn listed(list: &str) -> usize {
         .sum()
 }
 
-/// `cpu.max`, "quota period" in microseconds, or `max`, which is none.
+/// Parses `cpu.max`: "quota period" in microseconds, or `max` for none.
 fn quota_of(text: &str) -> Option<f64> {
     let (quota, period) = text.split_once(' ')?;
     let (quota, period): (f64, f64) = (quota.parse().ok()?, period.parse().ok()?);
@@ -206,7 +206,7 @@ fn bytes_of(text: &str) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_mul(unit)
 }
 
-/// The figures of `6.12.9-1-somebody`: the rest may name who built it.
+/// The numbers of `6.12.9-1-somebody`: the rest may name who built it.
 fn version_of(release: &str) -> &str {
     let end = release.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(release.len());
     release[..end].trim_end_matches('.')
@@ -221,7 +221,7 @@ fn backend() -> String {
     }
 }
 
-/// Makers of virtual machines as they name themselves; a machine's real maker is not repeated.
+/// Vendors of virtual machines by their own names; a physical machine's vendor is not recorded.
 const VIRTUAL_MAKERS: [&str; 10] = [
     "QEMU",
     "KVM",
@@ -235,7 +235,7 @@ const VIRTUAL_MAKERS: [&str; 10] = [
     "DigitalOcean",
 ];
 
-/// Who virtualizes, if anything says so: the CPU's flag, which is not on every architecture, or Xen.
+/// The hypervisor, if anything reveals one: the CPU flag, which not every architecture has, or Xen.
 fn virtualized(maker: Option<&str>, hypervisor: Option<&str>, cpuinfo: &str) -> Option<String> {
     if let Some(hypervisor) = hypervisor {
         return Some(hypervisor.to_owned());

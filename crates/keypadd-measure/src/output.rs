@@ -1,8 +1,10 @@
-//! Owns the directory of a report: refuses an unsuitable one before the run, and writes all files at each save.
+//! Owns the directory of a report: refuses an unsuitable one before the run, and writes all files
+//! at each save.
 //!
-//! A save writes every file under a temporary name, then renames them all, so a full disk or a killed run leaves the
-//! previous save intact. Replaces and removes only files of a report: by name, and only in a directory whose
-//! `results.json` is a run's. Knows nothing else about what the files contain.
+//! A save writes every file under a temporary name, then renames them all, so a full disk or a
+//! killed run leaves the previous save intact. Replaces and removes only files of a report: by
+//! name, and only in a directory whose `results.json` is from a run. Knows nothing else about the
+//! files.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,13 +18,13 @@ use thiserror::Error;
 use crate::report;
 use crate::results::Results;
 
-/// Ends the names of files that are being written.
+/// Suffix of files being written.
 const UNFINISHED: &str = ".unfinished";
 
-/// What a run that can be resumed has measured so far.
+/// Measurements of a resumable run so far.
 const NOTEBOOK: &str = "measured.json";
 
-/// A directory that takes a report.
+/// A directory for a report.
 #[derive(Debug)]
 pub struct Output {
     directory: PathBuf,
@@ -30,36 +32,36 @@ pub struct Output {
     _lock: File,
 }
 
-/// Why a directory does not take a report.
+/// Why a directory cannot hold a report.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum OutputError {
     /// It is a file, a socket or the like.
     #[error("{0} is not a directory")]
     NotADirectory(PathBuf),
-    /// It has something that no report has.
+    /// It contains something that no report has.
     #[error("{directory} contains files that do not belong to a report ({other})")]
     Foreign {
         /// The directory.
         directory: PathBuf,
-        /// The first other file's path within it.
+        /// Relative path of the first foreign file.
         other: String,
     },
-    /// Another run writes its report there.
+    /// Another run is writing its report there.
     #[error("another run writes its report to {0}")]
     InUse(PathBuf),
-    /// It cannot be made or written.
+    /// It cannot be created or written.
     #[error("cannot write to {directory}: {cause}")]
     Unwritable {
         /// The directory.
         directory: PathBuf,
-        /// What the system says.
+        /// The system's error.
         cause: io::Error,
     },
 }
 
 impl OutputError {
-    /// What to do about it.
+    /// How to fix it.
     pub fn hint(&self) -> &'static str {
         match self {
             Self::NotADirectory(_) | Self::Foreign { .. } => {
@@ -71,28 +73,28 @@ impl OutputError {
     }
 }
 
-/// A save that failed. What the save before has written is still there.
+/// A failed save. The previous save is still intact.
 #[derive(Debug, Error)]
 #[error("cannot save {path}: {cause}; what was saved before is unchanged")]
 pub struct SaveError {
     /// The file that could not be written.
     pub path: PathBuf,
-    /// What the system says.
+    /// The system's error.
     pub cause: io::Error,
 }
 
 impl Output {
-    /// Takes a directory for a report, and makes it if it is not there. A former report in it stays
-    /// until the first [`Self::save`].
+    /// Takes a directory for a report, creating it if needed. An earlier report in it stays until
+    /// the first [`Self::save`].
     ///
     /// # Errors
     ///
-    /// If it cannot be written, holds files that are not of a report, or another run uses it.
+    /// If it cannot be written, holds foreign files, or another run uses it.
     pub fn create(directory: &Path) -> Result<Self, OutputError> {
         Self::take(directory, false)
     }
 
-    /// As [`Self::create`], for a run that can be resumed: what such a run has left there is welcome.
+    /// Like [`Self::create`], for a resumable run: accepts what such a run has left there.
     ///
     /// # Errors
     ///
@@ -113,7 +115,7 @@ impl Output {
             Err(TryLockError::WouldBlock) => {
                 return Err(OutputError::InUse(directory.to_owned()));
             }
-            // A file system without locks keeps nobody out, and that is no reason to refuse it.
+            // On a file system without locks nothing keeps a second run out; accept that.
             Err(TryLockError::Error(_)) => {}
         }
         if let Some(other) = foreign(directory, may_have_notebook).map_err(unwritable)? {
@@ -129,21 +131,21 @@ impl Output {
         Ok(Self { directory: directory.to_owned(), _lock: lock })
     }
 
-    /// Where the report is.
+    /// Path of the report.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Where a run that can be resumed has its figures.
+    /// Path of a resumable run's measurements.
     pub fn notebook(&self) -> PathBuf {
         self.directory.join(NOTEBOOK)
     }
 
-    /// Replaces what a run that can be resumed has measured so far.
+    /// Replaces the measurements of a resumable run.
     ///
     /// # Errors
     ///
-    /// If it cannot be written. What was there is there still.
+    /// If it cannot be written. The previous file is intact.
     pub fn save_notebook(&self, json: &str) -> Result<(), SaveError> {
         let path = self.notebook();
         let beside = beside(&path);
@@ -161,12 +163,12 @@ impl Output {
         self.directory.join(report::PAGE)
     }
 
-    /// Replaces the report by one of `results`. At any time, as often as there is something new: what
-    /// a run that is killed leaves is its last save.
+    /// Replaces the report with one of `results`. May be called at any time, as often as there is
+    /// news: a killed run leaves its last save.
     ///
     /// # Errors
     ///
-    /// If a file cannot be written. The report is then the one of the save before.
+    /// If a file cannot be written. The report is then that of the previous save.
     pub fn save(&self, results: &Results) -> Result<(), SaveError> {
         let files = report::files(results);
         if files.iter().any(|file| file.path.starts_with(report::PAGES)) {
@@ -181,7 +183,7 @@ impl Output {
             write_synced(&beside, file.contents.as_bytes())
                 .map_err(|cause| SaveError { path, cause })?;
         }
-        // Nothing from here on needs room on the disk.
+        // Nothing below needs disk space.
         for file in &files {
             let path = self.directory.join(&file.path);
             fs::rename(beside(&path), &path).map_err(|cause| SaveError { path, cause })?;
@@ -191,8 +193,7 @@ impl Output {
         self.remove_others(&current).map_err(|(path, cause)| SaveError { path, cause })
     }
 
-    /// Removes pictures and figures that a former report had and this one has not, and has the disk
-    /// hold what the directories say.
+    /// Removes plots and tables that only an earlier report had, and syncs the directories to disk.
     fn remove_others(&self, current: &BTreeSet<&str>) -> Result<(), (PathBuf, io::Error)> {
         for (folder, _) in FOLDERS {
             let path = self.directory.join(folder);
@@ -212,23 +213,23 @@ impl Output {
     }
 }
 
-/// Files that are not in their place yet; removed if they never get there.
+/// Files not renamed into place yet; removed if they never are.
 struct Unfinished(Vec<PathBuf>);
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
         for path in &self.0 {
-            // There may be none; and the failure that brought us here is the one to be told.
+            // There may be none; and the original failure is the one to report.
             let _ = fs::remove_file(path);
         }
     }
 }
 
-/// The folders of a report and how the names in them end.
+/// The folders of a report and their file extensions.
 const FOLDERS: [(&str, &str); 3] =
     [(report::PLOTS, ".svg"), (report::DATA, ".csv"), (report::PAGES, ".html")];
 
-/// Whether a report has files of such names; `folder` is empty for the directory itself.
+/// Whether reports have files with this name; `folder` is empty for the directory itself.
 fn is_ours(folder: &str, name: &str) -> bool {
     let name = name.strip_suffix(UNFINISHED).unwrap_or(name);
     match FOLDERS.iter().find(|(known, _)| *known == folder) {
@@ -237,8 +238,9 @@ fn is_ours(folder: &str, name: &str) -> bool {
     }
 }
 
-/// The first path that no report has: other names, something else under a known name, or known names
-/// without a run's results beside them. What took hours to measure is a report's only if it is resumed.
+/// The first path that no report has: an unknown name, something else under a known name, or known
+/// names without a run's results beside them. Hours of measurements belong to a report only if it
+/// is resumed.
 fn foreign(directory: &Path, may_have_notebook: bool) -> io::Result<Option<String>> {
     let results = fs::read_to_string(directory.join(report::RESULTS));
     let is_report = results.is_ok_and(|results| Results::is_of_a_run(&results));
@@ -266,7 +268,7 @@ fn foreign(directory: &Path, may_have_notebook: bool) -> io::Result<Option<Strin
     Ok(None)
 }
 
-/// What is in a directory, in a fixed order.
+/// Names in a directory, sorted.
 fn names_in(directory: &Path) -> io::Result<BTreeSet<String>> {
     fs::read_dir(directory)?
         .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))

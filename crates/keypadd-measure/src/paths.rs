@@ -1,5 +1,5 @@
-//! Compares keypadd with kernel TCP and stunnel on emulated paths: bulk, keystrokes during it, and queue
-//! length, at several round-trip times, rates and losses.
+//! Compares keypadd with kernel TCP and stunnel on emulated paths: bulk, keystrokes during it, and
+//! queue length, at several round-trip times, rates and losses.
 //!
 //! Both ends are separate hosts (network namespaces) that run the shipped program; between them
 //! lies [`testbed::Path`]. In each round, every arm runs every case once, in an order drawn from

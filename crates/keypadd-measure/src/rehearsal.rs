@@ -9,10 +9,10 @@ use keypadd_traffic::{Answered, Due, Requester, Requests};
 use crate::arm::Arm;
 use crate::path::{self, PathSettings};
 
-/// The part of the traffic that is tried.
+/// How much of the schedule is tried.
 const TRIED: Duration = Duration::from_millis(500);
 
-/// Behind by more than this, it is the machine that is measured.
+/// If behind by more than this, the machine itself would be measured.
 const LAG_MAX: Duration = Duration::from_millis(250);
 
 /// Why traffic cannot be offered.
@@ -25,25 +25,25 @@ pub enum OfferError {
         TRIED.as_millis()
     )]
     TooMuch(Duration),
-    /// So many handshakes a second need more CPU than there is.
+    /// This many handshakes per second need more CPU than available.
     #[error(
         "this machine cannot generate that load: a handshake with {group} takes {millis:.2} ms of CPU at \
          both ends together (cores: {cores})"
     )]
     TooManyHandshakes {
-        /// Of which key exchange.
+        /// The key exchange.
         group: Group,
-        /// CPU of one, at both ends together.
+        /// CPU time of one, at both ends together.
         millis: f64,
-        /// What computes them.
+        /// The implementation that computes them.
         cores: usize,
     },
-    /// There is no plain TCP connection.
+    /// The plain TCP connection failed.
     #[error("cannot generate traffic: {0}")]
     Failed(String),
 }
 
-/// Sends the beginning of `schedule` over plain TCP.
+/// Sends the start of `schedule` over plain TCP.
 ///
 /// # Errors
 /// It falls behind.
@@ -55,7 +55,7 @@ pub async fn rehearse(schedule: &[Due], settings: &PathSettings) -> Result<(), O
     let requester = Requester::open(path.address()).await.map_err(|error| failed(&error))?;
     let tell = |latest: &mut Duration, answered: Answered| *latest = answered.at;
     let ran = requester.run(Requests::At(tried), Instant::now(), Duration::ZERO, tell);
-    // It never waits longer than it may fall behind.
+    // Waits no longer than it may fall behind.
     let lag = match tokio::time::timeout(last + 2 * LAG_MAX, ran).await {
         Ok(ran) => ran.map_err(|error| failed(&error))?.1.saturating_sub(last),
         Err(_) => 2 * LAG_MAX,

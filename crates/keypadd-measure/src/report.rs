@@ -1,7 +1,7 @@
 //! Generates the files of a report from [`Results`] standalone: page, pictures and data.
 //!
-//! `report.html` is self-contained: no network, no scripts. All text is escaped, since labels may come from command
-//! lines and peers.
+//! `report.html` is self-contained: no network, no scripts. All text is escaped, since labels may
+//! come from command lines and peers.
 
 mod claims;
 mod curve;
@@ -25,30 +25,30 @@ use self::sheet::{Size, Standalone};
 use crate::results::{Results, Section};
 use crate::text;
 
-/// Colors of page and pictures, and what curves look like.
+/// Colors of page and plots, and styles of curves.
 const PLOT_STYLE: &str = include_str!("report/plot.css");
 
-/// The folder of pictures.
+/// The folder of plots.
 pub(crate) const PLOTS: &str = "plots";
-/// The folder of figures.
+/// The folder of data files.
 pub(crate) const DATA: &str = "csv";
-/// The folder of pages of their own.
+/// The folder of separate pages.
 pub(crate) const PAGES: &str = "pages";
 /// The page, or the first of several.
 pub(crate) const PAGE: &str = "report.html";
-/// What all of it is made from.
+/// The data that everything is generated from.
 pub(crate) const RESULTS: &str = "results.json";
 
-/// How to read the picture of ratios.
+/// How to read the plot of ratios.
 const RATIOS_CAPTION: &str = "Left of the dashed line the first named is less, right of it more. Where both marks lie on one side, \
      the paper's direction is today's.";
 
 /// One file of a report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct File {
-    /// Where it stands in the report's directory, as `plots/terminal-latencies.svg`.
+    /// Path within the report's directory: `plots/terminal-latencies.svg`.
     pub path: String,
-    /// What is in it.
+    /// Its content.
     pub contents: String,
 }
 
@@ -87,7 +87,7 @@ pub fn files(results: &Results) -> Vec<File> {
     files
 }
 
-/// What is written around a picture in a file of its own.
+/// The frame around a plot in its own file.
 fn standalone<'a>(
     results: &Results,
     section: &Section,

@@ -1,5 +1,5 @@
-//! Draws from a seed when each request is due, before the first is sent: a slow answer neither delays a later
-//! request nor hides its wait (open loop). The same seed gives the same schedule.
+//! Draws from a seed when each request is due, before the first is sent: a slow answer neither
+//! delays a later request nor hides its wait (open loop). The same seed gives the same schedule.
 
 use std::time::Duration;
 
@@ -8,37 +8,38 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use rand_distr::{Bernoulli, Distribution, Exp, LogNormal};
 
-/// Time between two keys of a typist: mean and standard deviation of 136 million keystrokes (Dhakal,
-/// Feit, Kristensson and Oulasvirta, "Observations on Typing from 136 Million Keystrokes", CHI 2018).
+/// Time between two keys of a typist: mean and standard deviation of 136 million keystrokes
+/// (Dhakal, Feit, Kristensson and Oulasvirta, "Observations on Typing from 136 Million Keystrokes",
+/// CHI 2018).
 const KEY_GAP_MEAN_SECONDS: f64 = 0.238_7;
 const KEY_GAP_DEVIATION_SECONDS: f64 = 0.111_6;
 
-/// What ssh makes of a keystroke and of its echo, about.
+/// Approximate size of a keystroke or its echo in ssh.
 const KEY: u64 = 64;
-/// What comes back for the key that ends a command.
+/// Size of the answer to the key that ends a command.
 const OUTPUT_BYTES: u64 = 1024;
-/// One key in so many ends a command.
+/// Average keys per command.
 const KEYS_PER_COMMAND: f64 = 16.0;
 
-/// How keys are pressed.
+/// Typing model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Typing {
-    /// By so many people at once, each at a human pace: 64 bytes go and 64 come back, 1,024 at the end
-    /// of a command.
+    /// People typing at once, each at a human pace: 64 bytes out and 64 back, 1,024 at the end of a
+    /// command.
     Human {
-        /// How many.
+        /// Number of people.
         typists: u32,
     },
-    /// By a machine.
+    /// A machine.
     Fixed {
-        /// Keys a second.
+        /// Keys per second.
         per_second: f64,
-        /// Bytes that go, and that come back.
+        /// Bytes out, and bytes back.
         bytes: u64,
     },
 }
 
-/// Keys for `time`, in order.
+/// Keystrokes for `time`, in order.
 pub(crate) fn typing(how: Typing, time: Duration, seed: u64) -> Vec<Due> {
     match how {
         Typing::Human { typists } => {
@@ -69,8 +70,8 @@ fn typist_keys(time: Duration, seed: u64, typist: u64) -> Vec<Due> {
     keys.collect()
 }
 
-/// Independent requests, `per_second` on average (a Poisson process), each drawn from `mix`, a list of
-/// exchanges and their weights, for `time`. `client` tells apart those who draw from one seed.
+/// Independent requests, `per_second` on average (a Poisson process), each drawn from `mix`, a list
+/// of exchanges and their weights, for `time`. `client` distinguishes clients with the same seed.
 ///
 /// # Panics
 /// If `per_second` or a weight is not positive, or there is no mix.
@@ -94,7 +95,7 @@ pub(crate) fn arrivals(
     requests.collect()
 }
 
-/// A stream of its own for each of those who share a seed.
+/// An independent random stream for each client of a seed.
 fn generator(seed: u64, stream: u64) -> ChaCha8Rng {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     random.set_stream(stream);

@@ -1,21 +1,22 @@
 //! Computes estimates with 95 % intervals from the repetitions of an experiment.
 //!
-//! A repetition is one run of one arm: its figure (a percentile, a rate, a mean) is one sample. Samples
-//! inside a repetition are not independent, so no interval is made of them. Intervals are Student's t
-//! over the repetitions; two arms are compared repetition by repetition, so that what both shared (a
-//! warm CPU, a neighbor's load) cancels. Pure: knows no clock, no randomness and no experiment.
+//! A repetition is one run of one arm: its figure (a percentile, a rate, a mean) is one sample.
+//! Samples inside a repetition are not independent, so no interval is made of them. Intervals are
+//! Student's t over the repetitions; two arms are compared repetition by repetition, so that what
+//! both shared (a warm CPU, a neighbor's load) cancels. Pure: knows no clock, no randomness and no
+//! experiment.
 
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
 use crate::results::Estimate;
 
-/// Repetitions below which there is a figure but no interval: two always lie on one line.
+/// Fewer repetitions give a figure but no interval: two always lie on one line.
 pub const MIN_REPETITIONS: usize = 3;
-/// The share of intervals that hold the true value.
+/// Share of intervals that contain the true value.
 const CONFIDENCE: f64 = 0.95;
 
-/// The mean of repetitions, with Student's interval; `None` of no samples, or of one that is no
-/// finite number.
+/// The mean of repetitions, with Student's interval; `None` for no samples, or if one is not
+/// finite.
 #[must_use]
 pub fn mean(repetitions: &[f64]) -> Option<Estimate> {
     let (value, margin) = mean_and_margin(repetitions)?;
@@ -23,9 +24,9 @@ pub fn mean(repetitions: &[f64]) -> Option<Estimate> {
     Some(Estimate { value, interval, samples: repetitions.to_vec() })
 }
 
-/// How many times `figures` are of `base`, repetition by repetition: the mean of the logarithms of
-/// their ratios, with Student's interval, turned back into a ratio. The samples are the ratios. `None`
-/// if the two are not equally many, or one figure is not above zero.
+/// The ratio of `figures` to `base`, repetition by repetition: the mean of the logarithms of their
+/// ratios, with Student's interval, converted back. Its samples are the ratios. `None` if the
+/// lengths differ, or a figure is not above zero.
 #[must_use]
 pub fn ratio(figures: &[f64], base: &[f64]) -> Option<Estimate> {
     if figures.iter().chain(base).any(|&figure| figure <= 0.0) {
@@ -38,15 +39,14 @@ pub fn ratio(figures: &[f64], base: &[f64]) -> Option<Estimate> {
     Some(Estimate { value: value.exp(), interval, samples: ratios })
 }
 
-/// By how much `figures` exceed `base`, repetition by repetition, with Student's interval. The samples
-/// are the differences. `None` if the two are not equally many.
+/// The difference of `figures` and `base`, repetition by repetition, with Student's interval. Its
+/// samples are the differences. `None` if the lengths differ.
 #[must_use]
 pub fn difference(figures: &[f64], base: &[f64]) -> Option<Estimate> {
     mean(&paired(figures, base, |figure, base| figure - base)?)
 }
 
-/// The middle of samples, or of the two in the middle; `None` of none, or of one that is no finite
-/// number.
+/// The median of samples; `None` for none, or if one is not finite.
 #[must_use]
 pub fn median(samples: &[f64]) -> Option<f64> {
     if samples.is_empty() || !samples.iter().all(|sample| sample.is_finite()) {
@@ -61,7 +61,7 @@ pub fn median(samples: &[f64]) -> Option<f64> {
     })
 }
 
-/// Repetition by repetition; `None` if the two are not equally many.
+/// Repetition by repetition; `None` if the lengths differ.
 fn paired(figures: &[f64], base: &[f64], by: impl Fn(f64, f64) -> f64) -> Option<Vec<f64>> {
     (figures.len() == base.len())
         .then(|| figures.iter().zip(base).map(|(&figure, &base)| by(figure, base)).collect())
@@ -83,13 +83,13 @@ fn mean_and_margin(samples: &[f64]) -> Option<(f64, Option<f64>)> {
     Some((mean, margin))
 }
 
-/// Half the width of an interval, in standard deviations of its samples; NaN of too few.
+/// Half the width of an interval, in standard deviations of its samples; NaN for too few.
 pub fn relative_margin(repetitions: u32) -> f64 {
     let count = f64::from(repetitions);
     students_t(count - 1.0).map_or(f64::NAN, |t| t / count.sqrt())
 }
 
-/// How many standard errors an interval reaches to either side, at so many degrees of freedom.
+/// Half the width of an interval in standard errors, for these degrees of freedom.
 fn students_t(freedom: f64) -> Option<f64> {
     let t = StudentsT::new(0.0, 1.0, freedom).ok()?;
     Some(t.inverse_cdf((1.0 + CONFIDENCE) / 2.0))

@@ -1,4 +1,4 @@
-//! Makes synthetic results that use every field, for tests of what is generated from results.
+//! Builds synthetic results that use every field, to test what is generated from results.
 
 use std::f64::consts::PI;
 
@@ -30,7 +30,7 @@ pub(crate) fn results() -> Results {
     results
 }
 
-/// Nobody's machine.
+/// A fictitious machine.
 fn machine() -> Machine {
     Machine {
         cpu: "Made-up CPU @ 2.50GHz".to_owned(),

@@ -1,7 +1,7 @@
-//! Prints results on a terminal: the verdicts and tables of the page, without the pictures.
+//! Prints results on a terminal: the verdicts and tables of the page, without the plots.
 //!
-//! Splits tables that are too wide, repeating their labels. Removes control and bidirectional characters from
-//! labels, as pages do.
+//! Splits tables that are too wide, repeating their labels. Removes control and bidirectional
+//! characters from labels, as pages do.
 
 use crate::figure;
 use crate::figure::AlignedFigure;
@@ -9,10 +9,10 @@ use crate::results::{
     Cell, Estimate, Outcome, PaperComparison, Prediction, Results, Run, Section, Table, Verdict,
 };
 
-/// Where the words of a verdict begin.
+/// Indentation of a verdict's text.
 const INDENT: usize = 16;
 
-/// All of it; lines are at most `width` letters where that is possible.
+/// The whole report; lines have at most `width` characters where possible.
 pub fn write(results: &Results, width: usize) -> String {
     let run = &results.run;
     let mut lines = vec![
@@ -49,7 +49,7 @@ fn paragraph(words: &str, width: usize) -> String {
     wrap(words, width).iter().fold(String::new(), |text, line| text + line + "\n")
 }
 
-/// What a reader must know first of a run that is not complete; `None` of one that is.
+/// What a reader must know first about an incomplete run; `None` if complete.
 pub(crate) fn ending(run: &Run) -> Option<String> {
     if run.complete {
         return None;
@@ -62,7 +62,7 @@ pub(crate) fn ending(run: &Run) -> Option<String> {
     Some(format!("INCOMPLETE: {why}. What follows was measured before that."))
 }
 
-/// What is not as in use, for every table and picture of a section.
+/// Emulations to name on every table and plot of a section.
 pub(crate) fn emulated(run: &Run, section: &Section) -> Option<String> {
     let all: Vec<&str> = run.emulated.iter().chain(&section.emulated).map(String::as_str).collect();
     (!all.is_empty()).then(|| format!("Emulated: {}", all.join("; ")))
@@ -81,7 +81,7 @@ pub(crate) fn predictions(predictions: &[Prediction]) -> Option<Table> {
         };
         let error = prediction.error_percent.filter(|error| error.is_finite());
         let error = error.map_or(Cell::Missing, |error| {
-            // Two digits after the point would be more than any of these errors deserves.
+            // More decimals would overstate the precision of these errors.
             Cell::Text(format!("{error:+.1}").replace('-', "−"))
         });
         let cells = vec![prediction.predicted.into(), prediction.measured.clone().into(), error];
@@ -103,7 +103,8 @@ impl Outcome {
     }
 }
 
-/// What a paper has of a claim: `L1: bytes a second, 1,024 over 128 bytes: 7.25 in the paper (page 2)`.
+/// The paper's side of a claim: `L1: bytes a second, 1,024 over 128 bytes: 7.25 in the paper (page
+/// 2)`.
 pub(crate) fn of_paper(beside: &PaperComparison) -> String {
     let PaperComparison { name, ratio, paper, source, .. } = beside;
     match paper {
@@ -115,7 +116,7 @@ pub(crate) fn of_paper(beside: &PaperComparison) -> String {
     }
 }
 
-/// All claims of papers in one table, which is read first; `None` if there are none.
+/// All claims of papers in one table, to be read first; `None` if there are none.
 pub(crate) fn claims(sections: &[Section]) -> Option<Table> {
     let mut table = Table::new("claims", "What the papers claim", "claim")
         .column("of", "")
@@ -154,16 +155,16 @@ fn write_verdict(verdict: &Verdict, width: usize) -> String {
     text
 }
 
-/// One column as it is printed: its head and its cells, all of one width.
+/// One column as printed: its heading and its cells, all of one width.
 struct Printed {
     heads: [String; 2],
     cells: Vec<String>,
     width: usize,
-    /// Words stand to the left, figures to the right.
+    /// Whether it is left-aligned text; figures are right-aligned.
     words: bool,
 }
 
-/// A table in as many pieces as its width needs.
+/// A table, split into as many pieces as the width requires.
 pub fn write_table(table: &Table, width: usize) -> String {
     let label_width = table.rows.iter().map(|row| letters(&row.label)).max().unwrap_or(0);
     let label_width = label_width.max(letters(&table.rows_are));
@@ -252,7 +253,7 @@ fn letters(text: &str) -> usize {
     text.chars().count()
 }
 
-/// Lines of at most `width` letters, broken at spaces; a longer word has a line of its own.
+/// Wraps at spaces into lines of at most `width` characters; a longer word gets its own line.
 pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
@@ -267,8 +268,8 @@ pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// The same without letters that are none to a reader: what moves a cursor, colors a terminal, turns
-/// the direction of writing or has no place in XML.
+/// Strips characters that a reader cannot see: those that move a cursor, color a terminal, change
+/// the writing direction, or are invalid in XML.
 pub(crate) fn legible(text: &str) -> String {
     let strange = |c: char| {
         (c.is_control() && c != '\n')

@@ -1,22 +1,22 @@
-//! Judges a ratio and its interval by a rule. Pure: sees only the figures, so contrary figures give the contrary
-//! verdict.
+//! Judges a ratio and its interval by a rule. Pure: sees only the figures, so contrary figures give
+//! the contrary verdict.
 
 use crate::results::{Estimate, Outcome, Verdict};
 
-/// What a claim says of a ratio.
+/// The limits that a claim sets on a ratio.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rule {
-    /// It is no more than this.
+    /// At most this.
     AtMost(f64),
-    /// It is no less than this.
+    /// At least this.
     AtLeast(f64),
-    /// It is no less than the first and no more than the second.
+    /// At least the first and at most the second.
     Within(f64, f64),
 }
 
 impl Rule {
-    /// Judges `claim` by `ratio`, which `figure` names: `ratio of medians`. Without an interval, and
-    /// while the limit lies inside it, nothing can be told.
+    /// Judges `claim` by `ratio`, which `figure` names: `ratio of medians`. Inconclusive without an
+    /// interval, or while the limit lies inside it.
     pub fn judge(self, claim: &str, figure: &str, ratio: Option<&Estimate>) -> Verdict {
         let (outcome, because) = match ratio {
             None => (Outcome::CannotTell, "not measured".to_owned()),

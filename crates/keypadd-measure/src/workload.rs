@@ -1,5 +1,5 @@
-//! Defines the kinds of traffic and what their tables share. Each workload can run once on a path and summarize its
-//! figures; none knows in which order arms run.
+//! Defines the kinds of traffic and what their tables share. Each workload can run once on a path
+//! and summarize its results; none knows the order of arms.
 
 mod bulk;
 mod files;
@@ -22,10 +22,10 @@ pub use mixed::{Mixed, MixedMeasured};
 pub use terminal::LEAD;
 pub use terminal::Terminal;
 
-/// An arm and one figure of each of its rounds.
+/// An arm with one value per round.
 pub(crate) type Samples = (Arm, Vec<f64>);
 
-/// A figure of each round of each arm.
+/// One value per round of each arm.
 pub(crate) fn samples<M>(
     arms: &[(Arm, &[Turn<M>])],
     figure: impl Fn(&M) -> Option<f64>,
@@ -34,11 +34,11 @@ pub(crate) fn samples<M>(
     arms.iter().map(|(arm, turns)| (*arm, of(turns))).collect()
 }
 
-/// How much dearer than no encryption a pooled packet may be before it does not cost the same
+/// Maximum cost of a pooled packet, relative to no encryption, that still counts as the same cost
 /// (docs/benchmarks/README.md).
 const SAME_COST: f64 = 1.02;
 
-/// What the workload was paid with: where pads came from, and CPU.
+/// The cost of the workload: pad sources and CPU.
 pub(crate) fn costs<M>(arms: &[(Arm, &[Turn<M>])]) -> Table {
     let mut table = Table::new("pads", "Where pads came from, and CPU", "arm")
         .column("packets", "")
@@ -53,7 +53,7 @@ pub(crate) fn costs<M>(arms: &[(Arm, &[Turn<M>])]) -> Table {
     for (arm, turns) in arms {
         let counts = turns.iter().fold(Counts::default(), |sum, turn| sum.and(turn.counts));
         let packets = counts.hit + counts.partial + counts.miss;
-        // Without a tunnel there are no packets, without a cipher no pads.
+        // No tunnel, no packets; no cipher, no pads.
         let shares = counts.percentages().filter(|_| has_pads(*arm));
         let share = |nth: usize| shares.map_or(Cell::Missing, |shares| shares[nth].into());
         let megabytes = |bytes: u64| match shares {
@@ -92,7 +92,7 @@ pub(crate) fn costs<M>(arms: &[(Arm, &[Turn<M>])]) -> Table {
     table
 }
 
-/// Each arm's figure over that of each base line, round by round.
+/// Ratio of each arm to each baseline, round by round.
 pub(crate) fn ratios(id: &str, title: &str, arms: &[Samples]) -> Table {
     let mut table = Table::new(id, title, "arm");
     let bases: Vec<&Samples> = arms
@@ -115,18 +115,18 @@ pub(crate) fn ratios(id: &str, title: &str, arms: &[Samples]) -> Table {
     table
 }
 
-/// What a workload's main figure is.
+/// The main metric of a workload.
 pub(crate) struct Figure {
-    /// What it is of: `A keystroke`.
+    /// What it measures: `A keystroke`.
     pub(crate) of: &'static str,
-    /// How ratios of it are called: `ratio of medians`.
+    /// Name of its ratios: `ratio of medians`.
     pub(crate) ratio: &'static str,
     /// Whether less is better: a time, not a rate.
     pub(crate) less_is_better: bool,
 }
 
-/// Judges, for every suite that ran with a pool: does it then cost what no encryption costs, and does
-/// the pool pay? Only what was measured is judged.
+/// Judges, for every suite that ran with a pool: does it cost the same as no encryption, and does
+/// the pool pay? Judges only what was measured.
 pub(crate) fn verdicts(figure: &Figure, arms: &[Samples]) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
     let pooled = arms.iter().filter_map(|(arm, samples)| match arm {
@@ -161,7 +161,7 @@ fn gain(figure: &Figure, figures: &[f64], others: &[f64]) -> Option<Estimate> {
     }
 }
 
-/// The arm that does not encrypt and has the same MAC, or any that does not encrypt.
+/// The unencrypted arm with the same MAC, or else any unencrypted arm.
 fn unencrypted(arms: &[Samples], suite: Protection) -> Option<&Samples> {
     let null = |arm: &Arm| match arm {
         Arm::Tunnel(tunnel) if is_null(tunnel.suite) => Some(tunnel.suite),

@@ -1,5 +1,5 @@
-//! Bollinger, "Choosing Secure Remote Access Technologies": what 3DES costs beside DES, and perfect forward
-//! secrecy beside none, in the throughput of one TCP stream between two routers.
+//! Bollinger, "Choosing Secure Remote Access Technologies": the cost of 3DES over DES, and of
+//! perfect forward secrecy, in the throughput of one TCP stream between two routers.
 
 mod claims;
 mod measure;
@@ -12,15 +12,15 @@ use serde::{Deserialize, Serialize};
 use super::lab::{Lab, Rounds};
 use super::order;
 
-/// How a stream is protected.
+/// Protection of a stream.
 #[derive(Clone, Copy, Debug)]
 struct Setting {
     suite: Protection,
-    /// Whether a key exchange of its own follows each lifetime.
+    /// Whether each lifetime ends with a fresh key exchange.
     fresh: bool,
 }
 
-/// The paper's, in the order of its tables.
+/// The paper's settings, in the order of its tables.
 const SETTINGS: [Setting; 4] = [
     Setting { suite: Suite::DES_CTR_HMAC_SHA1.protection(), fresh: false },
     Setting { suite: Suite::TRIPLE_DES_CTR_HMAC_SHA1.protection(), fresh: false },
@@ -28,14 +28,14 @@ const SETTINGS: [Setting; 4] = [
     Setting { suite: Suite::TRIPLE_DES_CTR_HMAC_SHA1.protection(), fresh: true },
 ];
 
-/// Pairs of them without and with fresh key exchanges.
+/// Pairs of settings without and with fresh key exchanges.
 const PAIRS: [[usize; 2]; 2] = [[0, 2], [1, 3]];
 
 /// Table 2, streams of 30 s, and Table 3, of ten minutes, in the order of [`SETTINGS`], as printed.
 const TABLE_2: [f64; 4] = [674.868, 677.003, 683.22, 684.797];
 const TABLE_3: [f64; 4] = [676.18, 669.94, 661.57, 663.11];
 
-/// The paper's lifetime of keys in Table 3, seconds.
+/// The paper's key lifetime in Table 3, seconds.
 const LIFETIME_SECONDS: f64 = 120.0;
 
 /// A network that the streams cross.
@@ -43,35 +43,36 @@ const LIFETIME_SECONDS: f64 = 120.0;
 enum Network {
     /// The paper's switch.
     Near,
-    /// A satellite, of which the paper speaks.
+    /// A satellite link, which the paper mentions.
     Far,
 }
 
 /// A stream of one setting.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 struct Streamed {
-    /// Its rate; of a long one, without its start.
+    /// Its rate; for a long stream, without its start.
     mbit: f64,
-    /// Key exchanges of the stream, the first one included, as counted.
+    /// Key exchanges counted during the stream, including the first.
     key_exchanges: u32,
-    /// How long a lifetime of keys was.
+    /// Length of a key lifetime.
     lifetime_seconds: f64,
 }
 
 /// Rounds of a long stream by setting.
 type Streams = [Rounds<Streamed>; SETTINGS.len()];
 
-/// Rounds of long streams: as many as an interval needs, because in a full run each takes minutes.
+/// Rounds of long streams: only as many as an interval needs, because in a full run each takes
+/// minutes.
 const LONG_ROUNDS: u32 = 3;
 
-/// All that is measured.
+/// All measurements.
 #[derive(Debug)]
 struct Measurements {
-    /// As the paper's Table 2: many short streams, keys that live for an hour.
+    /// As in the paper's Table 2: many short streams, keys that live for an hour.
     short: Rounds<[Streamed; SETTINGS.len()]>,
-    /// As its Table 3: long streams, whose keys end several times.
+    /// As in its Table 3: long streams with several key lifetimes.
     long: Streams,
-    /// The same over a satellite.
+    /// The same over a satellite link.
     far: Streams,
 }
 
@@ -100,7 +101,8 @@ async fn streams(lab: &Lab<'_>, network: Network) -> Streams {
                     streams[nth].push(stream(nth).await);
                 }
             }
-            // Lines so slow leave the machine idle: every setting has one of its own, at the same time.
+            // Lines this slow leave the machine idle, so all settings run at once, each on its own
+            // line.
             Network::Far => {
                 let (des, triple, fresh_des, fresh_triple) =
                     tokio::join!(stream(0), stream(1), stream(2), stream(3));

@@ -1,17 +1,18 @@
-//! Defines a claim of a paper: statement, source, ratio, and the rule that judges it. Pure; knows no paper.
+//! Defines a claim of a paper: statement, source, ratio, and the rule that judges it. Pure; knows
+//! no paper.
 
 use keypadd_measure::results::{Outcome, PaperComparison, Verdict};
 use keypadd_measure::verdict::Rule;
 
 use super::lab::{Missed, Today};
 
-/// One row: a claim that one ratio decides. `F` is all that the paper's experiments measure.
+/// One row: a claim decided by one ratio. `F` is everything the paper's experiments measure.
 pub(crate) struct Claim<F> {
     /// Its name within the paper: `L4`. Several may share it.
     name: &'static str,
     /// As a sentence.
     claim: String,
-    /// What the ratio is of: `time of a key exchange, modp-1024 over secp384r1`.
+    /// The ratio in words: `time of a key exchange, modp-1024 over secp384r1`.
     ratio: String,
     paper: Option<f64>,
     source: &'static str,
@@ -20,7 +21,7 @@ pub(crate) struct Claim<F> {
 }
 
 impl<F> Claim<F> {
-    /// A claim of which the paper has no figure.
+    /// A claim for which the paper has no figure.
     pub(crate) fn new(
         name: &'static str,
         claim: impl Into<String>,
@@ -32,13 +33,13 @@ impl<F> Claim<F> {
         Self { name, claim, ratio, paper: None, source: "", rule, today }
     }
 
-    /// A claim that this program cannot try, and why.
+    /// A claim that this program cannot test, and why.
     pub(crate) fn lacking(name: &'static str, claim: &str, ratio: &str, why: &'static str) -> Self {
         let today = move |_: &F| (None, Some(Missed::Lacking(why.to_owned())));
         Self::new(name, claim, ratio, Rule::AtLeast(1.0), today)
     }
 
-    /// The ratio as the paper's figures have it, and where it has them.
+    /// The ratio from the paper's figures, and where they are.
     pub(crate) fn printed(self, ratio: f64, source: &'static str) -> Self {
         Self { paper: Some(ratio), source, ..self }
     }
@@ -75,10 +76,10 @@ impl<F> Claim<F> {
     }
 }
 
-/// Whether an effect survives: at least half of it, in the same direction. `paper` is its ratio; 1 would
-/// be no effect.
+/// Whether an effect survives: at least half of it, in the same direction. `paper` is its ratio; 1
+/// means no effect.
 pub(crate) fn half_of(paper: f64) -> Rule {
-    // Three digits: a limit is read by people.
+    // Three digits, because people read the limit.
     let limit = ((1.0 + (paper - 1.0) / 2.0) * 1e3).round() / 1e3;
     match paper >= 1.0 {
         true => Rule::AtLeast(limit),
@@ -86,7 +87,7 @@ pub(crate) fn half_of(paper: f64) -> Rule {
     }
 }
 
-/// Says which verdicts of a page are not those that were expected.
+/// Lists the verdicts of a page that differ from the expected ones.
 #[cfg(test)]
 pub(crate) fn same_outcomes(section: &keypadd_measure::results::Section, expected: &[Outcome]) {
     let outcomes: Vec<Outcome> = section.verdicts.iter().map(|it| it.outcome).collect();

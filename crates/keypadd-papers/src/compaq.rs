@@ -1,5 +1,6 @@
-//! Compaq, "Performance Testing of AXENT Raptor Firewall Virtual Private Network Implementation": what a tunnel,
-//! ciphers, hashes and the processor do to the throughput of web traffic between two networks.
+//! Compaq, "Performance Testing of AXENT Raptor Firewall Virtual Private Network Implementation":
+//! the effect of a tunnel, ciphers, hashes and the processor on the throughput of web traffic
+//! between two networks.
 
 mod clients;
 mod measure;
@@ -12,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::lab::{Lab, Part, Rounds};
 use super::{Effort, suite};
 
-/// What a request is for, bytes: by HTTP, four times in five, and by FTP.
+/// File sizes in bytes: by HTTP, four requests in five, and by FTP.
 const FILES: [[u64; 2]; 3] = [[1_023, 10_230], [10_230, 95_040], [95_040, 1_013_760]];
 const SMALL: usize = 0;
 const MEDIUM: usize = 1;
@@ -21,10 +22,10 @@ const LARGE: usize = 2;
 /// The paper's base: a tunnel without cipher and hash.
 const BASE: (Cipher, Mac) = (Cipher::Null, Mac::Null);
 
-/// Of large files, single DES keeps 70 % of the base's throughput.
+/// Single DES keeps 70 % of the base's throughput for large files.
 const BASE_OVER_DES: f64 = 1.0 / 0.70;
 
-/// What traffic goes through: `None` is no tunnel.
+/// A cipher and a hash; `None` for no tunnel.
 type Tunnel = Option<(Cipher, Mac)>;
 
 /// The paper's settings.
@@ -42,38 +43,38 @@ const TUNNELS: [Tunnel; 11] = [
     Some((Cipher::TripleDes, Mac::HmacSha1)),
 ];
 
-/// Those that are run once more with ciphers as slow beside the network as the paper's.
+/// Settings repeated with ciphers as slow, relative to the network, as the paper's.
 const EMULATED: [(Cipher, Mac); 2] = [(Cipher::Des, Mac::Null), (Cipher::TripleDes, Mac::Null)];
 
-/// Those that are run with a slower and a faster processor.
+/// Settings run with a slower and a faster processor.
 const PROCESSORS: [(Cipher, Mac); 3] =
     [BASE, (Cipher::Des, Mac::HmacMd5), (Cipher::TripleDes, Mac::HmacMd5)];
 
-/// Throughput of one arm, Mbit/s: by size of files, then by number of clients.
+/// Throughput of one arm, Mbit/s: by file size, then by number of clients.
 type Rates = [Vec<f64>; FILES.len()];
 
 /// A round of throughput.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Round {
-    /// As [`TUNNELS`].
+    /// In the order of [`TUNNELS`].
     tunnels: Vec<Rates>,
-    /// As [`EMULATED`]; each cipher's rate of keystream was given.
+    /// In the order of [`EMULATED`], with the keystream rate of each cipher given.
     emulated: Vec<Rates>,
 }
 
-/// A round with processors of two speeds: throughput of medium and of large files with the most clients,
-/// Mbit/s, as [`PROCESSORS`].
+/// A round with two processor speeds: throughput of medium and large files with the most clients,
+/// Mbit/s, in the order of [`PROCESSORS`].
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Speeds {
     slow: Vec<[f64; 2]>,
     fast: Vec<[f64; 2]>,
 }
 
-/// All that is measured.
+/// All measurements.
 #[derive(Debug)]
 struct Measurements {
-    /// What the base carries of large files, Mbit/s, found before anything else: emulated ciphers follow
-    /// from it.
+    /// Throughput of the base for large files, Mbit/s, measured first: the rates of emulated
+    /// ciphers follow from it.
     calibration: Part<f64>,
     rounds: Rounds<Round>,
     speeds: Rounds<Speeds>,

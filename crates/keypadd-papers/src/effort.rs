@@ -5,26 +5,26 @@ use std::fmt;
 use keypadd_measure::statistics::relative_margin;
 use serde::{Deserialize, Serialize};
 
-/// How thoroughly.
+/// How thorough a run is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Effort {
-    /// All papers in less than five minutes; what is not reached by then is not run.
+    /// All papers in less than five minutes; skips what is not reached by then.
     Quick,
-    /// As often as the papers did it, and long enough to tell; may take hours.
+    /// As often as the papers did it, and long enough for a verdict; may take hours.
     Full,
 }
 
-/// An amount that the two differ by: what it is, then how much of it quick and full take.
+/// An amount that differs: its name, then its quick and full values.
 pub(crate) type Amount = (&'static str, [String; 2]);
 
 impl Effort {
-    /// Rounds of each experiment: as many as an interval needs, or ten as in the papers.
+    /// Rounds per experiment: as many as an interval needs, or ten as in the papers.
     pub(crate) fn rounds(self) -> u32 {
         self.pick(3, 10)
     }
 
-    /// The one of the two that is meant.
+    /// Picks the value for this effort.
     pub(crate) fn pick<T>(self, quick: T, full: T) -> T {
         match self {
             Self::Quick => quick,
@@ -32,12 +32,12 @@ impl Effort {
         }
     }
 
-    /// What quick and full have, as words.
+    /// Quick and full values in words.
     pub(crate) fn both<T: ToString>(of: impl Fn(Self) -> T) -> [String; 2] {
         [Self::Quick, Self::Full].map(|effort| of(effort).to_string())
     }
 
-    /// How much weaker quick is, a paragraph for the page of either.
+    /// How much weaker quick runs are: a paragraph for the page of either.
     pub(crate) fn compared(self, amounts: &[Amount]) -> String {
         let [quick, full] = [Self::Quick, Self::Full].map(Self::rounds);
         let times = relative_margin(quick) / relative_margin(full);

@@ -1,4 +1,5 @@
-//! Runs the parts of a paper, each once and within its time limit, and records each when it completes.
+//! Runs the parts of a paper, each once and within its time limit, and records each when it
+//! completes.
 
 use std::fmt;
 use std::future::Future;
@@ -20,37 +21,38 @@ pub(crate) struct Lab<'a> {
     paper: Paper,
     tell: OnProgress<'a>,
     mode: Mode,
-    /// How thoroughly.
+    /// How thorough the run is.
     pub(crate) effort: Effort,
-    /// What traffic and the order of turns follow from.
+    /// Seed of the traffic and of the order of arms.
     pub(crate) seed: u64,
 }
 
-/// What may be done for a part that is not recorded.
+/// What to do about a part that is not recorded.
 #[derive(Clone, Copy)]
 enum Mode {
-    /// Nothing: pages are made of what there is.
+    /// Nothing: pages use what there is.
     Read,
-    /// Measure it, until then.
+    /// Measure it, until this time if given.
     Measure(Option<Instant>),
 }
 
-/// Figures of a part, or why there are none.
+/// Results of a part, or why there are none.
 pub(crate) type Part<T> = Result<T, Missed>;
 
-/// What a claim is judged by: today's ratio, and why there is none or why it is of fewer rounds than were meant.
+/// What a claim is judged by: today's ratio, and why it is missing or has fewer rounds than
+/// intended.
 pub(crate) type Today = (Option<Estimate>, Option<Missed>);
 
 /// Why a part was not measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Missed {
-    /// The run was stopped before, or it was not asked for.
+    /// The run was stopped before, or it was not requested.
     NotReached,
-    /// A quick run's time for this paper was over.
+    /// A quick run's time for this paper was up.
     OutOfTime,
-    /// A quick run leaves it out.
+    /// A quick run skips it.
     NotInQuick,
-    /// This machine or this program lacks what it needs; in words.
+    /// The machine or this program lacks something; in words.
     Lacking(String),
     /// It was tried and failed; in words.
     Failed(String),
@@ -87,7 +89,7 @@ impl From<Broken> for Missed {
 }
 
 impl<'a> Lab<'a> {
-    /// Measures what is not recorded, until `end` if there is one.
+    /// Measures what is not recorded, until `end` if given.
     pub(super) fn measuring(
         notebook: &'a Notebook<'a>,
         paper: Paper,
@@ -109,9 +111,9 @@ impl<'a> Lab<'a> {
         Self { mode: Mode::Read, ..Self::measuring(notebook, paper, run, tell, None) }
     }
 
-    /// The figures of a part: those recorded, or what `work` measures, which is then recorded. `name` is
-    /// the part's own within its paper and says what is measured: `throughput, round 3`. Work that is not
-    /// complete when the time is over is dropped.
+    /// Results of a part: the recorded ones, or those of `work`, which are then recorded. `name`
+    /// identifies the part within its paper and says what is measured: `throughput, round 3`. Drops
+    /// work that is incomplete when time is up.
     pub(crate) async fn part<T: Serialize + DeserializeOwned>(
         &self,
         name: &str,
@@ -146,12 +148,12 @@ impl<'a> Lab<'a> {
     }
 }
 
-/// The rounds of an experiment that were measured, up to the first that was not.
+/// The measured rounds of an experiment, up to the first missing one.
 #[derive(Clone, Debug)]
 pub(crate) struct Rounds<T> {
     /// In order.
     pub(crate) all: Vec<T>,
-    /// Why there are no more; `None` if there are all.
+    /// Why there are no more; `None` if complete.
     pub(crate) missed: Option<Missed>,
 }
 
@@ -162,7 +164,7 @@ impl<T> Default for Rounds<T> {
 }
 
 impl<T> Rounds<T> {
-    /// One more, unless one before it is missing.
+    /// Adds a round, unless an earlier one is missing.
     pub(crate) fn push(&mut self, round: Part<T>) {
         match round {
             Ok(figures) if self.missed.is_none() => self.all.push(figures),
@@ -173,17 +175,17 @@ impl<T> Rounds<T> {
         }
     }
 
-    /// How many times one figure is of another, round by round.
+    /// Ratio of two figures, round by round.
     pub(crate) fn ratio(&self, figure: impl Fn(&T) -> f64, base: impl Fn(&T) -> f64) -> Today {
         (ratio(&self.figures(figure), &self.figures(base)), self.missed.clone())
     }
 
-    /// The mean of a figure.
+    /// Mean of a figure.
     pub(crate) fn mean(&self, figure: impl Fn(&T) -> f64) -> Today {
         (mean(&self.figures(figure)), self.missed.clone())
     }
 
-    /// A figure of each round.
+    /// A figure, one value per round.
     pub(crate) fn figures(&self, figure: impl Fn(&T) -> f64) -> Vec<f64> {
         self.all.iter().map(figure).collect()
     }

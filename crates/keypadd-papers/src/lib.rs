@@ -1,9 +1,9 @@
-//! Papers, reproduced: their factors and repetitions through tunnels of today, their claims judged.
+//! Reproduces papers: repeats their experiments through today's tunnels and judges their claims.
 //!
-//! A paper is a list of parts that are measured, each recorded as plain figures as soon as it is complete
-//! ([`Notebook`]), and a pure function from what is recorded to a [`Section`]. What was recorded is never
-//! measured again, so that a run of hours goes on where it was stopped. Rules are fixed before the run;
-//! a paper's figures are data that name their place in it.
+//! A paper is a list of parts to measure, each recorded as plain figures once complete
+//! ([`Notebook`]), and a pure function from these records to a [`Section`]. Recorded parts are
+//! never measured again, so a run of hours resumes where it was stopped. Rules are fixed before the
+//! run; a paper's figures are data with their place in the paper.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -37,22 +37,24 @@ pub use notebook::{Notebook, OtherRun};
 pub enum Paper {
     /// Lomas, "Encrypting Network Traffic".
     Lomas,
-    /// Compaq, "Performance Testing of AXENT Raptor Firewall Virtual Private Network Implementation".
+    /// Compaq, "Performance Testing of AXENT Raptor Firewall Virtual Private Network
+    /// Implementation".
     Compaq,
     /// Bollinger, "Choosing Secure Remote Access Technologies".
     Bollinger,
-    /// Ridzuan and Ab Rahman, "Performance Comparison of Encryption IPsec VPN Encryption Techniques".
+    /// Ridzuan and Ab Rahman, "Performance Comparison of Encryption IPsec VPN Encryption
+    /// Techniques".
     Ridzuan,
     /// Praptodiyono and others, "Performance Analysis of Internet Key Exchange Algorithms".
     Praptodiyono,
 }
 
 impl Paper {
-    /// All of them, the oldest first.
+    /// All papers, oldest first.
     pub const ALL: [Self; 5] =
         [Self::Lomas, Self::Compaq, Self::Bollinger, Self::Ridzuan, Self::Praptodiyono];
 
-    /// The name on the command line, in files and in reports.
+    /// Its name on the command line, in files and in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Lomas => "lomas",
@@ -63,7 +65,7 @@ impl Paper {
         }
     }
 
-    /// How long a quick run of it takes at most; of all together, less than five minutes.
+    /// Time limit of its quick run; less than five minutes for all together.
     fn quick_time(self) -> Duration {
         Duration::from_secs(match self {
             Self::Lomas => 90,
@@ -73,7 +75,7 @@ impl Paper {
         })
     }
 
-    /// Measures what is missing, as far as that is allowed; the page of all that there is then.
+    /// Measures what is missing, as far as allowed; returns the page of everything available then.
     async fn reproduce(self, lab: &Lab<'_>) -> Section {
         let section = match self {
             Self::Lomas => lomas::reproduce(lab).await,
@@ -92,29 +94,29 @@ impl fmt::Display for Paper {
     }
 }
 
-/// What is to be reproduced, and how thoroughly.
+/// What to reproduce, and how thoroughly.
 #[derive(Clone, Debug)]
 pub struct Reproduction {
     /// The papers, in this order.
     pub papers: Vec<Paper>,
-    /// How thoroughly.
+    /// How thoroughly to run.
     pub effort: Effort,
-    /// What traffic and the order of turns follow from.
+    /// Seed of the traffic and of the order of arms.
     pub seed: u64,
 }
 
-/// What came out.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub struct Reproduced {
-    /// A page for each paper that was asked for or had parts recorded already.
+    /// A page per paper that was requested or already has recorded parts.
     pub sections: Vec<Section>,
-    /// Why it ended before its time; `None` if it did not.
+    /// Why it ended early; `None` if complete.
     pub ended_by: Option<String>,
 }
 
 impl Reproduction {
-    /// Measures what `notebook` has not, until all is there or `stop` resolves. `keep` is given the pages
-    /// after each paper.
+    /// Measures what `notebook` lacks, until complete or until `stop` resolves. `keep` gets the
+    /// pages after each paper.
     pub async fn run(
         &self,
         notebook: &Notebook<'_>,
@@ -142,7 +144,7 @@ impl Reproduction {
         Reproduced { sections: self.pages(notebook, tell).await, ended_by }
     }
 
-    /// The pages of what is recorded.
+    /// The pages of the recorded parts.
     async fn pages(&self, notebook: &Notebook<'_>, tell: OnProgress<'_>) -> Vec<Section> {
         let mut sections = Vec::new();
         for paper in Paper::ALL {
@@ -155,14 +157,14 @@ impl Reproduction {
     }
 }
 
-/// The turns of a round, in an order drawn from the seed.
+/// The arms of a round, in an order drawn from the seed.
 fn order(seed: u64, round: u32, count: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..count).collect();
     fastrand::Rng::with_seed(seed.wrapping_add(round.into())).shuffle(&mut order);
     order
 }
 
-/// The suite of a cipher and a MAC that a paper pairs.
+/// The suite for a paper's combination of cipher and MAC.
 fn suite(cipher: Cipher, mac: Mac) -> Protection {
     let found = Protection::all().find(|it| it.cipher() == cipher && it.mac() == mac);
     found.expect("there is a suite for each pair of the papers, which tests go through")

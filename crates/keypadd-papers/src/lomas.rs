@@ -1,5 +1,6 @@
-//! Lomas, "Encrypting Network Traffic": keystream made before it is needed, so that encryption costs an
-//! exclusive-or. His cipher was slow beside his network; here it is slowed to the same ratio.
+//! Lomas, "Encrypting Network Traffic": precomputed keystream reduces encryption to an
+//! exclusive-or. His cipher was slow relative to his network; here it is throttled to the same
+//! ratio.
 
 mod bed;
 mod claims;
@@ -22,46 +23,46 @@ use super::lab::{Lab, Part, Rounds};
 
 /// His figures, in seconds and bytes.
 mod his {
-    /// The DEA takes so long for a block.
+    /// Time of the DEA per block.
     pub(super) const BLOCK_SECONDS: f64 = 8.5e-3;
     pub(super) const BLOCK_BYTES: f64 = 8.0;
     /// 10,000 round trips of 128 bytes, and of 1,024.
     pub(super) const TRIPS: f64 = 10_000.0;
     pub(super) const TRIPS_128_SECONDS: f64 = 46.0;
     pub(super) const TRIPS_1024_SECONDS: f64 = 50.5;
-    /// Bytes a second of both.
+    /// Bytes per second of both.
     pub(super) const BYTES_128: f64 = 56_000.0;
     pub(super) const BYTES_1024: f64 = 406_000.0;
-    /// One packet of 1,024 bytes, at most.
+    /// Maximum time of one packet of 1,024 bytes.
     pub(super) const PACKET_SECONDS: f64 = 3.2e-3;
     pub(super) const PACKET_BYTES: f64 = 1024.0;
-    /// A block by the implementation that came with the machine.
+    /// Time per block of the implementation supplied with the machine.
     pub(super) const SUPPLIED_BLOCK_SECONDS: f64 = 0.12;
 
-    /// Bytes of keystream a second.
+    /// Keystream in bytes per second.
     pub(super) const CIPHER: f64 = BLOCK_BYTES / BLOCK_SECONDS;
-    /// Bytes that his network carries a second.
+    /// His network's rate in bytes per second.
     pub(super) const NETWORK: f64 = PACKET_BYTES / PACKET_SECONDS;
     /// One round trip of 128 bytes.
     pub(super) const TRIP_SECONDS: f64 = TRIPS_128_SECONDS / TRIPS;
 }
 
-/// What this machine's network is like, through a tunnel that neither encrypts nor authenticates.
+/// This machine's network, through a tunnel that neither encrypts nor authenticates.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Network {
     /// A round trip of 128 bytes.
     trip_us: f64,
-    /// A stream.
+    /// Rate of a stream.
     mbit: f64,
 }
 
 impl Network {
-    /// The rate of a cipher that makes as much in a round trip as his did.
+    /// Rate of a cipher that generates as much per round trip as his did.
     fn trip_cipher(self) -> NonZeroU64 {
         whole(his::CIPHER * his::TRIP_SECONDS / (self.trip_us / 1e6))
     }
 
-    /// The rate of a cipher that is as slow beside a stream as his was.
+    /// Rate of a cipher that is as slow relative to a stream as his was.
     fn stream_cipher(self) -> NonZeroU64 {
         whole(his::CIPHER / his::NETWORK * (self.mbit * 1e6 / 8.0))
     }
@@ -75,7 +76,7 @@ fn whole(rate: f64) -> NonZeroU64 {
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 struct Trips {
     mean_us: f64,
-    /// The first one after a silence.
+    /// The first round trip after a pause.
     first_us: f64,
     /// Packets whose pad was ready, in percent; 0 without a pool.
     ready_percent: f64,
@@ -92,25 +93,25 @@ struct Surfaces {
     pooled: Grid,
 }
 
-/// A round trip that pays for encryptions at the emulated rate, microseconds.
+/// A round trip that includes encryptions at the emulated rate, microseconds.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 struct Encryptions {
-    /// The near end's, of a long request and a short answer.
+    /// One, at the near end: a long request and a short answer.
     one_us: f64,
-    /// The near end's, of both.
+    /// Two, at the near end: both are long.
     two_us: f64,
-    /// Both ends', of both.
+    /// Four, at both ends: both are long.
     four_us: f64,
 }
 
-/// Bursts and streams, Mbit/s, and keystream that was made while a packet waited, as a part of all.
+/// Bursts and streams, Mbit/s, and shares of keystream generated while a packet waited.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 struct Streams {
     plain_burst: f64,
     pooled_burst: f64,
     /// In bursts whose average is half the cipher's rate; a quick run has none.
     late_below: Option<f64>,
-    /// In a stream as fast as it goes.
+    /// In a stream at full speed.
     late_above: f64,
     /// Once the pool has run dry.
     after: f64,
@@ -118,34 +119,34 @@ struct Streams {
     inline: f64,
 }
 
-/// What making keystream costs, and how much is made.
+/// Cost and amount of generated keystream.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 struct Making {
-    /// CPU for the same transfer, seconds: keystream made before, and while packets wait.
+    /// CPU seconds of the same transfer: with precomputed keystream, and with inline keystream.
     work_pooled: f64,
     work_inline: f64,
-    /// Keystream by the `des` crate and by bitslices, bytes for a second of CPU: alone, and by fillers.
+    /// Keystream of the `des` crate and of bitslices, bytes per CPU second: alone, and by fillers.
     alone: [f64; 2],
     fillers: [f64; 2],
-    /// Keystream a second of the fillers beside each of [`LOADS`], bytes.
+    /// Keystream of the fillers beside each of [`LOADS`], bytes per second.
     beside_loads: [f64; LOADS.len()],
 }
 
 /// A stream on a line, Mbit/s.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 struct Pairs {
-    /// With nobody else on it.
+    /// Alone on the line.
     alone: f64,
-    /// Beside that of another pair.
+    /// Beside another pair's stream.
     beside: f64,
-    /// The other pair's.
+    /// The other pair's stream.
     other: f64,
 }
 
-/// Shares of every core that other programs take.
+/// Shares of every core used by other programs.
 const LOADS: [f64; 3] = [0.0, 0.5, 1.0];
 
-/// All that is measured.
+/// All measurements.
 #[derive(Clone, Debug)]
 struct Measurements {
     network: Part<Network>,
@@ -156,12 +157,12 @@ struct Measurements {
     pairs: Rounds<Pairs>,
 }
 
-/// Packets' sizes, bytes.
+/// Packet sizes, bytes.
 fn sizes(effort: Effort) -> &'static [u64] {
     effort.pick::<&[u64]>(&[16, 128, 256, 1024], &[16, 64, 128, 256, 512, 1024])
 }
 
-/// Silences between a round trip and the next.
+/// Pauses between round trips.
 fn delays(effort: Effort) -> &'static [Duration] {
     const QUICK: [Duration; 2] = [Duration::ZERO, Duration::from_millis(2)];
     const FULL: [Duration; 4] = [

@@ -1,8 +1,8 @@
-//! Stores measured parts in the report directory, so that a stopped or killed run resumes with the first
-//! missing part.
+//! Stores measured parts in the report directory, so that a stopped or killed run resumes with the
+//! first missing part.
 //!
-//! Refuses a directory whose results have another seed, effort, program or machine. Results are opaque JSON
-//! here.
+//! Refuses a directory whose results have another seed, effort, program or machine. Results are
+//! opaque JSON here.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 use super::lab::Missed;
 use super::{Effort, Paper};
 
-/// What must be the same in all parts of a run.
+/// Settings that must be the same in all parts of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Head {
     seed: u64,
@@ -31,13 +31,13 @@ struct Head {
 struct Kept {
     #[serde(flatten)]
     head: Head,
-    /// When the first part was begun (RFC 3339, UTC).
+    /// When the first part started (RFC 3339, UTC).
     started: String,
-    /// Figures by the names of parts.
+    /// Results by part name.
     parts: BTreeMap<String, Value>,
 }
 
-/// What is recorded, and where.
+/// The records and their file.
 #[derive(Debug)]
 pub struct Notebook<'a> {
     output: Option<&'a Output>,
@@ -46,34 +46,34 @@ pub struct Notebook<'a> {
     fault: Mutex<Option<String>>,
 }
 
-/// A directory whose figures are of another run.
+/// A directory with results of another run.
 #[derive(Debug, thiserror::Error)]
 pub enum OtherRun {
-    /// So they must not be mixed.
+    /// What differs; such results must not be mixed.
     #[error("{directory} holds a run with {theirs}, and this one has {ours}")]
     Differs {
         /// The directory.
         directory: String,
-        /// `seed 1`, `--quick`.
+        /// The recorded setting: `seed 1`, `--quick`.
         theirs: String,
-        /// The same of this run.
+        /// This run's setting.
         ours: String,
     },
-    /// Nobody can tell what it is.
+    /// The file cannot be read.
     #[error("{file} cannot be read: {cause}")]
     Unreadable {
         /// The file.
         file: String,
-        /// Why.
+        /// The cause.
         cause: String,
     },
 }
 
 impl<'a> Notebook<'a> {
-    /// What was recorded in a directory, or nothing yet.
+    /// Opens the records in a directory, empty if there are none.
     ///
     /// # Errors
-    /// It holds figures of another run.
+    /// It holds results of another run.
     pub fn open(
         output: Option<&'a Output>,
         effort: Effort,
@@ -95,12 +95,12 @@ impl<'a> Notebook<'a> {
         })
     }
 
-    /// When the first part was begun (RFC 3339, UTC), in whichever run.
+    /// When the first part started (RFC 3339, UTC), in whichever run.
     pub fn started(&self) -> String {
         lock(&self.kept).started.clone()
     }
 
-    /// How many parts are recorded.
+    /// Number of recorded parts.
     pub fn len(&self) -> usize {
         lock(&self.kept).parts.len()
     }
@@ -115,7 +115,7 @@ impl<'a> Notebook<'a> {
         lock(&self.kept).parts.keys().any(|name| name.starts_with(&head))
     }
 
-    /// The figures of a part, if it is recorded and reads.
+    /// The results of a part, if recorded and readable.
     pub(super) fn read<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
         let value = lock(&self.kept).parts.get(name)?.clone();
         serde_json::from_value(value).ok()
@@ -143,13 +143,13 @@ impl<'a> Notebook<'a> {
         lock(&self.missed).get(name).cloned().unwrap_or(Missed::NotReached)
     }
 
-    /// Why nothing more can be recorded; `None` if it can.
+    /// Why recording has failed; `None` if it works.
     pub(super) fn fault(&self) -> Option<String> {
         lock(&self.fault).clone()
     }
 }
 
-/// This program: its version does not tell two builds of it apart.
+/// Identifies this program: its version does not distinguish two builds.
 fn program() -> String {
     let version = env!("CARGO_PKG_VERSION");
     let program = std::env::current_exe().and_then(std::fs::read);
@@ -158,7 +158,7 @@ fn program() -> String {
     format!("version {version}, build {build:08x}")
 }
 
-/// What nobody left half written, because each change is one insertion.
+/// A poisoned lock is still consistent: each change is one insertion.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

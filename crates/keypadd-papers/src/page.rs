@@ -11,11 +11,11 @@ use super::effort::Amount;
 pub(crate) struct Page<F> {
     /// Its heading.
     pub(crate) title: &'static str,
-    /// What was asked, in one sentence.
+    /// The question, in one sentence.
     pub(crate) question: &'static str,
-    /// What was done, a paragraph each; how quick and full runs differ follows.
+    /// The method, one paragraph each; the difference between quick and full runs follows.
     pub(crate) method: Vec<String>,
-    /// How they differ, besides the rounds.
+    /// Their differences besides the rounds.
     pub(crate) amounts: Vec<Amount>,
     /// What is emulated.
     pub(crate) emulated: Vec<String>,
@@ -27,12 +27,12 @@ pub(crate) struct Page<F> {
     pub(crate) plots: Vec<Plot>,
     /// Figures over two factors.
     pub(crate) surfaces: Vec<Surface>,
-    /// What a reader must know to trust or doubt this.
+    /// Caveats that a reader needs.
     pub(crate) notes: Vec<String>,
 }
 
 impl<F> Page<F> {
-    /// The page with these results.
+    /// Builds the page from these results.
     pub(crate) fn of(self, figures: &F, effort: Effort) -> Section {
         let Self { title, question, mut method, emulated, tables, plots, surfaces, notes, .. } =
             self;

@@ -1,6 +1,6 @@
-//! Praptodiyono, Furqon, Maulana, Hasbullah and Rehman, "Performance Analysis of Internet Key Exchange
-//! Algorithms on IPSec Security Association Initiation": which key exchange is fastest, and whether that shows
-//! in the throughput afterwards.
+//! Praptodiyono, Furqon, Maulana, Hasbullah and Rehman, "Performance Analysis of Internet Key
+//! Exchange Algorithms on IPSec Security Association Initiation": which key exchange is fastest,
+//! and whether the throughput afterwards shows it.
 
 mod claims;
 mod measure;
@@ -22,7 +22,7 @@ const MODP_1024: usize = 0;
 const MODP_3072: usize = 1;
 const SECP384R1: usize = 2;
 
-/// Mean, least, most and standard deviation of ten, as printed.
+/// Mean, minimum, maximum and standard deviation of ten, as printed.
 struct Printed([f64; 4]);
 
 impl Printed {
@@ -45,12 +45,12 @@ const TABLE_2: [Printed; 4] = [
     Printed([23.39, 19.8, 27.6, 2.24]),
 ];
 
-/// What one group took in one round, microseconds.
+/// Times of one group in one round, microseconds.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 struct Generated {
     /// One key pair.
     key_pair_us: f64,
-    /// All that both sides compute: two key pairs and twice the secret.
+    /// Everything that both sides compute: two key pairs and the secret twice.
     exchange_us: f64,
     /// A whole handshake of two ends over UDP.
     handshake_us: f64,
@@ -64,11 +64,11 @@ type Generation = [Generated; GROUPS.len()];
 struct Throughput {
     /// Without a tunnel.
     plain: f64,
-    /// Through a tunnel whose handshake was by each group.
+    /// Through a tunnel, for the handshake of each group.
     tunnels: [f64; GROUPS.len()],
 }
 
-/// All that is measured.
+/// All measurements.
 #[derive(Clone, Debug, Default)]
 struct Measurements {
     generation: Rounds<Generation>,

@@ -1,5 +1,5 @@
-//! Ridzuan and Ab Rahman, "Performance Comparison of Encryption IPsec VPN Encryption Techniques": what
-//! encryption adds to the round trip of a ping over a slow line, by cipher, hash and length.
+//! Ridzuan and Ab Rahman, "Performance Comparison of Encryption IPsec VPN Encryption Techniques":
+//! what encryption adds to the round trip of a ping over a slow line, by cipher, hash and length.
 
 mod claims;
 mod measure;
@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 use super::lab::{Lab, Rounds};
 use super::suite;
 
-/// The paper's scenarios with encryption, in its order; the first has none and no tunnel.
+/// The paper's scenarios with encryption, in its order; the first has neither encryption nor
+/// tunnel.
 const SCENARIOS: [(Cipher, Mac); 4] = [
     (Cipher::Aes256, Mac::HmacSha1),
     (Cipher::Aes256, Mac::HmacMd5),
@@ -20,8 +21,8 @@ const SCENARIOS: [(Cipher, Mac); 4] = [
     (Cipher::TripleDes, Mac::HmacMd5),
 ];
 
-/// Those that are run once more with a cipher that is emulated: one of each, because a slower cipher is
-/// all that can be emulated.
+/// Scenarios repeated with an emulated cipher: one of each, because emulation can only slow a
+/// cipher.
 const EMULATED: [usize; 2] = [1, 3];
 
 /// Bytes of a ping.
@@ -31,7 +32,7 @@ const SIZES: [u64; 3] = [10, 100, 1000];
 const LONGEST: usize = SIZES.len() - 1;
 const SHORTEST: usize = 0;
 
-/// What the paper's text says encryption adds: from one tenth to one fifth.
+/// What encryption adds according to the paper's text: one tenth to one fifth.
 const TEXT_SAYS: [f64; 2] = [1.1, 1.2];
 
 /// Table 3: the average round trip of ten, milliseconds: without encryption, then as [`SCENARIOS`].

@@ -1,5 +1,5 @@
-//! Sends a continuous stream with few requests in flight: enough to keep the path busy, too few to build a
-//! queue that would distort the measured rate.
+//! Sends a continuous stream with few requests in flight: enough to keep the path busy, too few to
+//! build a queue that would distort the measured rate.
 
 use std::time::{Duration, Instant};
 
@@ -8,17 +8,17 @@ use keypadd_traffic::{Answered, Exchange, Path, Requester, Requests};
 
 use super::lab::Part;
 
-/// Data between two answers that tell how much has arrived.
+/// Data per answer that reports how much has arrived.
 const STEP_BYTES: u64 = 16 << 10;
 
-/// [`send`] on a connection of its own through a path, once its threads are up.
+/// Runs [`send`] on a new connection through a path, once its threads are ready.
 pub(super) async fn through(path: &Path, underway: usize, time: Duration) -> Part<Vec<f64>> {
     let requester = Requester::open(path.address()).await?;
     send(requester, underway, Instant::now() + LEAD, time).await
 }
 
-/// Sends for so long, and until all is answered, with at most `underway` steps not yet answered; when each step
-/// had arrived, in seconds from `start`.
+/// Sends for this long, and until all is answered, with at most `underway` unanswered steps;
+/// returns when each step had arrived, in seconds from `start`.
 pub(super) async fn send(
     requester: Requester,
     underway: usize,
@@ -33,7 +33,7 @@ pub(super) async fn send(
     Ok(arrivals)
 }
 
-/// Mbit/s of what arrives between two moments, in seconds from the start.
+/// Throughput between two times, in seconds from the start, Mbit/s.
 pub(super) fn rate(arrivals: &[f64], from: f64, to: f64) -> f64 {
     let within = arrivals.iter().filter(|at| (from..to).contains(*at)).count();
     within as f64 * STEP_BYTES as f64 * 8.0 / 1e6 / (to - from)

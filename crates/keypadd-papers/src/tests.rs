@@ -16,7 +16,7 @@ fn directory() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
 }
 
-/// Takes a directory as the verb does: with a report in it from the beginning.
+/// Opens a directory as the command does: with a report in it from the start.
 fn take(directory: &tempfile::TempDir) -> Output {
     let output = Output::resume(directory.path()).unwrap();
     output.save(&Results::new(Run::begin("a test", "none", 7), Machine::default())).unwrap();
@@ -27,7 +27,7 @@ fn open(output: &Output, effort: Effort, seed: u64) -> Result<Notebook<'_>, Othe
     Notebook::open(Some(output), effort, seed, &Machine::default())
 }
 
-/// Measures a part, counting how often it comes to that.
+/// Measures a part, and counts how often.
 async fn measure(notebook: &Notebook<'_>, measured: &AtomicU32, end: Option<Instant>) -> Part<f64> {
     let lab = Lab::measuring(notebook, PAPER, &RUN, &|_| (), end);
     let work = async {
@@ -60,7 +60,7 @@ async fn a_part_that_failed_or_came_too_late_says_why_and_is_tried_again_by_a_la
         let failed = Missed::Failed("no port".into());
         let part: Part<f64> = lab.part("another", async { Err(failed.clone()) }).await;
         assert_eq!(part, Err(failed.clone()));
-        // Pages are made of what there is, and say why the rest is missing.
+        // Pages are built from what there is, and say why the rest is missing.
         let lab = Lab::reading(&notebook, PAPER, &RUN, &|_| ());
         let never = || async { unreachable!("pages measure nothing") };
         assert_eq!(lab.part::<f64>("a part", never()).await, Err(Missed::OutOfTime));

@@ -1,5 +1,5 @@
-//! Checks that a forked child cannot read the pool: touching a pad kills it, so it never reads zeros, which
-//! would put plaintext on the wire. Runs in a process of its own, because it forks.
+//! Checks that a forked child cannot read the pool: touching a pad kills it, so it never reads
+//! zeros, which would put plaintext on the wire. Runs in a process of its own, because it forks.
 
 use std::sync::Arc;
 use std::thread;

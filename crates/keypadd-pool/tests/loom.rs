@@ -1,6 +1,6 @@
-//! Model-checks the interleavings of a consumer and a filler with loom: the window of chunks in use, a phase
-//! switch, recalls, and shutdown. Runs the shipped code with the primitives of `src/sync.rs` replaced. Only
-//! under `cfg(loom)`:
+//! Model-checks the interleavings of a consumer and a filler with loom: the window of chunks in
+//! use, a phase switch, recalls, and shutdown. Runs the shipped code with the primitives of
+//! `src/sync.rs` replaced. Only under `cfg(loom)`:
 //!
 //!     RUSTFLAGS="--cfg loom" cargo test --release -p keypadd-pool --test loom
 #![cfg(loom)]
@@ -73,7 +73,7 @@ fn steps(filler: &mut Filler, most: usize) {
     }
 }
 
-/// Checks that all memory came back.
+/// Checks that all memory was returned.
 fn settle(pool: &Pool, filler: &mut Filler) {
     while filler.step(Duration::ZERO) == Step::Worked {}
     assert_eq!(pool.snapshot().filled_bytes, 0);
@@ -141,7 +141,7 @@ fn recalled_chunks_come_back_and_kept_ones_stay_right() {
         });
         steps(&mut filler, 2);
         let mut early = consumer.join().expect("no panic");
-        // In the end, after one more packet, every lane has the minimum.
+        // After one more packet, every lane has the minimum.
         for _ in 0..2 {
             while filler.step(Duration::ZERO) == Step::Worked {}
             early.seek(PacketNumber::new(2 * SEGMENT), HEAD_BYTES);

@@ -1,5 +1,6 @@
-//! Checks the pool's pages as the kernel sees them: not dumped, not inherited, locked as reported, released
-//! when the pool shrinks. Runs in a process of its own, one test at a time, because it reads all mappings.
+//! Checks the pool's pages as the kernel sees them: not dumped, not inherited, locked as reported,
+//! released when the pool shrinks. Runs in a process of its own, one test at a time, because it
+//! reads all mappings.
 
 use std::fs;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -108,13 +109,13 @@ fn a_smaller_budget_releases_free_memory_at_once_and_the_rest_when_used_up() {
     poll_until("it is half full", || pool.snapshot().filled_bytes > 4 * MIB as u64);
     pool.set_budget(2 * MIB).expect("a budget");
     poll_until("free memory is gone", || pool_bytes() as u64 == pool.snapshot().filled_bytes);
-    assert!(pool_bytes() > 2 * MIB, "what the lane holds stays");
+    assert!(pool_bytes() > 2 * MIB, "the lane keeps its memory");
     let kept = pool_bytes();
     pool.set_budget(4 * MIB).expect("a budget");
     drop(lane);
-    poll_until("the budget is kept", || pool_bytes() == 4 * MIB);
+    poll_until("usage is within the budget", || pool_bytes() == 4 * MIB);
     assert!(kept > pool_bytes());
-    poll_until("the figure follows", || pool.snapshot().locked_bytes <= 4 * MIB as u64);
+    poll_until("the counter follows", || pool.snapshot().locked_bytes <= 4 * MIB as u64);
 
     let _lane = greedy_lane(&pool);
     poll_until("it is half full", || pool.snapshot().filled_bytes > MIB as u64);

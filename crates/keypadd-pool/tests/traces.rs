@@ -1,5 +1,5 @@
-//! Checks that a closed connection leaves no keystream of the pool in memory. Runs in a process of its own,
-//! because it reads all of its memory (proc(5), `/proc/self/mem`).
+//! Checks that a closed connection leaves no keystream of the pool in memory. Runs in a process of
+//! its own, because it reads all of its memory (proc(5), `/proc/self/mem`).
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -45,7 +45,7 @@ impl Trace {
 /// The traces found in writable memory.
 fn found(traces: &[Trace]) -> Vec<&str> {
     let maps = fs::read_to_string("/proc/self/maps").expect("proc is mounted");
-    let memory = File::open("/proc/self/mem").expect("one's own memory");
+    let memory = File::open("/proc/self/mem").expect("own memory is readable");
     // Pieces overlap, so that a trace at a boundary is found.
     let mut piece = vec![0; PIECE_BYTES + TRACE_BYTES];
     let own = piece.as_ptr() as u64..piece.as_ptr() as u64 + piece.len() as u64;
@@ -96,8 +96,8 @@ fn traces_of_pads(key: &Arc<keypadd_keystream::KeystreamKey>, suite: Suite) -> V
     traces
 }
 
-/// Overwrites what generating the pads left on the stack: registers that the compiler spilled, a known
-/// limit (DESIGN.md). From here on only the pool can leave traces.
+/// Overwrites what generating the pads left on the stack: registers that the compiler spilled, a
+/// known limit (DESIGN.md). From here on only the pool can leave traces.
 #[inline(never)]
 fn scrub_stack() {
     std::hint::black_box(&mut [0x33_u8; 64 << 10]);
@@ -118,11 +118,11 @@ fn a_closed_connection_leaves_no_pads_in_memory() {
         let mut lane =
             pool.open_lane(Arc::clone(&key), &traffic, PacketNumber::new(0), Stage::Active);
         // A lane that outruns the filler is served further ahead.
-        poll_until("all the pads are there", || {
+        poll_until("all pads are available", || {
             Part::ALL.iter().all(|&part| lane.level(part).packets > 700)
         });
         for number in [0, 7, 63, 64, 700] {
-            poll_until("the pad is there", || {
+            poll_until("the pad is available", || {
                 let number = PacketNumber::new(number);
                 lane.seek(number, PAD_BYTES);
                 lane.peek(number, PAD_BYTES).coverage() == Coverage::Hit
@@ -142,7 +142,7 @@ fn a_closed_connection_leaves_no_pads_in_memory() {
         traces.extend(of_suite);
         drop((lane, key));
     }
-    poll_until("all memory is home", || pool.snapshot().filled_bytes == 0);
+    poll_until("all memory is free", || pool.snapshot().filled_bytes == 0);
     assert_eq!(found(&traces), [""; 0], "with the pool");
     drop(pool);
     assert_eq!(found(&traces), [""; 0], "without it");

@@ -1,5 +1,6 @@
-//! Checks where a private key's seed is in memory: in pages that are locked, left out of core dumps and
-//! not inherited by children. Runs in a process of its own, because it reads all of its memory (proc(5)).
+//! Checks where a private key's seed is in memory: in pages that are locked, left out of core dumps
+//! and not inherited by children. Runs in a process of its own, because it reads all of its memory
+//! (proc(5)).
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -14,8 +15,8 @@ const SEED_AT: usize = 16;
 /// More than the stack that reading a key here takes.
 const STACK_BYTES: usize = 64 << 10;
 
-/// The seed of a key, inverted byte by byte, so that the search does not find this copy. Its callers
-/// wipe the stack.
+/// The seed of a key, inverted byte by byte, so that the search does not find this copy. Its
+/// callers wipe the stack.
 #[inline(never)]
 fn inverted(key: &PrivateKey) -> [u8; 32] {
     let text = key.to_pem();
@@ -27,7 +28,7 @@ fn inverted(key: &PrivateKey) -> [u8; 32] {
 
 /// The flags (proc(5), VmFlags) of each writable mapping that holds this.
 fn flags_of_mappings_with(inverted: &[u8; 32]) -> Vec<String> {
-    let memory = File::open("/proc/self/mem").expect("one's own memory");
+    let memory = File::open("/proc/self/mem").expect("own memory is readable");
     let mut found = Vec::new();
     let mut holds = false;
     for line in fs::read_to_string("/proc/self/smaps").expect("proc is mounted").lines() {

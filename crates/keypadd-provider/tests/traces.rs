@@ -1,14 +1,14 @@
-//! Checks that a closed connection leaves none of our keys and no keystream in memory. What libraries leave is
-//! listed here and in docs/DESIGN.md ("What stays in memory"). Runs in a process of its own, because it reads
-//! all of its memory (proc(5), `/proc/self/mem`).
+//! Checks that a closed connection leaves none of our keys and no keystream in memory. What
+//! libraries leave is listed here and in docs/DESIGN.md ("What stays in memory"). Runs in a process
+//! of its own, because it reads all of its memory (proc(5), `/proc/self/mem`).
 //!
-//! Memory is written to a file first; only then are the traces to search for computed, from rustls's key log:
-//! keys and MAC states without our code, by RFC 8446, RFC 9001 and docs/DESIGN.md; pads by the keystream that
-//! the battery checks against independent packets. A core dump (core(5)) would contain less than is read here:
-//! neither read-only memory nor the pool.
+//! Memory is written to a file first; only then are the traces to search for computed, from
+//! rustls's key log: keys and MAC states without our code, by RFC 8446, RFC 9001 and
+//! docs/DESIGN.md; pads by the keystream that the battery checks against independent packets. A
+//! core dump (core(5)) would contain less than is read here: neither read-only memory nor the pool.
 //!
-//! AES-GCM's key and its round keys are in ring's memory as well as in ours, and ring leaves them. Only the
-//! pads, and GHASH's key in `polyval`'s layout, are ours alone.
+//! AES-GCM's key and its round keys are in ring's memory as well as in ours, and ring leaves them.
+//! Only the pads, and GHASH's key in `polyval`'s layout, are ours alone.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File};
@@ -52,8 +52,8 @@ const SEGMENTS: u64 = 24;
 const PLACES: [usize; 3] = [32, 400, 1200];
 /// Bytes of a pad in the pool.
 const PAD_BYTES: usize = 1472;
-/// Packets that may be padded with zeros, and so contain plain keystream: those in the handshake's datagrams
-/// (RFC 9000 section 14.1).
+/// Packets that may be padded with zeros, and so contain plain keystream: those in the handshake's
+/// datagrams (RFC 9000 section 14.1).
 const PADDED_PACKETS: usize = 16;
 
 /// The secrets that rustls logs, inverted byte by byte, so that the search does not find the log.
@@ -145,8 +145,9 @@ fn pads(suite: Suite, key: &[u8], iv: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
     pads
 }
 
-/// What the `polyval` crate stores beside GHASH's key, and derives from it: half of a product for its way of
-/// multiplying. (SP 800-38D section 7.1, step 1; RFC 8452, appendix A; polyval's `compute_d`.)
+/// What the `polyval` crate stores beside GHASH's key, and derives from it: half of a product for
+/// its way of multiplying. (SP 800-38D section 7.1, step 1; RFC 8452, appendix A; polyval's
+/// `compute_d`.)
 fn ghash_key(key: &[u8]) -> Vec<u8> {
     let mut block = [0; 16].into();
     match key.len() {
@@ -201,15 +202,15 @@ fn sha1_states(key: &[u8]) -> [(&'static str, Vec<u8>); 2] {
     })
 }
 
-/// Copies all writable memory of the process to a file, including the stacks of finished threads. The file is
-/// unlinked, so that nothing is left of it if this process dies.
+/// Copies all writable memory of the process to a file, including the stacks of finished threads.
+/// The file is unlinked, so that nothing is left of it if this process dies.
 fn snapshot() -> File {
     let maps = fs::read_to_string("/proc/self/maps").expect("proc is mounted");
-    let memory = File::open("/proc/self/mem").expect("one's own memory");
+    let memory = File::open("/proc/self/mem").expect("own memory is readable");
     let path =
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("memory-{}", std::process::id()));
     let mut file = File::create_new(&path).expect("a file");
-    fs::remove_file(path).expect("it is there");
+    fs::remove_file(path).expect("the file exists");
     let mut piece = vec![0; PIECE_BYTES];
     // This buffer holds copies of what was read before.
     let own = piece.as_ptr() as u64..piece.as_ptr() as u64 + PIECE_BYTES as u64;
@@ -275,7 +276,8 @@ async fn carry([client, server]: [&Connection; 2]) {
     assert!(heard == text);
 }
 
-/// Runs one connection with a pool at both ends; returns a snapshot of memory just before it closes.
+/// Runs one connection with a pool at both ends; returns a snapshot of memory just before it
+/// closes.
 async fn live(suite: Suite, log: &Arc<Inverted>) -> File {
     let key = || Arc::new(PrivateKey::generate().expect("randomness"));
     let keys = [key(), key()];
@@ -333,17 +335,18 @@ fn wait_for_the_filler() {
     };
     let deadline = Instant::now() + Duration::from_secs(120);
     while fs::read_dir("/proc/self/task").expect("proc is mounted").flatten().any(is_filler) {
-        assert!(Instant::now() < deadline, "a filler without a pool goes on");
+        assert!(Instant::now() < deadline, "a filler without a pool keeps running");
         thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// What libraries leave (docs/DESIGN.md): rustls moves secrets, and wipes only the last copy; ring wipes
-/// nothing.
+/// What libraries leave (docs/DESIGN.md): rustls moves secrets, and wipes only the last copy; ring
+/// wipes nothing.
 const LIBRARIES_LEAVE: [&str; 5] =
     ["handshake secret", "traffic secret", "header key", "packet key of ring's", "IV"];
 
-/// The kind of a suite's MAC key in our memory. This is `polyval`'s layout on CPUs with carry-less multiplication.
+/// The kind of a suite's MAC key in our memory. This is `polyval`'s layout on CPUs with carry-less
+/// multiplication.
 fn state_of(suite: Suite) -> &'static str {
     match suite.protection().mac() {
         Mac::Ghash

@@ -1,4 +1,4 @@
-//! Applies the sandbox in a child process, and tries there what it must stop and what it must not.
+//! Applies the sandbox in a child process and tries what it must stop and what it must allow.
 
 #![allow(clippy::unwrap_used)]
 
@@ -21,13 +21,13 @@ use rustix::process::{
     Resource, Rlimit, Signal, getpid, getppid, kill_process, setrlimit, test_kill_process,
 };
 
-/// It stays where the limit of locked memory cannot be lifted (capabilities(7)).
+/// Kept where the limit of locked memory cannot be raised (capabilities(7)).
 const CAP_IPC_LOCK: u64 = 1 << 14;
 
-/// The directory of the test, in its child.
+/// Environment variable that names the test's directory to its child.
 const DIRECTORY: &str = "KEYPADD_SANDBOX_DIRECTORY";
 
-/// Runs `probe` in a process of its own, with a directory that is the test's own.
+/// Runs `probe` in a child process, with a directory of its own.
 fn in_child(test: &str, probe: impl FnOnce(&Path)) {
     if let Some(directory) = std::env::var_os(DIRECTORY) {
         return probe(Path::new(&directory));
@@ -62,7 +62,7 @@ fn sealed(directory: &Path) -> Report {
     confined(directory).seal().unwrap()
 }
 
-/// A word of each thread's status (proc(5)).
+/// One field of each thread's status (proc(5)).
 fn of_all_threads(word: &str) -> Vec<String> {
     let tasks = fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
     tasks.map(|task| of_thread(task, word)).collect()
@@ -74,11 +74,11 @@ fn of_thread(task: PathBuf, word: &str) -> String {
     line.trim_start_matches(':').trim().to_owned()
 }
 
-/// Whether the kernel restricts files; the rest of a test that needs it is left out.
+/// Whether the kernel restricts files; otherwise the rest of the test is skipped.
 fn restricts_files(report: &Report) -> bool {
     let restricts = report.holds.iter().any(|text| text.contains("Landlock"));
     if !restricts {
-        eprintln!("left out: {:?}", report.lacks);
+        eprintln!("skipped: {:?}", report.lacks);
     }
     restricts
 }
@@ -94,7 +94,7 @@ fn neither_shadow_nor_any_other_file_opens_but_those_that_are_needed() {
             assert_eq!(File::open(path).unwrap_err().kind(), PermissionDenied, "{path:?}");
         }
         assert_eq!(fs::read(directory.join("read/file")).unwrap(), b"r");
-        // As a VM clock is.
+        // As a VM clock device is.
         let mut byte = [0];
         opened_before.read_exact_at(&mut byte, 0).unwrap();
         assert_eq!(byte, *b"s");
@@ -138,7 +138,7 @@ fn a_file_that_replaces_a_readable_one_can_be_read() {
         let (replace, asked) = mpsc::channel::<()>();
         let (replaced, done) = mpsc::channel();
         let path = directory.join("read");
-        // From outside of the sandbox: this thread exists before.
+        // Runs outside the sandbox: this thread started before it.
         thread::spawn(move || {
             asked.recv().unwrap();
             fs::write(path.join("other"), "new").unwrap();
@@ -176,7 +176,7 @@ fn other_processes_get_no_signal_and_limits_stay() {
     in_child("other_processes_get_no_signal_and_limits_stay", |directory| {
         let parent = getppid().unwrap();
         sealed(directory);
-        // A signal that would change nothing.
+        // A signal that has no effect.
         assert_eq!(kill_process(parent, Signal::CONT), Err(Errno::PERM));
         test_kill_process(getpid()).unwrap();
         let limit = Rlimit { current: Some(64), maximum: Some(64) };
@@ -201,7 +201,7 @@ fn the_filter_holds_in_threads_from_before_and_after() {
         for (word, value) in [("NoNewPrivs", "1"), ("Seccomp", "2")] {
             assert!(of_all_threads(word).iter().all(|one| one == value), "{word}");
         }
-        // Those of the test's main thread stay, which is older than the sandbox.
+        // The test's main thread keeps its capabilities: it started before the sandbox.
         for word in ["CapPrm", "CapEff"] {
             let set = of_thread("/proc/thread-self".into(), word);
             let set = u64::from_str_radix(&set, 16).unwrap();
@@ -220,7 +220,7 @@ fn tcp_connects_to_the_ports_that_are_needed_and_to_no_other() {
         let report = confine(&needs).unwrap().seal().unwrap();
         TcpStream::connect(needed).unwrap();
         if !report.holds.iter().any(|text| text.contains(&format!(" {} ", needed.port()))) {
-            return eprintln!("left out: {:?}", report.lacks);
+            return eprintln!("skipped: {:?}", report.lacks);
         }
         assert_eq!(TcpStream::connect(other).unwrap_err().kind(), PermissionDenied);
         // Listening and UDP are not restricted.
@@ -243,9 +243,9 @@ fn sockets_threads_and_name_lookups_go_on() {
         drop(listener);
         fs::remove_file(&path).unwrap();
         assert!(("localhost", 22).to_socket_addrs().unwrap().count() > 0);
-        // The interface of an address is looked up.
+        // Resolving a scoped address looks up its interface.
         assert!(("fe80::1%lo", 22).to_socket_addrs().unwrap().count() > 0);
-        // Whether or not anybody answers, the resolver may ask.
+        // The resolver may ask, whether or not anybody answers.
         let _ = ("name.invalid", 22).to_socket_addrs();
         thread::available_parallelism().unwrap();
         thread::spawn(|| vec![0_u8; 64 << 20].len()).join().unwrap();

@@ -1,5 +1,5 @@
-//! Counts what two event loops allocate while they carry data. Runs in its own process, whose other
-//! threads allocate nothing meanwhile.
+//! Counts allocations of two event loops while they carry data. Runs in its own process, whose
+//! other threads allocate nothing meanwhile.
 #![allow(unreachable_pub, clippy::unwrap_used)]
 
 mod pair;
@@ -20,7 +20,7 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 const MIB: usize = 1 << 20;
 
-/// Carried before counting begins.
+/// Transferred before counting starts.
 const WARM_UP_MIB: usize = 32;
 const WARM_UP_KEYSTROKES: usize = 2_000;
 
@@ -28,10 +28,10 @@ const BULK_MIB: usize = 64;
 const KEYSTROKES: usize = 5_000;
 const KEYSTROKE_BYTES: usize = 64;
 
-/// Allocations per datagram with a keystroke, of both ends together: 4.00 when measured. Ours are
-/// the bytes read from the socket and the received datagram, copied because a few bytes must not
-/// keep a whole batch. `quinn-proto` allocates the queue of its `SendBuffer`, which it frees
-/// whenever everything was acknowledged, and the reference count by which a stream frame shares its
+/// Allocations per datagram with a keystroke, both ends together: 4.00 when measured. Ours are the
+/// bytes read from the socket and the received datagram, copied because a few bytes must not keep a
+/// whole batch alive. `quinn-proto` allocates the queue of its `SendBuffer`, which it frees
+/// whenever everything is acknowledged, and the reference count by which a stream frame shares its
 /// packet.
 const KEYSTROKE_MAX: f64 = 4.2;
 
@@ -40,7 +40,7 @@ const KEYSTROKE_MAX: f64 = 4.2;
 /// copied.
 const BULK_MAX: f64 = 0.6;
 
-/// Carries this many MiB in one direction.
+/// Transfers this many MiB in one direction.
 fn bulk([near, far]: &mut [UnixStream; 2], mib: usize, buffers: &mut [Vec<u8>; 2]) {
     let [sent, received] = buffers;
     thread::scope(|scope| {
@@ -49,7 +49,7 @@ fn bulk([near, far]: &mut [UnixStream; 2], mib: usize, buffers: &mut [Vec<u8>; 2
     });
 }
 
-/// Keystrokes there and back, one after the other.
+/// Sends keystrokes and waits for each echo.
 fn type_keys([near, far]: &mut [UnixStream; 2], keystrokes: usize) {
     let mut bytes = [7; KEYSTROKE_BYTES];
     for _ in 0..keystrokes {
@@ -65,7 +65,7 @@ fn datagrams(ends: &[Connection; 2]) -> u64 {
     ends.iter().map(|end| end.stats().udp_tx.datagrams).sum()
 }
 
-/// Allocations per datagram, sealed by one end and opened by the other, while `carry` runs.
+/// Allocations at both ends per datagram while `carry` runs.
 fn per_datagram(what: &str, ends: &[Connection; 2], carry: impl FnOnce()) -> f64 {
     let (region, before) = (Region::new(ALLOCATOR), datagrams(ends));
     carry();

@@ -27,17 +27,17 @@ use tracing::Level;
 /// Longer than anything here takes; reaching it means a hang.
 const HANG: Duration = Duration::from_secs(60);
 
-/// Wakes nobody: it panics, once.
+/// A waker that panics, once.
 #[derive(Default)]
 struct Panics(AtomicBool);
 
 impl Wake for Panics {
     fn wake(self: Arc<Self>) {
-        assert!(self.0.swap(true, SeqCst), "a fault in a stream's handling, as the test wants it");
+        assert!(self.0.swap(true, SeqCst), "test fault in a stream's handling");
     }
 }
 
-/// Errors that were logged in this process.
+/// Errors logged by this process.
 static LOG: Mutex<Vec<u8>> = Mutex::new(Vec::new());
 
 struct Log;
@@ -53,7 +53,7 @@ impl io::Write for Log {
     }
 }
 
-/// A keystroke there and back.
+/// Sends a keystroke and waits for its echo.
 fn swap_a_byte([near, far]: &mut [UnixStream; 2]) {
     near.write_all(b"k").unwrap();
     far.read_exact(&mut [0]).unwrap();
@@ -61,16 +61,17 @@ fn swap_a_byte([near, far]: &mut [UnixStream; 2]) {
     near.read_exact(&mut [0]).unwrap();
 }
 
-/// What a control task awaits at the server's end of a stream, and what completes it.
+/// A future that a control task awaits at the server's end of a stream, and the event that
+/// completes it.
 struct Fault {
     what: &'static str,
     begin: fn(&Pair, [Stream; 2], &mut Context<'_>) -> Kept,
 }
 
-/// What would end the stream in another way if it were dropped.
+/// Kept because dropping it would end the stream in another way.
 type Kept = Box<dyn Any>;
 
-/// Polls once: from then on the loop has the waker.
+/// Polls once, which hands the waker to the loop.
 fn wait<F: Future + 'static>(future: F, cx: &mut Context<'_>) -> Kept {
     let mut future = Box::pin(future);
     assert!(future.as_mut().poll(cx).is_pending());
@@ -127,10 +128,10 @@ fn a_panic_in_a_streams_handling_ends_its_connection_and_no_other() {
             pair.control.block_on(closed).expect(what)
         };
         assert_eq!(closed(&failing[1]), ConnectionError::LocallyClosed, "{what}");
-        // Its peer hears that nobody knows it as soon as it says something.
+        // The client learns from a stateless reset once it sends something.
         failing[0].close(VarInt::from_u32(0), b"");
 
-        // The other connection, its figures, new connections and the log.
+        // Check the other connection, its statistics, new connections and the log.
         let sent = other[1].stats().udp_tx.datagrams;
         while other[1].stats().udp_tx.datagrams == sent {
             swap_a_byte(&mut programs);

@@ -31,7 +31,7 @@ const HANG: Duration = Duration::from_secs(60);
 /// Two ends that hold their streams, and their connection.
 struct Held {
     pair: Pair,
-    /// How the client reaches the server.
+    /// The address at which the client reaches the server.
     address: SocketAddr,
     streams: [HeldStreams; 2],
     ends: [Connection; 2],
@@ -69,7 +69,7 @@ impl Held {
         self.splice_by(|streams| self.pair.splice(streams))
     }
 
-    /// The same; the first program's bytes begin with a preface.
+    /// Like [`Self::splice`]; the first program's bytes start with a preface.
     fn splice_with_preface(&self, preface: Vec<u8>) -> [UnixStream; 2] {
         self.splice_by(|[ours, theirs]| {
             let [(near, near_end), (far, far_end)] = [(); 2].map(|()| UnixStream::pair().unwrap());
@@ -94,7 +94,7 @@ impl Held {
         programs
     }
 
-    /// One end closes the connection with the code that holds streams.
+    /// Closes the connection from one end with the code that holds streams.
     fn lose(&self, by: usize) {
         self.ends[by].close(HOLD, b"");
     }
@@ -106,7 +106,7 @@ impl Held {
         self.hold();
     }
 
-    /// Another process takes the place of an end that has no connection.
+    /// Replaces an end that has no connection by another process.
     fn replace(&mut self, end: usize) {
         let old = &self.streams[end];
         let held = async {
@@ -123,7 +123,7 @@ impl Held {
         self.streams[end] = new;
     }
 
-    /// Continues the streams that both ends have, and ends those that only one has.
+    /// Resumes the streams that both ends have, and ends those that only one has.
     fn resume(&self) {
         let names: BTreeSet<_> = self.streams.iter().flat_map(HeldStreams::names).collect();
         for name in names {
@@ -131,7 +131,7 @@ impl Held {
         }
     }
 
-    /// Resumes one stream; `told` changes what the client's end hears about the server's progress.
+    /// Resumes one stream; `told` changes what the client hears about the server's progress.
     fn resume_one(&self, name: StreamName, told: impl Fn(Receipt) -> Receipt) {
         let [ours, theirs] = self.pair.open(&self.ends);
         let taken = async { tokio::join!(self.streams[0].take(name), self.streams[1].take(name)) };
@@ -160,7 +160,7 @@ impl Held {
     }
 }
 
-/// A path to a server that drops one in fifty of the packets full of data; returns its address.
+/// A path to a server that drops one in fifty full packets; returns its address.
 fn lossy_path(server: SocketAddr) -> SocketAddr {
     let [near, far] = [(); 2].map(|()| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
     let address = near.local_addr().unwrap();
@@ -168,7 +168,7 @@ fn lossy_path(server: SocketAddr) -> SocketAddr {
     let ends = Arc::new((near, far, OnceLock::new()));
     let mut passed = 0;
     let mut passes = move |datagram: &[u8]| {
-        // A short header (RFC 9000 17.3.1): no handshake waits for a timeout.
+        // Short headers only (RFC 9000 17.3.1): handshakes would have to wait for timeouts.
         let is_full = datagram.len() > 1_000 && datagram[0] & 0x80 == 0;
         passed += usize::from(is_full);
         !is_full || passed % 50 != 0
@@ -207,12 +207,12 @@ fn noise(seed: u64, bytes: usize) -> Vec<u8> {
     (0..bytes).map(next).collect()
 }
 
-/// The system's name for a socket, whichever descriptor it is.
+/// Identifies a socket, whichever descriptor refers to it.
 fn name(socket: &UnixStream) -> PathBuf {
     fs::read_link(format!("/proc/self/fd/{}", socket.as_raw_fd())).unwrap()
 }
 
-/// The names of everything that this process has open.
+/// Identifies everything that this process has open.
 fn open_descriptors() -> Vec<PathBuf> {
     let descriptors = fs::read_dir("/proc/self/fd").unwrap();
     // Other tests are closing theirs at the same time.
@@ -255,7 +255,7 @@ fn exchange(programs: &[UnixStream; 2], sent: [&[u8]; 2], mut meanwhile: impl Fn
     });
 }
 
-/// Exchanges bytes while one connection after the other is lost.
+/// Exchanges bytes while connections are lost one after another.
 fn exchange_over_many(mut held: Held, bytes: usize) {
     let programs = held.splice();
     let (up, down) = (noise(1, bytes + 3), noise(2, bytes * 3 / 4 + 1));
@@ -303,7 +303,8 @@ fn a_preface_goes_on_as_the_bytes_of_its_socket_do() {
     let preface = noise(3, 1_000_000);
     let programs = held.splice_with_preface(preface.clone());
     let mut begin = vec![0; preface.len()];
-    // Only part of it has left when the first connection is lost, and all of it when the last one is.
+    // Part of it has been sent when the first connection is lost, and all of it when the last one
+    // is.
     for piece in begin.chunks_mut(300_000) {
         held.lose(0);
         held.reconnect();
@@ -356,7 +357,7 @@ fn an_end_that_was_on_its_way_or_written_survives() {
     let mut received = Vec::new();
     far.read_to_end(&mut received).unwrap();
     assert_eq!(received, b"all of it");
-    // The other direction is open still.
+    // The other direction is still open.
     held.lose(0);
     far.write_all(b"an answer").unwrap();
     held.reconnect();
@@ -385,7 +386,7 @@ fn a_socket_is_closed_once_both_ways_are_over_although_its_stream_was_resumed_af
         near.shutdown(Shutdown::Write).unwrap();
         assert_eq!(far.read(&mut [0]).unwrap(), 0);
     }
-    // The receipts for the last of these ends have not come back.
+    // The receipts for the last of these ends have not arrived.
     held.lose(0);
     held.reconnect();
     held.resume();
@@ -411,7 +412,8 @@ fn a_stream_that_is_not_resumed_stays_as_it_was_whatever_attempts_fail() {
     held.lose(0);
     near.write_all(b"bc").unwrap();
     let name = held.streams[0].names()[0];
-    // The client takes it and gives up; then both take it, and their connection is lost before they continue.
+    // The client accepts and gives up; then both accept, and their connection is lost before they
+    // resume.
     held.pair.control.block_on(async {
         drop(timeout(HANG, held.streams[0].take(name)).await.unwrap());
     });
@@ -434,7 +436,7 @@ fn a_stream_that_is_not_resumed_stays_as_it_was_whatever_attempts_fail() {
     assert_eq!(&received, b"bc");
 }
 
-/// Splices both ends of a stream; one does so when it has heard of the loss of its connection.
+/// Splices both ends of a stream; one does so only after it knows its connection is lost.
 fn splice_late(held: &mut Held, late: usize, claim: bool) -> [UnixStream; 2] {
     let mut programs = Vec::new();
     let mut ends: Vec<_> = held.pair.open(&held.ends).into_iter().enumerate().collect();
@@ -476,7 +478,7 @@ fn a_stream_spliced_as_its_connection_is_lost_continues_unless_claims_were_compl
 
         let mut held = Held::new();
         let [_early, mut program] = splice_late(&mut held, late, true);
-        // It does not wait for what never comes.
+        // Must not wait for data that never comes.
         program.set_read_timeout(Some(HANG)).unwrap();
         let end = program.read(&mut [0]);
         assert!(!end.is_err_and(|error| error.kind() == ErrorKind::WouldBlock));
@@ -493,7 +495,7 @@ fn a_peer_that_claims_bytes_it_cannot_have_resets_its_stream_alone() {
     held.resume_one(first, |receipt| Receipt { bytes: receipt.bytes + 1, ..receipt });
     held.resume_one(second, |receipt| receipt);
     for mut program in programs {
-        // A unix socket has no reset, but an end.
+        // A unix socket sees an end of stream instead of a reset.
         assert_eq!(program.read(&mut [0]).unwrap_or(0), 0);
     }
     let [near, far] = &mut other;
@@ -512,7 +514,7 @@ fn what_the_peer_has_not_is_reset_and_what_has_ended_both_ways_is_closed_in_orde
     });
     assert!(matches!(near.read(&mut [0]), Ok(0)) || near.read(&mut [0]).is_err());
     assert!(held.streams[0].names().is_empty());
-    // The far end has heard of the loss when its stream can be taken; dropped, it is held as before.
+    // The far end knows of the loss when its stream can be accepted; dropped, it stays held.
     held.pair.control.block_on(async {
         drop(timeout(HANG, held.streams[1].take(name)).await.unwrap());
     });
@@ -527,7 +529,7 @@ fn an_unread_stream_fills_its_buffer_and_stops_nobody() {
     stalled[0].set_nonblocking(true).unwrap();
     let mut written = 0;
     let block = noise(3, 64 << 10);
-    // Until nothing has gone in for a while.
+    // Until the socket has accepted nothing for a while.
     let mut quiet = 0;
     while quiet < 50 {
         match (&stalled[0]).write(&block[..1_000]) {

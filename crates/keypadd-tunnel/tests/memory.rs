@@ -1,4 +1,4 @@
-//! Memory use when readers stop. In its own process, so that no other test's memory counts.
+//! Tests memory use when readers stop. In its own process, so that no other test's memory counts.
 #![allow(unreachable_pub, clippy::unwrap_used)]
 #![cfg(target_os = "linux")]
 

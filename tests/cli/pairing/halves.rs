@@ -1,5 +1,5 @@
-//! Tests one end of a pairing against another that this file plays, and that stops or refuses at a certain
-//! step: what is left at either.
+//! Tests one end of a pairing against a scripted peer that stops or refuses at a given step: what
+//! each end is left with.
 
 use std::process::Output;
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use keypadd_tunnel::{
 use super::{Hosts, fed, refused};
 use crate::daemons::{text, write_file};
 
-/// Packet protection of the end that is played.
+/// Packet protection of the scripted end.
 fn crypto(key: &Arc<PrivateKey>) -> CryptoSettings {
     CryptoSettings::plain(Arc::clone(key), Suite::default())
 }
 
-/// Joins as far as the far host's acceptance, and goes on as told.
+/// Joins up to the far host's acceptance, then continues with `end`.
 fn join_until(invitation: &Invitation, end: impl AsyncFnOnce(Joined)) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let key = Arc::new(PrivateKey::generate().unwrap());
@@ -35,7 +35,7 @@ fn join_until(invitation: &Invitation, end: impl AsyncFnOnce(Joined)) {
     });
 }
 
-/// Invites as far as a right proof, and goes on as told: what `join` said.
+/// Invites up to a valid proof, then continues with `end`; returns the output of `join`.
 fn invite_until(hosts: &Hosts, end: impl AsyncFnOnce(Joiner)) -> Output {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let key = Arc::new(PrivateKey::generate().unwrap());

@@ -1,5 +1,5 @@
-//! What a filler takes from programs that want all the CPU there is: a hog on every core works beside a
-//! pool that is never full, and without a pool, turn by turn.
+//! Measures what a filler takes from CPU-bound programs: a hog on every core runs beside a pool
+//! that is never full, and without a pool, in alternation.
 
 use std::fs;
 use std::hint::black_box;
@@ -17,30 +17,30 @@ use keypadd_pool::{Direction, Lane, Pool, PoolSettings, PoolSnapshot, Stage, Tra
 use crate::SUITES;
 use crate::exchange::HANG;
 
-/// How often the arms take turns.
+/// Number of alternations.
 const PAIRS: usize = 150;
 
-/// How long a turn is. Many short turns say more than a few long ones: what a machine does beside comes
-/// in spells.
+/// Length of one slice. Many short slices measure better than a few long ones: background load
+/// comes in bursts.
 const TURN: Duration = Duration::from_millis(150);
 
-/// What the hogs keep of their work, at least.
+/// Minimum share of their work that the hogs keep.
 const KEPT: f64 = 0.98;
 
-/// Far more than the slowest cipher can fill in a turn: there always is something left to make.
+/// Far more than the slowest cipher can fill in one slice: the filler never runs out of work.
 const BUDGET_BYTES: usize = 64 << 20;
 
-/// Steps of a hog's work from one look at the clock to the next: some tens of microseconds.
+/// Steps of a hog between two clock reads: some tens of microseconds.
 const STEPS: u64 = 1 << 16;
 
-/// A pool that is being filled for as long as it lives.
+/// A pool that is filled until this is dropped.
 struct Filling {
     pool: Pool,
     _lane: Lane,
 }
 
 impl Filling {
-    /// With triple DES a block at a time, which takes seconds to fill what one lane is given.
+    /// Triple DES, one block at a time: takes seconds to fill the share of one lane.
     fn start() -> Self {
         let pool = Pool::new(PoolSettings { budget_bytes: BUDGET_BYTES }).unwrap();
         let engine = CipherBackend::DesCrate.engine().unwrap();
@@ -50,11 +50,11 @@ impl Filling {
         let keystream = key.keystream.unwrap();
         let lane = pool.open_lane(keystream, &traffic, PacketNumber::new(0), Stage::Active);
         let filling = Self { pool, _lane: lane };
-        // It sets its class before it does anything else.
-        filling.until("a filler that has begun", |now| now.fill_bytes_total > 0);
+        // The filler sets its scheduling class before anything else.
+        filling.until("a running filler", |now| now.fill_bytes_total > 0);
         assert!(
             filling.pool.snapshot().filler_idle_class,
-            "class SCHED_IDLE is refused here, and what a filler of another class takes is not claimed"
+            "SCHED_IDLE is refused here, and there is no claim for a filler in another class"
         );
         filling
     }
@@ -71,30 +71,30 @@ impl Filling {
         format!("/proc/self/task/{}", self.pool.snapshot().filler_thread_id).into()
     }
 
-    /// Whether the filler has something to make: it sleeps when it has nothing (proc(5)).
+    /// Whether the filler has work left: it sleeps when it has none (proc(5)).
     fn has_work(&self) -> bool {
         fs::read_to_string(self.filler().join("stat")).is_ok_and(|stat| stat.contains(") R "))
     }
 
-    /// CPU time that the filler has had so far (proc(5), schedstat).
+    /// CPU time used by the filler so far (proc(5), schedstat).
     fn cpu_time(&self) -> Duration {
         let text = fs::read_to_string(self.filler().join("schedstat")).unwrap();
         Duration::from_nanos(text.split_whitespace().next().unwrap().parse().unwrap())
     }
 
-    /// Ends when the filler's thread is gone.
+    /// Returns when the filler thread is gone.
     fn end(self) {
         let filler = self.filler();
         drop(self);
         let deadline = Instant::now() + HANG;
         while filler.exists() {
-            assert!(Instant::now() < deadline, "the filler stays");
+            assert!(Instant::now() < deadline, "the filler does not exit");
             thread::sleep(Duration::from_millis(1));
         }
     }
 }
 
-/// What a hog on every core gets done in a turn, in steps a second.
+/// Work of a hog on every core during one slice, in steps per second.
 fn work() -> f64 {
     let hogs = available_parallelism().map_or(1, usize::from);
     let together = Barrier::new(hogs);
@@ -122,14 +122,14 @@ fn work() -> f64 {
     })
 }
 
-/// What the filler itself took of a turn is said beside the verdict: it is the part of the loss that no
-/// other program can have caused.
+/// Prints the filler's own CPU share beside the verdict: the part of the loss that no other program
+/// can have caused.
 #[test]
 #[ignore = "a long proof: minutes, on a machine that is idle"]
 fn programs_that_want_every_core_lose_at_most_2_percent_to_a_filler() {
     let filling = Filling::start();
     let before = filling.pool.snapshot();
-    filling.until("a filler that is alone fills", |now| {
+    filling.until("a lone filler at work", |now| {
         now.fill_bytes_total > before.fill_bytes_total && now.fill_cpu > before.fill_cpu
     });
     filling.end();
@@ -144,14 +144,14 @@ fn programs_that_want_every_core_lose_at_most_2_percent_to_a_filler() {
             let filling = Filling::start();
             let before = filling.cpu_time();
             beside.push(work());
-            assert!(filling.has_work(), "nothing left to make: {:?}", filling.pool.snapshot());
+            assert!(filling.has_work(), "nothing left to fill: {:?}", filling.pool.snapshot());
             taken.push((filling.cpu_time() - before).as_secs_f64() / TURN.as_secs_f64());
             filling.end();
         }
     }
     let taken = mean(&taken).unwrap();
     println!("the filler had {:.4} of a core, {:.4?}", taken.value, taken.interval);
-    assert!(taken.value > 0.0, "the filler never had its turn");
+    assert!(taken.value > 0.0, "the filler never ran");
     let kept = ratio(&beside, &alone);
     let verdict = Rule::AtLeast(KEPT).judge("", "work beside it over work alone", kept.as_ref());
     println!("hogs: {}: {:?}", verdict.because, verdict.outcome);

@@ -1,4 +1,4 @@
-//! Expands secrets by label, RFC 8446 section 7.1, a second time: by none of our code and none of rustls's.
+//! Expands secrets by label (RFC 8446, section 7.1) independently of our code and of rustls.
 
 use hkdf::Hkdf;
 use sha2::{Sha256, Sha384};

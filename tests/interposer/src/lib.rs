@@ -1,7 +1,7 @@
-//! quinn's crypto traits, passed on: an [`Interposer`] stands between quinn and the keys that a configuration
-//! makes, and seals and opens in their place.
+//! Wraps quinn's crypto traits: an [`Interposer`] stands between quinn and the keys of a
+//! configuration, and seals and opens in their place.
 //!
-//! After the shape of quinn's own `perf/src/noprotection.rs`.
+//! Modeled on quinn's own `perf/src/noprotection.rs`.
 
 mod labels;
 mod stubborn;
@@ -25,20 +25,20 @@ pub use stubborn::Stubborn;
 pub enum Origin {
     /// `initial_keys`.
     Initial,
-    /// The nth call of `write_handshake` that returned keys, from 0: those of the Handshake space, then
-    /// those of the first key phase.
+    /// The nth call of `write_handshake` that returned keys, from 0: first the Handshake space,
+    /// then the first key phase.
     Handshake(usize),
-    /// The nth call of `next_1rtt_keys` that returned keys, from 0: those of key phase n + 1. quinn makes it
-    /// when it enters phase n.
+    /// The nth call of `next_1rtt_keys` that returned keys, from 0: those of key phase n + 1. quinn
+    /// calls it on entering phase n.
     Next(usize),
 }
 
-/// The keys of one key phase, or of a packet number space.
+/// The keys of one key phase or packet number space.
 pub type PacketKeys = KeyPair<Box<dyn PacketKey>>;
 
-/// What is done with the keys of one connection's end.
+/// Hooks around the keys of one end of a connection.
 pub trait Interposer: Send + Sync {
-    /// Takes the place of `key.encrypt(packet_number, buf, header_len)`.
+    /// Replaces `key.encrypt(packet_number, buf, header_len)`.
     fn seal(
         &self,
         origin: Origin,
@@ -48,7 +48,7 @@ pub trait Interposer: Send + Sync {
         header_len: usize,
     );
 
-    /// Takes the place of `key.decrypt(packet_number, header, payload)`.
+    /// Replaces `key.decrypt(packet_number, header, payload)`.
     ///
     /// # Errors
     /// Those of `key`: the packet is dropped.
@@ -64,29 +64,29 @@ pub trait Interposer: Send + Sync {
         key.decrypt(packet_number, header, payload)
     }
 
-    /// Takes the place of the nth call of `next_1rtt_keys`.
+    /// Replaces the nth call of `next_1rtt_keys`.
     fn next(&self, nth: usize, session: &mut dyn Session) -> Option<PacketKeys> {
         let _ = nth;
         session.next_1rtt_keys()
     }
 
-    /// A call has made this sealing key.
+    /// Called when a session has made this sealing key.
     fn made(&self, origin: Origin, key: &Arc<dyn PacketKey>) {
         let _ = (origin, key);
     }
 
-    /// quinn has dropped the sealing key that this call made.
+    /// Called when quinn has dropped the sealing key of this origin.
     fn dropped(&self, origin: Origin) {
         let _ = origin;
     }
 
-    /// What quinn is told of `key`'s confidentiality limit, in packets.
+    /// The confidentiality limit of `key` to report to quinn, in packets.
     fn confidentiality_limit(&self, key: &dyn PacketKey) -> u64 {
         key.confidentiality_limit()
     }
 }
 
-/// A client's configuration whose keys `by` stands before.
+/// Wraps a client's configuration with `by`.
 pub fn client_config(
     inner: Arc<dyn ClientConfig>,
     by: Arc<dyn Interposer>,
@@ -94,7 +94,7 @@ pub fn client_config(
     Arc::new(Interposed { inner, by: Box::new(move || Arc::clone(&by)) })
 }
 
-/// A server's configuration whose keys `by` stands before.
+/// Wraps a server's configuration with `by`.
 pub fn server_config(
     inner: Arc<dyn ServerConfig>,
     by: Arc<dyn Interposer>,
@@ -102,8 +102,7 @@ pub fn server_config(
     each_of_server(inner, move || Arc::clone(&by))
 }
 
-/// A server's configuration that asks for an interposer for each of its sessions, in the order in which they
-/// begin.
+/// Wraps a server's configuration with one interposer per session, in the order the sessions start.
 pub fn each_of_server(
     inner: Arc<dyn ServerConfig>,
     by: impl Fn() -> Arc<dyn Interposer> + Send + Sync + 'static,
@@ -158,7 +157,7 @@ impl ServerConfig for Interposed<dyn ServerConfig> {
 struct InterposedSession {
     inner: Box<dyn Session>,
     by: Arc<dyn Interposer>,
-    /// Calls that returned keys: of `write_handshake`, of `next_1rtt_keys`.
+    /// Calls of `write_handshake` and of `next_1rtt_keys` that returned keys.
     handshake: usize,
     next: usize,
 }

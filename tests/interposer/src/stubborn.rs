@@ -1,4 +1,4 @@
-//! Plays a peer that never leaves the first key phase when sealing, but opens packets of every phase.
+//! Plays a peer that always seals in the first key phase but opens packets of every phase.
 
 use std::sync::{Arc, OnceLock};
 
@@ -10,8 +10,7 @@ use crate::{Interposer, Origin, PacketKeys};
 /// The key phase bit of a short header (RFC 9000 17.3.1), before header protection.
 const KEY_PHASE: u8 = 0x04;
 
-/// An end's cryptography, but for the phase that it seals in: the first, whichever quinn takes it for. For one
-/// connection.
+/// Seals in the first key phase, whatever phase quinn is in. For one connection.
 #[derive(Default)]
 pub struct Stubborn {
     first: OnceLock<Arc<dyn PacketKey>>,
@@ -20,12 +19,12 @@ pub struct Stubborn {
 impl Interposer for Stubborn {
     fn made(&self, origin: Origin, key: &Arc<dyn PacketKey>) {
         if origin == Origin::Handshake(1) {
-            self.first.set(Arc::clone(key)).unwrap_or_else(|_| unreachable!("it is made once"));
+            self.first.set(Arc::clone(key)).unwrap_or_else(|_| unreachable!("made once"));
         }
     }
 
-    /// The session would retire the first phase if it were asked for the third. The other end stays in the second,
-    /// so what stands for later phases opens nothing.
+    /// Asking the session for the third phase would retire the first. The other end stays in the
+    /// second, so later phases get placeholder keys that open nothing.
     fn next(&self, nth: usize, session: &mut dyn Session) -> Option<PacketKeys> {
         match nth {
             0 => session.next_1rtt_keys(),
@@ -44,12 +43,12 @@ impl Interposer for Stubborn {
         let (Origin::Next(nth), Some(first)) = (origin, self.first.get()) else {
             return key.encrypt(packet_number, buf, header_len);
         };
-        // These are the keys of phase nth + 1, and quinn has set the bit in every odd one.
+        // quinn seals with the keys of phase nth + 1 and has set the bit in every odd phase.
         buf[0] ^= if nth % 2 == 0 { KEY_PHASE } else { 0 };
         first.encrypt(packet_number, buf, header_len);
     }
 
-    /// It asks for no update either.
+    /// Never asks for an update either.
     fn confidentiality_limit(&self, _: &dyn PacketKey) -> u64 {
         u64::MAX
     }

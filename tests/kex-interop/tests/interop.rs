@@ -1,5 +1,6 @@
-//! Our key exchange groups against those of rustls's aws-lc-rs provider, which no shipped crate pulls
-//! in: first the groups alone, then whole TLS 1.3 handshakes with raw public keys, either side ours.
+//! Tests our key exchange groups against those of rustls's aws-lc-rs provider, which no shipped
+//! crate depends on: first the groups alone, then whole TLS 1.3 handshakes with raw public keys,
+//! with ours on either side.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use rustls::{
     ClientConfig, ClientConnection, Connection, NamedGroup, ServerConfig, ServerConnection,
 };
 
-/// Ours, and the same group by aws-lc-rs.
+/// Pairs of our group and the same group in aws-lc-rs.
 fn groups() -> [(KeyExchange, &'static dyn SupportedKxGroup); 3] {
     [
         (KeyExchange::X25519MlKem768, aws_lc_rs::kx_group::X25519MLKEM768),
@@ -27,7 +28,7 @@ fn groups() -> [(KeyExchange, &'static dyn SupportedKxGroup); 3] {
     ]
 }
 
-/// Rounds of each pairing: enough that a coefficient that is encoded wrongly now and then shows up.
+/// Rounds per pairing: enough to catch a coefficient that is only occasionally misencoded.
 const ROUNDS: usize = 50;
 
 fn assert_agree(client: &dyn SupportedKxGroup, server: &dyn SupportedKxGroup) {
@@ -75,7 +76,7 @@ fn a_changed_ciphertext_gives_no_common_secret_with_either() {
     }
 }
 
-/// The one key that may come in.
+/// Allows a single key.
 #[derive(Debug)]
 struct AllowOne(PublicKey);
 
@@ -85,7 +86,7 @@ impl AllowList for AllowOne {
     }
 }
 
-/// Ring's suites with our group.
+/// ring's suites with our group.
 fn our_provider(kex: KeyExchange) -> Arc<CryptoProvider> {
     Arc::new(CryptoProvider { kx_groups: vec![kex.group()], ..ring::default_provider() })
 }
@@ -95,11 +96,11 @@ fn their_provider(group: &'static dyn SupportedKxGroup) -> Arc<CryptoProvider> {
     Arc::new(CryptoProvider { kx_groups: vec![group], ..aws_lc_rs::default_provider() })
 }
 
-/// A key of ours as aws-lc-rs reads it from its PEM text.
+/// Loads one of our keys into aws-lc-rs from its PEM text.
 fn their_certified_key(key: &PrivateKey) -> Arc<CertifiedKey> {
     let der = PrivatePkcs8KeyDer::from_pem_slice(key.to_pem().as_bytes()).unwrap();
     let signer = aws_lc_rs::sign::any_eddsa_type(&der).unwrap();
-    let spki = signer.public_key().expect("an Ed25519 key knows its public half").into_owned();
+    let spki = signer.public_key().expect("an Ed25519 key has its public half").into_owned();
     assert_eq!(spki.as_ref(), key.public().spki());
     Arc::new(CertifiedKey::new(vec![spki.as_ref().to_vec().into()], signer))
 }
@@ -132,7 +133,7 @@ fn server_connection(
     ServerConnection::new(Arc::new(config)).unwrap().into()
 }
 
-/// Carries everything that `from` has to say.
+/// Delivers everything that `from` has to send.
 fn deliver(from: &mut Connection, to: &mut Connection) {
     let mut wire = Vec::new();
     while from.wants_write() {

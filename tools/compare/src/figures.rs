@@ -53,7 +53,7 @@ pub(crate) enum Figure {
     Others,
 }
 
-/// What a figure of a keypadd arm is divided by.
+/// The divisor of a keypadd arm's figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Base<'a> {
     /// The same figure of this arm.
@@ -176,7 +176,7 @@ pub(crate) fn span(rounds: &[Round], arm: &str, figure: Figure) -> Option<Span> 
     Span::of(rounds.iter().filter_map(|round| figure.of(round.samples.get(arm)?)))
 }
 
-/// The ratio of an arm's figure to a base, round by round. Rounds without either are left out.
+/// The ratio of an arm's figure to a base, round by round. Skips rounds that lack either.
 pub(crate) fn ratio(rounds: &[Round], arm: &str, figure: Figure, base: Base<'_>) -> Option<Span> {
     Span::of(rounds.iter().filter_map(|round| {
         let own = figure.of(round.samples.get(arm)?)?;

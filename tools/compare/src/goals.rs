@@ -1,7 +1,7 @@
 //! States the goals and judges an arm by them.
 //!
-//! The table below is the only place that holds limits. A verdict follows from the range of the rounds'
-//! ratios, not from their median alone. Pure: knows no output.
+//! The table below is the only place that holds limits. A verdict follows from the range of the
+//! rounds' ratios, not from their median alone. Pure: knows no output.
 
 use std::fmt;
 
@@ -139,7 +139,7 @@ mod tests {
         let rounds = vec![round(&all); 3];
         let verdicts = |rounds: &[Round]| GOALS.map(|goal| goal.judge(rounds, "variant").1);
         let holds = verdicts(&rounds).iter().filter(|it| **it == Verdict::Holds).count();
-        // All but the two with bulk: four times the idle round trip.
+        // All but the two beside bulk: four times the idle round trip.
         assert_eq!(holds, GOALS.len() - 2);
         let alone = vec![round(&all[2..]); 3];
         let open = verdicts(&alone).iter().filter(|it| **it == Verdict::Inconclusive).count();

@@ -1,7 +1,7 @@
 //! Describes the machine and the programs that are measured: the head of a report.
 //!
-//! Asks programs for their versions. What cannot be found out is "unknown", never an error. Does
-//! not know what is measured.
+//! Asks programs for their versions; what is not available is "unknown", never an error. Does not
+//! know what is measured.
 
 use std::fs;
 use std::path::Path;
@@ -26,7 +26,7 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// Looks at this machine and asks the arms' programs.
+    /// Inspects this machine and asks the arms' programs for their versions.
     pub(crate) fn describe(arms: &[Arm]) -> Self {
         let cpu = file("/proc/cpuinfo");
         let model = cpu.lines().find(|line| line.starts_with("model name"));

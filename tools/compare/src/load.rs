@@ -1,8 +1,9 @@
-//! Generates load from the near namespace: bulk in either direction, round trips one after the other.
+//! Generates load from the near namespace: bulk in either direction, round trips one after the
+//! other.
 //!
-//! Each transfer is one TCP connection with TCP_NODELAY to a given address; a tunnel or the service
-//! itself listens there. Every wait has a bound. Checks that echoes are what was sent. Does not know
-//! which arm it measures.
+//! Each transfer is one TCP connection with TCP_NODELAY to a given address, where a tunnel or the
+//! service itself listens. Every wait has a timeout. Checks that echoes match what was sent. Does
+//! not know which arm it measures.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,9 +13,9 @@ use serde::Serialize;
 
 use crate::service::{BLOCK_BYTES, ECHO, LAST, SINK, SOURCE};
 
-/// A bound on connecting and on each read and write.
+/// Timeout for connecting and for each read and write.
 const IO_TIMEOUT: Duration = Duration::from_secs(15);
-/// A bound on emptying a tunnel after a download.
+/// Timeout for draining a tunnel after a download.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A direction, as seen from the near end.
@@ -27,7 +28,7 @@ pub(crate) enum Direction {
 /// One bulk transfer.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Bulk {
-    /// Payload that the receiver has read.
+    /// Payload bytes read by the receiver.
     pub(crate) bytes: u64,
     /// From the request to the last of these bytes; an upload ends when the sink has answered.
     pub(crate) seconds: f64,
@@ -94,10 +95,10 @@ fn download(
     let seconds = start.elapsed().as_secs_f64();
     let cpu_seconds = since(cpu_before, cpu());
 
-    // Makes the service stop, and empties the tunnel, so that the next measurement finds it idle.
+    // Stops the service and drains the tunnel, so that the next measurement finds it idle.
     stream.write_all(&[0])?;
     let until = Instant::now() + DRAIN_TIMEOUT;
-    // A reset is an end as well: the service closes without reading what a tunnel has left over.
+    // A reset counts as the end too: the service closes without reading a tunnel's leftovers.
     while let Ok(1..) = stream.read(&mut block) {
         if Instant::now() > until {
             return Err(io::Error::other("still data 30 s after the stop request"));
@@ -248,7 +249,7 @@ mod tests {
 
     #[test]
     fn bulk_and_round_trips_work_without_a_tunnel() {
-        // A port that was free a moment ago; loopback only, no root.
+        // A port that was just free; loopback only, no root.
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = free.local_addr().unwrap();
         drop(free);

@@ -1,8 +1,8 @@
 //! Compares keypadd with its peers side by side: throughput, CPU time and round trips.
 //!
-//! Makes two network namespaces, runs every arm once per round in a shuffled order and prints medians,
-//! ratios and verdicts. This file runs the steps in order and reports errors; each step is a file. See
-//! docs/BENCHMARKING.md, "Compare with ssh, stunnel and socat".
+//! Makes two network namespaces, runs every arm once per round in a shuffled order and prints
+//! medians, ratios and verdicts. This file runs the steps in order and reports errors; each step is
+//! a file. See docs/BENCHMARKING.md, "Compare with ssh, stunnel and socat".
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -30,7 +30,7 @@ use crate::cli::{Cli, Role};
 use crate::host::Host;
 use crate::rounds::{Bench, Record};
 
-/// Where sshd changes its root to before a client has authenticated; Debian's service creates it.
+/// sshd's chroot before a client has authenticated; Debian's service creates it.
 const SSHD_EMPTY_ROOT: &str = "/run/sshd";
 
 fn main() -> ExitCode {
@@ -72,7 +72,7 @@ fn run(cli: &Cli, arms: &[Arm], own_path: &Path, cleanup: &Arc<Cleanup>) -> Resu
         seconds: cli.seconds,
         rounds: Vec::new(),
     };
-    // Report now, rather than after the first round, if the file cannot be written.
+    // Fail now, rather than after the first round, if the file cannot be written.
     let out = cli.out.as_deref();
     out.map_or(Ok(()), |path| record.write(path))?;
     print!("{}", record.host.text());
@@ -90,7 +90,7 @@ fn run(cli: &Cli, arms: &[Arm], own_path: &Path, cleanup: &Arc<Cleanup>) -> Resu
     bench.start_service(own_path)?;
     bench.prepare()?;
     let result = bench.run(cli.rounds, &mut record, out);
-    // What was measured before an error is still worth printing.
+    // Results from before an error are still worth printing.
     if !record.rounds.is_empty() {
         let names: Vec<&str> = arms.iter().map(|arm| arm.name.as_str()).collect();
         let judged = arms.iter().filter(|arm| matches!(arm.kind, Kind::Keypadd { .. }));

@@ -19,9 +19,9 @@ use crate::sample::Sample;
 /// Tunnels use ports upwards from here, near and far, below the ephemeral range.
 const NEAR_PORTS: u16 = 10_000;
 const FAR_PORTS: u16 = 20_000;
-/// How many ports each end may use before they are used again.
+/// Number of ports each end cycles through.
 const PORTS: usize = 10_000;
-/// A bound on the start of the traffic service.
+/// Timeout for starting the traffic service.
 const SERVICE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Everything recorded, as `--out` writes it.
@@ -52,7 +52,7 @@ impl Record {
 pub(crate) struct Bench<'a> {
     pub(crate) cleanup: &'a Arc<Cleanup>,
     pub(crate) network: &'a TwoHosts,
-    /// Each arm's files are in a directory with its name here.
+    /// Holds a directory per arm, named after it.
     pub(crate) scratch: PathBuf,
     pub(crate) arms: &'a [Arm],
 }
@@ -80,7 +80,7 @@ impl Bench<'_> {
         })
     }
 
-    /// Makes each arm's keys and files.
+    /// Creates each arm's keys and files.
     ///
     /// # Errors
     /// One line: the arm, and what failed.
@@ -94,8 +94,8 @@ impl Bench<'_> {
     /// Runs `count` rounds and adds each complete one to the record.
     ///
     /// # Errors
-    /// The round, the arm and what failed, with the last lines of the logs. The record keeps the rounds
-    /// before.
+    /// The round, the arm and what failed, with the last lines of the logs. The record keeps
+    /// earlier rounds.
     pub(crate) fn run(
         &self,
         count: u32,
@@ -132,7 +132,7 @@ impl Bench<'_> {
         let duration = Duration::from_secs_f64(seconds);
         let sample = self.network.near.inside(|| Sample::measure(&tunnel, duration));
         sample.map_err(|error| {
-            // A dead process is the cause of whatever else was noticed.
+            // If a process died, that is the cause of everything else.
             let cause = tunnel.failure().map(|it| format!("{it}: ")).unwrap_or_default();
             format!("{cause}{error}{}", tunnel.log_tails())
         })

@@ -1,8 +1,8 @@
 //! Measures one arm once, for one round.
 //!
-//! The order is fixed: warm up, bulk both ways, idle round trips, round trips during bulk both ways, idle
-//! CPU. All of it runs on one thread in the near namespace, with a second one for bulk during round
-//! trips. Does not know which arm it measures, nor what is good.
+//! The order is fixed: warm up, bulk both ways, idle round trips, round trips during bulk both
+//! ways, idle CPU. All of it runs on one thread in the near namespace, with a second one for bulk
+//! during round trips. Does not know which arm it measures, nor what is good.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ const UNRECORDED: Until = Until { count: 50, elapsed: Duration::from_secs(1) };
 const BULK_LEAD: Duration = Duration::from_millis(300);
 /// Pause before the idle CPU: socat's children linger for half a second.
 const IDLE_SETTLE: Duration = Duration::from_millis(700);
-/// How long a tunnel without connections is watched.
+/// How long the CPU of a tunnel without connections is measured.
 const IDLE_CPU: Duration = Duration::from_millis(500);
 /// Round trips during bulk are made back to back, and once more at 1,000 a second: the faster a
 /// tunnel answers, the more of the machine back-to-back round trips take from its bulk.
@@ -107,7 +107,7 @@ impl Sample {
     }
 }
 
-/// Watches what else uses this machine's CPU, which explains much of a range on a shared machine.
+/// Measures other programs' CPU use, which explains much of the range on a shared machine.
 struct OtherPrograms {
     start: Instant,
     others_cpu_seconds: f64,
@@ -118,7 +118,7 @@ impl OtherPrograms {
         Self { start: Instant::now(), others_cpu_seconds: Self::cpu_seconds() }
     }
 
-    /// Share of all cores' time since then, 0 to 1.
+    /// Share of all cores' time since the start, 0 to 1.
     fn share(&self) -> f64 {
         let cores = std::thread::available_parallelism().map_or(1, usize::from) as f64;
         let used = Self::cpu_seconds() - self.others_cpu_seconds;

@@ -5,7 +5,8 @@
 //! - source: sends until the client sends a byte, then closes;
 //! - sink: reads blocks until one is marked as the last, then answers with the number of bytes.
 //!
-//! Both bulk kinds end in band, so a tunnel need not support half-closed connections. Knows no tunnels.
+//! Both bulk kinds end in band, so a tunnel need not support half-closed connections. Knows no
+//! tunnels.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -34,7 +35,7 @@ pub(crate) fn run(port: u16) -> Result<(), String> {
     let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).map_err(failed)?;
     for stream in listener.incoming() {
         let Ok(stream) = stream else { continue };
-        // A connection that fails is the client's to report: it sees the end of it.
+        // A failed connection is reported by the client, which sees it close.
         let _ = thread::Builder::new().spawn(|| serve(stream));
     }
     Ok(())
@@ -67,7 +68,7 @@ fn source(stream: &mut TcpStream) -> io::Result<()> {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
-            // A byte, an end or an error: the client wants no more.
+            // A byte, end of stream or an error: the client wants no more.
             let _ = control.read(&mut [0]);
             stop.store(true, Ordering::Relaxed);
         });
@@ -77,7 +78,7 @@ fn source(stream: &mut TcpStream) -> io::Result<()> {
             }
             Ok(())
         })();
-        // Shut down both ways, so that the thread above ends whatever has happened.
+        // Shut down both ways, so that the thread above ends in any case.
         let both = stream.shutdown(std::net::Shutdown::Both);
         sent.and(both)
     })

@@ -8,7 +8,7 @@ const TWO: [(u64, usize); 8] = [(1, 100); 8];
 
 const TERNARY: [(u64, usize); 8] = [(1, 100); 8];
 
-/// The circuits of S1 to S8, made again.
+/// Rebuilds the circuits of S1 to S8.
 pub(crate) fn circuits(set: GateSet) -> Vec<Circuit> {
     let seeds = match set {
         GateSet::Two => TWO,

@@ -5,22 +5,22 @@ use crate::tables;
 /// Nodes before the first gate: six inputs and the constant one.
 pub(crate) const FIRST_GATE: usize = 7;
 
-/// The node that is one for every input; stands in for NOT among two-input gates.
+/// The constant-one node; with it, two-input gates express NOT.
 pub(crate) const ONES: usize = 6;
 
-/// What a gate computes.
+/// A gate's operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
     And,
     Or,
     Xor,
-    /// The first input without the second.
+    /// The first input and not the second.
     AndNot,
     /// Any function of three inputs: bit `4a + 2b + c` of the table.
     Table(u8),
 }
 
-/// Which gates a circuit may use.
+/// The gates that a circuit may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GateSet {
     /// And, or, xor, and-not of two inputs: SSE2, AVX2, NEON.
@@ -45,7 +45,7 @@ impl Gate {
         Self { op: Op::Table(table), args: [a, b, c] }
     }
 
-    /// Whether this is the other gate but for the order of inputs, or another table of them.
+    /// Whether the other gate differs only in input order or in its table.
     pub(crate) fn same_inputs(&self, other: &Self) -> bool {
         let sorted = |gate: &Self| {
             let mut args = gate.args;
@@ -62,7 +62,7 @@ impl Gate {
             && (!matches!(self.op, Op::Table(_)) || sorted(self) == sorted(other))
     }
 
-    /// The truth table, given those of all nodes before.
+    /// Computes the truth table from those of all earlier nodes.
     pub(crate) fn table(&self, tables: &[u64]) -> u64 {
         let [a, b, c] = self.args.map(|arg| tables[usize::from(arg)]);
         match self.op {
@@ -80,7 +80,7 @@ impl Gate {
     }
 }
 
-/// Gates in an order in which every gate comes after its arguments.
+/// A circuit: gates in topological order, arguments first.
 #[derive(Clone, Debug)]
 pub(crate) struct Circuit {
     pub(crate) gates: Vec<Gate>,
@@ -90,7 +90,7 @@ pub(crate) struct Circuit {
 }
 
 impl Circuit {
-    /// No gate yet; the outputs are set when they exist.
+    /// An empty circuit; outputs are set once they exist.
     pub(crate) fn new() -> Self {
         let mut tables: Vec<_> = (0..6).map(tables::input).collect();
         tables.push(!0);
@@ -107,13 +107,13 @@ impl Circuit {
         self.tables.len() - 1
     }
 
-    /// Takes away the last gates, so that `gates` are left.
+    /// Removes gates from the end, so that `gates` are left.
     pub(crate) fn truncate(&mut self, gates: usize) {
         self.gates.truncate(gates);
         self.tables.truncate(FIRST_GATE + gates);
     }
 
-    /// As [`Self::push`], unless a node with the same truth table exists.
+    /// Like [`Self::push`], unless a node with the same truth table exists.
     pub(crate) fn push_new(&mut self, gate: Gate) -> usize {
         let table = gate.table(&self.tables);
         match self.tables.iter().position(|have| *have == table) {
@@ -122,18 +122,18 @@ impl Circuit {
         }
     }
 
-    /// Whether every output is the S-box's.
+    /// Whether the outputs match the S-box.
     pub(crate) fn computes(&self, targets: &[u64; 4]) -> bool {
         (0..4).all(|bit| self.tables[self.outputs[bit]] == targets[bit])
     }
 
-    /// The circuit without what its outputs do not need, nodes of equal truth tables made one.
+    /// Removes nodes that the outputs do not need, and merges nodes with equal truth tables.
     pub(crate) fn swept(&self) -> Self {
         self.replaced(usize::MAX, Replacement::Node(0))
     }
 
-    /// The circuit with another way to compute `node`, swept. The replacement must not depend on
-    /// `node`; where it differs from it no output may notice.
+    /// The circuit with `node` computed another way, swept. The replacement must not depend on
+    /// `node`, and where it differs from it, no output may change.
     pub(crate) fn replaced(&self, node: usize, replacement: Replacement) -> Self {
         let mut sweep =
             Sweep { of: self, node, replacement, moved: [None; 256], made: Self::new() };
@@ -142,7 +142,7 @@ impl Circuit {
     }
 }
 
-/// What takes the place of a node.
+/// The replacement of a node.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Replacement {
     Node(usize),
@@ -153,7 +153,7 @@ struct Sweep<'a> {
     of: &'a Circuit,
     node: usize,
     replacement: Replacement,
-    /// Where nodes of the old circuit are in the new one.
+    /// New positions of the old circuit's nodes.
     moved: [Option<u8>; 256],
     made: Circuit,
 }

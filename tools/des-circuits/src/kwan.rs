@@ -2,18 +2,18 @@
 //!
 //! Matthew Kwan, "Reducing the Gate Count of Bitslice DES" (IACR ePrint 2000/051): use a node, one
 //! gate or two gates over existing nodes if they are right for every input that matters; else split
-//! on an input bit, make one side, make what changes it into the other side, and join them. All
-//! bits and ways of joining are tried, the smallest result is kept. The order of outputs and of
-//! what is tried first is random, so that every seed gives another circuit.
+//! on an input bit, build one side, build what turns it into the other side, and join them. Tries
+//! all bits and ways to join and keeps the smallest result. The order of outputs and of attempts is
+//! random, so every seed gives another circuit.
 
 use crate::circuit::{Circuit, Gate, GateSet, Op};
 use crate::matching::{self, Want};
 use crate::random::Random;
 
-/// Splits tried per output; beyond it the first way that works is kept.
+/// Splits tried per output; after that the first one that works is kept.
 const SPLITS: usize = 4_000;
 
-/// A circuit for an S-box, or `None` once it is clear that it would have over `limit` gates.
+/// Builds a circuit for an S-box; `None` once it is clear that it would exceed `limit` gates.
 pub(crate) fn circuit(
     set: GateSet,
     targets: &[u64; 4],
@@ -40,8 +40,8 @@ struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    /// Adds gates, up to `limit` in all, so that a node is what is wanted, and gives the node. Adds
-    /// nothing if it fails.
+    /// Adds gates, up to `limit` in total, until a node is what is wanted, and returns that node.
+    /// Adds nothing on failure.
     fn build(&mut self, want: Want, bits: u8, limit: usize) -> Option<usize> {
         let nodes = matching::useful(self.set, self.circuit.tables.len(), |_| true);
         let tables = &self.circuit.tables;
@@ -65,7 +65,7 @@ impl Builder<'_> {
         if room == 2 { None } else { self.split(want, bits, limit) }
     }
 
-    /// The smallest way to split on one of `bits`.
+    /// Finds the smallest split on one of `bits`.
     fn split(&mut self, want: Want, bits: u8, mut limit: usize) -> Option<usize> {
         let mut ways: Vec<(u8, Join)> = Vec::new();
         for bit in (0..6).filter(|bit| bits >> bit & 1 == 1) {
@@ -100,7 +100,7 @@ impl Builder<'_> {
             Join::Or => (selector, !0),
         };
         let limit = limit.checked_sub(join.gates())?;
-        // Where the bit silences the second part, the first is all there is.
+        // Where the bit masks the second part, the first alone must be right.
         let kept = self.build(want.xor(negated).within(here), bits, limit)?;
         let rest = match join {
             Join::Table(OTHER_IF | OTHER_UNLESS) => want,
@@ -130,7 +130,7 @@ const OTHER_IF: u8 = 0b1010_1100;
 /// The same if the bit is not set.
 const OTHER_UNLESS: u8 = 0b1100_1010;
 
-/// How two parts become one by a bit.
+/// How two parts are joined by a bit.
 #[derive(Clone, Copy)]
 enum Join {
     /// `kept ^ (change & bit)`

@@ -1,12 +1,12 @@
-//! Searches small boolean circuits for the S-boxes of DES and writes them as Rust.
+//! Searches for small boolean circuits of the DES S-boxes and writes them as Rust.
 //!
 //!     cargo run --release -p des-circuits -- write two > crates/keypadd-keystream/src/bitslice/circuits_two.rs
 //!     cargo run --release -p des-circuits -- write ternary > crates/keypadd-keystream/src/bitslice/circuits_ternary.rs
 //!     cargo run --release -p des-circuits -- find two 1 1000
 //!
-//! `write` makes the circuits of the seeds listed in `best.rs` again, `find` tries seeds and says
-//! which are better than those before. From the published tables (FIPS 46-3) and the literature
-//! named in `kwan.rs` and `search.rs`; no circuit and no code is taken from elsewhere.
+//! `write` rebuilds the circuits of the seeds listed in `best.rs`; `find` tries seeds and prints
+//! each improvement. Built from the published tables (FIPS 46-3) and the literature named in
+//! `kwan.rs` and `search.rs`; no circuit and no code is taken from elsewhere.
 
 mod best;
 mod circuit;
@@ -51,7 +51,7 @@ fn usage() -> ExitCode {
     ExitCode::from(2)
 }
 
-/// Tries seeds, each with the limit that the circuits built before allow.
+/// Tries seeds, each with the limit set by the circuits found so far.
 fn find(set: GateSet, first: u64, last: u64) {
     let mut built = [100; 8];
     let mut best = [usize::MAX; 8];
@@ -74,5 +74,5 @@ fn find(set: GateSet, first: u64, last: u64) {
     }
 }
 
-/// Gates that a circuit may have above the best before the walk begins.
+/// Gates above the best allowed before the walk starts.
 const SLACK: usize = 1;

@@ -1,10 +1,10 @@
 //! Finds the gates over existing nodes that compute a given function.
 //!
-//! A want has a mask: only the inputs in it matter (the don't-cares of the literature).
+//! A want has a mask: only inputs in the mask matter (the literature's don't-cares).
 
 use crate::circuit::{Gate, GateSet, ONES, Op};
 
-/// A function that is wanted for the inputs in `mask`.
+/// A function wanted for the inputs in `mask`.
 #[derive(Clone, Copy)]
 pub(crate) struct Want {
     pub(crate) table: u64,
@@ -25,12 +25,12 @@ impl Want {
     }
 }
 
-/// A node that already is what is wanted.
+/// Finds a node that already matches.
 pub(crate) fn node(want: Want, tables: &[u64], nodes: &[u8]) -> Option<u8> {
     nodes.iter().copied().find(|&node| want.met_by(tables[usize::from(node)]))
 }
 
-/// One gate that is what is wanted.
+/// Finds one gate that matches.
 pub(crate) fn one_gate(set: GateSet, want: Want, tables: &[u64], nodes: &[u8]) -> Option<Gate> {
     let mut first = None;
     each_gate(set, want, tables, nodes, |gate| {
@@ -40,7 +40,7 @@ pub(crate) fn one_gate(set: GateSet, want: Want, tables: &[u64], nodes: &[u8]) -
     first
 }
 
-/// All gates that are what is wanted, until `found` returns true.
+/// Calls `found` with each matching gate until it returns true.
 pub(crate) fn each_gate(
     set: GateSet,
     want: Want,
@@ -63,7 +63,7 @@ fn each_of_two(
     let Want { table, mask } = want;
     for (at, &first) in nodes.iter().enumerate() {
         let a = tables[usize::from(first)];
-        // Whether `a` covers all ones of what is wanted, whether it has no others, or none of them.
+        // Whether `a` covers all wanted ones, has no others, or has none of them.
         let covers = table & !a & mask == 0;
         let inside = a & !table & mask == 0;
         let beside = a & table & mask == 0;
@@ -129,7 +129,7 @@ fn each_of_three(
     false
 }
 
-/// Two gates that are what is wanted; the second takes the first as its argument `at`.
+/// Finds two gates that match; the second takes the first as its argument `at`.
 pub(crate) fn two_gates(
     set: GateSet,
     want: Want,
@@ -167,9 +167,9 @@ fn two_of_two(want: Want, tables: &[u64], nodes: &[u8]) -> Option<[Gate; 2]> {
     None
 }
 
-/// The second gate's other inputs cut the truth table in four; where a quarter is not constant the
-/// first gate must give it, straight or negated. Only pairs that leave at most two quarters open
-/// are tried, the others hardly ever succeed.
+/// The second gate's other inputs cut the truth table into quarters; where a quarter is not
+/// constant, the first gate must supply it, straight or negated. Tries only pairs that leave at
+/// most two quarters open; the others hardly ever succeed.
 fn two_of_three(want: Want, tables: &[u64], nodes: &[u8]) -> Option<[Gate; 2]> {
     let (ones, zeros) = (want.table & want.mask, !want.table & want.mask);
     let made = tables.len() as u8;

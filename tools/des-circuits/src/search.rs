@@ -1,9 +1,9 @@
 //! Searches: builds a circuit, then walks among circuits of equal size.
 //!
 //! The walk is resubstitution with observability don't-cares (Mishchenko, Brayton, Jiang, Jang,
-//! "Scalable Don't-Care-Based Logic Optimization and Resubstitution", 2011): take a gate, see for
-//! which inputs an output notices it, put in its place any gate over others that is right there.
-//! That never makes a circuit larger, and now and then leaves gates that nothing needs.
+//! "Scalable Don't-Care-Based Logic Optimization and Resubstitution", 2011): pick a gate, find the
+//! inputs for which an output depends on it, and replace it by any gate over others that is right
+//! there. That never enlarges a circuit, and now and then frees gates.
 
 use crate::circuit::{Circuit, FIRST_GATE, Gate, GateSet, Replacement};
 use crate::kwan;
@@ -11,11 +11,10 @@ use crate::matching::{self, Want};
 use crate::random::Random;
 use crate::tables;
 
-/// Replacements weighed for one gate.
+/// Replacements considered per gate.
 const WEIGHED: usize = 12;
 
-/// The circuit of one seed, or `None` if what is built first would have over `limit` gates. The
-/// same arguments give the same circuit.
+/// The circuit of one seed, or `None` if the initial one would exceed `limit` gates. Deterministic.
 pub(crate) fn search(set: GateSet, number: usize, seed: u64, limit: usize) -> Option<Circuit> {
     let mut random = Random::new(seed);
     let targets = tables::targets(number);
@@ -33,7 +32,7 @@ pub(crate) fn search(set: GateSet, number: usize, seed: u64, limit: usize) -> Op
     Some(circuit)
 }
 
-/// One step of the walk: another circuit, no larger; `None` where nothing fits.
+/// One step of the walk: another circuit, no larger; `None` if no replacement fits.
 fn stepped(set: GateSet, circuit: &Circuit, random: &mut Random) -> Option<Circuit> {
     let node = FIRST_GATE + random.below(circuit.gates.len());
     let (want, above) = observed(circuit, node);
@@ -57,7 +56,8 @@ fn stepped(set: GateSet, circuit: &Circuit, random: &mut Random) -> Option<Circu
         .min_by_key(|next| next.gates.len())
 }
 
-/// What the outputs notice of a node, and which nodes depend on it (itself included).
+/// The inputs for which outputs depend on a node, and the nodes that depend on it (itself
+/// included).
 fn observed(circuit: &Circuit, node: usize) -> (Want, Vec<bool>) {
     let mut above = vec![false; circuit.tables.len()];
     let mut flipped = circuit.tables.clone();

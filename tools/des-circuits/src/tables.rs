@@ -55,7 +55,7 @@ const S_BOXES: [[[u8; 16]; 4]; 8] = [
     ],
 ];
 
-/// What an S-box (1 to 8) gives for six input bits.
+/// The output of an S-box (1 to 8) for six input bits.
 pub(crate) fn s_box(number: usize, input: usize) -> u8 {
     let row = (input >> 4 & 2) | (input & 1);
     S_BOXES[number - 1][row][input >> 1 & 15]

@@ -1,7 +1,7 @@
 //! Starts keypadd and the service, reads their memory and CPU use, and stops them.
 //!
-//! Every process runs in this program's process group, so that Ctrl-C ends them all, and in its own
-//! directory, which is removed at the end.
+//! Every process runs in this program's process group, so that Ctrl-C ends them all, with its files
+//! in a directory that is removed at the end.
 
 use std::fs::{self, File};
 use std::net::SocketAddr;

@@ -1,4 +1,5 @@
-//! Floods a server with handshakes that stop after address validation; honest clients still connect.
+//! Floods a server with handshakes that stop after address validation; honest clients still
+//! connect.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::Path;
@@ -20,8 +21,7 @@ use crate::traffic::Pinger;
 
 /// From the start of an honest client's process until it is ready.
 const CONNECT_GOAL: Duration = Duration::from_secs(3);
-/// Event loops of the server, and the handshakes that each holds at once (docs/DESIGN.md,
-/// "Strangers").
+/// Event loops of the server, and concurrent handshakes per loop (docs/DESIGN.md, "Strangers").
 const LOOPS: u64 = 2;
 const SLOTS: u64 = 4096;
 /// Memory that the server may use for each of them.
@@ -62,7 +62,7 @@ pub(crate) async fn measure(cli: &Cli, keypadd: &Path) -> Outcome<Vec<Row>> {
     let mut connecting = JoinSet::new();
     for number in 0..cli.honest {
         let (desk, target) = (Arc::clone(&desk), service.address);
-        // Not before the flood has begun.
+        // Only after the flood has started.
         let share = f64::from(number + 1) / f64::from(cli.honest + 1);
         let due = began + Duration::from_secs_f64(share * cli.flood_seconds);
         connecting.spawn(async move {
@@ -153,14 +153,14 @@ fn bind(sources: u32, server: SocketAddr) -> Outcome<Vec<UdpSocket>> {
         .collect()
 }
 
-/// Each source in turn sends its next packet: the answer to a Retry, or the beginning of another
+/// Sends a packet from each source in turn: the answer to a Retry, or the start of another
 /// handshake.
 fn flood(stranger: &Stranger, sockets: &[UdpSocket], rate: f64, stop: &AtomicBool) -> Flood {
     let (mut sent, began) = (Flood::default(), Instant::now());
     let mut sources = sockets.iter().cycle();
     while !stop.load(Relaxed) {
         let due = (began.elapsed().as_secs_f64() * rate) as u64;
-        // A thread that was late does not catch up faster than this.
+        // Limits the burst with which a late thread catches up.
         for _ in 0..due.saturating_sub(sent.initials).min(rate as u64 / 50 + 1) {
             let Some(socket) = sources.next() else { return sent };
             let mut retry = None;

@@ -21,7 +21,7 @@ const DATAGRAM_BYTES: usize = 1_200;
 const TAG_BYTES: usize = 16;
 /// Length of every connection ID that we choose.
 const ID_BYTES: usize = 8;
-/// First byte of a long header, without the bits that are masked: Initial with a packet number of one
+/// First byte of a long header, without the protected bits: Initial with a packet number of one
 /// byte, Retry (RFC 9000 17.2).
 const INITIAL: u8 = 0xc0;
 const RETRY: u8 = 0xf0;
@@ -30,7 +30,7 @@ const INITIAL_SOURCE_ID: u8 = 0x0f;
 /// A CRYPTO frame (RFC 9000 19.6).
 const CRYPTO: u8 = 0x06;
 
-/// A stranger that begins handshakes.
+/// A stranger that starts handshakes.
 pub(crate) struct Stranger {
     session: Box<dyn Session>,
     source: [u8; ID_BYTES],
@@ -38,7 +38,7 @@ pub(crate) struct Stranger {
     frame: Vec<u8>,
 }
 
-/// What a server requires before it continues (RFC 9000 17.2.5).
+/// The token and ID that a server requires before it continues (RFC 9000 17.2.5).
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Retry {
     pub(crate) source: Vec<u8>,

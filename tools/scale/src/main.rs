@@ -1,9 +1,9 @@
-//! Measures keypadd at scale: many forwards, many clients, unread streams, replayed packets, unfinished
-//! handshakes.
+//! Measures keypadd at scale: many forwards, many clients, unread streams, replayed packets,
+//! unfinished handshakes.
 //!
-//! Runs the claims in order against daemons that it starts on loopback, prints a table of figures with
-//! their goals, and fails if a goal is missed. This file runs the steps and reports errors; each claim is
-//! a file. See docs/BENCHMARKING.md, "Scale and load".
+//! Runs the claims in order against daemons that it starts on loopback, prints a table of figures
+//! with their goals, and fails if a goal is missed. This file runs the steps and reports errors;
+//! each claim is a file. See docs/BENCHMARKING.md, "Scale and load".
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

@@ -16,14 +16,14 @@ use crate::daemon::{Daemon, Desk, Service};
 use crate::table::Row;
 use crate::traffic::{Pinger, Way, bulk, paced_bulk};
 
-/// How much more memory a daemon may take during that (docs/DESIGN.md, "Memory bounds": datagrams
-/// waiting in the loops, and buffers of the other traffic).
+/// Maximum memory growth of a daemon during replays (docs/DESIGN.md, "Memory bounds": datagrams
+/// queued in the loops, and buffers of the other traffic).
 const MEMORY_GOAL_BYTES: u64 = 32 << 20;
 /// Bytes a second that another client asks for, each way: 100 Mbit/s.
 const OFFERED: f64 = 12.5e6;
-/// The share of them that it must get.
+/// The share of that load that it must get.
 const GOODPUT_GOAL: f64 = 0.9;
-/// Packets that are sent again.
+/// Packets to replay.
 const COPIES: usize = 4_096;
 /// Interval between checks of the memory.
 const LOOK: Duration = Duration::from_millis(50);
@@ -31,7 +31,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Who gets the copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Victim {
-    /// Nobody: a socket that is not read, which costs the machine as much.
+    /// A socket that is not read: costs the machine as much.
     Bystander,
     Server,
     Client,
@@ -41,11 +41,11 @@ enum Victim {
 struct ReplayRound {
     /// Copies a second.
     rate: f64,
-    /// What share of its offered load the other client gets.
+    /// Share of its offered load that the other client gets.
     share: f64,
     /// Bytes a second of the other client at full speed, both ways.
     full_speed: f64,
-    /// By how much the victim's memory grew at most.
+    /// Maximum growth of the victim's memory.
     grown_bytes: u64,
 }
 
@@ -67,7 +67,7 @@ pub(crate) async fn measure(cli: &Cli, keypadd: &Path) -> Outcome<Vec<Row>> {
     keys.ping(100).await?;
     bulk(peers_entrance, Way::Up, 1.0).await?;
     bulk(peers_entrance, Way::Down, 1.0).await?;
-    // The other client's buffers have grown to their full size.
+    // Lets the other client's buffers grow to full size.
     both_ways(entrance, 2.0, f64::INFINITY).await?;
 
     let mut carried = Vec::new();
@@ -118,7 +118,7 @@ async fn both_ways(entrance: SocketAddr, seconds: f64, rate: f64) -> Outcome<f64
     Ok(down? + up?)
 }
 
-/// Makes the other client carry bulk while the victim receives copies.
+/// Runs bulk on the other client while the victim receives copies.
 async fn carry(
     relay: &Arc<Relay>,
     daemon: &Daemon,
@@ -145,7 +145,7 @@ async fn carry(
                 if stop.load(Relaxed) {
                     return;
                 }
-                // What the kernel drops counts as sent: the attacker cannot tell.
+                // Datagrams that the kernel drops count as sent: the attacker cannot tell.
                 match victim {
                     Victim::Bystander => drop(bystander.send_to(copy, address)),
                     Victim::Server | Victim::Client => drop(relay.inject(direction, copy)),

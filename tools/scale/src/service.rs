@@ -26,7 +26,7 @@ pub(crate) const STALL_LATER: u8 = b'l';
 /// Bytes that later-stalling streams carry first: enough to move them to the bulk connection.
 pub(crate) const READ_FIRST_BYTES: usize = 512 << 10;
 
-/// Buffers of a stalling socket, kept small: the kernel's memory is not to be measured.
+/// Buffers of a stalling socket, kept small: kernel memory is not what is measured.
 const STALLED_BUFFER_BYTES: usize = 16 << 10;
 
 /// Binds a port, prints it, and serves forever.
@@ -40,7 +40,7 @@ pub(crate) async fn run() -> Outcome<()> {
         match listener.accept().await {
             Ok((connection, _)) => {
                 tokio::spawn(async move {
-                    // The caller sees what went wrong.
+                    // The peer sees the failure.
                     let _ = serve(connection).await;
                 });
             }

@@ -89,8 +89,8 @@ pub(crate) async fn measure(cli: &Cli, keypadd: &Path) -> Outcome<Vec<Row>> {
     ])
 }
 
-/// How much memory the kernel's TCP buffers use and may use: at the limit, every connection of the
-/// host crawls (proc_net_sockstat in proc(5), tcp_mem in tcp(7)).
+/// Kernel memory used by TCP buffers, and its limit: at the limit, every connection of the host
+/// slows to a crawl (proc_net_sockstat in proc(5), tcp_mem in tcp(7)).
 fn tcp_memory() -> String {
     let file = |path| std::fs::read_to_string(path).unwrap_or_default();
     let mib = |pages: Option<&str>| pages.and_then(|it| it.parse::<u64>().ok()).unwrap_or(0) >> 8;
@@ -100,7 +100,8 @@ fn tcp_memory() -> String {
     format!("{} of {} MiB", mib(taken), mib(limits.split_whitespace().last()))
 }
 
-/// Makes a stream stall: an upload to a target that does not read, or a download that is not read here.
+/// Makes a stream stall: an upload to a target that does not read, or a download that is not read
+/// here.
 async fn stall(
     mut stream: TcpStream,
     is_upload: bool,

@@ -20,7 +20,7 @@ const BLOCK_BYTES: usize = 256 << 10;
 const PACED_BLOCK_BYTES: usize = 16 << 10;
 /// Connections that are opened at the same time.
 const AT_ONCE: usize = 64;
-/// The pause before a round trip, so that what is measured is not one burst.
+/// Pause before a round trip, so that round trips are not one burst.
 const PAUSE: Duration = Duration::from_micros(500);
 
 /// Round-trip times.
@@ -105,12 +105,12 @@ pub(crate) enum Way {
     Up,
 }
 
-/// Bytes a second of one TCP connection through the forward.
+/// Throughput in bytes per second of one TCP connection through the forward.
 pub(crate) async fn bulk(entrance: SocketAddr, way: Way, seconds: f64) -> Outcome<f64> {
     paced_bulk(entrance, way, seconds, f64::INFINITY).await
 }
 
-/// The same, with at most `rate` bytes a second offered or requested.
+/// Like [`bulk`], with at most `rate` bytes per second offered or requested.
 pub(crate) async fn paced_bulk(
     entrance: SocketAddr,
     way: Way,
@@ -134,7 +134,7 @@ pub(crate) async fn paced_bulk(
             };
             Ok(())
         };
-        // A connection is not bulk from the start.
+        // A connection becomes bulk only after a while.
         let (mut ignored, mut bytes) = (0, 0);
         let warm_up = Instant::now();
         while warm_up.elapsed().as_secs_f64() < seconds / 4.0 {

@@ -7,18 +7,18 @@ use quinn_proto::Side;
 use crate::auditor::ReceivedNumber;
 use crate::counts::Counts;
 
-/// Of all connections of a run.
+/// Arrivals of all connections of a run.
 #[derive(Default)]
 pub(crate) struct Arrivals {
     ends: BTreeMap<(usize, Side), Arrived>,
-    /// Connections with an end that has got a packet two phases beyond any that it had. quinn ends a phase
-    /// after its packets whether or not one was acknowledged (RFC 9001 6.1 has it wait), and a peer that lost
-    /// all of them opens nothing more. Phases of 60 packets are so short that this happens; real ones have
-    /// millions, and no window lets so many go unacknowledged.
+    /// Connections with an end that got a packet two phases ahead of any before. quinn ends a phase
+    /// after its packet count whether or not a packet was acknowledged (RFC 9001 6.1 requires it to
+    /// wait), and a peer that lost all of them can open nothing more. Phases of 60 packets are
+    /// short enough for that; real ones have millions, and no window leaves so many unacknowledged.
     outrun: BTreeSet<usize>,
 }
 
-/// What has reached one end of a connection.
+/// Packets that have reached one end of a connection.
 #[derive(Default)]
 struct Arrived {
     numbers: BTreeSet<u64>,

@@ -1,8 +1,8 @@
-//! Judges every datagram that an end sends: is each packet sealed with the keystream of its key and
+//! Audits every datagram that an end sends: is each packet sealed with the keystream of its key and
 //! number, and was any block of keystream used before?
 //!
-//! Phases and numbers are read off the wire, keys come from the key log, keystream from
-//! `ciphers.rs`, plaintext from the tape. Knows nothing of pools.
+//! Reads phases and numbers off the wire, takes keys from the key log, keystream from `ciphers.rs`
+//! and plaintext from the tape. Knows nothing of pools.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -16,26 +16,26 @@ use crate::secrets::{PhaseKeys, SecretLog};
 use crate::tape::Tape;
 use crate::wire::{Packet, Space, Uncovered, packets};
 
-/// What must not happen. The text says where.
+/// A violation, with its location as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
     /// Ciphertext XOR plaintext is not the keystream of this key and number.
     WrongKeystream(String),
-    /// A counter block came twice under one cipher key.
+    /// A counter block was used twice under one cipher key.
     BlockTwice(String),
-    /// The same recovered keystream came twice, under whatever key.
+    /// The same keystream was recovered twice, under any keys.
     PadTwice(String),
     /// Plaintext on the wire.
     Plaintext(String),
-    /// The tag is not the one of these bytes.
+    /// The tag does not match the packet.
     WrongTag(String),
-    /// The datagram is not made of the packets that were sealed.
+    /// The datagram does not consist of the packets that were sealed.
     Unreadable(String),
-    /// What arrived is not what was written, or did not end as it should.
+    /// Received bytes differ from those written, or the stream ended wrongly.
     WrongBytes(String),
-    /// A promise of the pool or the keys was broken: budget, memory, counts.
+    /// An invariant of the pool or the keys was broken: budget, memory, counts.
     Accounts(String),
-    /// The run did not come to its end.
+    /// The run did not finish.
     Hang(String),
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct ReceivedNumber {
     pub(crate) number: u64,
 }
 
-/// What the auditor knows of one end of one connection.
+/// The auditor's state for one end of one connection.
 pub(crate) struct Sender {
     label: String,
     side: Side,
@@ -60,7 +60,7 @@ pub(crate) struct Sender {
     log: Arc<SecretLog>,
     tape: Arc<Tape>,
     phase: u64,
-    /// One above the last number, by space.
+    /// The next number, by space.
     next: BTreeMap<Space, u64>,
     header_keys: BTreeMap<Space, Vec<u8>>,
     ciphers: BTreeMap<(Space, u64), PacketCipher>,
@@ -84,12 +84,12 @@ impl Sender {
         self.phase
     }
 
-    /// The phase that the end would send its next packet in.
+    /// The phase of the next packet that the end would send.
     pub(crate) fn next_phase(&self) -> u64 {
         self.tape.phase()
     }
 
-    /// Whether it has sealed packets that have not left.
+    /// Whether it has sealed packets that are not sent yet.
     pub(crate) fn has_sealed(&self) -> bool {
         self.tape.has_sealed()
     }
@@ -110,7 +110,7 @@ impl Sender {
     }
 }
 
-/// Judges a whole run.
+/// Audits a whole run.
 #[derive(Default)]
 pub(crate) struct Auditor {
     pub(crate) findings: Vec<Finding>,
@@ -121,7 +121,7 @@ pub(crate) struct Auditor {
     pads: HashSet<[u8; 16]>,
 }
 
-/// Findings kept of one run; a broken run makes one a packet.
+/// Maximum findings kept per run; a broken run produces one per packet.
 const FINDINGS_MAX: usize = 100;
 
 impl Auditor {
@@ -131,7 +131,7 @@ impl Auditor {
         }
     }
 
-    /// Judges one datagram as it leaves; what 1-RTT packet is in it.
+    /// Audits one datagram as it leaves; returns the 1-RTT packet in it.
     pub(crate) fn datagram(
         &mut self,
         sender: &mut Sender,
@@ -198,7 +198,7 @@ impl Auditor {
         let number = packet.number;
         let mut pad: Vec<u8> = packet.ciphertext.to_vec();
         pad.iter_mut().zip(plaintext).for_each(|(byte, plain)| *byte ^= plain);
-        // The first 16 bytes of recovered keystream, whatever key they are said to be of.
+        // The first 16 bytes of recovered keystream, whatever key the packet claims.
         if let Some(first) = pad.first_chunk::<16>() {
             if *first == [0; 16] {
                 self.find(Finding::Plaintext(at.into()));
@@ -206,7 +206,7 @@ impl Auditor {
                 self.find(Finding::PadTwice(at.into()));
             }
         }
-        // XORed with the keystream it should be, nothing is left.
+        // XORing with the expected keystream must leave zeros.
         cipher.xor_keystream(number, &mut pad);
         if let Some(byte) = pad.iter().position(|&byte| byte != 0) {
             self.find(Finding::WrongKeystream(format!("{at}, byte {byte}")));
@@ -241,7 +241,7 @@ impl Auditor {
 mod tests {
     use super::*;
 
-    /// What the auditor says of packets with these numbers, sealed as they should be.
+    /// The auditor's findings for packets with these numbers, correctly sealed.
     fn findings(suite: Suite, numbers: &[u64]) -> Vec<Finding> {
         let mut cipher =
             PacketCipher::new(suite, &vec![7; suite.protection().key_bytes()], [9; 12]);

@@ -1,7 +1,7 @@
 //! Plants bugs to test the auditor (T-1m): each puts on the wire what a pool with that bug would.
 //!
-//! A bug replaces the ciphertext by one made with another pad, and the tag by the right one over
-//! that ciphertext, as a pool at fault would: the keys and the MAC know nothing of it.
+//! A bug re-encrypts a packet with another pad and recomputes the tag over that ciphertext, as a
+//! faulty pool would: the keys and the MAC cannot tell.
 
 use std::sync::Arc;
 
@@ -12,22 +12,22 @@ use crate::ciphers::PacketCipher;
 use crate::secrets::SecretLog;
 use crate::wire::{Sealed, Space};
 
-/// Ways for a pool to be wrong.
+/// Bugs of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
     /// The cursor was not advanced: a packet takes the pad of the one before it.
     CursorStuck,
-    /// A chunk went back to the filler while it was in use: its end is of a later segment.
+    /// A chunk went back to the filler while in use: its end belongs to a later segment.
     RecycledEarly,
     /// A key update left the old phase's pads in place.
     StalePhase,
-    /// Two packets took each other's pads.
+    /// Two packets swapped their pads.
     NumbersSwapped,
     /// The pads of the other direction's key.
     KeysSwapped,
-    /// The subkey of the next segment; for AES, a counter that starts one block on.
+    /// The subkey of the next segment; for AES, a counter that starts one block later.
     SubkeyOffByOne,
-    /// A chunk was taken while it was filled: the end of the pad is not yet written.
+    /// A chunk was taken while being filled: the end of the pad is not written yet.
     RefillRace,
     /// A wiped pad was taken again.
     WipedPad,
@@ -55,11 +55,11 @@ pub(crate) struct Spoiler {
     pub(crate) log: Arc<SecretLog>,
 }
 
-/// A bug that strikes seldom is the harder one to see.
+/// A rare bug is harder to detect.
 const ONE_IN: u64 = 50;
 
 impl Spoiler {
-    /// Rewrites `packet`, which our key has sealed, as the bug would have it.
+    /// Rewrites `packet`, sealed with our key, as the bug would.
     pub(crate) fn spoil(&self, phase: u64, sealed: &Sealed, packet: &mut [u8]) {
         let number = sealed.number;
         if number % ONE_IN != ONE_IN / 2 || sealed.plaintext.len() < 16 {

@@ -1,8 +1,9 @@
-//! Implements packet protection independently, from `docs/DESIGN.md` and RFC 9001, on RustCrypto's `ctr`,
-//! `aes-gcm`, `chacha20poly1305`, `des`, `hmac` and `hkdf`, for the auditor to compare the wire with.
+//! Implements packet protection independently, from `docs/DESIGN.md` and RFC 9001, on RustCrypto's
+//! `ctr`, `aes-gcm`, `chacha20poly1305`, `des`, `hmac` and `hkdf`, for the auditor to check the
+//! wire against.
 //!
-//! Knows keys, numbers and bytes; nothing of pools, and no code of `keypadd-keystream` but the
-//! names of suites.
+//! Knows keys, numbers and bytes; nothing of pools. Uses no code of `keypadd-keystream` but suite
+//! names.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +25,7 @@ use sha2::Sha256;
 /// One key of one direction and phase.
 pub(crate) struct PacketCipher {
     suite: Protection,
-    /// TLS's key; in a suite of TLS the cipher's own.
+    /// TLS's key; in TLS's own suites also the cipher key.
     secret: Vec<u8>,
     iv: [u8; 12],
     encryption: Vec<u8>,
@@ -33,7 +34,7 @@ pub(crate) struct PacketCipher {
     subkeys: BTreeMap<u64, Subkey>,
 }
 
-/// The key of one segment and the IV that its counters are XORed with.
+/// The key of one segment, and the IV that is XORed into its counters.
 struct Subkey {
     key: Vec<u8>,
     iv: u64,
@@ -45,7 +46,7 @@ enum Engine {
     TripleDes(Box<TdesEde3>),
 }
 
-/// One block of keystream by what makes it: the cipher key and the counter block.
+/// Identifies one block of keystream by its inputs: the cipher key and the counter block.
 pub(crate) struct BlockName<'a> {
     pub(crate) key: &'a [u8],
     pub(crate) counter: [u8; 16],
@@ -78,7 +79,7 @@ impl PacketCipher {
         Self { suite, secret: secret.to_vec(), iv, encryption, mac, subkeys: BTreeMap::new() }
     }
 
-    /// XORs the keystream of packet `number` over `data`, which is its whole payload.
+    /// XORs the keystream of packet `number` over `data`, its whole payload.
     pub(crate) fn xor_keystream(&mut self, number: u64, data: &mut [u8]) {
         if let Cipher::Des | Cipher::TripleDes = self.suite.cipher() {
             let subkey = self.subkey(number / 64);
@@ -125,7 +126,7 @@ impl PacketCipher {
             }
             Mac::HmacMd5 | Mac::Null => unreachable!("no such suite"),
             Mac::Ghash | Mac::Poly1305 => {
-                // The AEAD takes a plaintext: the one that has this ciphertext.
+                // The AEAD needs a plaintext: the one that encrypts to this ciphertext.
                 let mut data = ciphertext.to_vec();
                 self.xor_keystream(number, &mut data);
                 let nonce = Array::from(self.nonce(number));
@@ -191,7 +192,7 @@ impl PacketCipher {
     }
 
     fn subkey(&mut self, segment: u64) -> &Subkey {
-        // Late looks back are short: old subkeys would only take memory.
+        // Old segments are rarely needed again; bound the memory of their subkeys.
         while self.subkeys.len() > 64 {
             self.subkeys.pop_first();
         }
@@ -246,8 +247,8 @@ fn chacha20(key: &[u8], block: u32, nonce: &[u8; 12], data: &mut [u8]) {
     cipher.apply_keystream(data);
 }
 
-/// The mask of header protection: keystream at the sample (RFC 9001 section 5.4.4), or one AES block over it
-/// (section 5.4.3).
+/// The mask of header protection: keystream at the sample (RFC 9001 section 5.4.4), or one AES
+/// block of it (section 5.4.3).
 pub(crate) fn header_mask(suite: Suite, key: &[u8], sample: &[u8]) -> [u8; 16] {
     if suite == Suite::CHACHA20_POLY1305 {
         let (block, nonce) = sample.split_first_chunk().expect("16 bytes");

@@ -1,32 +1,32 @@
-//! Counts what happened in one run and in many, and checks that every class of packet occurred.
+//! Counts events of one run or many, and checks that every class of packet occurred.
 
 use std::fmt;
 
 /// Counts of one run, or of many added up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Runs that are counted here and came to their end.
+    /// Finished runs in these counts.
     pub runs: u64,
-    /// Runs besides whose last connection was lost because an end went through a phase of which its peer
-    /// got no packet.
+    /// Further runs whose last connection was lost because an end went through a phase of which its
+    /// peer got no packet.
     pub outrun: u64,
-    /// 1-RTT packets on the wire, each of them audited.
+    /// 1-RTT packets on the wire, all audited.
     pub packets: u64,
-    /// Blocks of keystream on the wire, each of them compared with all others of its run.
+    /// Blocks of keystream on the wire, each compared with all others of its run.
     pub blocks: u64,
     /// Packets sealed or opened with every byte from the pool.
     pub hit: u64,
-    /// With a part from the pool.
+    /// With part of their bytes from the pool.
     pub partial: u64,
     /// With none.
     pub miss: u64,
     /// 1-RTT packets that reached the other end intact for the first time.
     pub delivered: u64,
-    /// Of those, the ones that came after one of a later segment.
+    /// Of those, packets that arrived after one of a later segment.
     pub late: u64,
-    /// Of those, the ones that came after one of a later phase.
+    /// Of those, packets that arrived after one of a later phase.
     pub after_rekey: u64,
-    /// Datagrams lost, doubled, corrupted on the way.
+    /// Datagrams lost, duplicated, corrupted in transit.
     pub lost: u64,
     /// See `lost`.
     pub doubled: u64,
@@ -36,15 +36,15 @@ pub struct Counts {
     pub updates: u64,
     /// The client's changes of address.
     pub rebinds: u64,
-    /// Changes of a pool's budget under way.
+    /// Changes of a pool's budget during the run.
     pub resizes: u64,
-    /// Times that a live connection left its pool; it comes back.
+    /// Times that a live connection left its pool, to return later.
     pub switches: u64,
     /// Times that a lane ran dry.
     pub dry: u64,
-    /// Connections that were cut off in the middle.
+    /// Connections cut off midway.
     pub cut: u64,
-    /// Connections for bulk that sessions made beside their first, where loops run.
+    /// Bulk connections that sessions opened beside their first; only with loops.
     pub bulk: u64,
     /// Bytes of streams that were delivered and compared.
     pub stream_bytes: u64,
@@ -99,7 +99,7 @@ impl Counts {
         self.stream_bytes += stream_bytes;
     }
 
-    /// The classes of packets by name and share, in per mille.
+    /// The classes of packets with their shares, in per mille.
     pub fn shares(&self) -> [(&'static str, u64); 5] {
         let used = (self.hit + self.partial + self.miss).max(1);
         let delivered = self.delivered.max(1);
@@ -112,7 +112,7 @@ impl Counts {
         ]
     }
 
-    /// The classes that have less than a hundredth.
+    /// The classes below one percent.
     pub fn scarce(&self) -> Vec<&'static str> {
         self.shares().iter().filter(|(_, share)| *share < 10).map(|(name, _)| *name).collect()
     }

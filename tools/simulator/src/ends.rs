@@ -44,23 +44,23 @@ pub(crate) struct Link {
     pub(crate) traffic: Traffic,
     pub(crate) sender: Sender,
     pub(crate) up: bool,
-    /// Where its pads come from: its end's pool, but when it has left that.
+    /// The pool its pads come from: its end's, unless it has left that.
     pub(crate) pool: PoolSwitch,
 }
 
-/// What both ends of one connection need, made before it begins.
+/// Shared by both ends of one connection, created before it starts.
 pub(crate) struct Wiring {
     pub(crate) client: Arc<dyn crypto::ClientConfig>,
     pub(crate) server: Arc<dyn crypto::ServerConfig>,
     pub(crate) first_cid: ConnectionId,
-    /// Of the bytes in its streams.
+    /// Seed of the bytes in its streams.
     seed: u64,
     log: Arc<SecretLog>,
     tapes: [Arc<Tape>; 2],
     switches: [PoolSwitch; 2],
 }
 
-/// Both ends' identities. Their bytes reach no decision, so they may differ from run to run.
+/// Both ends' identities. No decision depends on their bytes, so they may differ between runs.
 static IDENTITIES: LazyLock<[Arc<PrivateKey>; 2]> =
     LazyLock::new(|| [(); 2].map(|()| Arc::new(PrivateKey::generate().expect("randomness"))));
 
@@ -74,8 +74,8 @@ impl AllowList for AllowOne {
 }
 
 impl Link {
-    /// Whether this end may take the handshake for confirmed: a server when it is over, a client when the
-    /// server has told it so. One that has closed need not know.
+    /// Whether this end may consider the handshake confirmed: a server once it is complete, a
+    /// client once the server has said so. One that has closed need not know.
     pub(crate) fn is_confirmed(&self) -> bool {
         let told = || self.connection.stats().frame_rx.handshake_done > 0;
         let confirmed = self.up && (self.connection.side() == Side::Server || told());
@@ -180,19 +180,19 @@ impl Wiring {
         }
     }
 
-    /// What the auditor has to know of one end.
+    /// The auditor's state for one end.
     pub(crate) fn sender(&self, index: usize, suite: Suite, side: Side) -> Sender {
         let (log, tape) = (Arc::clone(&self.log), Arc::clone(&self.tapes[side as usize]));
         Sender::new(index, side, suite, log, tape)
     }
 
-    /// Where the pads of one end come from.
+    /// The pool switch of one end.
     pub(crate) fn switch(&self, side: Side) -> PoolSwitch {
         self.switches[side as usize].clone()
     }
 }
 
-/// Connection ids from the seed.
+/// Connection IDs derived from the seed.
 struct SeededCids(Rng);
 
 impl ConnectionIdGenerator for SeededCids {
@@ -209,10 +209,11 @@ impl ConnectionIdGenerator for SeededCids {
     }
 }
 
-/// Longer than the tunnel's: a handshake may lose three in ten of its datagrams, and seven probes in a row.
+/// Longer than the tunnel's: a handshake may lose three in ten datagrams, and seven probes in a
+/// row.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
-/// quinn's own guess of 333 ms makes a bad handshake last many seconds and leaves an estimate behind
-/// that puts key updates off for as long: three probe timeouts after the one before.
+/// With quinn's own guess of 333 ms a bad handshake lasts many seconds and leaves an estimate that
+/// delays key updates as long: the next one waits for three probe timeouts.
 const INITIAL_RTT: Duration = Duration::from_millis(20);
 
 /// The transport of both ends.
@@ -239,7 +240,7 @@ pub(crate) fn congestion(schedule: &Schedule) -> Arc<dyn ControllerFactory + Sen
     Arc::new(Fixed(schedule.window_bytes))
 }
 
-/// Congestion control that allows the same always, so that losses do not end the pressure.
+/// Congestion control with a constant window, so that losses do not end the pressure.
 #[derive(Clone, Copy)]
 struct Fixed(u64);
 

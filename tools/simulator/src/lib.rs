@@ -1,12 +1,14 @@
-//! Simulates two keypadd endpoints deterministically, and audits what they put on the wire.
+//! Simulates two keypadd endpoints deterministically and audits what they put on the wire.
 //!
-//! Two quinn-proto endpoints with our packet protection, by themselves or in the event loops that ship
-//! (`loops.rs`), a virtual clock, a network that loses, delays, doubles and corrupts, fillers that work when the
-//! scheduler says: all of it follows from one seed. The auditor gets traffic secrets from rustls's key log and judges the datagrams with
-//! ciphers of its own; it takes no word of ours for anything but where a pad came from.
+//! Runs two quinn-proto endpoints with our packet protection, alone or in the shipped event loops
+//! (`loops.rs`), on a virtual clock, over a network that loses, delays, duplicates and corrupts,
+//! with fillers stepped by the scheduler. Everything follows from one seed. The auditor gets
+//! traffic secrets from rustls's key log and checks datagrams with its own ciphers; it trusts our
+//! code only for where a pad came from.
 //!
-//! What stays random is inside TLS (key shares, randoms) and what follows from it (keys,
-//! ciphertext), and the loops' connection ids. No length and no decision depends on it: a seed gives the same run each time.
+//! Still random: TLS internals (key shares, randoms), what follows from them (keys, ciphertext),
+//! and the loops' connection IDs. No length and no decision depends on these, so a seed repeats its
+//! run.
 
 mod arrivals;
 mod auditor;

@@ -1,8 +1,8 @@
-//! Runs the event loops that ship, and audits what keypadd-transport puts on the wire.
+//! Runs the shipped event loops and audits what keypadd-transport puts on the wire.
 //!
-//! Both ends are loops without a thread, a socket or a clock (`SteppedLoop`). A session has a sparse
-//! connection and, once a stream is bulk, a bulk one, and streams move between them. Programs write into
-//! unix sockets that are spliced to streams. Weather, pools, key updates and what the auditor asks are
+//! Both ends are loops without a thread, a socket or a clock (`SteppedLoop`). A session has a
+//! sparse connection and, once a stream is bulk, a bulk one, and streams move between them.
+//! Programs write into unix sockets spliced to streams. Weather, pools, key updates and audits are
 //! those of [`run`](crate::run()).
 
 mod path;
@@ -44,12 +44,12 @@ use program::Program;
 const VIRTUAL_TIME_MAX: Duration = Duration::from_secs(900);
 /// As in `run`.
 const PACKETS_MAX: u64 = 19_000;
-/// A handshake that takes longer is begun anew: a little later the server gives it up.
+/// A handshake that takes longer is restarted: the server is about to time out.
 const HANDSHAKE_TIME_MAX: Duration = Duration::from_millis(4_500);
 /// Forwarded connections of a session.
 const PAIRS: usize = 3;
 
-/// Small, so that streams wait for credit, which also moves them.
+/// Small, so that streams wait for credit, which also makes them move.
 const WINDOWS: Windows = Windows { stream: 96 << 10, connection: 1 << 20, connection_max: 2 << 20 };
 
 const NO_ERROR: VarInt = VarInt::from_u32(0);
@@ -59,14 +59,14 @@ pub fn run_loops(suite: Suite, seed: u64) -> Outcome {
     run_loops_with_bug(suite, seed, None)
 }
 
-/// The same with a bug in both ends.
+/// Like [`run_loops`], with a bug in both ends.
 pub fn run_loops_with_bug(suite: Suite, seed: u64, bug: Option<Bug>) -> Outcome {
     let mut world = World::new(suite, seed, bug);
     if let Err(finding) = world.go() {
         let path = &mut *world.path.borrow_mut();
         let mut links = world.sessions.iter().flat_map(|session| &session.links);
         if links.any(|link| path.arrivals.is_outrun(link.index)) {
-            // It has not come to all that a run has to reach, as in `run`.
+            // The run could not reach its goals, as in `run`.
             (path.counts.runs, path.counts.outrun) = (0, 1);
         } else {
             path.auditor.find(finding);
@@ -77,7 +77,7 @@ pub fn run_loops_with_bug(suite: Suite, seed: u64, bug: Option<Bug>) -> Outcome 
 
 type Task<T> = Pin<Box<dyn Future<Output = T>>>;
 
-/// What a task has come to by now. Nobody wakes it: it is asked after each round.
+/// The result of a task, if it has one yet. Nothing wakes it: it is polled after each round.
 fn poll<T>(task: &mut Task<T>) -> Option<T> {
     match task.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(done) => Some(done),
@@ -87,13 +87,13 @@ fn poll<T>(task: &mut Task<T>) -> Option<T> {
 
 /// Both ends of a connection.
 struct Link {
-    /// Among all connections of the run.
+    /// Index among all connections of the run.
     index: usize,
     ends: [Connection; 2],
     switches: [PoolSwitch; 2],
 }
 
-/// A sparse connection, a bulk one once it is wanted, and what is forwarded over them.
+/// A sparse connection, a bulk one once needed, and the streams forwarded over them.
 struct Session {
     links: Vec<Link>,
     programs: Vec<[Program; 2]>,
@@ -113,9 +113,9 @@ struct World {
     meters: [Arc<Meters>; 2],
     sessions: Vec<Session>,
     refill: Refill,
-    /// One handshake at a time: the server's next one goes by the keys of the newest connection.
+    /// One handshake at a time: the server's next one is assigned the newest connection's keys.
     is_connecting: bool,
-    /// Audited packets at which the session is cut off, or ends.
+    /// Audited packets at which the session ends or is cut off.
     packets_goal: u64,
     rebinds_left: u32,
     resizes_left: u32,
@@ -184,7 +184,7 @@ impl World {
         self.path.borrow().auditor.packets
     }
 
-    /// All sessions one after the other, but that the next one is there when one is cut off.
+    /// Runs the sessions in sequence; one that is cut off overlaps the next.
     fn go(&mut self) -> Result<(), Finding> {
         for nth in 1..=self.schedule.connections {
             self.begin()?;
@@ -215,7 +215,7 @@ impl World {
                 }
             }
         }
-        // One by one: `Endpoint::close` goes through them in no order.
+        // One by one: `Endpoint::close` closes them in arbitrary order.
         let links = &self.sessions[last].links;
         links.iter().for_each(|link| link.ends[0].close(NO_ERROR, b"over"));
         self.until("idle endpoints", |world| {
@@ -224,7 +224,7 @@ impl World {
         })
     }
 
-    /// Shakes hands; one in a bad network may have to be begun anew.
+    /// Completes a handshake, restarting it if the network is too bad.
     fn connect(&mut self, lane: Lane) -> Result<Link, Finding> {
         self.is_connecting = true;
         loop {
@@ -270,7 +270,7 @@ impl World {
         }
     }
 
-    /// A new session, with its forwarded connections.
+    /// Starts a session with its forwarded connections.
     fn begin(&mut self) -> Result<(), Finding> {
         let link = self.connect(Lane::Sparse)?;
         let bulk_wanted = link
@@ -303,7 +303,7 @@ impl World {
                 (opened.is_some() && accepted.is_some()).then_some(())
             })?;
             let streams = [opened, accepted].map(Option::flatten);
-            // One is a terminal always: a keystroke beside whatever the others carry.
+            // One is always a terminal: keystrokes beside whatever the others carry.
             let styles = if nth == 0 { [Style::Terminal; 2] } else { self.schedule.styles };
             let (programs, sockets) = Program::pair(styles, self.now(), &mut self.rng);
             session.programs.push(programs);
@@ -338,7 +338,7 @@ impl World {
         self.sessions.iter_mut().flat_map(|session| session.programs.iter_mut().flatten())
     }
 
-    /// Whether pools have been dry and full again, and a connection has gone through several phases.
+    /// Whether pools have run dry and refilled, and a connection has gone through several phases.
     fn has_seen_enough(&self) -> bool {
         let path = self.path.borrow();
         let old =
@@ -347,7 +347,7 @@ impl World {
         self.refill.is_done() && links.any(old)
     }
 
-    /// As in `run`: from a third of the way on, the fillers bring about what is still missing.
+    /// As in `run`: after a third of the run, the fillers bring about what is still missing.
     fn direct_fillers(&mut self) {
         self.refill.observe(self.meters.iter().map(|meters| &**meters));
         let left = self.packets_goal.saturating_sub(self.packets());
@@ -357,7 +357,7 @@ impl World {
         self.path.borrow_mut().pools.iter_mut().for_each(|pool| pool.order = order);
     }
 
-    /// Moves time from event to event until there is what is waited for.
+    /// Advances time from event to event until the condition yields a value.
     fn until<T>(
         &mut self,
         what: &str,
@@ -387,13 +387,13 @@ impl World {
     fn next_event(&mut self) -> Option<Duration> {
         let epoch = self.epoch;
         let deadlines = self.loops.iter().filter_map(SteppedLoop::deadline);
-        // A deadline that has gone by is met by the next round.
+        // An overdue deadline is handled by the next round.
         let loops = deadlines.map(|at| at.saturating_duration_since(epoch)).min();
         let programs = self.programs().filter_map(|program| program.wake_at).min();
         [self.path.borrow().network.next_arrival(), loops, programs].into_iter().flatten().min()
     }
 
-    /// All that happens at this moment.
+    /// Handles everything due now.
     fn step(&mut self) -> Result<(), Finding> {
         loop {
             let arrival = self.path.borrow_mut().arrival();
@@ -421,7 +421,7 @@ impl World {
         self.want_bulk()
     }
 
-    /// Runs the loops, and lets programs read, until nothing moves.
+    /// Runs the loops and lets programs read until nothing moves.
     fn settle(&mut self) -> Result<(), Finding> {
         loop {
             let now = self.epoch + self.now();
@@ -429,7 +429,7 @@ impl World {
                 each.run_until_idle(now).map_err(|error| Finding::Hang(error.to_string()))?;
             }
             for session in &mut self.sessions {
-                // Asked for the first time each hands its socket over.
+                // The first poll of a splice hands its socket over.
                 let mut cut = false;
                 session.splices.retain_mut(|splice| {
                     let outcome = poll(splice);
@@ -452,7 +452,7 @@ impl World {
         }
     }
 
-    /// Makes the connection for bulk once a stream wants it.
+    /// Opens the bulk connection once a stream needs it.
     fn want_bulk(&mut self) -> Result<(), Finding> {
         let Some(session) = self.sessions.last_mut() else { return Ok(()) };
         if self.is_connecting
@@ -472,7 +472,7 @@ impl World {
         Ok(())
     }
 
-    /// What happens beside a write, now and then: a key update, a change of address, of a pool.
+    /// Occasionally, beside a write: a key update, a change of address, a change of a pool.
     fn chance(&mut self, session: usize) {
         let path = &mut *self.path.borrow_mut();
         let links = &self.sessions[session].links;
@@ -511,11 +511,11 @@ impl World {
         }
     }
 
-    /// Adds up, and looks whether pools and keys have kept their promises.
+    /// Adds up the counts and checks the invariants of pools and keys.
     fn conclude(mut self) -> Outcome {
         let bytes: u64 = self.programs().map(|program| program.received).sum();
         let Self { path, loops, endpoints, sessions, meters, .. } = self;
-        // With the last handle of a connection its keys and their pads are gone.
+        // The last handle of a connection drops its keys and their pads.
         drop((sessions, endpoints, loops));
         let path = Rc::into_inner(path).expect("the loops are gone");
         let Path { mut auditor, mut counts, mut pools, senders, mut transcript, now, .. } =

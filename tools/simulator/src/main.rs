@@ -3,11 +3,12 @@
 //!     cargo run --release -p simulator -- [--suite NAME]... [--packets N] [--seeds N] [--from SEED]
 //!                                         [--minutes N] [--jobs N] [--through loops|quinn]
 //!
-//! Through the event loops that ship, unless quinn-proto alone is asked for. By default at least 10^7 packets and 10^4 seeds of each suite. `--minutes` bounds each suite and
-//! makes a part of the proof, which the last line then says. Exit code 1: something was found, or a
-//! class of packets had under 1 %. A finding ends the suite and names its seed, which
-//! `--suite NAME --from SEED --seeds 1` runs again; with `RUST_LOG=quinn_proto=trace` in the
-//! environment that says on standard error what quinn did.
+//! Runs the shipped event loops unless `--through quinn` selects quinn-proto alone. By default at
+//! least 10^7 packets and 10^4 seeds of each suite. `--minutes` limits each suite and makes it a
+//! part of the proof, as the last line then says. Exit code 1: something was found, or a class of
+//! packets was below 1 %. A finding ends the suite and names its seed, which `--suite NAME --from
+//! SEED --seeds 1` repeats; `RUST_LOG=quinn_proto=trace` in the environment then logs what quinn
+//! did to standard error.
 
 use std::panic::catch_unwind;
 use std::process::ExitCode;
@@ -140,7 +141,7 @@ fn run_suite(suite: Suite, arguments: &Arguments) -> bool {
         counts.shares().map(|(name, share)| format!("{name} {:.1} %", share as f64 / 10.0));
     println!("{suite}, {} s, all: {counts}", began.elapsed().as_secs());
     println!("{suite}: {}", shares.join(", "));
-    // A single seed is a replay; a class may be missing in it.
+    // A single seed is a replay, which may lack a class.
     let scarce = if arguments.seeds == Some(1) { Vec::new() } else { counts.scarce() };
     if !scarce.is_empty() {
         println!("{suite}: under 1 % of the packets: {}", scarce.join(", "));

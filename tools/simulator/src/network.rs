@@ -1,7 +1,7 @@
-//! Simulates the path between the ends: loss, duplication, corruption, delay, and changes of the client's
-//! address.
+//! Simulates the path between the ends: loss, duplication, corruption, delay, and changes of the
+//! client's address.
 //!
-//! Knows lengths and addresses, no contents but the auditor's note of each datagram. Every
+//! Knows lengths and addresses, and of contents only the auditor's note on each datagram. Every
 //! decision comes from the seed and depends on lengths alone.
 
 use std::cmp::Ordering;
@@ -19,17 +19,17 @@ use crate::schedule::Weather;
 pub(crate) const SERVER: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 4433);
 
-/// A datagram on its way.
+/// A datagram in transit.
 pub(crate) struct Flying {
     pub(crate) at: Duration,
     order: u64,
     pub(crate) to: Side,
     pub(crate) from: SocketAddr,
-    /// Where it is going; the client may have moved by then.
+    /// Its destination; the client may have moved by then.
     destination: SocketAddr,
     pub(crate) bytes: Vec<u8>,
     pub(crate) connection: usize,
-    /// What the auditor saw in it, unless it was corrupted.
+    /// The auditor's note on it, unless it was corrupted.
     pub(crate) seen: Option<ReceivedNumber>,
 }
 
@@ -68,12 +68,12 @@ pub(crate) struct Network {
     flying: BinaryHeap<Flying>,
     order: u64,
     moves: u8,
-    /// The newest phase that has gone by, by connection and sender.
+    /// The newest phase that has passed, by connection and sender.
     phases: BTreeMap<(usize, Side), u64>,
 }
 
-/// Share of key updates, in per mille, whose first packet overtakes what is on its way: so that
-/// many packets come late for their phase.
+/// Share of key updates, in per mille, whose first packet overtakes those in transit, so that many
+/// packets come late for their phase.
 const OVERTAKING: u32 = 600;
 
 impl Network {
@@ -88,18 +88,18 @@ impl Network {
         }
     }
 
-    /// Where the client seems to be.
+    /// The client's apparent address.
     pub(crate) fn client(&self) -> SocketAddr {
         SocketAddr::from(([198, 51, 100, 7 + self.moves / 2], 50_000 + u16::from(self.moves)))
     }
 
-    /// The client's NAT forgets it: a new port, each second time also a new address, and nothing
+    /// The client's NAT forgets it: a new port, every other time also a new address, and nothing
     /// reaches the old one.
     pub(crate) fn rebind(&mut self) {
         self.moves += 1;
     }
 
-    /// Takes a datagram from an end and decides what becomes of it.
+    /// Takes a datagram from an end and decides its fate.
     pub(crate) fn send(
         &mut self,
         now: Duration,
@@ -147,8 +147,8 @@ impl Network {
         self.flying.peek().map(|flying| flying.at)
     }
 
-    /// The next datagram that has arrived by now; what goes to an address that the client has left
-    /// gets nowhere.
+    /// The next datagram that has arrived by now; datagrams to an address that the client has left
+    /// are lost.
     pub(crate) fn arrival(&mut self, now: Duration, counts: &mut Counts) -> Option<Flying> {
         while self.next_arrival()? <= now {
             let flying = self.flying.pop()?;
@@ -161,8 +161,8 @@ impl Network {
         None
     }
 
-    /// One bit of the part whose meaning cannot change the run: behind the header and the sample
-    /// that uncovers it; of a handshake datagram the last tag.
+    /// Flips one bit where its value cannot change the run: after the header and the sample that
+    /// unmasks it; in a handshake datagram, in the last tag.
     fn corrupt(&mut self, bytes: &mut [u8]) {
         let tag = bytes.len().saturating_sub(16);
         let first = if bytes[0] & 0x80 == 0 { tag.min(33) } else { tag };

@@ -1,4 +1,4 @@
-//! Steps both ends' pools and fillers; each filler has periods in which it works and in which it does not.
+//! Steps both ends' pools and fillers; each filler alternates between working and idle periods.
 
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ pub(crate) struct SteppedPool {
     filler: Filler,
     rng: Rng,
     working: bool,
-    /// Overrules the mood.
+    /// Overrides the mood.
     pub(crate) order: Option<bool>,
     /// Datagrams until the next mood.
     mood_left: u32,
     mood: u32,
     steps: u32,
-    /// The largest budget so far: what a smaller one takes back may still be in use.
+    /// The largest budget so far: memory above a smaller one may still be in use.
     most_bytes: usize,
 }
 
@@ -34,7 +34,7 @@ impl SteppedPool {
         Self { pool, filler, working: true, order: None, mood_left, mood, steps, rng, most_bytes }
     }
 
-    /// Lets the filler do what its mood allows, between two datagrams; how many steps it took.
+    /// Lets the filler work as its mood allows, between two datagrams; returns its steps.
     pub(crate) fn turn(&mut self, now: Duration) -> u32 {
         if self.mood_left == 0 {
             self.working = !self.working;
@@ -48,13 +48,13 @@ impl SteppedPool {
         (0..steps).take_while(|_| self.filler.step(now) == Step::Worked).count() as u32
     }
 
-    /// Changes the budget under way.
+    /// Changes the budget during the run.
     pub(crate) fn resize(&mut self, budget_bytes: usize) {
         self.pool.set_budget(budget_bytes).expect("memory");
         self.most_bytes = self.most_bytes.max(budget_bytes);
     }
 
-    /// What the pool holds beyond what it may, if it does.
+    /// Describes what the pool holds beyond its budget, if it does.
     pub(crate) fn broken_promise(&self) -> Option<String> {
         let snapshot = self.pool.snapshot();
         let broken = snapshot.filled_bytes > self.most_bytes as u64;
@@ -67,16 +67,16 @@ impl SteppedPool {
     }
 }
 
-/// Packets with a pad, or a part of one, that count as the pools serving.
+/// Packets served fully or partly from the pool that count as serving.
 const SERVED_MIN: u64 = 20;
-/// Packets without any that count as the pools having run dry.
+/// Packets without any pad that count as having run dry.
 const MISSED_MIN: u64 = 10;
 
-/// Whether the pools of a run have served, then not, then served again.
+/// Tracks whether the pools of a run have served, run dry, and served again.
 #[derive(Default)]
 pub(crate) struct Refill(RefillStage);
 
-/// How far they have come; a figure is the count that the next step starts from.
+/// Progress; each value is the count at which the step started.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum RefillStage {
     #[default]
@@ -87,7 +87,7 @@ enum RefillStage {
 }
 
 impl Refill {
-    /// Looks at the counts of both ends.
+    /// Reads the counts of both ends.
     pub(crate) fn observe<'a>(&mut self, meters: impl Iterator<Item = &'a Meters> + Clone) -> bool {
         let count = |pad: Coverage| -> u64 {
             let of = |meters: &Meters| {
@@ -112,7 +112,7 @@ impl Refill {
         self.0 == RefillStage::Refilled
     }
 
-    /// Whether fillers have to work, or not, to bring about what is missing.
+    /// Whether fillers must work, or must not, to bring about what is missing.
     pub(crate) fn order(&self) -> Option<bool> {
         match self.0 {
             RefillStage::Filling | RefillStage::Dry(_) => Some(true),

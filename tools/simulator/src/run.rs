@@ -1,7 +1,7 @@
 //! Runs one seed: a loop over virtual time that moves datagrams, timers, applications and fillers.
 //!
-//! Every decision comes from the seed and what followed from it; nothing here reads a clock but for
-//! the moment that quinn's instants count from. What a run has to reach is in `progress.rs`.
+//! Every decision comes from the seed and what followed from it; no clock is read except for the
+//! origin of quinn's instants. The goals of a run are in `progress.rs`.
 
 mod progress;
 
@@ -32,21 +32,21 @@ use progress::Stage;
 
 /// A run that takes longer than this hangs.
 const VIRTUAL_TIME_MAX: Duration = Duration::from_secs(900);
-/// A run of which so many packets were audited and that has not reached its goals never will. No phase
-/// comes to its hard stop before: that is twice the 10,000 that quinn has as a margin.
+/// A run with this many audited packets that has not reached its goals never will. No phase comes
+/// to its hard stop before that, which is twice quinn's margin of 10,000.
 const PACKETS_MAX: u64 = 19_000;
-/// In a run that is half way there, applications write no more often than this: what it still waits for is
-/// time. A very late handshake leaves quinn an estimate by which it puts key updates off for seconds.
+/// Minimum write interval of applications in a run that is halfway: what it still waits for is
+/// time. After a very late handshake quinn's estimate delays key updates by seconds.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// Its counts.
     pub counts: Counts,
-    /// A hash over everything that was decided and every length; the same for the same seed.
+    /// A hash over all decisions and lengths; the same for the same seed.
     pub transcript: [u8; 32],
-    /// What must not have happened.
+    /// Violations.
     pub findings: Vec<Finding>,
 }
 
@@ -79,9 +79,9 @@ struct World {
     counts: Counts,
     transcript: Sha256,
     stage: Stage,
-    /// The audited packets at which the next thing happens: another connection, an end.
+    /// Audited packets at which the next step happens: another connection, or the end.
     packets_goal: u64,
-    /// The audited packets at which connections before the newest are cut off.
+    /// Audited packets at which connections before the newest are cut off.
     cut_at: u64,
     rebinds_left: u32,
     resizes_left: u32,
@@ -93,7 +93,7 @@ struct World {
 
 impl World {
     fn new(suite: Suite, seed: u64, bug: Option<Bug>) -> Self {
-        // Each suite has schedules of its own, so that all suites together see more of them.
+        // Each suite has its own schedules, so that all suites together cover more of them.
         let seed = suite.to_string().bytes().fold(seed, |seed, byte| mix(seed ^ u64::from(byte)));
         let mut rng = Rng::with_seed(seed);
         let schedule = Schedule::draw(&mut rng);
@@ -138,7 +138,7 @@ impl World {
         values.iter().for_each(|value| self.transcript.update(value.to_be_bytes()));
     }
 
-    /// Begins the next connection.
+    /// Starts the next connection.
     fn connect(&mut self) {
         let index = self.wirings.len();
         let sources =
@@ -162,7 +162,7 @@ impl World {
         self.drive(Side::Client, handle);
     }
 
-    /// Moves time from event to event until all connections are gone.
+    /// Advances time from event to event until all connections are gone.
     fn go(&mut self) {
         while self.stage != Stage::Over {
             if self.now > VIRTUAL_TIME_MAX || self.auditor.packets > PACKETS_MAX {
@@ -246,12 +246,12 @@ impl World {
             self.ends[1].links.insert(handle, link);
             self.drive(Side::Server, handle);
         } else {
-            // Its first packet was bent; the next one may not be.
+            // Its first packet was corrupted; the next one may not be.
             self.accepted.remove(&index);
         }
     }
 
-    /// Runs out what is due for one end of a connection.
+    /// Handles what is due for one end of a connection.
     fn wake(&mut self, side: Side, handle: ConnectionHandle) {
         let (now, virtual_now) = (self.instant(), self.now);
         let Some(index) = self.ends[side as usize].links.get(&handle).map(|link| link.index) else {
@@ -261,8 +261,9 @@ impl World {
         let confirmed = self.is_confirmed(index);
         let all_confirmed = (0..self.wirings.len()).all(|index| self.is_confirmed(index));
         let Some(link) = self.ends[side as usize].links.get_mut(&handle) else { return };
-        // RFC 9001 6.1: the next update waits until the peer has acknowledged a packet of this phase. quinn
-        // does not wait, and a peer that has seen none opens no packet of the phase after it.
+        // RFC 9001 6.1: the next update waits until the peer has acknowledged a packet of this
+        // phase. quinn does not wait, and a peer that has seen none cannot open packets of the
+        // phase after it.
         let reached = self.arrivals.newest(index, !side);
         let may_update = reached.is_some_and(|seen| seen.phase == link.sender.next_phase());
         let mut due = false;
@@ -301,7 +302,7 @@ impl World {
         }
     }
 
-    /// Takes one end of a live connection from its pool, or back to it, as a reload does.
+    /// Takes one end of a live connection out of its pool, or back, as a reload does.
     fn switch_pool(&mut self, side: Side, handle: ConnectionHandle) {
         let End { links, pool, .. } = &mut self.ends[side as usize];
         let Some(link) = links.get_mut(&handle) else { return };
@@ -315,7 +316,7 @@ impl World {
         }
     }
 
-    /// Lets one end of a connection say and send all that it has to.
+    /// Lets one end of a connection send everything it has.
     fn drive(&mut self, side: Side, handle: ConnectionHandle) {
         let (now, batch) = (self.instant(), self.schedule.batch);
         loop {
@@ -374,7 +375,7 @@ impl World {
                             "{now:?} connection {}, {side:?}, phase {phase}: {reason}; {path:?}",
                             link.index
                         ));
-                        // What `close` did is told in other words while the handshake lasts.
+                        // During the handshake, `close` is reported in other words.
                         let ours = matches!(&reason, ConnectionError::ConnectionClosed(close)
                             if close.error_code == TransportErrorCode::APPLICATION_ERROR);
                         if !ours

@@ -12,7 +12,7 @@ pub(crate) enum Style {
     Terminal,
     /// As much as the transport takes.
     Bulk,
-    /// Now this, now that.
+    /// Alternating.
     Mixed,
 }
 
@@ -24,7 +24,7 @@ pub(crate) struct Weather {
     pub(crate) corruption: u32,
     pub(crate) delay: Duration,
     pub(crate) jitter: Duration,
-    /// Share of datagrams that come much later than the others.
+    /// Share of datagrams that arrive much later than the others.
     pub(crate) straggling: u32,
     pub(crate) straggle: Duration,
     /// Larger datagrams are lost.
@@ -38,22 +38,22 @@ pub(crate) struct Schedule {
     pub(crate) styles: [Style; 2],
     /// Pool memory of each end, bytes.
     pub(crate) budget_bytes: [usize; 2],
-    /// Packets on the wire before the writers stop.
+    /// Packets on the wire before writing stops.
     pub(crate) packets: u64,
-    /// A phase's length at most.
+    /// Maximum packets per phase.
     pub(crate) phase_packets: u64,
-    /// A key update is forced each time one in so many wake-ups of an application.
+    /// A key update is forced in one of this many wake-ups of an application.
     pub(crate) update_one_in: u32,
-    /// Datagrams in one go (GSO).
+    /// Datagrams per send (GSO).
     pub(crate) batch: usize,
-    /// Bytes in flight that congestion control allows, always.
+    /// Constant congestion window, in bytes.
     pub(crate) window_bytes: u64,
     pub(crate) packet_threshold: u32,
-    /// Connections in the run, two at a time; all but the last are cut off in the middle.
+    /// Connections in the run, two at a time; all but the last are cut off midway.
     pub(crate) connections: usize,
-    /// Filler steps while a filler works, after each datagram, at most.
+    /// Maximum filler steps after each datagram while a filler works.
     pub(crate) steps: u32,
-    /// Datagrams between a filler's changes of mood, at most.
+    /// Maximum datagrams between a filler's changes of mood.
     pub(crate) mood: u32,
     pub(crate) rebinds: u32,
     /// Changes of either end's budget.
@@ -70,7 +70,7 @@ impl Schedule {
         let millis = |rng: &mut Rng, range: std::ops::Range<u64>| {
             Duration::from_micros(rng.u64(range.start * 1000..range.end * 1000))
         };
-        // Every third network is a good one: faults must not hide what traffic alone does.
+        // Every third network is calm: faults must not hide what traffic alone does.
         let calm = rng.u32(0..3) == 0;
         let weather = Weather {
             loss: if calm { 0 } else { [5, 20, 80, 300][rng.usize(0..4)] },
@@ -106,7 +106,7 @@ impl Schedule {
         }
     }
 
-    /// From a stock that holds no body to one that holds a few for each lane.
+    /// From a budget without room for a body to one with room for a few per lane.
     pub(crate) fn draw_budget(rng: &mut Rng) -> usize {
         [rng.usize(12..40), rng.usize(40..200)][rng.usize(0..2)] * UNIT_BYTES
     }

@@ -1,5 +1,5 @@
-//! Computes a connection's keys independently from the traffic secrets in rustls's key log (RFC 8446 section
-//! 7.1, RFC 9001 sections 5.1 and 6.1).
+//! Computes a connection's keys independently from the traffic secrets in rustls's key log (RFC
+//! 8446 section 7.1, RFC 9001 sections 5.1 and 6.1).
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use rustls::KeyLog;
 use crate::ciphers::PacketCipher;
 use crate::wire::Space;
 
-/// What rustls logs at either end of one connection.
+/// The secrets that rustls logs at either end of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct SecretLog(Mutex<BTreeMap<String, Vec<u8>>>);
 
@@ -32,7 +32,7 @@ impl SecretLog {
         self.secrets().get(label).cloned()
     }
 
-    /// The keys of one phase; `None` before the handshake has come to them.
+    /// The keys of one phase; `None` before the handshake has derived them.
     pub(crate) fn keys(
         &self,
         suite: Suite,

@@ -1,7 +1,7 @@
-//! Records what quinn hands over for sealing, around the call of our key.
+//! Records what quinn passes to our key for sealing.
 //!
-//! This is where the auditor learns plaintext, and where a [`Bug`](crate::bugs::Bug) is put between our key
-//! and the wire.
+//! Gives the auditor the plaintext, and is where a [`Bug`](crate::bugs::Bug) is inserted between
+//! our key and the wire.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -13,8 +13,8 @@ use quinn_proto::crypto::PacketKey;
 use crate::bugs::Spoiler;
 use crate::wire::{Sealed, Space};
 
-/// The packets that one end of one connection has sealed and the auditor has not yet seen, and the
-/// phase that it is in. Initial packets, whose keys are no secret, are not among them.
+/// Packets sealed by one end of one connection and not audited yet, and the end's phase. Excludes
+/// Initial packets, whose keys are not secret.
 pub(crate) struct Tape {
     sealed: Mutex<VecDeque<Sealed>>,
     phase: AtomicU64,
@@ -30,7 +30,7 @@ impl Tape {
         self.sealed.lock().unwrap_or_else(PoisonError::into_inner).push_back(sealed);
     }
 
-    /// The phase that quinn would seal a packet in now.
+    /// The phase in which quinn would seal a packet now.
     pub(crate) fn phase(&self) -> u64 {
         self.phase.load(Relaxed)
     }

@@ -1,6 +1,6 @@
 //! Runs the applications: streams of known bytes, written by one end and compared at the other.
 //!
-//! What byte stands at what place of which stream is a function; nothing has to be remembered.
+//! Every byte is a function of its stream and offset, so nothing has to be remembered.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub(crate) struct Traffic {
     style: Style,
     rng: Rng,
     writers: Vec<Writer>,
-    /// Bytes compared so far, by stream, and whether the end has come.
+    /// Bytes compared so far by stream, and whether it has ended.
     readers: BTreeMap<StreamId, (u64, bool)>,
     pub(crate) wake_at: Option<Duration>,
     pub(crate) received_bytes: u64,
@@ -55,7 +55,7 @@ impl Traffic {
         }
     }
 
-    /// The connection is up: open streams, begin to write.
+    /// Opens streams and starts writing, once the connection is established.
     pub(crate) fn begin(&mut self, connection: &mut Connection, now: Duration) {
         while self.writers.len() < STREAMS {
             let Some(id) = connection.streams().open(Dir::Uni) else { break };
@@ -64,7 +64,7 @@ impl Traffic {
         self.wake_at = Some(now);
     }
 
-    /// Writes a little and says when to be called next.
+    /// Writes a little; returns when to be called next.
     pub(crate) fn write(&mut self, connection: &mut Connection, now: Duration) {
         let bulk = match self.style {
             Style::Terminal => false,
@@ -100,7 +100,7 @@ impl Traffic {
         }
     }
 
-    /// Reads what has come and compares it.
+    /// Reads and compares what has arrived.
     pub(crate) fn read(&mut self, connection: &mut Connection) {
         while let Some(id) = connection.streams().accept(Dir::Uni) {
             self.readers.insert(id, (0, false));
@@ -138,12 +138,12 @@ impl Traffic {
         }
     }
 
-    /// What the other end has to have received when all is done, by stream.
+    /// What the other end must have received in the end, by stream.
     pub(crate) fn written(&self) -> BTreeMap<StreamId, (u64, bool)> {
         self.writers.iter().map(|writer| (writer.id, (writer.written, writer.finished))).collect()
     }
 
-    /// What was received, by stream, and whether its end was seen.
+    /// What was received by stream, and whether its end was seen.
     pub(crate) fn received(&self) -> &BTreeMap<StreamId, (u64, bool)> {
         &self.readers
     }

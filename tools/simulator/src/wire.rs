@@ -1,12 +1,12 @@
 //! Finds the QUIC packets in a datagram and their numbers (RFC 9000 section 17).
 //!
-//! Only what our own endpoints send is parsed; anything else is no packet.
+//! Parses only what our own endpoints send; anything else is not a packet.
 
 use keypadd_keystream::Suite;
 
 use crate::ciphers::header_mask;
 
-/// Length of every connection id in the simulation.
+/// Length of every connection ID in the simulation.
 pub(crate) const CID_BYTES: usize = 8;
 
 /// Packet number spaces (RFC 9000 section 12.3); 0-RTT does not occur.
@@ -14,9 +14,9 @@ pub(crate) const CID_BYTES: usize = 8;
 pub(crate) enum Space {
     /// Public keys; not ours.
     Initial,
-    /// The suite's, inline.
+    /// The suite's keys, inline.
     Handshake,
-    /// The suite's, pooled.
+    /// The suite's keys, pooled.
     Data,
 }
 
@@ -27,7 +27,7 @@ pub(crate) struct Packet<'a> {
     number_at: usize,
 }
 
-/// A packet whose header has been uncovered.
+/// A packet whose header protection is removed.
 pub(crate) struct Uncovered<'a> {
     pub(crate) header: Vec<u8>,
     pub(crate) number: u64,
@@ -36,7 +36,7 @@ pub(crate) struct Uncovered<'a> {
     pub(crate) tag: &'a [u8],
 }
 
-/// The packets of a datagram, in order; `None` if it is not made of packets.
+/// Splits a datagram into its packets, in order; `None` if it does not consist of packets.
 pub(crate) fn packets(mut datagram: &[u8]) -> Option<Vec<Packet<'_>>> {
     let mut found = Vec::new();
     while let Some(&first) = datagram.first() {
@@ -79,8 +79,8 @@ fn varint(bytes: &[u8], at: &mut usize) -> Option<usize> {
 }
 
 impl<'a> Packet<'a> {
-    /// Takes header protection off (RFC 9001 section 5.4.1) and expands the number (RFC 9000
-    /// appendix A.3), `next` being one above the last one of its space.
+    /// Removes header protection (RFC 9001 section 5.4.1) and expands the number (RFC 9000 appendix
+    /// A.3); `next` is one above the last number of its space.
     pub(crate) fn uncover(
         &self,
         suite: Suite,
@@ -118,7 +118,7 @@ fn expand(truncated: u64, bits: u32, next: u64) -> u64 {
     }
 }
 
-/// One packet as quinn handed it over for sealing.
+/// One packet as quinn passed it for sealing.
 pub(crate) struct Sealed {
     pub(crate) space: Space,
     pub(crate) number: u64,

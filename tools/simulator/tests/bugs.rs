@@ -1,5 +1,5 @@
-//! The auditor is tested: with a bug put in on purpose it says so, with the right words, and
-//! without one it says nothing (T-1m).
+//! Tests the auditor: it detects each planted bug and names it correctly, and finds nothing without
+//! one (T-1m).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ const SUITES: [Suite; 4] = [
     Suite::DES_CTR_HMAC_SHA1,
 ];
 
-/// What the auditor has to call a bug.
+/// Whether a finding names the bug correctly.
 fn is_named(bug: Bug, finding: &Finding) -> bool {
     match (bug, finding) {
         (Bug::WipedPad | Bug::RefillRace, Finding::WrongKeystream(_)) => true,
@@ -35,7 +35,7 @@ fn every_bug_put_in_on_purpose_is_found_and_named() {
             let Outcome { findings, .. } = run(suite, 0, None);
             assert_eq!(findings, [], "{through}, {suite} without a bug");
             for bug in Bug::ALL {
-                // A connection may break before the bug meets a packet whose keystream was seen.
+                // A connection may break before the bug hits a packet whose keystream was seen.
                 let found: Vec<_> =
                     (0..3).flat_map(|seed| run(suite, seed, Some(bug)).findings).collect();
                 let named = found.iter().any(|found| is_named(bug, found));
@@ -45,7 +45,7 @@ fn every_bug_put_in_on_purpose_is_found_and_named() {
     }
 }
 
-/// `mutants.sh` puts these bugs into the sources; a build for each is too much for `cargo test`.
+/// Checks that `mutants.sh`'s patches still apply; building each is too much for `cargo test`.
 #[test]
 fn every_mutant_still_applies_to_the_sources() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -62,7 +62,7 @@ fn every_mutant_still_applies_to_the_sources() {
     }
 }
 
-/// What a patch expects to find, by file.
+/// The texts that a patch expects, by file.
 fn texts_before(patch: &str) -> Vec<(&str, String)> {
     let (mut file, mut found) = ("", Vec::new());
     for line in patch.lines() {
@@ -78,7 +78,7 @@ fn texts_before(patch: &str) -> Vec<(&str, String)> {
     found
 }
 
-/// Only the auditor uses the test hooks through which it gets keys.
+/// Checks that only the auditor uses the test hooks that reveal keys.
 #[test]
 fn the_program_and_the_tunnel_never_name_the_test_hooks() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates");

@@ -1,4 +1,5 @@
-//! A slice of the proof through the event loops that ship, and that a seed gives the same run again.
+//! Runs a slice of the proof through the shipped event loops, and checks that a seed repeats its
+//! run.
 
 use keypadd_keystream::{Class, Suite};
 use simulator::{Counts, run_loops};

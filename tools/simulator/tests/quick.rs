@@ -1,4 +1,4 @@
-//! A slice of the long proof for every suite, and that a seed gives the same run again.
+//! Runs a slice of the long proof for every suite, and checks that a seed repeats its run.
 
 use keypadd_keystream::{Class, Suite};
 use simulator::{Counts, run};

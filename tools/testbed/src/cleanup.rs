@@ -1,8 +1,8 @@
 //! Owns what must not outlive this program: children and directories.
 //!
-//! Removes all of it once, on return, on an error and on SIGINT, SIGTERM and SIGHUP. A SIGKILL leaves
-//! the directory; children die even then (`setpriv --pdeathsig`). Does not know what
-//! the children are.
+//! Removes all of it once, on return, on an error and on SIGINT, SIGTERM and SIGHUP. A SIGKILL
+//! leaves the directory; children die even then (`setpriv --pdeathsig`). Does not know what the
+//! children are.
 
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
@@ -35,8 +35,9 @@ struct State {
 }
 
 impl Cleanup {
-    /// An empty registry, and a thread that says so in `program`'s name, runs it and exits when a signal
-    /// arrives. A program that handles signals itself takes the default and calls [`Self::run`].
+    /// Creates an empty registry and a thread that, when a signal arrives, says so in `program`'s
+    /// name, runs the cleanup and exits. A program that handles signals itself uses the default and
+    /// calls [`Self::run`].
     ///
     /// # Errors
     /// One line: the system has no thread, or no signal handler.
@@ -70,12 +71,12 @@ impl Cleanup {
         Ok(cleanup)
     }
 
-    /// The number of the signal that has interrupted this program.
+    /// Number of the signal that interrupted this program.
     pub fn interrupted(&self) -> Option<i32> {
         self.lock().interrupted
     }
 
-    /// A new directory that nobody else may read, removed in the end.
+    /// Creates a directory that nobody else may read, removed at the end.
     ///
     /// # Errors
     /// One line: why there is none.
@@ -88,7 +89,7 @@ impl Cleanup {
         Ok(path)
     }
 
-    /// Removes a directory and what is in it in the end.
+    /// Registers a directory, to be removed with its content at the end.
     pub fn add_directory(&self, path: &Path) {
         self.lock().directories.push(path.to_owned());
     }
@@ -114,7 +115,7 @@ impl Cleanup {
         Ok(id)
     }
 
-    /// The exit status of a child that has ended, in words; nothing while it runs.
+    /// The exit status of a child that has ended, in words; `None` while it runs.
     pub fn ended(&self, id: u32) -> Option<String> {
         let mut state = self.lock();
         let child = state.children.iter_mut().find(|child| child.id() == id)?;
@@ -155,11 +156,11 @@ fn end(mut child: Child, grace: Duration) {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
-    // Std knows whether the child has been reaped, so its id is not somebody else's.
+    // Std knows whether the child has been reaped, so its ID has not been reused.
     let _ = child.kill();
     let _ = child.wait();
     for process in family.iter().filter(|process| process.id != child.id()) {
-        // The start time tells a descendant from a later process with the same id.
+        // The start time distinguishes a descendant from a later process with the same ID.
         if procstat::read(process.id).is_some_and(|now| now.started == process.started) {
             send(process.id, Signal::KILL);
         }

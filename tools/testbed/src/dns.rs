@@ -1,4 +1,4 @@
-//! Answers SRV questions as a test specifies, over UDP and TCP on one loopback port (RFC 1035, RFC
+//! Answers SRV queries as a test specifies, over UDP and TCP on one loopback port (RFC 1035, RFC
 //! 2782).
 
 use std::{io, net::SocketAddr, sync::Arc};
@@ -17,7 +17,7 @@ const CLASS_IN: u16 = 1;
 /// No such name, as a response code.
 pub const NXDOMAIN: u8 = 3;
 
-/// How a question arrived.
+/// Transport of a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DnsTransport {
     /// A datagram.
@@ -29,7 +29,7 @@ pub enum DnsTransport {
 /// A record of an answer.
 #[derive(Clone, Copy, Debug)]
 pub enum Answer<'a> {
-    /// Priority, weight, port and target, at the name that was asked for.
+    /// Priority, weight, port and target, at the name in question.
     Srv(u16, u16, u16, &'a str),
     /// The same, at another name.
     SrvAt(&'a str, u16, u16, u16, &'a str),
@@ -109,10 +109,10 @@ pub fn name(text: &str) -> Vec<u8> {
 /// The answer to a question, with these records. `code` is the response code.
 pub fn answer(asked: &[u8], code: u8, records: &[Answer<'_>]) -> Vec<u8> {
     let mut message = asked.to_vec();
-    // An answer, to a question that desires recursion, from a server that has it.
+    // Flags: a response, recursion desired, recursion available.
     message[2..4].copy_from_slice(&[0x81, 0x80 | code]);
     message[6..8].copy_from_slice(&(records.len() as u16).to_be_bytes());
-    // The name of the question, by its offset in the message.
+    // The question's name, as a pointer to its offset in the message.
     let same = vec![0xc0, HEAD_BYTES as u8];
     for record in records {
         let (owner, kind, data) = match record {

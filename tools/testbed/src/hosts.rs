@@ -1,4 +1,5 @@
-//! Sets up two hosts, near and far: network namespaces joined by a veth pair, or by an emulated path.
+//! Sets up two hosts, near and far: network namespaces joined by a veth pair, or by an emulated
+//! path.
 //!
 //! ```text
 //! near 10.99.7.2 -- 10.99.7.1 far
@@ -39,7 +40,7 @@ impl TwoHosts {
         Ok(hosts)
     }
 
-    /// Both, joined by a veth pair: as fast as this machine goes.
+    /// Joins both by a veth pair: as fast as this machine allows.
     ///
     /// # Errors
     /// One line: what `unshare` or `ip` said.
@@ -56,7 +57,7 @@ impl TwoHosts {
         Ok(hosts)
     }
 
-    /// Both, joined by an emulated path, which passes everything immediately until told otherwise.
+    /// Joins both by an emulated path, which passes everything immediately until configured.
     ///
     /// # Errors
     /// One line: what `unshare` or `ip` said, or why there is no TUN device.

@@ -1,5 +1,5 @@
-//! Builds test networks on one machine: a line model, relays and emulated paths, network namespaces, tunnels,
-//! CPU quotas, and a relay that attacks. Knows nothing of the payload.
+//! Builds test networks on one machine: a line model, relays and emulated paths, network
+//! namespaces, tunnels, CPU quotas, and an attacking relay. Knows nothing of the payload.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 
-/// The packets that the bottleneck's queue holds unless told otherwise: Linux's `txqueuelen`.
+/// Default limit of the bottleneck's queue, in packets: Linux's `txqueuelen`.
 pub const QUEUE_PACKETS: usize = 1_000;
 
 /// Properties of a line. Shares are of packets, 0 to 1, decided for each packet independently. The
@@ -29,7 +29,7 @@ pub struct LineSettings {
     pub bytes_max: Option<usize>,
     /// Share that is lost.
     pub loss: f64,
-    /// Where it is lost.
+    /// Where random loss happens.
     pub loss_place: LossPlace,
     /// Drops what exceeds a rate, without a queue.
     pub policer: Option<Policer>,

@@ -1,9 +1,9 @@
-//! Relays between two ends in userspace: a delay each way, and a line with a rate and a bounded queue, which
-//! several pairs may share.
+//! Relays between two ends in userspace, over lines with a delay each way, a rate and a bounded
+//! queue, which several pairs of ends may share.
 //!
-//! A relay stands for the line: whoever sends to it reaches the other end, later. Each way has threads of
-//! its own, because tokio's timer rounds to milliseconds. Loss comes from a full queue alone, as on a
-//! wire. Understands nothing of what it carries.
+//! A relay stands for the line: what is sent to it reaches the other end, later. Each direction has
+//! its own threads, because tokio's timer rounds to milliseconds. Only a full queue loses packets,
+//! as on a wire. Understands nothing of the payload.
 
 mod tcp;
 mod udp;
@@ -18,22 +18,22 @@ use std::time::{Duration, Instant};
 
 use crate::line::{Line, LineSettings, QueueBound};
 
-/// The queue before a line holds what the line carries in a round trip, as is usual, and at least in
-/// this time.
+/// Minimum length of the queue before a line, in sending time. As is usual, it holds at least a
+/// round trip's worth.
 const QUEUE_MIN: Duration = Duration::from_millis(50);
 
-/// What was read and has not arrived yet, pieces each way of a relay; more is lost, or waits with TCP.
+/// Pieces in transit per direction of a relay; more are lost, or wait with TCP.
 const UNDERWAY: usize = 1 << 14;
 
-/// How soon a thread that waits for its peer sees that its relay is gone.
+/// How soon a waiting thread notices that its relay is gone.
 const LOOK_UP: Duration = Duration::from_millis(50);
 
-/// What a link is like.
+/// Properties of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkSettings {
-    /// Of each way.
+    /// One way.
     pub delay: Duration,
-    /// Bits of IP packets a second, each way; `None`: as fast as it goes.
+    /// Bits of IP packets per second, each way; `None` for no limit.
     pub bits_per_second: Option<NonZeroU64>,
     /// Whether the ends speak IPv6.
     pub ipv6: bool,
@@ -48,14 +48,14 @@ impl LinkSettings {
         }
     }
 
-    /// Whether two ends on one machine are no different.
+    /// Whether this link adds nothing to loopback.
     fn is_loopback(self) -> bool {
         self.delay.is_zero() && self.bits_per_second.is_none()
     }
 }
 
-/// A link. Clones are the same line, so that pairs of ends with a clone each have its rate together. The
-/// default is loopback itself, with nothing in between.
+/// A link. Clones are the same line: pairs of ends with a clone each share its rate. The default is
+/// plain loopback.
 #[derive(Clone, Debug, Default)]
 pub struct Link {
     settings: LinkSettings,
@@ -63,17 +63,17 @@ pub struct Link {
 }
 
 impl Link {
-    /// A line of its own.
+    /// Creates a line of its own.
     pub fn new(settings: LinkSettings) -> Self {
         Self { settings, ways: [(); 2].map(|()| Arc::new(Way::new(settings))) }
     }
 
-    /// What it is like.
+    /// Its properties.
     pub fn settings(&self) -> LinkSettings {
         self.settings
     }
 
-    /// Where to send UDP that is for `to`: a relay, while it is held, or `to` itself.
+    /// Where to send UDP meant for `to`: a relay, for as long as it is kept, or `to` itself.
     ///
     /// # Errors
     /// The system has no port or no thread for a relay.
@@ -81,8 +81,8 @@ impl Link {
         self.relay(to, udp::start)
     }
 
-    /// The same for TCP connections. A relay ends TCP's own control of congestion: what comes through is
-    /// delayed and held to the rate, but knows no slow start and no loss.
+    /// Like [`Self::udp`], for TCP connections. A relay terminates TCP's congestion control: it
+    /// delays data and limits the rate, but shows no slow start and no loss.
     ///
     /// # Errors
     /// As above.
@@ -103,18 +103,18 @@ impl Link {
     }
 }
 
-/// What went one way.
+/// Traffic in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkCounts {
-    /// Payload that came.
+    /// Payload received.
     pub bytes: u64,
-    /// Datagrams that came; pieces of a TCP stream.
+    /// Datagrams received; pieces of a TCP stream.
     pub datagrams: u64,
-    /// Datagrams that a full queue did not take.
+    /// Datagrams dropped by a full queue.
     pub lost: u64,
 }
 
-/// A relay at work. Dropped, it ends soon, and what is under way is lost.
+/// A running relay. Dropping it ends it soon and loses what is in transit.
 #[derive(Debug)]
 pub struct Forwarder {
     address: SocketAddr,
@@ -136,7 +136,7 @@ struct Counters {
 }
 
 impl Forwarder {
-    /// What has come: from whoever connects, and from the other end.
+    /// Received traffic: from clients, and from the other end.
     pub fn counts(&self) -> [LinkCounts; 2] {
         [0, 1].map(|way| {
             let counters: &Counters = &self.shared.ways[way];
@@ -170,7 +170,7 @@ impl ForwarderState {
     }
 }
 
-/// One way of a link, which its relays share.
+/// One direction of a link, shared by its relays.
 #[derive(Debug)]
 struct Way(Mutex<Line>);
 
@@ -185,14 +185,14 @@ impl Way {
         let LinkSettings { delay, bits_per_second, .. } = settings;
         let queue = QueueBound { wait: QUEUE_MIN.max(2 * delay), ..QueueBound::UNBOUNDED };
         let settings = LineSettings { delay, bits_per_second, queue, ..LineSettings::default() };
-        // Nothing of it is left to chance.
+        // Nothing on it is random.
         Self(Mutex::new(Line::new(settings, 0)))
     }
 
-    /// Hands it so many bytes: when their last has arrived at the other end, or, if the queue is full,
-    /// how long until it takes some again.
+    /// Enqueues this many bytes: returns when the last arrives at the other end, or, if the queue
+    /// is full, how long until it has room.
     fn take(&self, now: Instant, bytes: usize) -> Result<Instant, Duration> {
-        // The guarded line is whole at any moment.
+        // The guarded line is consistent at any moment.
         let mut line = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match line.offer(now, bytes) {
             Ok(arrivals) => Ok(arrivals.packet.at),
@@ -201,12 +201,12 @@ impl Way {
     }
 }
 
-/// Bytes of an IP packet that are not payload, with a header of TCP or UDP of so many.
+/// Bytes of an IP packet that are not payload, with a TCP or UDP header of this length.
 fn headers(to: SocketAddr, transport: usize) -> usize {
     transport + if to.is_ipv6() { 40 } else { 20 }
 }
 
-/// A thread of a relay. What a system without threads does not carry is lost.
+/// Starts a thread of a relay.
 fn spawn(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     thread::Builder::new().name("kpd-link".into()).spawn(work).map(drop)
 }
@@ -216,7 +216,7 @@ fn wait_for(due: Instant) {
     thread::sleep(due.saturating_duration_since(Instant::now()));
 }
 
-/// Has this thread wake when asked, not up to 50 us later.
+/// Makes this thread wake up on time, not up to 50 us late.
 fn wake_on_time() {
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
 }

@@ -1,7 +1,8 @@
 //! Creates hosts as network namespaces, joined by veth pairs.
 //!
-//! They have no names: each is known to this process alone, by a descriptor, and gone with it, however
-//! the process ends. Nothing outside them is touched. Needs root, iproute2, and unshare of util-linux.
+//! Namespaces have no names: only a descriptor of this process refers to one, so they vanish with
+//! it, however it ends. Changes nothing outside them. Needs root, iproute2, and unshare of
+//! util-linux.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -19,13 +20,13 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 pub struct Namespace(Arc<File>);
 
 impl Namespace {
-    /// A new one, with nothing but a loopback that is down.
+    /// Creates one, with only a loopback that is down.
     ///
     /// # Errors
     /// In words: what is not permitted, or which program is missing.
     pub fn new() -> Result<Self, String> {
         let failed = |error: io::Error| format!("unshare: {error}");
-        // A program that lives in it until it is open here; then it has nothing more to read, and ends.
+        // Holds the namespace until it is open here; then its standard input closes and it exits.
         let mut child = Command::new("unshare")
             .args(["--net", "sh", "-c", "echo && exec cat"])
             .stdin(Stdio::piped())
@@ -49,10 +50,10 @@ impl Namespace {
         Ok(move_into_link_name_space(self.0.as_fd(), network)?)
     }
 
-    /// Does something on a thread inside; threads that it starts are there too.
+    /// Runs `work` on a thread inside; threads that it starts are inside too.
     ///
     /// # Errors
-    /// What it says, or in words why a thread cannot enter.
+    /// Those of `work`, or in words why a thread cannot enter.
     pub fn inside<T: Send>(
         &self,
         work: impl FnOnce() -> Result<T, String> + Send,
@@ -66,40 +67,40 @@ impl Namespace {
         })
     }
 
-    /// Has ip(8) do these lines in it.
+    /// Runs these ip(8) commands inside.
     ///
     /// # Errors
-    /// Its last words.
+    /// Its error output.
     pub fn ip(&self, lines: &str) -> Result<(), String> {
         self.inside(|| run(Command::new("ip").args(["-batch", "-"]), lines))
     }
 
-    /// A command that becomes this program in it: the child's id is the program's.
+    /// A command that replaces itself by this program inside: the child's ID is the program's.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net={}", self.path())).arg(program);
         command
     }
 
-    /// Has it pass on packets that are not for itself.
+    /// Enables IP forwarding.
     fn forward(&self) -> Result<(), String> {
         let write = || std::fs::write("/proc/sys/net/ipv4/ip_forward", "1");
         self.inside(|| write().map_err(|error| format!("ip_forward: {error}")))
     }
 
-    /// Where other programs of this user find it.
+    /// Path by which other programs of this user can open it.
     pub fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
     }
 }
 
-/// A client, the gateway of its network, that of the server's, and the server, in a row:
+/// A client, its gateway, the server's gateway, and the server, in a row:
 ///
 /// ```text
 /// client 10.86.1.2 -- 10.86.1.1 near 10.86.2.1 -- 10.86.2.2 far 10.86.3.1 -- 10.86.3.2 server
 /// ```
 ///
-/// Packets reach each from each; a tunnel between the gateways is the other way.
+/// All can reach each other; a tunnel between the gateways is the alternative route.
 #[derive(Debug)]
 pub struct FourHosts {
     /// The namespace of the program that measures.
@@ -120,7 +121,7 @@ impl FourHosts {
     /// The server.
     pub const SERVER: IpAddr = address(3, 2);
 
-    /// Builds them.
+    /// Creates and connects them.
     ///
     /// # Errors
     /// In words: what is not permitted, or missing.
@@ -162,7 +163,7 @@ const fn address(network: u8, host: u8) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(10, 86, network, host))
 }
 
-/// Runs a program to its end; its last words if it fails.
+/// Runs a program to completion; on failure returns its error output.
 fn run(command: &mut Command, input: &str) -> Result<(), String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let failed = |error: io::Error| format!("{name}: {error}");
@@ -173,7 +174,7 @@ fn run(command: &mut Command, input: &str) -> Result<(), String> {
         .spawn()
         .map_err(failed)?;
     if let Some(mut stdin) = child.stdin.take() {
-        // A program that does not read to the end says why.
+        // A program that stops reading says why.
         let _ = stdin.write_all(input.as_bytes());
     }
     let ended = child.wait_with_output().map_err(failed)?;

@@ -1,4 +1,5 @@
-//! Emulates a path between two network namespaces: IP packets pass through a [`Line`] in each direction.
+//! Emulates a path between two network namespaces: IP packets pass through a [`Line`] in each
+//! direction.
 //!
 //! Packets enter and leave through a TUN device at each end, so kernel TCP, UDP and whole programs
 //! use the path unchanged. A thread for each direction wakes up at most every [`GRAIN`] while

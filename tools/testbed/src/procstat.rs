@@ -1,10 +1,11 @@
 //! Reads CPU time of processes and their descendants from `/proc/PID/stat` (proc(5)).
 //!
-//! Also the CPU time of the whole machine, from `/proc/stat`. Times have the resolution of a clock tick, 10 ms as a rule. Does not know what the processes do.
+//! Also reads the whole machine's CPU time from `/proc/stat`. Times have clock tick resolution,
+//! usually 10 ms. Does not know what the processes do.
 
 use std::fs;
 
-/// What this program needs of one `/proc/PID/stat`.
+/// The fields used from one `/proc/PID/stat`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stat {
     /// Its number.
@@ -12,7 +13,7 @@ pub struct Stat {
     parent: u32,
     /// User and system time in ticks, of the process and of the children that it has reaped.
     cpu_ticks: u64,
-    /// Start time in ticks since boot: with the id, names a process for good.
+    /// Start time in ticks since boot: with the ID, identifies a process uniquely.
     pub started: u64,
 }
 
@@ -30,7 +31,7 @@ pub fn machine_cpu_seconds() -> f64 {
     busy_ticks(&text).unwrap_or(0) as f64 / rustix::param::clock_ticks_per_second() as f64
 }
 
-/// User, nice, system, irq and softirq time of the first line; guests are in user time already.
+/// User, nice, system, irq and softirq time of the first line; user time already includes guests.
 fn busy_ticks(text: &str) -> Option<u64> {
     let line = text.lines().next()?.strip_prefix("cpu ")?;
     let ticks: Vec<u64> = line.split_whitespace().map_while(|it| it.parse().ok()).collect();

@@ -1,8 +1,8 @@
-//! Emulates a slower processor by a CPU quota of the kernel.
+//! Emulates a slower CPU with a kernel CPU quota.
 //!
-//! A control group with a CPU quota, version 1 or 2, made and removed here. What runs is as fast as ever
-//! and then stands still: over times that are long beside [`PERIOD`] it is slower, within them it is not.
-//! Needs root, or a group that is ours to divide. Knows no tunnel.
+//! Creates and removes a control group, version 1 or 2. Its threads run at full speed and then
+//! stop: they are slower over times much longer than [`PERIOD`], but not within one. Needs root, or
+//! a delegated group. Knows no tunnel.
 
 use std::fs;
 use std::io;
@@ -10,25 +10,25 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
-/// In which the quota may be used up.
+/// Quota period.
 pub const PERIOD: Duration = Duration::from_millis(10);
 
-/// How often a group that is to go is emptied.
+/// Attempts to empty a group before it is removed.
 const TRIES: u32 = 100;
 
-/// A control group with a quota. Dropped, its threads are as fast as before.
+/// A control group with a quota. Dropping it restores its threads to full speed.
 #[derive(Debug)]
 pub struct Quota {
     group: PathBuf,
-    /// The file by which threads come in; its namesake in the parent lets them out.
+    /// The file that moves threads in; the parent's file of that name moves them out.
     threads: &'static str,
 }
 
 impl Quota {
-    /// So much of one core, 0.1 to 1, for all its threads together.
+    /// Creates one with this share of a core, 0.1 to 1, for all its threads together.
     ///
     /// # Errors
-    /// In words: what is not there or not permitted.
+    /// In words: what is missing or not permitted.
     pub fn of_a_core(share: f64) -> Result<Self, String> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("kp-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
@@ -57,7 +57,7 @@ impl Quota {
         Ok(quota)
     }
 
-    /// Brings the calling thread in, and the threads that it will start.
+    /// Moves the calling thread in, and the threads that it will start.
     pub fn enter(&self) -> io::Result<()> {
         self.write(self.threads, &rustix::thread::gettid().as_raw_nonzero().to_string())
     }
@@ -70,11 +70,11 @@ impl Quota {
 impl Drop for Quota {
     fn drop(&mut self) {
         let Some(parent) = self.group.parent() else { return };
-        // Threads may start others while they are let out.
+        // Threads may start others while being moved out.
         for _ in 0..TRIES {
             let threads = fs::read_to_string(self.group.join(self.threads)).unwrap_or_default();
             for thread in threads.lines() {
-                // One that has ended meanwhile needs no way out.
+                // A thread that has ended need not be moved.
                 let _ = fs::write(parent.join(self.threads), thread);
             }
             if fs::remove_dir(&self.group).is_ok() {
@@ -84,8 +84,8 @@ impl Drop for Quota {
     }
 }
 
-/// The directory of this process's group under which quotas can be made, and whether it is version 2:
-/// from the lists of mounts and of groups (proc(5), cgroups(7)).
+/// The directory of this process's group in which quotas can be created, and whether it is version
+/// 2: from the lists of mounts and of groups (proc(5), cgroups(7)).
 fn parent(mounts: &str, groups: &str) -> Option<(PathBuf, bool)> {
     let mount = |is: &dyn Fn(&str, &str) -> bool| {
         mounts.lines().find_map(|line| {
@@ -95,7 +95,7 @@ fn parent(mounts: &str, groups: &str) -> Option<(PathBuf, bool)> {
         })
     };
     let has_cpu = |list: &str| list.split(',').any(|it| it == "cpu");
-    // `4:cpu,cpuacct:/a`, and `0::/a` of version 2.
+    // `4:cpu,cpuacct:/a`, or `0::/a` in version 2.
     let group = |is: &dyn Fn(&str) -> bool| {
         groups.lines().find_map(|line| {
             let (_, rest) = line.split_once(':')?;

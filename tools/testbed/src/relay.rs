@@ -1,10 +1,10 @@
-//! Relays UDP between one client and one server over a bad network: loss, delay, jitter, reordering,
-//! duplication, corruption, black holes, changes of the client's address and cuts.
+//! Relays UDP between one client and one server over a bad network: loss, delay, jitter,
+//! reordering, duplication, corruption, black holes, changes of the client's address and cuts.
 //!
-//! Everything can be changed while it runs. What becomes of the n-th datagram of a direction follows
-//! from the seed and the [`LineSettings`] in force alone, which count the bytes of datagrams. The relay also plays the
-//! attacker on the path: it keeps copies of what passes and sends what it is given, from the
-//! addresses that the ends know. It understands nothing of what it carries.
+//! Everything can be changed while it runs. The fate of the n-th datagram of a direction depends
+//! only on the seed and the [`LineSettings`] in force, which count the bytes of datagrams. The
+//! relay also plays an on-path attacker: it records datagrams and injects given ones, from the
+//! addresses that the ends know. Understands nothing of the payload.
 
 #[cfg(test)]
 mod tests;
@@ -24,10 +24,10 @@ use crate::line::LineSettings;
 pub use way::Counts;
 use way::Way;
 
-/// Asked for as socket buffers, so that loss is what was asked for; the kernel may grant less.
+/// Requested socket buffer size, so that only the line loses packets; the kernel may grant less.
 const BUFFER_BYTES: usize = 4 << 20;
 
-/// Which way a datagram goes.
+/// Direction of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// From the client.
@@ -36,7 +36,7 @@ pub enum Direction {
     ToClient = 1,
 }
 
-/// A running relay; dropped, it ends, and what was under way is lost.
+/// A running relay. Dropping it ends it and loses what is in transit.
 #[derive(Debug)]
 pub struct Relay {
     shared: Arc<RelayState>,
@@ -47,7 +47,7 @@ pub struct Relay {
 #[derive(Debug)]
 struct RelayState {
     server: SocketAddr,
-    /// Whoever sent last to the front.
+    /// The last address to send to the front socket.
     client: Mutex<Option<SocketAddr>>,
     /// The socket that the client knows.
     front: UdpSocket,
@@ -72,7 +72,7 @@ impl Relay {
         Ok(Self { shared, address, _tasks: tasks })
     }
 
-    /// Where the client sends.
+    /// The address for the client to send to.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -82,32 +82,32 @@ impl Relay {
         *lock(&self.shared.client)
     }
 
-    /// From now on this direction does this; what is under way already arrives as was decided.
+    /// Changes the settings of a direction; datagrams in transit arrive as already decided.
     pub fn set(&self, direction: Direction, settings: LineSettings) {
         self.way(direction).set(settings);
     }
 
-    /// From now on both directions do this.
+    /// Changes the settings of both directions.
     pub fn set_both(&self, settings: LineSettings) {
         self.set(Direction::ToServer, settings);
         self.set(Direction::ToClient, settings);
     }
 
-    /// Gives the client another port towards the server, as a NAT does that forgot it. What the
-    /// server sends to the old one is lost.
+    /// Gives the client another port towards the server, as a NAT does after losing its state. What
+    /// the server sends to the old port is lost.
     pub async fn rebind(&self) -> io::Result<()> {
         let socket = bind_beside(self.shared.server).await?;
         self.shared.back.send_replace(Arc::new(socket));
         Ok(())
     }
 
-    /// What became of the datagrams so far.
+    /// What happened to the datagrams so far.
     pub fn counts(&self, direction: Direction) -> Counts {
         self.way(direction).counts()
     }
 
-    /// Keeps copies of the last `datagrams_max` that this direction is given from now on, as they
-    /// were sent; 0 keeps none, and forgets.
+    /// Keeps copies of the last `datagrams_max` datagrams sent in this direction from now on, as
+    /// they were sent; 0 stops and drops the copies.
     pub fn record(&self, direction: Direction, datagrams_max: usize) {
         self.way(direction).record(datagrams_max);
     }
@@ -117,13 +117,14 @@ impl Relay {
         self.way(direction).recorded()
     }
 
-    /// The copies kept, oldest first; from now on none of them is.
+    /// Takes the copies, oldest first.
     pub fn take_recorded(&self, direction: Direction) -> Vec<Vec<u8>> {
         self.way(direction).take_recorded()
     }
 
-    /// Sends this as if the other end had, past all impairments and counts. Never waits:
-    /// `WouldBlock` when the socket's buffer is full, `NotConnected` before a client was heard.
+    /// Sends this as if the other end had, bypassing impairments and counts. Never waits:
+    /// `WouldBlock` if the socket's buffer is full, `NotConnected` before a client has sent
+    /// anything.
     pub fn inject(&self, direction: Direction, datagram: &[u8]) -> io::Result<()> {
         self.shared.send(direction, datagram)
     }
@@ -149,7 +150,7 @@ impl RelayState {
     }
 }
 
-/// A socket on the loopback that `server` is reached by.
+/// Binds a socket on the loopback address from which `server` is reachable.
 async fn bind_beside(server: SocketAddr) -> io::Result<UdpSocket> {
     let loopback = match server {
         SocketAddr::V4(_) => "127.0.0.1:0",

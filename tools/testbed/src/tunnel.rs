@@ -1,8 +1,8 @@
 //! Brings an arm's tunnel up and takes it down.
 //!
-//! Starts its processes in order, each when the one before is ready, and proves by a round trip that
-//! the tunnel carries data. Every wait has a bound and ends early if a process does. Does not know how
-//! arms differ.
+//! Starts its processes in order, each when the previous one is ready, and proves by a round trip
+//! that the tunnel carries data. Every wait has a timeout and ends early if a process exits. Does
+//! not know how arms differ.
 
 mod kind;
 
@@ -19,9 +19,9 @@ use crate::programs::clear_variables;
 
 pub use kind::{Arm, Kind, Program, Ready, SERVICE_PORT, check_needs};
 
-/// A bound on each step of bringing a tunnel up.
+/// Timeout of each step of bringing a tunnel up.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
-/// How often a step is tried.
+/// Retry interval.
 const RETRY: Duration = Duration::from_millis(20);
 /// Lines of a log that an error shows.
 const LOG_LINES: usize = 6;
@@ -46,7 +46,7 @@ struct Process {
 }
 
 impl Tunnel {
-    /// Starts an arm's processes; returns when `carries` says that a round trip has been made.
+    /// Starts an arm's processes; returns once `carries` reports a round trip.
     ///
     /// # Errors
     /// What failed, and the last lines of the logs.
@@ -65,13 +65,13 @@ impl Tunnel {
         Ok(tunnel)
     }
 
-    /// CPU seconds of both ends so far; nothing for an arm without processes.
+    /// CPU seconds of both ends so far; `None` for an arm without processes.
     pub fn cpu_seconds(&self) -> Option<f64> {
         let ids: Vec<u32> = self.processes.iter().map(|process| process.id).collect();
         (!ids.is_empty()).then(|| procstat::cpu_seconds(&ids))
     }
 
-    /// Which process has ended, if one has.
+    /// Describes the process that has ended, if one has.
     pub fn failure(&self) -> Option<String> {
         self.processes.iter().find_map(|process| {
             let status = self.cleanup.ended(process.id)?;
@@ -79,7 +79,7 @@ impl Tunnel {
         })
     }
 
-    /// The last lines of each process's log, indented, each line on a line of its own.
+    /// The last lines of each process's log, indented.
     pub fn log_tails(&self) -> String {
         let mut tails = String::new();
         for process in &self.processes {
@@ -108,7 +108,7 @@ impl Tunnel {
             let mut command = network.command(program.end, &program.program);
             command.args(&program.arguments).stdout(file).stderr(copy);
             clear_variables(&mut command);
-            // Where keypadd puts its control socket; the two ends must not meet there.
+            // Directory of keypadd's control socket; the two ends must not share it.
             let runtime = directory.join(format!("{:?}.run", program.end));
             let _ = fs::create_dir(&runtime);
             command.env("RUNTIME_DIRECTORY", &runtime);
@@ -130,7 +130,7 @@ impl Tunnel {
         self.wait(network, "the tunnel carries no data", || carries(address))
     }
 
-    /// Tries until it succeeds, a process ends or the time is over.
+    /// Retries until it succeeds, a process exits or time is up.
     fn wait(
         &self,
         network: &TwoHosts,

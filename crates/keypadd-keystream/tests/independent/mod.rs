@@ -37,7 +37,8 @@ pub(crate) fn subkey(key: &[u8], number: u64, bytes: usize) -> (Vec<u8>, u64) {
 }
 
 /// The first `length` bytes of a pad, computed the slow way: RustCrypto's `ctr` for AES, its
-/// `chacha20`, block by block for DES, using nothing of the crate under test but the suite's properties.
+/// `chacha20`, block by block for DES, using nothing of the crate under test but the suite's
+/// properties.
 pub(crate) fn pad(
     suite: Protection,
     key: &[u8],

@@ -16,7 +16,7 @@ pub fn rows<const N: usize>(text: &str) -> Vec<[Vec<u8>; N]> {
     rows.collect()
 }
 
-/// The blocks of a file, in order; empty lines part them.
+/// The blocks of a file, in order, separated by empty lines.
 pub fn blocks(text: &str) -> Vec<Block<'_>> {
     let blocks = text.split("\n\n").map(|block| {
         let lines = block.lines().filter(|line| !line.starts_with('#'));
@@ -30,7 +30,7 @@ pub fn blocks(text: &str) -> Vec<Block<'_>> {
 pub struct Block<'a>(HashMap<&'a str, &'a str>);
 
 impl Block<'_> {
-    /// A value as it stands, parsed.
+    /// A value, parsed as it is.
     pub fn parsed<T: FromStr>(&self, name: &str) -> T {
         self.0[name].parse().ok().unwrap()
     }

@@ -1,8 +1,8 @@
-//! Measures the model's inputs before the run: how fast fillers are, what traffic costs whose pads are ready,
-//! how much a full pool holds, and how much of it is used before its filler wakes.
+//! Measures the model's inputs before the run: filler speed, cost of traffic with ready pads,
+//! capacity of a full pool, and how much of it is used before its filler wakes.
 //!
-//! Short bursts from a full pool, each followed by a rest in which it fills again. CPU time is this
-//! process's, less that of the fillers, from the burst's first byte to the end of the rest.
+//! Runs short bursts from a full pool, each followed by a rest in which it refills. CPU time is
+//! this process's, minus that of the fillers, from the burst's first byte to the end of the rest.
 
 use super::finder::Subject;
 use super::model::TrafficCost;
@@ -10,31 +10,32 @@ use super::readings::packet_rate;
 use super::tunnel::{Ended, Tunnel};
 use crate::interleave::process_cpu;
 
-/// The part of a full pool that a burst uses.
+/// Share of a full pool used by a burst.
 const BURST_SHARE: f64 = 0.6;
 /// Longest burst, in seconds.
 const BURST_SECONDS: f64 = 0.5;
-/// Rates of the bursts, as shares of the fastest.
+/// Rates of the bursts, as shares of the maximum.
 const RATES: [f64; 5] = [1.0, 0.5, 0.2, 0.05, 0.01];
-/// The rate at which the filler is caught waking up, as a share of the fastest.
+/// Rate at which the filler is observed waking up, as a share of the maximum.
 const WAKING_RATE: f64 = 0.05;
 
-/// What was measured of one arm, without a background load.
+/// Measurements of one arm without a background load.
 #[derive(Clone, Debug)]
 pub(crate) struct Calibrated {
-    /// Whole pads that a filler makes in a CPU second, while those of all ends here are at work.
+    /// Whole pads that a filler generates per CPU second, while those of all ends here are busy.
     pub pads_per_cpu_second: f64,
-    /// What traffic costs, all ends here together.
+    /// Cost of traffic, all ends here together.
     pub traffic: TrafficCost,
     /// Packets that a full pool serves before its filler wakes.
     pub asleep_packets: f64,
-    /// Packets a second that can be offered at most.
+    /// Maximum packets per second that can be offered.
     pub fastest: f64,
-    /// Payload of a packet at full speed, bytes.
+    /// Payload bytes per packet at full speed.
     pub packet_bytes: f64,
 }
 
-/// Measures; leaves the tunnel with a full pool. `None` if pools do not fill or no packet went through.
+/// Measures; leaves the tunnel with a full pool. `None` if pools do not fill or no packet got
+/// through.
 pub(crate) fn calibrate(tunnel: &mut Tunnel) -> Result<Option<Calibrated>, Ended> {
     let capacity = tunnel.rest()?;
     let (mut points, mut fastest, mut packet_bytes) = (Vec::new(), 0.0, 0.0);
@@ -74,7 +75,7 @@ pub(crate) fn calibrate(tunnel: &mut Tunnel) -> Result<Option<Calibrated>, Ended
     }))
 }
 
-/// Packets that a full pool serves before any filler makes something.
+/// Packets that a full pool serves before any filler starts.
 fn asleep(tunnel: &mut Tunnel) -> Result<f64, Ended> {
     tunnel.rest()?;
     let gauges = tunnel.path().gauges().clone();
@@ -85,7 +86,7 @@ fn asleep(tunnel: &mut Tunnel) -> Result<f64, Ended> {
     Ok(readings.last().map_or(0.0, |last| last.packets as f64))
 }
 
-/// CPU seconds of this process that were not its fillers'. Exact while they sleep.
+/// CPU seconds of this process minus its fillers'. Exact while they sleep.
 fn traffic_cpu(tunnel: &Tunnel) -> f64 {
     process_cpu().saturating_sub(tunnel.path().gauges().filler_cpu()).as_secs_f64()
 }

@@ -1,45 +1,46 @@
-//! Holds one case of the experiment (an arm, a pool size, a background load) with its prediction and its result.
+//! Holds one case of the experiment (arm, pool size, background load) with its prediction and
+//! result.
 
 use keypadd_traffic::TunnelArm;
 
 use super::finder::{BurstFound, Found, Sustained};
 use super::model::{Burst, Calibration};
 
-/// Rates of the bursts, as multiples of the predicted R*: nearer to it a small error of R* is a large
-/// one of T*.
+/// Rates of the bursts, as multiples of the predicted R*: closer to it, a small error of R* is a
+/// large one of T*.
 const MULTIPLES: [f64; 3] = [1.5, 2.0, 4.0];
-/// A burst at a chosen rate leaves so much of what can be offered unused.
+/// Bursts at chosen rates stay below this share of the maximum.
 const BELOW_FASTEST: f64 = 0.8;
-/// Most packets of a burst, so that no key change comes in between: three quarters of a short phase, of
-/// which warming up has used some.
+/// Maximum packets per burst, so that no key update interferes: three quarters of a short phase,
+/// part of which was used for warming up.
 const BURST_PACKETS_MAX: f64 = 49_152.0;
 
-/// Cores that other programs may take before figures are no longer this machine's.
+/// Cores that other programs may take before results no longer represent this machine.
 const OTHERS_MAX: f64 = 0.05;
 
-/// A case, its predictions and its figures. Rates are of packets a second.
+/// A case, its predictions and its results. Rates are in packets per second.
 #[derive(Clone, Debug)]
 pub(super) struct Cell {
-    /// Suite and backend, the pool on.
+    /// Suite and backend, with the pool on.
     pub arm: TunnelArm,
-    /// The memory of each pool.
+    /// Memory of each pool.
     pub pool_bytes: usize,
     /// The calibration, with the background load and the level before the first byte.
     pub calibration: Calibration,
-    /// Payload of a packet, bytes.
+    /// Payload bytes per packet.
     pub packet_bytes: f64,
-    /// Packets a second that can be offered at most.
+    /// Maximum packets per second that can be offered.
     pub fastest: f64,
-    /// Rates of the bursts, each with those that were tried, a repetition each.
+    /// Rates of the bursts, each with its bursts, one per repetition.
     pub bursts: Vec<(f64, Vec<BurstFound>)>,
-    /// What the searches for R* found, a repetition each.
+    /// Results of the searches for R*, one per repetition.
     pub found: Vec<Found>,
-    /// Cores that other programs took meanwhile, a repetition each.
+    /// Cores taken by other programs, one value per repetition.
     pub others: Vec<f64>,
 }
 
 impl Cell {
-    /// A case that nothing has been run of, with the rates of its bursts chosen by the prediction alone.
+    /// A case not run yet, with burst rates chosen from the prediction alone.
     pub(crate) fn new(
         arm: TunnelArm,
         pool_bytes: usize,
@@ -52,7 +53,7 @@ impl Cell {
         let multiples = MULTIPLES.map(|times| times * sustained);
         let rates = multiples.into_iter().filter(|rate| *rate < fastest * BELOW_FASTEST);
         let ends = |rate: &f64| match calibration.burst(*rate) {
-            // A pool that holds nothing has nothing to run out of.
+            // A pool that holds nothing cannot run dry.
             Burst::Dry { seconds, packets } => {
                 seconds > 0.0 && seconds < stage_seconds && packets < BURST_PACKETS_MAX
             }
@@ -71,7 +72,7 @@ impl Cell {
         }
     }
 
-    /// Payload of so many packets a second, in Mbit/s.
+    /// Payload of this packet rate, in Mbit/s.
     pub(crate) fn mbit(&self, packets: f64) -> f64 {
         packets * self.packet_bytes * 8.0 / 1e6
     }
@@ -81,13 +82,13 @@ impl Cell {
         format!("{}, load {:.0} %", self.pool_name(), self.calibration.background * 100.0)
     }
 
-    /// The same without the load.
+    /// The name without the load.
     pub(crate) fn pool_name(&self) -> String {
         let mib = self.pool_bytes as f64 / f64::from(1 << 20);
         format!("{}, {}, pool {mib:.0} MiB", self.arm.suite, self.arm.engine.backend())
     }
 
-    /// Whether other programs left the cores alone, as far as is known.
+    /// Whether other programs left the cores alone, as far as known.
     pub(crate) fn is_quiet(&self) -> bool {
         self.others.iter().all(|cores| *cores <= OTHERS_MAX)
     }
@@ -104,7 +105,7 @@ impl Cell {
             .collect()
     }
 
-    /// The fastest that was offered and did not empty the pool, in Mbit/s; `None` if some rate did.
+    /// The fastest offered rate that did not empty the pool, in Mbit/s; `None` if some rate did.
     pub(crate) fn at_least_mbit(&self) -> Option<f64> {
         let rates = self.found.iter().map(|found| match found.sustained {
             Sustained::AtLeast { rate } => Some(self.mbit(rate)),

@@ -1,36 +1,36 @@
-//! Finds by trial the rate at which a pool runs dry. Knows no tunnel and no prediction, only a [`Subject`]
-//! that takes packets at a rate.
+//! Finds by trial the rate at which a pool runs dry. Knows no tunnel and no prediction, only a
+//! [`Subject`] that takes packets at a rate.
 //!
-//! R* is where pads are made as fast as they are used. A short stage at any rate tells how fast they are
-//! made beside it, from the slope of the level; as they are made no faster beside more traffic, R*
-//! lies between that figure and the rate. Each stage narrows the bracket from one side at least. What
-//! comes out is then tried: a stage a little below must not run dry, a stage a little above must, both
-//! from a pool that is nearly empty already, so that neither lives on what was saved up.
+//! R* is the rate at which pads are made as fast as they are used. A short stage at any rate shows
+//! how fast they are made beside it, from the slope of the level; as more traffic never speeds that
+//! up, R* lies between that figure and the rate. Each stage narrows the bracket from at least one
+//! side. The result is then confirmed: a stage a little below must not run dry, a stage a little
+//! above must, both from a nearly empty pool, so that neither lives on reserves.
 
 use super::readings::{DRY_PACKETS, Dry, Reading, packet_rate, ran_dry, slope, speed};
 
-/// What can be offered traffic.
+/// A pool under traffic.
 pub(super) trait Subject {
-    /// Why a stage could not be ended: the user's wish, or a peer that was lost.
+    /// Why a stage was cut short: the user stopped it, or the peer was lost.
     type Ended;
 
-    /// Packets a second that can be offered at most.
+    /// Maximum packets per second that can be offered.
     fn fastest(&self) -> f64;
 
-    /// Waits without traffic until so many packets have their pads ready, or the level rises no
-    /// more; the level then, in packets.
+    /// Waits without traffic until this many packets have their pads ready, or the level stops
+    /// rising; returns the level, in packets.
     ///
     /// # Errors
     ///
-    /// When it was ended.
+    /// When it was stopped.
     fn refill(&mut self, packets: f64) -> Result<f64, Self::Ended>;
 
-    /// Offers packets at a rate a second, for so many seconds or until `enough` says so of what has been
-    /// read up to then.
+    /// Offers this many packets per second, for this many seconds or until `enough` accepts the
+    /// readings so far.
     ///
     /// # Errors
     ///
-    /// When it was ended.
+    /// When it was stopped.
     fn offer(
         &mut self,
         rate: f64,
@@ -39,46 +39,46 @@ pub(super) trait Subject {
     ) -> Result<Vec<Reading>, Self::Ended>;
 }
 
-/// How long to try.
+/// Durations of the search.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Patience {
-    /// Seconds of a stage that tells how fast pads are made.
+    /// Seconds of a stage that measures how fast pads are made.
     pub probe_seconds: f64,
-    /// Seconds of the longest stage: a pool that has not run dry by then lasts.
+    /// Seconds of the longest stage: a pool that is not dry by then lasts.
     pub stage_seconds: f64,
 }
 
-/// R*, in packets a second.
+/// R*, in packets per second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Sustained {
     /// The pool never fills, even without traffic.
     NeverFills,
-    /// The fastest traffic that can be offered does not empty it.
+    /// The maximum traffic does not empty it.
     AtLeast {
-        /// Which came to so much.
+        /// The rate that it reached.
         rate: f64,
     },
     /// Pads are made as fast as they are used.
     Found {
-        /// At this rate.
+        /// The rate.
         rate: f64,
-        /// A rate at which a nearly empty pool did not run dry; `None` if it did at all that were tried.
+        /// A rate at which a nearly empty pool lasted; `None` if it lasted at none that was tried.
         lasts: Option<f64>,
-        /// A rate at which it did; `None` if it did at none that was tried.
+        /// A rate at which it ran dry; `None` if it did so at none that was tried.
         runs_dry: Option<f64>,
     },
 }
 
-/// A rate that was tried, for the picture of rates against levels.
+/// A rate that was tried, for the plot of rates against levels.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Tried {
-    /// Packets a second, as they came.
+    /// Packets per second, as measured.
     pub rate: f64,
-    /// Pads made a second beside them, if the level told.
+    /// Pads made per second beside them, if the level showed it.
     pub made: Option<f64>,
     /// Whether the pool ran dry.
     pub dry: bool,
-    /// Whether it held more in the end than at the beginning.
+    /// Whether its level rose.
     pub rose: bool,
 }
 
@@ -89,52 +89,53 @@ impl Tried {
     }
 }
 
-/// What was found.
+/// Result of a search.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Found {
-    /// The level of a full pool, in packets.
+    /// Level of a full pool, in packets.
     pub capacity: f64,
     /// R*.
     pub sustained: Sustained,
-    /// Every rate that was tried on the way.
+    /// All rates tried.
     pub tried: Vec<Tried>,
 }
 
 /// A burst from a full pool.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct BurstFound {
-    /// Packets a second while there were pads.
+    /// Packets per second while pads lasted.
     pub rate: f64,
     /// T* and B*; `None` if the pool lasted.
     pub dry: Option<Dry>,
-    /// Payload up to then, in bytes.
+    /// Payload bytes up to then.
     pub bytes: f64,
-    /// The speed after, in bytes a second; `None` if the pool lasted.
+    /// The speed after, in bytes per second; `None` if the pool lasted.
     pub speed_after: Option<f64>,
-    /// All that was read.
+    /// All readings.
     pub readings: Vec<Reading>,
 }
 
-/// As many packets as there is room for.
+/// As many packets as fit.
 const FULL: f64 = f64::INFINITY;
-/// A pool that holds fewer packets than this when left alone does not fill: four chunks.
+/// A pool that holds fewer packets than this without traffic counts as not filling: four chunks.
 const LEAST_PACKETS: f64 = 256.0;
-/// Stages that narrow the bracket, at most.
+/// Maximum stages that narrow the bracket.
 const PROBES: usize = 12;
-/// The bracket is narrow enough at this share of the rate, and pads are made as fast as they are used
-/// when the two differ by no more.
+/// The bracket is narrow enough at this share of the rate. Also the maximum difference at which
+/// pads count as made as fast as they are used.
 const CLOSE: f64 = 0.01;
-/// How far off the ends of the bracket a stage keeps, as a share of it.
+/// How far a stage stays inside the bracket's ends, as a share of it.
 const INSET: f64 = 0.02;
-/// How far from R* the stages that confirm it lie, as shares of it; the next if the one before did not.
+/// Distances of confirming stages from R*, as shares of it; the next one if the previous did not
+/// confirm.
 const MARGINS: [f64; 3] = [0.03, 0.06, 0.12];
-/// The level that a probe begins at, as a share of a full pool: its filler is awake.
+/// Level at which a probe starts, as a share of a full pool: its filler is awake.
 const PROBE_LEVEL: f64 = 0.5;
-/// The level that a confirming stage begins at: so many packets, or the traffic of so many seconds, in
-/// which a filler may not be scheduled; and no more than half a full pool.
+/// Level at which a confirming stage starts: this many packets, or traffic of this many seconds, in
+/// which a filler may not be scheduled; at most half a full pool.
 const LOW_PACKETS: f64 = 512.0;
 const LOW_SECONDS: f64 = 0.05;
-/// Above this share of a full pool fillers may sleep, and the level says nothing of how fast they are.
+/// Above this share of a full pool fillers may sleep, and the level does not show their speed.
 const AWAKE_BELOW: f64 = 0.7;
 /// How much longer than the level suggests a stage above R* may take to run dry.
 const LENIENCE: f64 = 3.0;
@@ -143,7 +144,7 @@ const LENIENCE: f64 = 3.0;
 ///
 /// # Errors
 ///
-/// When the subject was ended.
+/// When the subject was stopped.
 pub(super) fn find<S: Subject>(subject: &mut S, patience: &Patience) -> Result<Found, S::Ended> {
     let capacity = subject.refill(FULL)?;
     let mut search = Search { subject, patience, capacity, tried: Vec::new() };
@@ -151,11 +152,11 @@ pub(super) fn find<S: Subject>(subject: &mut S, patience: &Patience) -> Result<F
     Ok(Found { capacity, sustained, tried: search.tried })
 }
 
-/// A burst at a rate, from a full pool to `after_seconds` past its end.
+/// Runs a burst at a rate, from a full pool to `after_seconds` after it is dry.
 ///
 /// # Errors
 ///
-/// When the subject was ended.
+/// When the subject was stopped.
 pub(super) fn burst<S: Subject>(
     subject: &mut S,
     rate: f64,
@@ -219,7 +220,7 @@ impl<S: Subject> Search<'_, S> {
         self.confirm(guess)
     }
 
-    /// Where pads are made as fast as used, on the line between the nearest rates below and above.
+    /// Where pads are made as fast as used, interpolated between the nearest rates below and above.
     fn crossing(&self, low: f64, high: f64) -> Option<f64> {
         let told = |rate: f64| {
             let tried = self.tried.iter().rev().find(|tried| tried.rate == rate)?;
@@ -234,7 +235,7 @@ impl<S: Subject> Search<'_, S> {
         let (mut lasts, mut runs_dry) = (None, None);
         let low = LOW_PACKETS.max(rate * LOW_SECONDS).min(self.capacity / 2.0);
         for margin in MARGINS {
-            // As long as it takes to use up the level and then to lack pads, and more.
+            // More than it takes to use up the level and then to lack pads.
             let packets = LENIENCE * (low + DRY_PACKETS as f64);
             let seconds = (packets / (rate * margin)).min(self.patience.stage_seconds).max(1.0);
             for below in [true, false] {
@@ -254,7 +255,7 @@ impl<S: Subject> Search<'_, S> {
         Ok(Sustained::Found { rate, lasts, runs_dry })
     }
 
-    /// How fast pads are made beside a rate, from a pool that is half full; `None` if it cannot be
+    /// Measures how fast pads are made beside a rate, from a half-full pool; `None` if it cannot be
     /// emptied that far.
     fn probe(&mut self, rate: f64) -> Result<Option<Tried>, S::Ended> {
         if !self.bring_to(self.capacity * PROBE_LEVEL)? {
@@ -268,7 +269,7 @@ impl<S: Subject> Search<'_, S> {
         self.stage(rate, self.patience.probe_seconds, enough).map(Some)
     }
 
-    /// Brings the pool to a level; false if it cannot be emptied that far.
+    /// Brings the pool to a level; returns false if it cannot be emptied that far.
     fn bring_to(&mut self, level: f64) -> Result<bool, S::Ended> {
         if self.subject.refill(level)? > level {
             let mut below = |readings: &[Reading]| {
@@ -279,7 +280,7 @@ impl<S: Subject> Search<'_, S> {
             if !below(&readings) {
                 return Ok(false);
             }
-            // The last packets may have taken more than was meant.
+            // The last packets may have taken more than intended.
             self.subject.refill(level)?;
         }
         Ok(true)
@@ -306,7 +307,7 @@ impl<S: Subject> Search<'_, S> {
     }
 }
 
-/// A guess inside the bracket, off its ends, so that each stage narrows it.
+/// Moves a guess inside the bracket, off its ends, so that each stage narrows it.
 fn within(guess: f64, low: f64, high: f64) -> f64 {
     let inset = (high - low) * INSET;
     if high > low { guess.clamp(low + inset, high - inset) } else { guess }

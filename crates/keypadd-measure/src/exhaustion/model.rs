@@ -1,61 +1,63 @@
-//! Predicts from a calibration when a pool runs dry. Uses no figure of the run that it predicts.
+//! Predicts from a calibration when a pool runs dry. Uses no result of the run that it predicts.
 //!
-//! Fillers are of class SCHED_IDLE: they get the CPU that nobody else wants. With both ends of a tunnel
-//! on one machine of `C` cores, two fillers share it with the traffic. Traffic of `r` packets a second
-//! takes `r c(r)` CPU seconds a second at both ends together (`c` falls with the rate: wake-ups and
-//! system calls serve several packets at once), a background load takes the share `b` of every core, and
-//! each of `n` fillers gets
+//! Fillers run in class SCHED_IDLE: they get only idle CPU. With both ends of a tunnel on one
+//! machine with `C` cores, two fillers share it with the traffic. Traffic of `r` packets per second
+//! takes `r c(r)` CPU seconds per second at both ends together (`c` falls with the rate: wake-ups
+//! and system calls serve several packets at once), a background load takes the share `b` of every
+//! core, and each of `n` fillers gets
 //!
 //! ```text
 //! s(r) = min(1, max(C (1 - b) - r c(r), C 3/1027) / n)        cores
 //! ```
 //!
-//! where 3/1027 is what the kernel gives the class beside a task that never sleeps. A filler makes `g`
-//! whole pads, heads and bodies, in a CPU second, so that pads are made at `f(r) = s(r) g` a second.
+//! where 3/1027 is what the kernel grants the class beside a task that never sleeps. A filler makes
+//! `g` whole pads, heads and bodies, per CPU second, so pads are made at `f(r) = s(r) g` per
+//! second.
 //!
 //! **R*** is where `f(r) = r`. `f` does not rise, so there is one such rate, found by bisection.
 //!
-//! **T*(r)** at a rate above R*: the filler of a full pool sleeps for its first `w` packets of `L`, then
+//! **T*(r)** at a rate above R*: the filler of a full pool sleeps for its first `w` packets of `L`,
+//! then
 //!
 //! ```text
 //! T* = w/r + (L - w) / (r - f(r))        B* = r T*
 //! ```
 //!
-//! What the model leaves out: the rest of the machine, two fillers that get unequal shares, and that a
-//! key change throws away the pads of the old key.
+//! The model ignores the rest of the machine, unequal shares of two fillers, and that a key update
+//! discards the pads of the old key.
 
-/// What was measured before the run. Packets are full ones of the traffic that is predicted for.
+/// Measurements before the run. Packets are full ones of the predicted traffic.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Calibration {
     /// Cores that traffic and fillers share.
     pub cores: f64,
-    /// The share of every core that a background load takes, 0 to 1.
+    /// Share of every core taken by a background load, 0 to 1.
     pub background: f64,
-    /// Fillers on this machine that these packets need pads of: one, or two with both ends here.
+    /// Fillers on this machine that make pads for these packets: one, or two with both ends here.
     pub fillers: f64,
-    /// Whole pads that a filler makes in a CPU second.
+    /// Whole pads that a filler makes per CPU second.
     pub pads_per_cpu_second: f64,
-    /// CPU cost of traffic whose pads are ready, at all ends on this machine.
+    /// CPU cost of traffic with ready pads, at all ends on this machine.
     pub traffic: TrafficCost,
-    /// Packets whose pads are ready before the first byte, at the end that has fewer.
+    /// Packets with ready pads before the first byte, at the end that has fewer.
     pub level: f64,
     /// Packets that a full pool serves before its filler wakes.
     pub asleep_packets: f64,
 }
 
-/// CPU time of a packet by the rate of packets.
+/// CPU time per packet, by packet rate.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct TrafficCost {
-    /// Packets a second, and CPU seconds a packet; in the order of the rates, at least one.
+    /// Packets per second, and CPU seconds per packet; sorted by rate, at least one.
     points: Vec<[f64; 2]>,
 }
 
-/// What the model says of a rate.
+/// The model's prediction for a rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Burst {
     /// The pool is not emptied at this rate.
     Lasts,
-    /// It is, after so long and so many packets.
+    /// It is, after this time and this many packets.
     Dry {
         /// T*, in seconds.
         seconds: f64,
@@ -65,7 +67,8 @@ pub(super) enum Burst {
 }
 
 impl TrafficCost {
-    /// From rates and costs as measured, at least one; `None` of none, or if a figure is not above zero.
+    /// From rates and costs as measured, at least one; `None` of none, or if a figure is not above
+    /// zero.
     #[must_use]
     pub(super) fn new(mut points: Vec<[f64; 2]>) -> Option<Self> {
         let positive = |figure: &f64| figure.is_finite() && *figure > 0.0;
@@ -76,8 +79,8 @@ impl TrafficCost {
         Some(Self { points })
     }
 
-    /// CPU seconds a packet at a rate: between two measured rates by the line between the CPU seconds
-    /// a second that they take, outside of them as at the nearest.
+    /// CPU seconds per packet at a rate: interpolates linearly the CPU seconds per second between
+    /// two measured rates; outside of them, uses the nearest.
     #[must_use]
     pub(super) fn at(&self, rate: f64) -> f64 {
         let above = self.points.partition_point(|[at, _]| *at <= rate);
@@ -92,26 +95,26 @@ impl TrafficCost {
 }
 
 impl Calibration {
-    /// Cores that traffic of so many packets a second and the background load leave idle.
+    /// Cores left idle by this packet rate and the background load.
     #[must_use]
     pub(super) fn idle(&self, rate: f64) -> f64 {
         let traffic = if rate > 0.0 { rate * self.traffic.at(rate) } else { 0.0 };
         self.cores * (1.0 - self.background) - traffic
     }
 
-    /// The share of a core that each filler gets beside so many packets a second.
+    /// Share of a core that each filler gets beside this packet rate.
     #[must_use]
     pub(super) fn share(&self, rate: f64) -> f64 {
         (self.idle(rate).max(self.cores * IDLE_CLASS_SHARE) / self.fillers).min(1.0)
     }
 
-    /// Whole pads made a second beside so many packets a second.
+    /// Whole pads made per second beside this packet rate.
     #[must_use]
     pub(super) fn filled(&self, rate: f64) -> f64 {
         self.share(rate) * self.pads_per_cpu_second
     }
 
-    /// R*, in packets a second.
+    /// R*, in packets per second.
     #[must_use]
     pub(super) fn sustained(&self) -> f64 {
         let (mut low, mut high) = (0.0, self.filled(0.0));
@@ -126,7 +129,7 @@ impl Calibration {
         f64::midpoint(low, high)
     }
 
-    /// T* and B* of a rate, from a full pool.
+    /// T* and B* at a rate, from a full pool.
     #[must_use]
     pub(super) fn burst(&self, rate: f64) -> Burst {
         let asleep = self.asleep_packets.min(self.level);
@@ -141,10 +144,10 @@ impl Calibration {
     }
 }
 
-/// What a task of class SCHED_IDLE gets of a core beside one that never sleeps: weights 3 and 1,024
+/// Share of a core that a SCHED_IDLE task gets beside one that never sleeps: weights 3 and 1,024
 /// (Linux, kernel/sched: WEIGHT_IDLEPRIO, nice 0).
 const IDLE_CLASS_SHARE: f64 = 3.0 / 1027.0;
-/// Halvings: more than a double has bits.
+/// Halvings: more than the bits of a double.
 const BISECTIONS: u32 = 64;
 
 #[cfg(test)]

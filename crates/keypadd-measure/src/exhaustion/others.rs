@@ -1,13 +1,13 @@
-//! Measures the CPU that other programs take: fillers do not get it, and no model includes it.
+//! Measures CPU taken by other programs: fillers do not get it, and no model includes it.
 
 use std::time::{Duration, Instant};
 
 use crate::interleave::process_cpu;
 
-/// Ticks in a second of `/proc/stat`, the same on every Linux (proc(5), USER_HZ).
+/// Ticks per second of `/proc/stat`, the same on every Linux (proc(5), USER_HZ).
 const TICKS: f64 = 100.0;
 
-/// A reading to count from.
+/// The reading to count from.
 pub(super) struct CpuBaseline {
     at: Instant,
     busy_seconds: Option<f64>,
@@ -24,7 +24,7 @@ impl CpuBaseline {
         }
     }
 
-    /// Cores that others have taken since, on average; `None` where the kernel does not say.
+    /// Average cores taken by others since then; `None` where the kernel does not say.
     pub(super) fn cores_of_others(&self) -> Option<f64> {
         let now = Self::now();
         let busy = now.busy_seconds? - self.busy_seconds?;
@@ -33,11 +33,11 @@ impl CpuBaseline {
     }
 }
 
-/// CPU seconds that all cores have been busy with anything, what a hypervisor took among it.
+/// CPU seconds that all cores have been busy, including time stolen by a hypervisor.
 fn busy_seconds(stat: &str) -> Option<f64> {
     let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
     let ticks: Option<Vec<f64>> = line.split_whitespace().map(|ticks| ticks.parse().ok()).collect();
-    // user, nice, system, idle, iowait, irq, softirq, steal; guests are in user already.
+    // user, nice, system, idle, iowait, irq, softirq, steal; user already includes guests.
     match ticks?[..] {
         [user, nice, system, _, _, irq, softirq, steal, ..] => {
             Some((user + nice + system + irq + softirq + steal) / TICKS)
@@ -63,7 +63,7 @@ mod tests {
         let since = CpuBaseline::now();
         std::thread::sleep(Duration::from_millis(50));
         let cores = std::thread::available_parallelism().unwrap().get() as f64;
-        // Ticks are counted whole: one more on each core, of five.
+        // Ticks are whole numbers: one of five more on each core.
         assert!(since.cores_of_others().is_none_or(|others| others <= cores * 1.5));
     }
 }

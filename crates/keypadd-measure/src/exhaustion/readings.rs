@@ -1,16 +1,16 @@
-//! Records pool level, misses and deliveries during a stage, and derives when the pool ran dry, the fill rate
-//! and the throughput. Pure.
+//! Records pool level, misses and deliveries during a stage, and derives when the pool ran dry, the
+//! fill rate and the throughput. Pure.
 
-/// The state at one moment of a stage; all but the level and the phase count from its beginning.
+/// The state at one moment of a stage; all but level and phase count from its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Reading {
     /// Time, in seconds.
     pub seconds: f64,
     /// Packets whose whole pad is ready, at the end that has fewer.
     pub level: f64,
-    /// Packets of the traffic: those that found their whole pad, and those that did not.
+    /// Packets sent, with or without a whole pad.
     pub packets: u64,
-    /// Those that did not, at the end that has more of them.
+    /// Packets without a whole pad, at the end that has more of them.
     pub missed: u64,
     /// Payload that has arrived.
     pub delivered_bytes: u64,
@@ -18,27 +18,27 @@ pub(super) struct Reading {
     pub phase: u64,
 }
 
-/// The pool is dry when so many packets have lacked pad, four chunks. Single ones may at any time: a
-/// retransmission that changes a packet's number, a chunk that was made for numbers gone by.
+/// A pool is dry once this many packets have lacked pad, four chunks. Single ones may at any time:
+/// a retransmission that changes a packet's number, a chunk filled for past numbers.
 pub(super) const DRY_PACKETS: u64 = 256;
-/// As long as they are at least this share of all packets since the first of them: a little above R*
-/// few packets lack pad, but they go on lacking it.
+/// They must be at least this share of all packets since the first of them: a little above R* few
+/// packets lack pad, but they keep lacking it.
 pub(super) const DRY_SHARE: f64 = 0.01;
-/// After a key change, packets in which the new key's pads may be still to come.
+/// Packets after a key update in which the new key's pads may still be missing.
 pub(super) const REKEY_PACKETS: u64 = 8192;
 
 /// When the pool ran dry.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Dry {
-    /// The reading in which it shows.
+    /// The reading that shows it.
     pub index: usize,
-    /// T*: when the last packets with pads went, in seconds.
+    /// T*: when the last packets with pads were sent, in seconds.
     pub seconds: f64,
     /// B*: packets with pads until then.
     pub packets: f64,
 }
 
-/// When the pool ran dry, if it did. What packets lack right after a key change does not count.
+/// When the pool ran dry, if it did. Ignores packets that lack pad right after a key update.
 #[must_use]
 pub(super) fn ran_dry(readings: &[Reading]) -> Option<Dry> {
     let mut rekeyed_at: Option<u64> = None;
@@ -67,7 +67,7 @@ pub(super) fn ran_dry(readings: &[Reading]) -> Option<Dry> {
     None
 }
 
-/// The moment within the first interval of a dry spell: as late as the packets that still had pads say.
+/// Time within the first interval of a dry spell, from the packets that still had pads.
 fn dry_from(index: usize, spell: &[Reading]) -> Dry {
     let (before, now) = (spell[0], spell[1]);
     let packets = (now.packets - before.packets) as f64;
@@ -80,13 +80,13 @@ fn dry_from(index: usize, spell: &[Reading]) -> Dry {
     }
 }
 
-/// Packets a second over a stage; `None` if no time passed.
+/// Packets per second over a stage; `None` if no time passed.
 #[must_use]
 pub(super) fn packet_rate(readings: &[Reading]) -> Option<f64> {
     rate(readings, |reading| reading.packets as f64)
 }
 
-/// Payload that arrived, in bytes a second; `None` if no time passed.
+/// Payload received, in bytes per second; `None` if no time passed.
 #[must_use]
 pub(super) fn speed(readings: &[Reading]) -> Option<f64> {
     rate(readings, |reading| reading.delivered_bytes as f64)
@@ -98,9 +98,9 @@ fn rate(readings: &[Reading], of: impl Fn(&Reading) -> f64) -> Option<f64> {
     (seconds > 0.0).then(|| (of(last) - of(first)) / seconds)
 }
 
-/// By how many packets a second the level changed, over the readings between which it says how fast
-/// pads are made: the key the same, and pads neither all used up nor more than `most`, where fillers sleep.
-/// `None` if there is not a tenth of a second of them.
+/// Change of the level, in packets per second, over the readings that show how fast pads are made:
+/// the same key, and a level neither empty nor above `most`, where fillers sleep. `None` if these
+/// cover less than a tenth of a second.
 #[must_use]
 pub(super) fn slope(readings: &[Reading], most: f64) -> Option<f64> {
     let telling = |reading: &Reading| reading.level > 0.0 && reading.level < most;
@@ -118,7 +118,7 @@ pub(super) fn slope(readings: &[Reading], most: f64) -> Option<f64> {
 mod tests {
     use super::*;
 
-    /// Readings every 10 ms of 1,000 packets a second each; from a time on, a share lacks pad.
+    /// Readings every 10 ms at 1,000 packets per second; from a given time on, a share lacks pad.
     fn stage(dry_from: f64, share: f64, phases: &[f64]) -> Vec<Reading> {
         let mut missed = 0.0;
         (0..400)

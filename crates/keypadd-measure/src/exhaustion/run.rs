@@ -1,5 +1,6 @@
-//! Runs the experiment: calibrates every case, saves the predictions, and only then sends the traffic they are
-//! about. Repetitions are the outer loop, so that drift affects all cases alike.
+//! Runs the experiment: calibrates every case, saves the predictions, and only then sends the
+//! traffic that they predict. Repetitions are the outer loop, so that drift affects all cases
+//! alike.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -23,47 +24,47 @@ use crate::interleave::{OnProgress, Progress};
 use crate::path::{PathSettings, Place};
 use crate::results::Section;
 
-/// Seconds that a burst goes on after the pool has run dry.
+/// Seconds that a burst continues after the pool is dry.
 const AFTER_SECONDS: f64 = 1.0;
-/// No visit of a case takes longer; a load ends by itself then.
+/// Maximum time per visit of a case, after which a load ends by itself.
 const VISIT_MAX: Duration = Duration::from_secs(600);
 
-/// What to try.
+/// Parameters of the experiment.
 #[derive(Clone, Debug)]
 pub struct Exhaustion {
-    /// Where the far end is, and how it is reached; the size of pools is taken from `pools_bytes`.
+    /// Where the far end is and how to reach it; pool sizes come from `pools_bytes`.
     pub path: PathSettings,
     /// Suites and backends; each has a pool here whatever it says.
     pub arms: Vec<TunnelArm>,
     /// Memory of each end's pool.
     pub pools_bytes: Vec<usize>,
-    /// Shares of every core that a background load takes, 0 to 1.
+    /// Background loads as shares of every core, 0 to 1.
     pub backgrounds: Vec<f64>,
-    /// How often each case is tried.
+    /// Repetitions per case.
     pub repetitions: u32,
     /// How long to try.
     pub patience: Patience,
 }
 
-/// What came out.
+/// The result.
 #[derive(Clone, Debug)]
 pub struct ExhaustionRun {
-    /// All that was measured.
+    /// All measurements.
     pub section: Section,
-    /// Why it ended before its time; `None` if it did not.
+    /// Why it ended early; `None` if it did not.
     pub ended_by: Option<String>,
 }
 
-/// What the measuring thread has to say.
+/// Messages from the measuring thread.
 enum RunMessage {
     Progress(Progress),
-    /// The predictions are made; nothing is sent before this has been answered.
+    /// The predictions are made; nothing is sent before this is answered.
     Predicted(Box<Section>, std::sync::mpsc::Sender<()>),
 }
 
 impl Exhaustion {
-    /// Runs until all is measured or `stop` resolves; what was measured by then is kept. `save` is
-    /// given the predictions before the first byte that they are about.
+    /// Runs until complete or until `stop` resolves; keeps what was measured by then. `save` gets
+    /// the predictions before the first byte that they predict.
     pub async fn run(
         &self,
         tell: OnProgress<'_>,
@@ -91,7 +92,7 @@ impl Exhaustion {
                     RunMessage::Progress(progress) => tell(&progress),
                     RunMessage::Predicted(section, saved) => {
                         save(&section);
-                        // Whoever waits for it has ended if it cannot be told.
+                        // If it cannot be told, the waiting thread has ended.
                         let _ = saved.send(());
                     }
                 },
@@ -205,7 +206,7 @@ impl Visits {
     }
 
     fn doing(&self, what: String) {
-        // Nobody is listening: the run has been given up, and the flag says so.
+        // Nobody listens any more: the run was abandoned, and the flag says so.
         let _ = self.say.send(RunMessage::Progress(Progress::Doing(what)));
     }
 }
@@ -232,7 +233,7 @@ mod tests {
         }
     }
 
-    /// What the section said of its predictions when it was to be saved: how many, how many measured.
+    /// What the section contained when predictions were saved: how many, how many measured.
     async fn run(
         settings: Exhaustion,
         stop: impl Future<Output = ()>,

@@ -1,5 +1,5 @@
-//! Builds the experiment's section: predictions beside results, tables, plots, verdicts. Pure: contrary figures give
-//! contrary verdicts.
+//! Builds the experiment's section: predictions beside results, tables, plots, verdicts. Pure:
+//! contrary results give contrary verdicts.
 
 mod plots;
 mod tables;
@@ -11,7 +11,7 @@ use super::model::Burst;
 use crate::results::{Estimate, Prediction, Section};
 use crate::statistics::mean;
 
-/// All that is known of the cases, before the run or after any part of it.
+/// The section for these cases, before the run or after any part of it.
 pub(crate) fn section(cells: &[Cell], repetitions: u32) -> Section {
     let mut section = Section::new(
         "exhaustion",
@@ -41,16 +41,16 @@ pub(crate) fn section(cells: &[Cell], repetitions: u32) -> Section {
     section
 }
 
-/// A prediction, and what says whether it is to be judged.
+/// A prediction, and whether it is to be judged.
 struct Judged {
     prediction: Prediction,
-    /// Cores that are idle then, by the model.
+    /// Idle cores according to the model.
     idle: f64,
-    /// Whether nobody else took any.
+    /// Whether no other program took any.
     is_quiet: bool,
 }
 
-/// What is predicted of a case, with what the run showed by now.
+/// The predictions of a case, with results so far.
 fn predictions(cell: &Cell) -> Vec<Judged> {
     let model = &cell.calibration;
     let sustained = model.sustained();
@@ -93,7 +93,7 @@ fn predictions(cell: &Cell) -> Vec<Judged> {
     all
 }
 
-/// T* in seconds; bursts that a key change cut short tell nothing of it.
+/// T* in seconds; skips bursts that a key update cut short.
 fn times(found: &[BurstFound]) -> Option<Estimate> {
     let whole = found.iter().filter(|burst| !rekeyed(burst));
     mean(&whole.filter_map(|burst| Some(burst.dry?.seconds)).collect::<Vec<_>>())
@@ -113,7 +113,7 @@ fn rekeyed(burst: &BurstFound) -> bool {
     burst.readings[..until.min(burst.readings.len())].last().map(|reading| reading.phase) != first
 }
 
-/// What a reader must know of a case.
+/// Caveats of a case.
 fn notes(cell: &Cell) -> Vec<String> {
     let (mut notes, name) = (Vec::new(), cell.name());
     if let Some(others) = cell.others.iter().copied().reduce(f64::max).filter(|_| !cell.is_quiet())

@@ -1,8 +1,8 @@
-//! Sends data on one connection at a given rate until told to stop, and counts what has arrived: the receiver
-//! acknowledges step by step.
+//! Sends data on one connection at a given rate until told to stop, and counts what has arrived:
+//! the receiver acknowledges step by step.
 //!
-//! Open loop: data is sent as soon as it is due, and time lost to a slow path is made up for. Knows a TCP address and
-//! nothing behind it.
+//! Open loop: data is sent as soon as it is due, and time lost to a slow path is made up for. Knows
+//! only a TCP address.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -14,13 +14,13 @@ use std::time::{Duration, Instant};
 
 use keypadd_traffic::{Broken, Exchange, HEADER_BYTES, PATIENCE, PatternBytes, STEP_BYTES};
 
-/// Data between two answers: some 45 full packets, so that the last, which is not, hardly counts.
+/// Data per acknowledgment: about 45 full packets, so that the partial last one hardly counts.
 const STEP: Exchange = Exchange::new(64 << 10, 1);
 
-/// Steps underway at most: more than any window holds.
+/// Maximum steps in transit: more than any window holds.
 const UNDERWAY: usize = 4096;
 
-/// How often is looked at what has arrived.
+/// Interval between checks of arrivals.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 /// A connection to a service.
@@ -46,13 +46,13 @@ impl Stream {
         })
     }
 
-    /// What has been sent in all, and has arrived when [`Self::offer`] returns without an error.
+    /// Bytes sent in total; all have arrived when [`Self::offer`] returns without an error.
     pub(crate) fn sent_bytes(&self) -> u64 {
         self.sent_bytes
     }
 
-    /// Offers so many bytes a second (as many as go through, if infinite) until `go_on`, which is
-    /// told what has arrived, says no. Returns when all that was sent has arrived.
+    /// Offers this many bytes per second (no limit, if infinite) until `go_on`, which is given the
+    /// bytes that have arrived, returns false. Returns once everything sent has arrived.
     pub(crate) fn offer(
         &mut self,
         bytes_per_second: f64,
@@ -64,7 +64,7 @@ impl Stream {
         thread::scope(|scope| {
             let (underway, sent) = mpsc::sync_channel(UNDERWAY);
             scope.spawn(|| {
-                // The reader says why if this fails.
+                // If this fails, the reader reports why.
                 let _ = send(stream, requests, bytes_per_second, start, &stop, underway);
             });
             let reading = scope.spawn(|| {
@@ -97,7 +97,7 @@ fn send(
     stop: &AtomicBool,
     underway: mpsc::SyncSender<()>,
 ) -> io::Result<()> {
-    // Wake when asked, not up to 50 us later.
+    // Wake up on time, not up to 50 us late.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     let gap = STEP.request_bytes() as f64 / bytes_per_second;
     for step in 0_u64.. {

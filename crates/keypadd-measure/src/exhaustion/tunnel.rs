@@ -1,6 +1,7 @@
-//! Runs a tunnel for the finder: sends traffic at a rate, and reads pool level, packet counts and arrivals meanwhile.
+//! Runs a tunnel for the finder: sends traffic at a rate while it reads pool level, packet counts
+//! and arrivals.
 //!
-//! Blocks, so it needs a thread of its own. Data goes from the near end to the far one.
+//! Blocks, so it needs its own thread. Data goes from the near end to the far one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -19,33 +20,33 @@ use crate::arm::Arm;
 use crate::interleave::INTERRUPTED;
 use crate::path::{self, PathError, PathSettings};
 
-/// Longest wait for a pool to be full. Without idle CPU it never is.
+/// Longest wait for a full pool. Without idle CPU it never fills.
 const FILL_PATIENCE: Duration = Duration::from_secs(20);
-/// Fillers that have slept, and made nothing, for so long have nothing to make.
+/// Fillers that have slept, and made nothing, for this long are done.
 const FILLER_AT_REST: Duration = Duration::from_millis(50);
-/// How often levels are looked at while a pool fills.
+/// Interval between level checks while a pool fills.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
-/// Packets that a new connection sends at once before anything counts: its pool learns from them that
-/// they are long, and keeps bodies for more of them.
+/// Uncounted packets that a new connection sends at once: they teach its pool that packets are
+/// long, so that it keeps bodies for more of them.
 const PRIMING_PACKETS: u64 = 4096;
-/// Longest time for them.
+/// Time limit for them.
 const PRIMING_TIME: Duration = Duration::from_secs(2);
 
-/// Why it came to no end.
+/// Why it did not complete.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Ended {
-    /// The user's wish.
+    /// The user stopped it.
     #[error("{INTERRUPTED}")]
     Interrupted,
     /// The traffic stopped.
     #[error(transparent)]
     Broken(#[from] Broken),
-    /// The tunnel does not come up.
+    /// The tunnel did not start.
     #[error(transparent)]
     Path(#[from] PathError),
 }
 
-/// What counts since the tunnel is up.
+/// Counters since the tunnel started.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counted {
     packets: u64,
@@ -60,16 +61,16 @@ pub(crate) struct Tunnel {
     stop: Arc<AtomicBool>,
     path: Option<Path>,
     stream: Option<Stream>,
-    /// Whether anything has been offered since it is up.
+    /// Whether anything has been offered since the start.
     is_used: bool,
-    /// Payload of a packet, in bytes.
+    /// Payload bytes per packet.
     pub(crate) packet_bytes: f64,
-    /// Packets a second that can be offered at most.
+    /// Maximum packets per second that can be offered.
     pub(crate) fastest: f64,
 }
 
 impl Tunnel {
-    /// Brings it up.
+    /// Starts it.
     pub(crate) fn open(
         arm: Arm,
         settings: PathSettings,
@@ -91,7 +92,7 @@ impl Tunnel {
         Ok(tunnel)
     }
 
-    /// A new connection, primed: new keys, which serve for as long as keys can.
+    /// Opens and primes a new connection: its fresh keys last as long as keys can.
     fn reopen(&mut self) -> Result<(), Ended> {
         self.stream = None;
         if let Some(path) = self.path.take() {
@@ -141,12 +142,12 @@ impl Tunnel {
         }
     }
 
-    /// Packets that the near end has sent.
+    /// Packets sent by the near end.
     pub(crate) fn packets(&self) -> u64 {
         self.counted().packets
     }
 
-    /// Payload that has been sent and has arrived.
+    /// Payload bytes sent and received.
     pub(crate) fn sent_bytes(&self) -> u64 {
         self.stream.as_ref().map_or(0, Stream::sent_bytes)
     }
@@ -160,7 +161,7 @@ impl Tunnel {
         if self.stop.load(Relaxed) { Err(Ended::Interrupted) } else { Ok(()) }
     }
 
-    /// Waits until the fillers sleep, or longer than pools take; the level then.
+    /// Waits until the fillers sleep, up to a limit; returns the level.
     pub(crate) fn rest(&mut self) -> Result<f64, Ended> {
         self.wait_for(f64::INFINITY)
     }
@@ -185,7 +186,7 @@ impl Tunnel {
     }
 }
 
-/// Before it has been measured: a full packet's.
+/// A full packet's payload, until it has been measured.
 const NOMINAL_PACKET_BYTES: f64 = 1400.0;
 
 impl Subject for Tunnel {
@@ -196,8 +197,8 @@ impl Subject for Tunnel {
     }
 
     fn refill(&mut self, packets: f64) -> Result<f64, Ended> {
-        // What was offered changes what the pool keeps for whom, and uses up the key: a full pool is that
-        // of a connection as it was when the level was predicted from.
+        // Traffic changes how the pool allots memory, and uses up the key: the level was predicted
+        // for the full pool of a fresh connection.
         if packets.is_infinite() && self.is_used {
             self.reopen()?;
         }

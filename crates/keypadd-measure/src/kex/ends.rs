@@ -1,4 +1,4 @@
-//! Runs two endpoints that complete a handshake and close, again and again.
+//! Runs two endpoints that complete a handshake and close, repeatedly.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -18,19 +18,19 @@ use tokio::time::timeout;
 
 use super::Times;
 
-/// The code of everything that ends here.
+/// Close code of everything here.
 const NO_ERROR: VarInt = VarInt::from_u32(0);
 
 /// Longest wait for a handshake.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Connections at once; more are refused, and more than could wait are never begun.
+/// Maximum concurrent connections; more are refused, and more than can wait are never started.
 const CONNECTIONS_MAX: usize = 1 << 16;
 
-/// Bytes in flight of a connection: more than a handshake ever has.
+/// Maximum bytes in flight per connection: more than a handshake ever has.
 const FLIGHT_MAX: u64 = 1 << 20;
 
-/// Only the other end.
+/// Allows only the other end.
 #[derive(Debug)]
 struct AllowOne(PublicKey);
 
@@ -40,7 +40,7 @@ impl AllowList for AllowOne {
     }
 }
 
-/// A client and a server; clones are the same two.
+/// A client and a server; clones share them.
 #[derive(Clone, Debug)]
 pub struct Ends {
     client: Endpoint,
@@ -51,7 +51,7 @@ pub struct Ends {
 }
 
 impl Ends {
-    /// Starts them.
+    /// Starts both.
     ///
     /// # Errors
     /// In words: no port, no randomness.
@@ -81,7 +81,7 @@ impl Ends {
         self.address
     }
 
-    /// One handshake, directly or by way of a relay.
+    /// Runs one handshake, directly or through a relay.
     pub async fn shake_hands(&self, relay: Option<SocketAddr>) -> Result<Times, String> {
         let start = Instant::now();
         let connecting = self.client.connect(Dial {
@@ -94,7 +94,7 @@ impl Ends {
         let both = async {
             let connection = connecting.await.map_err(|error| error.to_string())?;
             let ready = start.elapsed();
-            // The server closes as soon as it knows who came.
+            // The server closes as soon as it knows the client.
             match connection.closed().await {
                 ConnectionError::ApplicationClosed(_) => Ok(Times { ready, done: start.elapsed() }),
                 error => Err(error.to_string()),
@@ -104,17 +104,17 @@ impl Ends {
     }
 }
 
-/// Lets everybody in who proves to be allowed, and parts at once.
+/// Accepts every authorized client, and closes at once.
 async fn accept(server: Endpoint) {
     while let Some(accepted) = server.accept().await {
-        // What the client sees of a handshake that failed is its error.
+        // A failed handshake is reported by the client.
         if let Accepted::Connection(connection) = accepted {
             connection.close(NO_ERROR, b"");
         }
     }
 }
 
-/// Nothing but the handshake is carried.
+/// Only handshakes are carried.
 const WINDOWS: Windows = Windows { stream: 1 << 16, connection: 1 << 16, connection_max: 1 << 16 };
 
 /// An endpoint of one loop on loopback.
@@ -122,7 +122,7 @@ fn endpoint(server: Option<ServerConfig>) -> io::Result<Endpoint> {
     let sockets = vec![UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?];
     Endpoint::start(EndpointSettings {
         transport: Arc::new(|_| {
-            // A search for larger packets would be counted as part of the handshake.
+            // MTU probes would count as part of the handshake.
             let mut transport = TransportConfig::default();
             transport.mtu_discovery_config(None);
             transport

@@ -4,10 +4,10 @@ use super::{Kex, Measured, Turn};
 use crate::results::{Axis, Cell, Curve, Estimate, Outcome, Plot, Section, Style, Table, Verdict};
 use crate::statistics::{mean, ratio};
 
-/// The group that others are compared with.
+/// The group that others are compared to.
 const BASE: &str = "x25519";
 
-/// Lifetimes of keys, in seconds: the default, and that of the papers.
+/// Key lifetimes in seconds: the default, and that of the papers.
 const LIFETIMES: [(&str, f64); 2] = [("1h", 3_600.0), ("2m", 120.0)];
 
 pub(super) fn section(kex: &Kex, measured: &[Measured]) -> Section {
@@ -67,7 +67,7 @@ fn round_trips(measured: &[Measured]) -> Verdict {
     }
 }
 
-/// One figure for each turn, of the turns that have it.
+/// One value per turn, of the turns that have it.
 fn of_turns(measured: &Measured, figure: impl Fn(&Turn) -> Option<f64>) -> Vec<f64> {
     measured.turns.iter().filter_map(figure).collect()
 }
@@ -146,7 +146,7 @@ fn wire(measured: &[Measured]) -> Table {
     table
 }
 
-/// What a session's fresh keys cost: a handshake for each of its two connections, each time.
+/// Cost of a session's fresh keys: one handshake for each of its two connections, each time.
 fn fresh_keys(measured: &[Measured]) -> Table {
     let title = "Fresh keys of a session that carries bulk: CPU of both ends";
     let mut table = Table::new("fresh-keys", title, "key exchange");

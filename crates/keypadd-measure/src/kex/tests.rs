@@ -33,8 +33,8 @@ async fn every_group_is_measured_and_larger_shares_show_on_the_wire() {
         let row = tables[2].rows.iter().find(|row| row.label == group.name()).unwrap();
         figure(&row.cells[0])
     };
-    // 1,184 bytes more of key, in a datagram of its own that is padded, and acknowledged; on a busy machine
-    // some datagrams are sent twice.
+    // 1,184 more bytes of key share, in a separate datagram that is padded and acknowledged; on a
+    // busy machine some datagrams are sent twice.
     let [hybrid, classical] =
         [KeyExchange::X25519MlKem768, KeyExchange::X25519].map(bytes_from_client);
     assert!((600.0..5000.0).contains(&(hybrid - classical)), "{hybrid} {classical}");

@@ -4,7 +4,7 @@ use super::*;
 use crate::results::Section;
 use crate::synthetic;
 
-/// Every file below a directory, with what is in it.
+/// Every file below a directory, with its content.
 fn everything(directory: &Path) -> Vec<(String, String)> {
     let mut found = Vec::new();
     for folder in ["", report::PLOTS, report::DATA, report::PAGES] {
@@ -100,7 +100,7 @@ fn what_is_no_directory_is_refused() {
 
 #[test]
 fn a_directory_that_cannot_be_written_is_refused_with_a_way_out() {
-    // Nobody, root included, makes directories there.
+    // Nobody, root included, can create directories there.
     let refused = Output::create(Path::new("/proc/keypadd-report")).unwrap_err();
     assert!(refused.to_string().contains("cannot write to /proc/keypadd-report"), "{refused}");
     assert!(refused.hint().contains("name a directory that you may write to"), "{refused}");
@@ -137,7 +137,7 @@ fn a_save_that_fails_midway_leaves_the_old_files() {
     output.save(&results).unwrap();
     let before = everything(root.path());
 
-    // A directory stands where the last file is to be written, after all others.
+    // A directory blocks the name of the last file, which is written after all others.
     results.run.title = "the next save".to_owned();
     let last = report::files(&results).pop().unwrap().path;
     let obstacle = beside(&root.path().join(last));

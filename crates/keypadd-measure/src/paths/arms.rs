@@ -1,4 +1,5 @@
-//! Lists the arms: keypadd and kernel TCP with each congestion controller, and stunnel over kernel TCP.
+//! Lists the arms: keypadd and kernel TCP with each congestion controller, and stunnel over kernel
+//! TCP.
 
 use std::path::Path;
 
@@ -55,7 +56,7 @@ impl PathArms {
         TRIPLE_DES,
     ];
 
-    /// How many of them are compared if none are named: 3DES is on request.
+    /// How many of them run if none are named: 3DES is optional.
     pub const DEFAULTS: usize = 7;
 
     /// The arms, with this keypadd.

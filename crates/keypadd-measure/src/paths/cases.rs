@@ -7,8 +7,8 @@ use std::time::Duration;
 use testbed::LineSettings;
 use testbed::line::LossPlace;
 
-/// Bytes of an IP packet on the path, and of a TCP segment's payload in it, with timestamps (RFC 7323): what a
-/// line can deliver is its rate times their ratio.
+/// Bytes of an IP packet on the path, and of a TCP segment's payload in it, with timestamps (RFC
+/// 7323): what a line can deliver is its rate times their ratio.
 const PACKET_BYTES: f64 = 1500.0;
 const PAYLOAD_BYTES: f64 = 1448.0;
 

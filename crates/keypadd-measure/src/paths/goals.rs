@@ -1,7 +1,7 @@
 //! States the goals and judges keypadd by them. The only place that holds limits.
 //!
-//! A verdict follows from the range of the rounds, not from their median alone, and every case of a goal counts.
-//! Pure: knows no output.
+//! A verdict follows from the range of the rounds, not from their median alone, and every case of a
+//! goal counts. Pure: knows no output.
 
 use super::Paths;
 use super::arms::{DEFAULT, TRIPLE_DES};

@@ -32,7 +32,7 @@ static PATTERN: LazyLock<Vec<u8>> = LazyLock::new(|| {
     period.iter().copied().cycle().take(PERIOD + PIECE_BYTES).collect()
 });
 
-/// A bound on connecting and on each read that waits for the other end.
+/// Timeout for connecting and for each read that waits for the other end.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What a receiver has read, and when.

@@ -12,7 +12,7 @@ pub(super) fn has_any(section: &Section) -> bool {
     section.verdicts.iter().any(|verdict| verdict.beside.is_some())
 }
 
-/// The claims of one paper; its head leads to its page.
+/// The claims of one paper; the heading links to its page.
 pub(super) fn table(section: &Section, names: &SectionNames) -> Markup {
     let claims = || section.verdicts.iter().filter_map(|it| Some((it, it.beside.as_ref()?)));
     html! {

@@ -1,7 +1,7 @@
 //! Draws one curve within its axes: band, line, points, and its sample in the legend.
 //!
-//! Non-finite values are gaps. Points that would move the line by less than half a pixel are dropped, so a curve of
-//! a hundred thousand points stays a small file.
+//! Non-finite values are gaps. Points that would move the line by less than half a pixel are
+//! dropped, so a curve of a hundred thousand points stays a small file.
 
 use std::fmt::Write;
 
@@ -13,16 +13,16 @@ use super::palette::Palette;
 use super::sheet::round;
 use crate::results::{Curve, Style};
 
-/// Curves of so few points show each of them.
+/// Curves with up to this many points mark each of them.
 const POINTS_SHOWN: usize = 24;
 
-/// Nearer points than this, in pixels, look like one.
+/// Points closer than this, in pixels, look like one.
 const APART: f64 = 0.5;
 
-/// How far apart the places of a trace may be, in pixels.
+/// Maximum distance between positions of a trace, in pixels.
 const TRACE: f64 = 6.0;
 
-/// The area between both ends of the intervals, or whiskers.
+/// The band between both ends of the intervals, or whiskers.
 pub(super) fn band(curve: &Curve, palette: &Palette, frame: &Frame) -> Markup {
     let Some(band) = &curve.band else {
         return html! {};
@@ -33,7 +33,7 @@ pub(super) fn band(curve: &Curve, palette: &Palette, frame: &Frame) -> Markup {
         .zip(band)
         .map(|(point, [low, high])| {
             let [x, _] = frame.point(*point)?;
-            // An end that is not finite is as far off as the picture goes.
+            // A non-finite end extends to the edge of the plot.
             let low = frame.level(frame.y.place_end(*low, true));
             let high = frame.level(frame.y.place_end(*high, false));
             Some([x, low, high])
@@ -69,7 +69,7 @@ pub(super) fn band(curve: &Curve, palette: &Palette, frame: &Frame) -> Markup {
     }
 }
 
-/// The line and, where they are few, its points.
+/// The line and, if there are few, its points.
 pub(super) fn line(curve: &Curve, palette: &Palette, frame: &Frame) -> Markup {
     let places: Vec<_> = curve.points.iter().map(|point| frame.point(*point)).collect();
     let mut path = String::new();
@@ -97,7 +97,7 @@ pub(super) fn line(curve: &Curve, palette: &Palette, frame: &Frame) -> Markup {
     }
 }
 
-/// Places that a curve covers, near enough to one another to find out what else would.
+/// Positions covered by a curve, close enough together to detect overlap.
 pub(super) fn trace(curve: &Curve, frame: &Frame) -> Vec<[f64; 2]> {
     let places: Vec<_> = curve.points.iter().map(|point| frame.point(*point)).collect();
     let ends = curve.points.iter().zip(curve.band.iter().flatten());
@@ -125,7 +125,7 @@ pub(super) fn trace(curve: &Curve, frame: &Frame) -> Vec<[f64; 2]> {
     traced
 }
 
-/// What the legend shows of a curve, from `x` on at height `y`.
+/// A curve's sample in the legend, from `x` on at height `y`.
 pub(super) fn sample(curve: &Curve, palette: &Palette, x: f64, y: f64) -> Markup {
     let (x, y) = (round(x), round(y));
     let few = curve.style != Style::Steps && curve.points.len() <= POINTS_SHOWN;
@@ -151,7 +151,7 @@ fn dot(shape: usize, x: f64, y: f64) -> Markup {
     html! { path class="dot" d=(path) {} }
 }
 
-/// The corners of steps: a height holds until the next point.
+/// The corners of steps: a value holds until the next point.
 fn stepped(points: &[[f64; 2]]) -> Vec<[f64; 2]> {
     let mut corners = Vec::with_capacity(points.len() * 2);
     for pair in points.windows(2) {
@@ -162,7 +162,7 @@ fn stepped(points: &[[f64; 2]]) -> Vec<[f64; 2]> {
     corners
 }
 
-/// Without points that look like the one before; the last stays.
+/// Drops points that look like the previous one; keeps the last.
 fn thinned(points: &[[f64; 2]]) -> Vec<[f64; 2]> {
     let mut kept: Vec<[f64; 2]> = Vec::new();
     for (index, point) in points.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! Writes figures for other programs as CSV (RFC 4180): one file for every table, for the curves of every plot, for
-//! predictions and for verdicts, with all digits.
+//! Writes figures for other programs as CSV (RFC 4180): one file for every table, for the curves of
+//! every plot, for predictions and for verdicts, with all digits.
 
 use super::DATA;
 use super::File;
@@ -102,7 +102,7 @@ fn table(table: &Table, emulated: Option<&str>) -> Vec<Vec<String>> {
     said(rows, emulated)
 }
 
-/// A row for each point, and one for each mark.
+/// One row per point, and one per mark.
 fn curves(plot: &Plot, emulated: Option<&str>) -> Vec<Vec<String>> {
     let axis = |axis: &Axis| named(&axis.name, &axis.unit);
     let mut rows = vec![words(["curve", &axis(&plot.x), &axis(&plot.y), "low", "high"])];
@@ -125,7 +125,7 @@ fn curves(plot: &Plot, emulated: Option<&str>) -> Vec<Vec<String>> {
     said(rows, emulated)
 }
 
-/// A row for each claim that has one.
+/// One row per claim that has a ratio.
 fn ratios_of(section: &Section, emulated: Option<&str>) -> Vec<Vec<String>> {
     let mut rows = vec![words(["claim", "ratio", "paper", "where", "today", "low", "high"])];
     for PaperComparison { name, ratio, paper, source, today } in ratios::rows(&section.verdicts) {
@@ -139,7 +139,7 @@ fn ratios_of(section: &Section, emulated: Option<&str>) -> Vec<Vec<String>> {
     said(rows, emulated)
 }
 
-/// A row for each pair of the two factors.
+/// One row per pair of the two factors.
 fn surface(surface: &Surface, emulated: Option<&str>) -> Vec<Vec<String>> {
     let axis = |axis: &Axis| named(&axis.name, &axis.unit);
     let heads = [axis(&surface.x), axis(&surface.y), axis(&surface.z)];
@@ -156,7 +156,7 @@ fn surface(surface: &Surface, emulated: Option<&str>) -> Vec<Vec<String>> {
     said(rows, emulated)
 }
 
-/// With one more column that says what is emulated, if anything is.
+/// Adds a column that says what is emulated, if anything is.
 fn said(mut rows: Vec<Vec<String>>, emulated: Option<&str>) -> Vec<Vec<String>> {
     if let Some(emulated) = emulated {
         for (index, row) in rows.iter_mut().enumerate() {
@@ -170,12 +170,12 @@ fn named(name: &str, unit: &str) -> String {
     if unit.is_empty() { name.to_owned() } else { format!("{name} ({unit})") }
 }
 
-/// All digits; nothing for what is not finite or not there.
+/// All digits; empty for a value that is not finite or missing.
 fn figure(figure: Option<f64>) -> String {
     figure.filter(|figure| figure.is_finite()).map_or_else(String::new, |figure| figure.to_string())
 }
 
-/// Text that no spreadsheet takes for a formula.
+/// Text that no spreadsheet interprets as a formula.
 fn word(text: &str) -> String {
     let text = text::legible(text);
     if text.starts_with(['=', '+', '-', '@']) { format!("'{text}") } else { text }

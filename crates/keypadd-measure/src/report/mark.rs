@@ -1,5 +1,6 @@
-//! Draws the marks of a plot and places their labels: those of vertical lines in rows above the axes, those of
-//! horizontal lines inside, where they cover the fewest points. Knows pixel positions only.
+//! Draws the marks of a plot and places their labels: those of vertical lines in rows above the
+//! axes, those of horizontal lines inside, where they cover the fewest points. Knows pixel
+//! positions only.
 
 use maud::Markup;
 use maud::html;
@@ -9,28 +10,28 @@ use super::sheet::{line, round, shorten, text_width};
 use crate::results::Plot;
 
 const ROW: f64 = 15.0;
-/// Between words and a line beside them.
+/// Distance between a label and its line.
 const GAP: f64 = 4.0;
 
-/// Upright lines and their words, placed.
+/// Vertical lines and their labels, placed.
 pub(super) struct MarkLabels {
     labels: Vec<MarkLabel>,
     rows: usize,
 }
 
 struct MarkLabel {
-    /// Of the line.
+    /// Position of the line.
     place: f64,
-    /// Where the words begin.
+    /// Where the label starts.
     left: f64,
     width: f64,
-    /// How many rows above the axes.
+    /// Rows above the axes.
     row: usize,
     label: String,
 }
 
 impl MarkLabel {
-    /// Whether its words come near the line or the words of another.
+    /// Whether its label comes close to another's line or label.
     fn reaches(&self, other: &Self) -> bool {
         let (left, right) = (self.left - GAP, self.left + self.width + GAP);
         let (first, last) =
@@ -40,8 +41,8 @@ impl MarkLabel {
 }
 
 impl MarkLabels {
-    /// Words stand beside their line, all on one side, and a row above those of every line that they
-    /// would reach: no line goes that far up, so that none crosses words.
+    /// Labels stand beside their lines, all on one side, and one row above those of every line that
+    /// they would reach: no line extends that high, so none crosses a label.
     pub(super) fn of(plot: &Plot, across: impl Fn(f64) -> Option<f64>, width: f64) -> Self {
         let marks = plot.marks.iter();
         let mut labels: Vec<MarkLabel> = marks
@@ -66,7 +67,7 @@ impl MarkLabels {
                 }
             }
         }
-        // In the order in which each can only reach those before it.
+        // Ordered so that each can only reach earlier ones.
         for index in 0..labels.len() {
             let (before, rest) = labels.split_at(index);
             let reached = before.iter().filter(|other| rest[0].reaches(other));
@@ -75,7 +76,7 @@ impl MarkLabels {
         Self { rows: labels.iter().map(|label| label.row + 1).max().unwrap_or(0), labels }
     }
 
-    /// What they take above the axes.
+    /// Height above the axes that they need.
     pub(super) fn height(&self) -> f64 {
         if self.rows == 0 { 0.0 } else { self.rows as f64 * ROW + 4.0 }
     }
@@ -94,7 +95,7 @@ impl MarkLabels {
     }
 }
 
-/// Level lines and their words.
+/// Horizontal lines and their labels.
 pub(super) fn levels(plot: &Plot, frame: &Frame) -> Markup {
     let marks = plot.marks.iter();
     let mut lines: Vec<(f64, &str)> =
@@ -144,7 +145,7 @@ mod tests {
         MarkLabels::of(&plot, Some, 350.0)
     }
 
-    /// Whether a line goes through words: it begins at its own row and goes down.
+    /// Whether a line crosses a label: it starts at its own row and goes down.
     fn crosses(line: &MarkLabel, words: &MarkLabel) -> bool {
         let within = words.left < line.place && line.place < words.left + words.width;
         within && line.row >= words.row

@@ -1,28 +1,28 @@
-//! Names the files, links and CSS classes of a report. Files are named after the ids of sections, tables
-//! and plots, whatever these hold, and no two alike.
+//! Names the files, links and CSS classes of a report. Files are named after the IDs of sections,
+//! tables and plots, whatever these contain, and are unique.
 
 use std::collections::HashSet;
 
 use super::PAGES;
 use crate::results::{Outcome, Results, Section};
 
-/// Longer names are cut: file systems end at 255 bytes.
+/// Longer names are cut: file systems allow 255 bytes.
 const NAME_MAX: usize = 100;
 
-/// The names of all files, without folder and ending.
+/// The names of all files, without folder and extension.
 pub(super) struct Names {
     pub(super) sections: Vec<SectionNames>,
 }
 
 /// In the order of the section's tables and plots.
 pub(super) struct SectionNames {
-    /// Of the section itself, as the end of an address within the page.
+    /// The section's own name, as a URL fragment within the page.
     pub(super) anchor: String,
     pub(super) predictions: String,
     pub(super) tables: Vec<String>,
     pub(super) plots: Vec<String>,
     pub(super) surfaces: Vec<String>,
-    /// Of the picture of ratios.
+    /// The plot of ratios.
     pub(super) ratios: String,
 }
 
@@ -48,7 +48,7 @@ impl Names {
     }
 }
 
-/// Lower-case letters, digits and `-`, beginning with none of the latter.
+/// Lowercase letters, digits and `-`, not starting with `-`.
 fn safe(id: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
     let name: String = id.chars().take(NAME_MAX).map(plain).collect();
@@ -66,7 +66,7 @@ fn unique(name: String, taken: &mut HashSet<String>) -> String {
     free
 }
 
-/// Where a section stands, from the front page.
+/// Link to a section from the front page.
 pub(super) fn address(section: &Section, names: &SectionNames) -> String {
     match section.own_page {
         true => format!("{PAGES}/{}.html", names.anchor),

@@ -1,4 +1,5 @@
-//! Renders `report.html`: the summary, then a section for each experiment; long ones get pages of their own.
+//! Renders `report.html`: the summary, then a section for each experiment; long ones get pages of
+//! their own.
 
 use maud::DOCTYPE;
 use maud::Markup;
@@ -17,7 +18,7 @@ use crate::text;
 
 const PAGE_STYLE: &str = include_str!("page.css");
 
-/// The front page, with all sections but those that have pages of their own.
+/// The front page, with all sections that have no separate page.
 pub(super) fn page(results: &Results, names: &Names) -> Markup {
     let run = &results.run;
     let body = html! {
@@ -44,7 +45,7 @@ pub(super) fn own_page(results: &Results, section: &Section, names: &SectionName
     document(&results.run, &title, &back, &experiment(section, &results.run, names, UP), &back)
 }
 
-/// From a section's own page to the directory of the report.
+/// Path from a section's page to the directory of the report.
 const UP: &str = "../";
 
 fn document(run: &Run, title: &str, head: &Markup, main: &Markup, footer: &Markup) -> Markup {
@@ -78,11 +79,11 @@ fn document(run: &Run, title: &str, head: &Markup, main: &Markup, footer: &Marku
     }
 }
 
-/// `21 November`, as RFC 3339 has it, without letters that only machines need.
+/// `21 November`, from RFC 3339, without letters that only machines need.
 fn when(run: &Run) -> String {
     let plain = |time: &str| time.replace('T', " ").replace('Z', " UTC");
     let ended = run.ended.as_deref().map_or_else(String::new, |ended| {
-        // The day is said once.
+        // Print the day only once.
         let same_day = ended.split('T').next() == run.started.split('T').next();
         let ended = if same_day { ended.split('T').nth(1).unwrap_or(ended) } else { ended };
         format!(" to {}", plain(ended))
@@ -114,7 +115,7 @@ fn summary(results: &Results, names: &Names) -> Markup {
                         " "
                     }
                 }
-                // Of one experiment they stand right below.
+                // With a single experiment they stand right below.
                 @for (section, names) in results.sections.iter().zip(&names.sections) {
                     @if claims::has_any(section) {
                         (claims::table(section, names))
@@ -124,7 +125,7 @@ fn summary(results: &Results, names: &Names) -> Markup {
                     }
                 }
             }
-            // Those that were judged are linked above.
+            // Judged sections are linked above.
             @if results.sections.iter().any(|section| section.verdicts.is_empty()) {
                 nav aria-label="Experiments" {
                     @for (section, names) in results.sections.iter().zip(&names.sections) {
@@ -169,7 +170,7 @@ fn judged(verdicts: &[Verdict]) -> Markup {
     }
 }
 
-/// `home` leads from the page that it stands on to the directory of the report.
+/// `home` is the path from the current page to the directory of the report.
 fn experiment(section: &Section, run: &Run, names: &SectionNames, home: &str) -> Markup {
     let emulated = text::emulated(run, section);
     let emulated = emulated.as_deref();
@@ -229,14 +230,14 @@ fn experiment(section: &Section, run: &Run, names: &SectionNames, home: &str) ->
     }
 }
 
-/// What all pictures and tables of a section have below them.
+/// What all plots and tables of a section show below them.
 struct SectionContext<'a> {
     emulated: Option<&'a str>,
-    /// Leads to the directory of the report.
+    /// Path to the directory of the report.
     home: &'a str,
 }
 
-/// A picture twice, for a desktop and for a phone; the style shows one of them.
+/// A plot twice, for a desktop and for a phone; the style shows one of them.
 fn picture(
     title: &str,
     words: &str,
@@ -255,7 +256,7 @@ fn picture(
     }
 }
 
-/// The words below a picture or a table, what is emulated among them, and where its files are.
+/// The caption of a plot or table, with emulations and links to its files.
 fn caption(words: &str, context: &SectionContext, files: &[(&str, &str, &str)]) -> Markup {
     html! {
         p class="caption" {
@@ -271,7 +272,7 @@ fn caption(words: &str, context: &SectionContext, files: &[(&str, &str, &str)]) 
     }
 }
 
-/// What somebody needs who wants to repeat or to compare.
+/// What a reader needs to repeat or compare the run.
 fn origin(run: &Run, machine: &Machine) -> Markup {
     html! {
         section {

@@ -2,7 +2,7 @@
 
 use crate::results::Plot;
 
-/// Which color and dashes a label has: the same in all plots of a section.
+/// Colors and dashes of labels: the same in all plots of a section.
 pub(super) struct Palette(Vec<String>);
 
 const COLORS: usize = 8;
@@ -24,7 +24,7 @@ impl Palette {
         self.0.iter().position(|known| known == label).unwrap_or(0)
     }
 
-    /// The CSS class for everything that one curve draws.
+    /// The CSS class of everything that a curve draws.
     pub(super) fn color(&self, label: &str) -> String {
         format!("k{}", self.index(label) % COLORS)
     }

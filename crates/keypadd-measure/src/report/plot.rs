@@ -1,6 +1,7 @@
 //! Draws one plot as SVG: legend, axes, bands, curves and marks, from top to bottom.
 //!
-//! No plotting library: those hard-code colors, round to whole pixels or lay the legend over the data.
+//! No plotting library: those hard-code colors, round to whole pixels or lay the legend over the
+//! data.
 
 use maud::Markup;
 use maud::html;
@@ -16,7 +17,7 @@ use crate::results::{MarkPosition, Plot};
 const ROW: f64 = 18.0;
 const SWATCH: f64 = 34.0;
 
-/// Draws a plot; `alone` for a file of its own.
+/// Draws a plot; `alone` for a separate file.
 pub(super) fn draw(
     plot: &Plot,
     palette: &Palette,
@@ -45,7 +46,7 @@ struct Body {
     empty: bool,
 }
 
-/// Axes and what is between them, from `top` downwards.
+/// The axes and the area between them, from `top` down.
 fn body(plot: &Plot, palette: &Palette, size: Size, top: f64) -> Body {
     let width = size.width();
     let points = || plot.curves.iter().flat_map(|curve| curve.points.iter());
@@ -106,7 +107,7 @@ fn body(plot: &Plot, palette: &Palette, size: Size, top: f64) -> Body {
     Body { markup, bottom: frame.bottom + 42.0, empty: false }
 }
 
-/// The curves' names in rows from `top` downwards, as many beside one another as have room.
+/// The curves' names in rows from `top` down, as many side by side as fit.
 fn legend(plot: &Plot, palette: &Palette, width: f64, top: f64) -> (Markup, usize) {
     let mut entries = Vec::new();
     let (mut at, mut row) = (8.0, 0);

@@ -1,4 +1,5 @@
-//! Draws the papers' ratios beside today's, a row for each claim: how far apart they are, and on which side of 1.
+//! Draws the papers' ratios beside today's, one row per claim: how far apart they are, and on which
+//! side of 1.
 
 use maud::Markup;
 use maud::html;
@@ -7,11 +8,11 @@ use super::scale::Ruler;
 use super::sheet::{Drawn, Size, Standalone, line, round, sheet, wrap};
 use crate::results::{PaperComparison, Scale, Verdict};
 
-/// Height of a line of words.
+/// Height of a line of text.
 const LINE: f64 = 15.0;
-/// Height of a row below its words.
+/// Height of a row below its text.
 const ROW: f64 = 26.0;
-/// Half a mark.
+/// Half the size of a mark.
 const MARK: f64 = 5.0;
 
 /// Whether there is anything to draw.
@@ -25,7 +26,7 @@ pub(super) fn rows(verdicts: &[Verdict]) -> impl Iterator<Item = &PaperCompariso
     verdicts.iter().filter_map(|verdict| verdict.beside.as_ref()).filter(has_figure)
 }
 
-/// Draws them; `alone` for a file of its own.
+/// Draws them; `alone` for a separate file.
 pub(super) fn draw(verdicts: &[Verdict], size: Size, alone: Option<&Standalone>) -> Markup {
     sheet("ratios of the paper and of today", size, alone, |top| {
         let width = size.width();

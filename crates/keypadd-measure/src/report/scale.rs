@@ -1,39 +1,39 @@
-//! Scales axes: maps figures to positions, and chooses the ticks and their labels.
+//! Scales axes: maps values to positions, and chooses the ticks and their labels.
 //!
-//! Pure: knows nothing of markup. Log axes leave out what is not above zero.
+//! Pure: knows nothing of markup. Log axes omit values that are not above zero.
 
 use crate::figure;
 use crate::results::Scale;
 
-/// How far an even axis may stay from zero if its figures do: where they differ by less than this
-/// share of the largest, zero would only flatten them.
+/// A linear axis need not start at zero if its values differ by less than this share of the
+/// largest: zero would only flatten them.
 const ZERO_MATTERS: f64 = 0.25;
 
-/// Decades from which a log axis has labels at powers of ten alone.
+/// From this many decades on, a log axis has labels only at powers of ten.
 const DECADES_PLAIN: f64 = 3.0;
 
-/// Decades from which lines between powers of ten would be a gray area.
+/// From this many decades on, lines between powers of ten would merge into gray.
 const DECADES_FAINT: f64 = 6.0;
 
 const DIGITS: &[f64] = &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0];
 const ONE_TWO_FIVE: &[f64] = &[1.0, 2.0, 5.0];
 const TENS: &[f64] = &[1.0];
 
-/// One axis of a picture.
+/// One axis of a plot.
 #[derive(Clone, Debug)]
 pub(super) struct Ruler {
     scale: Scale,
     low: f64,
     high: f64,
-    /// Where labels stand, ascending.
+    /// Positions of labels, ascending.
     pub(super) ticks: Vec<f64>,
-    /// Where faint lines stand between them.
+    /// Positions of faint lines between them.
     pub(super) faint: Vec<f64>,
 }
 
 impl Ruler {
-    /// An axis that has room for all `figures`, with about `labels` labels; `None` if there are none
-    /// that have a place.
+    /// An axis that covers all `figures`, with about `labels` labels; `None` if none of them can be
+    /// placed.
     pub(super) fn over(
         scale: Scale,
         figures: impl IntoIterator<Item = f64>,
@@ -64,7 +64,7 @@ impl Ruler {
             (low, high) = (if low == 0.0 { 0.0 } else { low - room }, high + room);
         }
         let step = nice_step((high - low) / labels.max(2) as f64);
-        // The last label may stay below the highest figure by less than half a step.
+        // The last label may lie below the largest value by less than half a step.
         let first = (low / step + 1e-9).floor();
         let last = (high / step - 1e-9).ceil();
         let count = (last - first) as usize;
@@ -76,7 +76,7 @@ impl Ruler {
         let (low, high) = if high / low < 1.5 { (low / 1.3, high * 1.3) } else { (low, high) };
         let decades = (high / low).log10();
         if decades < 0.8 {
-            // Too short for powers: even labels on an uneven axis.
+            // Too short for powers: evenly spaced labels on a log axis.
             let step = nice_step((high - low) / labels.max(2) as f64);
             let first = ((low / step).floor() * step).max(low / 1.1);
             let last = (high / step - 1e-9).ceil() * step;
@@ -106,8 +106,8 @@ impl Ruler {
         Self { scale: Scale::Log, low: first, high: last, ticks, faint }
     }
 
-    /// Where a figure stands, 0 at the lower end and 1 at the upper; `None` if it has no place. What
-    /// lies outside stands at the end.
+    /// Position of a value, from 0 at the lower end to 1 at the upper, clamped to the ends; `None`
+    /// if it cannot be placed.
     pub(super) fn place(&self, figure: f64) -> Option<f64> {
         has_place(self.scale, figure).then(|| {
             let place = match self.scale {
@@ -118,13 +118,13 @@ impl Ruler {
         })
     }
 
-    /// The like of [`Self::place`] for the end of an interval: what has no place stands at the end
-    /// that it lies beyond.
+    /// Like [`Self::place`], for the end of an interval: a value that cannot be placed goes to the
+    /// end of the axis beyond which it lies.
     pub(super) fn place_end(&self, figure: f64, lower: bool) -> f64 {
         self.place(figure).unwrap_or(if lower { 0.0 } else { 1.0 })
     }
 
-    /// The labels of [`Self::ticks`], as short as they can be told apart.
+    /// The labels of [`Self::ticks`], as short as they remain distinct.
     pub(super) fn labels(&self) -> Vec<String> {
         let largest = self.ticks.iter().fold(0.0f64, |largest, tick| largest.max(tick.abs()));
         self.ticks.iter().map(|tick| label(*tick, largest, &self.ticks, self.scale)).collect()

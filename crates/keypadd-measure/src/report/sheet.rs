@@ -1,21 +1,21 @@
-//! Lays out what every picture has: a title, a caption, a width.
+//! Lays out what every plot has: a title, a caption, a width.
 //!
-//! Shapes have classes, not colors: `plot.css` colors them for light and dark themes, so that a picture follows its
-//! reader's theme on a page and on its own. Pictures are drawn for a width instead of scaled to it, since scaling
-//! would shrink the text on a phone.
+//! Shapes have classes, not colors: `plot.css` colors them for light and dark themes, so that a
+//! plot follows its reader's theme on a page and on its own. Plots are drawn for a width instead of
+//! scaled to it, since scaling would shrink the text on a phone.
 
 use maud::Markup;
 use maud::html;
 
 use crate::results::Axis;
 
-/// Of a letter of the pictures' type: a little more than the mean, so that estimates are too wide
-/// rather than too narrow.
+/// Width of a letter: a little more than the mean, so that estimates are too wide rather than too
+/// narrow.
 const LETTER: f64 = 6.9;
-/// For which reader a picture is drawn.
+/// The screen that a plot is drawn for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Size {
-    /// A desktop, or a page of paper.
+    /// A desktop, or a printed page.
     Wide,
     /// A phone held upright.
     Narrow,
@@ -36,7 +36,7 @@ impl Size {
         }
     }
 
-    /// With room beside it, on the axis to the right.
+    /// Room for a label on the right axis.
     pub(super) fn label_width(self) -> f64 {
         match self {
             Self::Wide => 85.0,
@@ -52,20 +52,20 @@ impl Size {
     }
 }
 
-/// A picture by itself has its head, its caption and its colors within.
+/// A plot in its own file contains its title, its caption and its colors.
 pub(super) struct Standalone<'a> {
     pub(super) head: &'a str,
-    /// Below the picture, a line each.
+    /// Lines of text below the plot.
     pub(super) lines: Vec<String>,
 }
 
-/// What a picture shows, and where it ends.
+/// The content of a plot, and where it ends.
 pub(super) struct Drawn {
     pub(super) markup: Markup,
     pub(super) bottom: f64,
 }
 
-/// A picture of what `draw` draws from a height downwards; `alone` for a file of its own.
+/// A plot of what `draw` draws from a height downwards; `alone` for a separate file.
 pub(super) fn sheet(
     described: &str,
     size: Size,
@@ -120,7 +120,7 @@ pub(super) fn line(class: &str, x1: f64, y1: f64, x2: f64, y2: f64) -> Markup {
     }
 }
 
-/// Tenths of a pixel.
+/// Rounds to tenths of a pixel.
 pub(super) fn round(place: f64) -> f64 {
     (place * 10.0).round() / 10.0
 }
@@ -129,7 +129,7 @@ pub(super) fn text_width(text: &str) -> f64 {
     text.chars().count() as f64 * LETTER
 }
 
-/// As much as has room.
+/// Truncates text to the available width.
 pub(super) fn shorten(text: &str, room: f64) -> String {
     let letters = (room / LETTER) as usize;
     if text.chars().count() <= letters {
@@ -138,7 +138,7 @@ pub(super) fn shorten(text: &str, room: f64) -> String {
     text.chars().take(letters.saturating_sub(1)).chain(['…']).collect()
 }
 
-/// Lines that have room, broken at spaces.
+/// Wraps text at spaces to the available width.
 pub(super) fn wrap(text: &str, room: f64, letter: f64) -> Vec<String> {
     crate::text::wrap(text, (room / letter) as usize)
 }

@@ -1,5 +1,5 @@
-//! Draws a surface as a heat map with its figures: darker is more (lighter in dark themes). Unlike a perspective
-//! plot, it hides nothing, and its figures can be read.
+//! Draws a surface as a heat map with its figures: darker is more (lighter in dark themes). Unlike
+//! a perspective plot, it hides nothing, and its figures are readable.
 
 use maud::Markup;
 use maud::html;
@@ -8,12 +8,12 @@ use super::sheet::{Drawn, Size, Standalone, named, round, sheet, text_width};
 use crate::figure;
 use crate::results::{Estimate, Scale, Surface};
 
-/// Shades, the faintest first, as `plot.css` has them.
+/// Shades, the faintest first, as in `plot.css`.
 const SHADES: usize = 8;
-/// From this shade on words are light on dark, or the reverse.
+/// From this shade on, text is light on dark, or the reverse.
 const DEEP: usize = 4;
 
-/// Draws it; `alone` for a file of its own.
+/// Draws it; `alone` for a separate file.
 pub(super) fn draw(surface: &Surface, size: Size, alone: Option<&Standalone>) -> Markup {
     let Surface { title, x, y, z, .. } = surface;
     let described = format!("{title}: {} against {} and {}", z.name, x.name, y.name);
@@ -66,7 +66,7 @@ fn field(
     }
 }
 
-/// From figures to shades.
+/// Maps figures to shades.
 struct Shade {
     scale: Scale,
     low: f64,
@@ -82,7 +82,7 @@ impl Shade {
         Self { scale: surface.z.scale, low, high }
     }
 
-    /// `None` of what has no place on the scale.
+    /// `None` for a figure that the scale cannot place.
     fn nth(&self, figure: f64) -> Option<usize> {
         let place = |figure: f64| match self.scale {
             Scale::Linear => figure,

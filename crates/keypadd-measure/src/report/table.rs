@@ -1,5 +1,5 @@
-//! Renders a table: figures aligned at the decimal point, intervals beside them, in a box that scrolls sideways on
-//! narrow pages.
+//! Renders a table: figures aligned at the decimal point, intervals beside them, in a box that
+//! scrolls sideways on narrow pages.
 
 use maud::Markup;
 use maud::html;
@@ -8,17 +8,17 @@ use crate::figure;
 use crate::figure::AlignedFigure;
 use crate::results::{Cell, Table};
 
-/// As wide as a digit, and as wide as a point, where digits are all of one width.
+/// Spaces as wide as a digit and as a point, where all digits have one width.
 const FIGURE_SPACE: &str = "\u{2007}";
 const POINT_SPACE: &str = "\u{2008}";
 
-/// As many letters fit into a line on a phone.
+/// Letters that fit on a line on a phone.
 const BRIEF: usize = 32;
 
-/// As many letters of a head as stand above a figure.
+/// Letters of a heading that fit above a figure.
 const BRIEF_HEAD: usize = 12;
 
-/// One column, ready to be set.
+/// One column, formatted.
 struct FormattedColumn {
     written: Vec<Option<AlignedFigure>>,
     /// Whether any figure has one; the column is then two.
@@ -67,7 +67,7 @@ pub(super) fn table(table: &Table) -> Markup {
     }
 }
 
-/// Long heads have room for some words beside one another.
+/// The CSS class of a heading: long ones get room for a few words per line.
 fn head(name: &str, of_figures: bool) -> &'static str {
     match (of_figures, name.chars().count() <= BRIEF_HEAD) {
         (true, true) => "figure",
@@ -77,7 +77,7 @@ fn head(name: &str, of_figures: bool) -> &'static str {
     }
 }
 
-/// Words in a column of figures stand where these do; few words stay in one line.
+/// The CSS class of text: aligned like figures among them; short text stays on one line.
 fn words(text: &str, among_figures: bool) -> &'static str {
     match (among_figures, text.chars().count() <= BRIEF) {
         (true, _) => "figure",

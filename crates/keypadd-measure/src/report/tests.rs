@@ -16,7 +16,7 @@ fn page(results: &Results) -> String {
     content(&files(results), PAGE).to_owned()
 }
 
-/// A figure, a label, a unit: all text that a run may put into its results is this.
+/// Results whose every text (figure, label, unit) is this one.
 fn hostile(text: &str) -> Results {
     let mut results = synthetic::results();
     results.run.title = text.to_owned();
@@ -60,7 +60,7 @@ fn hostile(text: &str) -> Results {
     results
 }
 
-/// What is between `<` and `>`, as a parser of XML sees a document without comments.
+/// Whatever is between `<` and `>`, as an XML parser sees a document without comments.
 fn tags(markup: &str) -> Vec<&str> {
     markup.split('<').skip(1).filter_map(|part| part.split('>').next()).collect()
 }
@@ -125,12 +125,12 @@ fn csv_round_trips_and_no_cell_is_a_formula() {
 
 #[test]
 fn nothing_is_fetched_from_anywhere() {
-    // Where a picture's elements come from is a name, and nothing that is fetched.
+    // The namespace of a plot's elements is a name; nothing is fetched.
     const NAMESPACE: &str = "xmlns=\"http://www.w3.org/2000/svg\"";
     for file in files(&synthetic::results()) {
         let text = file.contents.replace(NAMESPACE, "");
         for fetched in ["http:", "https:", "//", "url(", "@import", "src=", "<script", "<link"] {
-            // The bare double slash is legitimate nowhere in a report.
+            // A bare double slash is never legitimate in a report.
             assert!(!text.contains(fetched), "{} has {fetched}", file.path);
         }
         let targets = text.split("href=\"").skip(1).filter_map(|rest| rest.split('"').next());
@@ -318,8 +318,8 @@ fn a_label_has_one_color_in_all_pictures_of_a_section() {
     }
 }
 
-/// For eyes: `KEYPADD_MADE_UP_REPORT=DIR cargo test -p keypadd-measure --lib synthetic -- --ignored`, of
-/// the results in `KEYPADD_RESULTS` if that names a file.
+/// For eyes: `KEYPADD_MADE_UP_REPORT=DIR cargo test -p keypadd-measure --lib synthetic --
+/// --ignored`, of the results in `KEYPADD_RESULTS` if that names a file.
 #[test]
 #[ignore = "writes a report for a person to look at"]
 fn a_synthetic_report_is_written_for_inspection() {

@@ -1,4 +1,4 @@
-//! Constructs results, and computes the little that follows from their parts.
+//! Constructs results, and computes the few values derived from their parts.
 
 use std::fmt;
 
@@ -21,7 +21,7 @@ impl Section {
 }
 
 impl Estimate {
-    /// A figure that was counted or measured once.
+    /// A count or a single measurement.
     pub fn single(value: f64) -> Self {
         Self { value, interval: None, samples: Vec::new() }
     }
@@ -45,13 +45,13 @@ impl Table {
         }
     }
 
-    /// One more column to the right.
+    /// Adds a column on the right.
     pub fn column(mut self, name: &str, unit: &str) -> Self {
         self.columns.push(Column { name: name.to_owned(), unit: unit.to_owned() });
         self
     }
 
-    /// One more row below; a cell for each column.
+    /// Adds a row at the bottom, with one cell per column.
     pub fn push(&mut self, label: &str, cells: Vec<Cell>) {
         self.rows.push(Row { label: label.to_owned(), cells });
     }
@@ -73,12 +73,12 @@ impl Plot {
 }
 
 impl Axis {
-    /// An even axis.
+    /// A linear axis.
     pub fn linear(name: &str, unit: &str) -> Self {
         Self { name: name.to_owned(), unit: unit.to_owned(), scale: Scale::Linear }
     }
 
-    /// An axis by powers.
+    /// A logarithmic axis.
     pub fn log(name: &str, unit: &str) -> Self {
         Self { name: name.to_owned(), unit: unit.to_owned(), scale: Scale::Log }
     }
@@ -90,7 +90,7 @@ impl Curve {
         Self { label: label.to_owned(), style, points, band: None }
     }
 
-    /// A curve through estimates at places x; their intervals are its band if each has one.
+    /// A curve through estimates at positions x; their intervals form its band if each has one.
     pub fn of_estimates<'a>(
         label: &str,
         style: Style,
@@ -105,19 +105,19 @@ impl Curve {
 }
 
 impl Mark {
-    /// An upright line.
+    /// A vertical line.
     pub fn at_x(x: f64, label: &str) -> Self {
         Self { at: MarkPosition::X(x), label: label.to_owned() }
     }
 
-    /// A level line.
+    /// A horizontal line.
     pub fn at_y(y: f64, label: &str) -> Self {
         Self { at: MarkPosition::Y(y), label: label.to_owned() }
     }
 }
 
 impl MarkPosition {
-    /// Of an upright line.
+    /// The position of a vertical line.
     pub fn x(self) -> Option<f64> {
         match self {
             Self::X(x) => Some(x),
@@ -125,7 +125,7 @@ impl MarkPosition {
         }
     }
 
-    /// Of a level line.
+    /// The position of a horizontal line.
     pub fn y(self) -> Option<f64> {
         match self {
             Self::X(_) => None,
@@ -135,7 +135,7 @@ impl MarkPosition {
 }
 
 impl Prediction {
-    /// Written down before the run: the figure, and the formula and figures that it was made from.
+    /// A prediction recorded before the run: its value, and the formula with its inputs.
     pub fn new(name: &str, unit: &str, predicted: f64, from: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -147,7 +147,7 @@ impl Prediction {
         }
     }
 
-    /// Puts what was measured beside it.
+    /// Adds the measured value.
     pub fn compare(&mut self, measured: Estimate) {
         self.error_percent = Some((self.predicted / measured.value - 1.0) * 100.0);
         self.measured = Some(measured);

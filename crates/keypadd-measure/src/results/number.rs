@@ -7,9 +7,9 @@ use serde::Deserializer;
 use serde::Serialize;
 use serde::Serializer;
 
-/// What is made of figures, and how JSON has it.
+/// A number or a collection of them, and its JSON form.
 pub(super) trait Number: Sized {
-    /// The same with `null` for what is not finite.
+    /// The same type with `null` for non-finite values.
     type Json: Serialize + for<'de> Deserialize<'de>;
 
     fn to_json(&self) -> Self::Json;

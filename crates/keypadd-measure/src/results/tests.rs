@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Made up, to be written and read; nothing was measured.
+/// Synthetic results, to be written and read; nothing was measured.
 fn synthetic() -> Results {
     let estimate =
         Estimate { value: 1.25, interval: Some([1.0, 1.5]), samples: vec![1.0, 1.25, 1.5] };

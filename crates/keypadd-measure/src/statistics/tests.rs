@@ -1,4 +1,5 @@
-//! Tests interval coverage: over many experiments with a known answer, 95 % of intervals contain it.
+//! Tests interval coverage: over many experiments with a known answer, 95 % of intervals contain
+//! it.
 
 use std::f64::consts::{LN_2, PI};
 use std::ops::RangeInclusive;
@@ -7,10 +8,10 @@ use statrs::distribution::{Binomial, DiscreteCDF};
 
 use super::*;
 
-/// Experiments that a coverage is counted over.
+/// Experiments per coverage test.
 const EXPERIMENTS: u64 = 2000;
-/// How seldom a right interval may fail a test, on either side. The seeds are fixed, so a test that
-/// passes once passes always.
+/// Probability that a correct interval fails a test, on either side. The seeds are fixed, so a test
+/// that passes once always passes.
 const CHANCE: f64 = 1e-4;
 
 /// One draw of the normal distribution of mean 0 and deviation 1 (Box and Muller).
@@ -24,13 +25,13 @@ fn exponential(random: &mut fastrand::Rng) -> f64 {
     -(1.0 - random.f64()).ln()
 }
 
-/// How many of the experiments had the true value in their interval.
+/// Counts the experiments whose interval contains the true value.
 fn covered(truth: f64, mut experiment: impl FnMut() -> [f64; 2]) -> u64 {
     let holds = |[low, high]: [f64; 2]| low <= truth && truth <= high;
     (0..EXPERIMENTS).filter(|_| holds(experiment())).count() as u64
 }
 
-/// The counts that a coverage of 95 % leads to.
+/// Counts consistent with a coverage of 95 %.
 fn allowed() -> RangeInclusive<u64> {
     let counts = Binomial::new(CONFIDENCE, EXPERIMENTS).unwrap();
     counts.inverse_cdf(CHANCE)..=counts.inverse_cdf(1.0 - CHANCE)
@@ -93,7 +94,8 @@ fn an_interval_by_the_normal_quantile_would_be_caught() {
 
 #[test]
 fn medians_of_exponential_samples_are_covered_as_promised() {
-    // What terminals do: a repetition is the median of many latencies, which are anything but normal.
+    // As in terminal workloads: a repetition is the median of many latencies, which are far from
+    // normal.
     let mut random = fastrand::Rng::with_seed(3);
     let covered = covered(LN_2, || {
         let medians: Vec<f64> = (0..6)

@@ -1,5 +1,5 @@
-//! Measures bulk data: a burst from a full pool, then one or more streams without a pause; how fast data arrives, and
-//! what becomes of the pool.
+//! Measures bulk data: a burst from a full pool, then one or more continuous streams; reports
+//! throughput and the pool's level.
 
 use std::future::Future;
 use std::time::{Duration, Instant};
@@ -14,38 +14,38 @@ use crate::statistics;
 use crate::workload::terminal::LEAD;
 use crate::workload::{Figure, costs, ratios, samples, verdicts};
 
-/// Data between two answers that tell how much has arrived.
+/// Data per answer that reports how much has arrived.
 const STEP_BYTES: u64 = 256 << 10;
 
 /// How often the pool's level is read.
 const READ_EVERY: Duration = Duration::from_millis(10);
 
-/// The stretch that a curve's point is the average of.
+/// Averaging interval of a curve's points.
 const BIN_SECONDS: f64 = 0.05;
 
 /// Bulk transfer.
 #[derive(Clone, Copy, Debug)]
 pub struct Bulk {
-    /// Connections at once.
+    /// Concurrent connections.
     pub streams: u32,
-    /// Length of the stream without a pause, in each turn.
+    /// Duration of the continuous stream in each turn.
     pub time: Duration,
-    /// Bytes of the burst that comes before it.
+    /// Bytes of the preceding burst.
     pub burst_bytes: u64,
-    /// From here to there; else the other way.
+    /// Whether data goes from here to the far end, or back.
     pub up: bool,
 }
 
 /// One turn.
 #[derive(Clone, Debug)]
 pub struct BulkMeasured {
-    /// Rate of the burst, until its last byte had arrived, Mbit/s.
+    /// Rate of the burst, up to the arrival of its last byte, Mbit/s.
     pub burst_mbit: f64,
-    /// Rate of all streams together, without a pause, Mbit/s.
+    /// Rate of all continuous streams together, Mbit/s.
     pub mbit: f64,
-    /// When how many bytes more had arrived, seconds from the start, in order.
+    /// Arrivals in order: seconds from the start, and bytes.
     pub arrivals: Vec<(f64, u64)>,
-    /// How many packets had whole pads ready, by seconds from the start; empty without a pool.
+    /// Packets with whole pads ready, by seconds from the start; empty without a pool.
     pub levels: Vec<[f64; 2]>,
 }
 
@@ -148,7 +148,7 @@ impl Bulk {
     }
 }
 
-/// Sends without a pause on so many connections; what arrived when, of all together.
+/// Sends continuously on this many connections; returns arrivals of all together.
 pub async fn flood(
     path: &Path,
     streams: u32,
@@ -174,7 +174,7 @@ pub async fn flood(
     Ok(all)
 }
 
-/// Payload a second, Mbit/s, from the start to the last arrival.
+/// Payload rate, Mbit/s, from the start to the last arrival.
 pub fn rate_mbit(arrivals: &[(f64, u64)]) -> f64 {
     let bytes: u64 = arrivals.iter().map(|(_, bytes)| bytes).sum();
     arrivals.last().map_or(0.0, |(end, _)| bytes as f64 * 8.0 / 1e6 / end)
@@ -204,7 +204,7 @@ async fn with_levels<T>(
     }
 }
 
-/// The rate in each bin of time but the last, which is not whole.
+/// The rate in each time bin but the last, incomplete one.
 fn binned(arrivals: &[(f64, u64)]) -> Vec<[f64; 2]> {
     let bins = arrivals.last().map_or(0, |(end, _)| (end / BIN_SECONDS) as usize);
     let mut mbit = vec![0.0; bins];

@@ -1,5 +1,5 @@
-//! Measures requests by several clients for files of several sizes, arriving as a Poisson process: the time to a
-//! complete file, and throughput.
+//! Measures file requests by several clients, with several sizes, arriving as a Poisson process:
+//! the time to a complete file, and throughput.
 
 use std::time::{Duration, Instant};
 
@@ -14,10 +14,10 @@ use crate::statistics;
 use crate::workload::terminal::{LEAD, quantile};
 use crate::workload::{Figure, costs, ratios, samples, verdicts};
 
-/// What a client sends for a file: about the head of an HTTP request.
+/// Size of a request: about an HTTP request header.
 const REQUEST_BYTES: u64 = 200;
 
-/// Files by size, and how often each is asked for.
+/// File sizes and their weights.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FileMix {
     /// Size in bytes, and weight.
@@ -25,7 +25,7 @@ pub struct FileMix {
 }
 
 impl FileMix {
-    /// Bytes of a file, on average.
+    /// Mean file size in bytes.
     pub fn mean_bytes(&self) -> f64 {
         let weights: f64 = self.files.iter().map(|(_, weight)| weight).sum();
         self.files.iter().map(|(bytes, weight)| *bytes as f64 * weight).sum::<f64>() / weights
@@ -42,21 +42,21 @@ impl FileMix {
 pub struct Files {
     /// Numbers of clients, tested one by one; a client is a connection.
     pub clients: Vec<u32>,
-    /// What they ask for.
+    /// The files they request.
     pub mix: FileMix,
-    /// Requests of a client, a second, on average.
+    /// Average requests per second and client.
     pub per_second: f64,
-    /// How long for each number of clients, in each turn.
+    /// Duration for each number of clients, in each turn.
     pub time: Duration,
-    /// What the requests follow from.
+    /// Seed of the requests.
     pub seed: u64,
 }
 
-/// One turn: an entry for each number of clients.
+/// One turn: an entry per number of clients.
 #[derive(Clone, Debug)]
 pub struct FilesMeasured(Vec<Served>);
 
-/// What some number of clients saw.
+/// Results for one number of clients.
 #[derive(Clone, Debug)]
 struct Served {
     latencies: Latencies,
@@ -113,7 +113,7 @@ impl Workload for Files {
 }
 
 impl Files {
-    /// What a client asks for in a round, on every arm the same.
+    /// A client's requests in a round, the same for every arm.
     fn requests(&self, round: u32, client: u32) -> Vec<Due> {
         let seed = self.seed.wrapping_add(u64::from(round));
         arrivals(self.per_second, &self.mix.exchanges(), self.time, seed, client.into())

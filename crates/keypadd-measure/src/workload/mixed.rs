@@ -1,4 +1,4 @@
-//! Measures keystrokes while bulk data runs on the same tunnel, to show what each does to the other.
+//! Measures keystrokes while bulk data runs on the same tunnel, to show their effect on each other.
 
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ use crate::workload::bulk::{flood, rate_mbit};
 use crate::workload::terminal::{LEAD, Terminal, distributions, quantiles, type_keys};
 use crate::workload::{Figure, costs, ratios, samples, verdicts};
 
-/// Bulk data between two answers. Small, so that the stream ends soon after its time.
+/// Bulk data per answer. Small, so that the stream ends soon after its time.
 const STEP_BYTES: u64 = 256 << 10;
 
 /// Typing beside bulk.

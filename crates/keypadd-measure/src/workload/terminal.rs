@@ -1,4 +1,4 @@
-//! Measures keystrokes: from the moment a key is due until its whole echo has arrived.
+//! Measures keystrokes: the time from when a key is due until its whole echo has arrived.
 
 use std::time::{Duration, Instant};
 
@@ -15,20 +15,20 @@ use crate::workload::{Figure, costs, ratios, samples, verdicts};
 pub(crate) const QUANTILES: [(&str, f64); 4] =
     [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)];
 
-/// A quantile of one round needs so many keystrokes beyond it to be a figure of that round.
+/// Keystrokes that must exceed a quantile of a round for it to count as that round's figure.
 const BEYOND_MIN: f64 = 5.0;
 
-/// The first key is due so long after the threads were told to start.
+/// Delay of the first key after the threads are told to start.
 pub const LEAD: Duration = Duration::from_millis(20);
 
 /// Typing.
 #[derive(Clone, Copy, Debug)]
 pub struct Terminal {
-    /// How keys are pressed.
+    /// Typing model.
     pub typing: Typing,
-    /// How long, in each turn.
+    /// Duration of each turn.
     pub time: Duration,
-    /// What the schedules follow from.
+    /// Seed of the schedules.
     pub seed: u64,
 }
 
@@ -86,7 +86,7 @@ pub(crate) async fn type_keys(
 }
 
 impl Terminal {
-    /// The schedule of one round, on every arm the same.
+    /// The schedule of one round, the same for every arm.
     pub fn keys(&self, round: u32) -> Vec<Due> {
         typing(self.typing, self.time, self.seed.wrapping_add(u64::from(round)))
     }
@@ -107,7 +107,7 @@ impl Terminal {
     }
 }
 
-/// A row of quantiles for each arm, and the longest of all rounds together.
+/// A row of quantiles per arm, and the longest latency of all rounds.
 pub(crate) fn quantiles<M>(
     id: &str,
     title: &str,
@@ -130,8 +130,9 @@ pub(crate) fn quantiles<M>(
     table
 }
 
-/// One quantile: the mean of rounds; if one of them has too few latencies beyond it, that of all rounds together,
-/// without an interval; if these have none beyond it, how many it takes. It would be the longest.
+/// One quantile: the mean of rounds. If a round has too few latencies beyond it, that of all rounds
+/// together, without an interval; if these have none beyond it, the number needed: it would be the
+/// longest.
 pub(crate) fn quantile(rounds: &[&Latencies], wanted: f64) -> Cell {
     let all = together(rounds);
     let beyond = |latencies: &Latencies| latencies.count() as f64 * (1.0 - wanted);
@@ -139,14 +140,14 @@ pub(crate) fn quantile(rounds: &[&Latencies], wanted: f64) -> Cell {
         let each: Vec<f64> = rounds.iter().filter_map(|round| round.quantile_us(wanted)).collect();
         return statistics::mean(&each).into();
     }
-    // The decimals of 0.9 are not exact.
+    // 0.9 is not exact in binary.
     match all.count() == 0 || beyond(&all) > 1.0 - 1e-9 {
         true => all.quantile_us(wanted).map(Estimate::single).into(),
         false => Cell::Text(format!("needs {:.0}", 1.0 / (1.0 - wanted))),
     }
 }
 
-/// A curve of all rounds together for each arm.
+/// One curve per arm, of all rounds together.
 pub(crate) fn distributions<M>(
     title: &str,
     arms: &[(Arm, &[Turn<M>])],

@@ -1,4 +1,4 @@
-//! The same tunnel with and without a delay in between: what is measured differs by the delay.
+//! Measures the same tunnel with and without an added delay: results must differ by the delay.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use testbed::{Link, LinkSettings};
 
 use crate::measure;
 
-/// Of each direction.
+/// Per direction.
 const DELAY: Duration = Duration::from_millis(5);
-/// Of a key and its echo, in microseconds.
+/// Added to a keystroke and its echo, in microseconds.
 const INJECTED_US: f64 = 10_000.0;
-/// More than a busy machine adds to the quickest of many keys.
+/// More than a busy machine adds to the fastest of many keystrokes.
 const SLACK_US: f64 = 10_000.0;
-/// Latencies are kept to three digits.
+/// Latencies are recorded with three digits.
 const DIGITS: f64 = 0.999;
 
 #[tokio::test(flavor = "multi_thread")]

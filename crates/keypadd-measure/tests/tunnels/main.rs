@@ -1,5 +1,5 @@
-//! Measurements of tunnels whose truth is known beforehand: a delay that is put in between, pools that
-//! are full, dry or not there.
+//! Tests measurements against tunnels with known answers: an added delay; pools that are full, dry
+//! or off.
 
 #![allow(clippy::unwrap_used)]
 
@@ -12,8 +12,8 @@ use keypadd_provider::KeyExchange;
 use testbed::Link;
 use tokio::sync::Mutex;
 
-/// Held while a tunnel is measured: fillers have only the time that nobody else wants, and none while
-/// another test measures.
+/// Held while a tunnel is measured: fillers run only on idle CPU, of which another test leaves
+/// none.
 static MACHINE: Mutex<()> = Mutex::const_new(());
 
 fn settings(link: Link) -> PathSettings {
@@ -39,7 +39,7 @@ async fn measure<W: Workload>(
     runs
 }
 
-/// A cell of a section's table.
+/// One cell of a section's table.
 fn cell(section: &Section, table: &str, row: &str, column: &str) -> Cell {
     let table = section.tables.iter().find(|it| it.id == table).unwrap();
     let nth = table.columns.iter().position(|it| it.name == column).unwrap();

@@ -1,4 +1,4 @@
-//! Where pads came from, as the table of costs says: full pools, a dry one, none, and no cipher.
+//! Tests pad sources in the cost table: full pools, a dry one, none, and no cipher.
 
 use std::time::Duration;
 
@@ -10,21 +10,21 @@ use testbed::Link;
 
 use crate::{cell, measure};
 
-/// Conventional 3DES, the slowest cipher: packets use it up faster than it is made.
+/// Conventional 3DES, the slowest cipher: packets consume pads faster than the filler makes them.
 fn slow() -> Arm {
     let engine = CipherBackend::DesCrate.engine().unwrap();
     let suite = Suite::TRIPLE_DES_CTR_HMAC_SHA1.protection();
     Arm::Tunnel(TunnelArm { suite, pool: true, engine })
 }
 
-/// The same as daemons compute it.
+/// The same suite with the cipher backend that daemons use.
 fn quick(pool: bool) -> Arm {
     let suite = Suite::TRIPLE_DES_CTR_HMAC_SHA1.protection();
     Arm::Tunnel(TunnelArm { suite, pool, engine: CipherEngine::default() })
 }
 
-/// One turn's figures from the table of costs: hit, partial and miss in per cent, then megabytes from the
-/// pool and made on the spot.
+/// One slice's row of the cost table: hit, partial and miss in percent, then megabytes from the
+/// pool and computed inline.
 async fn costs<W: Workload>(workload: &W, arm: Arm) -> [f64; 5] {
     let section = workload.section(&measure(workload, arm, Link::default(), 1).await);
     let pools = match arm.has_pool() {
@@ -40,13 +40,13 @@ async fn costs<W: Workload>(workload: &W, arm: Arm) -> [f64; 5] {
     })
 }
 
-/// Four times the packets each way that a filler which comes late may skip to be ahead again.
+/// Four times the packets each way that a late filler may skip to get ahead again.
 fn typing() -> Terminal {
     let typing = Typing::Fixed { per_second: 1000.0, bytes: 64 };
     Terminal { typing, time: Duration::from_millis(800), seed: 1 }
 }
 
-/// Many times what a pool holds.
+/// Many times the pool size.
 const BURST_BYTES: u64 = 12 << 20;
 
 fn flood() -> Bulk {
@@ -57,8 +57,8 @@ fn flood() -> Bulk {
 async fn keys_find_their_pads_in_a_full_pool() {
     let [hit, partial, miss, from_pool, inline] = costs(&typing(), quick(true)).await;
     assert!((hit + partial + miss - 100.0).abs() < 1e-9);
-    // What is sent together, two keys for one, is a packet longer than a head.
-    assert!(partial < 5.0, "keys live on heads: {partial} % of packets had more");
+    // Two keystrokes sent together make a packet longer than a head.
+    assert!(partial < 5.0, "{partial} % of keystrokes needed more than a head");
     assert!(
         hit > 50.0 && from_pool > 0.0 && (inline > 0.0) == (partial + miss > 0.0),
         "{hit} % hits, {inline} MB inline"

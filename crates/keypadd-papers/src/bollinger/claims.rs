@@ -7,7 +7,7 @@ use super::{LIFETIME_SECONDS, Measurements, PAIRS, SETTINGS, Streamed, Streams, 
 use crate::claim::Claim;
 use crate::lab::{Missed, Today};
 
-/// Differences up to this are slight: twice the largest between two ciphers of the paper.
+/// Differences up to this are slight: twice the paper's largest between two ciphers.
 const SLIGHT: Rule = Rule::Within(1.0 - 0.02, 1.0 + 0.02);
 
 /// Forward secrecy costs 1 to 2 %: between half of the lower and twice the upper figure.
@@ -98,8 +98,8 @@ pub(super) fn claims() -> Vec<Claim<Measurements>> {
     claims
 }
 
-/// How much faster the second of two settings is, in the rounds that have both; and why some are
-/// missing.
+/// The ratio of the second setting's rate to the first's, in rounds that have both, and why rounds
+/// are missing.
 pub(super) fn compared(streams: &Streams, [one, other]: [usize; 2]) -> Today {
     let [one, other] = [&streams[one], &streams[other]];
     let [base, rates] = [one, other].map(|it| it.figures(|it| it.mbit));
@@ -108,8 +108,8 @@ pub(super) fn compared(streams: &Streams, [one, other]: [usize; 2]) -> Today {
     (ratio(&rates[..count], &base[..count]), missed.cloned())
 }
 
-/// What is left of a stream's rate with a fresh key exchange every two minutes, round by round: the
-/// time that each one cost, scaled. Also why rounds are missing.
+/// What a fresh key exchange every two minutes leaves of a stream's rate, round by round, scaled
+/// from the measured time of one exchange. Also why rounds are missing.
 pub(super) fn left(streams: &Streams, [without, with]: [usize; 2]) -> (Vec<f64>, Option<&Missed>) {
     let [without, with] = [&streams[without], &streams[with]];
     let pairs = without.all.iter().zip(&with.all);

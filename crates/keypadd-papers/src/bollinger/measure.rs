@@ -1,9 +1,9 @@
-//! Streams without a pause, over connections that live for as long as their keys may.
+//! Streams continuously over connections that live as long as their keys.
 //!
-//! QUIC's key update, which follows a lifetime by itself, derives new keys from old ones: no fresh key
-//! exchange, and TLS 1.3 has none on a connection that is up. So a fresh one is a new connection: it is brought
-//! up while the old one still carries the stream, which moves over when all that the old one carries has
-//! been answered.
+//! QUIC's key update at the end of a lifetime derives new keys from old ones, without a fresh key
+//! exchange, and TLS 1.3 has none on an established connection. So a fresh exchange takes a new
+//! connection: it is established while the old one still carries the stream, which moves once
+//! everything on the old one is acknowledged.
 
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
@@ -20,21 +20,21 @@ use super::{Network, SETTINGS, Streamed};
 use crate::lab::{Lab, Part};
 use crate::{Effort, order, stream};
 
-/// The paper's first key exchange, and the one for forward secrecy: of its tables, group 1.
+/// The paper's first key exchange, and the one for forward secrecy, which in its tables is group 1.
 const FIRST: Group = Group::Measure(MeasureKeyExchange::Modp1024);
 const FRESH: Group = Group::Measure(MeasureKeyExchange::Modp768);
 
-/// Lifetime of keys where the paper set none.
+/// Key lifetime where the paper sets none.
 const AN_HOUR: Duration = Duration::from_secs(3600);
 
-/// How a stream goes.
+/// Timing of a stream.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
     /// How long keys live.
     pub(super) lifetime: Duration,
-    /// Its start, which does not count: longer than a new connection takes to find the line's rate.
+    /// The uncounted start: longer than a new connection takes to find the line's rate.
     pub(super) settle: Duration,
-    /// What counts.
+    /// The counted time.
     pub(super) time: Duration,
 }
 
@@ -48,8 +48,7 @@ impl Network {
         LinkSettings { delay: Duration::from_millis(delay_ms), bits_per_second, ipv6: false }
     }
 
-    /// Steps that are sent and not yet answered, at most: more than the line needs to be busy, less than its
-    /// queue loses.
+    /// Maximum unacknowledged steps: more than keeps the line busy, less than overflows its queue.
     fn underway(self) -> usize {
         match self {
             Self::Near => 32,
@@ -57,7 +56,7 @@ impl Network {
         }
     }
 
-    /// How long before the end of a lifetime the next connection is begun: a few round trips, which a
+    /// How long before the end of a lifetime the next connection starts: a few round trips, as a
     /// handshake takes.
     fn lead(self) -> Duration {
         Duration::from_millis(200) + 12 * self.link().delay
@@ -69,15 +68,15 @@ pub(super) fn short_plan(effort: Effort) -> Plan {
     Plan { lifetime: AN_HOUR, settle: Duration::ZERO, time }
 }
 
-/// The long streams. Keys live for less than the paper's two minutes, so that what fresh key exchanges cost stands
-/// out of how far rates scatter: near, a setting's streams of a full run have twelve, where the paper's ten minutes
-/// had four; far, where one costs seconds, six.
+/// The long streams. Key lifetimes are shorter than the paper's two minutes, so that the cost of
+/// fresh key exchanges exceeds the scatter of rates: near, a setting's streams in a full run have
+/// twelve, where the paper's ten minutes had four; far, where one costs seconds, six.
 pub(super) fn long_plan(effort: Effort, network: Network) -> Plan {
     let [half_a_second, three_seconds, ten, thirty, a_minute] =
         [500, 3_000, 10_000, 30_000, 60_000].map(Duration::from_millis);
     let (lifetime, settle, counted) = match network {
         Network::Near => effort.pick((half_a_second, half_a_second, 2), (thirty, ten, 4)),
-        // Some fifty round trips.
+        // About fifty round trips.
         Network::Far => effort.pick((three_seconds, three_seconds, 1), (a_minute, thirty, 2)),
     };
     Plan { lifetime, settle, time: lifetime * counted }
@@ -95,7 +94,7 @@ pub(super) async fn long(effort: Effort, network: Network, nth: usize) -> Part<S
     stream(nth, network, long_plan(effort, network)).await
 }
 
-/// A connection that is up, and one through it.
+/// An established connection, with one stream through it.
 type Opened = (Path, Requester);
 
 async fn open(nth: usize, link: &Link, kex: Group) -> Part<Opened> {
@@ -107,7 +106,7 @@ async fn open(nth: usize, link: &Link, kex: Group) -> Part<Opened> {
     Ok((path, requester))
 }
 
-/// One stream of a setting, over as many connections as the lives of its keys ask for.
+/// Runs one stream of a setting, over as many connections as its key lifetimes require.
 async fn stream(nth: usize, network: Network, plan: Plan) -> Part<Streamed> {
     let link = Link::new(network.link());
     let mut current = Some(open(nth, &link, FIRST).await?);

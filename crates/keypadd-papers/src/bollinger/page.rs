@@ -1,4 +1,4 @@
-//! The page: words, tables and a plot around the claims. Pure.
+//! Builds the page: words, tables and a plot around the claims. Pure.
 
 use keypadd_measure::results::{Axis, Cell, Curve, Plot, Section, Style, Table};
 use keypadd_measure::statistics::{mean, ratio};

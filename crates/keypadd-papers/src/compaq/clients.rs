@@ -1,8 +1,9 @@
-//! Virtual clients: each asks for one file after the other, as fast as they come, for a while.
+//! Runs virtual clients: each requests one file after another, as fast as they arrive, for a given
+//! time.
 //!
-//! A file by HTTP is a connection of its own, as it was then; one by FTP is a connection for commands, of
-//! which there are a few before the file, and another one for the file. What has come when the time is
-//! over counts, whole files or not. Every byte is compared.
+//! By HTTP each file has its own connection, as was usual then; by FTP a connection carries a few
+//! commands before the file, and a second one the file. Counts everything that has arrived when
+//! time is up, whole files or not. Compares every byte.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,17 +14,17 @@ use keypadd_traffic::{Exchange, HEADER_BYTES, PATIENCE, PatternBytes, STEP_BYTES
 
 use crate::lab::{Missed, Part};
 
-/// A request by HTTP is about so long; a command of FTP and its answer.
+/// Typical length of an HTTP request, and of an FTP command and its answer.
 const REQUEST_BYTES: u64 = 200;
 const COMMAND: Exchange = Exchange::new(20, 60);
 
-/// Commands before a file: user, password, type, port, the file's name.
+/// Commands before a file: user, password, type, port, file name.
 const COMMANDS: u32 = 5;
 
-/// Of ten requests, those by HTTP.
+/// HTTP requests in ten.
 const HTTP_OF_TEN: u32 = 8;
 
-/// Who asks, for what, and for how long.
+/// Number of clients, file sizes and duration.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct VirtualClients {
     pub(super) address: SocketAddr,
@@ -35,7 +36,7 @@ pub(super) struct VirtualClients {
 }
 
 impl VirtualClients {
-    /// Throughput of files, Mbit/s. Blocks.
+    /// Measures throughput of files, Mbit/s. Blocks.
     pub(super) fn run(self) -> Part<f64> {
         let end = Instant::now() + self.time;
         let bytes = thread::scope(|scope| {
@@ -53,7 +54,7 @@ impl VirtualClients {
         Ok(bytes as f64 * 8.0 / 1e6 / self.time.as_secs_f64())
     }
 
-    /// Bytes of files that came to one client.
+    /// Returns the file bytes that one client received.
     fn client(self, client: u32, end: Instant) -> io::Result<u64> {
         let mut random = fastrand::Rng::with_seed(self.seed ^ u64::from(client) << 32);
         let (mut bytes, mut buffer) = (0, vec![0; STEP_BYTES]);
@@ -76,7 +77,7 @@ impl VirtualClients {
     }
 }
 
-/// A connection to a service. Dropped, it is reset, so that no port is kept from others for a minute.
+/// A connection to a service. Reset when dropped, so that no port stays in TIME_WAIT for a minute.
 struct Connection {
     stream: TcpStream,
     sent: PatternBytes,
@@ -92,7 +93,7 @@ impl Connection {
         Ok(Self { stream, sent: PatternBytes::default(), came: PatternBytes::default() })
     }
 
-    /// Asks and reads the answer, until `end` at the latest; how much came.
+    /// Sends a request and reads the answer, until `end` at the latest; returns the bytes received.
     fn exchange(&mut self, exchange: Exchange, buffer: &mut [u8], end: Instant) -> io::Result<u64> {
         let mut request = exchange.header().to_vec();
         request.extend(self.sent.next(exchange.request_bytes() - HEADER_BYTES as u64));

@@ -1,4 +1,5 @@
-//! Rounds of web traffic between four hosts, every arm in turn, in an order drawn from the seed.
+//! Runs rounds of web traffic between four hosts, every arm in turn, in an order drawn from the
+//! seed.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -18,29 +19,29 @@ use super::{
 use crate::lab::{Lab, Missed, Part};
 use crate::{Effort, order};
 
-/// How much of a core each gateway has: so little that the gateways are what limits the traffic, and in the
+/// Each gateway's share of a core: small enough for the gateways to be the bottleneck, in the
 /// proportion of the paper's processors, 266 and 400 MHz.
 pub(super) const FAST: f64 = 0.4;
 pub(super) const SLOW: f64 = FAST * 266.0 / 400.0;
 
-/// Traffic that does not count, before any that does.
+/// Uncounted traffic before each measurement.
 const WARM_UP: Duration = Duration::from_millis(50);
 const WARM_UP_CLIENTS: u32 = 4;
 
-/// How long each number of clients asks for files of each size.
+/// How long each number of clients requests files of each size.
 pub(super) fn time(effort: Effort) -> Duration {
     effort.pick(Duration::from_millis(100), Duration::from_secs(1))
 }
 
-/// The same with slower processors, whose quotas come in periods.
+/// The same with slower processors, whose quotas apply per period.
 pub(super) fn time_slowed(effort: Effort) -> Duration {
     3 * time(effort)
 }
 
-/// Bytes of keystream a second that a cipher makes if single DES costs beside the base, which carries so
-/// much, what it cost in the paper; triple DES is three of it.
+/// Keystream rate, in bytes per second, at which single DES has the paper's cost relative to a base
+/// of this throughput; triple DES has a third of it.
 pub(super) fn emulated_rate(cipher: Cipher, base_mbit: f64) -> NonZeroU64 {
-    // A byte takes the base one part of time and with DES so many.
+    // Time per byte: one part with the base, BASE_OVER_DES parts with DES.
     let des = base_mbit * 1e6 / 8.0 / (BASE_OVER_DES - 1.0);
     let rate = if cipher == Cipher::TripleDes { des / 3.0 } else { des };
     NonZeroU64::new(rate as u64).unwrap_or(NonZeroU64::MIN)
@@ -50,7 +51,7 @@ fn hosts() -> Part<Arc<FourHosts>> {
     FourHosts::build().map(Arc::new).map_err(Missed::Lacking)
 }
 
-/// What the base carries, Mbit/s: large files, the most clients.
+/// Measures the base's throughput, Mbit/s: large files, the most clients.
 pub(super) async fn calibrate(lab: &Lab<'_>) -> Part<f64> {
     let place = Place::Hosts { hosts: hosts()?, processor: None };
     let (path, most) = (open(arm(BASE, CipherEngine::default()), &place).await?, most(lab.effort));
@@ -126,12 +127,12 @@ fn arm(pair: (Cipher, Mac), engine: CipherEngine) -> Arm {
 async fn open(arm: Arm, place: &Place) -> Part<Path> {
     let settings = PathSettings { place: place.clone(), ..PathSettings::default() };
     let path = path::open_cold(arm, &settings).await?;
-    // Congestion control, path MTU and the service's threads settle.
+    // Let congestion control, path MTU and the service's threads settle.
     serve(&path, place, WARM_UP_CLIENTS, LARGE, WARM_UP, 0).await?;
     Ok(path)
 }
 
-/// All clients on the client's host.
+/// Runs all clients on the client's host.
 async fn serve(
     path: &Path,
     place: &Place,

@@ -1,4 +1,4 @@
-//! The page: words, tables and plots around the claims. Pure.
+//! Builds the page: words, tables and plots around the claims. Pure.
 
 mod claims;
 mod printed;
@@ -87,24 +87,24 @@ pub(super) fn page(figures: &Measurements, effort: Effort) -> Section {
     page.of(figures, effort)
 }
 
-/// One figure of each round: the geometric mean over the numbers of clients.
+/// One value per round: the geometric mean over the numbers of clients.
 fn typical(rates: &[f64]) -> f64 {
     (rates.iter().map(|rate| rate.ln()).sum::<f64>() / rates.len() as f64).exp()
 }
 
 impl Measurements {
-    /// Of an arm and a size, round by round.
+    /// Values of an arm and a file size, round by round.
     fn of(&self, tunnel: usize, size: usize) -> Vec<f64> {
         self.rounds.figures(|it| typical(&it.tunnels[tunnel][size]))
     }
 
-    /// The same of an emulated one.
+    /// The same for an emulated arm.
     fn of_emulated(&self, nth: usize, size: usize) -> Vec<f64> {
         self.rounds.figures(|it| typical(&it.emulated[nth][size]))
     }
 }
 
-/// The place of the base and of no tunnel in the list.
+/// Positions of no tunnel and of the base in the list.
 const PLAIN: usize = 0;
 const BASE: usize = 1;
 
@@ -162,7 +162,7 @@ fn processors(figures: &Measurements) -> Table {
     table
 }
 
-/// Throughput of a size as it is, by number of clients.
+/// Absolute throughput for a file size, by number of clients.
 fn rates(figures: &Measurements, size: usize, effort: Effort) -> Table {
     let title = format!("Throughput of {} files", SIZES[size]);
     let mut table = Table::new(SIZES[size], &title, "arm");
@@ -188,7 +188,7 @@ fn rates(figures: &Measurements, size: usize, effort: Effort) -> Table {
     table
 }
 
-/// The paper's arms over the base, large files.
+/// The paper's arms over the base, for large files.
 fn ciphers(figures: &Measurements) -> Plot {
     let mut plot = Plot::new(
         "large-over-base",
@@ -212,7 +212,7 @@ fn ciphers(figures: &Measurements) -> Plot {
     plot
 }
 
-/// Some arms by number of clients, over the base with the most.
+/// Some arms by number of clients, over the base with the most clients.
 fn by_clients(figures: &Measurements, size: usize, effort: Effort) -> Plot {
     let title = format!("Throughput of {} files by clients", SIZES[size]);
     let mut plot = Plot::new(

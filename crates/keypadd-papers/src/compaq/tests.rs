@@ -8,7 +8,7 @@ use keypadd_measure::results::Outcome::{
     self, CannotCompare, CannotTell, DoesNotHold, Holds, NotRun,
 };
 
-/// Throughput of small files with few and with many clients, of medium and of large ones.
+/// Throughput of small files with few and with many clients, of medium and of large files.
 type Arm = ([f64; 2], f64, f64);
 
 fn rates((small, medium, large): Arm) -> Rates {
@@ -27,7 +27,7 @@ fn figures(tunnels: [Arm; 11], emulated: [Arm; 2], gains: [[f64; 2]; 3]) -> Meas
     figures
 }
 
-/// One for each claim: as given where today's tunnels can tell, else not to be compared.
+/// One per claim: as given where today's tunnels can tell, else not comparable.
 fn outcomes(outcome: Outcome) -> Vec<Outcome> {
     let mut outcomes = vec![outcome; 39];
     for nth in [29, 30, 38] {
@@ -61,7 +61,7 @@ fn figures_like_the_papers_bear_every_claim_out_that_can_be_compared() {
 fn contrary_figures_give_the_contrary_verdicts() {
     let base = ([1.0, 1.0], 1.0, 1.0);
     let hash = |rate: f64| ([rate; 2], rate, rate);
-    // Costs small and medium files, where there are few clients, and not large ones.
+    // Slows small and medium files when there are few clients, but not large ones.
     let cipher = ([0.5, 0.9], 0.5, 1.0);
     let mut contrary = [cipher; 11];
     contrary[..4].copy_from_slice(&[([0.5; 2], 0.5, 0.5), base, hash(1.0), hash(1.5)]);
@@ -108,7 +108,7 @@ fn contradictions_in_the_paper_are_said() {
 #[test]
 fn an_emulated_cipher_costs_what_it_cost_in_the_paper_and_three_times_that() {
     let rate = |cipher| measure::emulated_rate(cipher, 80.0).get() as f64;
-    // The base takes 100 ns for a byte; 30 % less throughput are 43 ns more.
+    // The base takes 100 ns per byte; 30 % less throughput adds 43 ns.
     assert!((1e9 / rate(Cipher::Des) - 42.86).abs() < 0.1, "{}", rate(Cipher::Des));
     assert!((rate(Cipher::Des) / rate(Cipher::TripleDes) - 3.0).abs() < 0.001);
 }

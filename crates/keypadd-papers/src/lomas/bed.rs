@@ -1,5 +1,5 @@
-//! The tunnels of these experiments: DES without a MAC, as his were, whose ciphers can be slowed while
-//! they run, each end's by itself.
+//! Provides the tunnels of these experiments: DES without a MAC, as his were, with ciphers that can
+//! be throttled while they run, each end's separately.
 
 use std::num::NonZeroU64;
 use std::sync::OnceLock;
@@ -18,10 +18,10 @@ use crate::lab::{Missed, Part};
 
 /// Longest wait for full pools.
 const FILL_TIME: Duration = Duration::from_secs(20);
-/// A pool that holds more than any of these experiments uses at a time.
+/// A pool larger than any of these experiments needs.
 pub(super) const AMPLE_BYTES: usize = 16 << 20;
 
-/// Both ends' ciphers, and what slows them: one for the process, because a pace is kept for its life.
+/// Both ends' ciphers and their throttles: one per process, because a pace lives as long.
 struct Ciphers {
     near: Throttle,
     far: Throttle,
@@ -37,24 +37,24 @@ fn ciphers() -> &'static Ciphers {
     })
 }
 
-/// Slows both ends' ciphers; dropped, it lifts that.
+/// Throttles both ends' ciphers until dropped.
 pub(super) struct Throttled(());
 
 impl Throttled {
-    /// To so many bytes a second of CPU, the near end's and the far one's.
+    /// Sets the near and the far end's rates, in bytes per CPU second.
     pub(super) fn to_rates(near: Option<NonZeroU64>, far: Option<NonZeroU64>) -> Self {
         ciphers().near.set(near);
         ciphers().far.set(far);
         Self(())
     }
 
-    /// So that a round trip, of which the near end encrypts the one half and decrypts the other, costs what one
-    /// encryption at this rate costs: his graphs pay for one.
+    /// Makes a round trip, half encrypted and half decrypted by the near end, cost one encryption
+    /// at this rate: his graphs include one.
     pub(super) fn one_encryption(rate: NonZeroU64) -> Self {
         Self::to_rates(rate.checked_mul(NonZeroU64::MIN.saturating_add(1)), None)
     }
 
-    /// Both to the same.
+    /// Sets both to the same rate.
     pub(super) fn both(rate: NonZeroU64) -> Self {
         Self::to_rates(Some(rate), Some(rate))
     }
@@ -67,7 +67,7 @@ impl Drop for Throttled {
     }
 }
 
-/// DES that nothing authenticates.
+/// Unauthenticated DES.
 pub(super) fn des() -> Protection {
     let is_it = |it: &Protection| it.cipher() == Cipher::Des && it.mac() == Mac::Null;
     Protection::all().find(is_it).expect("every cipher goes with every MAC")
@@ -79,14 +79,14 @@ pub(super) async fn plain() -> Part<Path> {
     open(TunnelArm { suite: MeasureSuite::NULL.protection(), pool: false, engine }, 0, None).await
 }
 
-/// A tunnel whose ciphers can be slowed; with a pool at both ends, or with none.
+/// A tunnel with throttled ciphers; with a pool at both ends, or without.
 pub(super) async fn tunnel(pool_bytes: Option<usize>) -> Part<Path> {
     let [engine, far] = ciphers().engines;
     let arm = TunnelArm { suite: des(), pool: pool_bytes.is_some(), engine };
     open(arm, pool_bytes.unwrap_or(0), Some(far)).await
 }
 
-/// A tunnel over a line, as it comes up, without a pool.
+/// A tunnel over a line, not warmed up, without a pool.
 pub(super) async fn open_over(link: &Link) -> Part<Path> {
     let engine = CipherEngine::default();
     let arm = Arm::Tunnel(TunnelArm { suite: des(), pool: false, engine });
@@ -94,7 +94,7 @@ pub(super) async fn open_over(link: &Link) -> Part<Path> {
     Ok(path::open_cold(arm, &settings).await?)
 }
 
-/// A tunnel by a backend as it is; with a pool at both ends, or with none.
+/// A tunnel with an unthrottled backend; with a pool at both ends, or without.
 pub(super) async fn open_with(backend: CipherBackend, pool_bytes: Option<usize>) -> Part<Path> {
     let engine = backend.engine().map_err(|error| Missed::Failed(error.to_string()))?;
     let arm = TunnelArm { suite: des(), pool: pool_bytes.is_some(), engine };
@@ -117,11 +117,11 @@ async fn open(
 
 /// Waits until pools are full, at full speed.
 pub(super) async fn fill(path: &Path) {
-    // One that is never full shows in the packets whose pads were not ready.
+    // A pool that never fills shows up in the share of packets whose pads were ready.
     let _ = path.rest(FILL_TIME).await;
 }
 
-/// How fast round trips and a stream are without encryption.
+/// Measures round trips and a stream without encryption.
 pub(super) async fn network(effort: Effort) -> Part<Network> {
     let (trips, time) =
         effort.pick((300, Duration::from_millis(500)), (3000, Duration::from_secs(3)));

@@ -1,4 +1,4 @@
-//! His claims, each with his figures and its rule, in his order.
+//! Lists his claims, each with his figures and its rule, in his order.
 
 use keypadd_measure::results::Estimate;
 use keypadd_measure::statistics::mean;
@@ -8,16 +8,17 @@ use super::{Grid, Measurements, Surfaces, Trips, his};
 use crate::claim::{Claim, half_of};
 use crate::lab::{Missed, Today};
 
-/// More than this beside no encryption is a cost.
+/// A ratio to no encryption above this is a cost.
 const SAME: f64 = 1.02;
-/// What is the same is no further off than by a quarter.
+/// Ratios this close count as equal.
 const ABOUT: Rule = Rule::Within(0.8, 1.25);
-/// Two that share fairly have half each; half of that effect has to be there.
+/// Two that share fairly get half each; at least half of that effect must show.
 const NOTABLY_SLOWER: f64 = 0.75;
-/// Eight times the length: at least half of what is more than once the time, and no more than by length.
+/// For eight times the length: at least half of the expected increase, and no more than in
+/// proportion.
 const PROPORTIONAL: Rule = Rule::Within(4.5, 8.5);
 
-/// `sizes` are those of the packets that were measured, in the order of the surfaces' columns.
+/// `sizes` are the measured packet sizes, in the order of the surfaces' columns.
 pub(super) fn claims(sizes: &'static [u64]) -> Vec<Claim<Measurements>> {
     let mut claims = surfaces(sizes);
     claims.extend(streams());
@@ -83,7 +84,7 @@ pub(super) fn claims(sizes: &'static [u64]) -> Vec<Claim<Measurements>> {
     claims
 }
 
-/// L1 to L3: what the three surfaces show.
+/// L1 to L3: the three surfaces.
 fn surfaces(sizes: &'static [u64]) -> Vec<Claim<Measurements>> {
     let column = move |size: u64| sizes.iter().position(|it| *it == size);
     // A round trip without delay.
@@ -189,12 +190,12 @@ fn cell(row: Option<&Vec<Trips>>, column: Option<usize>) -> f64 {
     row.zip(column).and_then(|(row, column)| row.get(column)).map_or(f64::NAN, |it| it.mean_us)
 }
 
-/// The first round trip of the smallest packet: what waits at least.
+/// The first round trip of the smallest packet, which waits least.
 fn first(grid: &Grid) -> f64 {
     grid.first().and_then(|row| row.first()).map_or(f64::NAN, |it| it.first_us)
 }
 
-/// How far rounds are from their mean, over that.
+/// Scatter of rounds, relative to their mean.
 fn spread(rounds: &[f64]) -> Option<Estimate> {
     let middle = mean(rounds)?.value;
     let distances: Vec<f64> = rounds.iter().map(|it| (it / middle - 1.0).abs()).collect();

@@ -1,5 +1,5 @@
-//! Making keystream: its cost before and while packets wait, by two implementations, and beside other
-//! programs. Nothing is emulated here.
+//! Measures keystream generation: its cost ahead of packets and inline, by two implementations, and
+//! beside other programs. Emulates nothing.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,11 +16,11 @@ use crate::{Effort, order};
 
 /// The implementations: one block at a time, and hundreds.
 pub(super) const BACKENDS: [CipherBackend; 2] = [CipherBackend::DesCrate, CipherBackend::Auto];
-/// A pool that takes longer to fill than it is looked at.
+/// A pool that takes longer to fill than it is observed.
 const LARGE_BYTES: usize = 96 << 20;
-/// The longest that a load may last.
+/// Maximum duration of a load.
 const LOAD_MAX: Duration = Duration::from_secs(30);
-/// Pads of a piece of keystream that is made alone.
+/// Bytes per pad of keystream generated alone.
 const PAD_BYTES: usize = 1400;
 
 pub(super) async fn making(lab: &Lab<'_>, round: u32) -> Part<Making> {
@@ -38,8 +38,8 @@ pub(super) async fn making(lab: &Lab<'_>, round: u32) -> Part<Making> {
         let path = open_with(backend, Some(AMPLE_BYTES)).await?;
         fill(&path).await;
         making.fillers[nth] = filler_rate(&path);
-        // While these fillers sleep, and when the kernel has taken back what earlier pools had: either would
-        // slow this down.
+        // After these fillers sleep, and after the kernel has reclaimed earlier pools' memory:
+        // either would slow this down.
         let alone = tokio::task::spawn_blocking(move || alone(backend, time)).await;
         making.alone[nth] = alone.map_err(|_| "a measurement thread panicked".to_owned())??;
         path.close().await;
@@ -50,12 +50,12 @@ pub(super) async fn making(lab: &Lab<'_>, round: u32) -> Part<Making> {
     Ok(making)
 }
 
-/// Bytes of keystream that the fillers of a path made for each second of their CPU.
+/// Keystream of a path's fillers, in bytes per second of their CPU time.
 fn filler_rate(path: &Path) -> f64 {
     path.gauges().filled_bytes() as f64 / path.gauges().filler_cpu().as_secs_f64()
 }
 
-/// CPU of a transfer, seconds, with that of the keystream that it used, whenever that was made.
+/// CPU seconds of a transfer, including those of its keystream, whenever that was generated.
 async fn work(backend: CipherBackend, pool_bytes: Option<usize>) -> Part<f64> {
     let path = open_with(backend, pool_bytes).await?;
     if pool_bytes.is_some() {
@@ -68,7 +68,8 @@ async fn work(backend: CipherBackend, pool_bytes: Option<usize>) -> Part<f64> {
     let (requester, _) =
         requester.one_by_one(Exchange::new(FILE_BYTES, 1), 1, Duration::ZERO).await?;
     let cpu = process_cpu().saturating_sub(cpu);
-    // What fillers do meanwhile is for later packets; what they did before was for these.
+    // Exclude what fillers do meanwhile, for later packets; include what they did before, for
+    // these.
     let refilling = gauges.filler_cpu().saturating_sub(fillers);
     let used = gauges.counts().since(counts).pool_bytes as f64;
     drop(requester);
@@ -77,7 +78,7 @@ async fn work(backend: CipherBackend, pool_bytes: Option<usize>) -> Part<f64> {
     Ok(work)
 }
 
-/// Bytes for each second of CPU of one thread that makes keystream and nothing else.
+/// Keystream in bytes per CPU second of a single thread that does nothing else.
 fn alone(backend: CipherBackend, time: Duration) -> Result<f64, Missed> {
     let engine = backend.engine().map_err(|error| Missed::Failed(error.to_string()))?;
     let keys = SuiteKey::derive_with(des(), &[3; 32][..des().key_bytes()], &[4; 12], engine);
@@ -98,7 +99,8 @@ fn alone(backend: CipherBackend, time: Duration) -> Result<f64, Missed> {
     }
 }
 
-/// Bytes of keystream a second that fillers make of a pool that is not full, beside a load on every core.
+/// Keystream in bytes per second of the fillers of a pool that is not full, beside a load on every
+/// core.
 async fn beside(share: f64, effort: Effort) -> Part<f64> {
     let time = effort.pick(Duration::from_millis(400), Duration::from_millis(800));
     let path = open_with(CipherBackend::DesCrate, Some(LARGE_BYTES)).await?;

@@ -1,4 +1,4 @@
-//! The surfaces, the tables and the words around the claims. Pure.
+//! Builds the page: surfaces, tables and words around the claims. Pure.
 
 use keypadd_measure::results::{Axis, Cell, Curve, Estimate, Plot, Section, Style, Surface, Table};
 use keypadd_measure::statistics::mean;
@@ -11,7 +11,7 @@ use super::{Grid, LOADS, Measurements, Surfaces, Trips, delays, his, sizes};
 use crate::Effort;
 use crate::page::{Page, curve};
 
-/// A surface: its name in files, its head, and where its figures are.
+/// A surface: its file name, its heading, and the source of its values.
 type Kind = (&'static str, &'static str, fn(&Surfaces) -> &Grid);
 
 const PLAIN: Kind = ("plain", "Without encryption", |it| &it.plain);
@@ -95,7 +95,7 @@ fn emulated(figures: &Measurements) -> String {
     format!("keystream slowed, {rates}; not where keystream itself is measured (L6, L8, L11)")
 }
 
-/// A field of all rounds.
+/// One cell, over all rounds.
 fn field(
     figures: &Measurements,
     kind: Kind,
@@ -130,7 +130,7 @@ fn surfaces(figures: &Measurements, effort: Effort) -> Vec<Surface> {
     }
     };
     let [mut plain, inline, mut pooled] = [PLAIN, INLINE, POOLED].map(surface);
-    // The two that are compared have the same shades.
+    // The two surfaces to compare share their shades.
     let ends = plain.figures().chain(pooled.figures()).map(|it| it.value);
     let [low, high] = ends
         .fold([f64::INFINITY, f64::NEG_INFINITY], |[low, high], it| [low.min(it), high.max(it)]);
@@ -162,7 +162,8 @@ fn surface_table(figures: &Measurements, effort: Effort, kind: Kind) -> Table {
     table
 }
 
-/// Times by size, in round trips of 128 bytes without encryption: his and today's on one picture.
+/// Times by packet size, in round trips of 128 bytes without encryption: his and today's in one
+/// plot.
 fn by_size(figures: &Measurements, effort: Effort) -> Plot {
     let mut plot = Plot::new(
         "by-size",

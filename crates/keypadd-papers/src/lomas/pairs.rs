@@ -1,4 +1,5 @@
-//! Two pairs of machines on one network, as on his Ethernet: what each leaves of the other's throughput.
+//! Runs two pairs of hosts on one network, as on his Ethernet: how much throughput each leaves the
+//! other.
 
 use std::num::NonZeroU64;
 use std::time::Duration;
@@ -11,12 +12,12 @@ use super::bed::open_over;
 use crate::lab::{Lab, Part};
 use crate::{Effort, order, stream};
 
-/// Ethernet of his time.
+/// The Ethernet of his time.
 pub(super) const BITS_PER_SECOND: NonZeroU64 = NonZeroU64::new(10_000_000).unwrap();
-/// Steps that are sent and not yet answered, at most: they keep the line busy, and it is soon empty at the end.
+/// Maximum unacknowledged steps: enough to keep the line busy, few enough to drain soon at the end.
 const UNDERWAY: usize = 32;
 
-/// How long a stream goes on.
+/// Duration of a stream.
 pub(super) fn stream_time(effort: Effort) -> Duration {
     effort.pick(Duration::from_secs(1), Duration::from_secs(10))
 }
@@ -42,7 +43,7 @@ pub(super) async fn pairs(lab: &Lab<'_>, round: u32) -> Part<Pairs> {
     Ok(pairs)
 }
 
-/// Payload that arrives, Mbit/s.
+/// Throughput of received payload, Mbit/s.
 async fn carry(path: &Path, time: Duration) -> Part<f64> {
     let arrivals = stream::through(path, UNDERWAY, time).await?;
     Ok(stream::rate(&arrivals, 0.0, time.as_secs_f64()))

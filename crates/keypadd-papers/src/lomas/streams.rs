@@ -1,4 +1,5 @@
-//! Bursts and streams beside a cipher that is as slow beside them as his: what fits, and what does not.
+//! Runs bursts and streams beside a cipher as slow relative to them as his: what fits, and what
+//! does not.
 
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
@@ -10,27 +11,27 @@ use super::{Network, Streams};
 use crate::lab::{Lab, Part};
 use crate::{Effort, order, stream};
 
-/// A file: of his several megabytes as many as an ample pool has pads for.
+/// A file: as many of his several megabytes as an ample pool has pads for.
 pub(super) const FILE_BYTES: u64 = 3 << 20;
 /// A pool that a stream soon empties.
 const SMALL_BYTES: usize = 2 << 20;
-/// Time between two bursts of traffic whose average is low.
+/// Time between two bursts of traffic with a low average.
 const BURST_EVERY: Duration = Duration::from_millis(500);
-/// How long the pool learns what these bursts need, at full speed: somewhat more than it remembers.
+/// How long the pool learns these bursts, at full speed: somewhat longer than it remembers.
 const LEARNING: Duration = Duration::from_secs(15);
-/// The part of the cipher's rate that its average is.
+/// That average as a share of the cipher's rate.
 pub(super) const BELOW: f64 = 0.5;
-/// Steps of a stream that are sent and not yet answered, at most: a quarter of a second of a slow receiver's work.
+/// Maximum unacknowledged steps of a stream: a quarter of a second's work of a slow receiver.
 const UNDERWAY: usize = 16;
 
-/// How long traffic of a low average goes on: until it has used what the pool holds twice. A quick run has no
-/// time for that.
+/// Duration of traffic with a low average: until it has used the pool's content twice. A quick run
+/// has no time for it.
 pub(super) fn below_time(network: Network) -> Duration {
     let rate = network.stream_cipher().get() as f64 * BELOW;
     Duration::from_secs_f64((2.0 * SMALL_BYTES as f64 / rate).clamp(2.0, 120.0))
 }
 
-/// How long a stream goes on.
+/// Duration of a stream.
 pub(super) fn above_time(effort: Effort) -> Duration {
     effort.pick(Duration::from_millis(1500), Duration::from_secs(8))
 }
@@ -74,7 +75,7 @@ pub(super) async fn streams(lab: &Lab<'_>, round: u32, network: Network) -> Part
     Ok(streams)
 }
 
-/// Keystream made while packets of bursts waited, whose average is below the cipher's rate.
+/// Share of keystream generated inline in bursts whose average is below the cipher's rate.
 async fn below(path: &Path, network: Network) -> Part<f64> {
     let rate = network.stream_cipher();
     bursts(path, rate, LEARNING).await?;
@@ -86,7 +87,7 @@ async fn below(path: &Path, network: Network) -> Part<f64> {
     Ok(late(path.gauges().counts().since(before)))
 }
 
-/// Bursts for so long, whose average is below this rate.
+/// Sends bursts for this long, with an average below this rate.
 async fn bursts(path: &Path, rate: NonZeroU64, time: Duration) -> Part<()> {
     let bytes = rate.get() as f64 * BELOW * BURST_EVERY.as_secs_f64();
     let exchange = Exchange::new(bytes as u64, 1);
@@ -97,7 +98,7 @@ async fn bursts(path: &Path, rate: NonZeroU64, time: Duration) -> Part<()> {
     Ok(())
 }
 
-/// How fast a file goes, Mbit/s.
+/// Rate of a file transfer, Mbit/s.
 async fn burst(path: &Path) -> Part<f64> {
     let requester = Requester::open(path.address()).await?;
     let file = Exchange::new(FILE_BYTES, 1);
@@ -106,7 +107,7 @@ async fn burst(path: &Path) -> Part<f64> {
     Ok(FILE_BYTES as f64 * 8.0 / 1e6 / took.as_secs_f64())
 }
 
-/// How much arrives in the second half of a stream that sends as fast as it goes, Mbit/s.
+/// Throughput in the second half of a stream at full speed, Mbit/s.
 async fn second_half(path: &Path, effort: Effort, slowed: Throttled) -> Part<f64> {
     let time = above_time(effort);
     let arrivals = stream::through(path, UNDERWAY, time).await?;
@@ -114,7 +115,7 @@ async fn second_half(path: &Path, effort: Effort, slowed: Throttled) -> Part<f64
     Ok(stream::rate(&arrivals, time.as_secs_f64() / 2.0, time.as_secs_f64()))
 }
 
-/// The part of all keystream that was made while a packet waited for it.
+/// Share of all keystream that was generated while a packet waited for it.
 fn late(counts: Counts) -> f64 {
     let all = counts.inline_bytes + counts.pool_bytes;
     counts.inline_bytes as f64 / all.max(1) as f64

@@ -7,7 +7,7 @@ use keypadd_measure::results::Outcome::{self, DoesNotHold, Holds, NotRun};
 
 const EFFORT: Effort = Effort::Full;
 
-/// A surface by a function of size and delay in seconds; microseconds.
+/// A surface from a function of size and delay in seconds; in microseconds.
 fn grid(time_us: impl Fn(f64, f64) -> f64, first: f64) -> Grid {
     let trips = |size: u64, delay: Duration| {
         let mean_us = time_us(size as f64, delay.as_secs_f64());
@@ -19,7 +19,7 @@ fn grid(time_us: impl Fn(f64, f64) -> f64, first: f64) -> Grid {
 
 type Round = (Surfaces, Encryptions, Streams, Making, Pairs);
 
-/// Four rounds around what `round` makes; a spread of nearly nothing, so that intervals are narrow.
+/// Four rounds around `round`, with almost no scatter, so that intervals are narrow.
 fn figures(round: impl Fn(f64) -> Round) -> Measurements {
     let network = Network { trip_us: 100.0, mbit: 1600.0 };
     let mut figures = Measurements {
@@ -83,7 +83,8 @@ fn figures_as_he_describes_them_bear_every_claim_out() {
 fn contrary_figures_give_the_contrary_verdict_on_every_claim() {
     outcomes(
         &figures(|spread| {
-            // Rounds that differ by a fifth, packets that cost by their size, ciphers that cost nothing.
+            // Rounds that scatter by a fifth, packets that cost by their size, ciphers that cost
+            // nothing.
             let varied = (spread - 1.0) * 200.0 + 1.0;
             let surfaces = Surfaces {
                 plain: grid(|size, _| size * 10.0 * varied, 1.0),

@@ -1,5 +1,5 @@
-//! Round trips, one after the other with a silence in between: the surfaces, and what encryptions a round
-//! trip pays for.
+//! Runs sequential round trips with a pause in between: the surfaces, and the number of encryptions
+//! that a round trip includes.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::{Encryptions, Grid, Network, Surfaces, Trips, delays, sizes};
 use crate::lab::{Lab, Part};
 use crate::{Effort, order};
 
-/// Round trips of a field of a surface, without encryption and with pads that are ready.
+/// Round trips per cell of a surface, without encryption and with ready pads.
 pub(super) fn trips(effort: Effort) -> u32 {
     effort.pick(100, 1000)
 }
@@ -21,19 +21,19 @@ pub(super) fn slow_trips(effort: Effort) -> u32 {
     effort.pick(5, 40)
 }
 
-/// Round trips after the cipher has become slower, which do not count.
+/// Uncounted round trips after the cipher has been throttled.
 const SETTLING_TRIPS: u32 = 4;
 
-/// The longest that cores may have to be kept awake.
+/// Maximum time to keep cores awake.
 const AWAKE_MAX: Duration = Duration::from_secs(600);
 
-/// The packets of which encryptions are counted: long, so that what goes along counts little.
+/// Size of packets whose encryptions are counted: long, so that overhead hardly counts.
 const LONG: u64 = 1024;
 
 pub(super) async fn surfaces(lab: &Lab<'_>, round: u32, network: Network) -> Part<Surfaces> {
     let effort = lab.effort;
     let mut surfaces = Surfaces::default();
-    // Fillers that an emulated cipher keeps busy would keep the cores of their arm alone awake.
+    // Otherwise fillers busy with an emulated cipher would keep only their own arm's cores awake.
     let _awake = Background::awake(AWAKE_MAX);
     for nth in order(lab.seed, round, 3) {
         match nth {
@@ -60,8 +60,8 @@ pub(super) async fn surfaces(lab: &Lab<'_>, round: u32, network: Network) -> Par
     Ok(surfaces)
 }
 
-/// All sizes and delays. With `pooled`, pads are made at full speed before each field and at the emulated
-/// rate within it.
+/// Measures all sizes and delays. With `pooled`, pads are generated at full speed before each cell
+/// and at the emulated rate within it.
 async fn grid(path: &Path, effort: Effort, count: u32, pooled: Option<Network>) -> Part<Grid> {
     let mut requester = Requester::open(path.address()).await?;
     let mut grid = Grid::new();
@@ -115,7 +115,7 @@ pub(super) async fn encryptions(lab: &Lab<'_>, round: u32, network: Network) -> 
     Ok(Encryptions { one_us, two_us, four_us })
 }
 
-/// Lets both ends see how slow packets have become, so that they take none for lost.
+/// Lets both ends learn how slow packets are now, so that they do not count them as lost.
 async fn settle(path: &Path) -> Part<()> {
     let requester = Requester::open(path.address()).await?;
     requester.one_by_one(Exchange::new(128, 128), SETTLING_TRIPS, Duration::ZERO).await?;

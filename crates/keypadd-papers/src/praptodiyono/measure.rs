@@ -1,4 +1,4 @@
-//! One round of each experiment, the groups in an order drawn from the seed.
+//! Runs one round of each experiment, the groups in an order drawn from the seed.
 
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
@@ -14,19 +14,19 @@ use super::{GROUPS, Generated, Generation, Throughput};
 use crate::lab::{Lab, Missed, Part};
 use crate::{Effort, order};
 
-/// Of the tunnels, which differ in their handshakes alone. The paper does not name its cipher; this is
-/// what its software took by default at the time.
+/// Suite of the tunnels, which differ only in their handshakes. The paper does not name its cipher;
+/// this is what its software used by default at the time.
 pub(super) const SUITE: Protection = Suite::AES_128_CTR_HMAC_SHA1.protection();
 
-/// Data between two answers that tell how much has arrived.
+/// Data per answer that reports how much has arrived.
 const STEP_BYTES: u64 = 32 << 10;
 
-/// How many of each a round's figure is the mean of.
+/// Samples averaged for a round's result.
 pub(super) fn exchanges(effort: Effort) -> u32 {
     effort.pick(20, 200)
 }
 
-/// How long each stream of a round lasts.
+/// Duration of each stream in a round.
 pub(super) fn stream_time(effort: Effort) -> Duration {
     effort.pick(Duration::from_millis(700), Duration::from_secs(5))
 }
@@ -39,7 +39,7 @@ pub(super) async fn generation(lab: &Lab<'_>, round: u32) -> Part<Generation> {
         let computed = tokio::task::spawn_blocking(move || compute(group, count)).await;
         let mut generated = computed.map_err(|_| "a measurement thread panicked".to_owned())??;
         let ends = Ends::new(group).await?;
-        // The first finds caches cold; it does not count.
+        // The first one runs with cold caches and does not count.
         ends.shake_hands(None).await?;
         let start = Instant::now();
         for _ in 0..count {
@@ -51,7 +51,7 @@ pub(super) async fn generation(lab: &Lab<'_>, round: u32) -> Part<Generation> {
     Ok(generation)
 }
 
-/// Key exchanges without a network.
+/// Measures key exchanges without a network.
 fn compute(group: Group, count: u32) -> Result<Generated, Missed> {
     let failed = |error: &dyn std::fmt::Display| Missed::Failed(format!("{group}: {error}"));
     let mut generated = Generated::default();
@@ -62,7 +62,7 @@ fn compute(group: Group, count: u32) -> Result<Generated, Missed> {
         let far =
             group.group().start_and_complete(near.pub_key()).map_err(|error| failed(&error))?;
         near.complete(&far.pub_key).map_err(|error| failed(&error))?;
-        // The first finds caches cold; it does not count.
+        // The first one runs with cold caches and does not count.
         if nth > 0 {
             generated.key_pair_us += micros(key_pair);
             generated.exchange_us += micros(start.elapsed());
@@ -98,10 +98,10 @@ pub(super) const LINE: LinkSettings = LinkSettings {
     ipv6: true,
 };
 
-/// Payload that arrives, Mbit/s, over a line of its own.
+/// Throughput of received payload, Mbit/s, over a separate line.
 async fn stream(arm: Arm, kex: Group, time: Duration) -> Part<f64> {
     let settings = PathSettings { kex, link: Link::new(LINE), ..PathSettings::default() };
-    // Cold: to warm it would take this line longer than the stream.
+    // Cold: warming up would take longer on this line than the stream.
     let path = path::open_cold(arm, &settings).await?;
     let step = Exchange::new(STEP_BYTES, 1);
     let arrivals = flood(&path, 1, step, time, Instant::now() + LEAD).await?;

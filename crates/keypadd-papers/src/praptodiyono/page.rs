@@ -1,4 +1,4 @@
-//! The page: words and tables around the claims. Pure.
+//! Builds the page: words and tables around the claims. Pure.
 
 use keypadd_measure::results::{Cell, Estimate, Section, Table};
 use keypadd_measure::statistics::mean;
@@ -9,7 +9,7 @@ use super::{GROUPS, Generated, Measurements, Printed, TABLE_1, TABLE_2, Throughp
 use crate::Effort;
 use crate::page::Page;
 
-/// The part of a transfer's time that a key exchange may take before it counts.
+/// Share of a transfer's time above which a key exchange matters.
 const NEGLIGIBLE: f64 = 0.01;
 
 pub(super) fn page(figures: &Measurements, effort: Effort) -> Section {
@@ -51,7 +51,7 @@ pub(super) fn page(figures: &Measurements, effort: Effort) -> Section {
     page.of(figures, effort)
 }
 
-/// Least, most and deviation of the rounds, as the paper has them.
+/// Minimum, maximum and deviation of the rounds, as in the paper.
 fn spread(samples: &[f64]) -> [Cell; 3] {
     let Some(Estimate { value, .. }) = mean(samples) else { return [const { Cell::Missing }; 3] };
     let squares: f64 = samples.iter().map(|it| (it - value).powi(2)).sum();
@@ -115,7 +115,7 @@ fn throughput_table(figures: &Measurements) -> Table {
     table
 }
 
-/// Megabytes at a rate that take so long that a handshake is negligible beside them.
+/// Megabytes that take so long at a rate that a handshake is negligible.
 fn negligible_from(mbit: &[f64], handshakes_us: Option<Vec<f64>>) -> Option<Estimate> {
     let handshakes_us = handshakes_us?;
     let rounds = mbit.len().min(handshakes_us.len());

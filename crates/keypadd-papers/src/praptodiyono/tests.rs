@@ -16,7 +16,7 @@ fn figures(times_us: [f64; 3], plain: f64, rates: [f64; 3]) -> Measurements {
             handshake_us: us * spread * 5.0,
         };
         figures.generation.push(Ok(times_us.map(generated)));
-        // Not the same spread for all, else their ratios had none.
+        // Scatter differs, or else ratios would have none.
         let tunnels = [rates[0] * spread, rates[1], rates[2] / spread];
         figures.throughput.push(Ok(Throughput { plain, tunnels }));
     }

@@ -9,7 +9,8 @@ use super::{
 use crate::claim::{Claim, half_of};
 use crate::lab::Rounds;
 
-/// 3DES against AES-256 with either hash, then SHA-1 against MD5 with either cipher: the slower ones first.
+/// 3DES against AES-256 with either hash, then SHA-1 against MD5 with either cipher: the slower one
+/// first.
 const SLOWER: [(usize, usize); 4] = [(2, 0), (3, 1), (0, 1), (2, 3)];
 
 pub(super) fn claims() -> Vec<Claim<Rounds<Round>>> {

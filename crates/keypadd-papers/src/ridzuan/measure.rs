@@ -1,4 +1,4 @@
-//! One round: echoes of each size through every arm, in an order drawn from the seed.
+//! Runs one round: echoes of each size through every arm, in an order drawn from the seed.
 
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
@@ -14,16 +14,16 @@ use super::{EMULATED, Echoes, Round, SCENARIOS, SIZES, TABLE_3, scenario};
 use crate::lab::{Lab, Part};
 use crate::{Effort, order, suite};
 
-/// The paper's serial line (Table 1), bits a second.
+/// The paper's serial line (Table 1), bits per second.
 const LINE: NonZeroU64 = NonZeroU64::new(1_580_000).expect("not zero");
 
-/// The paper's group for keys.
+/// The paper's key exchange group.
 const GROUP: MeasureKeyExchange = MeasureKeyExchange::Modp1024;
 
-/// Between two echoes: long beside what an emulated cipher takes for one.
+/// Time between two echoes: long compared to an emulated cipher's time for one.
 const EVERY: Duration = Duration::from_millis(60);
 
-/// Until the first echo, so that the search for larger packets does not keep the line busy.
+/// Time before the first echo, so that path MTU discovery does not keep the line busy.
 const LEAD: Duration = Duration::from_millis(500);
 
 /// Echoes of each size in a round.
@@ -31,14 +31,14 @@ pub(super) fn echoes(effort: Effort) -> u32 {
     effort.pick(3, 10)
 }
 
-/// What the line delays each way: half of the paper's round trip without encryption, most of which its
-/// simulated routers took.
+/// What the line delays each way: half of the paper's round trip without encryption, most of which
+/// its simulated routers took.
 pub(super) fn delay() -> Duration {
     Duration::from_secs_f64(TABLE_3[0] / 2.0 / 1e3)
 }
 
-/// Bytes a second at which a cipher makes keystream, if it alone adds to the longest echo what the paper
-/// has for that scenario: an echo is sealed twice and opened twice.
+/// Bytes a second at which a cipher makes keystream, if it alone adds to the longest echo what the
+/// paper has for that scenario: an echo is sealed twice and opened twice.
 pub(super) fn emulated_rate(nth: usize) -> NonZeroU64 {
     let added_seconds = (TABLE_3[nth + 1] - TABLE_3[0]) / 1e3;
     let bytes = 4 * SIZES.into_iter().max().unwrap_or(0);

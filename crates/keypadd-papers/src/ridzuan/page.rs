@@ -1,4 +1,4 @@
-//! The page: words, a table and plots around the claims. Pure.
+//! Builds the page: words, a table and plots around the claims. Pure.
 
 use keypadd_measure::figure::group;
 use keypadd_measure::results::{Axis, Cell, Curve, Plot, Section, Style, Table};
@@ -68,12 +68,12 @@ pub(super) fn page(rounds: &Rounds<Round>, effort: Effort) -> Section {
     page.of(rounds, effort)
 }
 
-/// Milliseconds that the line takes for so much payload there and back.
+/// Milliseconds that a round trip of this payload takes on the line.
 fn line_ms(bytes: u64) -> f64 {
     2.0 * bytes.max(Exchange::REQUEST_BYTES_MIN) as f64 * 8.0 / 1.58e6 * 1e3
 }
 
-/// Where the paper says one thing and its table another, found in its figures.
+/// Where the paper's text contradicts its table.
 fn contradictions() -> Vec<String> {
     let added = TABLE_3[1..].iter().map(|it| it / TABLE_3[0]);
     let (least, most) = (added.clone().fold(f64::INFINITY, f64::min), added.fold(0.0, f64::max));
@@ -96,7 +96,7 @@ fn contradictions() -> Vec<String> {
     notes
 }
 
-/// What an arm is called, the place of the paper's figure where it has one, and its own figures.
+/// An arm's name, the position of the paper's figure if it has one, and its own figures.
 type Arm = (String, Option<usize>, Box<dyn Fn(&Round) -> Echoes>);
 
 /// All arms.

@@ -1,5 +1,5 @@
-//! Checks that pooled, inline and independently computed keystream are the same bytes, whatever is requested in
-//! whatever order. Runs without a filler thread, so that cases are reproducible.
+//! Checks that pooled, inline and independently computed keystream are the same bytes, whatever is
+//! requested in whatever order. Runs without a filler thread, so that cases are reproducible.
 
 use std::env;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use proptest::prelude::*;
 use crate::independent::{LONGEST, keyed, numbers, pad};
 
 const SEGMENT: u64 = SEGMENT_PACKETS as u64;
-/// Room for what a first-phase lane holds, 16 heads and 4 bodies, and for chunks in use: a case fills little
-/// and runs dry.
+/// Room for what a first-phase lane holds, 16 heads and 4 bodies, and for chunks in use: a case
+/// fills little and runs dry.
 const BUDGET_BYTES: usize = 96 * 8192;
 /// Cases unless PROPTEST_CASES is set; each has up to [`PACKETS`] packets.
 const CASES: u32 = 64;
@@ -77,7 +77,7 @@ proptest! {
     ) {
         let settings = PoolSettings { budget_bytes: BUDGET_BYTES };
         let (pool, mut filler) = Pool::with_filler(settings).expect("a pool");
-        let keystream = SuiteKey::derive(suite, &key, &iv).keystream.expect("no cipher is null");
+        let keystream = SuiteKey::derive(suite, &key, &iv).keystream.expect("not a null cipher");
         let mut inline = InlineKeystream::new(Arc::clone(&keystream));
         let traffic = Traffic::new(if receives { Direction::Receive } else { Direction::Send });
         let mut lane = pool.open_lane(keystream, &traffic, PacketNumber::new(first), Stage::Brief);

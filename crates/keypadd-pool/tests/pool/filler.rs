@@ -25,7 +25,7 @@ struct Task {
 
 impl Task {
     fn of(pool: &Pool) -> Self {
-        poll_until("the filler is up", || pool.snapshot().filler_thread_id != 0);
+        poll_until("the filler runs", || pool.snapshot().filler_thread_id != 0);
         let id = pool.snapshot().filler_thread_id;
         Self { directory: format!("/proc/self/task/{id}") }
     }
@@ -60,7 +60,7 @@ impl Task {
     /// Waits until the thread sleeps and stays asleep.
     fn await_rest(&self) {
         let (mut last, mut same) = (self.activity(), 0);
-        poll_until("the filler rests", || {
+        poll_until("the filler sleeps", || {
             let now = self.activity();
             same = if self.is_asleep() && now == last { same + 1 } else { 0 };
             last = now;
@@ -73,7 +73,7 @@ impl Task {
 fn the_filler_runs_in_sched_idle_under_its_own_name() {
     let pool = pool(1 << 20);
     let task = Task::of(&pool);
-    poll_until("it is in its class", || pool.snapshot().filler_idle_class);
+    poll_until("it is in its scheduling class", || pool.snapshot().filler_idle_class);
     assert_eq!(task.stat(41).parse(), Ok(SCHED_IDLE));
     assert_eq!(task.read("comm").trim_end(), "keypadd-fill");
 }
@@ -103,7 +103,7 @@ fn the_filler_sleeps_when_all_is_full_and_wakes_for_a_consumer() {
         let number = PacketNumber::new(segment * SEGMENT_PACKETS as u64);
         assert_eq!(seek(&mut lane, number, PAD_BYTES), Coverage::Hit, "{segment}");
     }
-    poll_until("the filler has gone on", || pool.snapshot().fill_bytes_total > made);
+    poll_until("the filler has continued", || pool.snapshot().fill_bytes_total > made);
     task.await_rest();
     let snapshot = pool.snapshot();
     assert!(snapshot.fill_bytes_total > made && !snapshot.fill_cpu.is_zero());
@@ -135,7 +135,7 @@ fn a_filler_without_a_thread_works_only_when_stepped() {
     while filler.step(Duration::ZERO) == Step::Worked {}
     assert_eq!(filler.step(Duration::ZERO), Step::Idle);
     assert_eq!(seek(&mut lane, PacketNumber::new(0), PAD_BYTES), Coverage::Hit);
-    assert!(!pool.snapshot().filler_alive, "no thread was made");
+    assert!(!pool.snapshot().filler_alive, "no thread was started");
     drop(pool);
     assert_eq!(filler.step(Duration::ZERO), Step::Stopped);
 }
@@ -152,7 +152,7 @@ impl FillerHost for Faulty {
     }
 
     fn cpu_time(&mut self) -> Duration {
-        self.readings = self.readings.checked_sub(1).expect("a reading that is left");
+        self.readings = self.readings.checked_sub(1).expect("a reading left");
         Duration::ZERO
     }
 
@@ -183,7 +183,7 @@ fn a_failed_filler_leaves_dry_lanes_and_reports_why() {
         });
         let snapshot = pool.snapshot();
         assert_eq!((snapshot.filler_fault, snapshot.filler_alive), (Some(fault), false));
-        pool.set_budget(4 << 20).expect_err("nobody listens");
+        pool.set_budget(4 << 20).expect_err("the filler has ended");
         let late = pool.open_lane(key, &traffic, PacketNumber::new(0), Stage::Active);
         assert_eq!(late.level(Part::Head).packets, 0);
     }
@@ -257,14 +257,14 @@ fn long_packets_that_find_only_heads_wake_the_filler() {
     let traffic = Traffic::new(Direction::Send);
     let key = key(Suite::AES_128_GCM, 7);
     let mut lane = pool.open_lane(key, &traffic, PacketNumber::new(0), Stage::Active);
-    poll_until("heads are there", || lane.level(Part::Head).packets > 0);
+    poll_until("heads are available", || lane.level(Part::Head).packets > 0);
     task.await_rest();
     let next_segment = PacketNumber::new(SEGMENT_PACKETS as u64);
     let (_, before) = task.activity();
     assert_eq!(seek(&mut lane, next_segment, HEAD_BYTES), Coverage::Hit);
     task.await_rest();
-    assert_eq!(task.activity().1, before, "a keystroke has what it needs");
+    assert_eq!(task.activity().1, before, "keystrokes do not wake the filler");
     let next_segment = PacketNumber::new(2 * SEGMENT_PACKETS as u64);
     assert_eq!(seek(&mut lane, next_segment, PAD_BYTES), Coverage::Partial);
-    poll_until("the filler looks", || task.activity().1 != before);
+    poll_until("the filler wakes", || task.activity().1 != before);
 }

@@ -16,7 +16,7 @@ const KEPT_PADS: u64 = 2 * 2 * SEGMENT;
 
 /// Waits until the pool has as much of the packet's pad as it can hold.
 fn await_pad(lane: &mut Lane, number: u64) {
-    poll_until("the pad is there", || {
+    poll_until("the pad is available", || {
         seek(lane, PacketNumber::new(number), PAD_BYTES) == Coverage::Hit
     });
 }
@@ -168,7 +168,7 @@ fn memory_comes_back_when_lanes_close_while_the_filler_pushes() {
         match round % 4 {
             // Drop it at once, when something is there, in use, and far ahead.
             0 => {}
-            1 => poll_until("a chunk is there", || level_bytes(&lane) > 0),
+            1 => poll_until("a chunk is available", || level_bytes(&lane) > 0),
             2 => await_pad(&mut lane, 3 * SEGMENT),
             _ => {
                 lane.seek(PacketNumber::new(1 << 30), PAD_BYTES);
@@ -176,7 +176,7 @@ fn memory_comes_back_when_lanes_close_while_the_filler_pushes() {
         }
         drop(lane);
     }
-    poll_until("all memory is home", || all_memory_is_free(&pool));
+    poll_until("all memory is free", || all_memory_is_free(&pool));
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn a_dormant_lane_is_not_filled() {
     await_pad(&mut active, 0);
     assert_eq!(level_bytes(&dormant), 0);
     dormant.set_stage(Stage::Standby);
-    poll_until("heads are there", || dormant.level(Part::Head).packets > 0);
+    poll_until("heads are available", || dormant.level(Part::Head).packets > 0);
     assert_eq!(dormant.level(Part::Body).packets, 0);
 }
 
@@ -225,7 +225,7 @@ fn a_pool_too_small_for_a_chunk_is_refused() {
         assert_eq!(refused.kind(), ErrorKind::InvalidInput);
     }
     let smallest = pool(chunk_units * 8192);
-    poll_until("the filler is up", || all_memory_is_free(&smallest));
+    poll_until("the filler runs", || all_memory_is_free(&smallest));
 }
 
 #[test]
@@ -234,8 +234,8 @@ fn bulk_that_outruns_the_filler_leaves_keystrokes_their_heads() {
     let key = key(Suite::AES_128_GCM, 15);
     let mut lane = open(&pool, &key, Direction::Send, Stage::Active);
     while filler.step(Duration::ZERO) == Step::Worked {}
-    // A packet every 50 us, one in 30 a keystroke, and a filler that generates 1.6 chunks per segment where
-    // bulk needs two.
+    // A packet every 50 us, one in 30 a keystroke, and a filler that generates 1.6 chunks per
+    // segment where bulk needs two.
     let mut keystrokes = [0; 2];
     let mut bulk = [0; 2];
     for number in 0..100_000_u64 {

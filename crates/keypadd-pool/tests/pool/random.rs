@@ -1,9 +1,9 @@
-//! Uses the pool at random from several threads, with a filler thread, and compares every byte that a lane
-//! serves with inline keystream.
+//! Uses the pool at random from several threads, with a filler thread, and compares every byte that
+//! a lane serves with inline keystream.
 //!
-//! Each lane records the pads it has served, so that none is served twice; in the end every generated pad was
-//! served or wiped. A seed decides what each consumer requests; the interleaving is up to the machine
-//! (tests/loom.rs explores interleavings of few steps exhaustively).
+//! Each lane records the pads it has served, so that none is served twice; in the end every
+//! generated pad was served or wiped. A seed decides what each consumer requests; the interleaving
+//! is up to the machine (tests/loom.rs explores interleavings of few steps exhaustively).
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -32,7 +32,8 @@ const LANES: usize = 4;
 const BUDGET_BYTES: [usize; 2] = [11 * 8192, 24 << 20];
 /// The content of a packet's buffer before its pad is taken.
 const UNTOUCHED: u8 = 0x5a;
-/// The least pads of each part that a run must serve, and second takes that it must refuse, to be meaningful.
+/// The least pads of each part that a run must serve, and second takes that it must refuse, to be
+/// meaningful.
 const ENOUGH: u64 = 1000;
 
 /// State shared by the consumers of one run.
@@ -40,7 +41,7 @@ struct Run {
     pool: Pool,
     largest_budget: AtomicUsize,
     allowances: [Allowance; 2],
-    /// Lanes that move from thread to thread, as connections do.
+    /// Lanes that move between threads, as connections do.
     exchange: Mutex<Vec<Held>>,
     given: [AtomicU64; 2],
     refused: AtomicU64,
@@ -64,7 +65,7 @@ fn random_key(rng: &mut Rng) -> Arc<KeystreamKey> {
     let suite = rng.choice(with_pads.collect::<Vec<_>>()).expect("suites");
     let key: Vec<u8> = iter::repeat_with(|| rng.u8(..)).take(suite.key_bytes()).collect();
     let iv = [(); 12].map(|()| rng.u8(..));
-    SuiteKey::derive(suite, &key, &iv).keystream.expect("a cipher that is not null")
+    SuiteKey::derive(suite, &key, &iv).keystream.expect("not a null cipher")
 }
 
 fn random_stage(rng: &mut Rng) -> Stage {
@@ -130,9 +131,12 @@ impl Held {
             let mut expected = [0; MASK_BYTES_MAX];
             self.inline.write(packet, 0, &mut expected);
             assert_eq!(mask, expected, "{:?}: mask of {number}", self.key);
-            assert!(!self.given[Part::Head as usize].contains(&number), "{number}: a mask again");
+            assert!(
+                !self.given[Part::Head as usize].contains(&number),
+                "{number}: a mask was served twice"
+            );
         }
-        // Some only peek, as for a forgery, and some seek without taking.
+        // Some requests only peek, as for a forgery, and some seek without taking.
         let way = rng.u8(0..32);
         if way == 0 {
             return;
@@ -144,7 +148,7 @@ impl Held {
         }
         let served = self.take(number, mask_bytes, bytes, run);
         let brought = served_bytes(served, bytes);
-        assert!(at_hand <= brought, "{number}: {at_hand} bytes were seen, {brought} came");
+        assert!(at_hand <= brought, "{number}: {at_hand} bytes were promised, {brought} served");
         if served != [false; 2] {
             if self.last_given.len() == 128 {
                 self.last_given.swap_remove(rng.usize(..128));
@@ -172,7 +176,7 @@ impl Held {
                 run.refused.fetch_add(u64::from(is_refusal), Relaxed);
                 continue;
             }
-            assert!(!was_given, "{:?}: the {part:?} of {number} was given twice", self.key);
+            assert!(!was_given, "{:?}: the {part:?} of {number} was served twice", self.key);
             self.given[part as usize].insert(number);
             run.given[part as usize].fetch_add(1, Relaxed);
             self.inline.apply(packet, range.start, &mut expected[range]);
@@ -261,7 +265,7 @@ impl Run {
             if done >= operations {
                 let deadline =
                     *deadline.get_or_insert_with(|| Instant::now() + Duration::from_secs(120));
-                assert!(Instant::now() < deadline, "the filler makes too little");
+                assert!(Instant::now() < deadline, "the filler generates too little");
             }
             if rng.u8(0..16) == 0 {
                 let micros = if rng.u8(0..64) == 0 { 10_000 } else { 50 };
@@ -283,8 +287,8 @@ impl Run {
         [&self.given[0], &self.given[1], &self.refused].map(|count| count.load(Relaxed))
     }
 
-    /// Whether every generated pad was served or wiped unused: the bytes and pads generated determine the
-    /// number of chunks of each part, which must come out whole.
+    /// Whether every generated pad was served or wiped unused: the bytes and pads generated
+    /// determine the number of chunks of each part, which must come out whole.
     fn accounts_agree(&self) -> bool {
         let snapshot = self.pool.snapshot();
         let [heads_given, bodies_given, _] = self.counts();
@@ -318,8 +322,8 @@ fn run(operations: u64) {
     });
     let of_its_own = || run.exchange.lock().expect("no consumer has panicked");
     of_its_own().clear();
-    poll_until("all memory is home", || run.pool.snapshot().filled_bytes == 0);
-    poll_until("every pad that was made was given or wiped", || run.accounts_agree());
+    poll_until("all memory is free", || run.pool.snapshot().filled_bytes == 0);
+    poll_until("every generated pad was served or wiped", || run.accounts_agree());
 
     // It still serves, within its budget.
     let snapshot = run.pool.snapshot();

@@ -26,13 +26,13 @@ fn forty_lanes_together_stay_within_the_budget() {
         let at_hand: u64 = lanes.iter().map(level_bytes).sum();
         assert!(at_hand <= budget, "{at_hand} of {budget}");
     }
-    poll_until("every lane has something", || {
+    poll_until("every lane has pads", || {
         lanes.iter().all(|lane| lane.level(Part::Head).packets > 0)
     });
     let at_hand: u64 = lanes.iter().map(level_bytes).sum();
     assert!(at_hand <= budget, "{at_hand} of {budget}");
     drop(lanes);
-    poll_until("all memory is home", || all_memory_is_free(&pool));
+    poll_until("all memory is free", || all_memory_is_free(&pool));
 }
 
 #[test]
@@ -41,11 +41,13 @@ fn a_lane_gives_back_what_another_needs_and_is_refilled_where_it_left_off() {
     let pool = pool(20 * 8192);
     let (early_key, late_key) = (key(Suite::AES_128_GCM, 11), key(Suite::AES_128_GCM, 12));
     let mut early = open(&pool, &early_key, Direction::Send, Stage::Active);
-    poll_until("the early lane has all", || early.level(Part::Head).packets >= 17 * SEGMENT);
+    poll_until("the early lane has the whole budget", || {
+        early.level(Part::Head).packets >= 17 * SEGMENT
+    });
     let mut late: Vec<Lane> =
         (0..9).map(|_| open(&pool, &late_key, Direction::Receive, Stage::Active)).collect();
-    // It obeys at its next packet, and keeps what comes next.
-    poll_until("the late lanes have their floor", || {
+    // It obeys the recall at its next packet, and keeps the nearest chunks.
+    poll_until("the late lanes have their minimum", || {
         early.seek(PacketNumber::new(0), 0);
         late.iter().all(|lane| lane.level(Part::Head).packets >= SEGMENT)
     });
@@ -53,14 +55,14 @@ fn a_lane_gives_back_what_another_needs_and_is_refilled_where_it_left_off() {
     assert_eq!(seek(&mut early, PacketNumber::new(0), HEAD_BYTES), Coverage::Hit);
     late.clear();
     for number in (0..40 * SEGMENT).step_by(17) {
-        poll_until("the pad is there", || {
+        poll_until("the pad is available", || {
             seek(&mut early, PacketNumber::new(number), HEAD_BYTES) == Coverage::Hit
         });
         let (pad, _) = take(&mut early, number, 16, HEAD_BYTES);
         assert!(pad == inline_pad(&early_key, number, HEAD_BYTES), "{number}");
     }
     drop(early);
-    poll_until("all memory is home", || all_memory_is_free(&pool));
+    poll_until("all memory is free", || all_memory_is_free(&pool));
 }
 
 #[test]
@@ -102,7 +104,7 @@ fn all_connections_of_a_peer_stay_within_its_allowance() {
         }
         assert!(lanes.iter().all(|lane| lane.level(Part::Head).packets >= SEGMENT));
     }
-    // Peers without one share the rest, and a raised allowance is used.
+    // Peers without an allowance share the rest, and a raised allowance is used.
     let stranger = open(&pool, &key, Direction::Send, Stage::Active);
     while filler.step(Duration::ZERO) == Step::Worked {}
     assert!(level_bytes(&stranger) > 3 * MIB as u64);
@@ -124,7 +126,7 @@ fn a_thousand_idle_connections_have_64_heads_each_way_in_64_mib() {
             }
         }
     }
-    // The early ones hold more than their share; each obeys at its next packet.
+    // The early lanes hold more than their share; each obeys the recall at its next packet.
     poll_until("every lane has 64 heads", || {
         for lane in &mut lanes {
             lane.seek(PacketNumber::new(0), 0);
@@ -134,7 +136,7 @@ fn a_thousand_idle_connections_have_64_heads_each_way_in_64_mib() {
     let at_hand: u64 = lanes.iter().map(level_bytes).sum();
     assert!(at_hand <= pool.snapshot().budget_bytes);
     lanes.clear();
-    poll_until("all memory is home", || all_memory_is_free(&pool));
+    poll_until("all memory is free", || all_memory_is_free(&pool));
 }
 
 /// Steps the filler until it has nothing to do at this time.
@@ -142,7 +144,7 @@ fn fill(filler: &mut Filler, now: Duration) {
     while filler.step(now) == Step::Worked {}
 }
 
-/// Takes the full pads of a segment.
+/// Takes all full pads of a segment.
 fn carry_bulk(lane: &mut Lane, segment: u64) {
     for number in segment * SEGMENT..(segment + 1) * SEGMENT {
         lane.seek(PacketNumber::new(number), PAD_BYTES);
@@ -180,7 +182,7 @@ fn idle_connections_that_carried_bulk_give_back_what_others_need() {
         now += Duration::from_secs(15);
         fill(&mut filler, now);
     }
-    assert!(had_bodies > 50, "{had_bodies} had bodies");
+    assert!(had_bodies > 50, "only {had_bodies} had bodies");
     let rounds = (0..10).position(|_| {
         let has_floor = directions.iter().all(|[lane, next]| {
             lane.level(Part::Head).packets > 0 && next.level(Part::Head).packets >= SEGMENT
@@ -190,7 +192,7 @@ fn idle_connections_that_carried_bulk_give_back_what_others_need() {
         fill(&mut filler, now);
         has_floor
     });
-    assert!(rounds.is_some(), "some still go short");
+    assert!(rounds.is_some(), "some lanes stay below their share");
 }
 
 #[test]

@@ -20,7 +20,7 @@ pub(crate) fn key(suite: Suite, seed: u8) -> Arc<KeystreamKey> {
     let key: Vec<u8> = (0..suite.protection().key_bytes() as u8)
         .map(|index| index.wrapping_mul(29).wrapping_add(seed))
         .collect();
-    SuiteKey::derive(suite, &key, &[seed ^ 0xa5; 12]).keystream.expect("no cipher is null")
+    SuiteKey::derive(suite, &key, &[seed ^ 0xa5; 12]).keystream.expect("not a null cipher")
 }
 
 /// The first bytes of a packet's pad, generated inline.
@@ -52,13 +52,14 @@ pub(crate) fn open(
     pool.open_lane(Arc::clone(key), &Traffic::new(direction), PacketNumber::new(0), stage)
 }
 
-/// Moves a lane to a packet; the coverage of its pad then.
+/// Moves a lane to a packet; returns the coverage of its pad.
 pub(crate) fn seek(lane: &mut Lane, number: PacketNumber, pad_bytes: usize) -> Coverage {
     lane.seek(number, pad_bytes);
     lane.peek(number, pad_bytes).coverage()
 }
 
-/// Takes a pad into zeros, the first `mask_bytes` as the mask; the bytes, and which parts the pool had.
+/// Takes a pad into zeros, the first `mask_bytes` as the mask; returns the bytes, and which parts
+/// the pool had.
 pub(crate) fn take(
     lane: &mut Lane,
     number: u64,

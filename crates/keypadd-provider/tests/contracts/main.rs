@@ -1,6 +1,6 @@
-//! Tests what packet protection assumes of quinn and rustls, so that a release that breaks an assumption fails
-//! here, by name, before anything else. Tests the locked releases, not their documentation; each claim says
-//! what depends on it.
+//! Tests what packet protection assumes of quinn and rustls, so that a release that breaks an
+//! assumption fails here first, by name. Tests the locked releases, not their documentation; each
+//! test says what depends on its claim.
 
 mod pair;
 mod pool_switch;
@@ -27,7 +27,7 @@ const PHASE_PACKETS: u64 = 150;
 /// The first 1-RTT keys: the second that `write_handshake` returns.
 const FIRST_PHASE: Origin = Origin::Handshake(1);
 
-/// No suite of ring's, so that what goes through it is nothing that ring has sealed.
+/// Not a suite of ring's: ring cannot have sealed these packets.
 const SUITE: Suite = Suite::AES_128_CTR_HMAC_SHA256;
 
 /// A connection that has gone through some phases.
@@ -40,7 +40,8 @@ fn after_updates() -> Pair {
 
 #[test]
 fn quinn_never_seals_a_number_twice_and_numbers_only_rise() {
-    // What depends on this: a sealing key that refuses every number not above the last one refuses no packet.
+    // What depends on this: a sealing key that refuses every number not above the last one refuses
+    // no packet.
     for end in after_updates().ends {
         let spaces: [fn(Origin) -> bool; 3] = [
             |origin| origin == Origin::Initial,
@@ -70,8 +71,9 @@ fn quinn_leaves_room_for_the_tag() {
 
 #[test]
 fn keys_come_in_the_order_of_their_phases() {
-    // What depends on this: the second keys of `write_handshake` are phase 0, the nth call of `next_1rtt_keys` makes
-    // phase n + 1, and comes when phase n has just begun (session.rs counts calls).
+    // What depends on this: the second keys of `write_handshake` are phase 0, the nth call of
+    // `next_1rtt_keys` makes phase n + 1, and comes when phase n has just begun (session.rs counts
+    // calls).
     for end in after_updates().ends {
         let made: Vec<Origin> = (end.record.acts().into_iter())
             .filter_map(|act| match act {
@@ -104,14 +106,14 @@ fn a_sending_phase_is_over_when_the_next_one_begins() {
             _ => None,
         });
         let phases: Vec<Origin> = phases.collect();
-        assert!(phases.is_sorted(), "a former phase came back");
+        assert!(phases.is_sorted(), "an earlier phase was used again");
     }
 }
 
 #[test]
 fn the_first_phase_has_10_to_999_packets() {
-    // What depends on this: how much is filled for a first phase. An update by one end updates both, so an end's phase
-    // may be shorter than its own count.
+    // What depends on this: how much is filled for a first phase. An update by one end updates
+    // both, so an end's phase may be shorter than its own count.
     let mut first = BTreeSet::new();
     for _ in 0..8 {
         for end in after_updates().ends {
@@ -120,13 +122,13 @@ fn the_first_phase_has_10_to_999_packets() {
     }
     // Numbers that quinn skips count as sent.
     assert!(first.iter().all(|packets| (8..1000).contains(packets)), "{first:?}");
-    assert!(first.len() > 4, "they are drawn at random: {first:?}");
+    assert!(first.len() > 4, "they should be random: {first:?}");
 }
 
 #[test]
 fn later_phases_end_10000_packets_before_the_limit() {
-    // What depends on this: the reported limits, which are phases plus 10,000 (limits.rs). The client alone
-    // has such a limit, so that all updates but the first are its own.
+    // What depends on this: the reported limits, which are phases plus 10,000 (limits.rs). The
+    // client alone has such a limit, so that all updates but the first are its own.
     let mut pair = Pair::new(SUITE, [Some(KEY_UPDATE_MARGIN + PHASE_PACKETS), None]);
     pair.run(4000, [true, true]);
     let phases = (1..).map(|nth| pair.ends[0].record.sealed_by(Origin::Next(nth)));
@@ -140,8 +142,8 @@ fn later_phases_end_10000_packets_before_the_limit() {
 
 #[test]
 fn quinn_keeps_using_a_key_past_its_limit() {
-    // The sealing key counts packets itself for this reason: an update needs an answer, and without one quinn
-    // seals beyond the reported limit.
+    // The sealing key counts packets itself for this reason: an update needs an answer, and without
+    // one quinn seals beyond the reported limit.
     let limit = KEY_UPDATE_MARGIN + PHASE_PACKETS;
     let mut pair = Pair::with_a_stubborn_server(SUITE, limit);
     pair.run(limit as usize + 3000, [true, false]);
@@ -153,8 +155,8 @@ fn quinn_keeps_using_a_key_past_its_limit() {
 
 #[test]
 fn each_type_of_packet_has_keys_of_its_own_and_there_is_no_0_rtt() {
-    // What depends on this: Initial packets never touch our ciphers, and nothing goes out under keys that could be
-    // replayed.
+    // What depends on this: Initial packets never touch our ciphers, and nothing goes out under
+    // keys that could be replayed.
     for end in after_updates().ends {
         for act in end.record.acts() {
             let Act::Sealed { by, form, .. } = act else { continue };
@@ -170,8 +172,9 @@ fn each_type_of_packet_has_keys_of_its_own_and_there_is_no_0_rtt() {
 
 #[test]
 fn initial_packets_are_sealed_under_public_keys_and_by_none_of_our_suites() {
-    // What depends on this: no pad is spent before a peer is known. The keys are RFC 9001's (5.2), made here from the
-    // client's random connection ID, by ring; the connection's own suite would give other bytes.
+    // What depends on this: no pad is spent before a peer is known. The keys are RFC 9001's (5.2),
+    // made here from the client's random connection ID, by ring; the connection's own suite would
+    // give other bytes.
     let mut pair = Pair::new(SUITE, [None, None]);
     pair.run(100, [true, true]);
     let packets = pair.ends.each_ref().map(|end| end.record.initials());

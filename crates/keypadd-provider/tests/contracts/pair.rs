@@ -19,7 +19,7 @@ use quinn_proto::{
 
 use super::record::Record;
 
-/// The round trip is two of these.
+/// Half a round trip.
 const TICK: Duration = Duration::from_millis(1);
 
 pub(crate) struct Pair {
@@ -44,7 +44,7 @@ impl AllowList for AllowAll {
     }
 }
 
-/// Our cryptography for a client and a server that know each other, and what a test can see of it.
+/// Cryptography of a client and a server that know each other, with hooks for a test.
 pub(crate) struct Crypto {
     pub(crate) client: Arc<dyn crypto::ClientConfig>,
     pub(crate) server: Arc<dyn crypto::ServerConfig>,
@@ -85,21 +85,21 @@ fn address(end: usize) -> SocketAddr {
 }
 
 impl Pair {
-    /// A client and a server at the start of their handshake, with the limits that quinn is told.
+    /// A client and a server at the start of their handshake, with the limits reported to quinn.
     pub(crate) fn new(suite: Suite, limits: [Option<u64>; 2]) -> Self {
         let records = limits.map(|limit| Arc::new(Record::new(limit)));
         let by = Arc::clone(&records[1]);
         Self::interposed(suite, &PoolSwitch::default(), records, by)
     }
 
-    /// The same without such limits; both use this pool switch.
+    /// Like [`Self::new`], without such limits; both ends use this pool switch.
     pub(crate) fn switched(suite: Suite, switch: &PoolSwitch) -> Self {
         let records = [(); 2].map(|()| Arc::new(Record::new(None)));
         let by = Arc::clone(&records[1]);
         Self::interposed(suite, switch, records, by)
     }
 
-    /// The same, but the server stays in the first key phase forever, and keeps no record.
+    /// Like [`Self::new`], but the server never leaves the first key phase and records nothing.
     pub(crate) fn with_a_stubborn_server(suite: Suite, limit: u64) -> Self {
         let records = [Some(limit), None].map(|limit| Arc::new(Record::new(limit)));
         Self::interposed(suite, &PoolSwitch::default(), records, Arc::new(Stubborn::default()))

@@ -1,5 +1,5 @@
-//! Tests switching pools at every moment of a handshake and after it: connections use the last choice. Fillers
-//! are stepped, so that nothing is filled in between.
+//! Tests switching pools at every moment of a handshake and after it: connections use the last
+//! choice. Fillers are stepped, so that nothing is filled in between.
 
 use std::time::Duration;
 
@@ -11,14 +11,14 @@ use crate::pair::Pair;
 
 const SUITE: Suite = Suite::AES_256_CTR_HMAC_SHA256;
 
-/// A handshake takes 2 ms, and a few more until both ends have confirmed it.
+/// A handshake takes 2 ms, and confirmation at both ends a few more.
 const MILLIS: usize = 6;
 
 fn stepped() -> (Pool, Filler) {
     Pool::with_filler(PoolSettings { budget_bytes: 4 << 20 }).expect("memory")
 }
 
-/// Steps a filler until it is done; the bytes that its pool holds then.
+/// Steps a filler until it is done; returns the bytes its pool holds then.
 fn filled((pool, filler): &mut (Pool, Filler)) -> u64 {
     while filler.step(Duration::ZERO) == Step::Worked {}
     pool.snapshot().filled_bytes

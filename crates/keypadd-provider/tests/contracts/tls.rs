@@ -64,7 +64,8 @@ impl TlsEnd {
         self.pool.snapshot().fill_bytes_total
     }
 
-    /// Checks that nothing more is written and that there are no further keys; returns the peer's key.
+    /// Checks that nothing more is written and that there are no further keys; returns the peer's
+    /// key.
     fn settle(&mut self) -> PublicKey {
         assert!(!self.session.is_handshaking());
         for _ in 0..CALLS {
@@ -81,10 +82,11 @@ impl TlsEnd {
 
 #[test]
 fn first_phase_keys_come_with_a_servers_flight_and_authenticate_nobody() {
-    // What depends on this: lanes open when the peer has proved its key, which is when `is_handshaking` turns false, and
-    // not when there are keys, which a server has much sooner; the second keys are those of phase 0; a server
-    // says nothing after the handshake, so that its rustls connection can be dropped; and a client drops its own
-    // only after its last message has been sent.
+    // What depends on this: lanes open when the peer has proved its key, which is when
+    // `is_handshaking` turns false, and not when there are keys, which a server has much sooner;
+    // the second keys are those of phase 0; a server sends nothing after the handshake, so its
+    // rustls connection can be dropped; and a client drops its own only after its last message has
+    // been sent.
     let pools = [(); 2].map(|()| {
         Pool::with_filler(PoolSettings { budget_bytes: 1 << 20 }).expect("a pool without a thread")
     });
@@ -126,13 +128,13 @@ fn first_phase_keys_come_with_a_servers_flight_and_authenticate_nobody() {
     assert_eq!(server.settle(), crypto.keys[0]);
     assert!(server.pads_made() > 0);
 
-    // Both ends' second keys are of one phase, each its own direction's.
+    // Both ends' second keys belong to one phase, each to its own direction.
     for (sealing, opening) in [(&servers.local, &clients.remote), (&clients.local, &servers.remote)]
     {
         let mut packet = [7; 48];
         sealing.encrypt(0, &mut packet, 8);
         let mut payload = BytesMut::from(&packet[8..]);
-        opening.decrypt(0, &packet[..8], &mut payload).expect("keys that fit");
+        opening.decrypt(0, &packet[..8], &mut payload).expect("matching keys");
         assert_eq!(payload[..], [7; 24]);
     }
 }

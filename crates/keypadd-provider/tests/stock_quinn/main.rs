@@ -1,5 +1,5 @@
-//! Tests our packet protection against a stock quinn endpoint with ring's suites: the standard suites are
-//! plain QUIC on the wire, in both roles, pooled or not.
+//! Tests our packet protection against a stock quinn endpoint with ring's suites: the standard
+//! suites are plain QUIC on the wire, in both roles, pooled or not.
 
 mod ends;
 mod strangers;
@@ -72,7 +72,8 @@ impl Sequence {
     }
 }
 
-/// A hundred packets a second each way; once the lane is filled, a window of 300 must be served by the pool.
+/// A hundred packets a second each way; once the lane is filled, a window of 300 must be served by
+/// the pool.
 async fn quiet_traffic_hits(suite: Suite, role: Role) {
     let pool = pool();
     let ends = Ends::connect(suite, role, Some(pool.clone())).await;
@@ -86,7 +87,7 @@ async fn quiet_traffic_hits(suite: Suite, role: Role) {
     });
     let mut clock = tokio::time::interval(Duration::from_millis(10));
     let mut before = hits_and_packets(&ends);
-    // A starved machine gets more windows; a pool that does not serve never passes.
+    // A starved machine gets more windows; a pool that serves nothing never passes.
     for window in 1.. {
         for _ in 0..300 {
             clock.tick().await;

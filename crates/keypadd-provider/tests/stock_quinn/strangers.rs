@@ -1,5 +1,5 @@
-//! Tests that strangers cost no keystream: a server has 1-RTT keys before it knows who the client is, and must
-//! not fill lanes for just anyone.
+//! Tests that strangers cost no keystream: a server has 1-RTT keys before it knows who the client
+//! is, and must not fill lanes for just anyone.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -40,7 +40,7 @@ async fn an_unlisted_key_fills_no_chunk_and_a_listed_one_does() {
         let accept = async { server.accept().await.expect("incoming").await };
         let (refused, accepted) = tokio::join!(connect, accept);
         let Err(ConnectionError::TransportError(error)) = accepted else {
-            panic!("a stranger came in");
+            panic!("a stranger was accepted");
         };
         assert_eq!(error.reason, format!("key not allowed: {}", stranger.public()));
         let ConnectionError::ConnectionClosed(close) = refused else { panic!("{refused}") };

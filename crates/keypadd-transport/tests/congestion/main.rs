@@ -280,7 +280,7 @@ fn both_directions_at_once_are_each_nearly_as_fast_as_one_alone_under_loss() {
         let [[alone, _], both] = rates;
         both.map(|bytes| bytes as f64 / alone as f64)
     });
-    // The aim is 0.9 for each; seeds give one direction 0.84 and the other 0.97.
+    // The goal is 0.9 for each; some seeds give one direction 0.84 and the other 0.97.
     let mean = shares.as_flattened().iter().sum::<f64>() / 6.0;
     let least = shares.as_flattened().iter().copied().fold(1.0, f64::min);
     assert!(mean >= 0.9 && least >= 0.8, "{shares:.3?}");

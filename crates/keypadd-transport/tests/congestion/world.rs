@@ -1,7 +1,8 @@
 //! Runs flows over one emulated line in virtual time: the production event loops, without threads,
 //! sockets or a clock.
 //!
-//! Each flow has its own client and server, with one connection and one stream between two programs.
+//! Each flow has its own client and server, with one connection and one stream between two
+//! programs.
 
 use std::{
     cell::RefCell,
@@ -32,10 +33,10 @@ use testbed::line::{Line, LineSettings};
 
 const NO_ERROR: VarInt = VarInt::from_u32(0);
 
-/// Windows that are no limit here.
+/// Windows too large to be a limit here.
 const WINDOW: u32 = 64 << 20;
 
-/// IP and UDP headers, which a line carries as well.
+/// IP and UDP headers, which a line carries too.
 const HEADERS: usize = 28;
 
 /// Datagrams per send.
@@ -62,14 +63,14 @@ fn poll<T>(task: &mut Task<T>) -> Option<T> {
     }
 }
 
-/// What a flow's programs do.
+/// Traffic of a flow's programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Traffic {
     /// The client writes as much as it can.
     Up,
     /// Both write as much as they can.
     Both,
-    /// The client writes a little at regular times, and the server echoes it.
+    /// The client writes a little at regular intervals, and the server echoes it.
     Ping,
 }
 
@@ -84,14 +85,14 @@ struct Flying {
     bytes: Vec<u8>,
 }
 
-/// Where loops send to, and when it arrives.
+/// Datagrams in flight, with their destination and arrival time.
 struct Wires {
     now: Instant,
     /// To servers, to clients.
     lines: [Line; 2],
     flying: BinaryHeap<Reverse<Flying>>,
     sent: u64,
-    /// ACKs and all other packets to clients arrive in bursts this far apart.
+    /// Interval of the bursts in which ACKs and all other packets to clients arrive.
     compression: Duration,
     epoch: Instant,
 }
@@ -131,7 +132,7 @@ pub struct Flow {
     pub active: bool,
     ping_at: Instant,
     pings: u64,
-    /// Round trips of pings, by when they were sent.
+    /// Round trips of pings with their send times.
     pub round_trips: Vec<(Instant, Duration)>,
 }
 
@@ -194,7 +195,7 @@ impl World {
         self.wires.borrow_mut().compression = interval;
     }
 
-    /// How long a packet that enters now waits.
+    /// Queueing delay of a packet that enters now.
     pub fn queue(&mut self) -> Duration {
         let now = self.now();
         self.wires.borrow_mut().lines[0].queue(now).wait
@@ -223,7 +224,8 @@ impl World {
         self.flows[flow].ends[0].received
     }
 
-    /// Lets the server of a flow limit what datagrams cost by this clock of CPU time, until `until`.
+    /// Lets the server of a flow limit what datagrams cost by this clock of CPU time, until
+    /// `until`.
     pub fn measure_costs(&mut self, flow: usize, clock: fn() -> Duration, until: Instant) {
         self.flows[flow].ends[1].stepped.measure_costs(clock, until);
     }
@@ -332,15 +334,15 @@ impl World {
         flow
     }
 
-    /// Lets time pass.
+    /// Advances time.
     pub fn run(&mut self, time: Duration) {
         let end = self.now() + time;
         self.until(|world| world.next_event().is_none_or(|at| at > end));
         self.wires.borrow_mut().now = end;
-        // Everything due at the end has happened.
+        // Everything due by then has happened.
     }
 
-    /// The client of a flow closes its connection; how long until its server knows.
+    /// Closes a flow's connection at the client; returns the time until its server knows.
     pub fn close(&mut self, flow: usize) -> Duration {
         let this = &mut self.flows[flow];
         this.active = false;
@@ -353,7 +355,7 @@ impl World {
         self.now() - began
     }
 
-    /// Lets time pass in steps, with a look after each.
+    /// Advances time in steps and calls `look` after each.
     pub fn watch(&mut self, time: Duration, step: Duration, mut look: impl FnMut(&mut Self)) {
         let end = self.now() + time;
         while self.now() < end {
@@ -377,7 +379,7 @@ impl World {
             self.touch(flow);
         }
         while !reached(self) {
-            let at = self.next_event().expect("something happens");
+            let at = self.next_event().expect("an event is pending");
             let now = self.now().max(at);
             self.wires.borrow_mut().now = now;
             let mut touched = vec![false; self.flows.len()];

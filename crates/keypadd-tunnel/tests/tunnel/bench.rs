@@ -1,4 +1,4 @@
-//! Bench streams, and sessions for measurements: these carry bench streams only, at both ends,
+//! Tests bench streams, and measurement sessions, which carry only bench streams at both ends,
 //! whatever the permits.
 
 use std::{io, net::SocketAddr, sync::Arc};
@@ -35,7 +35,7 @@ impl Setup {
     }
 }
 
-/// Sessions for measurements: one by its suite, one by its key exchange.
+/// Measurement sessions: one due to its suite, one due to its key exchange.
 fn measurement_setups() -> [Setup; 2] {
     let kex = MeasureKeyExchange::Modp768.into();
     [Setup::suite(MeasureSuite::NULL_HMAC_SHA1), Setup { kex, ..Setup::suite(Suite::AES_128_GCM) }]
@@ -69,7 +69,7 @@ async fn raw(server: &RunningServer, key: &Arc<PrivateKey>, setup: Setup) -> Raw
     RawPeer::connect(server, client_config(&setup.crypto(key), server.key).unwrap()).await
 }
 
-/// How the other end answers a stream with this header.
+/// The other end's response to a stream with this header.
 async fn answer(connection: &Connection, header: &StreamHeader) -> Result<(), StreamCode> {
     let (mut send, mut recv) = connection.open_bi().await.unwrap();
     send.write_all(&header.encode()).await.unwrap();
@@ -162,7 +162,7 @@ async fn nothing_but_the_service(setup: Setup) {
     assert_unused(&target).await;
 }
 
-/// A server that the test plays, and a client connected to it.
+/// A scripted server, and a client connected to it.
 async fn client_of_a_raw_server(
     setup: Setup,
     forwards: Vec<Forward>,

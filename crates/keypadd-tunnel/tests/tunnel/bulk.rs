@@ -1,4 +1,4 @@
-//! Bulk streams on their own connection, and streams that are not read.
+//! Tests bulk streams on their own connection, and streams that are not read.
 
 use std::time::Duration;
 
@@ -90,7 +90,7 @@ async fn streams_that_are_not_read_do_not_affect_others() {
     for number in 0..2 * STALLED {
         let mut here = tunnel.enter().await;
         let mut there = accept(&target).await;
-        // A quarter of them have been read for a while, and so are bulk.
+        // A quarter of them have been read for a while and have become bulk.
         if number % 4 == 0 {
             transfer_both_ways(&mut here, &mut there, number as u64, 512 << 10).await;
         }
@@ -129,7 +129,7 @@ async fn stopped_readers_that_hold_many_windows_leave_the_others_theirs() {
     for number in 0..2 * STALLED {
         let mut here = tunnel.enter().await;
         let mut there = accept(&target).await;
-        // They are bulk then, so each holds its window of the bulk connection.
+        // By now they are bulk, so each holds its window of the bulk connection.
         transfer_both_ways(&mut here, &mut there, number as u64, 256 << 10).await;
         let (mut writes, unread) = if number % 2 == 0 { (here, there) } else { (there, here) };
         held.push(unread);
@@ -155,11 +155,11 @@ async fn a_stream_that_nobody_reads_needs_no_bulk_connection() {
         if connections(&tunnel) == 1 {
             break (target, tunnel, here, there);
         }
-        // On a starved machine the round trip may be that of a far path, where waiting is enough.
+        // On a starved machine the round trip may look like a long path's, where waiting is enough.
         attempt += 1;
         assert!(attempt < 10);
     };
-    // Once it is read, it is bulk.
+    // Once read, it becomes bulk.
     let reading = async {
         let mut buffer = vec![0; 64 << 10];
         loop {

@@ -1,5 +1,5 @@
-//! Changes of a running server and client: peers, permits, own keys, and a newer session of the
-//! same client.
+//! Tests changes to a running server and client: peers, permits, own keys, and a newer session of
+//! the same client.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ async fn a_newer_session_of_the_same_instance_replaces_the_old_at_once() {
     let (_old_client, old) = connect_client(client_settings(&server, &key, &[])).await;
     let (_new_client, new) = connect_client(client_settings(&server, &key, &[])).await;
     until("the old session has ended", || server.sessions.live().len() == 1).await;
-    until("its client notices", || old.live().has_ended()).await;
+    until("its client has lost it", || old.live().has_ended()).await;
     let cause = old.ended().await.to_string();
     assert_eq!(cause, "closed by peer: \"replaced by a newer session of the same client\"");
     assert!(!new.live().has_ended());
@@ -73,7 +73,7 @@ async fn removed_peers_are_disconnected_and_others_are_not_affected() {
     assert!(kept_client.reconnects().is_empty() && !kept_client.is_waiting());
     assert_reaches(&mut TcpStream::connect(kept_client.listeners[0]).await.unwrap(), &target).await;
 
-    // Listed again, it reconnects by itself.
+    // Listed again, the client reconnects.
     set([kept.public(), removed.public()]);
     until("it has reconnected", || removed_client.reconnects() == [("unlisted", 1)]).await;
 }

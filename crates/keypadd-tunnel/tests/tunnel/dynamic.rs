@@ -1,4 +1,4 @@
-//! Dynamic forwards, over SOCKS5.
+//! Tests dynamic forwards over SOCKS5.
 
 use std::net::SocketAddr;
 
@@ -37,7 +37,7 @@ async fn request(proxy: SocketAddr, bytes: &[u8]) -> (TcpStream, [u8; 2]) {
     (stream, [reply[0], reply[1]])
 }
 
-/// Sends a request that is refused; returns the code and checks that the connection ends in order.
+/// Sends a request that is refused; checks that the connection closes cleanly and returns the code.
 async fn refused(proxy: SocketAddr, bytes: &[u8]) -> u8 {
     let (mut stream, [5, code]) = request(proxy, bytes).await else { panic!("not SOCKS5") };
     assert_eq!(read_all(&mut stream).await.unwrap(), b"");
@@ -137,7 +137,7 @@ async fn a_connection_without_a_request_gives_its_place_to_a_newer_one_of_any_li
     send_bytes_both_ways(&mut near, &mut far).await;
     assert_eq!(read_all(&mut oldest).await.unwrap_or_default(), b"");
 
-    // The other one still has its place.
+    // The other connection keeps its slot.
     later.write_all(&v4(at.port())).await.unwrap();
     within(later.read_exact(&mut [0; 10])).await.unwrap();
     exchange(later, accept(&target).await).await;

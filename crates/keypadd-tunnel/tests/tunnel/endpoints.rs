@@ -1,4 +1,4 @@
-//! Servers with several addresses: tried side by side, left when silent, returned to.
+//! Tests servers with several addresses: tried in parallel, abandoned when silent, returned to.
 
 use std::{
     net::SocketAddr,
@@ -23,14 +23,14 @@ use tokio::{
 
 use crate::{hostile::raw_server, support::*};
 
-/// Both ends hold; a preferred address is tried again soon.
+/// Both ends hold; a preferred address is retried soon.
 fn holding() -> TransportSettings {
     let hold = HoldSettings { time: Duration::from_secs(600), ..HoldSettings::OFF };
     let return_interval = Duration::from_millis(200);
     TransportSettings { hold, return_interval, ..<_>::default() }
 }
 
-/// An address where nobody answers; keeps its port.
+/// An address that never answers; the socket reserves its port.
 async fn silent() -> UdpSocket {
     UdpSocket::bind("127.0.0.1:0").await.unwrap()
 }
@@ -59,7 +59,8 @@ fn settings(
     settings
 }
 
-/// The same, of a client that looks a service up, whose targets have these priorities and addresses.
+/// The same, of a client that resolves an SRV record to targets with these priorities and
+/// addresses.
 async fn by_service(
     settings: ClientSettings,
     targets: &[(u16, SocketAddr)],
@@ -96,7 +97,7 @@ async fn relay_to(server: &RunningServer, seed: u64) -> Relay {
 }
 
 impl RunningClient {
-    /// Where its server is.
+    /// The address of its server.
     fn remote(&self) -> Option<SocketAddr> {
         self.sessions.live().last().map(|session| session.remote())
     }
@@ -107,7 +108,7 @@ impl RunningClient {
     }
 
     async fn until_at(&self, address: SocketAddr) {
-        until("it has moved", || self.remote() == Some(address)).await;
+        until("the session has moved", || self.remote() == Some(address)).await;
         until("one session is left", || self.sessions.live().len() == 1).await;
     }
 }
@@ -123,7 +124,7 @@ async fn a_dead_first_address_costs_a_fraction_of_a_second_and_not_a_share_of_th
     let client = RunningClient::start(settings).await;
     assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     assert_eq!(client.remote(), Some(server.address));
-    // It was tried.
+    // The dead address was tried.
     within(dead.recv(&mut [0; 2048])).await.unwrap();
     let (mut here, mut there) = client.enter(&target).await;
     send_bytes_both_ways(&mut here, &mut there).await;
@@ -192,7 +193,7 @@ async fn a_silent_servers_session_goes_on_at_its_other_address_without_losing_a_
     let (first, second) = (relay_to(&server, 1).await, relay_to(&server, 2).await);
     let addresses = [first.address(), second.address()];
     let mut settings = settings(&key, &[&server], &addresses, &target);
-    // Not back by itself.
+    // Do not return automatically.
     settings.transport.return_interval = Duration::from_secs(3_600);
     let limits = Arc::clone(&settings.transport.limits);
     let client = RunningClient::start(settings).await;
@@ -201,12 +202,12 @@ async fn a_silent_servers_session_goes_on_at_its_other_address_without_losing_a_
     send_bytes_both_ways(&mut here, &mut there).await;
 
     cut(&first);
-    // Nothing is on its way: an idle path is found dead, too.
+    // Nothing is in flight: a dead path is noticed when idle too.
     client.until_at(second.address()).await;
     assert_eq!(client.reconnects(), [("moved", 1)]);
     send_bytes_both_ways(&mut here, &mut there).await;
 
-    // And back, under load.
+    // And return, under load.
     heal(&first);
     cut(&second);
     exchange(here, there).await;
@@ -235,7 +236,7 @@ async fn a_path_that_carries_nothing_to_the_server_is_left_although_the_server_i
     let (mut here, mut there) = client.enter(&target).await;
     send_bytes_both_ways(&mut here, &mut there).await;
     first.set(Direction::ToServer, LineSettings { cut: true, ..<_>::default() });
-    // The server probes a silent client all the time.
+    // The server keeps probing an idle client.
     send_byte(&mut there, &mut here).await;
     client.until_at(second.address()).await;
     send_bytes_both_ways(&mut here, &mut there).await;
@@ -365,7 +366,7 @@ async fn udp_flows_keep_no_session_from_its_preferred_server() {
     within(async { while !ask().await {} }).await;
     heal(&relay);
     client.until_at(relay.address()).await;
-    // The next datagram begins another flow.
+    // The next datagram opens another flow.
     within(async { while !ask().await {} }).await;
 }
 
@@ -384,7 +385,7 @@ async fn held_connections_go_on_wherever_their_server_answers() {
     send_bytes_both_ways(&mut here, &mut there).await;
     cut(&first);
     cut(&second);
-    until("it is lost", || client.is_waiting()).await;
+    until("the session is lost", || client.is_waiting()).await;
     heal(&second);
     client.until_at(second.address()).await;
     exchange(here, there).await;
@@ -415,7 +416,7 @@ async fn a_service_is_reached_at_its_next_target_if_the_first_is_dead_and_the_st
     assert_eq!(client.remote(), Some(server.address));
     let named = client.sessions.status()[0].target.clone();
     assert_eq!(named, Some(format!("localhost:{}", server.address.port())));
-    // It was tried.
+    // The dead address was tried.
     within(dead.recv(&mut [0; 2048])).await.unwrap();
     let (mut here, mut there) = client.enter(&target).await;
     send_bytes_both_ways(&mut here, &mut there).await;

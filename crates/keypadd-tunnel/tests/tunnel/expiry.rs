@@ -1,4 +1,4 @@
-//! Peers whose time is over: refused, ended, and not connected to.
+//! Tests expired peers: refused, disconnected, and not connected to.
 
 use std::time::{Duration, SystemTime};
 
@@ -7,7 +7,7 @@ use tokio::net::TcpStream;
 
 use crate::{refusals::connect_error, support::*};
 
-/// Lists the client until then.
+/// Lists the client until this time.
 fn limit(server: &RunningServer, client: keypadd_provider::PublicKey, until: SystemTime) {
     let peer = allowed_peer(client, &["localhost:*"]);
     let peer = AllowedPeer { valid_until: Some(until), ..peer };
@@ -63,12 +63,14 @@ async fn a_client_ends_the_session_of_a_server_whose_time_is_over_and_does_not_c
     client.set_valid_until(Some(soon()));
     assert_reset(&mut here).await;
     let cause = || client.link.status().cause.unwrap_or_default();
-    until("it says why", || cause().contains("not connecting: the peer's valid-until has passed"))
-        .await;
+    until("status says why", || {
+        cause().contains("not connecting: the peer's valid-until has passed")
+    })
+    .await;
     assert!(server.sessions.live().is_empty());
     // A later date.
     client.set_valid_until(None);
-    until("it connects", || !client.is_waiting()).await;
+    until("the client connects", || !client.is_waiting()).await;
 
     let client = Client::bind(client_settings(&server, &key, &[])).await.unwrap();
     client.set_valid_until(Some(long_ago()));

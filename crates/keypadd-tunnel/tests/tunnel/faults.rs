@@ -1,5 +1,5 @@
-//! An internal fault ends one connection at most: a packet number sealed twice, a panic at a server
-//! with several sessions, and a panic of the pool filler.
+//! Tests that an internal fault ends at most one connection: a packet number sealed twice, a panic
+//! at a server with several sessions, and a panic of the pool filler.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -29,7 +29,7 @@ use crate::support::*;
 struct Site<I> {
     server: RunningServer,
     meters: Arc<Meters>,
-    /// By order of the connections.
+    /// Interposers, in order of connections.
     ends: Arc<Mutex<Vec<Arc<I>>>>,
     /// The key that the server accepts.
     key: Arc<PrivateKey>,
@@ -71,7 +71,7 @@ impl<I: Interposer + Default + 'static> Site<I> {
         (client, here, there)
     }
 
-    /// Starts a session that transfers data all the time.
+    /// Starts a session that transfers data continuously.
     async fn survivor(&self, instance: u8) -> Survivor {
         let (client, mut here, mut there) = self.client(instance).await;
         let rounds = Arc::new(AtomicU64::new(0));
@@ -90,7 +90,7 @@ impl<I: Interposer + Default + 'static> Site<I> {
     }
 }
 
-/// A session that must go on transferring data.
+/// A session that must keep transferring data.
 struct Survivor {
     id: u64,
     client: RunningClient,
@@ -112,7 +112,7 @@ impl Survivor {
         assert!(self.client.reconnects().is_empty());
     }
 
-    /// Reads the status, which locks what connections publish.
+    /// Reads the status, which locks the data that connections publish.
     fn is_listed(&self) -> bool {
         self.sessions.status().iter().any(|session| session.id == self.id)
     }
@@ -218,14 +218,14 @@ async fn a_number_sealed_twice_ends_its_connection_with_code_2_and_no_other() {
     assert_eq!(intact.repeated.load(Relaxed), 0);
 }
 
-/// Where a panic happens.
+/// Where to panic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Sealing,
     Opening,
 }
 
-/// Panics once where it is armed to.
+/// Panics once, where armed.
 #[derive(Default)]
 struct Panics {
     armed: Mutex<Option<Place>>,
@@ -293,14 +293,14 @@ fn log_errors() {
     });
 }
 
-/// Logged errors with this address.
+/// Logged errors that mention this address.
 fn logged(address: impl ToString) -> Vec<String> {
     let address = address.to_string();
     let log = String::from_utf8(LOG.lock().unwrap().clone()).unwrap();
     log.lines().filter(|line| line.contains(&address)).map(String::from).collect()
 }
 
-/// Two sessions at one server, one of which panics, while the status is read all the time.
+/// Two sessions at one server, one of which panics while the status is read continuously.
 async fn a_panic_ends_its_session_and_no_other(place: Place) {
     log_errors();
     let site = Site::<Panics>::start().await;
@@ -397,7 +397,7 @@ async fn a_tunnel_whose_fillers_panic_goes_on_and_carries_its_bytes_exactly() {
     }
     host.0.store(true, Relaxed);
     let pools = ends.each_ref().map(|end| end.pool.pool().unwrap());
-    // Uses up what the fillers had made, until a round takes nothing from the pool.
+    // Uses up filled pads until a round takes nothing from the pool.
     let mut last = [0; 2];
     while pools.iter().any(|pool| pool.snapshot().filler_alive) || pooled() != last {
         last = pooled();
@@ -410,7 +410,7 @@ async fn a_tunnel_whose_fillers_panic_goes_on_and_carries_its_bytes_exactly() {
     for pool in pools {
         assert_eq!(pool.snapshot().filler_fault, Some(FillerFault::Failed));
     }
-    // The session's other connection may still use up what it had left.
+    // The session's other connection may still use up its remaining pads.
     for (now, before) in pooled().into_iter().zip(last) {
         assert!(now - before < 256 << 10, "the lanes are not empty");
     }

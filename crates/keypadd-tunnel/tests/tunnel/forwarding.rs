@@ -1,4 +1,4 @@
-//! Exact bytes and half-closes, both ways and in both address families.
+//! Tests exact bytes and half-closes, both ways and in both address families.
 
 use std::time::Duration;
 
@@ -176,7 +176,7 @@ async fn a_reset_target_ends_standard_streams_with_an_error() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acknowledged_data_reaches_a_slow_target_after_the_client_has_closed() {
     let target = listener().await;
-    // A small receive buffer of the target, so that the server holds the rest.
+    // A small receive buffer at the target, so that the server holds the rest.
     SockRef::from(&target).set_recv_buffer_size(64 << 10).unwrap();
     let key = new_key();
     let server = RunningServer::start_with(key.public(), &["127.0.0.1:*"], |settings| {
@@ -193,7 +193,7 @@ async fn acknowledged_data_reaches_a_slow_target_after_the_client_has_closed() {
     let finishing = async {
         let mut there = accept(&target).await;
         there.shutdown().await.unwrap();
-        // Once it has been read for a while it is bulk, with a window that holds the rest.
+        // Once read for a while it is bulk, with a window that holds the rest.
         let mut received = Vec::new();
         let mut part = vec![0; 16 << 10];
         let mut more = 64;
@@ -201,7 +201,7 @@ async fn acknowledged_data_reaches_a_slow_target_after_the_client_has_closed() {
             there.read_exact(&mut part).await.unwrap();
             received.extend_from_slice(&part);
             sleep(Duration::from_millis(1)).await;
-            // It may be over already.
+            // The session may have ended already.
             let sessions = sessions.live();
             more -= usize::from(sessions.iter().all(|live| live.keys().count() == 2));
         }

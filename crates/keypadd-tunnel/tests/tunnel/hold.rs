@@ -1,4 +1,4 @@
-//! Connections that outlive the path between client and server: held while it is away, and resumed.
+//! Tests connections that survive a lost path between client and server: held, then resumed.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -15,13 +15,13 @@ use tokio::{
 
 use crate::{refusals::connect_error, support::*};
 
-/// Both ends hold for a time that no test waits for, and take a silent path for lost soon.
+/// Both ends hold longer than any test waits, and soon give up a silent path.
 pub fn holding() -> TransportSettings {
     let hold = HoldSettings { time: Duration::from_secs(600), ..HoldSettings::OFF };
     TransportSettings { hold, peer_timeout: Duration::from_secs(2), ..<_>::default() }
 }
 
-/// A server and a client that reaches it through a relay.
+/// A server, and a client that reaches it through a relay.
 pub struct Site {
     pub target: TcpListener,
     pub server: RunningServer,
@@ -36,7 +36,7 @@ impl Site {
         Self::start_with([holding(), holding()], &["localhost:*"], &[]).await
     }
 
-    /// With a local forward to the target, and these permits and forwards.
+    /// Starts with a local forward to the target, and these permits and forwards.
     pub async fn start_with(
         transports: [TransportSettings; 2],
         permits: &[&str],
@@ -45,7 +45,7 @@ impl Site {
         Self::start_by(true, transports, permits, forwards).await
     }
 
-    /// The same, with the client at the relay or at the server itself.
+    /// The same, with the client connected to the relay or directly to the server.
     pub async fn start_by(
         through_relay: bool,
         transports: [TransportSettings; 2],
@@ -81,27 +81,27 @@ impl Site {
         self.relay.set_both(LineSettings::default());
     }
 
-    /// Cuts the path until both ends have given the connection up.
+    /// Cuts the path until both ends have lost the connection.
     pub async fn lose(&self) {
         self.cut();
-        until("the client notices", || self.client.is_waiting()).await;
-        until("the server notices", || self.server.sessions.live().is_empty()).await;
+        until("the client has lost the session", || self.client.is_waiting()).await;
+        until("the server has lost the session", || self.server.sessions.live().is_empty()).await;
     }
 
-    /// What became of held streams, at the client and at the server.
+    /// Outcomes of held streams, at the client and at the server.
     pub fn counts(&self) -> [LimitCounts; 2] {
         self.transports.each_ref().map(|transport| transport.limits.counts())
     }
 
     async fn until_resumed(&self, count: u64) {
-        until("they are resumed", || {
+        until("the streams are resumed", || {
             self.counts().iter().all(|counts| counts.streams_resumed >= count)
         })
         .await;
     }
 }
 
-/// Carries these both ways, each ended by a half-close, and compares.
+/// Sends data both ways, each ended by a half-close, and compares.
 pub async fn carry(here: TcpStream, there: TcpStream, seed: u64, bytes: usize) {
     let (up, down) = (noise(seed, bytes), noise(seed + 1, bytes));
     let one_way = async |mut from: tokio::net::tcp::OwnedWriteHalf,
@@ -126,7 +126,7 @@ async fn a_connection_goes_on_after_outages_without_losing_a_byte() {
     let site = Site::start().await;
     let (mut here, mut there) = site.connection().await;
     send_bytes_both_ways(&mut here, &mut there).await;
-    // Pieces that are cut anywhere, and the rest when the outages are over.
+    // Cuts at arbitrary places, and the rest after the outages.
     for outage in 1..=2 {
         let (up, down) = (noise(outage, 8 << 20), noise(outage + 2, 8 << 20));
         let ((mut here_reads, mut here_writes), (mut there_reads, mut there_writes)) =
@@ -238,7 +238,7 @@ async fn remote_dynamic_and_unix_forwards_are_resumed_too() {
     let port = site.client.remote_port();
     let mut remote = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
     let mut of_remote = accept(&behind).await;
-    // A stream whose client has had no answer yet is not held.
+    // A stream whose client has not been answered yet is not held.
     send_bytes_both_ways(&mut dynamic, &mut of_dynamic).await;
     send_bytes_both_ways(&mut local, &mut of_local).await;
     send_bytes_both_ways(&mut remote, &mut of_remote).await;
@@ -292,10 +292,11 @@ async fn both_ends_reset_what_nobody_resumes_within_the_hold_time() {
     let (mut here, mut there) = site.connection().await;
     send_bytes_both_ways(&mut here, &mut there).await;
     site.cut();
-    // The shorter time counts at both ends.
+    // The shorter hold time counts at both ends.
     assert_reset(&mut here).await;
     assert_reset(&mut there).await;
-    until("it is counted", || site.counts().iter().all(|counts| counts.streams_reset == 1)).await;
+    until("the reset is counted", || site.counts().iter().all(|counts| counts.streams_reset == 1))
+        .await;
     site.heal();
     let (mut here, mut there) = site.connection().await;
     send_bytes_both_ways(&mut here, &mut there).await;
@@ -371,7 +372,7 @@ async fn a_session_that_is_held_keeps_its_place_among_those_of_its_key() {
     other.instance = Instance([2; 16]);
     let error = connect_error(other).await;
     assert!(matches!(error, ClientError::TooManySessions { .. }), "{error:?}");
-    // The client itself comes back to its place.
+    // The original client reconnects.
     relay.set_both(LineSettings::default());
     send_bytes_both_ways(&mut here, &mut there).await;
 }
@@ -412,10 +413,10 @@ async fn a_stdio_connection_that_is_given_up_ends_with_the_reason() {
     assert!(matches!(forwarded, Err(ClientError::Lost { .. })), "{forwarded:?}");
 }
 
-/// Each way, so that an answer is under way for a while.
+/// One way, so that an answer is in flight for a while.
 const FAR: Duration = Duration::from_millis(200);
 
-/// Ends of a handover of their own, and a long path.
+/// Ends with a handover each, and a long path.
 async fn far_site(permits: &[&str], forwards: &[&str]) -> Site {
     let patient = || TransportSettings { peer_timeout: Duration::from_secs(60), ..holding() };
     let site = Site::start_with([patient(), patient()], permits, forwards).await;

@@ -1,4 +1,4 @@
-//! A peer with a listed key that violates the protocol, at either end.
+//! Tests a peer with a listed key that violates the protocol, at either end.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -30,7 +30,7 @@ pub async fn connect(
 ) -> (Endpoint, Connection) {
     let endpoint = Endpoint::client("[::1]:0".parse().unwrap()).unwrap();
     let mut config = quinn::ClientConfig::new(crypto);
-    // Even: for sparse streams and flows, as a client's first connection.
+    // Even: marks a client's first connection, for sparse streams and flows.
     config.initial_dst_cid_provider(Arc::new(|| {
         let mut id = [Instance::generate().unwrap().0; 2].concat();
         id[0] &= !1;
@@ -45,7 +45,7 @@ pub fn hello() -> Vec<u8> {
     Frame::HelloClient { version: VERSION, instance: Instance([9; 16]), hold: None }.encode()
 }
 
-/// What a server answers.
+/// The hello that a server answers with.
 pub fn server_hello() -> Frame {
     Frame::HelloServer { version: VERSION, hold: None, features: Features::OWN }
 }
@@ -67,7 +67,7 @@ pub async fn welcome(recv: &mut RecvStream) {
     assert_eq!(answer, expected);
 }
 
-/// A peer that the test plays, after the hellos.
+/// A scripted peer, after the hellos.
 pub struct RawPeer {
     pub connection: Connection,
     pub control: (SendStream, RecvStream),
@@ -99,7 +99,7 @@ pub async fn receive(recv: &mut RecvStream) -> Frame {
     within(keypadd_tunnel::read_frame(recv)).await.unwrap()
 }
 
-/// An endpoint that accepts this client's key, and its address and key.
+/// An endpoint that accepts this client's key, with its address and key.
 pub fn raw_server(
     settings: &CryptoSettings,
     client: PublicKey,
@@ -116,7 +116,7 @@ pub fn raw_server_config(settings: &CryptoSettings, client: PublicKey) -> quinn:
     quinn::ServerConfig::with_crypto(server_config(settings, peers).unwrap())
 }
 
-/// The code with which the other end resets a stream that starts with these bytes.
+/// The code with which the peer resets a stream that starts with these bytes.
 pub async fn code_for(connection: &Connection, bytes: &[u8]) -> StreamCode {
     let (mut send, mut recv) = connection.open_bi().await.unwrap();
     send.write_all(bytes).await.unwrap();

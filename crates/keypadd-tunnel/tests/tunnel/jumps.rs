@@ -1,4 +1,5 @@
-//! Clock jumps and restored machines: every connection ends, and the next one makes a new handshake.
+//! Tests clock jumps and restored machines: every connection ends, and the next one does a new
+//! handshake.
 
 use std::{
     fs::{self, File},
@@ -56,15 +57,15 @@ impl VmClock {
         Arc::new(Hypervisor::with_vm_clock(&self.path).clocks())
     }
 
-    /// What a hypervisor does before a copy runs.
+    /// Does what a hypervisor does before a restored copy runs.
     fn disrupt(&self) {
         let device = File::options().write(true).open(&self.path).unwrap();
         device.write_all_at(&0x5eed_u64.to_le_bytes(), 16).unwrap();
     }
 }
 
-/// Lets a clock of the server or of the client jump under an open connection; checks that all is
-/// closed in time and that the client reconnects.
+/// Makes a clock of the server or of the client jump under an open connection; checks that
+/// everything is closed in time and that the client reconnects.
 async fn closes_and_reconnects(at_server: bool, clocks: Arc<dyn Clocks>, jump: impl FnOnce()) {
     let target = listener().await;
     let key = new_key();
@@ -99,7 +100,7 @@ async fn closes_and_reconnects(at_server: bool, clocks: Arc<dyn Clocks>, jump: i
     assert!(first.has_ended());
 
     let reason = if at_server { "forgotten" } else { "clock" };
-    until("it reconnects", || client.reconnects() == [(reason, 1)]).await;
+    until("the client reconnects", || client.reconnects() == [(reason, 1)]).await;
     let mut after = TcpStream::connect(client.listeners[0]).await.unwrap();
     assert_reaches(&mut after, &target).await;
     until("the old session has ended", || server.sessions.live().len() == 1).await;
@@ -139,7 +140,7 @@ async fn nothing_is_sent_with_the_old_keys_after(clocks: Arc<dyn Clocks>, jump: 
     jump();
     // Read by the tunnel before the next check of the clocks.
     assert_eq!(here.try_write(b"the original sent something else").unwrap(), 32);
-    until("it reconnects", || client.reconnects() == [("clock", 1)]).await;
+    until("the client reconnects", || client.reconnects() == [("clock", 1)]).await;
     let sent = relay.recorded(Direction::ToServer);
     assert!(has_long_header(&sent[0]), "{:02x?}", sent[0]);
 }

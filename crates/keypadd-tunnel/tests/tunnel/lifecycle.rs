@@ -1,4 +1,4 @@
-//! Start and end: bind errors, the status of sessions, and shutdown.
+//! Tests start and shutdown: bind errors and the status of sessions.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ async fn a_taken_port_is_a_bind_error_that_names_it() {
     let taken = listener().await;
     let port = taken.local_addr().unwrap().port();
     let settings = client_settings(&server, &key, &[&format!("{port}:web:80")]);
-    let error = Client::bind(settings).await.err().expect("it was bound").to_string();
+    let error = Client::bind(settings).await.err().expect("the port is taken").to_string();
     let named = format!("cannot listen on tcp 127.0.0.1:{port}: ");
     assert!(error.starts_with(&named), "{error}");
 }
@@ -55,7 +55,7 @@ async fn both_ends_list_the_session_and_its_forwards() {
     let tunnel = Tunnel::to(&target).await;
     let _here = tunnel.enter().await;
     let _there = accept(&target).await;
-    until("both count it", || tunnel.open() == (1, 1)).await;
+    until("both ends count the connection", || tunnel.open() == (1, 1)).await;
 
     let [at_server] = &tunnel.server.sessions.status()[..] else { panic!("one session") };
     assert_eq!((at_server.peer.as_str(), at_server.role), ("laptop", Role::Server));

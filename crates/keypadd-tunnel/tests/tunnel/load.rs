@@ -1,4 +1,4 @@
-//! Many concurrent connections, and readers that stop.
+//! Tests many concurrent connections, and readers that stop.
 
 use keypadd_tunnel::TransportSettings;
 use tokio::{
@@ -46,7 +46,7 @@ async fn two_hundred_connections_at_once_carry_their_own_bytes() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_that_stops_blocks_only_its_writer() {
-    // An upper limit for four socket buffers.
+    // Upper bound for four socket buffers.
     const KERNEL_BYTES: usize = 40 << 20;
     const OFFERED: usize = 1 << 30;
     let windows = TransportSettings { stream_receive_window_bytes: 256 << 10, ..<_>::default() };
@@ -131,11 +131,13 @@ async fn a_connection_that_ends_at_the_limit_makes_room_for_the_next_at_once() {
     for _ in 0..LIMIT {
         open.push((tunnel.enter().await, accept(&target).await));
     }
-    // Fewer than what QUIC announces unasked.
+    // Fewer connections than the streams that QUIC grants without request.
     for _ in 0..3 {
         drop(open.pop());
-        until("it has ended", || tunnel.open() == (u64::from(LIMIT) - 1, u64::from(LIMIT) - 1))
-            .await;
+        until("the connection has ended", || {
+            tunnel.open() == (u64::from(LIMIT) - 1, u64::from(LIMIT) - 1)
+        })
+        .await;
         open.push((tunnel.enter().await, accept(&target).await));
     }
 }

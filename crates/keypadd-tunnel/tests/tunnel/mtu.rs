@@ -1,4 +1,4 @@
-//! Packet size: grows to what the path carries, and shrinks when the path carries less.
+//! Tests packet size: it grows to what the path carries and shrinks when the path carries less.
 
 use std::{sync::Arc, time::Instant};
 
@@ -16,10 +16,10 @@ use crate::support::*;
 /// UDP payload of an Ethernet packet over IPv6.
 const ETHERNET: usize = 1_452;
 
-/// Datagrams recorded for each direction.
+/// Datagrams recorded per direction.
 const RECORDED: usize = 4_096;
 
-/// Both ends with a relay between them, which carries datagrams of any size.
+/// Both ends, with a relay between them that carries datagrams of any size.
 struct Path {
     relay: Relay,
     server: RunningServer,
@@ -126,9 +126,9 @@ async fn a_path_that_swallows_long_packets_from_now_on_costs_no_connection_and_n
     let taken = began.elapsed();
     assert!(path.sizes().iter().all(|size| *size <= CARRIES), "{:?}", path.sizes());
     assert!(path.relay.counts(Direction::ToServer).lost > 0);
-    // Some probe timeouts, less than the peer timeout.
+    // A few probe timeouts, less than the peer timeout.
     let peer_timeout = TransportSettings::default().peer_timeout;
     assert!(taken < peer_timeout, "{taken:?}");
-    assert!(path.client.reconnects().is_empty(), "it is the same session");
+    assert!(path.client.reconnects().is_empty(), "the session was lost");
     assert_eq!(path.server.sessions.live().len(), 1);
 }

@@ -1,4 +1,4 @@
-//! One host invites, another joins: who is let in, who is turned away, and what each end learns.
+//! Tests pairing: who is accepted, who is refused, and what each end learns.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,7 +11,7 @@ use keypadd_tunnel::{
 
 use crate::support::{crypto, new_key, within};
 
-/// An inviting end, and what is in its invitation.
+/// An inviting end, and the values in its invitation.
 struct Inviting {
     inviter: Inviter,
     key: PublicKey,
@@ -113,7 +113,7 @@ async fn whoever_comes_after_the_one_that_proved_the_secret_is_not_let_in() {
         tokio::pin!(near);
         let joiner = tokio::select! {
             joiner = far => joiner,
-            _ = &mut near => panic!("nobody has accepted it"),
+            _ = &mut near => panic!("accepted by nobody"),
         };
         let (_client, late) = join(&invitation, &new_key()).await;
         assert!(matches!(late, Err(ClientError::Unreachable { .. })), "{late:?}");

@@ -1,4 +1,5 @@
-//! Path changes during a session: a path that goes silent, and a client whose address changes.
+//! Tests path changes during a session: a path that goes silent, and a client whose address
+//! changes.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +18,7 @@ async fn relayed_tunnel() -> (TcpListener, RunningServer, Relay, RunningClient) 
     let forward: &str = &format!("0:{}", target.local_addr().unwrap());
     let mut settings = client_settings(&server, &key, &[forward]);
     let relay = relayed(&server, &mut settings).await;
-    // The shorter one of both ends' holds.
+    // The shorter of both ends' timeouts applies.
     settings.transport.peer_timeout = Duration::from_secs(10);
     (target, server, relay, RunningClient::start(settings).await)
 }
@@ -30,8 +31,8 @@ async fn both_ends_detect_a_silent_path_within_fifteen_seconds() {
 
     relay.set_both(LineSettings { cut: true, ..<_>::default() });
     let began = Instant::now();
-    until("the client notices", || client.is_waiting()).await;
-    until("the server notices", || server.sessions.live().is_empty()).await;
+    until("the client has lost the session", || client.is_waiting()).await;
+    until("the server has lost the session", || server.sessions.live().is_empty()).await;
     let taken = began.elapsed();
     assert!(taken < Duration::from_secs(15), "{taken:?}");
     assert_eq!(client.link.status().cause.unwrap(), "timeout");
@@ -39,7 +40,7 @@ async fn both_ends_detect_a_silent_path_within_fifteen_seconds() {
     assert_reset(&mut there).await;
 
     relay.set_both(LineSettings::default());
-    until("it reconnects", || client.reconnects() == [("silent", 1)]).await;
+    until("the client reconnects", || client.reconnects() == [("silent", 1)]).await;
     let mut after = TcpStream::connect(client.listeners[0]).await.unwrap();
     assert_reaches(&mut after, &target).await;
 }
@@ -65,7 +66,7 @@ async fn a_client_whose_address_changes_loses_nothing() {
             until("the server sees the new address", || session.remote() != before).await;
         }
     };
-    // In two parts, so that the moves happen during the first and the second comes after them.
+    // In two halves: the address changes happen during the first.
     let (half_up, half_down) = (up.split_at(BYTES / 2), down.split_at(BYTES / 2));
     let (first_up, first_down) = (half_up.0, half_down.0);
     let transfer = async {
@@ -88,6 +89,6 @@ async fn a_client_whose_address_changes_loses_nothing() {
     within(rest).await;
     assert!(received == [up, down], "the bytes differ");
     assert_ne!(session.remote(), first);
-    assert!(!session.has_ended(), "it is the same session");
+    assert!(!session.has_ended(), "the session was lost");
     assert!(client.reconnects().is_empty());
 }

@@ -1,5 +1,5 @@
-//! PROXY headers: targets are told where connections come from, and listeners read who is behind a load
-//! balancer.
+//! Tests PROXY headers: targets get the source addresses of connections, and listeners accept
+//! headers from load balancers.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -21,7 +21,7 @@ const SEND: ProxyHeaders = ProxyHeaders { send: true, accept: false };
 const ACCEPT: ProxyHeaders = ProxyHeaders { send: false, accept: true };
 const BOTH: ProxyHeaders = ProxyHeaders { send: true, accept: true };
 
-/// Somebody behind a load balancer.
+/// Addresses of a client behind a load balancer.
 fn told() -> Endpoints {
     Endpoints {
         source: "203.0.113.9:40000".parse().unwrap(),
@@ -38,7 +38,7 @@ async fn tunnel(headers: ProxyHeaders, forwards: &[&str]) -> (RunningServer, Run
     (server, client)
 }
 
-/// A tunnel with a forward of this kind to a target, and where to enter it, on IPv4 and IPv6.
+/// A tunnel with a forward of this kind to a target, and its listen addresses, on IPv4 and IPv6.
 struct Site {
     target: TcpListener,
     entrances: [SocketAddr; 2],
@@ -64,7 +64,7 @@ impl Site {
     }
 }
 
-/// Reads the header that a connection begins with.
+/// Reads the header at the start of a connection.
 async fn header(stream: &mut (impl AsyncRead + Unpin)) -> Option<Endpoints> {
     let mut header = Vec::new();
     loop {
@@ -121,7 +121,7 @@ async fn a_header_that_is_accepted_is_sent_on_whoever_listens() {
         let site = Site::start(BOTH, is_remote).await;
         for begin in [encode(Some(told())), version_1.clone()] {
             let mut near = site.enter().await;
-            // With the first bytes in one packet.
+            // Together with the first bytes in one packet.
             near.write_all(&[&begin[..], b"early"].concat()).await.unwrap();
             let mut far = accept(&site.target).await;
             assert_eq!(header(&mut far).await, Some(told()), "remote: {is_remote}");
@@ -130,7 +130,7 @@ async fn a_header_that_is_accepted_is_sent_on_whoever_listens() {
             assert_eq!(&early, b"early");
             exchange(near, far).await;
         }
-        // What a load balancer's health check begins with: its own addresses count.
+        // A load balancer's health check: the connection's own addresses count.
         let mut near = site.enter().await;
         near.write_all(&LOCAL_HEADER).await.unwrap();
         let mut far = accept(&site.target).await;
@@ -155,7 +155,7 @@ async fn a_header_may_come_byte_by_byte_and_is_taken_off() {
 async fn who_sends_no_header_is_closed_and_keeps_nobody_waiting() {
     for is_remote in [false, true] {
         let site = Site::start(ACCEPT, is_remote).await;
-        // One says nothing, one begins and stops, one speaks another protocol, one hangs up.
+        // One sends nothing, one starts and stops, one speaks another protocol, one hangs up.
         let (mut silent, mut slow) = (site.enter().await, site.enter().await);
         slow.write_all(&encode(Some(told()))[..20]).await.unwrap();
         let mut other = site.enter().await;
@@ -168,7 +168,7 @@ async fn who_sends_no_header_is_closed_and_keeps_nobody_waiting() {
         for refused in [&mut other, &mut silent, &mut slow] {
             assert_eq!(read_all(refused).await.unwrap_or_default(), b"", "remote: {is_remote}");
         }
-        // None of them has reached the target.
+        // None of them reached the target.
         let mut next = site.enter().await;
         next.write_all(&LOCAL_HEADER).await.unwrap();
         send_bytes_both_ways(&mut next, &mut accept(&site.target).await).await;
@@ -197,7 +197,7 @@ async fn a_connection_without_a_header_gives_its_place_to_a_newer_one() {
         send_bytes_both_ways(&mut near, &mut accept(&target).await).await;
         assert_eq!(read_all(&mut oldest).await.unwrap_or_default(), b"", "remote: {is_remote}");
 
-        // The other one still has its place.
+        // The other connection keeps its slot.
         later.write_all(&LOCAL_HEADER).await.unwrap();
         exchange(later, accept(&target).await).await;
     }

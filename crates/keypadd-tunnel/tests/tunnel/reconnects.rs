@@ -1,4 +1,4 @@
-//! Reconnects, forwards that change, and draining.
+//! Tests reconnects, forwards that change, and draining.
 
 use std::{future::pending, net::SocketAddr, time::Duration};
 
@@ -25,7 +25,7 @@ async fn a_client_reconnects_and_serves_connections_accepted_meanwhile() {
     let allowed = tunnel.client_key;
     let stopped = tunnel.server.stop().await;
     assert_reset(&mut before).await;
-    until("the client notices", || link.status().state == LinkState::Waiting).await;
+    until("the client has lost the session", || link.status().state == LinkState::Waiting).await;
     let cause = link.status().cause.unwrap();
     assert_eq!(cause, "closed by peer: \"the server is shutting down\"");
 
@@ -143,7 +143,7 @@ async fn a_draining_server_finishes_open_connections_and_accepts_no_new_ones() {
     drop(there);
     assert!(read_all(&mut here).await.unwrap().is_empty());
     within(draining).await.unwrap();
-    until("the client notices", || link.status().state == LinkState::Waiting).await;
+    until("the client has lost the session", || link.status().state == LinkState::Waiting).await;
 }
 
 #[tokio::test]

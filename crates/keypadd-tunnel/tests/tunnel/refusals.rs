@@ -1,4 +1,4 @@
-//! Refusals by the other end, and the reasons that this end reports.
+//! Tests refusals by the other end, and the reasons that this end reports.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Remote forwards: the server listens, the client connects, and addresses are taken over.
+//! Tests remote forwards: the server listens, the client connects, and ports are taken over.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -29,7 +29,7 @@ async fn free_port() -> u16 {
     listener().await.local_addr().unwrap().port()
 }
 
-/// A server, a client's key, and a remote forward of a fixed port to a target.
+/// A server, a client's key, and a remote forward from a fixed port to a target.
 struct Site {
     target: TcpListener,
     port: u16,
@@ -233,7 +233,7 @@ async fn remote_forwards_are_requested_again_after_a_reconnect() {
     let client = RunningClient::start(client_settings(&server, &key, &[&forward])).await;
     let stopped = server.stop().await;
     assert!(TcpStream::connect(at(port)).await.is_err());
-    // Another program has the port at the first reconnect, and no longer at the second.
+    // Another program holds the port at the first reconnect and has released it at the second.
     let squatter = TcpListener::bind(at(port)).await.unwrap();
     let server = RunningServer::start_again(stopped, key.public(), &["listen localhost:*"]);
     until("the client reconnects", || !server.sessions.live().is_empty()).await;
@@ -260,7 +260,8 @@ async fn a_removed_permit_closes_the_listener_at_its_next_connection() {
     server.handle.set_peers(Peers::new([allowed_peer(key.public(), &["localhost:*"])]).unwrap());
     assert_reset(&mut TcpStream::connect(at(port)).await.unwrap()).await;
     until("the port is free", || std::net::TcpListener::bind(at(port)).is_ok()).await;
-    until("the client notices", || outcome(&session) == Err(ListenCode::NotPermitted)).await;
+    until("the client reports the refusal", || outcome(&session) == Err(ListenCode::NotPermitted))
+        .await;
 }
 
 #[tokio::test]

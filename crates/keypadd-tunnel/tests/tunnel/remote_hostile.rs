@@ -1,5 +1,5 @@
-//! Abuse of remote forwards: a server that requests more from its client than it registered, and a
-//! client that requests thousands of listeners.
+//! Tests abuse of remote forwards: a server that requests more from its client than it registered,
+//! and a client that requests thousands of listeners.
 
 use keypadd_keystream::Suite;
 use keypadd_provider::client_config;
@@ -10,7 +10,7 @@ use keypadd_tunnel::{
 
 use crate::{hostile::*, support::*};
 
-/// A client with one remote forward, and the server that the test plays, which has accepted it.
+/// A client with one remote forward, and a scripted server that has accepted it.
 struct Pair {
     server: RawPeer,
     _client: (Client, ClientSession),

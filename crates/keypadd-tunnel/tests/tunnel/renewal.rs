@@ -1,5 +1,5 @@
-//! Sessions that get new keys while they carry: over another connection, with every stream, listener and
-//! byte.
+//! Tests key renewal during transfers: sessions move to a new connection with every stream,
+//! listener and byte.
 
 use std::time::Duration;
 
@@ -21,12 +21,12 @@ use crate::{
     support::*,
 };
 
-/// Both ends hold, and keys serve until a test says otherwise.
+/// Both ends hold, and keys do not expire unless a test says so.
 fn lasting() -> TransportSettings {
     TransportSettings { key_lifetimes: KeyLifetimes::new(KeyLifetime::UNLIMITED), ..holding() }
 }
 
-/// Keys serve for so many bytes.
+/// A key lifetime in bytes.
 fn bytes(bytes: u64) -> KeyLifetime {
     KeyLifetime::new(Duration::ZERO, bytes)
 }
@@ -36,14 +36,14 @@ impl Site {
         self.client.link.status().renewals
     }
 
-    /// Has the client, or the server, find the keys too old once.
+    /// Makes the client (0) or the server (1) renew keys once.
     async fn renew_by(&self, end: usize) {
         let before = self.renewals();
         let lifetimes = &self.transports[end].key_lifetimes;
         lifetimes.set(bytes(1));
         until("keys are renewed", || self.renewals() > before).await;
         lifetimes.set(KeyLifetime::UNLIMITED);
-        // A second renewal may have begun.
+        // A second renewal may have started.
         until("one session is left", || self.statuses().is_some()).await;
     }
 
@@ -54,7 +54,7 @@ impl Site {
     }
 }
 
-/// Sends both ways until `enough`, then ends each way, and compares every byte.
+/// Sends both ways until `enough`, then closes each way, and compares every byte.
 async fn carry_until(here: TcpStream, there: TcpStream, enough: impl Fn() -> bool) {
     let block = noise(7, 1 << 20);
     let one_way = async |mut from: OwnedWriteHalf, mut to: OwnedReadHalf| {
@@ -92,7 +92,7 @@ async fn carry_until(here: TcpStream, there: TcpStream, enough: impl Fn() -> boo
 async fn bulk_both_ways_goes_on_over_many_renewals_byte_for_byte() {
     let transports = [lasting(), lasting()];
     let lifetimes = transports[0].key_lifetimes.clone();
-    // A relay would lose handshakes beside bulk, which costs seconds.
+    // A relay would drop handshake packets beside bulk, which costs seconds.
     let site = Site::start_by(false, transports, &["localhost:*"], &[]).await;
     let mut open = Vec::new();
     for _ in 0..3 {
@@ -118,7 +118,7 @@ async fn bulk_both_ways_goes_on_over_many_renewals_byte_for_byte() {
 async fn new_keys_come_from_another_handshake_and_the_old_connection_is_closed() {
     let site = Site::start_with([lasting(), lasting()], &["localhost:*"], &[]).await;
     let (mut here, mut there) = site.connection().await;
-    // By the client, and by the server, which asks the client.
+    // Initiated by the client, and by the server, which asks the client.
     for end in [0, 1] {
         send_bytes_both_ways(&mut here, &mut there).await;
         let old = [&site.client.sessions, &site.server.sessions].map(|all| all.live().remove(0));
@@ -160,7 +160,7 @@ async fn half_closed_connections_and_remote_listeners_live_through_renewals() {
         }
         is_over.set(true);
     };
-    // None of them is refused or reset, whenever it comes.
+    // None of them may be refused or reset, whenever it comes.
     let connecting = async {
         let mut count = 0;
         while !is_over.get() {
@@ -168,7 +168,8 @@ async fn half_closed_connections_and_remote_listeners_live_through_renewals() {
             remote.write_all(b"hello").await.unwrap();
             let mut hello = [0; 5];
             loop {
-                // One that the client had opened when its session was replaced is opened again.
+                // A stream that the client had opened when its session was replaced is opened
+                // again.
                 let mut there = accept(&behind).await;
                 if within(there.read_exact(&mut hello)).await.is_ok() {
                     there.write_all(&hello).await.unwrap();
@@ -195,7 +196,7 @@ async fn a_renewal_that_fails_leaves_the_old_keys_and_a_later_one_replaces_them(
     site.server.accept_only(Suite::CHACHA20_POLY1305);
     let before = site.statuses().unwrap();
     site.transports[0].key_lifetimes.set(bytes(1));
-    // The refused attempt is over when the server has seen another connection end.
+    // The refused attempt is over once the server has seen another connection end.
     for _ in 0..200 {
         send_bytes_both_ways(&mut here, &mut there).await;
     }
@@ -271,7 +272,7 @@ async fn the_status_says_whether_keys_are_replaced_and_why_not() {
         ([holding(), off], KeyRenewal::NeedsHold),
     ] {
         let site = Site::start_with(transports, &["localhost:*"], &[]).await;
-        until("both have it", || site.statuses().is_some()).await;
+        until("both ends have one session", || site.statuses().is_some()).await;
         assert_eq!(site.statuses().unwrap()[0].key_renewal, expected);
         assert_eq!(site.statuses().unwrap()[1].key_renewal, expected);
     }

@@ -1,4 +1,4 @@
-//! A reset at one end is a reset at the other, even while no data flows.
+//! Tests that a reset at one end is a reset at the other, even while no data flows.
 
 use tokio::io::AsyncWriteExt;
 

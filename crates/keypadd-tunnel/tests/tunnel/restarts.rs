@@ -1,5 +1,5 @@
-//! A server that was killed and started again: clients learn it by a stateless reset (RFC 9000 10.3), which
-//! nobody gets for a connection in use.
+//! Tests a server that was killed and restarted: clients learn of it by a stateless reset (RFC 9000
+//! 10.3), which is never sent for a connection in use.
 
 use std::{
     net::{SocketAddr, UdpSocket},
@@ -12,16 +12,16 @@ use tokio::{io::AsyncWriteExt, net::TcpStream};
 
 use crate::support::*;
 
-/// Bytes of connection IDs and of reset tokens.
+/// Bytes of connection IDs.
 const CID_BYTES: usize = 8;
 const TOKEN_BYTES: usize = 16;
 
-/// Lets nothing pass but what is injected.
+/// Passes only injected datagrams.
 fn cut() -> LineSettings {
     LineSettings { cut: true, ..<_>::default() }
 }
 
-/// No test waits for these timeouts, so that none of them ends a session.
+/// Timeouts so long that none of them ends a session here.
 fn patient(loops: usize) -> TransportSettings {
     let long = Duration::from_secs(3_600);
     let hold = HoldSettings { time: long, ..HoldSettings::OFF };
@@ -50,13 +50,13 @@ async fn a_restarted_server_resets_what_it_has_forgotten_whichever_loop_had_it()
         relay.set_both(LineSettings::default());
         before.write_all(b"its next packet").await.unwrap();
         let count = restarts as u64 + 1;
-        until("it is told", || client.reconnects() == [("forgotten", count)]).await;
+        until("the client is told", || client.reconnects() == [("forgotten", count)]).await;
         // The server that held the other end is gone.
         assert_reset(&mut before).await;
     }
 }
 
-/// What an attacker sends to a server, from an address of its own.
+/// An attacker that sends to a server from its own address.
 struct Attacker(UdpSocket);
 
 impl Attacker {
@@ -66,13 +66,13 @@ impl Attacker {
         Self(socket)
     }
 
-    /// A packet with a short header that no key has sealed.
+    /// Sends a packet with a short header that no key has sealed.
     fn send(&self, server: SocketAddr, cid: [u8; CID_BYTES]) {
         let datagram = [&[0x40], &cid[..], &[0x5a; 40]].concat();
         self.0.send_to(&datagram, server).unwrap();
     }
 
-    /// The token in the first answer to packets for an ID.
+    /// Returns the token in the first answer to packets for an ID.
     fn token(&self, server: SocketAddr, cid: [u8; CID_BYTES]) -> [u8; TOKEN_BYTES] {
         let mut buffer = [0; 2_048];
         loop {
@@ -85,7 +85,7 @@ impl Attacker {
     }
 }
 
-/// A datagram that resets whoever knows this token.
+/// A datagram that resets the peer that holds this token.
 fn reset_with(token: [u8; TOKEN_BYTES]) -> Vec<u8> {
     [&[0x40], &[0xa5; 30][..], &token].concat()
 }
@@ -109,7 +109,7 @@ async fn nobody_gets_the_token_of_a_connection_in_use() {
     let mut unknown = living;
     unknown[CID_BYTES - 1] ^= 1;
 
-    // The loop that has the connection keeps silent: it answers what comes after, in order.
+    // The loop that has the connection stays silent: it answers later packets, in order.
     let attacker = Attacker::new();
     let of_unknown = attacker.token(server.address, unknown);
     for _ in 0..50 {
@@ -125,20 +125,20 @@ async fn nobody_gets_the_token_of_a_connection_in_use() {
         assert_eq!(attacker.token(server.address, elsewhere), of_elsewhere);
     }
 
-    // Another server of the same key has forgotten everything, and its tokens are worth nothing here.
+    // Another server with the same key has no state, and its tokens are not accepted here.
     let other = RunningServer::start_as(server.private.clone(), key.public(), &[], start);
     let forged = attacker.token(other.address, living);
     relay.inject(Direction::ToClient, &reset_with(forged)).unwrap();
     send_bytes_both_ways(&mut here, &mut there).await;
     assert!(client.reconnects().is_empty());
 
-    // The server's own, once it has forgotten the connection, ends it.
+    // The server's own token, once it has lost its state, ends the connection.
     relay.set_both(cut());
     let stopped = server.kill().await;
     let server = RunningServer::start_as_before(stopped, key.public(), &[], start);
     assert_eq!(attacker.token(server.address, unknown), of_unknown);
     let right = attacker.token(server.address, living);
     relay.inject(Direction::ToClient, &reset_with(right)).unwrap();
-    until("the client believes it", || client.is_waiting()).await;
+    until("the client accepts the reset", || client.is_waiting()).await;
     assert_eq!(client.link.status().cause.unwrap(), "reset by peer");
 }

@@ -1,4 +1,4 @@
-//! Keys that are replaced: two are accepted meanwhile, as those of one peer.
+//! Tests key rotation: during it, two keys are accepted as those of one peer.
 
 use keypadd_keystream::Suite;
 use keypadd_provider::{PinnedServer, client_config, server_config};
@@ -7,7 +7,7 @@ use tokio::net::TcpStream;
 
 use crate::{hold::holding, support::*};
 
-/// Both ends hold, and keys serve until a test says otherwise.
+/// Both ends hold, and keys do not expire unless a test says so.
 fn lasting() -> TransportSettings {
     TransportSettings { key_lifetimes: KeyLifetimes::new(KeyLifetime::UNLIMITED), ..holding() }
 }
@@ -25,8 +25,8 @@ async fn a_client_accepts_the_old_and_the_new_key_of_its_server() {
     }
 }
 
-/// Both ends replace their keys while a connection is open, first the client, then the server; the lists of
-/// both have the old and the new key, and then the new one alone.
+/// Both ends rotate their keys while a connection is open, first the client, then the server; both
+/// lists have the old and the new key, and then only the new one.
 #[tokio::test]
 async fn connections_outlive_the_replacement_of_both_ends_keys() {
     let target = listener().await;
@@ -39,7 +39,7 @@ async fn connections_outlive_the_replacement_of_both_ends_keys() {
     let server =
         RunningServer::start_as(old_server.clone(), old.public(), &["localhost:*"], |settings| {
             settings.transport = lasting();
-            // The new key needs no other place.
+            // The new key needs no extra session slot.
             settings.sessions_per_key = 1;
         });
     server.handle.set_peers(list(&[&old, &new]));

@@ -1,5 +1,5 @@
-//! A peer that opens packets of every key phase but always answers in the first. quinn waits for it
-//! and goes on under a key beyond its limit; the key ends the connection.
+//! Tests a peer that opens packets of every key phase but always seals in the first. quinn waits
+//! for it and keeps sealing with a key beyond its limit; the key ends the connection.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -23,13 +23,13 @@ const HARD_STOP: u64 = 1 << 17;
 const TOLD_TO_QUINN: u64 = (1 << 16) + 10_000;
 const CLOSING_PACKETS: u64 = 64;
 
-/// Counts the packets that the server seals in its second key phase, which the peer does not
-/// follow: valid ones, and those that are zeros.
+/// Counts packets that the server seals in its second key phase, which the peer does not follow:
+/// valid ones, and zeroed ones.
 #[derive(Default)]
 struct Counting {
     sealed: AtomicU64,
     zeros: AtomicU64,
-    /// Packets of later phases: there must be none.
+    /// Packets of later phases: must stay 0.
     later: AtomicU64,
 }
 
@@ -91,7 +91,7 @@ async fn a_peer_that_never_follows_an_update_is_left_before_the_hard_stop() {
         other => panic!("{other:?}"),
     }
     // The key was the reason: it sealed far beyond the limit reported to quinn, up to where it
-    // requests the end, and nothing from its stop on.
+    // requests the close, and nothing from its hard stop on.
     let [sealed, zeros, later] =
         [&counting.sealed, &counting.zeros, &counting.later].map(|count| count.load(Relaxed));
     assert!(
@@ -99,7 +99,7 @@ async fn a_peer_that_never_follows_an_update_is_left_before_the_hard_stop() {
         "{sealed}, then {zeros}"
     );
     assert_eq!(later, 0, "the server changed keys without an answer");
-    // The same on the wire: the phase before has fewer than 1,000 packets.
+    // The same on the wire: the first phase has fewer than 1,000 packets.
     let packets = connection.stats().udp_rx.datagrams;
     assert!((TOLD_TO_QUINN + 1..HARD_STOP + 1000).contains(&packets), "{packets}");
     until("the session has ended", || server.sessions.live().is_empty()).await;

@@ -1,4 +1,4 @@
-//! Servers, clients, targets and checks that the tests share.
+//! Provides the servers, clients, targets and checks that the tests share.
 
 use std::{
     future::pending,
@@ -104,7 +104,7 @@ impl RunningServer {
         Self::start_as(private, allowed, permits, |settings| settings.listen = address)
     }
 
-    /// The same with other settings.
+    /// Like [`Self::start_again`], with other settings.
     pub fn start_as_before(
         stopped: StoppedServer,
         allowed: PublicKey,
@@ -118,7 +118,7 @@ impl RunningServer {
         })
     }
 
-    /// Accepts this suite alone from now on, in new handshakes.
+    /// Accepts only this suite in new handshakes.
     pub fn accept_only(&self, suite: Suite) {
         let config = server_config(&crypto(&self.private, suite), self.handle.peers()).unwrap();
         self.handle.set_crypto(config);
@@ -128,8 +128,8 @@ impl RunningServer {
         self.drain(Duration::ZERO).await
     }
 
-    /// Ends it without a goodbye to its sessions; their handles may close connections when dropped, so
-    /// that who wants nobody to hear of it cuts the path before.
+    /// Kills it without closing its sessions. Dropped handles may still send a close; cut the path
+    /// first to keep it from the peer.
     pub async fn kill(self) -> StoppedServer {
         self.task.abort();
         drop(self.handle);
@@ -248,12 +248,12 @@ impl RunningClient {
         Self { link, sessions, listeners, crypto, remote_ports, client, task }
     }
 
-    /// Where the server listens for its only remote forward.
+    /// The server's port for the client's only remote forward.
     pub fn remote_port(&self) -> u16 {
         self.remote_ports[0]
     }
 
-    /// The number of connections that another process would go on with.
+    /// Hands over; returns the number of connections that another process would continue.
     pub async fn hand_over(&self) -> usize {
         let handed = within(self.client.hand_over()).await.unwrap();
         handed.map_or(0, |handed| handed.streams.len())
@@ -347,7 +347,7 @@ impl Tunnel {
         (target, tunnel, here, there)
     }
 
-    /// A connection into the first forward.
+    /// Connects to the first forward.
     pub async fn enter(&self) -> TcpStream {
         TcpStream::connect(self.addresses[0][0]).await.unwrap()
     }

@@ -1,4 +1,4 @@
-//! UDP forwards both ways: what is carried, who may, and when flows end.
+//! Tests UDP forwards both ways: payloads, permits, and when flows end.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -12,17 +12,17 @@ use tokio::{net::UdpSocket, task::JoinHandle, time::timeout};
 
 use crate::{hold::holding, hostile::*, support::*};
 
-/// What the longest datagram over IPv4 carries.
+/// Maximum payload over IPv4.
 const LONGEST: usize = 65_507;
 
-/// How long a socket on loopback is asked again: a datagram may be lost.
+/// Retry interval on loopback, where a datagram may be lost.
 const AGAIN: Duration = Duration::from_millis(500);
 
 async fn socket() -> UdpSocket {
     UdpSocket::bind("127.0.0.1:0").await.unwrap()
 }
 
-/// A target that answers each datagram with itself, where it came from before that.
+/// A target that answers each datagram with itself, after its source address.
 struct Echo {
     address: SocketAddr,
     task: JoinHandle<()>,
@@ -39,7 +39,7 @@ impl Echo {
             let mut buffer = vec![0; LONGEST];
             loop {
                 let (bytes, from) = socket.recv_from(&mut buffer).await.unwrap();
-                // On loopback nothing is too long.
+                // On loopback no datagram is too long.
                 let _ = socket.send_to(&buffer[..bytes], from).await;
             }
         });
@@ -62,7 +62,7 @@ async fn ask(socket: &UdpSocket, to: SocketAddr, question: &[u8]) -> Vec<u8> {
             let received = timeout(AGAIN, socket.recv_from(&mut answer)).await;
             // A refusal on loopback (ICMP) is not an answer.
             if let Ok(Ok((bytes, from))) = received {
-                assert_eq!(from, to, "it comes from the address that was asked");
+                assert_eq!(from, to, "answered from another address");
                 return bytes;
             }
         }
@@ -72,12 +72,12 @@ async fn ask(socket: &UdpSocket, to: SocketAddr, question: &[u8]) -> Vec<u8> {
     answer
 }
 
-/// Asks until the answer is the question: an earlier one may come twice.
+/// Asks until the answer is the question: an earlier answer may arrive twice.
 async fn assert_echoed(socket: &UdpSocket, to: SocketAddr, question: &[u8]) {
     while ask(socket, to, question).await != question {}
 }
 
-/// Nothing arrives before what was sent to another socket and back.
+/// Checks that nothing has arrived; called after a round trip on another socket.
 fn assert_silent(socket: &UdpSocket) {
     let received = socket.try_recv_from(&mut [0; 16]);
     assert!(received.is_err(), "received {received:?}");
@@ -92,7 +92,7 @@ fn totals(tunnel: &Tunnel, transport: &TransportSettings) -> Vec<ForwardTotals> 
     transport.limits.forwards()
 }
 
-/// Both ends with an idle time of their own.
+/// Both ends with this idle timeout.
 fn idle_after(time: Duration) -> TransportSettings {
     TransportSettings { flow_idle: time, ..TransportSettings::default() }
 }
@@ -103,7 +103,7 @@ async fn datagrams_reach_the_target_and_answers_the_source_that_asked() {
     let address = target.local_addr().unwrap();
     let tunnel = Tunnel::start(&["udp:127.0.0.1:*"], &[&forward_to(address)]).await;
     let (entry, one, two) = (tunnel.addresses[0][0], socket().await, socket().await);
-    // All at once: the first wait until the flow is open.
+    // All at once: the first ones wait until the flow is open.
     for number in 0..3 {
         one.send_to(&[1, number], entry).await.unwrap();
         two.send_to(&[2, number], entry).await.unwrap();
@@ -144,8 +144,8 @@ async fn udp_needs_a_permit_of_its_own() {
     };
     near.send_to(b"no", tunnel.addresses[0][0]).await.unwrap();
     // Counted at both ends.
-    until("it is refused", || refused() == 2).await;
-    // Its source is not asked for again at once.
+    until("the datagrams are refused", || refused() == 2).await;
+    // A flow for its source is not requested again at once.
     for _ in 0..50 {
         near.send_to(b"no", tunnel.addresses[0][0]).await.unwrap();
     }
@@ -157,7 +157,7 @@ async fn udp_needs_a_permit_of_its_own() {
 #[tokio::test]
 async fn datagrams_of_any_size_arrive_whole() {
     let echo = Echo::start().await;
-    // As Ethernet, so that most need fragments.
+    // As on Ethernet, so that most datagrams need fragments.
     let transport = TransportSettings { datagram_bytes_max: 1_452, ..<_>::default() };
     let forward = forward_to(echo.address);
     let tunnel = Tunnel::start_with(&["udp:localhost:*"], &[&forward], transport).await;
@@ -201,7 +201,7 @@ async fn at_the_limit_the_flow_that_was_idle_for_the_longest_makes_room() {
         assert!(tunnel.open().1 <= FLOWS.into());
         sources.push(source);
     }
-    // Those that were displaced get another one.
+    // Displaced flows are replaced by new ones.
     for source in &sources {
         assert_echoed(source, entry, b"again").await;
     }
@@ -245,7 +245,7 @@ async fn a_remote_forward_carries_udp_where_it_is_permitted() {
         assert_echoed(&one, entry, b"from the server's side").await;
         assert_echoed(&two, entry, &noise(3, LONGEST)).await;
         assert_eq!((open(&server.sessions), open(&client.sessions)), (2, 2));
-        // What it no longer asks for is closed.
+        // Forwards that are removed are closed.
         client.set_forwards(&[]).await;
         until("its flows have ended", || open(&server.sessions) == 0).await;
         let rebound = async {
@@ -297,7 +297,7 @@ async fn a_client_that_sends_any_datagrams_reaches_nothing_and_ends_nothing() {
             let _ = connection.send_datagram([head, vec![0; 600]].concat().into());
         }
     };
-    // Of the control stream, of one that is being refused, of none.
+    // IDs of the control stream, of a stream being refused, and of none.
     for id in [0, 4, 60] {
         flood(id);
     }
@@ -320,7 +320,7 @@ async fn a_client_that_sends_any_datagrams_reaches_nothing_and_ends_nothing() {
         }
     };
     within(asking).await;
-    // Whoever ends the stream ends the flow.
+    // Either end closes the flow by ending the stream.
     send.reset(0_u32.into()).unwrap();
     until("the flow has ended", || open(&server.sessions) == 0).await;
 }
@@ -335,8 +335,8 @@ async fn flows_begin_anew_when_the_server_returns() {
     let near = socket().await;
     assert_echoed(&near, client.listeners[0], b"before").await;
     let stopped = server.stop().await;
-    until("the client has noticed", || client.is_waiting()).await;
-    // Waits in the kernel, and makes the client hurry.
+    until("the client has lost the session", || client.is_waiting()).await;
+    // Queued in the kernel; makes the client reconnect sooner.
     near.send_to(b"meanwhile", client.listeners[0]).await.unwrap();
     let server = RunningServer::start_again(stopped, key.public(), &permits);
     assert_echoed(&near, client.listeners[0], b"after").await;

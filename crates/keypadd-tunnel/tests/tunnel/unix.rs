@@ -1,4 +1,4 @@
-//! Unix sockets on either side of a local forward.
+//! Tests unix sockets on either side of a local forward.
 
 use std::{fs, path::Path};
 

@@ -1,5 +1,5 @@
-//! Connects the loops: audits each datagram as it leaves, hands it to the network, and lets the fillers work
-//! in between.
+//! Connects the loops: audits each datagram as it leaves, passes it to the network, and steps the
+//! fillers in between.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -23,11 +23,12 @@ pub(super) struct Path {
     pub(super) arrivals: Arrivals,
     pub(super) counts: Counts,
     pub(super) pools: [SteppedPool; 2],
-    /// Of each connection both ends.
+    /// Both ends of each connection.
     pub(super) senders: Vec<[Sender; 2]>,
     pub(super) transcript: Sha256,
-    /// Connections that were cut off, or given up in the handshake. The server may have forgotten them, and
-    /// would shake hands a second time, under keys that the log cannot tell from the first ones.
+    /// Connections that were cut off, or abandoned during the handshake. A server that has
+    /// forgotten one would repeat the handshake, under keys that the log cannot tell from the first
+    /// ones.
     pub(super) left_behind: BTreeSet<usize>,
 }
 
@@ -61,9 +62,9 @@ impl Path {
     pub(super) fn send(&mut self, from: Side, left: &SentDatagrams<'_>) {
         let destination = left.destination;
         for bytes in left.bytes.chunks(left.segment_bytes) {
-            // What one connection has sealed leaves before another seals: its end's tape is the only
-            // one with packets. An Initial packet alone is on no tape, nor is what the endpoint says
-            // to strangers; neither has anything to audit.
+            // What one connection has sealed leaves before another seals: only its end's tape has
+            // packets. A lone Initial packet is on no tape, nor are the endpoint's answers to
+            // strangers; neither needs an audit.
             let sealed = self.senders.iter().position(|ends| ends[from as usize].has_sealed());
             let connection = sealed.unwrap_or_else(|| self.senders.len().saturating_sub(1));
             let seen = sealed.and_then(|index| {

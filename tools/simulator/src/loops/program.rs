@@ -10,12 +10,12 @@ use fastrand::Rng;
 use crate::schedule::Style;
 use crate::traffic::fill;
 
-/// A program writes so much at once at most: enough to be called bulk.
+/// Maximum bytes per write: enough to count as bulk.
 const BULK_BYTES: usize = 110 << 10;
-/// It writes no more before the other one has read so much.
+/// Maximum bytes written ahead of the other program's reads.
 const AHEAD_BYTES: u64 = 128 << 10;
 
-/// Of one that idles. What a run waits for then is time.
+/// Write interval of an idle program, in a run that only waits for time.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// One program.
@@ -23,7 +23,7 @@ pub(super) struct Program {
     socket: UnixStream,
     style: Style,
     rng: Rng,
-    /// Of the bytes that it writes, and of those that it reads.
+    /// Seeds of the bytes that it writes, and of those that it reads.
     seeds: [u64; 2],
     pub(super) wake_at: Option<Duration>,
     pub(super) written: u64,
@@ -33,7 +33,7 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// Two programs, and the sockets that are theirs at the tunnel's ends.
+    /// Two programs, and the tunnel ends' sockets connected to them.
     pub(super) fn pair(
         styles: [Style; 2],
         now: Duration,
@@ -59,8 +59,9 @@ impl Program {
         ([client.0, server.0], [client.1, server.1])
     }
 
-    /// Writes what the socket takes of a little, or of much, and says when to be called next. The other
-    /// program has read the first `read` bytes. `idles`: a little now and then will do.
+    /// Writes what the socket accepts of a small or large chunk; returns when to be called next.
+    /// The other program has read the first `read` bytes. With `idles`, an occasional small write
+    /// is enough.
     pub(super) fn write(&mut self, now: Duration, read: u64, idles: bool) {
         let bulk = match self.style {
             _ if idles => false,
@@ -86,13 +87,13 @@ impl Program {
         }
     }
 
-    /// Ends what it writes.
+    /// Ends its stream.
     pub(super) fn finish(&mut self) {
         self.wake_at = None;
         self.socket.shutdown(Shutdown::Write).expect("a socket");
     }
 
-    /// Reads what has come and compares it; whether anything had.
+    /// Reads and compares what has arrived; returns whether there was any.
     pub(super) fn read(&mut self) -> bool {
         let (before, mut buffer) = (self.received, vec![0; BULK_BYTES]);
         while !self.has_ended {

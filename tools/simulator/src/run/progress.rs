@@ -1,4 +1,4 @@
-//! Tracks how far a run has come and what is missing, and counts at its end.
+//! Tracks a run's progress and missing goals, and counts at its end.
 
 use bytes::Bytes;
 use keypadd_pool::{Coverage, Direction};
@@ -9,7 +9,7 @@ use super::{Outcome, World};
 use crate::auditor::Finding;
 use crate::ends::Link;
 
-/// Phases that a seed has to reach in both directions.
+/// Phases that a seed must reach in both directions.
 pub(crate) const PHASES_MIN: u64 = 3;
 
 /// What the newest connection is doing.
@@ -40,7 +40,7 @@ impl World {
     /// Whether the pools have served, then not, then served again.
     pub(super) fn has_refilled(&mut self) -> bool {
         let refilled = self.refill.observe(self.ends.iter().map(|end| &*end.meters));
-        // From a third of the way on, the fillers are made to bring about what is still missing.
+        // After a third of the run, the fillers bring about what is still missing.
         let last = self.wirings.len() == self.schedule.connections;
         let left = self.packets_goal.saturating_sub(self.auditor.packets);
         let is_due = last && left <= self.schedule.packets * 2 / 3;
@@ -49,7 +49,7 @@ impl World {
         refilled
     }
 
-    /// Cuts connections off, ends streams, and closes, when the time for it has come.
+    /// Cuts connections off, ends streams, and closes, each when due.
     pub(super) fn progress(&mut self) {
         let last = self.wirings.len() - 1;
         let refilled = self.has_refilled();
@@ -82,7 +82,7 @@ impl World {
         if self.ends.iter().all(|end| end.links.is_empty()) {
             match self.stage {
                 Stage::Closing => {}
-                // It has not come to all that a run has to reach.
+                // The run could not reach its goals.
                 _ if self.arrivals.is_outrun(last) => {
                     (self.counts.runs, self.counts.outrun) = (0, 1);
                 }
@@ -113,7 +113,7 @@ impl World {
         }
     }
 
-    /// Cuts off, in the middle of writing, the connections before this one.
+    /// Cuts off the connections before this one in the middle of writing.
     fn cut_before(&mut self, index: usize) {
         while (self.counts.cut as usize) < index {
             self.counts.cut += 1;
@@ -121,7 +121,7 @@ impl World {
         }
     }
 
-    /// The client closes.
+    /// Closes at the client.
     fn close(&mut self, index: usize) {
         let now = self.instant();
         self.each_link(index, |link| {
@@ -132,7 +132,7 @@ impl World {
         });
     }
 
-    /// Takes leave of one end of a connection.
+    /// Retires one end of a connection.
     pub(super) fn retire(&mut self, side: Side, handle: ConnectionHandle) {
         let Some(link) = self.ends[side as usize].links.remove(&handle) else { return };
         self.note("gone", &[side as u64, link.index as u64, link.traffic.received_bytes]);
@@ -144,7 +144,7 @@ impl World {
         }
     }
 
-    /// Adds up, and looks whether pools and keys have kept their promises.
+    /// Adds up the counts and checks the invariants of pools and keys.
     pub(super) fn conclude(mut self) -> Outcome {
         for side in [Side::Client, Side::Server] {
             let handles: Vec<_> = self.ends[side as usize].links.keys().copied().collect();

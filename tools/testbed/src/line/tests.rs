@@ -28,7 +28,7 @@ fn everything() -> LineSettings {
     }
 }
 
-/// What becomes of `MANY` packets that enter at one time.
+/// Outcomes of `MANY` packets that enter at the same time.
 fn offered(
     settings: LineSettings,
     seed: u64,
@@ -38,7 +38,7 @@ fn offered(
     (now, all, line.counts())
 }
 
-/// When a packet arrives that does.
+/// Arrival time of a packet that is not lost.
 fn arrives(line: &mut Line, now: Instant, bytes: usize) -> Instant {
     line.offer(now, bytes).unwrap().packet.at
 }
@@ -105,7 +105,7 @@ fn a_new_rate_holds_for_what_enters_from_then_on() {
     assert_eq!(arrives(&mut line, now, 1_000), now + SECOND);
     line.set(LineSettings { bits_per_second: rate(16_000), ..slow() });
     assert_eq!(arrives(&mut line, now, 1_000), now + SECOND + SECOND / 2);
-    // Without a rate nothing overtakes what an earlier rate has kept.
+    // Even without a rate nothing overtakes packets queued at an earlier rate.
     line.set(LineSettings::default());
     assert_eq!(arrives(&mut line, now, 1_000), now + SECOND + SECOND / 2);
 }
@@ -147,7 +147,7 @@ fn each_impairment_meets_as_many_as_it_says_and_is_counted() {
     assert_eq!(counts.arriving_bytes, 1_200 * counts.arriving);
     assert_eq!(counts.arriving + counts.random, counts.packets);
     assert!((19.0..21.0).contains(&share(counts.random)), "{counts:?}");
-    // Of the 80 in a hundred that arrive.
+    // Of the 80 % that arrive.
     assert!((0.5..1.1).contains(&share(counts.corrupted)), "{counts:?}");
     assert!((3.4..4.6).contains(&share(counts.duplicated)), "{counts:?}");
     assert!((7.2..8.8).contains(&share(counts.held)), "{counts:?}");
@@ -175,7 +175,7 @@ fn delay_jitter_and_hold_add_up() {
         assert!(copy <= set.jitter, "{copy:?}");
         latest = latest.max(copy);
     }
-    assert!(latest > set.jitter.mul_f64(0.9), "jitter is spread: {latest:?}");
+    assert!(latest > set.jitter.mul_f64(0.9), "jitter is not spread: {latest:?}");
 }
 
 #[test]
@@ -221,7 +221,7 @@ fn a_policer_passes_its_burst_then_its_rate_and_keeps_no_queue() {
         assert_eq!(arrives(&mut line, now, 1_000), now);
     }
     assert_eq!(line.offer(now, 1_000), Err(Loss::Policed));
-    // Twice the rate from now on: half of it passes.
+    // Twice the rate: half of it passes.
     let passed =
         (1..=200).filter(|half| line.offer(now + *half * SECOND / 2, 1_000).is_ok()).count();
     assert_eq!(passed, 100);

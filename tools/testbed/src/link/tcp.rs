@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use super::{Forwarder, ForwarderState, LOOK_UP, Way, headers, spawn, wait_for, wake_on_time};
 
-/// Read at a time. With so many bytes under way at most: 16 MiB each way.
+/// Bytes per read, and maximum pieces in transit: 16 MiB each way.
 const PIECE_BYTES: usize = 16 << 10;
 const PIECES: usize = 1 << 10;
 
@@ -29,7 +29,7 @@ pub(super) fn start(ways: &[Arc<Way>; 2], to: SocketAddr) -> io::Result<Forwarde
             match listener.accept() {
                 Ok((near, _)) => {
                     let (ways, of) = (ways.clone(), Arc::clone(&of));
-                    // A connection that cannot be carried is closed, which its client sees.
+                    // A connection that cannot be relayed is closed, which its client sees.
                     let _ = spawn(move || drop(join(near, &ways, to, &of)));
                 }
                 Err(_) => thread::sleep(ACCEPT_EVERY),
@@ -39,10 +39,10 @@ pub(super) fn start(ways: &[Arc<Way>; 2], to: SocketAddr) -> io::Result<Forwarde
     Ok(Forwarder { address, shared })
 }
 
-/// How often new connections are looked for; much less than a round trip over any line.
+/// Polling interval for new connections; much less than a round trip over any line.
 const ACCEPT_EVERY: std::time::Duration = std::time::Duration::from_millis(1);
 
-/// Carries one connection, after the round trip in which TCP opens one.
+/// Relays one connection, after the round trip in which TCP opens one.
 fn join(
     near: TcpStream,
     ways: &[Arc<Way>; 2],
@@ -72,7 +72,7 @@ fn join(
     Ok(())
 }
 
-/// Reads until there is no more, and hands it to the line as soon as it takes it.
+/// Reads to the end, and enqueues data as the line has room.
 fn read(
     mut from: TcpStream,
     way: usize,
@@ -104,7 +104,7 @@ fn read(
     }
 }
 
-/// Writes what the line has carried; after the last of it, says that there is no more.
+/// Writes what the line delivers, then shuts down.
 fn write(mut to: TcpStream, shared: &ForwarderState, arriving: &Receiver<(Instant, Vec<u8>)>) {
     wake_on_time();
     while !shared.is_over() {

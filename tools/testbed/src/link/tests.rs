@@ -14,7 +14,7 @@ fn line(delay: Duration, bits_per_second: u64) -> LinkSettings {
 #[test]
 fn a_queue_holds_a_round_trip_and_no_more() {
     let (line, now) = (Way::new(line(SECOND, 8_000)), Instant::now());
-    // A second of the line each; the queue is two seconds, and what begins within it is taken whole.
+    // A second of the line each; the queue holds two, and accepts whole what starts within it.
     for _ in 0..3 {
         line.take(now, 1_000).unwrap();
     }
@@ -22,7 +22,7 @@ fn a_queue_holds_a_round_trip_and_no_more() {
     assert!(line.take(now + SECOND, 1_000).is_ok());
 }
 
-/// A socket that answers what it gets, until it gets nothing.
+/// Starts a socket that echoes until it gets an empty datagram.
 fn echo(loopback: IpAddr) -> SocketAddr {
     let socket = UdpSocket::bind((loopback, 0)).unwrap();
     let address = socket.local_addr().unwrap();
@@ -75,7 +75,7 @@ fn each_of_two_clients_has_its_own_answers_whoever_sent_last() {
     }
 }
 
-/// How long `count` datagrams of 1,000 bytes take to arrive that were sent at once, by `links`.
+/// How long `count` datagrams of 1,000 bytes, sent at once over `links`, take to arrive.
 fn time_of(links: &[&Link], count: u32) -> Duration {
     let start = Instant::now();
     let mut receivers = Vec::new();
@@ -99,7 +99,7 @@ fn time_of(links: &[&Link], count: u32) -> Duration {
 
 #[test]
 fn pairs_that_share_a_line_have_its_rate_together() {
-    // Ten datagrams take 8.2 ms of it, with 28 bytes of headers each.
+    // Ten datagrams take 8.2 ms on it, with 28 bytes of headers each.
     let settings = line(Duration::ZERO, 10_000_000);
     let (shared, each) = (Link::new(settings), 10 * 1028 * 8 * SECOND / 10_000_000);
     assert!(time_of(&[&shared], 10) >= each);
@@ -142,7 +142,7 @@ fn a_tcp_connection_is_carried_to_its_last_byte_and_waits_for_its_round_trip() {
     let mut back = Vec::new();
     stream.read_to_end(&mut back).unwrap();
     assert!(back == sent, "{} bytes came back", back.len());
-    // Once to open it, once there and back, and twice what the line needs.
+    // One round trip to open it, one for the data, and twice the time on the line.
     let on_the_line = 2 * 200_000 * 8 * SECOND / 100_000_000;
     assert!(start.elapsed() >= 4 * delay + on_the_line, "{:?}", start.elapsed());
 }

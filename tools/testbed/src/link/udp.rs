@@ -14,16 +14,16 @@ use super::{
 /// Larger than any datagram.
 const BUFFER_BYTES: usize = 1 << 16;
 
-/// Asked for as socket buffers, so that loss is the line's; the kernel may grant less.
+/// Requested socket buffer size, so that only the line loses packets; the kernel may grant less.
 const SOCKET_BYTES: usize = 4 << 20;
 
-/// Of UDP's header.
+/// Length of a UDP header.
 const HEADER_BYTES: usize = 8;
 
-/// Addresses that clients send from, at most: each has a thread here. What further ones send is lost.
+/// Maximum client addresses: each has a thread. Datagrams of further ones are lost.
 const CLIENTS: usize = 64;
 
-/// A datagram on the line: when it arrives, and where it leaves from and goes to.
+/// A datagram on the line, with its arrival time, socket and destination.
 struct InFlight {
     due: Instant,
     from: Arc<UdpSocket>,
@@ -31,7 +31,7 @@ struct InFlight {
     bytes: Vec<u8>,
 }
 
-/// One way of a relay.
+/// One direction of a relay.
 #[derive(Clone)]
 struct OneWay {
     way: usize,
@@ -41,9 +41,9 @@ struct OneWay {
     underway: SyncSender<InFlight>,
 }
 
-/// Starts a relay on the loopback of `to`, or, towards hosts elsewhere, where the system chooses. Like a NAT it
-/// has a port for each address that clients send from: answers go to the socket they are for, so that a
-/// client with two sockets has its datagrams in order.
+/// Starts a relay on the loopback of `to`, or, for hosts elsewhere, on an address the system
+/// chooses. Like a NAT it has a port per client address: answers go to the right socket, and a
+/// client with two sockets gets its datagrams in order.
 pub(super) fn start(ways: &[Arc<Way>; 2], to: SocketAddr) -> io::Result<Forwarder> {
     let near = Arc::new(bind(to)?);
     let address = near.local_addr()?;
@@ -70,12 +70,12 @@ fn bind(to: SocketAddr) -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
-/// Reads what clients send, each on a port of its own towards the server.
+/// Reads what clients send and forwards it from one port per client.
 fn read_near(near: &Arc<UdpSocket>, to: SocketAddr, there: &OneWay, back: &OneWay) {
     let mut ports: HashMap<SocketAddr, Arc<UdpSocket>> = HashMap::new();
     let mut buffer = vec![0; BUFFER_BYTES];
     while !there.shared.is_over() {
-        // Nothing came for a while.
+        // Timeout without a datagram.
         let Ok((len, client)) = near.recv_from(&mut buffer) else { continue };
         there.shared.count(there.way, len);
         let port = match ports.get(&client) {
@@ -93,7 +93,7 @@ fn read_near(near: &Arc<UdpSocket>, to: SocketAddr, there: &OneWay, back: &OneWa
     }
 }
 
-/// A port towards the server, from which its answers go to `client`.
+/// Opens a port towards the server whose answers go to `client`.
 fn open_port(
     near: &Arc<UdpSocket>,
     client: SocketAddr,
@@ -107,7 +107,7 @@ fn open_port(
     spawn(move || {
         let mut buffer = vec![0; BUFFER_BYTES];
         while !back.shared.is_over() {
-            // Nothing came for a while, or the server is not there yet.
+            // Timeout, or the server is not up yet.
             let Ok(len) = from.recv(&mut buffer) else { continue };
             back.shared.count(back.way, len);
             back.carry(&near, client, &buffer[..len]);
@@ -117,7 +117,7 @@ fn open_port(
 }
 
 impl OneWay {
-    /// Hands a datagram to the line.
+    /// Enqueues a datagram.
     fn carry(&self, from: &Arc<UdpSocket>, to: SocketAddr, bytes: &[u8]) {
         let taken = self.line.take(Instant::now(), bytes.len() + self.header_bytes).ok();
         let sent = taken.map(|due| {
@@ -130,7 +130,7 @@ impl OneWay {
     }
 }
 
-/// Sends on what a line has carried.
+/// Sends what a line delivers.
 fn write(shared: &ForwarderState, arriving: &Receiver<InFlight>) {
     wake_on_time();
     while !shared.is_over() {
@@ -140,7 +140,7 @@ fn write(shared: &ForwarderState, arriving: &Receiver<InFlight>) {
             Err(RecvTimeoutError::Disconnected) => return,
         };
         wait_for(due);
-        // What does not go through is lost, as datagrams are.
+        // What cannot be sent is lost, as datagrams are.
         let _ = from.send_to(&bytes, to);
     }
 }

@@ -2,10 +2,11 @@
 
 use crate::line::{Arrival, Arrivals, Loss};
 
-/// The two ECN bits, in IPv4's second byte (RFC 791, RFC 3168 5) and across IPv6's first two (RFC 8200 3).
+/// The two ECN bits, in IPv4's second byte (RFC 791, RFC 3168 5) and across IPv6's first two (RFC
+/// 8200 3).
 const ECN: u8 = 0b11;
 
-/// Whether the line had no room for a packet.
+/// Whether the packet was dropped for lack of room.
 pub(super) fn is_dropped(offered: Result<Arrivals, Loss>) -> bool {
     matches!(offered, Err(Loss::QueueFull | Loss::Policed))
 }
@@ -54,7 +55,7 @@ mod tests {
 
     use super::*;
 
-    /// RFC 1071's sum over a header, checksum included, is all ones if it is right.
+    /// RFC 1071: the sum over a correct header, checksum included, is all ones.
     fn is_right(header: &[u8]) -> bool {
         let sum: u32 =
             header.chunks(2).map(|it| u32::from(u16::from_be_bytes([it[0], it[1]]))).sum();

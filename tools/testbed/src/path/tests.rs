@@ -1,4 +1,5 @@
-//! Tests emulated paths between namespaces. As root: `cargo test -p testbed --lib path -- --ignored`.
+//! Tests emulated paths between namespaces. As root: `cargo test -p testbed --lib path --
+//! --ignored`.
 
 use std::net::UdpSocket;
 
@@ -60,7 +61,7 @@ fn a_path_measures_the_rate_and_the_loss_that_it_was_given() {
         ..<_>::default()
     };
     path.renew(End::Near, settings, 1);
-    // Faster than the line: 1,472 bytes are a packet of 1,500.
+    // Faster than the line: a payload of 1,472 bytes is a packet of 1,500.
     let sender = thread::spawn(move || {
         let until = Instant::now() + SECOND;
         while Instant::now() < until {

@@ -10,7 +10,7 @@ use Direction::{ToClient, ToServer};
 /// Longer than anything here takes; reaching it means a hang.
 const HANG: Duration = Duration::from_secs(20);
 
-/// What one burst may be, so that no socket's buffer overflows.
+/// Maximum burst, so that no socket buffer overflows.
 const BURST: u16 = 100;
 
 struct Ends {
@@ -32,7 +32,7 @@ impl Ends {
         self.client.send(&number.to_be_bytes()).await.unwrap();
     }
 
-    /// What the server gets next, and from where.
+    /// The next datagram at the server, and its source.
     async fn arrived(&self) -> (Vec<u8>, SocketAddr) {
         let mut buffer = [0; 100];
         let (bytes, from) =
@@ -40,7 +40,7 @@ impl Ends {
         (buffer[..bytes].to_vec(), from)
     }
 
-    /// Sends a burst, then a mark that nothing impairs; gives back what came before the mark.
+    /// Sends a burst, then a marker without impairments; returns what arrived before the marker.
     async fn burst(&self, set: LineSettings) -> Vec<u16> {
         self.relay.set(ToServer, set);
         let before = self.relay.counts(ToServer).taken;
@@ -168,7 +168,7 @@ async fn a_rebound_client_has_another_port_and_gets_what_is_sent_there() {
     ends.send(2).await;
     let (_, after) = ends.arrived().await;
     assert_ne!(before, after);
-    // The old port is nobody's now, or somebody else's; only the new one leads to the client.
+    // The old port is unused now, or reused by others; only the new one leads to the client.
     ends.server.send_to(b"old", before).await.unwrap();
     ends.server.send_to(b"new", after).await.unwrap();
     let mut buffer = [0; 100];

@@ -1,5 +1,5 @@
-//! Carries one direction of the relay: impairs datagrams, holds those in flight, and counts what became of
-//! them.
+//! Carries one direction of the relay: impairs datagrams, holds those in flight, and counts
+//! outcomes.
 
 use std::{
     cmp::Reverse,
@@ -13,30 +13,30 @@ use tokio::time::{Instant, sleep_until};
 use super::{Direction, RelayState, lock};
 use crate::line::{Arrivals, Line, LineSettings};
 
-/// Datagrams under way at once; more are lost, as in any queue.
+/// Maximum datagrams in transit; more are lost, as in any queue.
 const UNDER_WAY_MAX: usize = 1 << 16;
 
 /// Longest UDP payload.
 const DATAGRAM_BYTES_MAX: usize = 1 << 16;
 
-/// What became of a direction's datagrams.
+/// Outcomes of a direction's datagrams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Taken in.
+    /// Received.
     pub taken: u64,
-    /// Sent on, copies included.
+    /// Forwarded, copies included.
     pub sent: u64,
     /// Lost while the direction was cut.
     pub cut: u64,
-    /// Lost by chance, because they were too long, or because the line had no room for them.
+    /// Lost by chance, too long, or without room on the line.
     pub lost: u64,
-    /// Sent on with a bit flipped.
+    /// Forwarded with a bit flipped.
     pub corrupted: u64,
-    /// Sent on twice.
+    /// Forwarded twice.
     pub duplicated: u64,
     /// Held back.
     pub held: u64,
-    /// Lost because too many were under way, or because the kernel would not take them.
+    /// Lost because too many were in transit, or because the kernel rejected them.
     pub overflowed: u64,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Way(Mutex<State>);
 #[derive(Debug)]
 struct State {
     line: Line,
-    /// What became of the datagrams after the line had let them pass.
+    /// Outcomes after the line had let datagrams pass.
     sent: u64,
     overflowed: u64,
     recorded: VecDeque<Vec<u8>>,
@@ -93,7 +93,7 @@ impl Way {
         std::mem::take(&mut lock(&self.0).recorded).into()
     }
 
-    /// Takes a datagram in: what arrives of it.
+    /// Offers a datagram to the line; returns what arrives of it.
     fn take(&self, now: Instant, datagram: &[u8]) -> Option<Arrivals> {
         let mut state = lock(&self.0);
         if state.recorded_max > 0 {
@@ -115,7 +115,7 @@ impl Way {
     }
 }
 
-/// When a datagram is due; of two due at once the one that came first goes first.
+/// A datagram and when it is due; of two due at once the one that came first goes first.
 type Due = Reverse<(Instant, u64, Vec<u8>)>;
 
 /// Datagrams between the two sockets of a direction.
@@ -126,7 +126,7 @@ struct InFlight {
 }
 
 impl InFlight {
-    /// Takes a datagram in and sends whatever is due by now.
+    /// Accepts a datagram and sends whatever is due by now.
     fn take(&mut self, shared: &RelayState, direction: Direction, datagram: &[u8]) {
         let way = &shared.ways[direction as usize];
         let arrivals = way.take(Instant::now(), datagram);
@@ -164,7 +164,7 @@ impl InFlight {
     }
 }
 
-/// Carries what the client sends until dropped. Errors of `recv_from` are those of earlier sends.
+/// Relays what the client sends until dropped. Errors of `recv_from` are those of earlier sends.
 pub(crate) async fn carry_to_server(shared: Arc<RelayState>) {
     let mut in_flight = InFlight::default();
     let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
@@ -180,7 +180,7 @@ pub(crate) async fn carry_to_server(shared: Arc<RelayState>) {
     }
 }
 
-/// Carries what the server sends until dropped.
+/// Relays what the server sends until dropped.
 pub(crate) async fn carry_to_client(shared: Arc<RelayState>) {
     let mut in_flight = InFlight::default();
     let mut buffer = vec![0; DATAGRAM_BYTES_MAX];

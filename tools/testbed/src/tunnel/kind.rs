@@ -1,7 +1,7 @@
 //! Starts each arm's two ends: which programs, with which flags and files.
 //!
-//! Keys and certificates are made once for a run of this program, in its scratch directory. Every
-//! tunnel has TCP_NODELAY and nothing else tuned. Knows no measurements.
+//! Keys and certificates are created once per run, in its scratch directory. Every tunnel has
+//! TCP_NODELAY and no other tuning. Knows no measurements.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -15,19 +15,19 @@ use crate::programs::{clear_variables, find, locate};
 
 /// The traffic service's port in the far namespace.
 pub const SERVICE_PORT: u16 = 7000;
-/// ssh finds its own configuration nowhere but here.
+/// Keeps ssh from reading any other configuration.
 const NO_FILE: &str = "/dev/null";
 
 /// One way to reach the service.
 #[derive(Clone, Debug)]
 pub struct Arm {
-    /// Names it in tables, and its directory.
+    /// Its name in tables, and of its directory.
     pub name: String,
     /// Its programs.
     pub kind: Kind,
 }
 
-/// Its programs.
+/// The programs of an arm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// TCP straight to the service.
@@ -42,7 +42,7 @@ pub enum Kind {
     Keypadd {
         /// The binary.
         program: PathBuf,
-        /// For both ends.
+        /// Flags for both ends.
         flags: Vec<String>,
     },
 }
@@ -50,13 +50,13 @@ pub enum Kind {
 /// A process to start.
 #[derive(Debug)]
 pub struct Program {
-    /// Where.
+    /// Where it runs.
     pub end: End,
-    /// Which.
+    /// The program.
     pub program: OsString,
-    /// With what.
+    /// Its arguments.
     pub arguments: Vec<OsString>,
-    /// How to tell that the next one may start.
+    /// When the next process may start.
     pub ready: Ready,
 }
 
@@ -65,13 +65,13 @@ pub struct Program {
 pub enum Ready {
     /// It accepts TCP connections at this address, from the near namespace.
     Listens(SocketAddr),
-    /// A line of its log holds this text.
+    /// A line of its log contains this text.
     Logs(&'static str),
-    /// The measurement finds out, by a round trip.
+    /// The measurement finds out by a round trip.
     Carries,
 }
 
-/// Checks root and programs, before anything is started.
+/// Checks for root and for programs before anything is started.
 ///
 /// # Errors
 /// One line: what is missing, and the package that has it.
@@ -103,7 +103,7 @@ impl Kind {
         Self::Keypadd { program: absolute(program), flags }
     }
 
-    /// Changes the binary of a keypadd arm; nothing for others.
+    /// Replaces the binary of a keypadd arm; does nothing for others.
     pub fn use_program(&mut self, path: &Path) {
         if let Self::Keypadd { program, .. } = self {
             *program = absolute(path);
@@ -124,7 +124,7 @@ impl Kind {
         }
     }
 
-    /// Makes what the arm keeps for all rounds: keys, certificates, configuration.
+    /// Creates what the arm keeps for all rounds: keys, certificates, configuration.
     ///
     /// # Errors
     /// One line: which program failed, and what it said.
@@ -162,7 +162,7 @@ impl Kind {
 
     /// The processes to start, in order, and the address in the near namespace to send traffic to.
     ///
-    /// `ports` are two that no earlier tunnel has used: the near listener's and the far one's.
+    /// `ports` are unused by earlier tunnels: the near listener's and the far one's.
     ///
     /// # Errors
     /// One line: a file of [`Self::prepare`] is missing.
@@ -298,7 +298,7 @@ fn program(
     Program { end, program: locate(program.as_ref()), arguments, ready }
 }
 
-/// A bare name would be looked up in `PATH` instead of the current directory.
+/// Makes the path absolute: a bare name would be looked up in `PATH`.
 fn absolute(program: &Path) -> PathBuf {
     std::path::absolute(program).unwrap_or_else(|_| program.to_owned())
 }

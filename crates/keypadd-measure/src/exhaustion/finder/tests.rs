@@ -5,17 +5,17 @@ use super::*;
 const STEP_SECONDS: f64 = 0.005;
 const PACKET_BYTES: f64 = 1400.0;
 
-/// Pads made a second beside so many packets a second.
+/// Pads made per second beside this many packets per second.
 type Made = fn(f64) -> f64;
 
-/// A pool that makes pads at a rate of its own choice beside the traffic.
+/// A pool that makes pads at a given rate beside the traffic.
 struct Synthetic {
     capacity: f64,
     fastest: f64,
     made: Made,
-    /// How much the pads of a step differ from that, as a share.
+    /// Relative deviation of a step's pads from that.
     noise: f64,
-    /// Packets of a key; the next begins with an empty pool, and pads that come too late for 1,000.
+    /// Packets per key; the next key starts with an empty pool, and 1,000 pads that come too late.
     phase_packets: Option<f64>,
     random: fastrand::Rng,
     level: f64,

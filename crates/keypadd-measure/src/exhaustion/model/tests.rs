@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Two ends on two cores, with a cipher that costs 100 us a packet and traffic that costs 10.
+/// Two ends on two cores, with a cipher that costs 100 us per packet and traffic that costs 10.
 fn slow_cipher() -> Calibration {
     Calibration {
         cores: 2.0,
@@ -44,7 +44,7 @@ fn with_one_filler_and_cores_to_spare_it_is_the_filler_that_limits() {
 fn a_background_load_takes_its_share_and_a_full_one_all() {
     let half = Calibration { background: 0.5, ..slow_cipher() };
     close(half.sustained(), 10_000.0 / 2.1);
-    // What is left then is what the class is given: 3 parts of 1,027 each.
+    // Only the share of the idle class is left: 3 parts in 1,027 each.
     let full = Calibration { background: 1.0, ..slow_cipher() };
     close(full.filled(0.0), 10_000.0 * 3.0 / 1027.0);
     close(full.sustained(), 10_000.0 * 3.0 / 1027.0);
@@ -57,7 +57,7 @@ fn traffic_that_takes_every_core_leaves_what_a_full_load_leaves() {
 
 #[test]
 fn a_burst_uses_up_the_level_by_what_is_not_made_meanwhile() {
-    // 20,000 a second: 0.9 of a core each make 9,000.
+    // 20,000 per second: 0.9 of a core each makes 9,000.
     let (seconds, packets) = dry(slow_cipher().burst(20_000.0));
     close(seconds, 32_768.0 / 11_000.0);
     close(packets, seconds * 20_000.0);
@@ -88,7 +88,7 @@ fn cost_between_two_rates_lies_on_the_line_of_their_cpu_time() {
     close(cost.at(1000.0), 50e-6);
     close(cost.at(10_000.0), 10e-6);
     close(cost.at(99_000.0), 10e-6);
-    // 0.05 and 0.1 of a core; halfway 0.075, at 5,500 a second.
+    // 0.05 and 0.1 of a core; halfway 0.075, at 5,500 per second.
     close(cost.at(5500.0), 0.075 / 5500.0);
     assert!(TrafficCost::new(vec![]).is_none());
     assert!(TrafficCost::new(vec![[0.0, 1.0]]).is_none());

@@ -5,15 +5,15 @@ use crate::exhaustion::model::Burst;
 use crate::results::{Axis, Curve, Mark, Plot, Style};
 use crate::statistics::mean;
 
-/// Most points of a curve.
+/// Maximum points per curve.
 const POINTS_MAX: usize = 400;
 
-/// The pictures of one case, once there is something to see.
+/// The plots of one case, once there is data.
 pub(super) fn of(nth: usize, cell: &Cell) -> impl Iterator<Item = Plot> {
     level(nth, cell).into_iter().chain(rates(nth, cell))
 }
 
-/// Levels of the first repetition's bursts, with the predicted ends.
+/// Levels of the first repetition's bursts, with the predicted times of running dry.
 fn level(nth: usize, cell: &Cell) -> Option<Plot> {
     let mut plot = Plot::new(
         &format!("level-{}", nth + 1),
@@ -37,7 +37,7 @@ fn level(nth: usize, cell: &Cell) -> Option<Plot> {
     (!plot.curves.is_empty()).then_some(plot)
 }
 
-/// How fast pads are made beside every rate that was tried, against how fast they are used.
+/// Rate at which pads are made beside every rate tried, against the rate at which they are used.
 fn rates(nth: usize, cell: &Cell) -> Option<Plot> {
     let mut plot = Plot::new(
         &format!("rates-{}", nth + 1),

@@ -9,7 +9,7 @@ use crate::exhaustion::model::{Calibration, TrafficCost};
 use crate::exhaustion::readings::{Dry, Reading};
 use crate::results::Outcome;
 
-/// Two ends on four cores, 3DES at 10,000 pads a CPU second: R* is 10,000 packets a second.
+/// Two ends on four cores, 3DES at 10,000 pads per CPU second: R* is 10,000 packets per second.
 fn cell(backend: CipherBackend, background: f64) -> Cell {
     let calibration = Calibration {
         cores: 4.0,
@@ -37,7 +37,7 @@ fn found(rate: f64) -> Found {
     Found { capacity: 20_000.0, sustained, tried }
 }
 
-/// A burst that ran dry after so many seconds.
+/// A burst that ran dry after this many seconds.
 fn dry_after(seconds: f64, rate: f64) -> BurstFound {
     let reading = |seconds: f64| Reading {
         seconds,
@@ -54,7 +54,7 @@ fn dry_after(seconds: f64, rate: f64) -> BurstFound {
     }
 }
 
-/// A case in which all came out as predicted, times a factor.
+/// A case with all results as predicted, times a factor.
 fn measured(backend: CipherBackend, background: f64, factor: f64) -> Cell {
     let mut cell = cell(backend, background);
     for nth in 0..3 {
@@ -79,7 +79,7 @@ const BITSLICED: CipherBackend = CipherBackend::Bitslice64;
 #[test]
 fn before_the_run_there_are_predictions_without_figures() {
     let section = section(&[cell(CONVENTIONAL, 0.0)], 3);
-    // R*; T* and B* at 1.5, 2 and 4 times of it and at the fastest.
+    // R*; T* and B* at 1.5, 2 and 4 times R* and at the maximum.
     assert_eq!(section.predictions.len(), 9);
     assert!(section.predictions.iter().all(|it| it.predicted > 0.0 && it.measured.is_none()));
     assert_eq!(outcome(&section, "predicted before the run"), Outcome::CannotTell);

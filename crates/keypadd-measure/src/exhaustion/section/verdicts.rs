@@ -9,13 +9,13 @@ use crate::results::{Outcome, Prediction, Verdict};
 use crate::statistics::ratio;
 use crate::verdict::Rule;
 
-/// Errors of predictions up to this are as good as was promised.
+/// Maximum prediction error that meets the promise.
 const ERROR_PERCENT_MAX: f64 = 5.0;
-/// Cores that must be idle for a prediction to be judged by it.
+/// Minimum idle cores for a prediction to be judged.
 const IDLE_CORES_MIN: f64 = 1.0;
-/// How many times the sustained rate of the conventional cipher a bitsliced one is to reach.
+/// Goal: the bitsliced cipher's sustained rate as a multiple of the conventional one's.
 const BACKENDS_APART: f64 = 15.0;
-/// The share of R* that a pool may keep when every core is busy.
+/// Share of R* that a pool may keep when every core is busy.
 const FULL_LOAD_SHARE: f64 = 0.02;
 
 pub(super) fn all(cells: &[Cell], predictions: &[Judged]) -> Vec<Verdict> {
@@ -25,7 +25,7 @@ pub(super) fn all(cells: &[Cell], predictions: &[Judged]) -> Vec<Verdict> {
     verdicts
 }
 
-/// Whether the predictions were as good as was promised, where it was.
+/// Whether predictions were as accurate as promised, where promised.
 fn accuracy(predictions: &[Judged]) -> Verdict {
     let judged: Vec<(&Prediction, f64)> = predictions
         .iter()
@@ -61,7 +61,7 @@ fn accuracy(predictions: &[Judged]) -> Verdict {
     }
 }
 
-/// Whether every R* that was found stood the trial.
+/// Whether every R* found was confirmed.
 fn confirmed(cells: &[Cell]) -> Verdict {
     let (mut found, mut stood) = (0, 0);
     for cell in cells {
@@ -88,7 +88,7 @@ fn confirmed(cells: &[Cell]) -> Verdict {
     }
 }
 
-/// How far apart the conventional cipher and the bitsliced one are, suite by suite without a load.
+/// Ratio of the bitsliced to the conventional cipher, per suite without a load.
 fn backends(cells: &[Cell]) -> Vec<Verdict> {
     let idle = |cell: &&Cell| cell.calibration.background == 0.0;
     let conventional = |cell: &&Cell| cell.arm.engine.backend() == CipherBackend::DesCrate;
@@ -119,7 +119,7 @@ fn backends(cells: &[Cell]) -> Vec<Verdict> {
     verdicts
 }
 
-/// R*, or what it is at least, in Mbit/s.
+/// R* or its lower bound, in Mbit/s.
 fn reached(cell: &Cell, found: &Found) -> Option<f64> {
     match found.sustained {
         Sustained::Found { rate, .. } | Sustained::AtLeast { rate } => Some(cell.mbit(rate)),
@@ -127,7 +127,7 @@ fn reached(cell: &Cell, found: &Found) -> Option<f64> {
     }
 }
 
-/// The scheme's real limit: nothing is precomputed where no CPU is idle.
+/// The scheme's real limit: nothing is precomputed without idle CPU.
 fn full_load(cells: &[Cell]) -> Vec<Verdict> {
     let at = |background: f64| {
         move |cell: &&Cell| (cell.calibration.background - background).abs() < 1e-9
@@ -138,7 +138,7 @@ fn full_load(cells: &[Cell]) -> Vec<Verdict> {
         let Some(full) = cells.iter().filter(at(1.0)).find(same) else { continue };
         let claim = format!("{}: with no idle CPU the pool sustains nothing.", idle.pool_name());
         let free: Vec<f64> = idle.found.iter().filter_map(|it| reached(idle, it)).collect();
-        // A pool that never fills bears no rate; the ratio wants a figure above zero.
+        // A pool that never fills sustains no rate; the ratio needs a figure above zero.
         let loaded: Vec<f64> =
             full.sustained_mbit().into_iter().map(|rate| rate.max(f64::MIN_POSITIVE)).collect();
         let rounds = free.len().min(loaded.len());

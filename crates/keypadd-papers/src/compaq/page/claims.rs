@@ -1,4 +1,4 @@
-//! The claims, each with the paper's figures and its rule.
+//! Lists the claims, each with the paper's figures and its rule.
 
 use keypadd_measure::results::Estimate;
 use keypadd_measure::statistics::ratio;
@@ -12,7 +12,7 @@ use super::{
 use crate::claim::{Claim, half_of};
 use crate::lab::Today;
 
-/// Places in the list of tunnels.
+/// Positions in the list of tunnels.
 const MD5: usize = 2;
 const SHA1: usize = 3;
 const DES: usize = 4;
@@ -67,14 +67,14 @@ pub(super) fn claims() -> Vec<Claim<Measurements>> {
     claims
 }
 
-/// Throughput of one arm over another's, files of one size.
+/// Ratio of two arms' throughput for files of one size.
 fn over(arm: usize, base: usize, size: usize) -> impl Fn(&Measurements) -> Today {
     move |it| {
         it.rounds.ratio(|it| typical(&it.tunnels[arm][size]), |it| typical(&it.tunnels[base][size]))
     }
 }
 
-/// C1: what the tunnel costs without encryption.
+/// C1: the cost of the tunnel without encryption.
 fn tunnel(size: usize) -> Claim<Measurements> {
     let files = SIZES[size];
     let what = format!("throughput of {files} files, base over no tunnel");
@@ -94,19 +94,18 @@ fn tunnel(size: usize) -> Claim<Measurements> {
     }
 }
 
-/// Two differ by no more than the paper's tool does by itself.
+/// The two differ by no more than the noise of the paper's tool.
 fn equal(size: usize) -> Rule {
     let [least, most] = noise(size);
     Rule::Within(least, most)
 }
 
-/// The least and the most that are no difference: limits that people read, so without what computing
-/// leaves behind the last digit.
+/// The ratio limits within which there is no difference, rounded because people read them.
 fn noise(size: usize) -> [f64; 2] {
     [1.0 - NOISE[size], 1.0 + NOISE[size]].map(|limit| (limit * 1e4).round() / 1e4)
 }
 
-/// C2, C4: what a cipher or a hash costs.
+/// C2, C4: the cost of a cipher or a hash.
 fn cost(id: &'static str, nth: usize, size: usize) -> Claim<Measurements> {
     let (name, paper) = (name(TUNNELS[nth]), printed_over_base(nth, size).unwrap_or(1.0));
     let less = (1.0 - paper) * 1e2;
@@ -132,7 +131,8 @@ fn less_for_medium(nth: usize) -> Claim<Measurements> {
     )
 }
 
-/// What an arm leaves of the base's throughput with files of one size, over what it leaves with large ones.
+/// What an arm keeps of the base's throughput with files of one size, over what it keeps with large
+/// ones.
 fn left_of(figures: &Measurements, arm: impl Fn(&Round) -> &Rates, size: usize) -> Today {
     let left = |size: usize| {
         figures.rounds.figures(|it| typical(&arm(it)[size]) / typical(&it.tunnels[BASE][size]))
@@ -207,7 +207,7 @@ fn processor(nth: usize, size: usize) -> Claim<Measurements> {
     .printed(printed, "Table 5, negotiated keys")
 }
 
-/// C8: the larger the files, the more is lost; small ones lose nothing until there are many clients.
+/// C8: larger files lose more; small ones lose nothing unless there are many clients.
 fn grows_with_size() -> Vec<Claim<Measurements>> {
     let real: fn(&Round) -> &Rates = |it| &it.tunnels[TRIPLE_DES];
     let emulated: fn(&Round) -> &Rates = |it| &it.emulated[1];

@@ -1,4 +1,4 @@
-//! What the paper prints, and where it contradicts itself.
+//! Holds the figures the paper prints, and finds where it contradicts itself.
 
 use super::super::{BASE_OVER_DES, LARGE, MEDIUM, SMALL};
 
@@ -12,10 +12,10 @@ pub(super) const BASE_MBIT: [[f64; 5]; 3] = [
     [10.95, 13.96, 14.31, 13.94, 14.19],
 ];
 
-/// Twice the deviation of the paper's tool, by size: what differs by less is equal.
+/// Twice the deviation of the paper's tool, by file size: smaller differences count as equal.
 pub(super) const NOISE: [f64; 3] = [0.2748, 0.1212, 0.049];
 
-/// Throughput over the base, as far as the text prints it; by place in the list of tunnels.
+/// Throughput over the base, where the text prints it; by position in the list of tunnels.
 pub(super) fn printed_over_base(tunnel: usize, size: usize) -> Option<f64> {
     Some(match (tunnel, size) {
         (0, LARGE) => 1.0 / 0.60,
@@ -34,27 +34,27 @@ pub(super) fn printed_over_base(tunnel: usize, size: usize) -> Option<f64> {
 /// Table 3: triple over single DES: by hash, then medium and large files.
 pub(super) const TRIPLE_OVER_SINGLE: [[f64; 2]; 3] = [[0.72, 0.54], [0.80, 0.62], [0.77, 0.62]];
 
-/// Table 5: a processor of 400 MHz over one of 266, medium and large files.
+/// Table 5: gain of a 400 MHz processor over a 266 MHz one, medium and large files.
 pub(super) struct Gain {
-    /// As the paper names it.
+    /// The setting, as the paper names it.
     what: &'static str,
-    /// With keys set by hand.
+    /// With manual keys.
     manual: [f64; 2],
-    /// With keys that are negotiated, as they are here; without a cipher there is one row for both.
+    /// With negotiated keys, as here; without a cipher one row covers both.
     pub(super) negotiated: [f64; 2],
 }
 
-/// In the order of the settings that are run.
+/// In the order of `PROCESSORS`.
 pub(super) const PROCESSOR_GAINS: [Gain; 3] = [
     Gain { what: "none", manual: [1.12, 1.31], negotiated: [1.12, 1.31] },
     Gain { what: "MD5, DES", manual: [1.29, 1.36], negotiated: [1.22, 1.27] },
     Gain { what: "MD5, 3DES", manual: [1.23, 1.39], negotiated: [1.26, 1.31] },
 ];
 
-/// What the text has the faster processor gain.
+/// Gain of the faster processor according to the text.
 const TEXT_GAINS: [f64; 2] = [1.2, 1.4];
 
-/// Where the paper says one thing and prints another, found in its figures.
+/// Where the paper's text contradicts its figures.
 pub(super) fn contradictions() -> Vec<String> {
     let mut notes = Vec::new();
     for gain in &PROCESSOR_GAINS {
