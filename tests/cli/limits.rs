@@ -1,8 +1,9 @@
 //! Tests that a greedy peer or scraper affects nobody else, and that the log names it.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use keypadd_keystream::Suite;
@@ -159,6 +160,23 @@ impl Raw {
             recv.read_to_end(64).await.unwrap_err();
         }
     }
+
+    /// Opens streams to a target that says nothing, each time under another of its names.
+    async fn churn_names(&self, port: u16, rounds: usize) {
+        let (connection, _send, _recv) = self.lasting_session(4).await;
+        for round in 0..rounds {
+            let upper = |(at, letter): (usize, char)| match round >> at & 1 {
+                0 => letter,
+                _ => letter.to_ascii_uppercase(),
+            };
+            let name: String = "localhost".chars().enumerate().map(upper).collect();
+            let target: Target = format!("{name}:{port}").parse().unwrap();
+            let header = StreamHeader::Destination(Destination::Tcp(target)).encode();
+            let (mut send, mut recv) = connection.open_bi().await.unwrap();
+            send.write_all(&header).await.unwrap();
+            let _ = recv.read_to_end(64).await;
+        }
+    }
 }
 
 /// Runs a listed peer that churns sessions, listeners and streams at once, for `rounds` each or for
@@ -167,8 +185,12 @@ fn churn(rounds: usize, time: Duration) -> (usize, u64, Duration) {
     let began = Instant::now();
     let (desk, key) = (desk(), PrivateKey::generate().unwrap());
     let port = free_port();
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent_port = silent.local_addr().unwrap().port();
+    thread::spawn(move || silent.incoming().for_each(drop));
     let mut serve = desk.keypadd(&["serve", "--log-format", "json", "--listen", "127.0.0.1:0"]);
     serve.args(["--allow", &format!("noisy={}", key.public()), "--permit-listen", "localhost:*"]);
+    serve.args(["--permit-open", &format!("localhost:{silent_port}")]);
     let mut server = Daemon::start(serve);
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let raw = runtime.block_on(async { Raw::new(key, &server.address()) });
@@ -180,7 +202,8 @@ fn churn(rounds: usize, time: Duration) -> (usize, u64, Duration) {
             tokio::join!(
                 raw.churn_sessions(rounds),
                 raw.churn_listeners(port, rounds),
-                raw.churn_streams(rounds)
+                raw.churn_streams(rounds),
+                raw.churn_names(silent_port, rounds)
             )
         };
         tokio::time::timeout(time, all).await

@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use keypadd_provider::PublicKey;
 use tokio::{sync::watch, time::timeout};
 
 use self::{
@@ -32,8 +33,8 @@ pub struct Limits {
     pub(crate) descriptors: DescriptorBudget,
     pub(crate) log: PeerLog,
     pub(crate) hold: HeldList,
-    /// Lines about targets that close without a byte, by target.
-    pub(crate) mute_targets: LogRateLimit<String>,
+    /// Lines about targets that close without a byte, by peer and target.
+    pub(crate) mute_targets: LogRateLimit<(PublicKey, String)>,
     pub(crate) traffic: Traffic,
     log_connections: AtomicBool,
     sessions_refused: AtomicU64,

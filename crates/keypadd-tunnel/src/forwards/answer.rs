@@ -7,7 +7,7 @@
 use std::{
     net::{IpAddr, SocketAddr},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use keypadd_transport::Stream;
@@ -182,7 +182,7 @@ async fn connect(
     if let Err(error) = splice_after(&[CONNECTED], socket, stream, &mut record).await {
         debug!(peer = session.peer(), target = name, %error, "connection failed");
     }
-    if record.is_mute() && session.limits.mute_targets.allow(name.into(), Instant::now()) {
+    if record.is_mute() && session.may_log_mute_target(name) {
         let peer = session.peer();
         info!(peer, target = name, "the target closed the connection without sending a byte");
     }

@@ -1,7 +1,7 @@
 //! Answers a stream that the other end opened for a UDP flow: connects a socket to the target, and
 //! carries the flow until it ends.
 
-use std::{net::UdpSocket, time::Instant};
+use std::net::UdpSocket;
 
 use tracing::info;
 
@@ -33,7 +33,7 @@ pub(crate) async fn carry_flow(
     let _ = stream.send.write_all(&[CONNECTED]).await;
     follow(flow, stream, &mut record).await;
     let is_mute = carried.from_socket() == 0 && carried.unreachable() > 0;
-    if is_mute && session.limits.mute_targets.allow(name.into(), Instant::now()) {
+    if is_mute && session.may_log_mute_target(name) {
         let peer = session.peer();
         info!(peer, target = name, "target unreachable: nothing is listening there (ICMP)");
     }
