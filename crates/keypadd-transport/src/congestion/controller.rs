@@ -319,9 +319,14 @@ impl RateController {
         }
         if stands {
             self.losses.restart();
-        } else if let Verdict::Cut(share) = self.losses.round(round.rate, self.mtu) {
-            self.phase = Phase::Cruise;
-            self.set_window(self.window as f64 * share);
+        } else if let Verdict::Cut { rate, share } = self.losses.round(round.rate, self.mtu) {
+            let mut window = self.window as f64 * share;
+            if self.phase == Phase::StartUp {
+                // It has doubled since what was lost was sent.
+                window = window.min(self.carried_bytes(rate) + self.queue_bytes(rate));
+                self.phase = Phase::Cruise;
+            }
+            self.set_window(window);
             let rounds = HOLD_TIME.as_secs_f64() / self.smoothed.as_secs_f64().max(1e-3);
             (self.hold, self.boost) = ((rounds as u32).clamp(2, HOLD_ROUNDS), 1.0);
             return;

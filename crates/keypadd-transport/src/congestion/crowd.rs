@@ -30,7 +30,7 @@ const LEAK: u32 = 2;
 
 /// Delay that counts, in that of this flow's own queue and above it: usually, and for
 /// [`SUSPICION`] after competing.
-const STANDS: f64 = 2.0;
+const STANDS: f64 = 1.5;
 const STANDS_AGAIN: f64 = 1.25;
 const STANDS_MORE: Duration = Duration::from_millis(1);
 const SUSPICION: Duration = Duration::from_secs(20);

@@ -31,8 +31,9 @@ const SETTLING_ROUNDS: u32 = 2;
 pub(super) enum Verdict {
     /// Nothing.
     Keep,
-    /// Loss is congestion: the path carries this share of the window.
-    Cut(f64),
+    /// Loss is congestion: the path takes this rate, in bytes per second, which is this share of
+    /// the one that was sent.
+    Cut { rate: f64, share: f64 },
 }
 
 /// A rate and a share of loss, measured together.
@@ -140,7 +141,7 @@ impl Losses {
         let rate = level.delivered() / (1.0 - reference.share).max(0.1);
         self.reference = Some(Level { rate, ..reference });
         self.settle();
-        Verdict::Cut((rate / level.rate).clamp(0.1, 1.0))
+        Verdict::Cut { rate, share: (rate / level.rate).clamp(0.1, 1.0) }
     }
 
     /// Forgets undecided trials, as when the window follows something else.
@@ -172,7 +173,7 @@ mod tests {
     fn loss_that_grows_with_the_rate_is_congestion() {
         let mut losses = Losses::default();
         assert_eq!(round(&mut losses, 100.0, 0.0), Verdict::Keep);
-        assert_eq!(round(&mut losses, 200.0, 0.5), Verdict::Cut(0.5));
+        assert_eq!(round(&mut losses, 200.0, 0.5), Verdict::Cut { rate: 100.0, share: 0.5 });
         assert_eq!(round(&mut losses, 100.0, 0.0), Verdict::Keep);
     }
 
@@ -187,7 +188,8 @@ mod tests {
 
     #[test]
     fn loss_that_rises_for_no_reason_is_tried_at_a_lower_rate() {
-        for (share_in_trial, verdict) in [(0.1, Verdict::Keep), (0.0, Verdict::Cut(0.9))] {
+        let cut = Verdict::Cut { rate: 90.0, share: 0.9 };
+        for (share_in_trial, verdict) in [(0.1, Verdict::Keep), (0.0, cut)] {
             let mut losses = Losses::default();
             round(&mut losses, 100.0, 0.0);
             assert_eq!(round(&mut losses, 100.0, 0.1), Verdict::Keep);

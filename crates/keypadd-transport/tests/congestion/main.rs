@@ -79,6 +79,17 @@ fn a_clean_line_is_full_after_start_up_and_its_queue_short() {
 }
 
 #[test]
+fn a_fast_distant_line_is_full_three_seconds_after_the_start() {
+    for compression in [0, 1, 3] {
+        let mut world = bulk(300.0, 150 * MS);
+        world.compress_acks(compression * MS);
+        world.run(3 * SECOND);
+        let share = share(&mut world, 0, 300.0, 2 * SECOND);
+        assert!(share >= 0.9, "{share:.3} of the line with ACKs every {compression} ms");
+    }
+}
+
+#[test]
 fn random_loss_before_the_bottleneck_costs_nothing() {
     for (rtt, start_up) in [(20 * MS, 2 * SECOND), (150 * MS, 6 * SECOND)] {
         // The goal is 0.97 up to a tenth; some seeds miss it by 0.001.
@@ -97,7 +108,7 @@ fn one_stream_with_a_window_of_1_5_round_trips_fills_a_long_fast_lossy_path() {
     // At 2 % one seed in four takes random loss for congestion and falls to half for a while; at 10 % seeds
     // differ by a tenth.
     for (loss, seeds, least) in
-        [(0.0, 1..=1, 0.95), (0.02, 1..=3, 0.97), (0.1, 1..=3, 0.95), (0.2, 1..=1, 0.9)]
+        [(0.0, 1..=1, 0.95), (0.02, 1..=5, 0.97), (0.1, 1..=3, 0.95), (0.2, 1..=1, 0.9)]
     {
         let mut shares: Vec<f64> = seeds
             .map(|seed| {
@@ -237,7 +248,7 @@ fn beside_cubic_each_flow_gets_a_third_of_a_line_with_a_long_queue() {
 fn beside_cubic(queues: &[usize]) {
     for &packets in queues {
         // The line loses nothing at random, so the time at which CUBIC comes is what differs.
-        let shares = [1, 3, 5].map(|nth| {
+        let shares = [1, 5, 9].map(|nth| {
             let mut world = bulk(50.0, 20 * MS);
             world.change(|line| line.queue.packets = packets);
             world.run(3 * SECOND + 137 * MS * nth);
