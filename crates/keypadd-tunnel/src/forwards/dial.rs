@@ -5,7 +5,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    io,
+    io::{self, ErrorKind},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
     time::Duration,
 };
@@ -13,7 +13,7 @@ use std::{
 use tokio::{
     net::{TcpStream, UnixStream},
     task::JoinSet,
-    time::{Instant, timeout, timeout_at},
+    time::{Instant, sleep, timeout, timeout_at},
 };
 
 use crate::{
@@ -33,6 +33,9 @@ use crate::{
 
 /// Timeout for resolving and connecting.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Time between two attempts to enter the queue of a unix socket.
+const UNIX_RETRY: Duration = Duration::from_millis(20);
 
 /// Part of it for resolving the permitted names.
 const NAMES_TIMEOUT: Duration = Duration::from_secs(3);
@@ -141,7 +144,16 @@ pub(crate) async fn dial_address(address: SocketAddr) -> Result<ForwardedSocket,
 }
 
 async fn connect_unix(path: &SocketPath) -> Result<ForwardedSocket, StreamCode> {
-    match timeout(DIAL_TIMEOUT, UnixStream::connect(path.as_path())).await {
+    let connecting = async {
+        loop {
+            match UnixStream::connect(path.as_path()).await {
+                // Its queue is full, and a non-blocking connect does not wait (unix(7)).
+                Err(error) if error.kind() == ErrorKind::WouldBlock => sleep(UNIX_RETRY).await,
+                connected => return connected,
+            }
+        }
+    };
+    match timeout(DIAL_TIMEOUT, connecting).await {
         Ok(Ok(stream)) => Ok(stream.into()),
         Ok(Err(error)) => Err(code_of(&error)),
         Err(_) => Err(StreamCode::TimedOut),

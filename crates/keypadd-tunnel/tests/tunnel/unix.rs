@@ -3,6 +3,7 @@
 use std::{fs, path::Path};
 
 use keypadd_tunnel::{BindError, Client};
+use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpStream, UnixListener, UnixStream},
@@ -29,6 +30,32 @@ async fn unix_sockets_on_both_sides_carry_exact_bytes_and_half_closes() {
     tunnel.stop_client().await;
     tunnel.client_ended().await;
     assert!(!here.exists(), "the socket's file still exists");
+}
+
+#[tokio::test]
+async fn connections_wait_for_a_unix_target_whose_queue_is_full() {
+    const CONNECTIONS: u64 = 8;
+    let directory = tempfile::tempdir().unwrap();
+    let there = directory.path().join("there");
+    let target = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
+    target.bind(&SockAddr::unix(&there).unwrap()).unwrap();
+    target.listen(1).unwrap();
+    target.set_nonblocking(true).unwrap();
+    let target = UnixListener::from_std(target.into()).unwrap();
+    let forward = format!("0:{}", text(&there));
+    let tunnel = Tunnel::start(&[text(&there)], &[&forward]).await;
+    let mut near = Vec::new();
+    for _ in 0..CONNECTIONS {
+        near.push(TcpStream::connect(tunnel.addresses[0][0]).await.unwrap());
+    }
+    until("all connections have arrived", || tunnel.open().1 == CONNECTIONS).await;
+    for _ in 0..CONNECTIONS {
+        let (mut far, _) = within(target.accept()).await.unwrap();
+        far.write_all(b"x").await.unwrap();
+    }
+    for mut stream in near {
+        assert_eq!(within(read_all(&mut stream)).await.unwrap(), b"x");
+    }
 }
 
 #[tokio::test]
