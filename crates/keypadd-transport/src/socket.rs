@@ -32,6 +32,9 @@ pub(crate) const SPARSE_BYTES: usize = 16 << 10;
 /// (tcp_mem in tcp(7)).
 const UNSENT_BYTES: u32 = 64 << 10;
 
+/// Events of a socket that is read: bytes, an end, and urgent data.
+pub(crate) const READS: Interest = Interest::READABLE.add(Interest::PRIORITY);
+
 /// A connected stream socket in non-blocking mode.
 #[derive(Debug)]
 pub enum Socket {
@@ -72,7 +75,7 @@ impl From<Socket> for OwnedFd {
 }
 
 impl Socket {
-    /// Makes it non-blocking, and makes dropping it a reset.
+    /// Makes it non-blocking, keeps urgent data in its place, and makes dropping it a reset.
     pub(crate) fn prepare(&self) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => {
@@ -80,6 +83,7 @@ impl Socket {
                 let socket = SockRef::from(stream);
                 let _ = socket.set_linger(Some(Duration::ZERO));
                 let _ = socket.set_tcp_notsent_lowat(UNSENT_BYTES);
+                let _ = socket.set_out_of_band_inline(true);
                 stream.set_nonblocking(true)
             }
             Self::Unix(stream) => stream.set_nonblocking(true),
@@ -162,6 +166,10 @@ impl Socket {
             Self::Tcp(stream) => stream.shutdown(Shutdown::Write),
             Self::Unix(stream) => stream.shutdown(Shutdown::Write),
         }
+    }
+
+    pub(crate) fn is_unix(&self) -> bool {
+        matches!(self, Self::Unix(_))
     }
 
     /// Whether TCP has ended both ways, as after a reset. A unix socket has no reset.

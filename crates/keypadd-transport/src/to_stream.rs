@@ -48,8 +48,9 @@ pub(crate) struct ToStream {
     pub(crate) registered: Arc<Registered>,
     stage: Stage,
     readable: bool,
-    /// An end follows the unread bytes, and no later event reports it.
-    read_closed: bool,
+    /// A read that returns less than requested does not mean that the socket is empty: an end or
+    /// urgent data follows, or, in a unix socket, what came with a descriptor.
+    reads_on: bool,
     /// Unsent bytes before the socket's own, such as the head of a stream that continues another.
     head: Bytes,
     /// Read and not yet accepted by the stream; `replay` has it already.
@@ -89,12 +90,13 @@ impl ToStream {
         offset: u64,
         now: Instant,
     ) -> Self {
+        let reads_on = registered.socket.is_unix();
         Self {
             state,
             registered,
             stage: Stage::Open,
             readable: true,
-            read_closed: false,
+            reads_on,
             head: Bytes::new(),
             unsent: Bytes::new(),
             again,
@@ -140,7 +142,7 @@ impl ToStream {
 
     pub(crate) fn on_ready(&mut self, event: &mio::event::Event) {
         self.readable |= event.is_readable();
-        self.read_closed |= event.is_read_closed();
+        self.reads_on |= event.is_read_closed() || event.is_priority();
     }
 
     /// The stream may have credit again.
@@ -271,7 +273,7 @@ impl ToStream {
             Ok(read) => {
                 self.state.carried.add_from_socket(read.len());
                 self.count(read.len(), now);
-                if read.len() < bytes && !self.read_closed {
+                if read.len() < bytes && !self.reads_on {
                     // A stream socket that returns less than requested is empty (epoll(7)).
                     self.ran_dry(now);
                 }

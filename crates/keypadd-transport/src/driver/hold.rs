@@ -16,7 +16,7 @@ use crate::{
     channel::{Channel, Spliced},
     held::HeldStream,
     replay::{Receipt, Replay},
-    socket::Socket,
+    socket::{READS, Socket},
     splice::{Cut, Registrar, SpliceState, StreamName},
     to_socket::ToSocket,
     to_stream::ToStream,
@@ -78,7 +78,7 @@ impl Driver {
                 }
                 None => (None, VecDeque::new()),
             };
-            let interest = Interest::READABLE | Interest::WRITABLE;
+            let interest = READS | Interest::WRITABLE;
             Ok((received, replay, again, registrar.register(id, socket, interest)?))
         });
         let (received, replay, again, registered) = match outcome {

@@ -29,7 +29,7 @@ use crate::{
     channel::{Channel, Spliced},
     mailbox::{MigratingDirection, Migration, Sibling},
     receipts::ReceiptReader,
-    socket::Socket,
+    socket::{READS, Socket},
     splice::{Cut, Registered, Registrar},
     to_socket::ToSocket,
     to_stream::ToStream,
@@ -155,7 +155,7 @@ impl Driver {
             let Some(id) = self.connection.streams().open(Dir::Uni) else { return };
             let Some(moving) = self.moves.waiting.pop_front() else { return };
             let MigratingDirection { mut to_stream, socket, origin, offset } = moving;
-            match registrar.register(id, socket, Interest::READABLE) {
+            match registrar.register(id, socket, READS) {
                 Ok(registered) => {
                     to_stream.move_to(registered, Announcement::encode(origin, offset), now);
                     self.moves.following.push((origin, id));
@@ -273,7 +273,7 @@ impl Driver {
         match to_socket.registered.socket.try_clone() {
             Ok(socket) => {
                 if let Some(to_stream) = &spliced.to_stream {
-                    to_stream.registered.set_interest(Interest::READABLE);
+                    to_stream.registered.set_interest(READS);
                 }
                 self.tell(Migration::Arrive { at, to_socket: Box::new(to_socket), socket });
                 let _ = self.connection.recv_stream(id).stop(MOVED);

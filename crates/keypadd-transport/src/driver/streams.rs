@@ -12,7 +12,7 @@ use crate::{
     announcement::Announcement,
     channel::{Channel, Controlled, Spliced},
     mailbox::Migration,
-    socket::Socket,
+    socket::{READS, Socket},
     splice::{Cut, Owner, Registrar, SpliceState},
     stream::{Stopped, Stream, StreamBuffer, StreamCommand, WriteError},
     to_socket::ToSocket,
@@ -101,7 +101,7 @@ impl Driver {
         now: Instant,
     ) {
         let Some(Channel::Controlled(control)) = self.channels.remove(&id) else { return };
-        let interest = Interest::READABLE | Interest::WRITABLE;
+        let interest = READS | Interest::WRITABLE;
         // From here on, dropping the socket resets it.
         let ready = socket.prepare().map_err(Cut::from).and_then(|()| control.received.take());
         let registered =

@@ -35,6 +35,27 @@ async fn a_client_that_finishes_first_still_receives_everything() {
 }
 
 #[tokio::test]
+async fn urgent_data_is_forwarded_in_its_place_and_holds_nothing_up() {
+    let target = listener().await;
+    let forward = format!("0:{}", target.local_addr().unwrap());
+    let tunnel = Tunnel::start(&["localhost:*"], &[&forward]).await;
+    for _ in 0..20 {
+        let mut here = TcpStream::connect(tunnel.addresses[0][0]).await.unwrap();
+        here.set_nodelay(true).unwrap();
+        let mut there = accept(&target).await;
+        here.write_all(b"a").await.unwrap();
+        within(there.read_exact(&mut [0])).await.unwrap();
+        // Both are there when the loop reads.
+        let socket = SockRef::from(&here);
+        socket.send_out_of_band(b"before!").unwrap();
+        socket.send(b"after").unwrap();
+        let mut received = [0; 12];
+        within(there.read_exact(&mut received)).await.unwrap();
+        assert_eq!(&received, b"before!after");
+    }
+}
+
+#[tokio::test]
 async fn a_target_that_finishes_first_still_receives_everything() {
     let (_target, _tunnel, mut here, mut there) = Tunnel::with_connection().await;
 
