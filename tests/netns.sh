@@ -115,7 +115,7 @@ refused_and_unpermitted_targets_end_as_resets() {
     expect "an unpermitted target" probe refused 127.0.0.1:7202
 }
 
-stdio_to_a_target_that_is_not_to_be_had_says_one_line_and_exits_1() {
+stdio_to_an_unreachable_target_prints_one_line_and_exits_1() {
     local port status
     mkfifo "$scratch/open-input"
     expect "the server starts" serve 10.99.7.1
@@ -512,7 +512,7 @@ claim half_close_is_exact_both_ways
 claim daemons_become_another_user_and_carry_bytes
 claim resets_pass_as_resets_both_ways
 claim refused_and_unpermitted_targets_end_as_resets
-claim stdio_to_a_target_that_is_not_to_be_had_says_one_line_and_exits_1
+claim stdio_to_an_unreachable_target_prints_one_line_and_exits_1
 claim two_hundred_connections_at_once_are_exact
 claim ipv6_carries_the_tunnel_and_the_forward
 claim packets_are_as_long_as_the_path_carries aes-256-gcm 1500 1452
