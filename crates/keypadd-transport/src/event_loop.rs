@@ -135,8 +135,6 @@ pub(crate) struct EventLoop<U> {
     spin: Spin,
     /// `None` in tests without a clock.
     costs: Option<CostMeter>,
-    /// Whether `costs` measures this round.
-    is_measured: bool,
     stop: bool,
 }
 
@@ -186,7 +184,6 @@ impl<U: Datagrams> EventLoop<U> {
             carried_bytes: 0,
             spin: Spin::new(parts.spin, now),
             costs: None,
-            is_measured: false,
             stop: false,
         };
         this.set_server(parts.server);

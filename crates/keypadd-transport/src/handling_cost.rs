@@ -37,6 +37,8 @@ pub(crate) struct CostMeter {
     /// CPU time of this thread.
     clock: fn() -> Duration,
     measured_until: Option<Instant>,
+    /// Whether this round is measured.
+    measures: bool,
     /// The last reading of `clock`.
     reading: Duration,
     /// Datagrams handled since.
@@ -59,6 +61,7 @@ impl CostMeter {
         Self {
             clock,
             measured_until,
+            measures: false,
             reading: Duration::ZERO,
             handled: 0,
             shortest: Duration::MAX,
@@ -66,18 +69,17 @@ impl CostMeter {
         }
     }
 
-    /// Begins a round; returns whether it is measured.
-    pub(crate) fn begin(&mut self, now: Instant) -> bool {
-        if self.measured_until.is_none_or(|until| until <= now) {
-            self.measured_until = None;
-            return false;
+    /// Begins a round.
+    pub(crate) fn begin(&mut self, now: Instant) {
+        self.measures = self.measured_until.is_some_and(|until| until > now);
+        if self.measures {
+            (self.reading, self.handled) = ((self.clock)(), 0);
         }
-        (self.reading, self.handled) = ((self.clock)(), 0);
-        true
     }
 
     /// Ends a round that began to receive at `began`.
     pub(crate) fn end(&mut self, began: Instant, now: Instant) {
+        self.measures = false;
         if now.saturating_duration_since(began) >= LONG_ROUND {
             self.measured_until = self.measured_until.max(Some(now + MEASURED_TIME));
         }
@@ -85,7 +87,7 @@ impl CostMeter {
 
     /// Counts a datagram that a connection has handled.
     pub(crate) fn count(&mut self) {
-        self.handled += 1;
+        self.handled += u32::from(self.measures);
     }
 
     /// CPU time beyond the usual that the datagrams counted since the last reading have taken.
@@ -158,11 +160,17 @@ mod tests {
         meter.excess()
     }
 
+    /// Begins a round; returns whether it is measured.
+    fn begins(meter: &mut CostMeter, now: Instant) -> bool {
+        meter.begin(now);
+        meter.measures
+    }
+
     fn measuring(now: Instant) -> CostMeter {
         let mut meter = CostMeter::new(|| CPU.get(), None);
-        assert!(!meter.begin(now));
+        assert!(!begins(&mut meter, now));
         meter.end(now, now + LONG_ROUND);
-        assert!(meter.begin(now + LONG_ROUND));
+        assert!(begins(&mut meter, now + LONG_ROUND));
         meter
     }
 
@@ -171,10 +179,10 @@ mod tests {
         let now = Instant::now();
         let mut meter = measuring(now);
         let end = now + LONG_ROUND + MEASURED_TIME;
-        assert!(meter.begin(end - MICROSECOND));
-        assert!(!meter.begin(end));
+        assert!(begins(&mut meter, end - MICROSECOND));
+        assert!(!begins(&mut meter, end));
         meter.end(end, end + LONG_ROUND - MICROSECOND);
-        assert!(!meter.begin(end + LONG_ROUND));
+        assert!(!begins(&mut meter, end + LONG_ROUND));
     }
 
     #[test]

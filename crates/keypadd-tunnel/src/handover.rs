@@ -161,23 +161,13 @@ impl Handover {
 
     /// Closes the sockets that no setting names; returns the paths of the unix sockets among them.
     pub fn close_unnamed(&self) -> Vec<String> {
-        let unnamed = mem::take(&mut self.inherited().own).into_iter();
-        let path = |socket: HandedSocket| match socket.record {
-            SocketRecord::Unix(path) => Some(path),
-            _ => None,
-        };
-        unnamed.filter_map(path).collect()
+        close(mem::take(&mut self.inherited().own))
     }
 
     /// Closes the listeners of remote forwards that no client has asked for; returns the paths of
     /// the unix sockets among them.
     pub fn close_remote(&self) -> Vec<String> {
-        let remote = mem::take(&mut self.inherited().remote).into_iter();
-        let path = |socket: HandedSocket| match socket.record {
-            SocketRecord::Remote(RemoteRecord { bound: RemoteBound::Unix(path), .. }) => Some(path),
-            _ => None,
-        };
-        remote.filter_map(path).collect()
+        close(mem::take(&mut self.inherited().remote))
     }
 
     /// Whether the daemon is suspended.
@@ -253,6 +243,16 @@ impl Handover {
     fn inherited(&self) -> MutexGuard<'_, Inherited> {
         self.0.inherited.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Closes sockets; returns the paths of the unix sockets among them.
+fn close(sockets: Vec<HandedSocket>) -> Vec<String> {
+    let path = |socket: HandedSocket| match socket.record {
+        SocketRecord::Unix(path)
+        | SocketRecord::Remote(RemoteRecord { bound: RemoteBound::Unix(path), .. }) => Some(path),
+        _ => None,
+    };
+    sockets.into_iter().filter_map(path).collect()
 }
 
 /// Whether a socket bound there serves this address: port 0 takes any, and `[::]` is 0.0.0.0 on a

@@ -92,7 +92,7 @@ impl Exhaustion {
                     RunMessage::Progress(progress) => tell(&progress),
                     RunMessage::Predicted(section, saved) => {
                         save(&section);
-                        // If it cannot be told, the waiting thread has ended.
+                        // A send fails only if the waiting thread has ended.
                         let _ = saved.send(());
                     }
                 },

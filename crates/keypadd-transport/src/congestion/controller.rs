@@ -206,6 +206,11 @@ impl RateController {
         (rate * self.queue_delay(rate).as_secs_f64()).max(self.mtu as f64)
     }
 
+    /// The window that carries this rate and keeps the queue.
+    fn window_at(&self, rate: f64) -> f64 {
+        self.carried_bytes(rate) + self.queue_bytes(rate)
+    }
+
     fn window_min(&self) -> u64 {
         WINDOW_MIN_PACKETS * self.mtu
     }
@@ -281,8 +286,7 @@ impl RateController {
         if dip.test {
             let empty = delay <= self.queue_delay(self.rate).mul_f64(EMPTY);
             if self.crowd.tested(now, empty) {
-                let carried = self.carried_bytes(self.rate);
-                self.set_window(carried + self.queue_bytes(self.rate));
+                self.set_window(self.window_at(self.rate));
             }
         }
         self.round = Some(Round::new(now));
@@ -323,7 +327,7 @@ impl RateController {
             let mut window = self.window as f64 * share;
             if self.phase == Phase::StartUp {
                 // It has doubled since what was lost was sent.
-                window = window.min(self.carried_bytes(rate) + self.queue_bytes(rate));
+                window = window.min(self.window_at(rate));
                 self.phase = Phase::Cruise;
             }
             self.set_window(window);

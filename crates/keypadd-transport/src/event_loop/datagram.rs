@@ -17,11 +17,13 @@ const BATCHES_PER_ROUND: usize = 16;
 impl<U: Datagrams> EventLoop<U> {
     /// Receives up to a round's batches; returns whether there were any.
     pub(super) fn receive(&mut self, now: Instant) -> bool {
-        if self.suspended || !self.udp.has_unread() {
+        if !self.has_unread() {
             return false;
         }
         let began = Instant::now();
-        self.is_measured = self.costs.as_mut().is_some_and(|costs| costs.begin(now));
+        if let Some(costs) = &mut self.costs {
+            costs.begin(now);
+        }
         let mut received = false;
         for _ in 0..BATCHES_PER_ROUND {
             let Some(ReceivedDatagrams { datagrams, meta }) = self.udp.receive() else { break };
@@ -37,13 +39,10 @@ impl<U: Datagrams> EventLoop<U> {
                 }
             }
             // A batch is from one source.
-            if self.is_measured
-                && let Some(key) = handler
-            {
+            if let Some(key) = handler {
                 self.charge(key, now);
             }
         }
-        self.is_measured = false;
         if let Some(costs) = &mut self.costs {
             costs.end(began, Instant::now());
         }
@@ -92,9 +91,7 @@ impl<U: Datagrams> EventLoop<U> {
             return;
         }
         self.guarded(key, |slot| slot.driver.on_event(event));
-        if let Some(costs) = &mut self.costs
-            && self.is_measured
-        {
+        if let Some(costs) = &mut self.costs {
             costs.count();
             if excess.is_any(now) {
                 self.charge(key, now);
@@ -106,6 +103,9 @@ impl<U: Datagrams> EventLoop<U> {
     fn charge(&mut self, key: Key, now: Instant) {
         let Some(costs) = &mut self.costs else { return };
         let excess = costs.excess();
+        if excess.is_zero() {
+            return;
+        }
         let Some(slot) = self.slots.get_mut(&key) else { return };
         slot.excess.charge(excess, now);
         if slot.excess.is_too_high(now) && costs.may_warn(now) {

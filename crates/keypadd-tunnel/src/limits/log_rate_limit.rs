@@ -34,18 +34,20 @@ impl<S> Default for LogRateLimit<S> {
 }
 
 impl<S: Eq + Hash> LogRateLimit<S> {
-    /// Whether a line of this source was allowed within the last minute.
-    pub(crate) fn is_recent(&self, source: &S, now: Instant) -> bool {
-        let last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let then = last.sources.get(source);
-        then.is_some_and(|&then| now.saturating_duration_since(then) < INTERVAL)
-    }
-
     /// Whether this source may log a line now; if so, not again for a minute.
     pub(crate) fn allow(&self, source: S, now: Instant) -> bool {
+        self.allow_if(source, now, || true)
+    }
+
+    /// The same if another limit, asked only then, permits the line, too; otherwise the source is
+    /// not remembered.
+    pub(crate) fn allow_if(&self, source: S, now: Instant, permits: impl FnOnce() -> bool) -> bool {
         let recent = |then: Instant| now.saturating_duration_since(then) < INTERVAL;
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if last.sources.get(&source).is_some_and(|&then| recent(then)) {
+            return false;
+        }
+        if !permits() {
             return false;
         }
         if last.sources.len() >= SOURCES_MAX {

@@ -189,9 +189,8 @@ impl LiveSession {
     /// Whether to log now that this target closed without a byte. Names that the peer may not log
     /// are not remembered, so that it cannot crowd out those of others.
     pub(crate) fn may_log_mute_target(&self, target: &str) -> bool {
-        let (targets, now) = (&self.limits.mute_targets, Instant::now());
         let target = (self.identity, target.to_owned());
-        !targets.is_recent(&target, now) && self.may_log() && targets.allow(target, now)
+        self.limits.mute_targets.allow_if(target, Instant::now(), || self.may_log())
     }
 
     /// Sets descriptors aside for what the peer asks for, if its share allows.
