@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use crate::{
     announcement::{Announcement, Continuation},
     receipts::ReceiptReader,
-    splice::SpliceState,
+    splice::{DELIVERY_TIME, LINGER, SpliceState},
     stream::{ReadError, StreamBuffer, WriteError},
     to_socket::ToSocket,
     to_stream::ToStream,
@@ -110,6 +110,33 @@ impl Spliced {
 
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.to_socket.as_ref()?.deadline()
+    }
+
+    /// Whether its socket has failed, and the peer has the direction to the stream up to its end.
+    pub(crate) fn is_failed_and_sent(&self) -> bool {
+        self.to_stream.is_none()
+            && self.state.failed_at().is_some()
+            && self.state.is_to_stream_done()
+    }
+
+    /// Whether its socket has failed, and the peer has what was read before or has had the time.
+    pub(crate) fn has_lingered(&self, now: Instant) -> bool {
+        let is_delivered = match &self.to_stream {
+            Some(to_stream) => to_stream.is_delivered(),
+            None => self.is_failed_and_sent(),
+        };
+        is_delivered || self.lingers_until().is_some_and(|until| until <= now)
+    }
+
+    /// When it ends at the latest if its socket has failed.
+    pub(crate) fn lingers_until(&self) -> Option<Instant> {
+        let failed_at = self.state.failed_at()?;
+        let until = failed_at + DELIVERY_TIME;
+        Some(match &self.to_stream {
+            Some(to_stream) => until.min(to_stream.sent_or_waits_since(failed_at) + LINGER),
+            // The direction to the stream is on another one, which ends both.
+            None => until,
+        })
     }
 }
 

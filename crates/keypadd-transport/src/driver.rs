@@ -81,6 +81,8 @@ pub(crate) struct Driver {
     pub(crate) channels: FxHashMap<StreamId, Channel>,
     /// Streams with data to read.
     pub(crate) arrived: Vec<StreamId>,
+    /// Streams whose sockets have failed, until the peer has what they delivered before.
+    lingering: Vec<StreamId>,
     /// Streams whose sockets may have data to send.
     pub(crate) sparse: VecDeque<StreamId>,
     pub(crate) bulk: VecDeque<StreamId>,
@@ -144,6 +146,7 @@ impl Driver {
             incoming: None,
             channels: FxHashMap::default(),
             arrived: Vec::new(),
+            lingering: Vec::new(),
             sparse: VecDeque::new(),
             bulk: VecDeque::new(),
             moves: MigrationState::default(),
@@ -231,6 +234,7 @@ impl Driver {
         let now = context.now;
         self.poll_events(now);
         self.deliver(now);
+        self.end_lingering(now);
         let mut more = self.carry_flows(now);
         self.adopt(registrar, now);
         self.move_idle_back(now);
@@ -268,13 +272,18 @@ impl Driver {
             true => self.channels.values().filter_map(Channel::deadline).min(),
             false => None,
         };
+        let lingering = self.lingering.iter().filter_map(|id| match self.channels.get(id) {
+            Some(Channel::Spliced(spliced)) => spliced.lingers_until(),
+            _ => None,
+        });
+        let lingering = lingering.min();
         let paced = self.paced_until.filter(|until| *until > now);
         let (moves, window) = (self.moves.deadline(), self.window.deadline());
         let silence = self.silence.deadline().filter(|_| !self.lost);
         let receipts = self.receipts.deadline().filter(|_| !self.lost);
         let (tail, flows) = (self.tail.deadline(), self.flows.deadline());
         let timeout = self.connection.poll_timeout();
-        [timeout, paced, splices, moves, window, silence, receipts, tail, flows]
+        [timeout, paced, splices, lingering, moves, window, silence, receipts, tail, flows]
             .into_iter()
             .flatten()
             .min()

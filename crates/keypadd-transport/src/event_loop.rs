@@ -243,7 +243,7 @@ impl<U: Datagrams> EventLoop<U> {
                     }
                 }
                 WAKER => {}
-                token => self.on_socket(token, event),
+                token => self.on_socket(token, event, now),
             }
         }
         self.commands(now);
@@ -307,9 +307,9 @@ impl<U: Datagrams> EventLoop<U> {
         self.udp.flush();
     }
 
-    fn on_socket(&mut self, token: Token, event: &mio::event::Event) {
+    fn on_socket(&mut self, token: Token, event: &mio::event::Event, now: Instant) {
         let Some(&(key, owner)) = self.sockets.get(&token) else { return };
-        self.guarded(key, |slot| slot.driver.on_socket(owner, event));
+        self.guarded(key, |slot| slot.driver.on_socket(owner, event, now));
     }
 
     fn commands(&mut self, now: Instant) {

@@ -151,6 +151,11 @@ impl Replay {
         self.budget.room(self.kept)
     }
 
+    /// Whether the receiver has written every byte that was sent.
+    pub fn is_empty(&self) -> bool {
+        self.kept == 0
+    }
+
     /// Whether the end was sent.
     pub fn has_ended(&self) -> bool {
         self.ended

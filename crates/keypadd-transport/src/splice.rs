@@ -4,7 +4,7 @@
 //! | ---------------------- | --------------------------------------------------------- |
 //! | end of input (FIN)     | finished                                                  |
 //! | output shut down (FIN) | finished by the peer                                      |
-//! | reset, or an error     | RESET_STREAM and STOP_SENDING                             |
+//! | reset, or an error     | what was read before it, then RESET_STREAM, STOP_SENDING  |
 //! | reset                  | RESET_STREAM or STOP_SENDING by the peer, connection lost |
 //!
 //! A splice ends well only when both directions have ended and the peer has acknowledged every byte.
@@ -20,7 +20,7 @@ use std::{
             Ordering::{Relaxed, SeqCst},
         },
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use mio::{Interest, Registry, Token};
@@ -39,6 +39,10 @@ use crate::{
 /// Time in which a socket must accept a byte once the connection is gone. The kernel accepts a
 /// third of its buffer at a time, which takes a slow reader seconds.
 pub(crate) const DELIVERY_TIME: Duration = Duration::from_secs(20);
+
+/// How long after the last byte sent a failed socket's stream is reset at the latest. A receipt
+/// follows its bytes within a second and a round trip.
+pub(crate) const LINGER: Duration = Duration::from_secs(2);
 
 /// Why a splice ended before both directions had finished.
 #[derive(Debug, Error)]
@@ -206,6 +210,8 @@ pub(crate) struct SpliceState {
     cut: AtomicBool,
     /// The socket's output is shut down, or is about to be.
     shut: AtomicBool,
+    /// When the socket failed. Until the peer has what was read before, the splice lives on.
+    failed_at: OnceLock<Instant>,
     /// Where it is held while its session has no connection.
     held_by: OnceLock<(StreamName, Weak<dyn Holder>)>,
     /// What has been carried; whoever spliced it shares this.
@@ -229,6 +235,8 @@ pub(crate) struct SpliceRecord {
 #[derive(Debug)]
 struct Outcome {
     reply: Option<Reply>,
+    /// How the socket failed.
+    failure: Option<io::Error>,
     to_stream_done: bool,
     to_socket_done: bool,
     /// The connection that carries it.
@@ -258,6 +266,7 @@ impl SpliceState {
     ) -> Arc<Self> {
         let outcome = Outcome {
             reply: Some(reply),
+            failure: None,
             to_stream_done: record.to_stream_done,
             to_socket_done: record.to_socket_done,
             connection: None,
@@ -269,6 +278,7 @@ impl SpliceState {
             outcome: Mutex::new(outcome),
             cut: AtomicBool::new(false),
             shut: AtomicBool::new(record.shut),
+            failed_at: OnceLock::new(),
             held_by: OnceLock::new(),
             carried: Arc::new(TransferStats::resumed(Receipt::decode(record.given))),
             peer_receipt: AtomicU64::new(record.got),
@@ -304,7 +314,7 @@ impl SpliceState {
     /// Parks a direction whose connection is lost; cuts the splice if it cannot be held.
     pub(crate) fn park(&self, registered: &Registered, parked: Parked) {
         match self.held_by.get() {
-            Some((name, holder)) if !self.is_cut() => {
+            Some((name, holder)) if !self.is_cut() && self.failed_at().is_none() => {
                 let holder = holder.upgrade().ok_or(Cut::Lost);
                 if let Err(cut) = holder.and_then(|it| it.park(*name, registered, parked)) {
                     self.cut(cut);
@@ -387,6 +397,22 @@ impl SpliceState {
         self.is_cut() || (socket.is_hung_up() && !self.shut.load(SeqCst))
     }
 
+    /// The socket has failed; only the first failure counts. The peer still gets what was read.
+    pub(crate) fn fail(&self, error: io::Error, now: Instant) {
+        self.outcome().failure.get_or_insert(error);
+        self.failed_at.get_or_init(|| now);
+    }
+
+    /// When the socket failed.
+    pub(crate) fn failed_at(&self) -> Option<Instant> {
+        self.failed_at.get().copied()
+    }
+
+    /// Why a splice whose socket has failed ends.
+    pub(crate) fn failure(&self) -> Cut {
+        self.outcome().failure.take().map_or(Cut::Lost, Cut::Local)
+    }
+
     /// The peer has acknowledged every byte and the end.
     pub(crate) fn to_stream_done(&self, socket: &Socket) {
         self.done(socket, |outcome| outcome.to_stream_done = true);
@@ -403,6 +429,7 @@ impl SpliceState {
         let is_over = outcome.to_stream_done && outcome.to_socket_done;
         drop(outcome);
         match self.held_by.get() {
+            _ if self.failed_at().is_some() => {}
             _ if is_over => self.end_well(socket),
             // If the other direction is parked, the whole splice is now held.
             Some((_, holder)) => {

@@ -145,6 +145,11 @@ impl ToSocket {
         self.writable && !self.undelivered.is_empty()
     }
 
+    /// The socket has failed: it accepts nothing more.
+    pub(crate) fn block(&mut self, now: Instant) {
+        (self.writable, self.is_blocked, self.blocked_at) = (false, true, Some(now));
+    }
+
     /// Whether bytes wait for the socket.
     pub(crate) fn is_blocked(&self) -> bool {
         self.is_blocked
@@ -229,7 +234,7 @@ impl ToSocket {
     fn flush(&mut self, now: Instant) -> Result<bool, Cut> {
         while !self.undelivered.is_empty() {
             if !self.writable {
-                (self.is_blocked, self.blocked_at) = (true, Some(now));
+                self.block(now);
                 return Ok(false);
             }
             let mut slices = [IoSlice::new(&[]); SLICES];

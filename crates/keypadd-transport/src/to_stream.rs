@@ -48,6 +48,8 @@ pub(crate) struct ToStream {
     pub(crate) registered: Arc<Registered>,
     stage: Stage,
     readable: bool,
+    /// The socket has failed, and all that it had was read.
+    drained: bool,
     /// A read that returns less than requested does not mean that the socket is empty: an end or
     /// urgent data follows, or, in a unix socket, what came with a descriptor.
     reads_on: bool,
@@ -96,6 +98,7 @@ impl ToStream {
             registered,
             stage: Stage::Open,
             readable: true,
+            drained: false,
             reads_on,
             head: Bytes::new(),
             unsent: Bytes::new(),
@@ -141,8 +144,8 @@ impl ToStream {
     }
 
     pub(crate) fn on_ready(&mut self, event: &mio::event::Event) {
-        self.readable |= event.is_readable();
-        self.reads_on |= event.is_read_closed() || event.is_priority();
+        self.readable |= event.is_readable() || event.is_error();
+        self.reads_on |= event.is_read_closed() || event.is_error() || event.is_priority();
     }
 
     /// The stream may have credit again.
@@ -155,7 +158,8 @@ impl ToStream {
         self.stage == Stage::Open
             && !self.blocked
             && (!self.head.is_empty()
-                || (!self.moving && (self.has_more() || (!self.full && self.readable))))
+                || (!self.moving
+                    && (self.has_more() || (!self.full && self.readable && !self.drained))))
     }
 
     /// Whether there is something to send before reading the socket: bytes, or an end that an
@@ -260,7 +264,8 @@ impl ToStream {
         }
         match self.socket().read(bytes) {
             Ok(read) if read.is_empty() => {
-                if self.state.was_reset(self.socket()) {
+                if self.state.failed_at().is_some() || self.state.was_reset(self.socket()) {
+                    self.drained = true;
                     return Err(io::Error::from(io::ErrorKind::ConnectionReset).into());
                 }
                 self.state.carried.socket_ended();
@@ -287,8 +292,28 @@ impl ToStream {
                 self.ran_dry(now);
                 Ok(false)
             }
-            Err(error) => Err(error.into()),
+            Err(error) => {
+                self.drained = true;
+                Err(error.into())
+            }
         }
+    }
+
+    /// Whether the peer's socket is known to have accepted all that this one delivered before it
+    /// failed.
+    pub(crate) fn is_delivered(&self) -> bool {
+        let has_nothing_to_send = self.drained && self.head.is_empty() && !self.has_more();
+        let delivered = match &self.replay {
+            Some(replay) => replay.is_empty(),
+            None => self.state.carried.from_socket() == 0,
+        };
+        has_nothing_to_send && delivered
+    }
+
+    /// When it last sent; if it has more to send, not before `failed_at`.
+    pub(crate) fn sent_or_waits_since(&self, failed_at: Instant) -> Instant {
+        let waits = self.stage == Stage::Open && (!self.drained || self.has_more());
+        if waits { self.sent_at.max(failed_at) } else { self.sent_at }
     }
 
     fn finish(&mut self, stream: &mut SendStream<'_>) {

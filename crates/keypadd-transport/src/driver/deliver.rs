@@ -20,6 +20,11 @@ impl Driver {
                 }
                 Some(Channel::Spliced(spliced)) => {
                     let Some(to_socket) = &mut spliced.to_socket else { continue };
+                    if spliced.state.failed_at().is_some() {
+                        to_socket.block(now);
+                        self.window.blocked(now);
+                        continue;
+                    }
                     let before = to_socket.offset;
                     let stream = self.connection.recv_stream(id);
                     let delivered = to_socket.deliver(stream, self.window.out_of_order(), now);
@@ -42,7 +47,7 @@ impl Driver {
                             spliced.to_socket = None;
                             self.retire(id);
                         }
-                        Err(cut) => self.cut(id, cut),
+                        Err(cut) => self.end_splice(id, cut, now),
                     }
                 }
                 Some(Channel::Announced(_)) => self.read_announcement(id),

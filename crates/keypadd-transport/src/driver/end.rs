@@ -1,6 +1,6 @@
 //! Ends splices, streams and the connection: cleanly, with a reset, or because the connection is lost.
 
-use std::time::Instant;
+use std::{io, time::Instant};
 
 use quinn_proto::{ConnectionError, Dir, StreamId, VarInt};
 
@@ -16,8 +16,60 @@ use crate::{
 impl Driver {
     /// Removes a stream that neither direction uses any more.
     pub(crate) fn retire(&mut self, id: StreamId) {
-        if matches!(self.channels.get(&id), Some(Channel::Spliced(spliced)) if spliced.is_over()) {
+        let Some(Channel::Spliced(spliced)) = self.channels.get(&id) else { return };
+        if spliced.is_over() {
             self.remove_spliced(id);
+        } else if spliced.is_failed_and_sent() {
+            let cut = spliced.state.failure();
+            self.cut(id, cut);
+        }
+    }
+
+    /// Ends a splice for a reason that concerns one direction or both. If the socket has failed,
+    /// the peer first gets what was read from it.
+    pub(super) fn end_splice(&mut self, id: StreamId, cut: Cut, now: Instant) {
+        match cut {
+            Cut::Local(error) => self.fail(id, error, now),
+            cut => self.cut(id, cut),
+        }
+    }
+
+    /// Handles the failure of a socket: reads it to its end, and resets the stream when the peer's
+    /// socket has accepted that.
+    pub(super) fn fail(&mut self, id: StreamId, error: io::Error, now: Instant) {
+        let Some(Channel::Spliced(spliced)) = self.channels.get_mut(&id) else { return };
+        spliced.state.fail(error, now);
+        if spliced.to_stream.is_none() {
+            // The direction to the stream is on another one.
+            self.sweep();
+            self.tell(Migration::Sweep);
+        }
+        self.linger(id);
+        self.end_failed(id, now);
+    }
+
+    /// Waits for the peer to have what a failed socket has delivered.
+    pub(crate) fn linger(&mut self, id: StreamId) {
+        if !self.lingering.contains(&id) {
+            self.lingering.push(id);
+        }
+        self.enqueue(id);
+    }
+
+    /// Resets the streams whose sockets have failed, as they are due.
+    pub(super) fn end_lingering(&mut self, now: Instant) {
+        for id in self.lingering.clone() {
+            self.end_failed(id, now);
+        }
+        self.lingering.retain(|id| self.channels.contains_key(id));
+    }
+
+    /// Resets a stream whose socket has failed, if it is due.
+    fn end_failed(&mut self, id: StreamId, now: Instant) {
+        let Some(Channel::Spliced(spliced)) = self.channels.get(&id) else { return };
+        if spliced.has_lingered(now) {
+            let cut = spliced.state.failure();
+            self.cut(id, cut);
         }
     }
 
@@ -84,6 +136,10 @@ impl Driver {
                     control.received.fail(ReadError::Lost(reason.clone()));
                     control.received.stop(Stopped::Lost);
                     self.channels.remove(&id);
+                }
+                Some(Channel::Spliced(spliced)) if spliced.state.failed_at().is_some() => {
+                    let cut = spliced.state.failure();
+                    self.cut(id, cut);
                 }
                 Some(Channel::Spliced(spliced)) if holds && spliced.state.can_be_held() => {
                     self.park(id);

@@ -316,14 +316,23 @@ impl Driver {
         }
     }
 
-    /// Ends the streams of splices that were cut.
+    /// Ends the streams of splices that were cut, or whose sockets have failed.
     pub(crate) fn sweep(&mut self) {
-        let is_cut = |channel: &Channel| matches!(channel, Channel::Spliced(spliced) if spliced.state.is_cut());
-        let cut = self.channels.iter().filter(|(_, channel)| is_cut(channel));
-        let ids: Vec<_> = cut.map(|(id, _)| *id).collect();
-        for id in ids {
+        let (mut cut, mut failed) = (Vec::new(), Vec::new());
+        for (id, channel) in &self.channels {
+            let Channel::Spliced(spliced) = channel else { continue };
+            if spliced.state.is_cut() {
+                cut.push(*id);
+            } else if spliced.state.failed_at().is_some() && spliced.to_stream.is_some() {
+                failed.push(*id);
+            }
+        }
+        for id in cut {
             self.reset(id, self.rules.cut_code);
             self.remove_spliced(id);
+        }
+        for id in failed {
+            self.linger(id);
         }
     }
 

@@ -165,7 +165,7 @@ impl Driver {
                 sent
             }
             Err(cut) => {
-                self.cut(id, cut);
+                self.end_splice(id, cut, now);
                 0
             }
         }

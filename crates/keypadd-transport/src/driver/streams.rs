@@ -21,27 +21,29 @@ use crate::{
 
 impl Driver {
     /// Handles the system's report on a socket.
-    pub(crate) fn on_socket(&mut self, owner: Owner, event: &mio::event::Event) {
+    pub(crate) fn on_socket(&mut self, owner: Owner, event: &mio::event::Event, now: Instant) {
         let id = match owner {
             Owner::Stream(id) => id,
             Owner::Flow(_) | Owner::Listener(_) => return self.flows.on_ready(owner),
         };
         let Some(Channel::Spliced(spliced)) = self.channels.get_mut(&id) else { return };
-        let mut error = None;
+        let mut socket = None;
         if let Some(to_socket) = &mut spliced.to_socket {
             to_socket.on_ready(event);
             if to_socket.waits_to_write() {
                 self.arrived.push(id);
             }
-            error = event.is_error().then(|| to_socket.registered.socket.take_error()).flatten();
+            // Otherwise the loop that reads the socket handles its failure.
+            if spliced.state.is_to_stream_done() {
+                socket = Some(&to_socket.registered.socket);
+            }
         }
         if let Some(to_stream) = &mut spliced.to_stream {
             to_stream.on_ready(event);
-            let taken = || to_stream.registered.socket.take_error();
-            error = error.or_else(|| event.is_error().then(taken).flatten());
+            socket = Some(&to_stream.registered.socket);
         }
-        match error {
-            Some(error) => self.cut(id, error.into()),
+        match socket.filter(|_| event.is_error()).and_then(Socket::take_error) {
+            Some(error) => self.fail(id, error, now),
             None => self.enqueue(id),
         }
     }

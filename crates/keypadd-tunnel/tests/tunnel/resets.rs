@@ -1,6 +1,12 @@
 //! Tests that a reset at one end is a reset at the other, even while no data flows.
 
-use tokio::io::AsyncWriteExt;
+use std::io;
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpStream, UnixListener},
+    task::JoinSet,
+};
 
 use crate::support::*;
 
@@ -73,6 +79,62 @@ async fn a_reset_by_the_reader_ends_a_blocked_writer() {
     assert_reset(&mut here).await;
     until("both ends have closed it", || tunnel.open() == (0, 0)).await;
 }
+
+/// An answer shorter than a packet, and one of several packets.
+const ANSWERS: [usize; 2] = [300, 20_000];
+
+/// An answer that becomes bulk. A TCP target that closes loses the part its kernel has not sent.
+const UNIX_ANSWER: usize = 3 << 20;
+
+/// Answers after the first byte, and closes without reading the rest, which makes the kernel reset
+/// the connection.
+async fn answer_early(mut there: impl AsyncReadExt + AsyncWriteExt + Unpin, answer: &[u8]) {
+    there.read_u8().await.unwrap();
+    there.write_all(answer).await.unwrap();
+}
+
+/// Sends a request of many packets and reads until the reset; returns what arrived before it.
+async fn ask(mut here: TcpStream) -> Vec<u8> {
+    let _ = here.write_all(&[0x5a; 20_000]).await;
+    let mut received = Vec::new();
+    let error = here.read_to_end(&mut received).await.expect_err("ended in order");
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    received
+}
+
+#[tokio::test]
+async fn what_a_target_sends_before_its_reset_arrives() {
+    let directory = tempfile::tempdir().unwrap();
+    let unix = directory.path().join("target");
+    let unix_target = UnixListener::bind(&unix).unwrap();
+    let target = listener().await;
+    let (unix, tcp) = (unix.to_str().unwrap(), target.local_addr().unwrap());
+    let forwards = [format!("0:{unix}"), format!("0:{tcp}")];
+    let forwards: Vec<_> = forwards.iter().map(String::as_str).collect();
+    let tunnel = Tunnel::start(&[unix, "localhost:*"], &forwards).await;
+    let mut asking = JoinSet::new();
+    for nth in 0..30 {
+        let short = ANSWERS[nth as usize % ANSWERS.len()];
+        let bytes = if nth % 5 == 0 { UNIX_ANSWER } else { short };
+        for (forward, is_unix, bytes) in [(0, true, bytes), (1, false, short)] {
+            let here = TcpStream::connect(tunnel.addresses[forward][0]).await.unwrap();
+            let answer = noise(nth, bytes);
+            let there: Box<dyn Duplex> = match is_unix {
+                true => Box::new(within(unix_target.accept()).await.unwrap().0),
+                false => Box::new(accept(&target).await),
+            };
+            asking.spawn(async move {
+                let (received, ()) = tokio::join!(ask(here), answer_early(there, &answer));
+                assert!(received == answer, "{} of {} bytes", received.len(), answer.len());
+            });
+        }
+    }
+    within(asking.join_all()).await;
+    until("both ends have closed them", || tunnel.open() == (0, 0)).await;
+}
+
+trait Duplex: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send {}
+impl<T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send> Duplex for T {}
 
 #[tokio::test]
 async fn a_connection_reset_before_the_answer_is_forgotten() {
