@@ -3,11 +3,12 @@
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use keypadd_provider::PublicKey;
 use tokio::{sync::watch, time::timeout};
+use tracing::warn;
 
 use self::{
     descriptors::DescriptorBudget,
@@ -129,6 +130,15 @@ impl Limits {
     pub(crate) async fn settled(&self) {
         let mut opening = self.opening.subscribe();
         let _ = timeout(SETTLE_TIMEOUT, opening.wait_for(|opening| *opening == 0)).await;
+    }
+
+    /// Counts and logs the held connections of a client that is away which were reset because a session of
+    /// the same key needs what they held.
+    pub(crate) fn reset_away(&self, key: PublicKey, peer: &str, ended: usize, needs: &str) {
+        self.hold.add_reset(ended);
+        if ended > 0 && self.log.allow(key, peer, Instant::now()) {
+            warn!(peer, ended, "reset held connections: a session of this key needs their {needs}");
+        }
     }
 
     pub(crate) fn count_refused_session(&self) {

@@ -240,6 +240,7 @@ impl Client {
                 None => Arc::default(),
             },
             hold,
+            chains: None,
             lifetimes: self.key_lifetimes.clone(),
             renews: older.as_deref().filter(|_| resumed),
             place: None,

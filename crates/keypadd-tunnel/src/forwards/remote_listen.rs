@@ -36,7 +36,7 @@ use crate::{
     },
     handover::{Handover, RemoteBound, RemoteRecord},
     limits::{
-        descriptors::{Descriptors, Holder, OF_CONNECTION, OF_LISTENER, OF_UDP_LISTENER},
+        descriptors::{Descriptors, OF_CONNECTION, OF_LISTENER, OF_UDP_LISTENER},
         log_rate_limit::LogRateLimit,
     },
     net::lookup::Lookups,
@@ -226,7 +226,8 @@ impl RemoteListeners {
             Listen::Udp { .. } => OF_UDP_LISTENER,
             Listen::Tcp { .. } | Listen::Unix(_) => OF_LISTENER,
         };
-        let descriptors = || self.session.descriptors(of_listener).ok_or(ListenCode::OpenFiles);
+        let descriptors =
+            async || self.session.descriptors(of_listener).await.ok_or(ListenCode::OpenFiles);
         let inherited = |bound| {
             let (key, Instance(instance)) =
                 (self.session.identity().to_string(), self.session.instance());
@@ -242,7 +243,7 @@ impl RemoteListeners {
                 if !permits.admits_socket(path) {
                     return Err(ListenCode::NotPermitted);
                 }
-                let descriptors = descriptors()?;
+                let descriptors = descriptors().await?;
                 let places = vec![Place::Unix(path.clone())];
                 let reservation = self.reservations.reserve(&self.session, places).await?;
                 let inherited = inherited(RemoteBound::Unix(path.to_string()));
@@ -261,7 +262,7 @@ impl RemoteListeners {
         if addresses.is_empty() {
             return Err(ListenCode::NotPermitted);
         }
-        let descriptors = descriptors()?;
+        let descriptors = descriptors().await?;
         let inherited =
             |address| inherited(RemoteBound::Tcp(address)).map(std::net::TcpListener::from);
         let bind = || {
@@ -368,10 +369,7 @@ impl RemoteListeners {
             }
             let room = async {
                 let slot = Arc::clone(&self.slots).acquire_owned().await.ok()?;
-                let (session, holder) = (&self.session, Holder::Peer(self.session.identity()));
-                let budget = &session.limits.descriptors;
-                let held = budget.acquire_when_free(holder, session.peer(), OF_CONNECTION);
-                Some((slot, held.await))
+                Some((slot, self.session.descriptors_when_free(OF_CONNECTION).await))
             };
             let room = tokio::select! {
                 room = self.incomplete.make_room(room) => room,

@@ -51,7 +51,7 @@ impl Request<'_> {
         descriptors: usize,
         dialing: impl Future<Output = Result<S, StreamCode>>,
     ) -> Result<Connected<S>, StreamCode> {
-        let Some(descriptors) = self.session.descriptors(descriptors) else {
+        let Some(descriptors) = self.session.descriptors(descriptors).await else {
             return Err(self.refuse(StreamCode::OpenFiles));
         };
         let count = self.session.count_connection(self.name);

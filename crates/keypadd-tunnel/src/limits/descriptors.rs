@@ -124,7 +124,14 @@ impl DescriptorBudget {
         name: &str,
         count: usize,
     ) -> Descriptors {
-        let mut told = false;
+        match self.acquire(holder, name, count) {
+            Some(granted) => granted,
+            None => self.when_free(holder, count).await,
+        }
+    }
+
+    /// Waits until the holder's share allows it; counts and logs nothing.
+    pub(crate) async fn when_free(&self, holder: Holder, count: usize) -> Descriptors {
         loop {
             let freed = self.0.freed.notified();
             tokio::pin!(freed);
@@ -133,15 +140,12 @@ impl DescriptorBudget {
             if let Some(granted) = self.try_acquire(holder, count) {
                 return granted;
             }
-            if !told {
-                self.refused(holder, name);
-                told = true;
-            }
             freed.await;
         }
     }
 
-    fn try_acquire(&self, holder: Holder, count: usize) -> Option<Descriptors> {
+    /// Sets `count` descriptors aside, if the holder's share allows; counts and logs nothing.
+    pub(crate) fn try_acquire(&self, holder: Holder, count: usize) -> Option<Descriptors> {
         let mut held = self.held();
         let own = held.by_holder.get(&holder).copied().unwrap_or(0) + count;
         let sum = held.sum.checked_add(count)?;

@@ -30,7 +30,11 @@ use crate::{
         reservations::Reservations,
     },
     handover::{HandedChain, Handover},
-    limits::{Limits, descriptors::Holder, per_key_limit::PerKeyLimit},
+    limits::{
+        Limits,
+        descriptors::Holder,
+        per_key_limit::{KeySlot, PerKeyLimit},
+    },
     net::{lookup::ClientLookups, source::plain},
     permits::peers::Peers,
     server::client_log::{ClientLog, LogLine},
@@ -83,7 +87,7 @@ pub(super) struct ServerContext {
     pub(super) handover: Handover,
     key_lifetimes: KeyLifetimes,
     /// Sessions whose streams another connection may resume.
-    pub(super) chains: Chains,
+    pub(super) chains: Arc<Chains>,
 }
 
 /// What a connection is for, by the client's first frame.
@@ -143,7 +147,7 @@ impl ServerContext {
             hold: transport.hold,
             handover: transport.handover.clone(),
             key_lifetimes: transport.key_lifetimes.clone(),
-            chains: Chains::default(),
+            chains: Arc::default(),
         }
     }
 
@@ -213,7 +217,8 @@ impl ServerContext {
         let older = self.sessions.newest(&identity, instance);
         let own = self.chains.take_slot(&client);
         let own = own.or_else(|| older.as_ref().and_then(|session| session.take_place()));
-        let Some(place) = own.or_else(|| self.of_key.acquire(identity, max)) else {
+        let place = own.or_else(|| self.of_key.acquire(identity, max));
+        let Some(place) = place.or_else(|| self.place_of_away(identity, &peer.label())) else {
             self.limits.count_refused_session();
             if self.log.allows(LogLine::KeyFull(identity)) {
                 let peer = peer.label();
@@ -258,6 +263,7 @@ impl ServerContext {
             forwards: &[],
             counts,
             hold,
+            chains: Some(Arc::clone(&self.chains)),
             lifetimes: self.key_lifetimes.clone(),
             renews,
             place: Some(place),
@@ -273,6 +279,18 @@ impl ServerContext {
         }
         let renewed = renews.is_some();
         Ok(Purpose::Session(NewClient { registration, control, outgoing, renewed }))
+    }
+
+    /// The place of the client of this key that would be given up first of those that are away: it may have
+    /// crashed, and only sessions that are alive refuse another.
+    fn place_of_away(&self, identity: PublicKey, peer: &str) -> Option<KeySlot<PublicKey>> {
+        loop {
+            let ended = self.chains.end_away(&identity, Instant::now().into_std())?;
+            self.limits.reset_away(identity, peer, ended.streams, "place (max-sessions-per-key)");
+            if ended.slot.is_some() {
+                return ended.slot;
+            }
+        }
     }
 
     /// Serves streams until the session ends.

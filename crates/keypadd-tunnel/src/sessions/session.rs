@@ -7,12 +7,15 @@ use std::{
     fmt,
     net::SocketAddr,
     sync::{Arc, Mutex, OnceLock, PoisonError},
-    time::{Instant, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 use keypadd_provider::{ConnectionKeys, HandshakeData, KeyFault, PublicKey};
 use keypadd_transport::{Connection, VarInt};
-use tokio::sync::{Notify, mpsc};
+use tokio::{
+    sync::{Notify, mpsc},
+    time::timeout,
+};
 
 use crate::{
     addresses::forward::{Listen, ProxyHeaders},
@@ -27,7 +30,7 @@ use crate::{
     sessions::{
         control::Control,
         counts::{ConnectionCount, ForwardCounts, PinnedForward},
-        hold::{SessionHold, claims::Claims},
+        hold::{SessionHold, chains::Chains, claims::Claims},
         key_renewal::renew,
         lifetime::KeyLifetimes,
         proof::Proof,
@@ -40,6 +43,9 @@ use crate::{
 
 /// Control frames queued for sending, and received frames queued for handling.
 pub(crate) const FRAMES_MAX: usize = 16;
+
+/// How long streams that are being reset may take to give their descriptors back.
+const RESET_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A live session.
 pub struct LiveSession {
@@ -72,6 +78,8 @@ pub struct LiveSession {
     forwards: Arc<ForwardCounts>,
     /// Streams that outlive its connections, if both ends hold them.
     pub(crate) hold: Option<SessionHold>,
+    /// The chains of a server's clients, this one's among them.
+    chains: Option<Arc<Chains>>,
     /// What the client of a server has claimed of them.
     pub(crate) claims: Claims,
     /// How long its keys serve.
@@ -102,6 +110,8 @@ pub(crate) struct NewSession<'a> {
     /// Open connections of a session that this one continues.
     pub(crate) counts: Arc<ForwardCounts>,
     pub(crate) hold: Option<SessionHold>,
+    /// The chains of a server's clients.
+    pub(crate) chains: Option<Arc<Chains>>,
     pub(crate) lifetimes: KeyLifetimes,
     /// The live session that it continues over another connection, with other keys.
     pub(crate) renews: Option<&'a LiveSession>,
@@ -145,6 +155,7 @@ impl LiveSession {
             farewell: OnceLock::new(),
             forwards: new.counts,
             hold: new.hold,
+            chains: new.chains,
             claims: Claims::default(),
             lifetimes: new.lifetimes,
             renewal_wanted: Notify::new(),
@@ -193,9 +204,36 @@ impl LiveSession {
         self.limits.mute_targets.allow_if(target, Instant::now(), || self.may_log())
     }
 
-    /// Sets descriptors aside for what the peer asks for, if its share allows.
-    pub(crate) fn descriptors(&self, count: usize) -> Option<Descriptors> {
-        self.limits.descriptors.acquire(Holder::Peer(self.identity), &self.label, count)
+    /// Sets descriptors aside for what the peer asks for, if its share allows. Clients of its key that are
+    /// away do not keep theirs from one that is here.
+    pub(crate) async fn descriptors(&self, count: usize) -> Option<Descriptors> {
+        let (budget, holder) = (&self.limits.descriptors, Holder::Peer(self.identity));
+        match self.descriptors_of_away(count).await {
+            Some(granted) => Some(granted),
+            None => budget.acquire(holder, &self.label, count),
+        }
+    }
+
+    /// The same, but waits until the peer's share allows it.
+    pub(crate) async fn descriptors_when_free(&self, count: usize) -> Descriptors {
+        let (budget, holder) = (&self.limits.descriptors, Holder::Peer(self.identity));
+        match self.descriptors_of_away(count).await {
+            Some(granted) => granted,
+            None => budget.acquire_when_free(holder, &self.label, count).await,
+        }
+    }
+
+    /// Sets descriptors aside; while the peer's share does not allow it, ends one after another of the
+    /// chains of its key that are away.
+    async fn descriptors_of_away(&self, count: usize) -> Option<Descriptors> {
+        let (budget, holder) = (&self.limits.descriptors, Holder::Peer(self.identity));
+        let mut granted = budget.try_acquire(holder, count);
+        while granted.is_none() {
+            let ended = self.chains.as_ref()?.end_away(&self.identity, Instant::now())?;
+            self.limits.reset_away(self.identity, &self.label, ended.streams, "open files");
+            granted = timeout(RESET_TIMEOUT, budget.when_free(holder, count)).await.ok();
+        }
+        granted
     }
 
     /// The run of the client that this session belongs to.

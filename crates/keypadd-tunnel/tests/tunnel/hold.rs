@@ -1,10 +1,11 @@
 //! Tests connections that survive a lost path between client and server: held, then resumed.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use keypadd_provider::PublicKey;
 use keypadd_tunnel::{
-    ClientError, ClientSettings, HoldSettings, LimitCounts, TransportSettings, wire::Instance,
+    ClientError, ClientSettings, HoldSettings, LimitCounts, Limits, TransportSettings,
+    wire::Instance,
 };
 use testbed::{LineSettings, Relay};
 use tokio::{
@@ -351,10 +352,10 @@ async fn another_run_of_the_client_with_the_same_key_gets_nothing_that_is_held()
 }
 
 #[tokio::test]
-async fn a_session_that_is_held_keeps_its_place_among_those_of_its_key() {
-    let (target, key) = (listener().await, new_key());
+async fn a_session_that_is_held_gives_its_place_to_another_of_its_key_and_a_live_one_does_not() {
+    let (target, key, transport) = (listener().await, new_key(), holding());
     let server = RunningServer::start_with(key.public(), &["localhost:*"], |settings| {
-        settings.transport = holding();
+        settings.transport = transport.clone();
         settings.sessions_per_key = 1;
     });
     let forward = format!("0:{}", target.local_addr().unwrap());
@@ -366,15 +367,45 @@ async fn a_session_that_is_held_keeps_its_place_among_those_of_its_key() {
     let mut there = accept(&target).await;
     send_bytes_both_ways(&mut here, &mut there).await;
     relay.set_both(LineSettings { cut: true, ..<_>::default() });
-    until("the server notices", || server.sessions.live().is_empty()).await;
+    until("the server holds it", || !transport.limits.held().is_empty()).await;
 
-    let mut other = client_settings(&server, &key, &[]);
-    other.instance = Instance([2; 16]);
-    let error = connect_error(other).await;
+    let run = |instance| {
+        let settings = client_settings(&server, &key, &[]);
+        ClientSettings { instance: Instance([instance; 16]), ..settings }
+    };
+    let (_client, session) = connect_client(run(2)).await;
+    assert_reset(&mut there).await;
+    assert_eq!(transport.limits.counts().streams_reset, 1);
+    assert!(transport.limits.held().is_empty());
+    let error = connect_error(run(3)).await;
     assert!(matches!(error, ClientError::TooManySessions { .. }), "{error:?}");
-    // The original client reconnects.
-    relay.set_both(LineSettings::default());
-    send_bytes_both_ways(&mut here, &mut there).await;
+    assert!(!session.live().has_ended());
+}
+
+#[tokio::test]
+async fn descriptors_of_a_client_that_is_away_go_to_another_of_its_key() {
+    // Two connections of one peer take its share.
+    let narrow = TransportSettings { limits: Arc::new(Limits::new(8)), ..holding() };
+    let site = Site::start_with([holding(), narrow], &["localhost:*"], &[]).await;
+    let mut open = [site.connection().await, site.connection().await];
+    for (here, there) in &mut open {
+        send_bytes_both_ways(here, there).await;
+    }
+    site.cut();
+    let limits = &site.transports[1].limits;
+    until("the server holds them", || !limits.held().is_empty()).await;
+
+    let forward = forward(&format!("0:{}", site.target.local_addr().unwrap()));
+    let settings = settings_for(site.server.address, site.client.crypto.clone(), vec![forward]);
+    let settings = ClientSettings { instance: Instance([2; 16]), ..settings };
+    let client = RunningClient::start(settings).await;
+    let mut here = TcpStream::connect(client.listeners[0]).await.unwrap();
+    assert_reaches(&mut here, &site.target).await;
+    for (_, there) in &mut open {
+        assert_reset(there).await;
+    }
+    let LimitCounts { streams_reset, descriptors_refused, .. } = limits.counts();
+    assert_eq!((streams_reset, descriptors_refused), (2, 0));
 }
 
 #[tokio::test]

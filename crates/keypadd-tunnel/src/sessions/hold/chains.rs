@@ -118,6 +118,14 @@ pub(crate) struct AdoptedChain {
     pub(crate) expires: Instant,
 }
 
+/// What a chain that was ended while it was away leaves.
+#[derive(Debug)]
+pub(crate) struct EndedAway {
+    pub(crate) slot: Option<KeySlot<PublicKey>>,
+    /// How many held streams ended.
+    pub(crate) streams: usize,
+}
+
 impl Chains {
     /// The slot of a client that is away, for the next session, which ends or continues its chain.
     pub(crate) fn take_slot(&self, client: &ChainKey) -> Option<KeySlot<PublicKey>> {
@@ -260,6 +268,21 @@ impl Chains {
         adopted
     }
 
+    /// Ends the chain of this key that is away and would be given up first, so that a new session or
+    /// connection of the key gets what it holds. Nobody resumes it any more. `None` if no client of
+    /// this key is away.
+    pub(crate) fn end_away(&self, key: &PublicKey, now: Instant) -> Option<EndedAway> {
+        let mut chains = self.chains();
+        let away = chains.iter_mut().filter(|((owner, _), it)| owner == key && it.away.is_some());
+        let (_, client) = away.min_by_key(|(_, client)| client.chain.expires)?;
+        // It stays in the map until its holder has seen that it is over: the epochs of one client never repeat.
+        client.chain.expires = Some(now);
+        let (away, streams) = (client.away.take()?, client.streams.clone());
+        drop(chains);
+        let AwayState { slot, .. } = away;
+        Some(EndedAway { slot, streams: streams.close() })
+    }
+
     /// Ends a chain for good, unless a later session has continued it. Returns how many held
     /// streams ended.
     pub(crate) fn end(&self, client: &ChainKey, epoch: u32) -> usize {
@@ -303,8 +326,10 @@ fn close(ended: Option<ClientChain>) -> usize {
 #[cfg(test)]
 mod tests {
     use keypadd_provider::PrivateKey;
+    use tokio::sync::oneshot::error::TryRecvError;
 
     use super::*;
+    use crate::{limits::per_key_limit::PerKeyLimit, sessions::hold::held_list::HeldList};
 
     fn token(byte: u8) -> HoldToken {
         HoldToken([byte; 16])
@@ -350,5 +375,49 @@ mod tests {
         assert!(!admit(None, token(2)).grant.resumed);
         chains.end(&client, first.epoch);
         assert!(admit(Some(token(2)), token(3)).grant.resumed);
+    }
+    #[test]
+    fn a_key_ends_its_own_chains_only_and_the_one_that_is_away_longest_first() {
+        let (chains, limit, list) =
+            (Chains::default(), PerKeyLimit::default(), HeldList::default());
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let [key, other] = [(); 2].map(|()| PrivateKey::generate().unwrap().public());
+        let settings = HoldSettings { time: Duration::from_secs(600), ..HoldSettings::OFF };
+        let admit = |client, presented: Option<HoldToken>, next| {
+            let request = HoldRequest { seconds: 600, token: presented };
+            chains.admit(client, Some(request), &settings, next, at(20)).unwrap()
+        };
+        let lose = |client: ChainKey, byte, seconds| {
+            let Admitted { hold, .. } = admit(client, None, token(byte));
+            let listed = list.add("peer", &hold.streams, hold.time);
+            let (over, is_over) = oneshot::channel();
+            let slot = limit.acquire(client.0, 2);
+            let away = AwayState { slot, _listed: listed, _over: over };
+            chains.lost(&client, &hold, true, away, at(seconds)).unwrap();
+            (hold, is_over)
+        };
+        let [late, early, foreign] =
+            [(key, 1), (key, 2), (other, 3)].map(|(key, instance)| (key, Instance([instance; 16])));
+        let (_late, mut late_is_over) = lose(late, 1, 10);
+        let (hold, mut early_is_over) = lose(early, 2, 5);
+        let (_foreign, mut foreign_is_over) = lose(foreign, 3, 0);
+        let live = admit((key, Instance([4; 16])), None, token(4));
+
+        let over = |it: &mut oneshot::Receiver<()>| it.try_recv() == Err(TryRecvError::Closed);
+        assert!(limit.acquire(key, 2).is_none());
+        assert!(chains.end_away(&key, at(20)).unwrap().slot.is_some());
+        assert!(over(&mut early_is_over) && !over(&mut late_is_over), "the earlier one");
+        let next = admit(early, Some(token(2)), token(5));
+        assert!(!next.grant.resumed, "its token is of no use any more");
+        // Its holder notices late, and does not end what has begun since.
+        chains.end(&early, hold.epoch);
+        assert!(admit(early, Some(token(5)), token(6)).grant.resumed);
+
+        assert!(chains.end_away(&key, at(20)).is_some());
+        assert!(chains.end_away(&key, at(20)).is_none(), "what is left is alive or another key's");
+        assert!(over(&mut late_is_over) && !over(&mut foreign_is_over));
+        assert!(admit(foreign, Some(token(3)), token(7)).grant.resumed);
+        drop(live);
     }
 }
