@@ -15,6 +15,9 @@ use crate::{hold::holding, hostile::*, support::*};
 /// Maximum payload over IPv4.
 const LONGEST: usize = 65_507;
 
+/// Maximum payload over IPv6.
+const LONGEST_V6: usize = 65_527;
+
 /// Retry interval on loopback, where a datagram may be lost.
 const AGAIN: Duration = Duration::from_millis(500);
 
@@ -36,7 +39,7 @@ impl Echo {
     fn on(socket: UdpSocket) -> Self {
         let address = socket.local_addr().unwrap();
         let task = tokio::spawn(async move {
-            let mut buffer = vec![0; LONGEST];
+            let mut buffer = vec![0; LONGEST_V6];
             loop {
                 let (bytes, from) = socket.recv_from(&mut buffer).await.unwrap();
                 // On loopback no datagram is too long.
@@ -55,7 +58,7 @@ impl Drop for Echo {
 
 /// Sends a datagram until it is answered; returns the answer.
 async fn ask(socket: &UdpSocket, to: SocketAddr, question: &[u8]) -> Vec<u8> {
-    let mut answer = vec![0; LONGEST];
+    let mut answer = vec![0; LONGEST_V6];
     let asking = async {
         loop {
             socket.send_to(question, to).await.unwrap();
@@ -163,6 +166,18 @@ async fn datagrams_of_any_size_arrive_whole() {
     let tunnel = Tunnel::start_with(&["udp:localhost:*"], &[&forward], transport).await;
     let near = socket().await;
     for bytes in [0, 1, 1_200, 1_414, 1_452, 1_500, 9_000, LONGEST] {
+        assert_echoed(&near, tunnel.addresses[0][0], &noise(bytes as u64, bytes)).await;
+    }
+}
+
+#[tokio::test]
+async fn the_longest_datagrams_of_ipv6_arrive_whole() {
+    let v6 = async || UdpSocket::bind("[::1]:0").await.unwrap();
+    let echo = Echo::on(v6().await);
+    let forward = format!("[::1]:0:udp:{}", echo.address);
+    let tunnel = Tunnel::start(&["udp:localhost:*"], &[&forward]).await;
+    let near = v6().await;
+    for bytes in [LONGEST, LONGEST + 1, LONGEST_V6] {
         assert_echoed(&near, tunnel.addresses[0][0], &noise(bytes as u64, bytes)).await;
     }
 }
