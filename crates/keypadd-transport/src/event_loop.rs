@@ -9,7 +9,7 @@ mod handshakes;
 
 use std::{
     cmp::Reverse,
-    collections::BinaryHeap,
+    collections::{BinaryHeap, VecDeque},
     io,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
@@ -84,6 +84,8 @@ struct Slot {
     lane: Lane,
     /// Whether it counts as a client that has proved a key.
     counted: bool,
+    /// Whether it is in the list of connections that are closing.
+    closing: bool,
     /// Whether it is in the list of connections to drive.
     dirty: bool,
     /// Its earliest entry among the timers.
@@ -116,6 +118,8 @@ pub(crate) struct EventLoop<U> {
     counters: Arc<Counters>,
     accepted: mpsc::UnboundedSender<Accepted>,
     handshakes: Handshakes<Key>,
+    /// Connections that have ended and wait for late packets, oldest first.
+    closing: VecDeque<Key>,
     refusing: bool,
     /// Whether another process reads incoming datagrams.
     suspended: bool,
@@ -171,6 +175,7 @@ impl<U: Datagrams> EventLoop<U> {
             counters: parts.counters,
             accepted: parts.accepted,
             handshakes: Handshakes::new(),
+            closing: VecDeque::new(),
             refusing: false,
             suspended: parts.suspended,
             slots: FxHashMap::default(),

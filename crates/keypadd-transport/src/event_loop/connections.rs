@@ -22,6 +22,9 @@ use crate::{
     splice::{Key, Registrar},
 };
 
+/// Most connections of a loop that have ended and wait for late packets.
+const CLOSING_MAX: usize = 256;
+
 impl<U: Datagrams> EventLoop<U> {
     pub(super) fn add(
         &mut self,
@@ -41,6 +44,7 @@ impl<U: Datagrams> EventLoop<U> {
             key,
             lane,
             counted: false,
+            closing: false,
             dirty: false,
             deadline: None,
             routed: true,
@@ -120,17 +124,36 @@ impl<U: Datagrams> EventLoop<U> {
             slot.counted = true;
             self.counters.add_client(slot.lane);
         }
+        if outcome.lost && !std::mem::replace(&mut slot.closing, true) {
+            if std::mem::take(&mut slot.counted) {
+                self.counters.remove_client(slot.lane);
+            }
+            self.closing.push_back(key);
+        }
         if over {
             if let Some(slot) = self.slots.remove(&key) {
                 self.uncount(&slot);
             }
             return;
         }
+        self.limit_closing();
         if outcome.more || self.udp.is_full() {
             self.mark(key);
         }
         if let Some(at) = outcome.deadline {
             self.set_timer(key, at);
+        }
+    }
+
+    /// Forgets the oldest connections that are closing if there are many: how long they wait for
+    /// late packets depends on the peer (RFC 9000 10.2). Later packets get stateless resets.
+    fn limit_closing(&mut self) {
+        while self.closing.len() > CLOSING_MAX {
+            let Some(key) = self.closing.pop_front() else { return };
+            let is_empty = |slot: &Box<Slot>| slot.driver.channels.is_empty();
+            if self.slots.get(&key).is_some_and(is_empty) {
+                self.remove(key, ConnectionError::LocallyClosed);
+            }
         }
     }
 

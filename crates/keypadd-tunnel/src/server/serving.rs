@@ -70,6 +70,8 @@ pub(super) struct ServerContext {
     pub(super) peers: Arc<Peers>,
     pub(super) sessions: Sessions,
     of_key: PerKeyLimit<PublicKey>,
+    /// Connections by key that have not said hello.
+    without_hello: PerKeyLimit<PublicKey>,
     /// Maximum number of sessions of one key, so that no client can use up the server's.
     sessions_per_key: usize,
     pub(super) limits: Arc<Limits>,
@@ -135,6 +137,7 @@ impl ServerContext {
             peers,
             sessions: Sessions::default(),
             of_key: PerKeyLimit::default(),
+            without_hello: PerKeyLimit::default(),
             sessions_per_key,
             limits: Arc::clone(&transport.limits),
             lookups: ClientLookups::default(),
@@ -185,6 +188,11 @@ impl ServerContext {
             close(&connection, CloseCode::Protocol, "this key is not listed");
             return Err(ConnectionError::LocallyClosed.into());
         };
+        // A session may have two connections, and all sessions of a key may come back at once.
+        let without_hello = self.without_hello.acquire(identity, 2 * self.sessions_per_key);
+        let Some(_without_hello) = without_hello else {
+            return Err(self.refuse_session(&connection, identity, &peer.label()));
+        };
         let mut control = Control::new(connection.accept_bi().await?);
         let (instance, request) = match hello(&mut control).await {
             Ok(Hello::Session(instance, request)) => (instance, request),
@@ -219,15 +227,7 @@ impl ServerContext {
         let own = own.or_else(|| older.as_ref().and_then(|session| session.take_place()));
         let place = own.or_else(|| self.of_key.acquire(identity, max));
         let Some(place) = place.or_else(|| self.place_of_away(identity, &peer.label())) else {
-            self.limits.count_refused_session();
-            if self.log.allows(LogLine::KeyFull(identity)) {
-                let peer = peer.label();
-                warn!(peer, max, "refused: too many sessions of this key (max-sessions-per-key)");
-            }
-            let noun = if max == 1 { "session" } else { "sessions" };
-            let reason = format!("this key already has {max} {noun} (max-sessions-per-key)");
-            close(&connection, CloseCode::KeyFull, &reason);
-            return Err(ConnectionError::LocallyClosed.into());
+            return Err(self.refuse_session(&connection, identity, &peer.label()));
         };
         // Without randomness nothing is held.
         let admitted = HoldToken::generate().ok().and_then(|token| {
@@ -279,6 +279,24 @@ impl ServerContext {
         }
         let renewed = renews.is_some();
         Ok(Purpose::Session(NewClient { registration, control, outgoing, renewed }))
+    }
+
+    /// Refuses a connection of a key that has as many as it may.
+    fn refuse_session(
+        &self,
+        connection: &Connection,
+        identity: PublicKey,
+        peer: &str,
+    ) -> HelloError {
+        let max = self.sessions_per_key;
+        self.limits.count_refused_session();
+        if self.log.allows(LogLine::KeyFull(identity)) {
+            warn!(peer, max, "refused: too many sessions of this key (max-sessions-per-key)");
+        }
+        let noun = if max == 1 { "session" } else { "sessions" };
+        let reason = format!("this key already has {max} {noun} (max-sessions-per-key)");
+        close(connection, CloseCode::KeyFull, &reason);
+        ConnectionError::LocallyClosed.into()
     }
 
     /// The place of the client of this key that would be given up first of those that are away: it may have

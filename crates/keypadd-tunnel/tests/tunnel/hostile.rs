@@ -6,7 +6,7 @@ use keypadd_keystream::Suite;
 use keypadd_provider::{CryptoSettings, PublicKey, client_config, server_config};
 use keypadd_tunnel::{
     Destination, Peers,
-    wire::{CONNECTED, Features, Frame, Instance, StreamCode, StreamHeader, VERSION},
+    wire::{CONNECTED, CloseCode, Features, Frame, Instance, StreamCode, StreamHeader, VERSION},
 };
 use quinn::crypto::ClientConfig;
 use quinn::{Connection, ConnectionError, ConnectionId, Endpoint, RecvStream, SendStream};
@@ -143,6 +143,48 @@ pub async fn open_valid_stream(
 async fn assert_alive(connection: &Connection, target: &TcpListener) {
     let _streams = open_valid_stream(connection, target).await;
     drop(accept(target).await);
+}
+
+#[tokio::test]
+async fn a_connection_that_has_ended_needs_no_place() {
+    let key = new_key();
+    let server = RunningServer::start_with(key.public(), &[], |it| it.connections_max = 2);
+    let crypto = client_config(&crypto(&key, Suite::AES_128_GCM), server.key).unwrap();
+    for _ in 0..20 {
+        let peer = RawPeer::connect(&server, Arc::clone(&crypto)).await;
+        peer.connection.close(0_u32.into(), b"");
+        // It still waits for late packets.
+        until("the session has ended", || server.sessions.live().is_empty()).await;
+    }
+}
+
+#[tokio::test]
+async fn a_key_has_few_connections_without_a_hello() {
+    const SESSIONS: usize = 2;
+    let key = new_key();
+    let server = RunningServer::start_with(key.public(), &[], |it| it.sessions_per_key = SESSIONS);
+    let crypto = client_config(&crypto(&key, Suite::AES_128_GCM), server.key).unwrap();
+    let mut silent = Vec::new();
+    for _ in 0..2 * SESSIONS {
+        silent.push(connect(&server, Arc::clone(&crypto)).await);
+    }
+    let (_endpoint, refused) = connect(&server, Arc::clone(&crypto)).await;
+    let ConnectionError::ApplicationClosed(close) = within(refused.closed()).await else {
+        panic!("{:?}", refused.close_reason());
+    };
+    assert_eq!(close.error_code, u64::from(CloseCode::KeyFull.value()).try_into().unwrap());
+    assert!(silent.iter().all(|(_, connection)| connection.close_reason().is_none()));
+    silent.clear();
+    within(async {
+        loop {
+            let (_endpoint, connection) = connect(&server, Arc::clone(&crypto)).await;
+            let (_send, mut recv) = control(&connection, &hello()).await;
+            if recv.read_exact(&mut [0]).await.is_ok() {
+                return;
+            }
+        }
+    })
+    .await;
 }
 
 #[tokio::test]
