@@ -239,7 +239,7 @@ impl Client {
         let errors = self.listeners.set(forwards).await;
         if let Some(session) = self.link.current() {
             session.pin_forwards(&self.forward_names());
-            self.request_forwards(&session).await;
+            self.request_forwards(&session);
         }
         errors
     }
@@ -311,8 +311,10 @@ impl Client {
     }
 
     /// Asks the server for the remote forwards.
-    async fn request_forwards(&self, session: &LiveSession) {
-        request_forwards(session, &self.remote_forwards(), self.headers.get()).await;
+    fn request_forwards(&self, session: &LiveSession) {
+        let requests = &session.remote_forwards;
+        requests.set(&self.remote_forwards(), self.headers.get());
+        requests.retry_refused();
     }
 
     /// The live sessions: at most one, unless `connect` is called more than once.
@@ -347,7 +349,8 @@ impl Client {
         };
         self.listeners.close().await;
         if let Some(session) = &current {
-            request_forwards(&session.registration.session, &[], ProxyHeaders::default()).await;
+            let requests = &session.registration.session.remote_forwards;
+            requests.set(&[], ProxyHeaders::default());
         }
         let session_lost = async {
             if let Some(session) = &current {
@@ -419,13 +422,5 @@ impl Client {
 
     async fn lost_error(&self, session: &LiveSession) -> ClientError {
         ClientError::Lost { server: self.server.clone(), cause: session.ended().await }
-    }
-}
-
-/// Sets the remote forwards of a session, and requests refused ones again.
-async fn request_forwards(session: &LiveSession, wanted: &[RemoteForward], headers: ProxyHeaders) {
-    let requests = &session.remote_forwards;
-    for frame in requests.set(wanted, headers).into_iter().chain(requests.retry_refused()) {
-        session.request(frame).await;
     }
 }

@@ -66,7 +66,7 @@ impl Client {
         let session = self.say_hello(self.everywhere(self.connect_timeout), None).await?;
         let live = &session.registration.session;
         let settled = async {
-            self.request_forwards(live).await;
+            self.request_forwards(live);
             live.remote_forwards.settled().await;
         };
         let cause = tokio::select! {
@@ -249,10 +249,9 @@ impl Client {
         let session = Arc::clone(&registration.session);
         self.sessions.replace_by(&session, resumed);
         let wants_bulk = older.as_ref().is_some_and(|older| older.has_bulk());
-        let older = older.map(|older| {
-            let listens = session.remote_forwards.continue_from(&older.remote_forwards);
-            (older, listens)
-        });
+        if let Some(older) = &older {
+            session.remote_forwards.continue_from(&older.remote_forwards);
+        }
         let (tasks, lookups) = (self.tasks.clone(), self.lookups.clone());
         let dialer =
             BulkDialer { endpoint: self.endpoint.clone(), config: Arc::clone(&self.config) };

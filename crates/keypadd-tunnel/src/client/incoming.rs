@@ -27,6 +27,7 @@ pub(super) async fn handle_incoming(
     // Concurrently: a request may have to wait until answers are received.
     tokio::select! {
         () = retry_refused(session) => {}
+        () = send_requests(session) => {}
         () = receive(session, frames, tasks, lookups, bulk) => {}
     }
 }
@@ -35,9 +36,16 @@ async fn retry_refused(session: &LiveSession) {
     let mut interval = interval_at(Instant::now() + RETRY_INTERVAL, RETRY_INTERVAL);
     loop {
         interval.tick().await;
-        for frame in session.remote_forwards.retry_refused() {
-            session.request(frame).await;
-        }
+        session.remote_forwards.retry_refused();
+    }
+}
+
+/// Sends the requests for remote forwards, at the server's pace.
+async fn send_requests(session: &LiveSession) {
+    loop {
+        let frame = session.remote_forwards.unsent().await;
+        session.request(frame).await;
+        session.remote_forwards.sent();
     }
 }
 

@@ -119,7 +119,7 @@ impl Client {
             self.link
                 .up(Arc::clone(&session.registration.session), outage.map(|(_, reason)| reason));
             // The forwards may have changed while there was no session.
-            self.request_forwards(&session.registration.session).await;
+            self.request_forwards(&session.registration.session);
             session.registration.session.remote_forwards.start_logging();
             let lost = loop {
                 match self.next_session(session).await {
@@ -133,7 +133,7 @@ impl Client {
                             }
                         }
                         // A reload may have changed the forwards of the old session meanwhile.
-                        self.request_forwards(live).await;
+                        self.request_forwards(live);
                     }
                     Err(lost) => break lost,
                 }

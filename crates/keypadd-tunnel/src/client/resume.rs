@@ -12,18 +12,13 @@ use crate::{
     wire::{Claim, Frame},
 };
 
-/// Claims all streams of earlier sessions at once. `older` is the last one if it was alive, with the
-/// requests for its remote forwards, which are sent first. Never returns; if dropped, streams not yet
+/// Claims all streams of earlier sessions at once. `older` is the last one if it was alive; the
+/// requests for its remote forwards are sent first. Never returns; if dropped, streams not yet
 /// resumed are held as before.
-pub(super) async fn resume(
-    session: &Arc<LiveSession>,
-    older: Option<(Arc<LiveSession>, Vec<Frame>)>,
-) {
+pub(super) async fn resume(session: &Arc<LiveSession>, older: Option<Arc<LiveSession>>) {
     let was_lost = older.is_none();
-    if let Some((older, listens)) = older {
-        for frame in listens {
-            session.request(frame).await;
-        }
+    if let Some(older) = older {
+        session.remote_forwards.all_sent().await;
         // Until then its connection takes on streams that were opened before.
         older.connection.settled().await;
     }

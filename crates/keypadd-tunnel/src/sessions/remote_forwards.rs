@@ -3,7 +3,11 @@
 //! A stream from the server is connected to the target registered here under the number that it
 //! names, or refused (invariant I10).
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::sync::watch;
 use tracing::{info, warn};
@@ -26,6 +30,8 @@ pub(crate) struct RemoteForwards(watch::Sender<Requests>);
 struct Requests {
     next_id: u16,
     by_id: BTreeMap<u16, Request>,
+    /// Frames for the server, which may be slow to take them.
+    unsent: VecDeque<Frame>,
     /// Whether answers are logged. The first answers are not: `connect` reports them.
     log_answers: bool,
 }
@@ -59,21 +65,26 @@ impl Requests {
         self.next_id = id.wrapping_add(1);
         id
     }
+
+    fn request(&mut self, id: u16, request: Request) {
+        self.unsent.push_back(request.frame(id));
+        self.by_id.insert(id, request);
+    }
 }
 
 impl RemoteForwards {
-    /// Sets the remote forwards of the session; returns the frames to send to the server. Those that had
-    /// other headers are requested anew.
-    pub(crate) fn set(&self, wanted: &[RemoteForward], headers: ProxyHeaders) -> Vec<Frame> {
-        let mut frames = Vec::new();
+    /// Sets the remote forwards of the session, and requests what is new. Those that had other
+    /// headers are requested anew.
+    pub(crate) fn set(&self, wanted: &[RemoteForward], headers: ProxyHeaders) {
         self.0.send_modify(|requests| {
             let mut new: Vec<_> = wanted.iter().collect();
-            requests.by_id.retain(|&id, request| {
+            let Requests { by_id, unsent, .. } = requests;
+            by_id.retain(|&id, request| {
                 let same = |&forward: &&RemoteForward| *forward == *request.forward;
                 let kept = new.iter().position(same).filter(|_| headers == request.headers);
                 match kept {
                     Some(kept) => drop(new.remove(kept)),
-                    None => frames.push(Frame::Unlisten { id }),
+                    None => unsent.push_back(Frame::Unlisten { id }),
                 }
                 kept.is_some()
             });
@@ -85,32 +96,25 @@ impl RemoteForwards {
                     outcome: None,
                     pending: true,
                 };
-                frames.push(request.frame(id));
-                requests.by_id.insert(id, request);
+                requests.request(id, request);
             }
         });
-        frames
     }
 
-    /// Goes on with those of another session, under their numbers; returns the frames to send.
-    pub(crate) fn continue_from(&self, other: &Self) -> Vec<Frame> {
-        let mut frames = Vec::new();
+    /// Goes on with those of another session, under their numbers.
+    pub(crate) fn continue_from(&self, other: &Self) {
         let other = other.0.borrow();
         self.0.send_modify(|requests| {
             (requests.next_id, requests.log_answers) = (other.next_id, other.log_answers);
             for (&id, request) in &other.by_id {
-                let request = Request { pending: true, ..request.clone() };
-                frames.push(request.frame(id));
-                requests.by_id.insert(id, request);
+                requests.request(id, Request { pending: true, ..request.clone() });
             }
         });
-        frames
     }
 
-    /// Requests refused forwards again; returns the frames to send. Each gets a new number, because
-    /// the server may still be cleaning up the old one.
-    pub(crate) fn retry_refused(&self) -> Vec<Frame> {
-        let mut frames = Vec::new();
+    /// Requests refused forwards again. Each gets a new number, because the server may still be
+    /// cleaning up the old one.
+    pub(crate) fn retry_refused(&self) {
         self.0.send_modify(|requests| {
             let refused =
                 |request: &Request| !request.pending && matches!(request.outcome, Some(Err(_)));
@@ -120,11 +124,32 @@ impl RemoteForwards {
                 let id = requests.draw_id();
                 let Some(mut request) = requests.by_id.remove(&old) else { continue };
                 request.pending = true;
-                frames.push(request.frame(id));
-                requests.by_id.insert(id, request);
+                requests.request(id, request);
             }
         });
-        frames
+    }
+
+    /// Waits for the next frame to send to the server.
+    pub(crate) async fn unsent(&self) -> Frame {
+        let mut requests = self.0.subscribe();
+        loop {
+            let unsent = requests.borrow_and_update().unsent.front().cloned();
+            match unsent {
+                Some(frame) => return frame,
+                // Cannot fail: the sender is this one.
+                None => drop(requests.changed().await),
+            }
+        }
+    }
+
+    /// The frame that [`Self::unsent`] returned has been sent.
+    pub(crate) fn sent(&self) {
+        self.0.send_modify(|requests| drop(requests.unsent.pop_front()));
+    }
+
+    /// Waits until all frames are sent.
+    pub(crate) async fn all_sent(&self) {
+        let _ = self.0.subscribe().wait_for(|requests| requests.unsent.is_empty()).await;
     }
 
     /// Finds the forward with this number.

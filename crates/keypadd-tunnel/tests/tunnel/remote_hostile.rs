@@ -1,12 +1,15 @@
 //! Tests abuse of remote forwards: a server that requests more from its client than it registered,
 //! and a client that requests thousands of listeners.
 
+use std::{sync::Arc, time::Duration};
+
 use keypadd_keystream::Suite;
 use keypadd_provider::client_config;
 use keypadd_tunnel::{
     Bind, Client, ClientSession, Destination, Listen,
     wire::{CONNECTED, Frame, Instance, StreamCode, StreamHeader},
 };
+use tokio::sync::oneshot;
 
 use crate::{hostile::*, support::*};
 
@@ -53,6 +56,32 @@ async fn a_client_connects_by_number_to_what_it_registered_and_to_nothing_else()
     accept(&target).await;
     let accepted = tokio::time::timeout(std::time::Duration::from_millis(1), secret.accept()).await;
     assert!(accepted.is_err(), "the server reached a host that it named");
+}
+
+#[tokio::test]
+async fn a_server_that_reads_nothing_delays_neither_a_reload_nor_the_end() {
+    let (server_key, key) = (new_key(), new_key());
+    let settings = crypto(&server_key, Suite::AES_128_GCM);
+    let mut config = raw_server_config(&settings, key.public());
+    let mut transport = quinn::TransportConfig::default();
+    // Enough for the hello.
+    transport.stream_receive_window(150_u32.into());
+    config.transport_config(Arc::new(transport));
+    let endpoint = quinn::Endpoint::server(config, "[::1]:0".parse().unwrap()).unwrap();
+    let address = endpoint.local_addr().unwrap();
+    let crypto = client_config(&crypto(&key, Suite::AES_128_GCM), server_key.public()).unwrap();
+    let connecting = connect_client(settings_for(address, crypto, vec![]));
+    let ((client, session), _server) = tokio::join!(connecting, RawPeer::accept(endpoint));
+    let (client, (stop, stopped)) = (Arc::new(client), oneshot::channel());
+    let running = Arc::clone(&client);
+    let running =
+        tokio::spawn(async move { running.run(Some(session), stop_signal(stopped)).await });
+
+    let forwards = (1..=100).map(|port| forward(&format!("-R {port}:localhost:22"))).collect();
+    assert!(within(client.set_forwards(forwards)).await.is_empty());
+    assert!(within(client.set_forwards(vec![])).await.is_empty());
+    stop.send(Duration::ZERO).unwrap();
+    within(running).await.unwrap();
 }
 
 #[tokio::test]
