@@ -6,6 +6,7 @@
 use std::{
     net::{SocketAddr, UdpSocket},
     sync::Arc,
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -150,9 +151,10 @@ impl Connection {
         source.carried_over(stream.id())
     }
 
-    /// Ends the flow idle for longest among this connection's listeners, to make room.
-    pub fn displace_flow(&self) {
-        self.0.shared.send_flow(FlowCommand::Displace);
+    /// Ends the flow idle for longest among this connection's listeners, to make room, if it was idle for
+    /// this time.
+    pub fn displace_flow(&self, idle: Duration) {
+        self.0.shared.send_flow(FlowCommand::Displace { idle });
     }
 
     /// Updates the keys of both directions with the next packet (RFC 9001 6).

@@ -81,6 +81,12 @@ enum OpenEnd {
     Source(SourceName),
 }
 
+impl OpenEnd {
+    fn is_source(&self) -> bool {
+        matches!(self, Self::Source(_))
+    }
+}
+
 impl Flows {
     pub(crate) fn new(idle: Duration) -> Self {
         Self {
@@ -123,10 +129,10 @@ impl Flows {
             FlowCommand::Unlisten { listener } => self.unlisten(listener),
             FlowCommand::Carry(id, new) => self.carry(id, *new, registrar, now),
             FlowCommand::End(id) => self.end(id, FlowEnd::Lost),
-            FlowCommand::Displace => {
-                let of_listeners =
-                    self.open.iter().filter(|(_, flow)| matches!(flow.end, OpenEnd::Source(_)));
+            FlowCommand::Displace { idle } => {
+                let of_listeners = self.open.iter().filter(|(_, flow)| flow.end.is_source());
                 let idlest = of_listeners.min_by_key(|(_, flow)| flow.last_at);
+                let idlest = idlest.filter(|(_, flow)| flow.last_at + idle <= now);
                 if let Some(id) = idlest.map(|(id, _)| *id) {
                     self.end(id, FlowEnd::Displaced);
                 }
@@ -435,5 +441,82 @@ impl Flows {
     /// Takes the tokens of sockets closed since the last call.
     pub(crate) fn take_ended_sockets(&mut self) -> Vec<Token> {
         std::mem::take(&mut self.ended_sockets)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fmt,
+        net::UdpSocket,
+        sync::{Mutex, PoisonError},
+    };
+
+    use quinn_proto::VarInt;
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::splice::Key;
+
+    /// Keeps what control tasks ask for.
+    #[derive(Default)]
+    struct Asked(Mutex<Vec<FlowCommand>>);
+
+    impl fmt::Debug for Asked {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.debug_struct("Asked").finish_non_exhaustive()
+        }
+    }
+
+    impl FlowCommands for Asked {
+        fn send_flow(&self, command: FlowCommand) {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).push(command);
+        }
+    }
+
+    #[test]
+    fn a_flow_makes_room_only_when_it_was_idle_for_as_long_as_asked() {
+        const UNUSED: Duration = Duration::from_secs(10);
+        let start = Instant::now();
+        let poll = mio::Poll::new().unwrap();
+        let registry = Arc::new(poll.registry().try_clone().unwrap());
+        let (mut sockets, mut next_token) = (FxHashMap::default(), 0);
+        let mut registrar = Registrar {
+            key: Key { handle: 0, serial: 0 },
+            registry: &registry,
+            sockets: &mut sockets,
+            next_token: &mut next_token,
+        };
+        let asked = Arc::new(Asked::default());
+        let connection: Arc<dyn FlowCommands> = asked.clone();
+        let mut flows = Flows::new(Duration::from_secs(120));
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let entry = socket.local_addr().unwrap();
+        let (sources, mut incoming) = mpsc::channel(4);
+        let listen = FlowCommand::Listen { listener: 0, socket, sources, sources_max: 4 };
+        flows.on_command(listen, &connection, &mut registrar, start);
+
+        // Two flows, the second a second later.
+        let senders = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
+        let mut carried = Vec::new();
+        for (number, sender) in (0..).zip(&senders) {
+            let now = start + Duration::from_secs(number);
+            sender.send_to(b"first", entry).unwrap();
+            flows.on_ready(Owner::Listener(0));
+            flows.read_sockets(now);
+            let id = StreamId::from(VarInt::from_u64(4 * number).unwrap());
+            carried.push(incoming.try_recv().unwrap().carried_over(id));
+            for command in std::mem::take(&mut *asked.0.lock().unwrap()) {
+                flows.on_command(command, &connection, &mut registrar, now);
+            }
+        }
+        let mut displace = |idle, now| {
+            flows.on_command(FlowCommand::Displace { idle }, &connection, &mut registrar, now);
+            flows.open.len()
+        };
+        assert_eq!(displace(UNUSED, start + UNUSED - Duration::from_millis(1)), 2, "both in use");
+        assert_eq!(displace(UNUSED, start + UNUSED), 1, "one was idle for long enough");
+        assert_eq!(displace(UNUSED, start + UNUSED), 1, "the other was not");
+        assert_eq!(displace(Duration::ZERO, start + UNUSED), 0, "a flow takes any");
     }
 }

@@ -13,6 +13,7 @@ use std::{
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     task::{Context, Poll},
+    time::Duration,
 };
 
 use quinn_proto::StreamId;
@@ -55,8 +56,10 @@ pub(crate) enum FlowCommand {
     },
     Carry(StreamId, Box<NewFlow>),
     End(StreamId),
-    /// Make room: end the listener's flow that was idle for longest.
-    Displace,
+    /// Make room: end the listeners' flow that was idle for longest, if it was for this time.
+    Displace {
+        idle: Duration,
+    },
     /// Nobody wants this source: forget it, or drop its datagrams for a while.
     Refuse {
         source: SourceName,

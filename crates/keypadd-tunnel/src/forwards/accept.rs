@@ -27,7 +27,7 @@ use crate::{
         connection_log::ConnectionRecord,
         incomplete::{Incomplete, Unread},
         listen::{Accepted, ListenerGroup},
-        open_stream::{OpenError, open_stream},
+        open_stream::{OpenError, open_stream, place_of_connection},
         origin::Origin,
         proxy::{self, NoTarget},
         socks::Reply,
@@ -153,14 +153,14 @@ impl Acceptor {
                         let max = slots_max;
                         warn!(forward = %name, max, "too many connections: new ones wait (max-forwards)");
                     }
-                    // UDP flows that are idle do not keep connections waiting.
-                    if slots.available_permits() == 0
-                        && let Some(session) = context.link.current()
-                    {
-                        session.connection.displace_flow();
-                    }
+                    let displace = |idle| {
+                        if let Some(session) = context.link.current() {
+                            session.connection.displace_flow(idle);
+                        }
+                    };
                     let room = async {
-                        let slot = Arc::clone(&slots).acquire_owned().await;
+                        let slot = Arc::clone(&slots).acquire_owned();
+                        let slot = place_of_connection(slot, displace).await;
                         let budget = &context.limits.descriptors;
                         (slot, budget.acquire_when_free(holder, &name, OF_CONNECTION).await)
                     };

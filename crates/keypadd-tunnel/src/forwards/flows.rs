@@ -3,7 +3,7 @@
 //! The event loop carries the datagrams (`keypadd-transport`, `flows`). Used by both ends;
 //! `answer_flow` turns a stream from the other end into a flow.
 
-use std::{fmt, future::poll_fn, net::UdpSocket, sync::Arc, task::Poll};
+use std::{fmt, future::poll_fn, net::UdpSocket, sync::Arc, task::Poll, time::Duration};
 
 use keypadd_transport::{Flow, FlowEnd, FlowListener, Source, Stream};
 use tokio::{
@@ -17,7 +17,7 @@ use crate::{
     forwards::{
         connection_log::ConnectionRecord,
         flow_outcome::FlowOutcome,
-        open_stream::{OPEN_TIMEOUT, OpenError, PLACE_TIMEOUT, answered, begin},
+        open_stream::{OPEN_TIMEOUT, OpenError, PLACE_TIMEOUT, answered, begin_flow},
         splice_error::SpliceError,
     },
     sessions::session::LiveSession,
@@ -121,7 +121,7 @@ impl FlowForward {
         if let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() {
             return Some(slot);
         }
-        self.session.connection.displace_flow();
+        self.session.connection.displace_flow(Duration::ZERO);
         timeout(PLACE_TIMEOUT, Arc::clone(&self.slots).acquire_owned()).await.ok()?.ok()
     }
 
@@ -135,7 +135,7 @@ impl FlowForward {
         if session.measures_only() {
             return Err(OpenError::Refused(StreamCode::NotPermitted));
         }
-        let stream = begin(session, &self.header).await?;
+        let stream = begin_flow(session, &self.header).await?;
         let mut flow = session.connection.carry_source(&stream, source);
         record.set_carried(flow.carried());
         tokio::select! {

@@ -2,7 +2,7 @@
 //!
 //! The other end's part is in `answer`. A session for measurements opens bench streams only.
 
-use std::time::Duration;
+use std::{pin::pin, time::Duration};
 
 use keypadd_transport::{Receipt, Stream};
 use tokio::time::timeout;
@@ -18,6 +18,12 @@ pub(crate) const OPEN_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How long to wait for a stream before a UDP flow ends for it; and for the place of that one.
 pub(crate) const PLACE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A UDP flow without a datagram for this long makes room for a connection; one that is in use does not.
+const FLOW_UNUSED: Duration = Duration::from_secs(10);
+
+/// How often a connection that waits looks for such a flow.
+const FLOW_CHECK: Duration = Duration::from_secs(1);
 
 /// Why a stream could not be opened.
 #[derive(Debug)]
@@ -73,9 +79,39 @@ async fn open(session: &LiveSession, header: &StreamHeader) -> Result<Stream, Op
     answered(begin(session, header).await?).await
 }
 
+/// Waits for the place of a connection. While there is none, UDP flows that are not in use make room:
+/// `displace` ends the one idle for longest, if it was for the time that it is given.
+pub(crate) async fn place_of_connection<T>(
+    place: impl Future<Output = T>,
+    displace: impl Fn(Duration),
+) -> T {
+    let mut place = pin!(place);
+    let mut wait = Duration::ZERO;
+    loop {
+        if let Ok(place) = timeout(wait, place.as_mut()).await {
+            return place;
+        }
+        displace(FLOW_UNUSED);
+        wait = FLOW_CHECK;
+    }
+}
+
 /// Opens a stream and says what it is to be connected to. Where the other end allows fewer streams than this
-/// one has places, the flow that was idle for the longest makes room.
-pub(crate) async fn begin(
+/// one has places, flows that are not in use make room.
+async fn begin(session: &LiveSession, header: &StreamHeader) -> Result<Stream, OpenError> {
+    let connection = &session.connection;
+    let opened = match timeout(PLACE_TIMEOUT, connection.open_bi()).await {
+        Ok(opened) => opened,
+        Err(_) => {
+            let displace = |idle| connection.displace_flow(idle);
+            place_of_connection(connection.open_bi(), displace).await
+        }
+    };
+    send_header(opened.map_err(|_| OpenError::Lost)?, header).await
+}
+
+/// The same for a flow, for which the one idle for longest makes room in any case.
+pub(crate) async fn begin_flow(
     session: &LiveSession,
     header: &StreamHeader,
 ) -> Result<Stream, OpenError> {
@@ -83,11 +119,14 @@ pub(crate) async fn begin(
     let opened = match timeout(PLACE_TIMEOUT, connection.open_bi()).await {
         Ok(opened) => opened,
         Err(_) => {
-            connection.displace_flow();
+            connection.displace_flow(Duration::ZERO);
             connection.open_bi().await
         }
     };
-    let stream = opened.map_err(|_| OpenError::Lost)?;
+    send_header(opened.map_err(|_| OpenError::Lost)?, header).await
+}
+
+async fn send_header(stream: Stream, header: &StreamHeader) -> Result<Stream, OpenError> {
     stream.send.write_all(&header.encode()).await.map_err(SpliceError::from)?;
     Ok(stream)
 }

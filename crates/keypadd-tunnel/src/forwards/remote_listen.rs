@@ -29,7 +29,7 @@ use crate::{
         incomplete::{Incomplete, Unread},
         listen::{Bound, addresses_of, bind_tcp, bind_udp, bind_unix},
         open_listener::{AcceptedSocket, OpenListener},
-        open_stream::{OpenError, open_stream},
+        open_stream::{OpenError, open_stream, place_of_connection},
         reservations::{Place, Reservation, Reservations},
         splice::splice_with_preface,
         splice_error::SpliceError,
@@ -363,12 +363,10 @@ impl RemoteListeners {
             if !peer.is_some_and(|peer| admits(&peer.listen_permits, listen, &open.addresses)) {
                 return ListenCode::NotPermitted;
             }
-            // UDP flows that are idle do not keep connections waiting.
-            if self.slots.available_permits() == 0 {
-                self.session.connection.displace_flow();
-            }
             let room = async {
-                let slot = Arc::clone(&self.slots).acquire_owned().await.ok()?;
+                let slot = Arc::clone(&self.slots).acquire_owned();
+                let displace = |idle| self.session.connection.displace_flow(idle);
+                let slot = place_of_connection(slot, displace).await.ok()?;
                 Some((slot, self.session.descriptors_when_free(OF_CONNECTION).await))
             };
             let room = tokio::select! {

@@ -8,7 +8,11 @@ use keypadd_tunnel::{
     ConnectionEnd, Destination, ForwardTotals, KeyLifetime, KeyLifetimes, TransportSettings,
     wire::{ListenCode, StreamCode, StreamHeader},
 };
-use tokio::{net::UdpSocket, task::JoinHandle, time::timeout};
+use tokio::{
+    net::{TcpStream, UdpSocket},
+    task::JoinHandle,
+    time::timeout,
+};
 
 use crate::{hold::holding, hostile::*, support::*};
 
@@ -220,6 +224,30 @@ async fn at_the_limit_the_flow_that_was_idle_for_the_longest_makes_room() {
     for source in &sources {
         assert_echoed(source, entry, b"again").await;
     }
+}
+
+#[tokio::test]
+async fn connections_that_wait_for_a_place_leave_a_flow_that_is_in_use_alone() {
+    let (echo, target) = (Echo::start().await, listener().await);
+    let transport = TransportSettings { forwards_max: 2, ..TransportSettings::default() };
+    let forwards =
+        [forward_to(echo.address), format!("127.0.0.1:0:{}", target.local_addr().unwrap())];
+    let forwards = forwards.each_ref().map(String::as_str);
+    let permits = ["localhost:*", "udp:localhost:*"];
+    let tunnel = Tunnel::start_with(&permits, &forwards, transport.clone()).await;
+    let (flow, entry) = (socket().await, tunnel.addresses[1][0]);
+    assert_echoed(&flow, tunnel.addresses[0][0], b"flow").await;
+    let mut first = TcpStream::connect(entry).await.unwrap();
+    assert_reaches(&mut first, &target).await;
+    let mut waiting = TcpStream::connect(entry).await.unwrap();
+    // Enough round trips for the client to have accepted it.
+    for number in 0..200 {
+        assert_echoed(&flow, tunnel.addresses[0][0], &[number]).await;
+    }
+    let ended = |one: ForwardTotals| one.ended.map(|(_, count)| count).iter().sum::<u64>();
+    assert_eq!(totals(&tunnel, &transport).into_iter().map(ended).sum::<u64>(), 0);
+    drop(first);
+    assert_reaches(&mut waiting, &target).await;
 }
 
 #[tokio::test]
