@@ -41,6 +41,12 @@ use crate::{
     transfer_stats::TransferStats,
 };
 
+/// Frames from the peer to handle before driving other connections, and those that may wait
+/// beyond that. A packet may have hundreds of frames with a few bytes each, and each takes a system
+/// call.
+const FRAMES: usize = 256;
+const FRAMES_WAITING_MAX: usize = 4096;
+
 /// Datagrams to read from one socket before reading others.
 const READS: usize = 64;
 
@@ -51,6 +57,8 @@ const SOCKETS: usize = 8;
 pub(crate) struct Flows {
     open: FxHashMap<StreamId, OpenFlow>,
     listeners: FxHashMap<u64, Listener>,
+    /// Frames from the peer.
+    arrived: VecDeque<Bytes>,
     /// Sockets that may have something to read, each once.
     readable: VecDeque<Owner>,
     is_readable: FxHashSet<Owner>,
@@ -92,6 +100,7 @@ impl Flows {
         Self {
             open: FxHashMap::default(),
             listeners: FxHashMap::default(),
+            arrived: VecDeque::new(),
             readable: VecDeque::new(),
             is_readable: FxHashSet::default(),
             queue: SendQueue::default(),
@@ -197,13 +206,29 @@ impl Flows {
         }
     }
 
-    /// Handles a frame from the peer; `is_open` tells whether a stream is open.
-    pub(crate) fn receive(
+    /// Queues a frame from the peer; drops it if many wait.
+    pub(crate) fn arrive(&mut self, frame: Bytes) {
+        if self.arrived.len() < FRAMES_WAITING_MAX {
+            self.arrived.push_back(frame);
+        }
+    }
+
+    /// Handles some frames from the peer; returns whether more wait. `is_open` tells whether a
+    /// stream is open.
+    pub(crate) fn receive_some(
         &mut self,
-        frame: Bytes,
-        is_open: impl FnOnce(StreamId) -> bool,
+        is_open: impl Fn(StreamId) -> bool,
         now: Instant,
-    ) {
+    ) -> bool {
+        for _ in 0..FRAMES.min(self.arrived.len()) {
+            if let Some(frame) = self.arrived.pop_front() {
+                self.receive(frame, &is_open, now);
+            }
+        }
+        !self.arrived.is_empty()
+    }
+
+    fn receive(&mut self, frame: Bytes, is_open: impl FnOnce(StreamId) -> bool, now: Instant) {
         let Some(FlowFrame { stream, fragment, bytes }) = FlowFrame::decode(frame) else { return };
         let has_flow = self.open.contains_key(&stream);
         if !is_flow_stream(stream) || !(has_flow || is_open(stream)) {
@@ -434,6 +459,7 @@ impl Flows {
         }
         (self.early, self.fragments) = (EarlyDatagrams::default(), Fragments::default());
         (self.check_at, self.buffer) = (None, Vec::new());
+        self.arrived.clear();
         self.readable.clear();
         self.is_readable.clear();
     }
@@ -447,6 +473,7 @@ impl Flows {
 #[cfg(test)]
 mod tests {
     use std::{
+        cell::Cell,
         fmt,
         net::UdpSocket,
         sync::{Mutex, PoisonError},
@@ -518,5 +545,25 @@ mod tests {
         assert_eq!(displace(UNUSED, start + UNUSED), 1, "one was idle for long enough");
         assert_eq!(displace(UNUSED, start + UNUSED), 1, "the other was not");
         assert_eq!(displace(Duration::ZERO, start + UNUSED), 0, "a flow takes any");
+    }
+
+    #[test]
+    fn the_frames_of_one_peer_are_handled_a_few_at_a_time() {
+        let (mut flows, now) = (Flows::new(Duration::from_secs(60)), Instant::now());
+        let stream = StreamId::from(VarInt::from_u32(0));
+        let frame = FlowFrame { stream, fragment: None, bytes: Bytes::new() }.encode();
+        for _ in 0..10 * FRAMES_WAITING_MAX {
+            flows.arrive(frame.clone());
+        }
+        let (handled, mut rounds) = (Cell::new(0), 0);
+        let handle = |_| {
+            handled.set(handled.get() + 1);
+            true
+        };
+        while flows.receive_some(handle, now) {
+            rounds += 1;
+            assert_eq!(handled.get(), rounds * FRAMES);
+        }
+        assert_eq!(handled.get(), FRAMES_WAITING_MAX);
     }
 }

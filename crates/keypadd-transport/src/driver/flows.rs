@@ -27,16 +27,17 @@ impl Driver {
         }
     }
 
-    /// Delivers the datagrams that have arrived from the peer, and reads those of sockets; returns whether
-    /// sockets may have more.
+    /// Delivers the datagrams that have arrived from the peer, and reads those of sockets; returns
+    /// whether there may be more.
     pub(super) fn carry_flows(&mut self, now: Instant) -> bool {
         let Self { connection, flows, channels, .. } = self;
         while let Some(frame) = connection.datagrams().recv() {
-            let is_open = |id| matches!(channels.get(&id), Some(Channel::Controlled(_)));
-            flows.receive(frame, is_open, now);
+            flows.arrive(frame);
         }
+        let is_open = |id| matches!(channels.get(&id), Some(Channel::Controlled(_)));
+        let more = flows.receive_some(is_open, now);
         flows.expire(now);
-        flows.read_sockets(now)
+        flows.read_sockets(now) || more
     }
 
     /// Gives quinn-proto a batch of datagrams, as far as the window and pacing allow; returns

@@ -11,6 +11,7 @@ use std::{
 
 use bytes::Bytes;
 use quinn_proto::StreamId;
+use rustc_hash::FxHashMap;
 
 /// Datagrams kept for one stream.
 pub(super) const OF_STREAM_MAX: usize = 8;
@@ -25,6 +26,8 @@ const KEPT: Duration = Duration::from_secs(10);
 #[derive(Debug, Default)]
 pub(super) struct EarlyDatagrams {
     waiting: VecDeque<(StreamId, Bytes, Instant)>,
+    /// How many of each stream wait: a search would take long, for each of a packet's frames.
+    of_streams: FxHashMap<StreamId, usize>,
     bytes: usize,
 }
 
@@ -36,12 +39,13 @@ impl EarlyDatagrams {
         datagram: &[u8],
         now: Instant,
     ) -> Option<Instant> {
-        let of_stream = self.waiting.iter().filter(|(of, ..)| *of == stream).count();
+        let of_stream = self.of_streams.get(&stream).copied().unwrap_or(0);
         // Even an empty datagram costs its entry.
         let bytes = self.bytes + cost(datagram);
         if of_stream >= OF_STREAM_MAX || bytes > BYTES_MAX {
             return None;
         }
+        self.of_streams.insert(stream, of_stream + 1);
         self.bytes = bytes;
         // Copied, so as not to keep the larger packet.
         self.waiting.push_back((stream, Bytes::copy_from_slice(datagram), now));
@@ -51,6 +55,9 @@ impl EarlyDatagrams {
     /// Takes the datagrams of a stream, in order.
     pub(super) fn take(&mut self, stream: StreamId) -> Vec<Bytes> {
         let mut taken = Vec::new();
+        if self.of_streams.remove(&stream).is_none() {
+            return taken;
+        }
         self.waiting.retain(|(of, datagram, _)| {
             if *of == stream {
                 self.bytes -= cost(datagram);
@@ -64,8 +71,13 @@ impl EarlyDatagrams {
     /// Drops expired datagrams.
     pub(super) fn expire(&mut self, now: Instant) {
         while self.deadline().is_some_and(|deadline| deadline <= now) {
-            if let Some((_, datagram, _)) = self.waiting.pop_front() {
-                self.bytes -= cost(&datagram);
+            let Some((stream, datagram, _)) = self.waiting.pop_front() else { return };
+            self.bytes -= cost(&datagram);
+            if let Some(of_stream) = self.of_streams.get_mut(&stream) {
+                *of_stream -= 1;
+                if *of_stream == 0 {
+                    self.of_streams.remove(&stream);
+                }
             }
         }
     }
@@ -102,6 +114,7 @@ mod tests {
         assert_eq!(bytes(early.take(stream(1))), [0, 1, 2, 3, 4, 5, 6, 7]);
         assert!(early.take(stream(1)).is_empty());
         assert_eq!(bytes(early.take(stream(2))).len(), OF_STREAM_MAX);
+        assert!(early.of_streams.is_empty());
         assert_eq!(early.bytes, 0);
     }
 
@@ -115,5 +128,6 @@ mod tests {
         assert!(early.bytes <= BYTES_MAX && early.bytes > BYTES_MAX - 2_000);
         early.expire(now + KEPT);
         assert_eq!((early.bytes, early.waiting.len(), early.deadline()), (0, 0, None));
+        assert!(early.of_streams.is_empty());
     }
 }
