@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Pid, getpid, test_kill_process};
@@ -23,6 +23,7 @@ use tokio::time::timeout;
 
 use crate::carry;
 use crate::handover::give::{self, Program};
+use crate::log_interval::LogInterval;
 use crate::runtime_directory;
 use crate::sources::Sources;
 use crate::status_builder::StatusBuilder;
@@ -149,6 +150,7 @@ impl ControlSocket {
     /// empty.
     pub(crate) async fn serve(self, status: impl Status, requests: Requests) {
         let slots = Arc::new(Semaphore::new(REQUESTS_MAX));
+        let mut log_interval = LogInterval::default();
         loop {
             let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
             match self.listener.accept().await {
@@ -160,7 +162,9 @@ impl ControlSocket {
                     });
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "control socket: accept failed");
+                    if log_interval.allows(Instant::now()) {
+                        tracing::warn!(%error, "control socket: accept failed");
+                    }
                     tokio::time::sleep(TIMEOUT).await;
                 }
             }

@@ -177,7 +177,7 @@ impl Daemon {
             confinement,
         } = settings;
         let program = Program::own();
-        let limits = Arc::new(Limits::new(descriptors_of_forwards(raise_descriptor_limit())));
+        let limits = Arc::new(Limits::new(free_descriptors(raise_descriptor_limit()), reserved));
         limits.set_log_connections(settings.log_connections.value);
         let bench = if permit_bench { Some(Bench::start().await?) } else { None };
         let cipher_engine = settings.cipher_backend.value;
@@ -367,18 +367,22 @@ fn raise_descriptor_limit() -> Option<u64> {
     }
 }
 
-/// Most descriptors kept for everything but forwards: event loops, listeners of our own, 64 name
-/// lookups at once, 32 connections to `/metrics`, 16 to the control socket.
+/// Most descriptors kept for everything but forwards: event loops, 64 name lookups at once, 32 connections to
+/// `/metrics`, 16 to the control socket.
 const RESERVED_MAX: usize = 256;
 
-/// A quarter of the limit is reserved, but no less than this.
+/// A quarter is reserved, but no less than this.
 const RESERVED_MIN: usize = 64;
 
-/// How many descriptors forwards may use together, by the limit of open files and those open now.
-fn descriptors_of_forwards(limit: Option<u64>) -> usize {
+/// How many of these descriptors, which listeners of our own leave, are reserved.
+fn reserved(files: usize) -> usize {
+    (files / 4).clamp(RESERVED_MIN, RESERVED_MAX)
+}
+
+/// How many descriptors this process may still open, by the limit of open files.
+fn free_descriptors(limit: Option<u64>) -> usize {
     let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
-    let open = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
-    limit.saturating_sub(open + (limit / 4).clamp(RESERVED_MIN, RESERVED_MAX))
+    limit.saturating_sub(std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count))
 }
 
 /// Logs once a minute how many log lines were suppressed, until it is dropped.

@@ -24,6 +24,7 @@ mod handover;
 mod invite;
 mod join;
 mod keygen;
+mod log_interval;
 mod man;
 mod metrics;
 mod named;

@@ -29,6 +29,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::error::{Error, Exit, bind_hint, system};
+use crate::log_interval::LogInterval;
 use crate::sources::Sources;
 
 /// What the encoder writes: OpenMetrics 1.0, which Prometheus has read since 2.5.
@@ -48,9 +49,6 @@ const CONNECTIONS_MAX: usize = 32;
 
 /// How long a connection may take from accept to the end of the answer.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Time between two lines about connections that were closed to make room.
-const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Takes the port before anything else of the daemon starts.
 ///
@@ -113,18 +111,17 @@ pub(crate) async fn serve(listener: TcpListener, figures: impl Collector, source
     }
 }
 
-/// Connections closed to make room, and when that was last logged.
+/// Connections closed to make room.
 #[derive(Debug, Default)]
 struct Displaced {
     closed: u64,
-    logged: Option<Instant>,
+    log_interval: LogInterval,
 }
 
 impl Displaced {
     fn closed(&mut self, newest: SocketAddr, now: Instant) {
         self.closed += 1;
-        if self.logged.is_none_or(|logged| now.saturating_duration_since(logged) >= LOG_INTERVAL) {
-            self.logged = Some(now);
+        if self.log_interval.allows(now.into_std()) {
             let (closed, max) = (self.closed, CONNECTIONS_MAX);
             tracing::warn!(%newest, closed, max, "metrics: too many connections; closed the oldest");
         }

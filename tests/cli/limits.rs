@@ -85,6 +85,27 @@ fn a_peer_and_scrapers_that_take_all_open_files_cost_nobody_else_anything() {
     drop((greedy, modest, another));
 }
 
+#[test]
+fn a_local_program_leaves_files_for_status_however_many_listeners_there_are() {
+    // Two sockets each, so that few files are left, though more than the reserve.
+    const FILES: usize = 512;
+    const LISTENERS: usize = 210;
+    let (desk, target) = (desk(), echo("127.0.0.1"));
+    let permit = target.to_string();
+    let server = Daemon::serve(&desk, &["--permit-open", &permit]);
+    let forward = format!("0:{permit}");
+    let mut arguments = vec!["--log-format", "json"];
+    arguments.extend([["-L", &forward]; LISTENERS].as_flattened());
+    let client = Daemon::start(with_few_files(&server.connect(&desk, &arguments), "-n", FILES));
+    let opened = || TcpStream::connect(("127.0.0.1", local(&client).port())).unwrap();
+    let taken: Vec<_> = (0..FORWARDS).map(|_| opened()).collect();
+    until("the rest waits", || {
+        let limits = &status(&desk, &client)["limits"];
+        (limits["descriptors_refused"].as_u64() > Some(0)).then_some(())
+    });
+    assert!(taken.iter().take(1).all(echoes), "the first is forwarded");
+}
+
 /// A connection and its control stream.
 type Session = (quinn::Connection, quinn::SendStream, quinn::RecvStream);
 

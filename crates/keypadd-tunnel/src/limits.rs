@@ -76,9 +76,10 @@ impl Drop for Opening<'_> {
 }
 
 impl Limits {
-    /// Limits for this process: forwards may use `descriptors` together.
-    pub fn new(descriptors: usize) -> Self {
-        Self { descriptors: DescriptorBudget::new(descriptors), ..Self::default() }
+    /// Limits for this process: its own listeners and forwards may use `files` descriptors together,
+    /// without the reserve: a function of those that the listeners leave.
+    pub fn new(files: usize, reserved: fn(usize) -> usize) -> Self {
+        Self { descriptors: DescriptorBudget::new(files, reserved), ..Self::default() }
     }
 
     /// Whether each forwarded connection is logged from now on.

@@ -37,7 +37,7 @@ use crate::{
     handover::Handover,
     limits::{
         Limits,
-        descriptors::{Holder, OF_CONNECTION},
+        descriptors::{Holder, OF_CONNECTION, SetApart},
         log_rate_limit::LogRateLimit,
     },
     net::forwarded_socket::ForwardedSocket,
@@ -120,6 +120,11 @@ impl Acceptor {
         let context = Context { link, headers, limits, incomplete, log_limit };
         let slots = Arc::new(Semaphore::new(slots_max));
         Self { context, slots, slots_max, holder: Holder::client(), tasks, handover }
+    }
+
+    /// Takes descriptors of listeners out of what forwards may use.
+    pub(crate) fn set_apart(&self, count: usize) -> SetApart {
+        self.context.limits.descriptors.set_apart(count)
     }
 
     /// Carries connections of other processes within the same limits.

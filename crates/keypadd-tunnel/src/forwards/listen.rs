@@ -145,6 +145,15 @@ impl ListenerGroup {
         udp.collect()
     }
 
+    /// How many descriptors its sockets take: those of UDP two, one of them in an event loop.
+    pub(crate) fn descriptors(&self) -> usize {
+        let of_socket = |listener: &Listener| match listener {
+            Listener::Udp(_) => 2,
+            Listener::Tcp(_) | Listener::Unix(_) => 1,
+        };
+        self.0.iter().map(of_socket).sum()
+    }
+
     /// The port, the same for all sockets; 0 for a unix socket.
     pub(crate) fn port(&self) -> u16 {
         self.bound().iter().find_map(Bound::port).unwrap_or(0)

@@ -22,6 +22,7 @@ use crate::{
         listen::{Bound, ListenerGroup, bind_own},
     },
     handover::{HandedSocket, Handover},
+    limits::descriptors::SetApart,
 };
 
 /// All listeners of a client.
@@ -40,6 +41,7 @@ struct ForwardListener {
     forward: Arc<Forward>,
     accept_loop: JoinSet<()>,
     listeners: Arc<ListenerGroup>,
+    _apart: SetApart,
 }
 
 impl ForwardListeners {
@@ -115,6 +117,7 @@ impl ForwardListeners {
             Forward::Remote(_) => ListenerGroup::default(),
         };
         let (forward, listeners) = (Arc::new(forward), Arc::new(listeners));
+        let apart = self.acceptor.set_apart(listeners.descriptors());
         let mut accept_loop = JoinSet::new();
         let (acceptor, sockets) = (self.acceptor.clone(), Arc::clone(&listeners));
         match &*forward {
@@ -124,7 +127,7 @@ impl ForwardListeners {
             }
             _ => accept_loop.spawn(acceptor.run(sockets, Arc::clone(&forward))),
         };
-        Ok(ForwardListener { forward, accept_loop, listeners })
+        Ok(ForwardListener { forward, accept_loop, listeners, _apart: apart })
     }
 
     /// A panic cannot leave the list half changed.

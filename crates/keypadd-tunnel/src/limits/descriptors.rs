@@ -1,7 +1,7 @@
 //! Shares the process's file descriptors among peers.
 //!
 //! A budget holds what forwards may use; the rest is a reserve for control, metrics, lookups and new
-//! sessions. A peer gets another descriptor only if at least as many stay free as it then holds: one greedy
+//! sessions, and this end's own listeners. A peer gets another descriptor only if at least as many stay free as it then holds: one greedy
 //! peer gets half of the budget, two a third each, and there is always room for the next one.
 
 use std::{
@@ -59,7 +59,9 @@ pub(crate) struct DescriptorBudget(Arc<BudgetState>);
 
 #[derive(Debug)]
 struct BudgetState {
-    total: usize,
+    /// What the process may open beside what is set apart, and how much of that is the reserve.
+    files: usize,
+    reserved: fn(usize) -> usize,
     held: Mutex<Holding>,
     freed: Notify,
     refused: AtomicU64,
@@ -68,6 +70,8 @@ struct BudgetState {
 
 #[derive(Debug, Default)]
 struct Holding {
+    /// Those of this end's own listeners.
+    apart: usize,
     sum: usize,
     by_holder: HashMap<Holder, usize>,
 }
@@ -80,10 +84,18 @@ pub(crate) struct Descriptors {
     count: usize,
 }
 
+/// Descriptors that are not the budget's until this is dropped.
+#[derive(Debug)]
+pub(crate) struct SetApart {
+    budget: DescriptorBudget,
+    count: usize,
+}
+
 impl Default for BudgetState {
     fn default() -> Self {
         Self {
-            total: usize::MAX,
+            files: usize::MAX,
+            reserved: |_| 0,
             held: Mutex::default(),
             freed: Notify::new(),
             refused: AtomicU64::default(),
@@ -93,13 +105,20 @@ impl Default for BudgetState {
 }
 
 impl DescriptorBudget {
-    pub(crate) fn new(total: usize) -> Self {
-        Self(Arc::new(BudgetState { total, ..BudgetState::default() }))
+    /// A budget of `files` without the reserve: a function of those that are not set apart.
+    pub(crate) fn new(files: usize, reserved: fn(usize) -> usize) -> Self {
+        Self(Arc::new(BudgetState { files, reserved, ..BudgetState::default() }))
     }
 
     /// The size of the budget.
     pub(crate) fn total(&self) -> usize {
-        self.0.total
+        self.0.total(&self.held())
+    }
+
+    /// Takes descriptors out of the budget that this end opens for itself, however many are free.
+    pub(crate) fn set_apart(&self, count: usize) -> SetApart {
+        self.held().apart += count;
+        SetApart { budget: self.clone(), count }
     }
 
     /// Descriptors held now, and how often some were refused.
@@ -149,7 +168,7 @@ impl DescriptorBudget {
         let mut held = self.held();
         let own = held.by_holder.get(&holder).copied().unwrap_or(0) + count;
         let sum = held.sum.checked_add(count)?;
-        if own > self.0.total.checked_sub(sum)? {
+        if own > self.0.total(&held).checked_sub(sum)? {
             return None;
         }
         held.sum = sum;
@@ -163,14 +182,15 @@ impl DescriptorBudget {
         if self.0.log_limit.allow(holder, Instant::now()) {
             let held = self.held();
             let own = held.by_holder.get(&holder).copied().unwrap_or(0);
-            let free = self.0.total.saturating_sub(held.sum);
+            let budget = self.0.total(&held);
+            let free = budget.saturating_sub(held.sum);
             drop(held);
             let total = self.0.refused.load(Ordering::Relaxed);
             warn!(
                 peer = name,
                 held = own,
                 free,
-                budget = self.0.total,
+                budget,
                 refused = total,
                 "too many open files: forwards of this peer are refused or wait; to allow more, \
                  raise the limit (`ulimit -n`, LimitNOFILE=)"
@@ -181,6 +201,20 @@ impl DescriptorBudget {
     /// A panic cannot leave the counts half changed.
     fn held(&self) -> MutexGuard<'_, Holding> {
         self.0.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl BudgetState {
+    fn total(&self, held: &Holding) -> usize {
+        let files = self.files.saturating_sub(held.apart);
+        files.saturating_sub((self.reserved)(files))
+    }
+}
+
+impl Drop for SetApart {
+    fn drop(&mut self) {
+        self.budget.held().apart -= self.count;
+        self.budget.0.freed.notify_waiters();
     }
 }
 
@@ -210,7 +244,7 @@ mod tests {
 
     #[test]
     fn a_greedy_holder_leaves_as_many_free_as_it_has_and_the_next_gets_some() {
-        let budget = DescriptorBudget::new(600);
+        let budget = DescriptorBudget::new(600, |_| 0);
         let first = acquire_all(&budget, 1);
         assert_eq!(first.len(), 300);
         let second = acquire_all(&budget, 2);
@@ -225,9 +259,21 @@ mod tests {
         assert!(budget.held().by_holder.is_empty());
     }
 
+    #[test]
+    fn what_is_set_apart_is_neither_the_budgets_nor_the_reserves() {
+        let budget = DescriptorBudget::new(900, |files| files / 3);
+        assert_eq!(budget.total(), 600);
+        let apart = budget.set_apart(300);
+        assert_eq!((budget.total(), acquire_all(&budget, 1).len()), (400, 200));
+        let more = budget.set_apart(1_000);
+        assert!(budget.total() == 0 && acquire_all(&budget, 1).is_empty());
+        drop((apart, more));
+        assert_eq!(budget.total(), 600);
+    }
+
     #[tokio::test]
     async fn who_waits_gets_descriptors_when_some_are_released() {
-        let budget = DescriptorBudget::new(4);
+        let budget = DescriptorBudget::new(4, |_| 0);
         let held = budget.acquire(Holder::Client(1), "one", 2).unwrap();
         let waiting = budget.acquire_when_free(Holder::Client(1), "one", 2);
         tokio::pin!(waiting);

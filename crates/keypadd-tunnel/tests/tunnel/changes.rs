@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use keypadd_keystream::Suite;
 use keypadd_provider::{PublicKey, client_config, server_config};
-use keypadd_tunnel::{Peers, wire::Instance};
+use keypadd_tunnel::{Limits, Peers, TransportSettings, wire::Instance};
 use tokio::net::TcpStream;
 
 use crate::support::*;
@@ -118,4 +118,19 @@ async fn changed_packet_protection_applies_to_the_next_handshake() {
     client.set_crypto(client_config(&crypto(&stranger, other), server.key).unwrap());
     let refused = within(client.connect()).await.unwrap_err().to_string();
     assert!(refused.contains("does not allow this key"), "{refused}");
+}
+
+#[tokio::test]
+async fn descriptors_of_own_listeners_are_not_shared_out_while_they_are_open() {
+    let (key, transport) = (new_key(), TransportSettings::default());
+    let limits = Arc::new(Limits::new(100, |_| 0));
+    let server = RunningServer::start(key.public(), &[]);
+    let mut settings = client_settings(&server, &key, &["127.0.0.1:0:localhost:1"]);
+    settings.transport = TransportSettings { limits: Arc::clone(&limits), ..transport };
+    let client = RunningClient::start(settings).await;
+    assert_eq!(limits.counts().descriptors_max, 99);
+    client.set_forwards(&["127.0.0.1:0:udp:localhost:1", "[::1]:0:localhost:1"]).await;
+    assert_eq!(limits.counts().descriptors_max, 97);
+    client.set_forwards(&[]).await;
+    assert_eq!(limits.counts().descriptors_max, 100);
 }

@@ -385,7 +385,7 @@ async fn a_session_that_is_held_gives_its_place_to_another_of_its_key_and_a_live
 #[tokio::test]
 async fn descriptors_of_a_client_that_is_away_go_to_another_of_its_key() {
     // Two connections of one peer take its share.
-    let narrow = TransportSettings { limits: Arc::new(Limits::new(8)), ..holding() };
+    let narrow = TransportSettings { limits: Arc::new(Limits::new(8, |_| 0)), ..holding() };
     let site = Site::start_with([holding(), narrow], &["localhost:*"], &[]).await;
     let mut open = [site.connection().await, site.connection().await];
     for (here, there) in &mut open {
