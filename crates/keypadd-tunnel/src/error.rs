@@ -196,7 +196,11 @@ impl ConnectFailure {
             error => return Self::Unreachable(Shown(error).to_string()),
         };
         if code == TransportErrorCode::CONNECTION_REFUSED {
-            return Self::Unreachable("the server has too many connections".into());
+            // The code says no more, and comes without a reason.
+            return Self::Unreachable(
+                "the server accepts no new connections now: it has too many, or is shutting down"
+                    .into(),
+            );
         }
         // CRYPTO_ERROR (RFC 9000 20.1): a TLS alert.
         if !(0x100..0x200).contains(&u64::from(code)) {

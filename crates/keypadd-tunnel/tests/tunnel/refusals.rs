@@ -5,12 +5,19 @@ use std::{sync::Arc, time::Duration};
 use keypadd_keystream::Suite;
 use keypadd_provider::{PrivateKey, client_config, server_config};
 use keypadd_tunnel::{
-    AllowedPeer, AuthError, Client, ClientError, ListenPermits, Peers, Permits,
+    AllowedPeer, AuthError, Client, ClientError, ClientSettings, ListenPermits, Peers, Permits,
     wire::{Instance, StreamCode},
 };
-use tokio::io::{duplex, split};
+use tokio::{
+    io::{duplex, split},
+    net::TcpStream,
+};
 
 use crate::support::*;
+
+/// The answer to a new connection that QUIC's CONNECTION_REFUSED stands for.
+const NOT_NOW: &str =
+    "the server accepts no new connections now: it has too many, or is shutting down";
 
 async fn refusal(permits: &[&str], target: &str) -> StreamCode {
     let key = new_key();
@@ -111,7 +118,26 @@ async fn a_full_server_refuses_connections_as_such() {
     let server = RunningServer::start_with(key.public(), &[], |s| s.connections_max = 1);
     let _first = connect_client(client_settings(&server, &key, &[])).await;
     let error = connect_error(client_settings(&server, &key, &[])).await;
-    assert!(error.to_string().ends_with("the server has too many connections"), "{error}");
+    assert!(error.to_string().ends_with(NOT_NOW), "{error}");
+}
+
+#[tokio::test]
+async fn a_server_that_is_shutting_down_is_not_said_to_be_full() {
+    let (key, target) = (new_key(), listener().await);
+    let server = RunningServer::start(key.public(), &["localhost:*"]);
+    let forward = format!("0:{}", target.local_addr().unwrap());
+    let client = RunningClient::start(client_settings(&server, &key, &[&forward])).await;
+    let mut here = TcpStream::connect(client.listeners[0]).await.unwrap();
+    let there = assert_reaches(&mut here, &target).await;
+    let other =
+        ClientSettings { instance: Instance([2; 16]), ..client_settings(&server, &key, &[]) };
+    let draining = server.drain(Duration::from_secs(60));
+    let connecting = async {
+        let error = connect_error(other).await;
+        assert!(error.to_string().ends_with(NOT_NOW), "{error}");
+        drop((here, there));
+    };
+    tokio::join!(draining, connecting);
 }
 
 #[tokio::test]
