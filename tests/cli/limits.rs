@@ -1,6 +1,6 @@
 //! Tests that a greedy peer or scraper affects nobody else, and that the log names it.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::thread;
@@ -104,6 +104,34 @@ fn a_local_program_leaves_files_for_status_however_many_listeners_there_are() {
         (limits["descriptors_refused"].as_u64() > Some(0)).then_some(())
     });
     assert!(taken.iter().take(1).all(echoes), "the first is forwarded");
+}
+
+#[test]
+fn a_target_refused_to_one_peer_hides_none_refused_to_another_at_the_same_address() {
+    let desk = desk();
+    let other = text(&desk.keypadd(&["keygen", "other.key"]).output().unwrap().stdout);
+    let allowed = [format!("one={NEAR_PUBLIC_KEY}"), format!("two={}", other.trim())];
+    let mut serve = desk.keypadd(&["serve", "--log-format", "json", "--listen", "127.0.0.1:0"]);
+    serve.args(allowed.iter().flat_map(|peer| ["--allow", peer]));
+    let server = Daemon::start(serve);
+    let arguments = ["--log-format", "json", "-L", "127.0.0.1:0:127.0.0.1:9"];
+    let clients = [None, Some("other.key")].map(|key| {
+        let mut connect = server.connect(&desk, &arguments);
+        connect.envs(key.map(|key| ("KEYPADD_KEY", desk.path(key))));
+        Daemon::start(connect)
+    });
+    for client in clients.iter().chain(&clients) {
+        let mut refused = TcpStream::connect(local(client)).unwrap();
+        refused.set_read_timeout(Some(PATIENCE)).unwrap();
+        let closed = refused.read(&mut [0]).map_err(|error| error.kind());
+        assert!(matches!(closed, Ok(0) | Err(ErrorKind::ConnectionReset)), "{closed:?}");
+    }
+    let log = text(&server.stop().stderr);
+    let named = |name: &str| {
+        let peer = format!("\"peer\":\"{name}\"");
+        log.lines().filter(|it| it.contains("not permitted") && it.contains(&peer)).count()
+    };
+    assert_eq!((named("one"), named("two")), (1, 1), "{log}");
 }
 
 /// A connection and its control stream.

@@ -1,5 +1,5 @@
-//! Logs refusals to a server's clients. Each kind of line is rate-limited per source or key, so
-//! that no client can fill the log.
+//! Logs refusals to a server's clients. Each kind of line is rate-limited per source, or per peer once it
+//! has proved a key, so that no client can fill the log or hide the lines of another.
 
 use std::{net::SocketAddr, sync::Arc, time::Instant};
 
@@ -27,28 +27,49 @@ pub(super) enum LogLine {
     KeyExpired(Source),
     NothingInCommon(Source),
     ServerFull(Source),
-    Unpermitted(Source),
-    ListenUnpermitted(Source),
     Overload,
     KeyFull(PublicKey),
+}
+
+/// Log lines that a peer can cause with a session: each is limited to one a minute, and all of the peer's
+/// lines together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum PeerLine {
+    Unpermitted,
+    ListenUnpermitted,
 }
 
 /// Log lines about clients, each limited to one a minute.
 #[derive(Debug)]
 pub(super) struct ClientLog {
     limit: LogRateLimit<LogLine>,
+    of_peers: LogRateLimit<(PublicKey, PeerLine)>,
     limits: Arc<Limits>,
 }
 
 impl ClientLog {
     pub(super) fn new(limits: Arc<Limits>) -> Self {
-        Self { limit: LogRateLimit::default(), limits }
+        Self { limit: LogRateLimit::default(), of_peers: LogRateLimit::default(), limits }
     }
 
     /// Whether a line may be logged now; counts it if not.
     pub(super) fn allows(&self, line: LogLine) -> bool {
         let allowed = self.limit.allow(line, Instant::now());
         if !allowed {
+            self.limits.log.count_suppressed();
+        }
+        allowed
+    }
+
+    /// The same for a line that this session's peer has caused.
+    fn allows_peer(&self, session: &LiveSession, line: PeerLine) -> bool {
+        let mut is_counted = false;
+        let may_log = || {
+            is_counted = true;
+            session.may_log()
+        };
+        let allowed = self.of_peers.allow_if((session.identity(), line), Instant::now(), may_log);
+        if !allowed && !is_counted {
             self.limits.log.count_suppressed();
         }
         allowed
@@ -85,7 +106,7 @@ impl ClientLog {
 
     /// Logs a remote forward that no permit allows.
     pub(super) fn unpermitted_listen(&self, session: &LiveSession, listen: &Listen) {
-        if self.allows(LogLine::ListenUnpermitted(Source::of(session.remote()))) {
+        if self.allows_peer(session, PeerLine::ListenUnpermitted) {
             let (peer, permit) = (session.peer(), ListenPermit::for_listen(listen));
             warn!(peer, %listen, "not permitted; to permit it: --permit-listen {permit}");
         }
@@ -94,7 +115,7 @@ impl ClientLog {
     /// Logs a destination that no permit allows.
     pub(super) fn unpermitted(&self, session: &LiveSession, unpermitted: &Unpermitted) {
         let Unpermitted { destination: target, inward } = unpermitted;
-        if self.allows(LogLine::Unpermitted(Source::of(session.remote()))) {
+        if self.allows_peer(session, PeerLine::Unpermitted) {
             let peer = session.peer();
             let named = match target {
                 Destination::Tcp(named) => Some((named, Protocol::Tcp)),
