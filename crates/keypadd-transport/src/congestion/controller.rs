@@ -52,6 +52,9 @@ const QUEUE_DELAY_NEAR: f64 = 0.004;
 /// Shortest time between decisions.
 const ROUND_MIN: Duration = Duration::from_millis(5);
 
+/// The least delay of a round trip varies by one in this many, without a queue.
+const NOISE: u32 = 200;
+
 /// Samples of a round that end start-up if all of them waited in a queue (N_RTT_SAMPLE, RFC 9406
 /// 4.3).
 const START_UP_SAMPLES: u32 = 8;
@@ -111,6 +114,8 @@ struct Round {
     rtt_min: Duration,
     /// Bytes per second.
     rate: f64,
+    /// Bytes acknowledged.
+    acked: u64,
     /// Whether the window was used.
     full: bool,
     marked: bool,
@@ -119,7 +124,7 @@ struct Round {
 impl Round {
     fn new(began: Instant) -> Self {
         let rtt_min = Duration::MAX;
-        Self { began, samples: 0, rtt_min, rate: 0.0, full: false, marked: false }
+        Self { began, samples: 0, rtt_min, rate: 0.0, acked: 0, full: false, marked: false }
     }
 }
 
@@ -147,6 +152,9 @@ pub struct RateController {
     drain_at: Option<Instant>,
     /// Rounds left without growth.
     hold: u32,
+    /// Whether start-up has just filled the path: in this round ACKs arrive as fast as it carries. The rate
+    /// at which start-up sent is higher.
+    filled: bool,
     losses: Losses,
     crowd: Crowd,
 }
@@ -172,6 +180,7 @@ impl RateController {
             dip: None,
             drain_at: None,
             hold: 0,
+            filled: false,
             losses: Losses::default(),
             crowd: Crowd::new(),
         }
@@ -248,8 +257,8 @@ impl RateController {
             round.rate = round.rate.max(self.latest_rate);
             round.full |= used > 0.88 * window;
         }
-        if self.phase == Phase::StartUp {
-            self.leave_start_up_on_delay(departure.rate);
+        if self.phase == Phase::StartUp && self.leaves_start_up_on_delay(now, departure.rate) {
+            return;
         }
         if sent >= began && now.saturating_duration_since(began) >= ROUND_MIN {
             self.end_round(now);
@@ -259,23 +268,25 @@ impl RateController {
     /// HyStart++ (RFC 9406): all packets of a round have waited, and the rate is not the one that
     /// doubling predicts from a round trip ago. (RFC 9406 4.2 continues more slowly instead.)
     /// Without the second condition, delayed ACKs would look like a queue.
-    fn leave_start_up_on_delay(&mut self, rate_before: f64) {
-        let Some(round) = self.round else { return };
+    fn leaves_start_up_on_delay(&mut self, now: Instant, rate_before: f64) -> bool {
+        let Some(round) = self.round else { return false };
         if round.samples < START_UP_SAMPLES {
-            return;
+            return false;
         }
         let delay = round.rtt_min - self.floor();
         let doubles = self.latest_rate > DOUBLING * rate_before;
-        if delay > self.queue_delay(round.rate)
-            && (!doubles || delay > self.floor().max(FULL_DELAY))
-        {
+        let leaves = delay > self.queue_delay(round.rate)
+            && (!doubles || delay > self.floor().max(FULL_DELAY));
+        if leaves {
             self.phase = Phase::Cruise;
             // The excess is being lost now if the queue is short.
             self.losses.settle();
             self.rate = round.rate;
             let carried = round.rate * self.floor().as_secs_f64();
             self.set_window(carried + self.queue_bytes(round.rate));
+            (self.round, self.filled) = (Some(Round::new(now)), true);
         }
+        leaves
     }
 
     fn end_dip(&mut self, now: Instant, dip: Dip, delay: Duration) {
@@ -305,6 +316,13 @@ impl RateController {
         let delay = round.rtt_min.saturating_sub(self.base());
         let target = self.queue_delay(round.rate);
         self.rate = round.rate;
+        if std::mem::take(&mut self.filled) && round.full {
+            let elapsed = now.saturating_duration_since(round.began).as_secs_f64();
+            self.rate = round.acked as f64 / elapsed.max(1e-6);
+            self.set_window(self.window_at(self.rate));
+            self.losses.settle();
+            return;
+        }
         if self.crowd.is_found() {
             self.losses.restart();
             self.window = self.crowd.window().max(self.window_min());
@@ -323,12 +341,15 @@ impl RateController {
         }
         if stands {
             self.losses.restart();
-        } else if let Verdict::Cut { rate, share } = self.losses.round(round.rate, self.mtu) {
+        } else if let Verdict::Cut { rate, share } =
+            self.losses.round(round.rate, self.mtu, self.phase == Phase::StartUp)
+        {
             let mut window = self.window as f64 * share;
             if self.phase == Phase::StartUp {
                 // It has doubled since what was lost was sent.
                 window = window.min(self.window_at(rate));
                 self.phase = Phase::Cruise;
+                self.filled = true;
             }
             self.set_window(window);
             let rounds = HOLD_TIME.as_secs_f64() / self.smoothed.as_secs_f64().max(1e-3);
@@ -346,12 +367,13 @@ impl RateController {
         let window = self.window as f64;
         let carried = self.carried_bytes(round.rate);
         let queue = self.queue_bytes(round.rate);
-        if delay > target / 4 {
+        let quiet = (target / 4).max(self.floor() / NOISE).min(target / 2);
+        if delay > quiet {
             self.boost = 1.0;
         }
         let mut next = carried + queue * self.boost;
         next = next.clamp(SHRINKAGE_MAX * window, GROWTH_MAX * window);
-        if delay <= target / 4 && round.full && self.hold == 0 {
+        if delay <= quiet && round.full && self.hold == 0 {
             // There is room: the next step is twice as large (as in BBR, draft-ietf-ccwg-bbr
             // 5.3.3.4).
             let boost_max = (GROWTH_MAX - 1.0) * window / queue;
@@ -416,6 +438,9 @@ impl Controller for RateController {
     ) {
         self.newest = self.newest.max(Some(sent));
         self.losses.acked(bytes);
+        if let Some(round) = &mut self.round {
+            round.acked += bytes;
+        }
         self.crowd.acked(now, sent, bytes, app_limited, rtt);
         if self.phase == Phase::StartUp && !app_limited && self.hold == 0 {
             self.window += bytes;

@@ -20,6 +20,10 @@ const GROWN: f64 = 1.04;
 /// At a rate higher by this factor, congestion would have shown.
 const FAR_GROWN: f64 = 1.5;
 
+/// The least share of the rate that a cut after start-up leaves: the rate has grown by a quarter at
+/// most.
+const CUT_MIN: f64 = 0.7;
+
 /// Share of the window that a trial leaves.
 pub(super) const TRIAL: f64 = 0.8;
 
@@ -69,6 +73,10 @@ pub(super) struct Losses {
     reference: Option<Level>,
     /// The loss that a trial has to explain.
     trial: Option<Level>,
+    /// What a trial has found at the lower rate; the same must not happen at the former rate.
+    found: Option<Level>,
+    /// A rise at a higher rate that the next interval has to confirm.
+    suspected: bool,
 }
 
 impl Losses {
@@ -85,8 +93,9 @@ impl Losses {
         self.trial.is_some()
     }
 
-    /// Ends a round with this sending rate; packets have `mtu` bytes.
-    pub(super) fn round(&mut self, rate: f64, mtu: u64) -> Verdict {
+    /// Ends a round with this sending rate; packets have `mtu` bytes. In start-up, where the rate doubles,
+    /// a rise needs no confirmation.
+    pub(super) fn round(&mut self, rate: f64, mtu: u64, is_start_up: bool) -> Verdict {
         if self.settling > 0 {
             self.settling -= 1;
             self.restart();
@@ -100,10 +109,10 @@ impl Losses {
         let share = self.lost as f64 / bytes as f64;
         let level = Level { rate: self.rate, share, packets: bytes as f64 / mtu as f64 };
         self.restart();
-        self.judge(level)
+        self.judge(level, is_start_up)
     }
 
-    fn judge(&mut self, level: Level) -> Verdict {
+    fn judge(&mut self, level: Level, is_start_up: bool) -> Verdict {
         let Some(reference) = self.reference else {
             self.reference = Some(level);
             return Verdict::Keep;
@@ -111,17 +120,32 @@ impl Losses {
         if let Some(before) = self.trial.take() {
             // Random loss takes the same share at the lower rate.
             if before.lost_more_than(level) {
-                return self.cut(before, level);
+                self.found = Some(level);
+                self.settle();
+            } else {
+                self.reference = Some(before);
             }
-            self.reference = Some(before);
             return Verdict::Keep;
         }
+        if let Some(found) = self.found.take() {
+            // A burst of losses, as of an end that was not scheduled, does not come back.
+            return match level.lost_more_than(found) {
+                true => self.cut(level, found, CUT_MIN),
+                false => Verdict::Keep,
+            };
+        }
+        let was_suspected = std::mem::take(&mut self.suspected);
         if level.lost_more_than(reference) {
-            if level.rate > GROWN * reference.rate {
-                return self.cut(level, reference);
+            if level.rate <= GROWN * reference.rate {
+                self.trial = Some(level);
+                self.settle();
+            } else if is_start_up {
+                return self.cut(level, reference, 0.0);
+            } else if was_suspected {
+                return self.cut(level, reference, CUT_MIN);
+            } else {
+                self.suspected = true;
             }
-            self.trial = Some(level);
-            self.settle();
         } else if level.rate <= GROWN * reference.rate || level.share <= reference.share {
             // A loss rate that rises with the sending rate, even within chance, does not become the
             // reference: at the next rate it may have risen further.
@@ -136,12 +160,13 @@ impl Losses {
     }
 
     /// The path carries what `level` delivered; at the reference's share of loss this rate
-    /// suffices.
-    fn cut(&mut self, level: Level, reference: Level) -> Verdict {
+    /// suffices. Cuts to `least` of the rate at the most.
+    fn cut(&mut self, level: Level, reference: Level, least: f64) -> Verdict {
         let rate = level.delivered() / (1.0 - reference.share).max(0.1);
-        self.reference = Some(Level { rate, ..reference });
+        let share = (rate / level.rate).clamp(least.max(0.1), 1.0);
+        self.reference = Some(Level { rate: share * level.rate, ..reference });
         self.settle();
-        Verdict::Cut { rate, share: (rate / level.rate).clamp(0.1, 1.0) }
+        Verdict::Cut { rate: share * level.rate, share }
     }
 
     /// Forgets undecided trials, as when the window follows something else.
@@ -163,18 +188,51 @@ mod tests {
     const MTU: u64 = 1_000;
 
     /// The verdict on a thousand packets sent at `rate`, of which this share was lost.
-    fn round(losses: &mut Losses, rate: f64, share: f64) -> Verdict {
+    fn round_of(losses: &mut Losses, rate: f64, share: f64, is_start_up: bool) -> Verdict {
         losses.lost((share * 1e6) as u64);
         losses.acked(((1.0 - share) * 1e6) as u64);
-        losses.round(rate, MTU)
+        losses.round(rate, MTU, is_start_up)
+    }
+
+    /// The same after start-up.
+    fn round(losses: &mut Losses, rate: f64, share: f64) -> Verdict {
+        round_of(losses, rate, share, false)
+    }
+
+    /// The same once the losses of a change are over.
+    fn settled_round(losses: &mut Losses, rate: f64, share: f64) -> Verdict {
+        for _ in 0..SETTLING_ROUNDS {
+            assert_eq!(round(losses, rate, share), Verdict::Keep);
+        }
+        round(losses, rate, share)
     }
 
     #[test]
     fn loss_that_grows_with_the_rate_is_congestion() {
         let mut losses = Losses::default();
-        assert_eq!(round(&mut losses, 100.0, 0.0), Verdict::Keep);
-        assert_eq!(round(&mut losses, 200.0, 0.5), Verdict::Cut { rate: 100.0, share: 0.5 });
-        assert_eq!(round(&mut losses, 100.0, 0.0), Verdict::Keep);
+        assert_eq!(round_of(&mut losses, 100.0, 0.0, true), Verdict::Keep);
+        let cut = Verdict::Cut { rate: 100.0, share: 0.5 };
+        assert_eq!(round_of(&mut losses, 200.0, 0.5, true), cut);
+        assert_eq!(settled_round(&mut losses, 100.0, 0.0), Verdict::Keep);
+        assert_eq!(round(&mut losses, 125.0, 0.2), Verdict::Keep);
+        assert_eq!(round(&mut losses, 125.0, 0.2), Verdict::Cut { rate: 100.0, share: 0.8 });
+    }
+
+    #[test]
+    fn a_burst_of_losses_is_no_congestion_at_any_rate() {
+        for rate in [100.0, 120.0] {
+            let mut losses = Losses::default();
+            round(&mut losses, 100.0, 0.0);
+            assert_eq!(round(&mut losses, rate, 0.5), Verdict::Keep);
+            if losses.is_trial() {
+                assert_eq!(settled_round(&mut losses, TRIAL * rate, 0.0), Verdict::Keep);
+                assert_eq!(settled_round(&mut losses, rate, 0.0), Verdict::Keep);
+            }
+            for _ in 0..4 {
+                assert_eq!(round(&mut losses, rate, 0.0), Verdict::Keep);
+                assert!(!losses.is_trial());
+            }
+        }
     }
 
     #[test]
@@ -187,19 +245,18 @@ mod tests {
     }
 
     #[test]
-    fn loss_that_rises_for_no_reason_is_tried_at_a_lower_rate() {
-        let cut = Verdict::Cut { rate: 90.0, share: 0.9 };
-        for (share_in_trial, verdict) in [(0.1, Verdict::Keep), (0.0, cut)] {
+    fn loss_that_rises_for_no_reason_is_tried_at_a_lower_rate_and_again_at_the_former() {
+        for share_in_trial in [0.1, 0.0] {
             let mut losses = Losses::default();
             round(&mut losses, 100.0, 0.0);
             assert_eq!(round(&mut losses, 100.0, 0.1), Verdict::Keep);
             assert!(losses.is_trial());
-            let rate = TRIAL * 100.0 * if share_in_trial == 0.0 { 1.125 } else { 1.0 };
-            for _ in 0..SETTLING_ROUNDS {
-                assert_eq!(round(&mut losses, rate, 0.1), Verdict::Keep);
-            }
-            assert_eq!(round(&mut losses, rate, share_in_trial), verdict);
+            assert_eq!(settled_round(&mut losses, TRIAL * 100.0, share_in_trial), Verdict::Keep);
             assert!(!losses.is_trial());
+            let again = settled_round(&mut losses, 100.0, 0.1);
+            let is_congestion = share_in_trial == 0.0;
+            let cut = Verdict::Cut { rate: 90.0, share: 0.9 };
+            assert_eq!(again, if is_congestion { cut } else { Verdict::Keep });
         }
     }
 }

@@ -150,8 +150,8 @@ impl<U: Datagrams> EventLoop<U> {
     fn limit_closing(&mut self) {
         while self.closing.len() > CLOSING_MAX {
             let Some(key) = self.closing.pop_front() else { return };
-            let is_empty = |slot: &Box<Slot>| slot.driver.channels.is_empty();
-            if self.slots.get(&key).is_some_and(is_empty) {
+            let slot = self.slots.get(&key);
+            if slot.is_some_and(|slot| slot.driver.channels.is_empty()) {
                 self.remove(key, ConnectionError::LocallyClosed);
             }
         }
