@@ -252,7 +252,9 @@ impl<U: Datagrams> EventLoop<U> {
             }
         }
         self.commands(now);
-        worked |= self.receive(now);
+        let received_at = self.receive(now);
+        worked |= received_at.is_some();
+        let now = received_at.unwrap_or(now);
         self.expire(now);
         self.drive(now);
         if worked {

@@ -114,10 +114,11 @@ impl SteppedLoop {
     pub fn arrive(&mut self, from: SocketAddr, datagram: &[u8]) {
         let meta =
             RecvMeta { addr: from, len: datagram.len(), stride: datagram.len(), ..<_>::default() };
-        self.inner
-            .udp()
-            .arrived
-            .push_back(ReceivedDatagrams { datagrams: Batch::of(datagram), meta });
+        self.inner.udp().arrived.push_back(ReceivedDatagrams {
+            datagrams: Batch::of(datagram),
+            meta,
+            read_at: None,
+        });
     }
 
     /// Runs rounds at `now` until the loop would wait.

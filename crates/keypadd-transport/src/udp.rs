@@ -57,6 +57,9 @@ impl Offloads {
 
 /// Received datagrams of one source.
 pub(crate) struct ReceivedDatagrams {
+    /// When they were read: with an earlier time round trips would seem shorter than they are. `None` in
+    /// virtual time.
+    pub(crate) read_at: Option<Instant>,
     pub(crate) datagrams: Batch,
     pub(crate) meta: RecvMeta,
 }
@@ -236,6 +239,7 @@ impl Udp {
             }
         }
         let [meta] = meta;
-        Some(ReceivedDatagrams { datagrams: self.buffers.take(meta.len, meta.stride), meta })
+        let datagrams = self.buffers.take(meta.len, meta.stride);
+        Some(ReceivedDatagrams { datagrams, meta, read_at: Some(Instant::now()) })
     }
 }

@@ -52,6 +52,9 @@ const QUEUE_DELAY_NEAR: f64 = 0.004;
 /// Shortest time between decisions.
 const ROUND_MIN: Duration = Duration::from_millis(5);
 
+/// Longer round trips are of a long path.
+const FAR: Duration = Duration::from_millis(50);
+
 /// The least delay of a round trip varies by one in this many, without a queue.
 const NOISE: u32 = 200;
 
@@ -318,8 +321,10 @@ impl RateController {
         self.rate = round.rate;
         if std::mem::take(&mut self.filled) && round.full {
             let elapsed = now.saturating_duration_since(round.began).as_secs_f64();
-            self.rate = round.acked as f64 / elapsed.max(1e-6);
+            let sent = round.acked as f64 / (1.0 - self.losses.random_share()).max(0.5);
+            self.rate = sent / elapsed.max(1e-6);
             self.set_window(self.window_at(self.rate));
+            self.hold = self.hold.min(2);
             self.losses.settle();
             return;
         }
@@ -375,9 +380,10 @@ impl RateController {
         next = next.clamp(SHRINKAGE_MAX * window, GROWTH_MAX * window);
         if delay <= quiet && round.full && self.hold == 0 {
             // There is room: the next step is twice as large (as in BBR, draft-ietf-ccwg-bbr
-            // 5.3.3.4).
+            // 5.3.3.4), or four times on a long path, whose rounds are few.
             let boost_max = (GROWTH_MAX - 1.0) * window / queue;
-            self.boost = (2.0 * self.boost).min(boost_max).max(1.0);
+            let factor = if self.floor() > FAR { 4.0 } else { 2.0 };
+            self.boost = (factor * self.boost).min(boost_max).max(1.0);
         }
         let shrinks = next < window;
         if (shrinks && delay <= target) || (!shrinks && (!round.full || self.hold > 0)) {

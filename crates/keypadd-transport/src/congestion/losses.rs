@@ -88,6 +88,11 @@ impl Losses {
         self.lost += bytes;
     }
 
+    /// The share of packets that are lost without congestion.
+    pub(super) fn random_share(&self) -> f64 {
+        self.reference.map_or(0.0, |reference| reference.share)
+    }
+
     /// Whether the window must be reduced to [`TRIAL`].
     pub(super) fn is_trial(&self) -> bool {
         self.trial.is_some()

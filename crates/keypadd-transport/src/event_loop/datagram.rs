@@ -15,19 +15,21 @@ use crate::{cid::loop_of, datagrams::Datagrams, splice::Key, udp::ReceivedDatagr
 const BATCHES_PER_ROUND: usize = 16;
 
 impl<U: Datagrams> EventLoop<U> {
-    /// Receives up to a round's batches; returns whether there were any.
-    pub(super) fn receive(&mut self, now: Instant) -> bool {
+    /// Receives up to a round's batches; returns when the last one was read.
+    pub(super) fn receive(&mut self, now: Instant) -> Option<Instant> {
         if !self.has_unread() {
-            return false;
+            return None;
         }
         let began = Instant::now();
         if let Some(costs) = &mut self.costs {
             costs.begin(now);
         }
-        let mut received = false;
+        let mut last = None;
         for _ in 0..BATCHES_PER_ROUND {
-            let Some(ReceivedDatagrams { datagrams, meta }) = self.udp.receive() else { break };
-            received = true;
+            let Some(received) = self.udp.receive() else { break };
+            let ReceivedDatagrams { datagrams, meta, read_at } = received;
+            let now = read_at.unwrap_or(now);
+            last = Some(now);
             self.carried_bytes += datagrams.len();
             let mut handler = None;
             for datagram in datagrams {
@@ -46,7 +48,7 @@ impl<U: Datagrams> EventLoop<U> {
         if let Some(costs) = &mut self.costs {
             costs.end(began, Instant::now());
         }
-        received
+        last
     }
 
     /// Passes a datagram to the loop that owns its connection.

@@ -105,8 +105,6 @@ fn random_loss_before_the_bottleneck_costs_nothing() {
 
 #[test]
 fn one_stream_with_a_window_of_1_5_round_trips_fills_a_long_fast_lossy_path() {
-    // At 2 % one seed in four takes random loss for congestion and falls to half for a while; at 10 % seeds
-    // differ by a tenth.
     for (loss, seeds, least) in
         [(0.0, 1..=1, 0.95), (0.02, 1..=5, 0.97), (0.1, 1..=3, 0.95), (0.2, 1..=1, 0.9)]
     {
@@ -121,7 +119,8 @@ fn one_stream_with_a_window_of_1_5_round_trips_fills_a_long_fast_lossy_path() {
             })
             .collect();
         shares.sort_by(f64::total_cmp);
-        assert!(shares[shares.len() / 2] >= least, "{shares:.3?} of the line at {loss}");
+        let median = shares[shares.len() / 2];
+        assert!(median >= least && shares[0] >= 0.9, "{shares:.3?} of the line at {loss}");
     }
 }
 

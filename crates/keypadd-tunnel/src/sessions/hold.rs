@@ -38,7 +38,7 @@ pub struct HoldSettings {
 impl HoldSettings {
     /// Holds nothing.
     pub const OFF: Self =
-        Self { time: Duration::ZERO, stream_bytes: 16 << 20, peer_bytes: 256 << 20 };
+        Self { time: Duration::ZERO, stream_bytes: 64 << 20, peer_bytes: 256 << 20 };
 
     fn seconds(&self) -> u32 {
         // A time below a second counts as one.
