@@ -117,8 +117,9 @@ struct Round {
     rtt_min: Duration,
     /// Bytes per second.
     rate: f64,
-    /// Bytes acknowledged.
-    acked: u64,
+    /// Bytes acknowledged since the time beside it, and the highest rate of a part of the round.
+    acked: (u64, Instant),
+    acked_rate: f64,
     /// Whether the window was used.
     full: bool,
     marked: bool,
@@ -127,7 +128,21 @@ struct Round {
 impl Round {
     fn new(began: Instant) -> Self {
         let rtt_min = Duration::MAX;
-        Self { began, samples: 0, rtt_min, rate: 0.0, acked: 0, full: false, marked: false }
+        let acked = (0, began);
+        let (rate, acked_rate) = (0.0, 0.0);
+        Self { began, samples: 0, rtt_min, rate, acked, acked_rate, full: false, marked: false }
+    }
+
+    /// Counts acknowledged bytes, in parts at least this long. Sending pauses when start-up's window is cut:
+    /// the whole round's rate would be too low.
+    fn acked(&mut self, now: Instant, bytes: u64, part: Duration) {
+        let (acked, since) = &mut self.acked;
+        *acked += bytes;
+        let elapsed = now.saturating_duration_since(*since);
+        if elapsed >= part.max(ROUND_MIN) {
+            self.acked_rate = self.acked_rate.max(*acked as f64 / elapsed.as_secs_f64());
+            self.acked = (0, now);
+        }
     }
 }
 
@@ -319,10 +334,8 @@ impl RateController {
         let delay = round.rtt_min.saturating_sub(self.base());
         let target = self.queue_delay(round.rate);
         self.rate = round.rate;
-        if std::mem::take(&mut self.filled) && round.full {
-            let elapsed = now.saturating_duration_since(round.began).as_secs_f64();
-            let sent = round.acked as f64 / (1.0 - self.losses.random_share()).max(0.5);
-            self.rate = sent / elapsed.max(1e-6);
+        if std::mem::take(&mut self.filled) && round.full && round.acked_rate > 0.0 {
+            self.rate = round.acked_rate / (1.0 - self.losses.random_share()).max(0.5);
             self.set_window(self.window_at(self.rate));
             self.hold = self.hold.min(2);
             self.losses.settle();
@@ -444,8 +457,9 @@ impl Controller for RateController {
     ) {
         self.newest = self.newest.max(Some(sent));
         self.losses.acked(bytes);
+        let part = self.floor() / 2;
         if let Some(round) = &mut self.round {
-            round.acked += bytes;
+            round.acked(now, bytes, part);
         }
         self.crowd.acked(now, sent, bytes, app_limited, rtt);
         if self.phase == Phase::StartUp && !app_limited && self.hold == 0 {
