@@ -83,6 +83,8 @@ pub(crate) struct Driver {
     pub(crate) arrived: Vec<StreamId>,
     /// Streams whose sockets have failed, until the peer has what they delivered before.
     lingering: Vec<StreamId>,
+    /// When the first of them is reset at the latest.
+    linger_at: Option<Instant>,
     /// Streams whose sockets may have data to send.
     pub(crate) sparse: VecDeque<StreamId>,
     pub(crate) bulk: VecDeque<StreamId>,
@@ -147,6 +149,7 @@ impl Driver {
             channels: FxHashMap::default(),
             arrived: Vec::new(),
             lingering: Vec::new(),
+            linger_at: None,
             sparse: VecDeque::new(),
             bulk: VecDeque::new(),
             moves: MigrationState::default(),
@@ -272,18 +275,13 @@ impl Driver {
             true => self.channels.values().filter_map(Channel::deadline).min(),
             false => None,
         };
-        let lingering = self.lingering.iter().filter_map(|id| match self.channels.get(id) {
-            Some(Channel::Spliced(spliced)) => spliced.lingers_until(),
-            _ => None,
-        });
-        let lingering = lingering.min();
         let paced = self.paced_until.filter(|until| *until > now);
         let (moves, window) = (self.moves.deadline(), self.window.deadline());
         let silence = self.silence.deadline().filter(|_| !self.lost);
         let receipts = self.receipts.deadline().filter(|_| !self.lost);
         let (tail, flows) = (self.tail.deadline(), self.flows.deadline());
         let timeout = self.connection.poll_timeout();
-        [timeout, paced, splices, lingering, moves, window, silence, receipts, tail, flows]
+        [timeout, paced, splices, self.linger_at, moves, window, silence, receipts, tail, flows]
             .into_iter()
             .flatten()
             .min()

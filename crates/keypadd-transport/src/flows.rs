@@ -41,11 +41,13 @@ use crate::{
     transfer_stats::TransferStats,
 };
 
-/// Frames from the peer to handle before driving other connections, and those that may wait
-/// beyond that. A packet may have hundreds of frames with a few bytes each, and each takes a system
-/// call.
-const FRAMES: usize = 256;
+/// Frames from the peer to handle before driving other connections: more than a round receives
+/// packets. A packet may have hundreds of frames with a few bytes each, and each takes a system call.
+const FRAMES: usize = 1024;
+
+/// Frames, and their bytes, that may wait.
 const FRAMES_WAITING_MAX: usize = 4096;
+const FRAME_BYTES_WAITING_MAX: usize = 2 << 20;
 
 /// Datagrams to read from one socket before reading others.
 const READS: usize = 64;
@@ -59,6 +61,7 @@ pub(crate) struct Flows {
     listeners: FxHashMap<u64, Listener>,
     /// Frames from the peer.
     arrived: VecDeque<Bytes>,
+    arrived_bytes: usize,
     /// Sockets that may have something to read, each once.
     readable: VecDeque<Owner>,
     is_readable: FxHashSet<Owner>,
@@ -101,6 +104,7 @@ impl Flows {
             open: FxHashMap::default(),
             listeners: FxHashMap::default(),
             arrived: VecDeque::new(),
+            arrived_bytes: 0,
             readable: VecDeque::new(),
             is_readable: FxHashSet::default(),
             queue: SendQueue::default(),
@@ -208,7 +212,9 @@ impl Flows {
 
     /// Queues a frame from the peer; drops it if many wait.
     pub(crate) fn arrive(&mut self, frame: Bytes) {
-        if self.arrived.len() < FRAMES_WAITING_MAX {
+        let bytes = self.arrived_bytes + frame.len();
+        if self.arrived.len() < FRAMES_WAITING_MAX && bytes <= FRAME_BYTES_WAITING_MAX {
+            self.arrived_bytes = bytes;
             self.arrived.push_back(frame);
         }
     }
@@ -222,6 +228,7 @@ impl Flows {
     ) -> bool {
         for _ in 0..FRAMES.min(self.arrived.len()) {
             if let Some(frame) = self.arrived.pop_front() {
+                self.arrived_bytes -= frame.len();
                 self.receive(frame, &is_open, now);
             }
         }
@@ -459,7 +466,7 @@ impl Flows {
         }
         (self.early, self.fragments) = (EarlyDatagrams::default(), Fragments::default());
         (self.check_at, self.buffer) = (None, Vec::new());
-        self.arrived.clear();
+        (self.arrived, self.arrived_bytes) = (VecDeque::new(), 0);
         self.readable.clear();
         self.is_readable.clear();
     }

@@ -40,8 +40,8 @@ use crate::{
 /// third of its buffer at a time, which takes a slow reader seconds.
 pub(crate) const DELIVERY_TIME: Duration = Duration::from_secs(20);
 
-/// How long after the last byte sent a failed socket's stream is reset at the latest. A receipt
-/// follows its bytes within a second and a round trip.
+/// How long a stream whose socket has failed may send nothing until it is reset; [`DELIVERY_TIME`] in
+/// all. A receipt follows its bytes within a second and a round trip.
 pub(crate) const LINGER: Duration = Duration::from_secs(2);
 
 /// Why a splice ended before both directions had finished.

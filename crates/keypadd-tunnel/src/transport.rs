@@ -12,7 +12,7 @@
 //! which all connections of an endpoint share. A stream whose reader has stopped holds at most its window
 //! here and nothing at the sender, which reads from TCP only what it can send at once. Nothing else
 //! is queued: datagrams wait in the socket buffer until their connection can take them. UDP flows add at most
-//! 3 MiB: 1 MiB of frames that wait for their loop, 1 MiB to send, 512 KiB of incomplete datagrams, 256 KiB for
+//! 5 MiB: 3 MiB of frames that wait for their loop, 1 MiB to send, 512 KiB of incomplete datagrams, 256 KiB for
 //! flows that are not open yet; and 64 KiB for each source whose flow is being opened.
 
 use std::{

@@ -52,10 +52,10 @@ const QUEUE_DELAY_NEAR: f64 = 0.004;
 /// Shortest time between decisions.
 const ROUND_MIN: Duration = Duration::from_millis(5);
 
-/// Longer round trips are of a long path.
-const FAR: Duration = Duration::from_millis(50);
+/// Round trips above this are those of a long path.
+const LONG_PATH: Duration = Duration::from_millis(50);
 
-/// The least delay of a round trip varies by one in this many, without a queue.
+/// The least round trip of a round varies by one part in this many without a queue.
 const NOISE: u32 = 200;
 
 /// Samples of a round that end start-up if all of them waited in a queue (N_RTT_SAMPLE, RFC 9406
@@ -342,7 +342,7 @@ impl RateController {
             return;
         }
         if self.crowd.is_found() {
-            self.losses.restart();
+            self.losses.forget();
             self.window = self.crowd.window().max(self.window_min());
             if self.crowd.is_test_due(now, self.smoothed) {
                 let carried = self.carried_bytes(self.rate);
@@ -358,7 +358,7 @@ impl RateController {
             self.crowd.round(now, (round.rate, round.rtt_min), (delay, usual), self.mtu);
         }
         if stands {
-            self.losses.restart();
+            self.losses.forget();
         } else if let Verdict::Cut { rate, share } =
             self.losses.round(round.rate, self.mtu, self.phase == Phase::StartUp)
         {
@@ -395,7 +395,7 @@ impl RateController {
             // There is room: the next step is twice as large (as in BBR, draft-ietf-ccwg-bbr
             // 5.3.3.4), or four times on a long path, whose rounds are few.
             let boost_max = (GROWTH_MAX - 1.0) * window / queue;
-            let factor = if self.floor() > FAR { 4.0 } else { 2.0 };
+            let factor = if self.floor() > LONG_PATH { 4.0 } else { 2.0 };
             self.boost = (factor * self.boost).min(boost_max).max(1.0);
         }
         let shrinks = next < window;

@@ -174,8 +174,14 @@ impl Losses {
         Verdict::Cut { rate: share * level.rate, share }
     }
 
-    /// Forgets undecided trials, as when the window follows something else.
-    pub(super) fn restart(&mut self) {
+    /// Forgets what is undecided: the window follows something else.
+    pub(super) fn forget(&mut self) {
+        self.restart();
+        (self.found, self.suspected) = (None, false);
+    }
+
+    /// Begins another interval.
+    fn restart(&mut self) {
         (self.acked, self.lost, self.rate) = (0, 0, 0.0);
     }
 

@@ -17,11 +17,11 @@ impl Driver {
     /// Removes a stream that neither direction uses any more.
     pub(crate) fn retire(&mut self, id: StreamId) {
         let Some(Channel::Spliced(spliced)) = self.channels.get(&id) else { return };
-        if spliced.is_over() {
-            self.remove_spliced(id);
-        } else if spliced.is_failed_and_sent() {
+        if spliced.is_failed_and_sent() {
             let cut = spliced.state.failure();
             self.cut(id, cut);
+        } else if spliced.is_over() {
+            self.remove_spliced(id);
         }
     }
 
@@ -45,29 +45,39 @@ impl Driver {
             self.tell(Migration::Sweep);
         }
         self.linger(id);
-        self.end_failed(id, now);
+        self.end_delivered(id);
     }
 
     /// Waits for the peer to have what a failed socket has delivered.
     pub(crate) fn linger(&mut self, id: StreamId) {
+        let Some(Channel::Spliced(spliced)) = self.channels.get(&id) else { return };
+        self.linger_at = self.linger_at.into_iter().chain(spliced.lingers_until()).min();
         if !self.lingering.contains(&id) {
             self.lingering.push(id);
         }
         self.enqueue(id);
     }
 
-    /// Resets the streams whose sockets have failed, as they are due.
+    /// Resets the streams whose sockets have failed and whose time is over.
     pub(super) fn end_lingering(&mut self, now: Instant) {
-        for id in self.lingering.clone() {
-            self.end_failed(id, now);
+        if self.linger_at.take_if(|at| *at <= now).is_none() {
+            return;
         }
-        self.lingering.retain(|id| self.channels.contains_key(id));
+        for id in std::mem::take(&mut self.lingering) {
+            let Some(Channel::Spliced(spliced)) = self.channels.get(&id) else { continue };
+            if spliced.lingers_until().is_some_and(|until| until <= now) {
+                let cut = spliced.state.failure();
+                self.cut(id, cut);
+            } else {
+                self.linger(id);
+            }
+        }
     }
 
-    /// Resets a stream whose socket has failed, if it is due.
-    fn end_failed(&mut self, id: StreamId, now: Instant) {
+    /// Resets a stream whose socket has failed, if the peer has what was read before.
+    pub(super) fn end_delivered(&mut self, id: StreamId) {
         let Some(Channel::Spliced(spliced)) = self.channels.get(&id) else { return };
-        if spliced.has_lingered(now) {
+        if spliced.is_failed_and_delivered() {
             let cut = spliced.state.failure();
             self.cut(id, cut);
         }

@@ -172,7 +172,10 @@ impl Driver {
                 let _ = self.connection.send_stream(id).finish();
                 self.retire(id);
             }
-            Ok(false) => self.enqueue(id),
+            Ok(false) => {
+                self.enqueue(id);
+                self.end_delivered(id);
+            }
             Err(cut) => self.cut(id, cut),
         }
     }

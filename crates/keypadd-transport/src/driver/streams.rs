@@ -33,10 +33,7 @@ impl Driver {
             if to_socket.waits_to_write() {
                 self.arrived.push(id);
             }
-            // Otherwise the loop that reads the socket handles its failure.
-            if spliced.state.is_to_stream_done() {
-                socket = Some(&to_socket.registered.socket);
-            }
+            socket = Some(&to_socket.registered.socket);
         }
         if let Some(to_stream) = &mut spliced.to_stream {
             to_stream.on_ready(event);

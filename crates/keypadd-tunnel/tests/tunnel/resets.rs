@@ -80,6 +80,25 @@ async fn a_reset_by_the_reader_ends_a_blocked_writer() {
     until("both ends have closed it", || tunnel.open() == (0, 0)).await;
 }
 
+#[tokio::test]
+async fn a_client_that_closes_without_reading_the_answer_leaves_nothing_behind() {
+    let target = listener().await;
+    let tunnel = Tunnel::to(&target).await;
+    for _ in 0..20 {
+        let mut here = tunnel.enter().await;
+        let mut there = accept(&target).await;
+        here.write_all(b"all").await.unwrap();
+        here.shutdown().await.unwrap();
+        assert_eq!(read_all(&mut there).await.unwrap(), b"all");
+        there.write_all(&[0x5a; 20_000]).await.unwrap();
+        there.shutdown().await.unwrap();
+        // Its kernel has the answer, and resets.
+        here.readable().await.unwrap();
+        drop(here);
+    }
+    until("both ends have closed them", || tunnel.open() == (0, 0)).await;
+}
+
 /// An answer shorter than a packet, and one of several packets.
 const ANSWERS: [usize; 2] = [300, 20_000];
 
