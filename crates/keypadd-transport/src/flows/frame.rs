@@ -8,7 +8,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use quinn_proto::{Dir, StreamId, VarInt, coding::Codec};
 
 /// Largest payload of a UDP datagram: what 65,535 bytes leave after the UDP header. That is over IPv6; over
-/// IPv4 the header of IP counts too. A shorter buffer would cut a datagram, as `recv` does without a word.
+/// IPv4 the header of IP counts too. A shorter buffer would cut a datagram, because `recv` truncates silently.
 pub const DATAGRAM_BYTES_MAX: usize = 65_527;
 
 /// Bit of the ID that marks a fragment: that of unidirectional streams.

@@ -1,8 +1,9 @@
 //! Shares the process's file descriptors among peers.
 //!
-//! A budget holds what forwards may use; the rest is a reserve for control, metrics, lookups and new
-//! sessions, and this end's own listeners. A peer gets another descriptor only if at least as many stay free as it then holds: one greedy
-//! peer gets half of the budget, two a third each, and there is always room for the next one.
+//! A budget holds what forwards may use; the rest is for this end's own listeners, and a reserve for
+//! control, metrics, lookups and new sessions. A peer gets another descriptor only if at least as
+//! many stay free as it then holds: one greedy peer gets half of the budget, two a third each, and
+//! there is always room for the next one.
 
 use std::{
     collections::HashMap,

@@ -299,8 +299,8 @@ impl ServerContext {
         ConnectionError::LocallyClosed.into()
     }
 
-    /// The place of the client of this key that would be given up first of those that are away: it may have
-    /// crashed, and only sessions that are alive refuse another.
+    /// Takes the place of this key's client that is away and expires first: it may have crashed, and
+    /// only live sessions refuse another.
     fn place_of_away(&self, identity: PublicKey, peer: &str) -> Option<KeySlot<PublicKey>> {
         loop {
             let ended = self.chains.end_away(&identity, Instant::now().into_std())?;

@@ -376,6 +376,7 @@ mod tests {
         chains.end(&client, first.epoch);
         assert!(admit(Some(token(2)), token(3)).grant.resumed);
     }
+
     #[test]
     fn a_key_ends_its_own_chains_only_and_the_one_that_is_away_longest_first() {
         let (chains, limit, list) =
