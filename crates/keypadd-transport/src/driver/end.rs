@@ -18,8 +18,7 @@ impl Driver {
     pub(crate) fn retire(&mut self, id: StreamId) {
         let Some(Channel::Spliced(spliced)) = self.channels.get(&id) else { return };
         if spliced.is_failed_and_sent() {
-            let cut = spliced.state.failure();
-            self.cut(id, cut);
+            self.cut_failed(id);
         } else if spliced.is_over() {
             self.remove_spliced(id);
         }
@@ -66,8 +65,7 @@ impl Driver {
         for id in std::mem::take(&mut self.lingering) {
             let Some(Channel::Spliced(spliced)) = self.channels.get(&id) else { continue };
             if spliced.lingers_until().is_some_and(|until| until <= now) {
-                let cut = spliced.state.failure();
-                self.cut(id, cut);
+                self.cut_failed(id);
             } else {
                 self.linger(id);
             }
@@ -78,9 +76,15 @@ impl Driver {
     pub(super) fn end_delivered(&mut self, id: StreamId) {
         let Some(Channel::Spliced(spliced)) = self.channels.get(&id) else { return };
         if spliced.is_failed_and_delivered() {
-            let cut = spliced.state.failure();
-            self.cut(id, cut);
+            self.cut_failed(id);
         }
+    }
+
+    /// Cuts a splice because its socket has failed.
+    fn cut_failed(&mut self, id: StreamId) {
+        let Some(Channel::Spliced(spliced)) = self.channels.get(&id) else { return };
+        let cut = spliced.state.failure();
+        self.cut(id, cut);
     }
 
     /// Cuts a splice short: resets the stream and the socket, and whatever has moved.
@@ -148,8 +152,7 @@ impl Driver {
                     self.channels.remove(&id);
                 }
                 Some(Channel::Spliced(spliced)) if spliced.state.failed_at().is_some() => {
-                    let cut = spliced.state.failure();
-                    self.cut(id, cut);
+                    self.cut_failed(id);
                 }
                 Some(Channel::Spliced(spliced)) if holds && spliced.state.can_be_held() => {
                     self.park(id);

@@ -79,8 +79,8 @@ async fn open(session: &LiveSession, header: &StreamHeader) -> Result<Stream, Op
     answered(begin(session, header).await?).await
 }
 
-/// Waits for the place of a connection. While there is none, UDP flows that are not in use make room:
-/// `displace` ends the one idle for longest, if it was for the time that it is given.
+/// Waits for the place of a connection. While there is none, unused UDP flows make room: `displace`
+/// ends the flow that has been idle longest, if that is at least the given time.
 pub(crate) async fn place_of_connection<T>(
     place: impl Future<Output = T>,
     displace: impl Fn(Duration),

@@ -275,7 +275,7 @@ impl Chains {
         let mut chains = self.chains();
         let away = chains.iter_mut().filter(|((owner, _), it)| owner == key && it.away.is_some());
         let (_, client) = away.min_by_key(|(_, client)| client.chain.expires)?;
-        // It stays in the map until its holder has seen that it is over: the epochs of one client never repeat.
+        // It stays in the map until its holder sees that it is over, so that epochs never repeat.
         client.chain.expires = Some(now);
         let (away, streams) = (client.away.take()?, client.streams.clone());
         drop(chains);
