@@ -32,13 +32,17 @@ const MESSAGE_BYTES_MAX: u32 = 1 << 20;
 /// One line: the port cannot be bound.
 pub(crate) fn run(port: u16) -> Result<(), String> {
     let failed = |error: io::Error| format!("service, port {port}: {error}");
-    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).map_err(failed)?;
+    accept(&TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).map_err(failed)?);
+    Ok(())
+}
+
+/// Serves the connections of this listener; does not return.
+pub(crate) fn accept(listener: &TcpListener) {
     for stream in listener.incoming() {
         let Ok(stream) = stream else { continue };
         // A failed connection is reported by the client, which sees it close.
         let _ = thread::Builder::new().spawn(|| serve(stream));
     }
-    Ok(())
 }
 
 fn serve(mut stream: TcpStream) -> io::Result<()> {
