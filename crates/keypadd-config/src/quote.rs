@@ -1,7 +1,9 @@
-//! Quotes untrusted text for messages: truncated, on one line, control characters escaped, private
-//! keys redacted wherever they were pasted.
+//! Quotes untrusted text for messages: truncated, on one line, control and bidirectional characters
+//! escaped, private keys redacted wherever they were pasted.
 
 use std::borrow::Cow;
+
+use keypadd_tunnel::is_printable;
 
 /// Longest quoted value, in characters.
 const SHOWN_CHARS: usize = 80;
@@ -13,7 +15,7 @@ const PKCS8_STARTS: [&str; 2] = ["MC4CAQAwBQYDK2Vw", "CAQEwBQYDK2Vw"];
 /// A base64 run of this length is part of a key rather than a word.
 const BASE64_RUN: usize = 13;
 
-/// Quotes a value: truncated, control characters escaped, omitted if it may hold a private key.
+/// Quotes a value: truncated, unprintable characters escaped, omitted if it may hold a private key.
 pub fn shown(value: impl AsRef<str>) -> String {
     let value = value.as_ref();
     if is_private(value) {
@@ -52,11 +54,11 @@ fn redacted(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// Control characters in Rust's escapes, everything else as it is.
+/// What cannot be printed in Rust's escapes, everything else as it is.
 fn escaped(character: char) -> impl Iterator<Item = char> {
-    let control = character.is_control().then(|| character.escape_default());
-    let plain = (!character.is_control()).then_some(character);
-    control.into_iter().flatten().chain(plain)
+    let plain = is_printable(character).then_some(character);
+    let unprintable = plain.is_none().then(|| character.escape_default());
+    unprintable.into_iter().flatten().chain(plain)
 }
 
 #[cfg(test)]
@@ -87,6 +89,11 @@ mod tests {
         ] {
             assert_eq!(one_line(message), kept);
         }
+    }
+
+    #[test]
+    fn text_cannot_move_the_cursor_or_turn_around() {
+        assert_eq!(one_line("a\u{1b}[2J\n\u{202e}b"), "a\\u{1b}[2J\\n\\u{202e}b");
     }
 
     #[test]

@@ -36,8 +36,11 @@ pub use client::{
     Client, ClientSession, ClientSettings,
     join::{Joined, NotConfirmed},
 };
-pub use clock::clones::{HostClocks, Hypervisor};
-pub use clock::jump::{Clocks, Jump, Readings, SystemClocks};
+pub use clock::{
+    clones::{HostClocks, Hypervisor},
+    jump::{Clocks, Jump, Readings, SystemClocks},
+    unix_seconds,
+};
 pub use error::{AuthError, BindError, ClientError};
 pub use forwards::{
     carrier::{Carrier, CarrierSlot, ConnectedTarget},
@@ -62,17 +65,14 @@ pub use permits::{
 pub use server::{Server, ServerHandle, ServerSettings};
 pub use sessions::{
     control::{ControlError, read_frame},
-    hold::HoldSettings,
+    hold::{HoldSettings, held_list::HeldStatus},
     lifetime::{KeyLifetime, KeyLifetimes},
     reconnect_reason::ReconnectReason,
     registry::Sessions,
     server_link::ServerLink,
     session::LiveSession,
-    session_end::{SessionEnd, printable},
-    status::{
-        ForwardStatus, HeldStatus, KeyRenewal, LinkState, LinkStatus, Role, SessionStatus,
-        unix_seconds,
-    },
+    session_end::{SessionEnd, is_printable, printable},
+    status::{ForwardStatus, KeyRenewal, LinkState, LinkStatus, Role, SessionStatus},
 };
 pub use transport::{
     Congestion, CongestionError, PEER_TIMEOUT_MAX, PEER_TIMEOUT_MIN, TransportSettings,

@@ -16,7 +16,7 @@ use self::{
     peer_log::PeerLog,
     traffic::{ForwardTotals, Traffic},
 };
-use crate::sessions::{hold::held_list::HeldList, status::HeldStatus};
+use crate::sessions::hold::held_list::{HeldList, HeldStatus};
 
 pub(crate) mod descriptors;
 pub(crate) mod log_rate_limit;

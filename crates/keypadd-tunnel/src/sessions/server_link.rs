@@ -11,10 +11,13 @@ use std::{
 
 use tokio::sync::watch;
 
-use crate::sessions::{
-    reconnect_reason::ReconnectReason,
-    session::LiveSession,
-    status::{LinkState, LinkStatus, unix_seconds},
+use crate::{
+    clock::unix_seconds,
+    sessions::{
+        reconnect_reason::ReconnectReason,
+        session::LiveSession,
+        status::{LinkState, LinkStatus},
+    },
 };
 
 /// A client's link to its server; clones share it.

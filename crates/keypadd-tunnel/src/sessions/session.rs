@@ -20,7 +20,7 @@ use tokio::{
 use crate::{
     addresses::forward::{Listen, ProxyHeaders},
     addresses::target::ServerAddress,
-    clock::monitor::Jumps,
+    clock::{monitor::Jumps, unix_seconds},
     limits::{
         Limits,
         descriptors::{Descriptors, Holder},
@@ -36,7 +36,7 @@ use crate::{
         proof::Proof,
         remote_forwards::RemoteForwards,
         session_end::{SessionEnd, holds, was_closed_with},
-        status::{ForwardStatus, KeyRenewal, Role, SessionStatus, unix_seconds},
+        status::{ForwardStatus, KeyRenewal, Role, SessionStatus},
     },
     wire::{CloseCode, Features, Frame, Instance, ListenCode, SessionToken},
 };

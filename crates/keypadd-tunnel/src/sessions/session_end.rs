@@ -116,22 +116,21 @@ fn quoted(text: &str) -> String {
 /// Makes a peer's text safe to print on a terminal and in a log line: control characters, line
 /// separators and those that change the direction of text become `?`, and a long text is cut.
 pub fn printable(text: &str) -> String {
-    let mut shown: String = text
-        .chars()
-        .take(SHOWN_CHARS)
-        .map(|c| if c.is_control() || is_format(c) { '?' } else { c })
-        .collect();
+    let mut shown: String =
+        text.chars().take(SHOWN_CHARS).map(|c| if is_printable(c) { c } else { '?' }).collect();
     if text.chars().nth(SHOWN_CHARS).is_some() {
         shown.push_str("...");
     }
     shown
 }
 
-/// Invisible characters that reorder, join or separate what is shown (UAX #9, UTS #36).
-fn is_format(c: char) -> bool {
-    matches!(c,
+/// Whether it is neither a control character nor an invisible one that reorders, joins or separates what is shown
+/// (UAX #9, UTS #36).
+pub fn is_printable(c: char) -> bool {
+    let invisible = matches!(c,
         '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-        | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+        | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}');
+    !invisible && !c.is_control()
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Describes the status of sessions and of a client's link as plain values, for text and JSON.
 
-use std::{collections::BTreeMap, net::SocketAddr, time::SystemTime};
+use std::{collections::BTreeMap, net::SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
@@ -112,24 +112,4 @@ pub struct LinkStatus {
     pub reconnects: BTreeMap<ReconnectReason, u64>,
     /// How often a session has got new keys, over another connection.
     pub renewals: u64,
-}
-
-/// A peer that is away while its streams are held.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HeldStatus {
-    /// The peer's name, or the first characters of its key.
-    pub peer: String,
-    /// Its streams.
-    pub streams: usize,
-    /// Bytes that they have sent and the peer has not confirmed.
-    pub kept_bytes: usize,
-    /// Since when, as seconds since 1970.
-    pub since_unix_seconds: u64,
-    /// When they are reset if it does not return, as seconds since 1970.
-    pub until_unix_seconds: u64,
-}
-
-/// Seconds since 1970; 0 for times before.
-pub fn unix_seconds(time: SystemTime) -> u64 {
-    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

@@ -10,8 +10,24 @@ use std::{
 };
 
 use keypadd_transport::HeldStreams;
+use serde::{Deserialize, Serialize};
 
-use crate::sessions::status::{HeldStatus, unix_seconds};
+use crate::clock::unix_seconds;
+
+/// A peer that is away while its streams are held.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldStatus {
+    /// The peer's name, or the first characters of its key.
+    pub peer: String,
+    /// Its streams.
+    pub streams: usize,
+    /// Bytes that they have sent and the peer has not confirmed.
+    pub kept_bytes: usize,
+    /// Since when, as seconds since 1970.
+    pub since_unix_seconds: u64,
+    /// When they are reset if it does not return, as seconds since 1970.
+    pub until_unix_seconds: u64,
+}
 
 /// One per daemon; clones share it.
 #[derive(Clone, Debug, Default)]
