@@ -25,30 +25,19 @@ if [ -z "${FIRST_BYTE_BOUNDED-}" ]; then
     FIRST_BYTE_BOUNDED=1 exec timeout --foreground --kill-after=20 600 "${BASH_SOURCE[0]}" "$@"
 fi
 
+. "$(dirname "${BASH_SOURCE[0]}")/machines.sh"
 package=$(realpath -- "${1:?names no package}")
 [ "$(id -u)" = 0 ] || { echo "needs root" >&2; exit 2; }
 work=$(mktemp -d)
-declare -A booted=() leader=() net=([far]=keypadd-far-$$ [near]=keypadd-near-$$)
-commands=0
-
-clean_up() {
-    kill "${booted[@]}" 2>/dev/null
-    wait
-    ip netns del "${net[far]}" 2>/dev/null
-    ip netns del "${net[near]}" 2>/dev/null
-    rm -rf "$work"
-}
-trap clean_up EXIT
+trap stop_machines EXIT
 trap 'exit 1' INT TERM
+commands=0
 
 give_up() {
     echo "first-byte.sh: $*" >&2
     tail -n 20 "$work"/*.log >&2
     exit 1
 }
-
-# on HOST COMMAND...: runs it there.
-on() { nsenter --target "${leader[$1]}" --all --wdns=/root -- "${@:2}"; }
 
 # types HOST COMMAND: prints what the user types there and counts it.
 types() {
@@ -64,44 +53,13 @@ runs() {
 
 elapsed() { awk -v from="$began" -v to="$EPOCHREALTIME" 'BEGIN { print to - from }'; }
 
-# ---- two hosts ----------------------------------------------------------------------------------
-
-. /etc/os-release
-mmdebstrap --quiet --variant=minbase --include=adduser,systemd,systemd-sysv,dbus,openssh-server \
-    "$VERSION_CODENAME" "$work/far" || { echo "cannot make a Debian" >&2; exit 2; }
-cp "$package" "$work/far/root/keypadd.deb"
-printf '127.0.0.1 localhost\n::1 localhost\n' >"$work/far/etc/hosts" # As Debian's installer does.
-cp -a "$work/far" "$work/near"
-
-ip netns add "${net[far]}" && ip netns add "${net[near]}" &&
-    ip -n "${net[far]}" link add veth0 type veth peer name veth0 netns "${net[near]}" ||
-    { echo "cannot make network namespaces" >&2; exit 2; }
-last=1
-for host in far near; do
-    ip -n "${net[$host]}" link set lo up
-    ip -n "${net[$host]}" addr add "10.99.8.$last/24" dev veth0
-    ip -n "${net[$host]}" link set veth0 up
-    ip -n "${net[$host]}" route add default dev veth0
-    last=$((last + 1))
-    echo "$host" >"$work/$host/etc/hostname" # What they call each other.
-    systemd-nspawn --quiet --register=no --keep-unit --boot --directory="$work/$host" \
-        --network-namespace-path="/run/netns/${net[$host]}" >"$work/$host.boot" 2>&1 </dev/null &
-    booted[$host]=$!
-done
-for host in far near; do
-    for _ in $(seq 60); do
-        leader[$host]=$(pgrep --parent "${booted[$host]}" | head -n 1)
-        [ -n "${leader[$host]}" ] && on "$host" systemctl list-units >/dev/null 2>&1 && break
-        sleep 1
-    done
-    on "$host" systemctl start ssh >>"$work/$host.log" 2>&1 || give_up "$host does not boot"
-done
+boot_two_hosts "$package"
 
 # ---- what a new user does -----------------------------------------------------------------------
 
 began=$EPOCHREALTIME
-runs far 'apt-get install -y ./keypadd.deb'
-runs near 'apt-get install -y ./keypadd.deb'
+runs far 'apt-get install -y /root/keypadd.deb'
+runs near 'apt-get install -y /root/keypadd.deb'
 
 invite='keypadd invite laptop --permit-open localhost:22'
 types far "$invite"

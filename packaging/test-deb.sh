@@ -8,39 +8,19 @@
 
 set -u -o pipefail
 
+. "$(dirname "${BASH_SOURCE[0]}")/machines.sh"
 package=$(realpath -- "${1:?names no package}")
 [ "$(id -u)" = 0 ] || { echo "needs root" >&2; exit 2; }
 work=$(mktemp -d)
 root=$work/root
-booted=
-leader=
-failed=0
-
-clean_up() {
-    [ -z "$booted" ] || { kill "$booted"; wait "$booted"; } 2>/dev/null
-    rm -rf "$work"
-}
-trap clean_up EXIT
-
-# expect CLAIM COMMAND...: prints whether the command succeeds.
-expect() {
-    if "${@:2}" >"$work/log" 2>&1; then
-        echo "ok - $1"
-    else
-        echo "not ok - $1"
-        sed 's/^/    /' "$work/log"
-        failed=1
-    fi
-}
+trap stop_machines EXIT
 
 inside() { chroot "$root" env DEBIAN_FRONTEND=noninteractive "$@"; }
 absent() { [ ! -e "$root$1" ]; }
 mode_is() { [ "$(stat -c '%a %U' "$root$1")" = "$2" ]; }
 holds() { grep -q -- "$2" "$root$1"; }
 
-. /etc/os-release
-mmdebstrap --quiet --variant=minbase --include=adduser,systemd,systemd-sysv,dbus "$VERSION_CODENAME" "$root" ||
-    { echo "cannot make a Debian" >&2; exit 2; }
+make_debian "$root"
 cp "$package" "$root/tmp/keypadd.deb"
 
 expect "it installs" inside apt-get -q -y install /tmp/keypadd.deb
@@ -70,18 +50,8 @@ expect "an upgrade keeps the configuration" holds /etc/keypadd/keypadd.toml 127.
 expect "an upgrade keeps the key" test "$key" = "$(inside keypadd pubkey /etc/keypadd/key)"
 
 # The service, run by a systemd of its own.
-in_machine() { nsenter --target "$leader" --all --wd=/ -- "$@"; }
-if command -v systemd-nspawn >/dev/null; then
-    systemd-nspawn --quiet --register=no --keep-unit --boot --directory="$root" --private-network \
-        >"$work/boot" 2>&1 </dev/null &
-    booted=$!
-    for _ in $(seq 60); do
-        leader=$(pgrep --parent "$booted" | head -n 1)
-        [ -n "$leader" ] && in_machine systemctl list-units >/dev/null 2>&1 && break
-        sleep 1
-    done
-fi
-if [ -n "$booted" ] && in_machine systemctl list-units >/dev/null 2>&1; then
+in_machine() { on machine "$@"; }
+if boot machine "$root" --private-network; then
     expect "the service starts" in_machine systemctl start keypadd
     expect "it is ready" in_machine systemctl is-active keypadd
     expect "status answers" in_machine keypadd status
@@ -109,8 +79,7 @@ if [ -n "$booted" ] && in_machine systemctl list-units >/dev/null 2>&1; then
     in_machine systemd-analyze security --no-pager keypadd | tail -n 1
     sed -i '$d' "$root/etc/keypadd/keypadd.toml"
     in_machine systemctl poweroff 2>/dev/null
-    wait "$booted"
-    booted=
+    wait "${nspawn[machine]}"
 else
     echo "left out: the service (no systemd-nspawn, or it cannot boot here)"
 fi
