@@ -215,7 +215,7 @@ impl StatusBuilder {
         let mut suites = BTreeSet::new();
         let (mut phases, mut budgets, mut seconds) = (Vec::new(), Vec::new(), Vec::new());
         let (mut rtts, mut mtus, mut losses) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut path_bytes, mut ages) = (Vec::new(), Vec::new());
+        let (mut windows, mut path_bytes, mut ages) = (Vec::new(), Vec::new(), Vec::new());
         let now = unix_seconds(SystemTime::now());
         for live in self.sources.live() {
             let status = live.status();
@@ -242,6 +242,7 @@ impl StatusBuilder {
             let one = labels([("peer", &status.peer), ("session", &id)]);
             rtts.push((one.clone(), status.rtt_seconds));
             mtus.push((one.clone(), u64::from(status.mtu_bytes)));
+            windows.push((one.clone(), status.congestion_window_bytes));
             ages.push((one.clone(), now.saturating_sub(status.keys_since_unix_seconds)));
             losses.push((one, status.lost_packets));
             for (way, bytes) in [("send", status.sent_bytes), ("receive", status.received_bytes)] {
@@ -265,6 +266,8 @@ impl StatusBuilder {
         out.gauges("keypadd_key_budget_left_ratio", help, budgets)?;
         out.gauges("keypadd_path_rtt_seconds", "Smoothed round-trip time", rtts)?;
         out.gauges("keypadd_path_mtu_bytes", "Largest UDP payload the path carries", mtus)?;
+        let help = "Bytes that congestion control lets be in flight";
+        out.gauges("keypadd_path_congestion_window_bytes", help, windows)?;
         out.counters("keypadd_path_lost_packets", "Packets declared lost", losses)?;
         out.counters("keypadd_path_bytes", "UDP payload sent and received", path_bytes)?;
         out.gauges("keypadd_forwards_open", "Open forwarded connections", forwards)?;

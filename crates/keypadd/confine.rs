@@ -244,7 +244,7 @@ impl<'s> SandboxNeeds<'s> {
         let sockets = forwards.chain(permits.map(|path| path.as_path().to_owned()));
         let directories = sockets.filter_map(|path| Some(path.parent()?.to_owned()));
         let control =
-            runtime_directory::path().filter(|path| runtime_directory::prepare(path).is_ok());
+            runtime_directory::own().filter(|path| runtime_directory::prepare(path).is_ok());
         directories.chain(control).collect()
     }
 }

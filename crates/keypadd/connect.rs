@@ -131,16 +131,16 @@ impl ConnectOptions {
             .any(|(key, value)| OF_TUNNEL.contains(&key.name) && !value.is_default());
         let daemon = DaemonSettings::of_flags(settings, suites, vec![kex])?;
         let reuse = match &work {
-            Work::Stdio(target) if name.is_some() && !asks_for_own_tunnel => Some(CarryClient {
-                request: CarryRequest {
+            Work::Stdio(target) if name.is_some() && !asks_for_own_tunnel => {
+                let request = CarryRequest {
                     own: daemon.key.public(),
                     peers: peer.clone(),
                     suites: daemon.suites.clone(),
                     kex,
                     target: target.clone(),
-                },
-                sends_header: proxy_headers.send,
-            }),
+                };
+                Some(CarryClient::new(request, proxy_headers.send))
+            }
             _ => None,
         };
         Ok(Self {
@@ -166,6 +166,9 @@ impl ConnectOptions {
             Work::Stdio(_) => (Vec::new(), false),
         };
         let needs = SandboxNeeds { forwards, adds_forwards, ..SandboxNeeds::default() };
+        if let Some(reuse) = &mut self.reuse {
+            reuse.connect_to_daemons();
+        }
         self.daemon.confinement = Confinement::start(&self.daemon.settings, &needs)?;
         Ok(self)
     }

@@ -418,7 +418,7 @@ async fn sample(status: StatusBuilder) {
 }
 
 fn bind_control_socket() -> Result<ControlSocket, String> {
-    let directory = runtime_directory::path().ok_or("XDG_RUNTIME_DIR is not set")?;
+    let directory = runtime_directory::own().ok_or("XDG_RUNTIME_DIR is not set")?;
     ControlSocket::bind(&directory)
         .map_err(|error| format!("{}: {}", directory.display(), system(&error)))
 }

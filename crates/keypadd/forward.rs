@@ -111,9 +111,7 @@ fn daemons(given: Option<PathBuf>) -> Result<Vec<(PathBuf, Vec<PeerForwards>)>, 
     let is_given = given.is_some();
     let sockets = match given {
         Some(socket) => vec![socket],
-        None => runtime_directory::path()
-            .map(|found| runtime_directory::sockets(&found))
-            .unwrap_or_default(),
+        None => runtime_directory::all_sockets(),
     };
     let mut daemons = Vec::new();
     for socket in sockets {

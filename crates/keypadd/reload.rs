@@ -146,14 +146,13 @@ pub(crate) enum Reloaded {
 /// Reloads the daemon of this user that runs this file; takes a few seconds at most.
 pub(crate) fn reload_file(file: &Path) -> Reloaded {
     let file = canonical(file);
-    let sockets = runtime_directory::path().map(|directory| runtime_directory::sockets(&directory));
     let runs_it = |socket: &PathBuf| {
         let status: Value = control::ask(socket, STATUS_REQUEST, WAITED_FOR).ok()?;
         let place = (status["verb"] == "run").then(|| status["place"].as_str())??;
         (canonical(Path::new(place)) == file).then_some(())
     };
-    let Some(socket) = sockets.into_iter().flatten().find(|socket| runs_it(socket).is_some())
-    else {
+    let mut sockets = runtime_directory::all_sockets().into_iter();
+    let Some(socket) = sockets.find(|socket| runs_it(socket).is_some()) else {
         return Reloaded::NoDaemon;
     };
     match control::ask(&socket, RELOAD_REQUEST, WAITED_FOR) {
@@ -180,14 +179,12 @@ fn also(before: Option<Error>, error: Error) -> Error {
 
 /// The sockets of this user's daemons.
 fn find() -> Result<Vec<PathBuf>, Error> {
-    let directory = runtime_directory::path()
-        .ok_or_else(|| none_found("no daemon found: XDG_RUNTIME_DIR is not set".into()))?;
-    let sockets = runtime_directory::sockets(&directory);
+    let sockets = runtime_directory::all_sockets();
     if sockets.is_empty() {
-        let directory = shown(directory.to_string_lossy());
-        return Err(none_found(format!("no daemon found in {directory}")));
+        Err(none_found(runtime_directory::nothing_in_any()))
+    } else {
+        Ok(sockets)
     }
-    Ok(sockets)
 }
 
 /// The text of an answer, or the error in it.

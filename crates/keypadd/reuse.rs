@@ -4,10 +4,11 @@
 //! Copies between standard input and output and the socket that the daemon passes.
 
 use std::io::{self, Write};
+use std::mem;
 use std::net;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdUnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -43,6 +44,8 @@ pub(crate) struct CarryClient {
     pub(crate) request: CarryRequest,
     /// Whether the target gets a PROXY header first.
     pub(crate) sends_header: bool,
+    /// Connected to the daemons.
+    daemons: Vec<StdUnixStream>,
 }
 
 /// A connection that a daemon carries.
@@ -56,24 +59,45 @@ struct CarriedConnection {
 }
 
 impl CarryClient {
+    /// Nobody is asked before [`CarryClient::connect_to_daemons`].
+    pub(crate) fn new(request: CarryRequest, sends_header: bool) -> Self {
+        Self { request, sends_header, daemons: Vec::new() }
+    }
+
+    /// Connects to the daemons of this user. Comes before the sandbox, in which root cannot connect to those that
+    /// run as another user.
+    pub(crate) fn connect_to_daemons(&mut self) {
+        // Root's directories belong to the service, which may run as another user.
+        let is_trusted =
+            |path: &PathBuf| geteuid().is_root() || runtime_directory::check(path).is_ok();
+        for directory in runtime_directory::all().into_iter().filter(is_trusted) {
+            for socket in runtime_directory::sockets(&directory) {
+                match control::connect(&socket) {
+                    Ok(daemon) => self.daemons.push(daemon),
+                    Err(error) => not_reused(&error),
+                }
+            }
+        }
+    }
+
     /// Has a daemon carry the connection until it ends; `None` if none can, and nothing was sent.
     ///
     /// # Errors
     /// As without a daemon. Exit 1: the daemon has exited.
     pub(crate) async fn run(
-        &self,
+        mut self,
         confinement: &Confinement,
         shutdown: &Shutdown,
     ) -> Option<Result<(), Error>> {
-        let target = &self.request.target;
+        let daemons = mem::take(&mut self.daemons);
         let connected = tokio::select! {
             biased;
-            _ = shutdown.requested() => return Some(interrupted(target)),
-            connected = self.connect() => connected?,
+            _ = shutdown.requested() => return Some(interrupted(&self.request.target)),
+            connected = self.connect(daemons) => connected?,
         };
         Some(match connected {
             Ok(carried) => match confinement.seal() {
-                Ok(()) => carried.run(self, shutdown).await,
+                Ok(()) => carried.run(&self, shutdown).await,
                 Err(error) => Err(error),
             },
             Err(code) => Err(self.refused(code)),
@@ -81,16 +105,15 @@ impl CarryClient {
     }
 
     /// The connection over the first daemon that can carry it, or the code with which the server refused it.
-    async fn connect(&self) -> Option<Result<CarriedConnection, StreamCode>> {
-        // Root's directory belongs to the service, which may run as another user.
-        let is_trusted =
-            |path: &PathBuf| geteuid().is_root() || runtime_directory::check(path).is_ok();
-        let directory = runtime_directory::path().filter(is_trusted)?;
-        for socket in runtime_directory::sockets(&directory) {
-            match self.ask(&socket).await {
+    async fn connect(
+        &self,
+        daemons: Vec<StdUnixStream>,
+    ) -> Option<Result<CarriedConnection, StreamCode>> {
+        for daemon in daemons {
+            match self.ask(daemon).await {
                 Ok(Some(answer)) => return Some(answer),
                 Ok(None) => {}
-                Err(error) => tracing::debug!(socket = %socket.display(), %error, "not reused"),
+                Err(error) => not_reused(&error),
             }
         }
         None
@@ -99,9 +122,8 @@ impl CarryClient {
     /// Asks one daemon.
     async fn ask(
         &self,
-        socket: &Path,
+        mut stream: StdUnixStream,
     ) -> io::Result<Option<Result<CarriedConnection, StreamCode>>> {
-        let mut stream = control::connect(socket)?;
         stream.write_all(format!("{CARRY_REQUEST} {}\n", self.request.line()).as_bytes())?;
         let mut daemon = Channel::new(stream)?;
         let CarryReply::Connecting(suite) = receive(&mut daemon, ANSWER_TIMEOUT).await?.frame
@@ -249,6 +271,10 @@ impl CarriedConnection {
             }
         }
     }
+}
+
+fn not_reused(error: &io::Error) {
+    tracing::debug!(%error, "a daemon is not reused");
 }
 
 /// Closes standard output, as the target has ended.

@@ -1,4 +1,7 @@
-//! Finds and checks the directory of this user's control sockets, which nobody else may change.
+//! Finds and checks the directories of this user's control sockets, which nobody else may change.
+//!
+//! Root also controls the daemons of the service in `/run/keypadd`, which systemd gives to the user that the
+//! service runs as. Root's own daemons then use another directory.
 
 use std::fs::{self, DirBuilder};
 use std::io::{self, ErrorKind};
@@ -7,11 +10,19 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::geteuid;
 
+use crate::error::shown;
+
 /// Permission bits of all but the owner.
 const OTHERS_WRITE: u32 = 0o022;
 
-/// The directory of this user's sockets; `None` if the environment names none.
-pub(crate) fn path() -> Option<PathBuf> {
+/// Where root's daemons have their sockets, or a service that runs as another user.
+const ROOT: &str = "/run/keypadd";
+
+/// Where root's daemons have their sockets beside such a service.
+const ROOT_BESIDE_SERVICE: &str = "/run/keypadd-root";
+
+/// The directory where a daemon of this user makes its socket; `None` if the environment names none.
+pub(crate) fn own() -> Option<PathBuf> {
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
     if let Some(given) = variable("RUNTIME_DIRECTORY") {
         // systemd gives a list when a unit names several (systemd.exec(5)).
@@ -19,9 +30,32 @@ pub(crate) fn path() -> Option<PathBuf> {
         return given.split(':').next().map(PathBuf::from);
     }
     if geteuid().is_root() {
-        return Some("/run/keypadd".into());
+        let of_service = fs::metadata(ROOT).is_ok_and(|metadata| metadata.uid() != 0);
+        return Some(if of_service { ROOT_BESIDE_SERVICE } else { ROOT }.into());
     }
     variable("XDG_RUNTIME_DIR").map(|given| PathBuf::from(given).join("keypadd"))
+}
+
+/// The directories of the daemons that this user controls.
+pub(crate) fn all() -> Vec<PathBuf> {
+    let own = own();
+    let is_beside = own.as_deref() == Some(Path::new(ROOT_BESIDE_SERVICE));
+    own.into_iter().chain(is_beside.then(|| ROOT.into())).collect()
+}
+
+/// The sockets of the daemons that this user controls.
+pub(crate) fn all_sockets() -> Vec<PathBuf> {
+    all().iter().flat_map(|directory| sockets(directory)).collect()
+}
+
+/// Says that no daemon has a socket where this user's daemons would.
+pub(crate) fn nothing_in_any() -> String {
+    let directories =
+        all().iter().map(|directory| shown(directory.to_string_lossy())).collect::<Vec<_>>();
+    match directories.is_empty() {
+        true => "no daemon found: XDG_RUNTIME_DIR is not set".into(),
+        false => format!("no daemon found in {}", directories.join(" or ")),
+    }
 }
 
 /// The sockets in a directory, by name.

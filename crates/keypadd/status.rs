@@ -78,10 +78,7 @@ pub(crate) fn none_found(cause: String) -> Error {
 }
 
 fn find() -> Result<Vec<DaemonAnswer>, Error> {
-    let directory = runtime_directory::path()
-        .ok_or_else(|| none_found("no daemon found: XDG_RUNTIME_DIR is not set".into()))?;
-    let sockets: Vec<PathBuf> = runtime_directory::sockets(&directory);
-    let answers = sockets.into_iter().map(|path| {
+    let answers = runtime_directory::all_sockets().into_iter().map(|path| {
         let answer = control::ask(&path, STATUS_REQUEST, PATIENCE);
         (path, answer)
     });
@@ -92,9 +89,7 @@ fn find() -> Result<Vec<DaemonAnswer>, Error> {
     };
     let daemons: Vec<DaemonAnswer> = answers.filter(is_running).collect();
     match daemons.first() {
-        None => {
-            Err(none_found(format!("no daemon found in {}", shown(directory.to_string_lossy()))))
-        }
+        None => Err(none_found(runtime_directory::nothing_in_any())),
         Some((path, Err(error))) if daemons.iter().all(|(_, answer)| answer.is_err()) => {
             Err(none_found(no_answer(path, error)))
         }

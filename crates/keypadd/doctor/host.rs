@@ -156,9 +156,8 @@ fn locked_memory(settings: &Settings) -> Finding {
 /// The daemons of this user, and findings from their status.
 fn daemons() -> (Vec<Value>, Vec<Finding>) {
     const CHECK: &str = "daemon";
-    let sockets = runtime_directory::path().map(|directory| runtime_directory::sockets(&directory));
     let (mut documents, mut findings) = (Vec::new(), Vec::new());
-    for socket in sockets.into_iter().flatten() {
+    for socket in runtime_directory::all_sockets() {
         let status: Value = match control::ask(&socket, STATUS_REQUEST, PATIENCE) {
             Ok(status) => status,
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => continue,

@@ -259,6 +259,7 @@ impl LiveSession {
             // The connection that sends full-size packets notices first that the path MTU has
             // shrunk.
             stats.path.current_mtu = stats.path.current_mtu.min(more.path.current_mtu);
+            stats.path.cwnd += more.path.cwnd;
             stats.path.sent_packets += more.path.sent_packets;
             stats.path.lost_packets += more.path.lost_packets;
             stats.udp_rx.datagrams += more.udp_rx.datagrams;
@@ -281,6 +282,7 @@ impl LiveSession {
             key_renewal: self.key_renewal(),
             rtt_seconds: stats.path.rtt.as_secs_f64(),
             mtu_bytes: stats.path.current_mtu,
+            congestion_window_bytes: stats.path.cwnd,
             sent_packets: stats.path.sent_packets,
             received_datagrams: stats.udp_rx.datagrams,
             lost_packets: stats.path.lost_packets,

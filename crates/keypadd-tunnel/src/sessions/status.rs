@@ -61,6 +61,9 @@ pub struct SessionStatus {
     pub rtt_seconds: f64,
     /// Largest UDP payload that the path is known to carry.
     pub mtu_bytes: u16,
+    /// Bytes that congestion control lets be in flight.
+    #[serde(default)]
+    pub congestion_window_bytes: u64,
     /// Packets sent.
     pub sent_packets: u64,
     /// Datagrams received: one packet each, except for a few of the handshake.
