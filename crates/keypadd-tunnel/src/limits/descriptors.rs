@@ -172,10 +172,18 @@ impl DescriptorBudget {
         if own > self.0.total(&held).checked_sub(sum)? {
             return None;
         }
-        held.sum = sum;
-        held.by_holder.insert(holder, own);
-        drop(held);
-        Some(Descriptors { budget: self.clone(), holder, count })
+        Some(self.take(&mut held, holder, count))
+    }
+
+    /// Sets aside descriptors that are open already, whatever the holder's share.
+    pub(crate) fn adopt(&self, holder: Holder, count: usize) -> Descriptors {
+        self.take(&mut self.held(), holder, count)
+    }
+
+    fn take(&self, held: &mut Holding, holder: Holder, count: usize) -> Descriptors {
+        held.sum += count;
+        *held.by_holder.entry(holder).or_default() += count;
+        Descriptors { budget: self.clone(), holder, count }
     }
 
     fn refused(&self, holder: Holder, name: &str) {
@@ -258,6 +266,16 @@ mod tests {
         drop((second, third));
         assert_eq!(budget.counts().0, 0);
         assert!(budget.held().by_holder.is_empty());
+    }
+
+    #[test]
+    fn what_was_open_before_counts_beyond_the_share_of_its_holder() {
+        let (budget, holder) = (DescriptorBudget::new(8, |_| 0), Holder::Client(1));
+        let adopted = [5, 2].map(|count| budget.adopt(holder, count));
+        assert_eq!(budget.counts(), (7, 0));
+        assert!(acquire_all(&budget, 1).is_empty() && acquire_all(&budget, 2).is_empty());
+        drop(adopted);
+        assert_eq!(acquire_all(&budget, 1).len(), 4);
     }
 
     #[test]
