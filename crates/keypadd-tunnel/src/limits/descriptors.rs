@@ -167,12 +167,12 @@ impl DescriptorBudget {
     /// Sets `count` descriptors aside, if the holder's share allows; counts and logs nothing.
     pub(crate) fn try_acquire(&self, holder: Holder, count: usize) -> Option<Descriptors> {
         let mut held = self.held();
-        let own = held.by_holder.get(&holder).copied().unwrap_or(0) + count;
-        let sum = held.sum.checked_add(count)?;
-        if own > self.0.total(&held).checked_sub(sum)? {
-            return None;
-        }
-        Some(self.take(&mut held, holder, count))
+        self.0.allows(&held, (holder, 0), count).then(|| self.take(&mut held, holder, count))
+    }
+
+    /// Whether the holder's share would allow `count` more if it gave back `returned`.
+    pub(crate) fn would_allow(&self, holder: Holder, returned: usize, count: usize) -> bool {
+        self.0.allows(&self.held(), (holder, returned), count)
     }
 
     /// Sets aside descriptors that are open already, whatever the holder's share.
@@ -217,6 +217,13 @@ impl BudgetState {
     fn total(&self, held: &Holding) -> usize {
         let files = self.files.saturating_sub(held.apart);
         files.saturating_sub((self.reserved)(files))
+    }
+
+    fn allows(&self, held: &Holding, (holder, returned): (Holder, usize), count: usize) -> bool {
+        let own = held.by_holder.get(&holder).copied().unwrap_or(0);
+        let sum = held.sum.saturating_sub(returned).saturating_add(count);
+        let free = self.total(held).checked_sub(sum);
+        free.is_some_and(|free| own.saturating_sub(returned) + count <= free)
     }
 }
 
@@ -274,6 +281,7 @@ mod tests {
         let adopted = [5, 2].map(|count| budget.adopt(holder, count));
         assert_eq!(budget.counts(), (7, 0));
         assert!(acquire_all(&budget, 1).is_empty() && acquire_all(&budget, 2).is_empty());
+        assert!(budget.would_allow(holder, 5, 2) && !budget.would_allow(holder, 5, 3));
         drop(adopted);
         assert_eq!(acquire_all(&budget, 1).len(), 4);
     }

@@ -30,11 +30,7 @@ use crate::{
         reservations::Reservations,
     },
     handover::{HandedChain, Handover},
-    limits::{
-        Limits,
-        descriptors::Holder,
-        per_key_limit::{KeySlot, PerKeyLimit},
-    },
+    limits::{Limits, descriptors::Holder, per_key_limit::PerKeyLimit},
     net::{lookup::ClientLookups, source::plain},
     permits::peers::Peers,
     server::client_log::{ClientLog, LogLine},
@@ -43,6 +39,7 @@ use crate::{
         hold::{
             HoldSettings,
             chains::{Admitted, AdoptedChain, AwayState, ChainKey, Chains},
+            room::Newcomer,
         },
         lifetime::{KeyLifetimes, jitter},
         proof::proof_of,
@@ -226,7 +223,11 @@ impl ServerContext {
         let own = self.chains.take_slot(&client);
         let own = own.or_else(|| older.as_ref().and_then(|session| session.take_place()));
         let place = own.or_else(|| self.of_key.acquire(identity, max));
-        let Some(place) = place.or_else(|| self.place_of_away(identity, &peer.label())) else {
+        let of_away = || {
+            let (peer, chains, limits) = (&peer.label(), &self.chains, &self.limits);
+            Newcomer { client, peer, chains, limits }.place()
+        };
+        let Some(place) = place.or_else(of_away) else {
             return Err(self.refuse_session(&connection, identity, &peer.label()));
         };
         // Without randomness nothing is held.
@@ -297,18 +298,6 @@ impl ServerContext {
         let reason = format!("this key already has {max} {noun} (max-sessions-per-key)");
         close(connection, CloseCode::KeyFull, &reason);
         ConnectionError::LocallyClosed.into()
-    }
-
-    /// Takes the place of this key's client that is away and expires first: it may have crashed, and
-    /// only live sessions refuse another.
-    fn place_of_away(&self, identity: PublicKey, peer: &str) -> Option<KeySlot<PublicKey>> {
-        loop {
-            let ended = self.chains.end_away(&identity, Instant::now().into_std())?;
-            self.limits.reset_away(identity, peer, ended.streams, "place (max-sessions-per-key)");
-            if ended.slot.is_some() {
-                return ended.slot;
-            }
-        }
     }
 
     /// Serves streams until the session ends.
