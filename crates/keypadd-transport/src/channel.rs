@@ -112,19 +112,13 @@ impl Spliced {
         self.to_socket.as_ref()?.deadline()
     }
 
-    /// Whether its socket has failed, and the peer has acknowledged the direction to the stream.
-    pub(crate) fn is_failed_and_sent(&self) -> bool {
-        self.to_stream.is_none()
-            && self.state.failed_at().is_some()
-            && self.state.is_to_stream_done()
-    }
-
     /// Whether its socket has failed, and the peer has what was read before.
     pub(crate) fn is_failed_and_delivered(&self) -> bool {
-        match &self.to_stream {
-            Some(to_stream) => self.state.failed_at().is_some() && to_stream.is_delivered(),
-            None => self.is_failed_and_sent(),
-        }
+        let is_delivered = || match &self.to_stream {
+            Some(to_stream) => to_stream.is_delivered(),
+            None => self.state.is_to_stream_done(),
+        };
+        self.state.failed_at().is_some() && is_delivered()
     }
 
     /// When it ends at the latest if its socket has failed.
