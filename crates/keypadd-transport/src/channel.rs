@@ -125,11 +125,13 @@ impl Spliced {
     pub(crate) fn lingers_until(&self) -> Option<Instant> {
         let failed_at = self.state.failed_at()?;
         let until = failed_at + DELIVERY_TIME;
-        Some(match &self.to_stream {
-            Some(to_stream) => until.min(to_stream.sent_or_waits_since(failed_at) + LINGER),
-            // The direction to the stream is on another one, which ends both.
-            None => until,
-        })
+        // Without it, the direction to the stream is on another one, which ends both.
+        let Some(to_stream) = &self.to_stream else { return Some(until) };
+        let since = match to_stream.is_unfinished() {
+            true => to_stream.sent_at.max(failed_at),
+            false => to_stream.sent_at,
+        };
+        Some(until.min(since + LINGER))
     }
 }
 
