@@ -209,6 +209,33 @@ fn a_listening_unix_socket_the_metrics_port_and_a_proxy_are_served_on_without_a_
 }
 
 #[test]
+fn listeners_count_once_among_the_open_files_of_the_process_that_follows() {
+    const LISTENERS: u64 = 40;
+    let mut hosts = Hosts::new("", "");
+    let (file, target) = (hosts.desk.path("near.toml"), hosts.target);
+    let path = hosts.desk.path("x.sock");
+    let path = path.to_str().unwrap();
+    let local: String =
+        (0..LISTENERS).map(|number| format!("\"{path}{number}:{target}\", ")).collect();
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(&file, text.replace("local = [", &format!("local = [{local}"))).unwrap();
+    let (_far, near) = (hosts.run("far"), hosts.run("near"));
+    let files = |hosts: &Hosts, pid| {
+        let mut status = hosts.desk.keypadd(&["status", "--json", "--socket"]);
+        let output = status.arg(hosts.socket(pid)).output().unwrap();
+        let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+        answer["daemons"][0]["limits"]["descriptors_max"].as_u64().unwrap()
+    };
+    let before = files(&hosts, near.pid());
+    let replaced =
+        hosts.install_and_reload(&["--socket", hosts.socket(near.pid()).to_str().unwrap()]);
+    assert!(replaced.status.success());
+    let after = files(&hosts, hosts.follower());
+    // The two processes open a few others.
+    assert!(before.abs_diff(after) < LISTENERS / 4, "{before}, then {after}");
+}
+
+#[test]
 fn a_remote_unix_socket_refuses_nobody_while_a_new_process_replaces_its_server() {
     let mut hosts = Hosts::new("", "");
     let path = hosts.desk.path("x.sock");

@@ -112,30 +112,26 @@ impl Spliced {
         self.to_socket.as_ref()?.deadline()
     }
 
-    /// Whether its socket has failed, and the peer has acknowledged the direction to the stream.
-    pub(crate) fn is_failed_and_sent(&self) -> bool {
-        self.to_stream.is_none()
-            && self.state.failed_at().is_some()
-            && self.state.is_to_stream_done()
-    }
-
     /// Whether its socket has failed, and the peer has what was read before.
     pub(crate) fn is_failed_and_delivered(&self) -> bool {
-        match &self.to_stream {
-            Some(to_stream) => self.state.failed_at().is_some() && to_stream.is_delivered(),
-            None => self.is_failed_and_sent(),
-        }
+        let is_delivered = || match &self.to_stream {
+            Some(to_stream) => to_stream.is_delivered(),
+            None => self.state.is_to_stream_done(),
+        };
+        self.state.failed_at().is_some() && is_delivered()
     }
 
     /// When it ends at the latest if its socket has failed.
     pub(crate) fn lingers_until(&self) -> Option<Instant> {
         let failed_at = self.state.failed_at()?;
         let until = failed_at + DELIVERY_TIME;
-        Some(match &self.to_stream {
-            Some(to_stream) => until.min(to_stream.sent_or_waits_since(failed_at) + LINGER),
-            // The direction to the stream is on another one, which ends both.
-            None => until,
-        })
+        // Without it, the direction to the stream is on another one, which ends both.
+        let Some(to_stream) = &self.to_stream else { return Some(until) };
+        let since = match to_stream.is_unfinished() {
+            true => to_stream.sent_at.max(failed_at),
+            false => to_stream.sent_at,
+        };
+        Some(until.min(since + LINGER))
     }
 }
 

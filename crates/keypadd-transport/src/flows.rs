@@ -210,12 +210,19 @@ impl Flows {
         }
     }
 
-    /// Queues a frame from the peer; drops it if many wait.
+    /// Queues a frame from the peer; drops it if many wait, and counts a datagram that it begins.
     pub(crate) fn arrive(&mut self, frame: Bytes) {
         let bytes = self.arrived_bytes + frame.len();
         if self.arrived.len() < FRAMES_WAITING_MAX && bytes <= FRAME_BYTES_WAITING_MAX {
             self.arrived_bytes = bytes;
             self.arrived.push_back(frame);
+            return;
+        }
+        let Some(FlowFrame { stream, fragment, .. }) = FlowFrame::decode(frame) else { return };
+        if fragment.is_none_or(|fragment| fragment.offset == 0)
+            && let Some(flow) = self.open.get(&stream)
+        {
+            flow.carried.add_dropped(1);
         }
     }
 
@@ -489,7 +496,10 @@ mod tests {
     use quinn_proto::VarInt;
     use tokio::sync::mpsc;
 
-    use super::*;
+    use super::{
+        frame::{FRAGMENT_BYTES_MIN, Fragment},
+        *,
+    };
     use crate::splice::Key;
 
     /// Keeps what control tasks ask for.
@@ -552,6 +562,49 @@ mod tests {
         assert_eq!(displace(UNUSED, start + UNUSED), 1, "one was idle for long enough");
         assert_eq!(displace(UNUSED, start + UNUSED), 1, "the other was not");
         assert_eq!(displace(Duration::ZERO, start + UNUSED), 0, "a flow takes any");
+    }
+
+    #[test]
+    fn datagrams_that_find_no_room_to_wait_are_counted() {
+        let (mut flows, now) = (Flows::new(Duration::from_secs(60)), Instant::now());
+        let poll = mio::Poll::new().unwrap();
+        let registry = Arc::new(poll.registry().try_clone().unwrap());
+        let (mut sockets, mut next_token) = (FxHashMap::default(), 0);
+        let mut registrar = Registrar {
+            key: Key { handle: 0, serial: 0 },
+            registry: &registry,
+            sockets: &mut sockets,
+            next_token: &mut next_token,
+        };
+        let (stream, carried) =
+            (StreamId::from(VarInt::from_u32(0)), Arc::new(TransferStats::for_flow()));
+        let target = UdpSocket::bind("127.0.0.1:0").unwrap();
+        target.connect(target.local_addr().unwrap()).unwrap();
+        let (end, (ended, _)) = (FlowSide::Connected(target), oneshot::channel());
+        let new = NewFlow { end, carried: Arc::clone(&carried), ended };
+        flows.carry(stream, new, &mut registrar, now);
+
+        let datagram = |stream, fragment| {
+            let bytes = Bytes::from_static(&[7; FRAGMENT_BYTES_MIN]);
+            FlowFrame { stream, fragment, bytes }.encode()
+        };
+        while flows.arrived.len() < FRAMES_WAITING_MAX {
+            flows.arrive(Bytes::new());
+        }
+        assert_eq!(carried.dropped(), 0);
+        flows.arrive(datagram(stream, None));
+        for offset in [0, FRAGMENT_BYTES_MIN as u16] {
+            let fragment = Fragment { number: 0, total: 2 * FRAGMENT_BYTES_MIN as u16, offset };
+            flows.arrive(datagram(stream, Some(fragment)));
+        }
+        flows.arrive(datagram(StreamId::from(VarInt::from_u32(4)), None));
+        flows.arrive(Bytes::new());
+        assert_eq!(carried.dropped(), 2, "one that is whole and one in two fragments");
+
+        flows.receive_some(|_| true, now);
+        flows.arrive(Bytes::from(vec![0; FRAME_BYTES_WAITING_MAX]));
+        flows.arrive(datagram(stream, None));
+        assert_eq!(carried.dropped(), 3, "too many bytes");
     }
 
     #[test]

@@ -12,6 +12,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use quinn_proto::VarInt;
 use tokio::sync::Notify;
 
 use crate::{
@@ -136,6 +137,16 @@ impl HeldStreams {
     pub fn close(&self) -> usize {
         self.0.streams().closed = true;
         self.release(|_| false)
+    }
+
+    /// Stops holding, and resets all streams with this code, also those that a connection carries.
+    pub fn reset_all(&self, code: VarInt) {
+        self.close();
+        let states: Vec<_> =
+            self.0.streams().by_name.values().map(|entry| Arc::clone(&entry.state)).collect();
+        for state in states {
+            state.abandon(code);
+        }
     }
 
     /// Describes everything held, for another process; it stays held here as well.

@@ -310,10 +310,9 @@ impl ToStream {
         has_nothing_to_send && delivered
     }
 
-    /// When it last sent; if it has more to send, not before `failed_at`.
-    pub(crate) fn sent_or_waits_since(&self, failed_at: Instant) -> Instant {
-        let waits = self.stage == Stage::Open && (!self.drained || self.has_more());
-        if waits { self.sent_at.max(failed_at) } else { self.sent_at }
+    /// Whether there may be more to send, now or with credit.
+    pub(crate) fn is_unfinished(&self) -> bool {
+        self.stage == Stage::Open && (!self.drained || self.has_more())
     }
 
     fn finish(&mut self, stream: &mut SendStream<'_>) {

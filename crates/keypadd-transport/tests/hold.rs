@@ -339,6 +339,41 @@ fn a_stream_that_nobody_adopts_is_reset() {
 }
 
 #[test]
+fn a_stream_that_is_delivered_without_a_connection_can_be_reset() {
+    const BYTES: usize = 1 << 20;
+    let mut held = Held::new();
+    let [mut near, mut far] = held.splice();
+    held.lose(0);
+    held.reconnect();
+    held.resume();
+    far.shutdown(Shutdown::Write).unwrap();
+    near.set_read_timeout(Some(HANG)).unwrap();
+    assert_eq!(near.read(&mut [0]).unwrap(), 0);
+    // More than a socket takes.
+    near.write_all(&vec![7; BYTES]).unwrap();
+    near.shutdown(Shutdown::Write).unwrap();
+    let server = held.ends[1].clone();
+    let received = async {
+        while server.stats().udp_rx.bytes < BYTES as u64 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    held.pair.control.block_on(async { timeout(HANG, received).await.expect("not received") });
+    // The end of the other direction is acknowledged by now.
+    let _streams = held.pair.open(&held.ends);
+    held.ends[0].close(VarInt::from_u32(1), b"");
+    held.pair.control.block_on(async { timeout(HANG, server.settled()).await.unwrap() });
+    assert_eq!(held.streams[1].names().len(), 1, "it is being delivered");
+
+    held.streams[1].reset_all(VarInt::from_u32(0));
+    assert!(held.streams[1].names().is_empty());
+    let mut delivered = Vec::new();
+    // A unix socket has no reset.
+    let _ = far.read_to_end(&mut delivered);
+    assert!(delivered.len() < BYTES, "all of it was delivered");
+}
+
+#[test]
 fn a_stream_with_gaps_goes_on_over_other_connections_byte_for_byte() {
     exchange_over_many(Held::over(16 << 20, lossy_path), 20_000_000);
 }

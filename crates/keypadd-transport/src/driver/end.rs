@@ -17,7 +17,7 @@ impl Driver {
     /// Removes a stream that neither direction uses any more.
     pub(crate) fn retire(&mut self, id: StreamId) {
         let Some(Channel::Spliced(spliced)) = self.channels.get(&id) else { return };
-        if spliced.is_failed_and_sent() {
+        if spliced.is_failed_and_delivered() {
             self.cut_failed(id);
         } else if spliced.is_over() {
             self.remove_spliced(id);

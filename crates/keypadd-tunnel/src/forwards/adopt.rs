@@ -1,5 +1,5 @@
-//! Carries a connection taken over from another process until it ends: counted, logged and within
-//! the descriptor budget, like one that was accepted or dialed here.
+//! Carries a connection taken over from another process until it ends: counted, logged and in the
+//! descriptor budget, like one that was accepted or dialed here. It is open, so it always counts.
 
 use std::sync::Arc;
 
@@ -26,11 +26,7 @@ pub(crate) fn adopt(
 ) -> impl Future<Output = ()> + Send + use<> {
     let record = ConnectionRecord::adopted(limits, peer, stream.record.label());
     let count = counts.count(record.name());
-    let name = match holder {
-        Holder::Peer(_) => peer,
-        Holder::Client(_) => record.name(),
-    };
-    let descriptors = limits.descriptors.acquire(holder, name, OF_CONNECTION);
+    let descriptors = limits.descriptors.adopt(holder, OF_CONNECTION);
     let spliced = Splice::adopt(stream, streams, StreamCode::ShuttingDown.into());
     async move {
         let _held = (count, descriptors);

@@ -4,7 +4,7 @@
 
 use std::{pin::pin, time::Duration};
 
-use keypadd_transport::{Receipt, Stream};
+use keypadd_transport::{ConnectionError, Receipt, Stream};
 use tokio::time::timeout;
 
 use crate::{
@@ -100,14 +100,8 @@ pub(crate) async fn place_of_connection<T>(
 /// one has places, flows that are not in use make room.
 async fn begin(session: &LiveSession, header: &StreamHeader) -> Result<Stream, OpenError> {
     let connection = &session.connection;
-    let opened = match timeout(PLACE_TIMEOUT, connection.open_bi()).await {
-        Ok(opened) => opened,
-        Err(_) => {
-            let displace = |idle| connection.displace_flow(idle);
-            place_of_connection(connection.open_bi(), displace).await
-        }
-    };
-    send_header(opened.map_err(|_| OpenError::Lost)?, header).await
+    let displace = |idle| connection.displace_flow(idle);
+    begin_or(session, header, place_of_connection(connection.open_bi(), displace)).await
 }
 
 /// The same for a flow, for which the one idle for longest makes room in any case.
@@ -116,17 +110,24 @@ pub(crate) async fn begin_flow(
     header: &StreamHeader,
 ) -> Result<Stream, OpenError> {
     let connection = &session.connection;
-    let opened = match timeout(PLACE_TIMEOUT, connection.open_bi()).await {
-        Ok(opened) => opened,
-        Err(_) => {
-            connection.displace_flow(Duration::ZERO);
-            connection.open_bi().await
-        }
+    let displacing = async {
+        connection.displace_flow(Duration::ZERO);
+        connection.open_bi().await
     };
-    send_header(opened.map_err(|_| OpenError::Lost)?, header).await
+    begin_or(session, header, displacing).await
 }
 
-async fn send_header(stream: Stream, header: &StreamHeader) -> Result<Stream, OpenError> {
+/// The same; `displacing` opens the stream if there is none for a while.
+async fn begin_or(
+    session: &LiveSession,
+    header: &StreamHeader,
+    displacing: impl Future<Output = Result<Stream, ConnectionError>>,
+) -> Result<Stream, OpenError> {
+    let opened = match timeout(PLACE_TIMEOUT, session.connection.open_bi()).await {
+        Ok(opened) => opened,
+        Err(_) => displacing.await,
+    };
+    let stream = opened.map_err(|_| OpenError::Lost)?;
     stream.send.write_all(&header.encode()).await.map_err(SpliceError::from)?;
     Ok(stream)
 }

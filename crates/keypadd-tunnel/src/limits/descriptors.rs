@@ -167,15 +167,23 @@ impl DescriptorBudget {
     /// Sets `count` descriptors aside, if the holder's share allows; counts and logs nothing.
     pub(crate) fn try_acquire(&self, holder: Holder, count: usize) -> Option<Descriptors> {
         let mut held = self.held();
-        let own = held.by_holder.get(&holder).copied().unwrap_or(0) + count;
-        let sum = held.sum.checked_add(count)?;
-        if own > self.0.total(&held).checked_sub(sum)? {
-            return None;
-        }
-        held.sum = sum;
-        held.by_holder.insert(holder, own);
-        drop(held);
-        Some(Descriptors { budget: self.clone(), holder, count })
+        self.0.allows(&held, (holder, 0), count).then(|| self.take(&mut held, holder, count))
+    }
+
+    /// Whether the holder's share would allow `count` more if it gave back `returned`.
+    pub(crate) fn would_allow(&self, holder: Holder, returned: usize, count: usize) -> bool {
+        self.0.allows(&self.held(), (holder, returned), count)
+    }
+
+    /// Sets aside descriptors that are open already, whatever the holder's share.
+    pub(crate) fn adopt(&self, holder: Holder, count: usize) -> Descriptors {
+        self.take(&mut self.held(), holder, count)
+    }
+
+    fn take(&self, held: &mut Holding, holder: Holder, count: usize) -> Descriptors {
+        held.sum += count;
+        *held.by_holder.entry(holder).or_default() += count;
+        Descriptors { budget: self.clone(), holder, count }
     }
 
     fn refused(&self, holder: Holder, name: &str) {
@@ -209,6 +217,13 @@ impl BudgetState {
     fn total(&self, held: &Holding) -> usize {
         let files = self.files.saturating_sub(held.apart);
         files.saturating_sub((self.reserved)(files))
+    }
+
+    fn allows(&self, held: &Holding, (holder, returned): (Holder, usize), count: usize) -> bool {
+        let own = held.by_holder.get(&holder).copied().unwrap_or(0);
+        let sum = held.sum.saturating_sub(returned).saturating_add(count);
+        let free = self.total(held).checked_sub(sum);
+        free.is_some_and(|free| own.saturating_sub(returned) + count <= free)
     }
 }
 
@@ -258,6 +273,17 @@ mod tests {
         drop((second, third));
         assert_eq!(budget.counts().0, 0);
         assert!(budget.held().by_holder.is_empty());
+    }
+
+    #[test]
+    fn what_was_open_before_counts_beyond_the_share_of_its_holder() {
+        let (budget, holder) = (DescriptorBudget::new(8, |_| 0), Holder::Client(1));
+        let adopted = [5, 2].map(|count| budget.adopt(holder, count));
+        assert_eq!(budget.counts(), (7, 0));
+        assert!(acquire_all(&budget, 1).is_empty() && acquire_all(&budget, 2).is_empty());
+        assert!(budget.would_allow(holder, 5, 2) && !budget.would_allow(holder, 5, 3));
+        drop(adopted);
+        assert_eq!(acquire_all(&budget, 1).len(), 4);
     }
 
     #[test]

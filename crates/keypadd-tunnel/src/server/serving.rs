@@ -26,7 +26,9 @@ use crate::{
     addresses::forward::Listen,
     clock::monitor::{ClockMonitor, Jumps},
     forwards::{
-        adopt::adopt, answer::answer_client, remote_listen::RemoteListeners,
+        adopt::adopt,
+        answer::{Unpermitted, answer_client},
+        remote_listen::RemoteListeners,
         reservations::Reservations,
     },
     handover::{HandedChain, Handover},
@@ -43,6 +45,7 @@ use crate::{
         hold::{
             HoldSettings,
             chains::{Admitted, AdoptedChain, AwayState, ChainKey, Chains},
+            room::Newcomer,
         },
         lifetime::{KeyLifetimes, jitter},
         proof::proof_of,
@@ -70,6 +73,8 @@ pub(super) struct ServerContext {
     pub(super) peers: Arc<Peers>,
     pub(super) sessions: Sessions,
     of_key: PerKeyLimit<PublicKey>,
+    /// Sessions by key whose client is gone, while what it has sent is delivered.
+    gone: PerKeyLimit<PublicKey>,
     /// Connections by key that have not said hello.
     without_hello: PerKeyLimit<PublicKey>,
     /// Maximum number of sessions of one key, so that no client can use up the server's.
@@ -137,6 +142,7 @@ impl ServerContext {
             peers,
             sessions: Sessions::default(),
             of_key: PerKeyLimit::default(),
+            gone: PerKeyLimit::default(),
             without_hello: PerKeyLimit::default(),
             sessions_per_key,
             limits: Arc::clone(&transport.limits),
@@ -226,7 +232,11 @@ impl ServerContext {
         let own = self.chains.take_slot(&client);
         let own = own.or_else(|| older.as_ref().and_then(|session| session.take_place()));
         let place = own.or_else(|| self.of_key.acquire(identity, max));
-        let Some(place) = place.or_else(|| self.place_of_away(identity, &peer.label())) else {
+        let of_away = || {
+            let (peer, chains, limits) = (&peer.label(), &self.chains, &self.limits);
+            Newcomer { client, peer, chains, limits }.place()
+        };
+        let Some(place) = place.or_else(of_away) else {
             return Err(self.refuse_session(&connection, identity, &peer.label()));
         };
         // Without randomness nothing is held.
@@ -297,18 +307,6 @@ impl ServerContext {
         let reason = format!("this key already has {max} {noun} (max-sessions-per-key)");
         close(connection, CloseCode::KeyFull, &reason);
         ConnectionError::LocallyClosed.into()
-    }
-
-    /// Takes the place of this key's client that is away and expires first: it may have crashed, and
-    /// only live sessions refuse another.
-    fn place_of_away(&self, identity: PublicKey, peer: &str) -> Option<KeySlot<PublicKey>> {
-        loop {
-            let ended = self.chains.end_away(&identity, Instant::now().into_std())?;
-            self.limits.reset_away(identity, peer, ended.streams, "place (max-sessions-per-key)");
-            if ended.slot.is_some() {
-                return ended.slot;
-            }
-        }
     }
 
     /// Serves streams until the session ends.
@@ -395,6 +393,9 @@ impl ServerContext {
         drop((listening, remote_connections));
         // Leaves the list, and its place among those of its key, while the streams finish.
         drop(registration);
+        let is_gone = !session.is_resumed() && !session.is_held();
+        let _finishing =
+            (is_gone && !streams.is_empty()).then(|| self.finish(session, &mut streams));
         let mut draining_too = draining.clone();
         let left = async {
             if session.leaves_listeners() {
@@ -417,6 +418,34 @@ impl ServerContext {
         // where another session has resumed them. A server that shuts down drops this task, which
         // resets them.
         while streams.join_next().await.is_some() {}
+    }
+
+    /// Counts a session whose client is gone until its streams have finished; resets them if its key
+    /// has as many of those as it may have sessions.
+    fn finish(
+        &self,
+        session: &LiveSession,
+        streams: &mut JoinSet<Option<Unpermitted>>,
+    ) -> Option<KeySlot<PublicKey>> {
+        let max = self.sessions_per_key;
+        let slot = self.gone.acquire(session.identity(), max);
+        if slot.is_none() {
+            streams.abort_all();
+            if let Some(hold) = &session.hold {
+                hold.streams.reset_all(StreamCode::Reset.into());
+            }
+            if session.may_log() {
+                let (peer, reset) = (session.peer(), streams.len());
+                warn!(
+                    peer,
+                    reset,
+                    max,
+                    "reset what a client that is gone had sent: {max} others of its key still wait for \
+                     their targets (max-sessions-per-key)"
+                );
+            }
+        }
+        slot
     }
 
     /// The client has said how many streams it resumes: it has the session's token.

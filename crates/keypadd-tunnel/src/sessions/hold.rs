@@ -23,6 +23,7 @@ pub(crate) mod claims;
 pub(crate) mod held_list;
 #[cfg(test)]
 mod model;
+pub(crate) mod room;
 
 /// How streams are held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,15 +7,12 @@ use std::{
     fmt,
     net::SocketAddr,
     sync::{Arc, Mutex, OnceLock, PoisonError},
-    time::{Duration, Instant, SystemTime},
+    time::{Instant, SystemTime},
 };
 
 use keypadd_provider::{ConnectionKeys, HandshakeData, KeyFault, PublicKey};
 use keypadd_transport::{Connection, VarInt};
-use tokio::{
-    sync::{Notify, mpsc},
-    time::timeout,
-};
+use tokio::sync::{Notify, mpsc};
 
 use crate::{
     addresses::forward::{Listen, ProxyHeaders},
@@ -30,7 +27,7 @@ use crate::{
     sessions::{
         control::Control,
         counts::{ConnectionCount, ForwardCounts, PinnedForward},
-        hold::{SessionHold, chains::Chains, claims::Claims},
+        hold::{SessionHold, chains::Chains, claims::Claims, room::Newcomer},
         key_renewal::renew,
         lifetime::KeyLifetimes,
         proof::Proof,
@@ -43,9 +40,6 @@ use crate::{
 
 /// Control frames queued for sending, and received frames queued for handling.
 pub(crate) const FRAMES_MAX: usize = 16;
-
-/// How long streams that are being reset may take to give their descriptors back.
-const RESET_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A live session.
 pub struct LiveSession {
@@ -223,17 +217,16 @@ impl LiveSession {
         }
     }
 
-    /// Sets descriptors aside; while the peer's share does not allow it, ends one after another of the
-    /// chains of its key that are away.
+    /// Sets descriptors aside; ends clients of its key that are away if that is what it takes.
     async fn descriptors_of_away(&self, count: usize) -> Option<Descriptors> {
-        let (budget, holder) = (&self.limits.descriptors, Holder::Peer(self.identity));
-        let mut granted = budget.try_acquire(holder, count);
-        while granted.is_none() {
-            let ended = self.chains.as_ref()?.end_away(&self.identity, Instant::now())?;
-            self.limits.reset_away(self.identity, &self.label, ended.streams, "open files");
-            granted = timeout(RESET_TIMEOUT, budget.when_free(holder, count)).await.ok();
+        match &self.chains {
+            Some(chains) if !self.has_ended() => {
+                let client = (self.identity, self.instance);
+                let (peer, limits) = (&self.label, &self.limits);
+                Newcomer { client, peer, chains, limits }.descriptors(count).await
+            }
+            _ => self.limits.descriptors.try_acquire(Holder::Peer(self.identity), count),
         }
-        granted
     }
 
     /// The run of the client that this session belongs to.

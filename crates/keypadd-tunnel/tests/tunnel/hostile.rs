@@ -1,18 +1,26 @@
 //! Tests a peer with a listed key that violates the protocol, at either end.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use keypadd_keystream::Suite;
 use keypadd_provider::{CryptoSettings, PublicKey, client_config, server_config};
+use keypadd_transport::{Receipt, StreamName};
 use keypadd_tunnel::{
     Destination, Peers,
-    wire::{CONNECTED, CloseCode, Features, Frame, Instance, StreamCode, StreamHeader, VERSION},
+    wire::{
+        CONNECTED, Claim, CloseCode, Features, Frame, HoldGrant, HoldRequest, HoldToken, Instance,
+        StreamCode, StreamHeader, VERSION,
+    },
 };
 use quinn::crypto::ClientConfig;
 use quinn::{Connection, ConnectionError, ConnectionId, Endpoint, RecvStream, SendStream};
-use tokio::net::TcpListener;
+use tokio::{
+    io::AsyncWriteExt,
+    net::{TcpListener, TcpStream},
+    time::timeout,
+};
 
-use crate::support::*;
+use crate::{hold::holding, support::*};
 
 /// A connection after the handshake, without a hello.
 async fn raw_connection(permits: &[&str]) -> (RunningServer, Endpoint, Connection) {
@@ -156,6 +164,91 @@ async fn a_connection_that_has_ended_needs_no_place() {
         // It still waits for late packets.
         until("the session has ended", || server.sessions.live().is_empty()).await;
     }
+}
+
+/// Writes until the connection blocks; returns the number of bytes written.
+async fn write_until_stuck(send: &mut SendStream) -> usize {
+    let (block, mut written) = ([0x5a; 16 << 10], 0);
+    while let Ok(bytes) = timeout(Duration::from_millis(700), send.write(&block)).await {
+        written += bytes.unwrap();
+    }
+    written
+}
+
+/// Leaves a stream whose target reads nothing with more than the target's kernel takes, all of it
+/// acknowledged; returns how much.
+async fn leave_unread(
+    peer: RawPeer,
+    (mut send, mut recv): (SendStream, RecvStream),
+    there: &mut TcpStream,
+    server: &RunningServer,
+) -> usize {
+    there.shutdown().await.unwrap();
+    assert!(within(recv.read_to_end(0)).await.unwrap().is_empty());
+    let sent = write_until_stuck(&mut send).await;
+    send.finish().unwrap();
+    assert_eq!(within(send.stopped()).await.unwrap(), None);
+    peer.connection.close(0_u32.into(), b"");
+    until("the session has ended", || server.sessions.live().is_empty()).await;
+    sent
+}
+
+/// Connects like [`RawPeer::connect`] as a client that holds; returns the server's grant, too.
+async fn holding_peer(
+    server: &RunningServer,
+    crypto: Arc<dyn ClientConfig>,
+    token: Option<HoldToken>,
+) -> (RawPeer, HoldGrant) {
+    let (endpoint, connection) = connect(server, crypto).await;
+    let (instance, hold) = (Instance([9; 16]), Some(HoldRequest { seconds: 600, token }));
+    let hello = Frame::HelloClient { version: VERSION, instance, hold };
+    let (send, mut recv) = control(&connection, &hello.encode()).await;
+    let Frame::HelloServer { hold: Some(grant), .. } = receive(&mut recv).await else { panic!() };
+    assert!(matches!(receive(&mut recv).await, Frame::BulkOffer { .. }));
+    (RawPeer { connection, control: (send, recv), _endpoint: endpoint }, grant)
+}
+
+#[tokio::test]
+async fn what_gone_clients_of_a_key_have_sent_is_delivered_for_as_many_as_it_may_have_sessions() {
+    let (key, target, transport) = (new_key(), listener().await, holding());
+    let server = RunningServer::start_with(key.public(), &["localhost:*"], |settings| {
+        settings.transport = transport.clone();
+        settings.sessions_per_key = 1;
+    });
+    let crypto = client_config(&crypto(&key, Suite::AES_128_GCM), server.key).unwrap();
+    let mut left = Vec::new();
+    for _ in 0..2 {
+        let peer = RawPeer::connect(&server, Arc::clone(&crypto)).await;
+        let streams = open_valid_stream(&peer.connection, &target).await;
+        let mut there = accept(&target).await;
+        let sent = leave_unread(peer, streams, &mut there, &server).await;
+        left.push((there, sent));
+    }
+    let [(mut first, sent), (second, _)] = left.try_into().unwrap();
+    let is_reset = |stream: &TcpStream| stream.take_error().unwrap().is_some();
+    until("the second is reset", || is_reset(&second)).await;
+
+    // A stream that was opened in an earlier session of its client.
+    let (peer, grant) = holding_peer(&server, Arc::clone(&crypto), None).await;
+    let (send, _recv) = open_valid_stream(&peer.connection, &target).await;
+    let mut third = accept(&target).await;
+    let stream = quinn::VarInt::from(send.id()).into_inner();
+    peer.connection.close(CloseCode::Hold.value().into(), b"");
+    until("it is held", || !transport.limits.held().is_empty()).await;
+    let (mut peer, resumed) = holding_peer(&server, crypto, Some(grant.token)).await;
+    assert!(resumed.resumed);
+    peer.control.0.write_all(&Frame::Claims { count: 1 }.encode()).await.unwrap();
+    let name = StreamName { epoch: grant.epoch, stream };
+    let claim = StreamHeader::Resume(Claim { name, receipt: Receipt::default() });
+    let (mut send, mut recv) = peer.connection.open_bi().await.unwrap();
+    send.write_all(&claim.encode()).await.unwrap();
+    within(recv.read_exact(&mut [0; 9])).await.unwrap();
+    leave_unread(peer, (send, recv), &mut third, &server).await;
+    until("the third is reset", || is_reset(&third)).await;
+
+    // Had the others only run out of time, this one would have before.
+    assert_eq!(read_all(&mut first).await.unwrap().len(), sent);
+    until("all is delivered", || transport.limits.counts().descriptors == 0).await;
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@
 use std::{
     collections::HashMap,
     io,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::{Duration, Instant},
 };
 
@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 
 use crate::{
     handover::{ChainRecord, HandedChain, Secret},
-    limits::per_key_limit::KeySlot,
+    limits::{descriptors::OF_CONNECTION, per_key_limit::KeySlot},
     sessions::{
         counts::ForwardCounts,
         hold::{HoldSettings, SessionHold, held_list::HeldListing},
@@ -77,6 +77,25 @@ struct ClientChain {
     away: Option<AwayState>,
 }
 
+impl ClientChain {
+    /// Whether it is the chain of another client of the same key, and away.
+    fn is_away_from(&self, own: &ChainKey, client: &ChainKey) -> bool {
+        self.away.is_some() && own.0 == client.0 && own != client
+    }
+
+    fn holds(&self, held: Held) -> bool {
+        match held {
+            Held::Place => self.away.as_ref().is_some_and(|away| away.slot.is_some()),
+            Held::Descriptors => self.descriptors() > 0,
+        }
+    }
+
+    /// Those of its streams.
+    fn descriptors(&self) -> usize {
+        self.streams.names().len() * OF_CONNECTION
+    }
+}
+
 /// What a chain keeps while it has no session.
 pub(crate) struct AwayState {
     /// The slot that its last session had among those of its key.
@@ -94,6 +113,8 @@ pub(crate) type ChainKey = (PublicKey, Instance);
 #[derive(Default)]
 pub(crate) struct Chains {
     by_client: Mutex<HashMap<ChainKey, ClientChain>>,
+    /// See [`freeing`](Self::freeing).
+    freeing: Mutex<HashMap<PublicKey, Weak<tokio::sync::Mutex<()>>>>,
 }
 
 impl std::fmt::Debug for Chains {
@@ -122,8 +143,19 @@ pub(crate) struct AdoptedChain {
 #[derive(Debug)]
 pub(crate) struct EndedAway {
     pub(crate) slot: Option<KeySlot<PublicKey>>,
+    /// How many descriptors its streams give back.
+    pub(crate) descriptors: usize,
     /// How many held streams ended.
     pub(crate) streams: usize,
+}
+
+/// What a chain that is away may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Held {
+    /// A place among the sessions of its key.
+    Place,
+    /// Descriptors.
+    Descriptors,
 }
 
 impl Chains {
@@ -268,19 +300,44 @@ impl Chains {
         adopted
     }
 
-    /// Ends the chain of this key that is away and would be given up first, so that a new session or
-    /// connection of the key gets what it holds. Nobody resumes it any more. `None` if no client of
-    /// this key is away.
-    pub(crate) fn end_away(&self, key: &PublicKey, now: Instant) -> Option<EndedAway> {
+    /// Ends the chain of this client's key that is away, holds what is needed and would be given up
+    /// first; nobody resumes it any more. Never the client's own, which may be about to continue.
+    pub(crate) fn end_away(
+        &self,
+        client: &ChainKey,
+        held: Held,
+        now: Instant,
+    ) -> Option<EndedAway> {
         let mut chains = self.chains();
-        let away = chains.iter_mut().filter(|((owner, _), it)| owner == key && it.away.is_some());
-        let (_, client) = away.min_by_key(|(_, client)| client.chain.expires)?;
+        let others = chains.iter_mut().filter(|(other, it)| it.is_away_from(other, client));
+        let holding = others.map(|(_, chain)| chain).filter(|chain| chain.holds(held));
+        let chain = holding.min_by_key(|chain| chain.chain.expires)?;
         // It stays in the map until its holder sees that it is over, so that epochs never repeat.
-        client.chain.expires = Some(now);
-        let (away, streams) = (client.away.take()?, client.streams.clone());
+        chain.chain.expires = Some(now);
+        let (away, streams) = (chain.away.take()?, chain.streams.clone());
+        let descriptors = chain.descriptors();
         drop(chains);
         let AwayState { slot, .. } = away;
-        Some(EndedAway { slot, streams: streams.close() })
+        Some(EndedAway { slot, descriptors, streams: streams.close() })
+    }
+
+    /// Descriptors of all chains that [`end_away`](Self::end_away) may end for this client.
+    pub(crate) fn descriptors_of_away(&self, client: &ChainKey) -> usize {
+        let chains = self.chains();
+        let others = chains.iter().filter(|(other, it)| it.is_away_from(other, client));
+        others.map(|(_, chain)| chain.descriptors()).sum()
+    }
+
+    /// Locked while a session of this key frees descriptors.
+    pub(crate) fn freeing(&self, key: PublicKey) -> Arc<tokio::sync::Mutex<()>> {
+        let mut freeing = self.freeing.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(lock) = freeing.get(&key).and_then(Weak::upgrade) {
+            return lock;
+        }
+        freeing.retain(|_, lock| lock.strong_count() > 0);
+        let lock = Arc::default();
+        freeing.insert(key, Arc::downgrade(&lock));
+        lock
     }
 
     /// Ends a chain for good, unless a later session has continued it. Returns how many held
@@ -403,11 +460,13 @@ mod tests {
         let (_late, mut late_is_over) = lose(late, 1, 10);
         let (hold, mut early_is_over) = lose(early, 2, 5);
         let (_foreign, mut foreign_is_over) = lose(foreign, 3, 0);
-        let live = admit((key, Instance([4; 16])), None, token(4));
+        let newcomer = (key, Instance([4; 16]));
+        let live = admit(newcomer, None, token(4));
+        let end_away = || chains.end_away(&newcomer, Held::Place, at(20));
 
         let over = |it: &mut oneshot::Receiver<()>| it.try_recv() == Err(TryRecvError::Closed);
         assert!(limit.acquire(key, 2).is_none());
-        assert!(chains.end_away(&key, at(20)).unwrap().slot.is_some());
+        assert!(end_away().unwrap().slot.is_some());
         assert!(over(&mut early_is_over) && !over(&mut late_is_over), "the earlier one");
         let next = admit(early, Some(token(2)), token(5));
         assert!(!next.grant.resumed, "its token is of no use any more");
@@ -415,8 +474,8 @@ mod tests {
         chains.end(&early, hold.epoch);
         assert!(admit(early, Some(token(5)), token(6)).grant.resumed);
 
-        assert!(chains.end_away(&key, at(20)).is_some());
-        assert!(chains.end_away(&key, at(20)).is_none(), "what is left is alive or another key's");
+        assert!(end_away().is_some());
+        assert!(end_away().is_none(), "what is left is alive or another key's");
         assert!(over(&mut late_is_over) && !over(&mut foreign_is_over));
         assert!(admit(foreign, Some(token(3)), token(7)).grant.resumed);
         drop(live);

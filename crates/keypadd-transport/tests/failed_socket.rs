@@ -1,0 +1,201 @@
+//! Tests what ends a stream whose socket has failed, step by step: the production event loops without
+//! threads, UDP sockets or a clock.
+#![allow(clippy::unwrap_used)]
+
+use std::{
+    cell::RefCell,
+    collections::VecDeque,
+    future::Future,
+    io::{ErrorKind, Write},
+    net::{Ipv4Addr, Shutdown, SocketAddr},
+    os::unix::net::UnixStream,
+    pin::Pin,
+    rc::Rc,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+    time::{Duration, Instant},
+};
+
+use keypadd_keystream::Suite;
+use keypadd_provider::{
+    AllowList, CryptoSettings, PrivateKey, PublicKey, client_config, server_config,
+};
+use keypadd_transport::{
+    Accepted, ClientConfig, Connection, Cut, Delivery, Dial, Endpoint, EndpointSettings,
+    HeldStreams, Lane, ReplayBudget, SentDatagrams, ServerConfig, Splice, SteppedLoop, Stream,
+};
+
+/// Datagrams per send.
+const BATCH: usize = 8;
+
+/// Longer than acknowledgments and pacing take.
+const MOMENT: Duration = Duration::from_millis(200);
+
+#[derive(Debug)]
+struct AllowAll;
+
+impl AllowList for AllowAll {
+    fn allows(&self, _: &PublicKey) -> bool {
+        true
+    }
+}
+
+type Task<T> = Pin<Box<dyn Future<Output = T>>>;
+
+fn poll<T>(task: &mut Task<T>) -> Option<T> {
+    match task.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(done) => Some(done),
+        Poll::Pending => None,
+    }
+}
+
+/// Two loops, and the datagrams on their way to each.
+struct Pair {
+    now: Instant,
+    loops: [SteppedLoop; 2],
+    addresses: [SocketAddr; 2],
+    wires: Rc<RefCell<[VecDeque<Vec<u8>>; 2]>>,
+}
+
+impl Pair {
+    /// Two loops without a connection, and their endpoints.
+    fn new(server: ServerConfig) -> (Self, [Endpoint; 2]) {
+        let now = Instant::now();
+        let addresses = [1, 2].map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+        let wires = Rc::<RefCell<[VecDeque<Vec<u8>>; 2]>>::default();
+        let start = |end: usize, server| {
+            let wires = Rc::clone(&wires);
+            let outbox = Box::new(move |sent: SentDatagrams<'_>| {
+                let datagrams = sent.bytes.chunks(sent.segment_bytes).map(<[u8]>::to_vec);
+                wires.borrow_mut()[1 - end].extend(datagrams);
+            });
+            let settings = EndpointSettings::plain(Vec::new(), server);
+            SteppedLoop::new(settings, addresses[end], (BATCH, outbox), now).unwrap()
+        };
+        let (client, server) = (start(0, None), start(1, Some(server)));
+        (Self { now, loops: [client.0, server.0], addresses, wires }, [client.1, server.1])
+    }
+
+    /// Lets one end do what it can with what has arrived.
+    fn run(&mut self, end: usize) {
+        let arrived = std::mem::take(&mut self.wires.borrow_mut()[end]);
+        for datagram in arrived {
+            self.loops[end].arrive(self.addresses[1 - end], &datagram);
+        }
+        self.loops[end].run_until_idle(self.now).unwrap();
+    }
+
+    /// Lets a moment pass for these ends; what the others are sent waits.
+    fn pass(&mut self, ends: &[usize]) {
+        let until = self.now + MOMENT;
+        loop {
+            ends.iter().for_each(|end| self.run(*end));
+            if ends.iter().any(|end| !self.wires.borrow()[*end].is_empty()) {
+                continue;
+            }
+            let deadlines = ends.iter().filter_map(|end| self.loops[*end].deadline());
+            match deadlines.min().filter(|at| *at <= until) {
+                Some(at) => self.now = self.now.max(at),
+                None => break,
+            }
+        }
+        self.now = until;
+    }
+
+    /// Lets time pass until both have a result.
+    fn until<T, U>(
+        &mut self,
+        one: impl Future<Output = T> + 'static,
+        other: impl Future<Output = U> + 'static,
+    ) -> (T, U) {
+        let (mut one, mut other): (Task<T>, Task<U>) = (Box::pin(one), Box::pin(other));
+        let (mut first, mut second) = (None, None);
+        for _ in 0..100 {
+            first = first.or_else(|| poll(&mut one));
+            second = second.or_else(|| poll(&mut other));
+            if first.is_some() && second.is_some() {
+                break;
+            }
+            self.pass(&[0, 1]);
+        }
+        (first.expect("the client's"), second.expect("the server's"))
+    }
+
+    fn connect(&mut self, endpoints: &[Endpoint; 2], config: ClientConfig) -> [Connection; 2] {
+        let (client, server) = (endpoints[0].clone(), endpoints[1].clone());
+        let (server_name, lane, address) = ("keypadd", Lane::Sparse, self.addresses[1]);
+        let dial = Dial { config, address, server_name, lane, rtt: None };
+        let connecting = async move { client.connect(dial).await.unwrap() };
+        let accepting = async move {
+            match server.accept().await {
+                Some(Accepted::Connection(connection)) => connection,
+                other => panic!("{other:?}"),
+            }
+        };
+        self.until(connecting, accepting).into()
+    }
+
+    fn open(&mut self, [client, server]: &[Connection; 2]) -> [Stream; 2] {
+        let (client, server) = (client.clone(), server.clone());
+        let opening = async move {
+            let stream = client.open_bi().await.unwrap();
+            stream.send.write_all(&[7]).await.unwrap();
+            stream
+        };
+        let accepting = async move {
+            let mut stream = server.accept_bi().await.unwrap();
+            stream.recv.read_exact(&mut [0]).await.unwrap();
+            stream
+        };
+        self.until(opening, accepting).into()
+    }
+}
+
+#[test]
+fn a_stream_whose_socket_fails_after_its_end_was_read_ends_when_the_peers_socket_has_it() {
+    let [client, server] = [(); 2].map(|()| {
+        CryptoSettings::plain(Arc::new(PrivateKey::generate().unwrap()), Suite::AES_128_GCM)
+    });
+    let crypto = ClientConfig::new(client_config(&client, server.key.public()).unwrap());
+    let server = server_config(&server, Arc::new(AllowAll)).unwrap();
+    let (mut pair, endpoints) = Pair::new(ServerConfig::with_crypto(server));
+    let connections = pair.connect(&endpoints, crypto);
+    // Receipts are of streams that can be held.
+    let held = [(); 2].map(|()| HeldStreams::new(Arc::new(ReplayBudget::new(1 << 20, 1 << 20))));
+    for (connection, streams) in connections.iter().zip(&held) {
+        connection.hold(streams, 0);
+    }
+    let streams = pair.open(&connections);
+    let mut programs = Vec::new();
+    let splices = streams.map(|stream| {
+        let (program, socket) = UnixStream::pair().unwrap();
+        programs.push(program);
+        stream.splice(socket.into(), Delivery::Bounded, "".into())
+    });
+    let carried = splices[0].carried();
+    let mut splices = splices.map(|splice: Splice| -> Task<Result<(), Cut>> { Box::pin(splice) });
+    let (mut here, mut there) = (programs.remove(0), programs.remove(0));
+
+    // The answer and its end have arrived, and nobody reads them.
+    there.write_all(b"answer").unwrap();
+    there.shutdown(Shutdown::Write).unwrap();
+    pair.pass(&[0, 1]);
+    assert_eq!(carried.to_socket(), 6);
+    // The question and its end are read and sent, and have not arrived.
+    here.write_all(b"question").unwrap();
+    here.shutdown(Shutdown::Write).unwrap();
+    pair.pass(&[0]);
+    assert_eq!(carried.from_socket(), 8);
+    // A socket that is closed with bytes to read resets its other end.
+    drop(here);
+    pair.run(0);
+    assert!(poll(&mut splices[0]).is_none(), "it waits for the receipt");
+    assert_eq!(held[0].names().len(), 1);
+
+    pair.pass(&[0, 1]);
+    let outcome = poll(&mut splices[0]).expect("it has an outcome");
+    let Err(Cut::Local(error)) = &outcome else { panic!("{outcome:?}") };
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    assert!(held[0].names().is_empty());
+    assert!(matches!(poll(&mut splices[1]), Some(Ok(()))));
+}

@@ -1,0 +1,228 @@
+//! Makes room for a session at a limit of its key: ends clients of the key that are away, which may
+//! have crashed. Only what is live refuses another.
+//!
+//! Ends no more than the session needs, and never the chain that its own client may resume.
+
+use std::time::{Duration, Instant};
+
+use keypadd_provider::PublicKey;
+use tokio::time::timeout;
+
+use crate::{
+    limits::{
+        Limits,
+        descriptors::{Descriptors, Holder},
+        per_key_limit::KeySlot,
+    },
+    sessions::hold::chains::{ChainKey, Chains, EndedAway, Held},
+};
+
+/// How long streams that are being reset may take to give their descriptors back.
+const RESET_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A session of a server that needs room.
+pub(crate) struct Newcomer<'a> {
+    pub(crate) client: ChainKey,
+    /// The peer's name in the log.
+    pub(crate) peer: &'a str,
+    pub(crate) chains: &'a Chains,
+    pub(crate) limits: &'a Limits,
+}
+
+impl Newcomer<'_> {
+    /// The place of a client that is away.
+    pub(crate) fn place(&self) -> Option<KeySlot<PublicKey>> {
+        self.end_away(Held::Place, "place (max-sessions-per-key)")?.slot
+    }
+
+    /// Sets descriptors aside. If the peer's share does not allow it, ends as many clients that are
+    /// away as it takes; none if all of them are not enough.
+    pub(crate) async fn descriptors(&self, count: usize) -> Option<Descriptors> {
+        let (budget, holder) = (&self.limits.descriptors, Holder::Peer(self.client.0));
+        if let Some(granted) = budget.try_acquire(holder, count) {
+            return Some(granted);
+        }
+        // One session of a key at a time: the one before may have freed enough for this one too.
+        let freeing = self.chains.freeing(self.client.0);
+        let _freeing = freeing.lock().await;
+        loop {
+            let of_away = self.chains.descriptors_of_away(&self.client);
+            if !budget.would_allow(holder, of_away, count) {
+                return None;
+            }
+            let mut returned = 0;
+            while !budget.would_allow(holder, returned, count) {
+                returned += self.end_away(Held::Descriptors, "open files")?.descriptors;
+            }
+            // Others may be faster.
+            if let Ok(granted) = timeout(RESET_TIMEOUT, budget.when_free(holder, count)).await {
+                return Some(granted);
+            }
+        }
+    }
+
+    fn end_away(&self, held: Held, needs: &str) -> Option<EndedAway> {
+        let ended = self.chains.end_away(&self.client, held, Instant::now())?;
+        self.limits.reset_away(self.client.0, self.peer, ended.streams, needs);
+        Some(ended)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{os::unix::net::UnixStream, sync::Arc};
+
+    use keypadd_provider::PrivateKey;
+    use keypadd_transport::{HandedStream, HeldStreams};
+    use serde_json::json;
+    use tokio::{sync::oneshot, task::JoinSet};
+
+    use super::*;
+    use crate::{
+        forwards::adopt::adopt,
+        handover::{ChainRecord, Secret},
+        limits::{descriptors::OF_CONNECTION, per_key_limit::PerKeyLimit},
+        sessions::hold::{HoldSettings, chains::AwayState},
+        wire::{HoldRequest, HoldToken, Instance},
+    };
+
+    const SETTINGS: HoldSettings =
+        HoldSettings { time: Duration::from_secs(600), ..HoldSettings::OFF };
+
+    /// A server with one key, whose clients come from another process.
+    struct Site {
+        key: PublicKey,
+        chains: Chains,
+        limits: Arc<Limits>,
+        places: PerKeyLimit<PublicKey>,
+        places_max: usize,
+        streams: JoinSet<()>,
+    }
+
+    impl Site {
+        fn new(files: usize, places_max: usize) -> Self {
+            Self {
+                key: PrivateKey::generate().unwrap().public(),
+                chains: Chains::default(),
+                limits: Arc::new(Limits::new(files, |_| 0)),
+                places: PerKeyLimit::default(),
+                places_max,
+                streams: JoinSet::new(),
+            }
+        }
+
+        fn client(&self, number: u8) -> ChainKey {
+            (self.key, Instance([number; 16]))
+        }
+
+        /// Adds a client that is away; a lower number is given up earlier.
+        fn add_away(&mut self, number: u8, streams: u64) {
+            let record = ChainRecord {
+                key: self.key.to_string(),
+                instance: [number; 16],
+                tokens: (Secret([number; 16]), None),
+                epoch: 0,
+                remaining_millis: 60_000 * u64::from(number),
+                unconfirmed_millis: None,
+            };
+            let away = |streams: &HeldStreams| AwayState {
+                slot: self.places.acquire(self.key, self.places_max),
+                _listed: self.limits.hold.add("peer", streams, SETTINGS.time),
+                _over: oneshot::channel().0,
+            };
+            let now = Instant::now();
+            let chain = self.chains.adopt(self.client(number), &record, &SETTINGS, away, now);
+            for stream in 0..streams {
+                let splice = json!({
+                    "to_stream_done": true, "to_socket_done": false, "shut": false, "given": 0, "got": 0,
+                });
+                let record = json!({
+                    "epoch": 0, "stream": 4 * stream, "label": "", "unix": true, "unbounded": false,
+                    "splice": splice, "to_stream": null,
+                });
+                let record = serde_json::from_value(record).unwrap();
+                let socket = UnixStream::pair().unwrap().0.into();
+                let handed = HandedStream { record, unreceipted: Vec::new(), socket };
+                let holder = ("peer", Holder::Peer(self.key));
+                self.streams.spawn(adopt(
+                    handed,
+                    &chain.streams,
+                    &chain.counts,
+                    &self.limits,
+                    holder,
+                ));
+            }
+        }
+
+        fn newcomer(&self, number: u8) -> Newcomer<'_> {
+            let (chains, limits) = (&self.chains, &self.limits);
+            Newcomer { client: self.client(number), peer: "peer", chains, limits }
+        }
+
+        /// Whether a client that was away goes on with its streams.
+        fn resumes(&self, number: u8) -> bool {
+            let (client, token) = (self.client(number), Some(HoldToken([number; 16])));
+            let request = HoldRequest { seconds: 600, token };
+            let (next, now) = (HoldToken([99; 16]), Instant::now());
+            let admitted = self.chains.admit(client, Some(request), &SETTINGS, next, now);
+            admitted.unwrap().grant.resumed
+        }
+    }
+
+    #[tokio::test]
+    async fn connections_at_the_limit_end_no_more_clients_than_they_need_together() {
+        // What the key's share allows.
+        let mut site = Site::new(48, 16);
+        (1..=3).for_each(|number| site.add_away(number, 4));
+        let newcomer = site.newcomer(9);
+        let take = || newcomer.descriptors(OF_CONNECTION);
+        let taken = tokio::join!(take(), take(), take(), take());
+        assert!(matches!(taken, (Some(_), Some(_), Some(_), Some(_))));
+        assert_eq!(site.limits.counts().streams_reset, 4);
+        assert_eq!(site.limits.counts().descriptors, 24);
+        assert!(!site.resumes(1) && site.resumes(2) && site.resumes(3));
+    }
+
+    #[tokio::test]
+    async fn a_client_that_has_nothing_to_give_is_left_alone() {
+        let mut site = Site::new(8, 1);
+        site.add_away(1, 0);
+        site.add_away(2, 2);
+        let newcomer = site.newcomer(9);
+        assert!(newcomer.descriptors(OF_CONNECTION).await.is_some());
+        assert!(site.resumes(1) && !site.resumes(2));
+
+        let mut site = Site::new(usize::MAX, 0);
+        site.add_away(1, 1);
+        site.places_max = 1;
+        site.add_away(2, 1);
+        assert!(site.newcomer(9).place().is_some());
+        assert!(site.newcomer(9).place().is_none(), "the other one has no place");
+        assert!(site.resumes(1) && !site.resumes(2));
+    }
+
+    #[tokio::test]
+    async fn no_client_is_ended_where_all_of_them_are_not_enough() {
+        let mut site = Site::new(12, 16);
+        site.add_away(1, 2);
+        let other = Holder::Peer(PrivateKey::generate().unwrap().public());
+        let _other = site.limits.descriptors.try_acquire(other, 4).unwrap();
+        assert!(site.newcomer(9).descriptors(5).await.is_none());
+        assert!(site.newcomer(9).descriptors(4).await.is_some(), "one that is enough is");
+        assert!(!site.resumes(1));
+    }
+
+    #[tokio::test]
+    async fn a_client_that_comes_back_makes_no_room_by_ending_its_own_chain() {
+        // Fewer places than the clients of the process before had.
+        let mut site = Site::new(8, 0);
+        site.add_away(1, 2);
+        assert!(site.newcomer(1).place().is_none());
+        site.places_max = 1;
+        site.add_away(2, 1);
+        assert_eq!(site.limits.counts().descriptors, 6, "what is open counts beyond the share");
+        assert!(site.newcomer(1).place().is_some());
+        assert!(site.newcomer(1).descriptors(OF_CONNECTION).await.is_none());
+        assert!(site.resumes(1) && !site.resumes(2));
+    }
+}
