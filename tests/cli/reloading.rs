@@ -1,7 +1,9 @@
 //! Tests reloads of forwards, permits and peers under open connections, and of an unusable file.
 
 use std::fs;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::thread;
+use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -38,10 +40,15 @@ impl Hosts {
 
     /// Writes the connecting host's file, with these forwards and perhaps more peers.
     fn write_near(&self, forwards: &str) {
+        self.write_near_to("127.0.0.1", forwards);
+    }
+
+    /// The same, with another name for the server's address.
+    fn write_near_to(&self, server: &str, forwards: &str) {
         let udp = self.udp;
         let text = format!(
             "key = \"near.key\"\npool-budget = \"1MiB\"\n[peer.office]\npublic-key = \"{PUBLIC_KEY}\"\n\
-             endpoint = \"127.0.0.1:{udp}\"\n{forwards}\n"
+             endpoint = \"{server}:{udp}\"\n{forwards}\n"
         );
         fs::write(self.desk.path("near.toml"), text).unwrap();
     }
@@ -126,6 +133,57 @@ fn a_reload_adds_and_removes_forwards_of_every_kind_and_listen_permits() {
     assert!(echoes(&kept));
     let said = text(&far.stop().stderr);
     assert!(said.contains(&format!("to permit it: --permit-listen localhost:{two}")), "{said}");
+}
+
+/// What an echo server on UDP sends back through a forward.
+fn datagram_through(port: u16) -> Option<()> {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    socket.send_to(b"here", ("127.0.0.1", port)).unwrap();
+    let length = socket.recv(&mut [0; 16]).ok()?;
+    (length == 4).then_some(())
+}
+
+#[test]
+fn listeners_go_to_another_endpoint_or_stay_where_that_fails() {
+    let hosts = Hosts::new();
+    let (target, [tcp, udp]) = (hosts.target, [free_port(), free_port()]);
+    let echoed = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let echoed_at = echoed.local_addr().unwrap();
+    thread::spawn(move || {
+        let mut buffer = [0; 16];
+        while let Ok((length, from)) = echoed.recv_from(&mut buffer) {
+            let _ = echoed.send_to(&buffer[..length], from);
+        }
+    });
+    hosts.write_far(&format!("permit-open = [\"{target}\", \"udp:{echoed_at}\"]"));
+    let forwards = |more: &str| {
+        format!("local = [\"127.0.0.1:{tcp}:{target}\", \"127.0.0.1:{udp}:udp:{echoed_at}\"{more}]")
+    };
+    hosts.write_near(&forwards(""));
+    let (_far, _near) = (hosts.run("far.toml"), hosts.run("near.toml"));
+    let both = || {
+        through(tcp)?;
+        datagram_through(udp)
+    };
+    until("the forwards work", both);
+
+    // The client of the new endpoint binds what the old one has just closed.
+    for server in ["localhost", "127.0.0.1", "localhost"] {
+        hosts.write_near_to(server, &forwards(""));
+        let said = hosts.reload();
+        assert!(said.contains("peer office: endpoint "), "{said}");
+        until("the forwards work over the other endpoint", both);
+    }
+
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let more = format!(", \"{}:{target}\"", taken.local_addr().unwrap());
+    hosts.write_near_to("127.0.0.1", &forwards(&more));
+    let (code, _, error) = hosts.keypadd(&["reload"]);
+    assert_eq!(code, Some(6), "{error}");
+    assert!(error.contains("address already in use"), "{error}");
+    assert!(!error.contains(&tcp.to_string()) && !error.contains(&udp.to_string()), "{error}");
+    until("the forwards work as before", both);
 }
 
 #[test]

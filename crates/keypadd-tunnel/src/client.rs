@@ -170,7 +170,7 @@ impl ClientSession {
 }
 
 impl Client {
-    /// Binds the listeners of all forwards, then a UDP port. Sends nothing. Connections accepted
+    /// Binds a UDP port and the listeners of all forwards. Sends nothing. Connections accepted
     /// from now on wait for a session. Needs a tokio runtime.
     pub async fn bind(settings: ClientSettings) -> Result<Self, BindError> {
         let (link, tasks) = (ServerLink::default(), ConnectionTasks::default());
@@ -186,10 +186,6 @@ impl Client {
             tasks.clone(),
             handover.clone(),
         );
-        let listeners = ForwardListeners::new(acceptor, handover.clone());
-        if let Some(error) = listeners.set(settings.forwards).await.into_iter().next() {
-            return Err(error);
-        }
         let failed = |source| BindError { address: "udp port".into(), source };
         let sockets = (0..settings.transport.loops.min(2))
             .map(|_| bind_udp(ANY_PORT, settings.transport.udp_buffer_bytes))
@@ -201,6 +197,12 @@ impl Client {
             .transport
             .endpoint(End::Client, sockets, None, None, 0, gate)
             .map_err(failed)?;
+        let listeners = ForwardListeners::new(acceptor, handover.clone());
+        if let Some(error) = listeners.set(settings.forwards).await.into_iter().next() {
+            // Dropped, their sockets would stay open until their tasks have ended.
+            listeners.close().await;
+            return Err(error);
+        }
         Ok(Self {
             endpoint,
             config: Arc::new(Mutex::new(ClientConfig::new(settings.crypto))),

@@ -92,6 +92,11 @@ impl BoundLink {
         Ok(Self { client, peer: peer.clone() })
     }
 
+    /// Closes its listeners, for those who need their addresses.
+    pub(super) async fn close(self) {
+        let _ = self.client.set_forwards(Vec::new()).await;
+    }
+
     /// Resumes what the old process handed over.
     pub(super) fn adopt(&self, held: HandedClient) {
         self.client.adopt(held, &self.peer.keys);

@@ -227,7 +227,9 @@ impl RunningConfig {
             Ok(())
         };
         if let Err(error) = taken.await {
-            drop(bound);
+            for unused in bound {
+                unused.close().await;
+            }
             for link in self.links.values() {
                 // If another program has taken an address in the meantime, the log names it.
                 let (forwards, headers) = (link.forwards().to_vec(), link.proxy_headers());

@@ -9,10 +9,11 @@ use std::{
     net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket},
     os::{fd::AsFd, unix::net::UnixListener},
     task::{Context, Poll},
+    time::{Duration, Instant},
 };
 
 use serde::{Serialize, Serializer};
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, time::sleep};
 
 use crate::{
     addresses::{
@@ -33,6 +34,10 @@ use crate::{
 
 /// Attempts to find a port that is free in both families, for port 0.
 const ANY_PORT_TRIES: usize = 16;
+
+/// How long a UDP address may be in use by a socket that an event loop is closing, and how often to try.
+const CLOSING_TIMEOUT: Duration = Duration::from_millis(500);
+const CLOSING_INTERVAL: Duration = Duration::from_millis(5);
 
 /// One listening socket.
 #[derive(Debug)]
@@ -186,7 +191,7 @@ pub(crate) async fn bind_own(
             let addresses = addresses_of(bind, *port, &Lookups::default()).await;
             let addresses =
                 addresses.map_err(|source| BindError { address: listen.to_string(), source })?;
-            bind_udp(&addresses, *port, handover)
+            bind_udp(&addresses, *port, handover).await
         }
         Listen::Unix(path) => bind_unix(path, handover, handover.take_unix(path)),
     }
@@ -228,14 +233,28 @@ pub(crate) fn bind_tcp(
     bind_all(addresses, port, "tcp", &|address| listen_tcp(address, inherited).map(Listener::Tcp))
 }
 
-/// The same for UDP.
-pub(crate) fn bind_udp(
+/// The same for UDP. Waits a moment for an address that is in use: a socket of this process that has just been closed
+/// stays open until its event loop has closed its copy.
+pub(crate) async fn bind_udp(
     addresses: &[IpAddr],
     port: u16,
     handover: &Handover,
 ) -> Result<ListenerGroup, BindError> {
     let inherited = |address| handover.take_udp_forward(address);
-    bind_all(addresses, port, UDP, &|address| listen_udp(address, inherited).map(Listener::Udp))
+    let until = Instant::now() + CLOSING_TIMEOUT;
+    loop {
+        let bound = bind_all(addresses, port, UDP, &|address| {
+            listen_udp(address, inherited).map(Listener::Udp)
+        });
+        match &bound {
+            Err(error)
+                if error.source.kind() == io::ErrorKind::AddrInUse && Instant::now() < until =>
+            {
+                sleep(CLOSING_INTERVAL).await;
+            }
+            _ => return bound,
+        }
+    }
 }
 
 fn bind_all(

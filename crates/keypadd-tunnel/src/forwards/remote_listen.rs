@@ -265,10 +265,10 @@ impl RemoteListeners {
         let descriptors = descriptors().await?;
         let inherited =
             |address| inherited(RemoteBound::Tcp(address)).map(std::net::TcpListener::from);
-        let bind = || {
+        let bind = async || {
             let bound = match protocol {
                 Protocol::Tcp => bind_tcp(&addresses, port, &inherited),
-                Protocol::Udp => bind_udp(&addresses, port, &self.handover),
+                Protocol::Udp => bind_udp(&addresses, port, &self.handover).await,
             };
             bound.map_err(|error| code_of(&error))
         };
@@ -279,11 +279,11 @@ impl RemoteListeners {
         if port != 0 {
             let places = addresses.iter().map(|&ip| place((ip, port).into())).collect();
             let reservation = self.reservations.reserve(&self.session, places).await?;
-            let listeners = bind()?;
+            let listeners = bind().await?;
             return Ok(opened(listeners, addresses, descriptors, reservation));
         }
         // Any free port: it is known once bound, and nobody can have reserved it.
-        let listeners = bind()?;
+        let listeners = bind().await?;
         let places = listeners.bound().into_iter().filter_map(|bound| match bound {
             Bound::Tcp(address) | Bound::Udp(address) => Some(place(address)),
             Bound::Unix(_) => None,
