@@ -120,7 +120,7 @@ write_far() {
 		[peer.laptop]
 		public-key = "$near_key"
 		permit-open = ["localhost:*", "udp:localhost:*"]
-		permit-listen = ["22", "9002", "udp:9054"]
+		permit-listen = ["8000", "9002", "udp:9054"]
 		$1
 	END
 }
@@ -156,8 +156,8 @@ expect '-R' within 15 echoed_at_far
 expect 'a user without root takes all from her own file' ann 'keypadd connect @far -W localhost:22 </dev/null | grep -q SSH-'
 
 many_share() {
-    near 'for n in $(seq 100); do keypadd connect @far -W localhost:22 </dev/null >/tmp/ssh.$n & done; wait
-        cat /tmp/ssh.* | grep -c SSH-' | grep -x 100 &&
+    near 'for n in $(seq 100); do echo $n | keypadd connect @far -W localhost:8002 & done | sort -n' >"$work/echoes" &&
+        diff "$work/echoes" <(seq 100) &&
         [ "$(far 'keypadd status --json' | grep -c '"peer": "laptop"')" = 1 ]
 }
 expect 'a hundred -W share the tunnel of the service' many_share
@@ -189,6 +189,7 @@ expect 'accept-proxy and send-proxy pass on the client that a load balancer name
 ends near proxied
 background near proxied keypadd connect @far --send-proxy -L 7001:localhost:8001
 expect 'send-proxy names the client' within 15 origin_is 7001 127.0.0.1
+expect "root's own daemon is in status beside the service" shows near '^connect 10.99.8.1'
 ends near proxied
 
 # ---- metrics and logs ---------------------------------------------------------------------------
@@ -259,14 +260,17 @@ expect 'an open connection survives a cut of 4 s' survives cut
 expect 'another address' survives moves
 expect 'a reload of either file' survives 'far "systemctl reload keypadd" && near "systemctl reload keypadd"'
 
+ends far keypadd
+expect 'while the server is down, status exits with 5' within 15 fails 5 'not connected: `far`' 'keypadd status'
+expect '/readyz then' http readyz 503
+far 'systemctl start keypadd'
+expect 'it is back' within 20 greets 2222
 note_time
 began=$EPOCHREALTIME
 far 'systemctl kill --kill-whom=main --signal=KILL keypadd'
-expect 'while the server is down, status exits with 5' within 40 fails 5 'not connected: far' 'keypadd status'
 within 30 far 'systemctl is-active --quiet keypadd && keypadd status'
 back=$EPOCHREALTIME
-expect 'a client notices that it has restarted' within 15 shows near 'reconnects.*1|forgotten'
-expect 'and is back' within 15 greets 2222
+expect 'a server that was killed is back' within 20 greets 2222
 awk -v began="$began" -v back="$back" -v now="$EPOCHREALTIME" 'BEGIN {
     printf "# the server was back after %.1f s, the tunnel %.1f s later\n", back - began, now - back }'
 expect 'the log says lost, why, and back' eval \
@@ -289,15 +293,11 @@ far 'systemctl start keypadd'
 expect 'the first is returned to' within 60 shows near '10.99.8.1:4433'
 ends far second
 
-new_key=$(far 'keypadd keygen /etc/keypadd/new')
-write_near "[\"$far_key\", \"$new_key\"]" '"10.99.8.1"'
-rotates() {
-    near 'systemctl reload keypadd' && far 'mv -f /etc/keypadd/new /etc/keypadd/key && systemctl reload keypadd'
-}
-expect 'an open connection survives another key of the server' survives rotates
-note_time
-far 'systemctl restart keypadd'
-expect 'the new key is accepted' within 20 shows near "$new_key"
+new_key=$(far 'keypadd keygen /etc/keypadd/new 2>/dev/null')
+write_near "[\"$far_key\", \"$new_key\"]" '["10.99.8.1", "10.99.8.1:4434"]'
+expect 'an open connection survives that another key is accepted' survives 'near "systemctl reload keypadd"'
+far 'mv -f /etc/keypadd/new /etc/keypadd/key && systemctl restart keypadd'
+expect 'a server with that key is connected to' within 20 shows near "key ${new_key//+/.}, one of two"
 expect 'and carries connections' within 20 greets 2222
 
 write_far 'valid-until = "2020-01-01"'
@@ -318,10 +318,10 @@ expect 'a permit without a host' fails 2 'host is missing' 'keypadd serve --perm
 expect 'a forgotten bracket' fails 5 'write \[fd77::2\]:4433' \
     "keypadd connect fd77::2:4433 --peer $new_key --connect-timeout 1s -W a:1"
 expect 'the own key' fails 2 'own' "keypadd serve --key /etc/keypadd/key --allow $near_key"
-expect 'another server key looks dangerous' fails 4 "SERVER KEY MISMATCH: expected $near_key, got $new_key" \
+expect 'another server key looks dangerous' fails 4 'SERVER KEY MISMATCH: expected .*, got ' \
     "keypadd connect 10.99.8.1 --peer $near_key -W localhost:22"
 expect 'a port that is not permitted' fails 4 'not permitted' 'keypadd connect @far -R 9003:localhost:1'
-expect 'a port that is taken on the server' fails 6 'address in use' 'keypadd connect @far -R 22:localhost:1'
+expect 'a port that is taken on the server' fails 6 'address in use' 'keypadd connect @far -R 8000:localhost:1'
 expect 'a link-local address with a zone' fails 5 'fe80::1%veth0' \
     "keypadd connect fe80::1%veth0 --peer $new_key --connect-timeout 1s -W a:1"
 expect 'the bench is not in the package' fails 1 'keypadd-bench' 'keypadd bench terminal'

@@ -1,7 +1,7 @@
 //! Finds and checks the directories of this user's control sockets, which nobody else may change.
 //!
-//! Root also controls the daemons of the service in `/run/keypadd`, which systemd gives to the user that the
-//! service runs as. Root's own daemons then use another directory.
+//! Root also controls the daemon of the service, whose directory systemd gives to the user that it runs as. Root's
+//! own daemons have theirs apart: systemd would give their sockets to that user, too.
 
 use std::fs::{self, DirBuilder};
 use std::io::{self, ErrorKind};
@@ -15,11 +15,11 @@ use crate::error::shown;
 /// Permission bits of all but the owner.
 const OTHERS_WRITE: u32 = 0o022;
 
-/// Where root's daemons have their sockets, or a service that runs as another user.
-const ROOT: &str = "/run/keypadd";
+/// Where root's daemons have their sockets.
+const ROOT: &str = "/run/keypadd-root";
 
-/// Where root's daemons have their sockets beside such a service.
-const ROOT_BESIDE_SERVICE: &str = "/run/keypadd-root";
+/// Where the service has its socket (examples/systemd).
+const SERVICE: &str = "/run/keypadd";
 
 /// The directory where a daemon of this user makes its socket; `None` if the environment names none.
 pub(crate) fn own() -> Option<PathBuf> {
@@ -30,8 +30,7 @@ pub(crate) fn own() -> Option<PathBuf> {
         return given.split(':').next().map(PathBuf::from);
     }
     if geteuid().is_root() {
-        let of_service = fs::metadata(ROOT).is_ok_and(|metadata| metadata.uid() != 0);
-        return Some(if of_service { ROOT_BESIDE_SERVICE } else { ROOT }.into());
+        return Some(ROOT.into());
     }
     variable("XDG_RUNTIME_DIR").map(|given| PathBuf::from(given).join("keypadd"))
 }
@@ -39,8 +38,8 @@ pub(crate) fn own() -> Option<PathBuf> {
 /// The directories of the daemons that this user controls.
 pub(crate) fn all() -> Vec<PathBuf> {
     let own = own();
-    let is_beside = own.as_deref() == Some(Path::new(ROOT_BESIDE_SERVICE));
-    own.into_iter().chain(is_beside.then(|| ROOT.into())).collect()
+    let is_roots = own.as_deref() == Some(Path::new(ROOT));
+    own.into_iter().chain(is_roots.then(|| SERVICE.into())).collect()
 }
 
 /// The sockets of the daemons that this user controls.
