@@ -109,27 +109,38 @@ impl CarryClient {
         &self,
         daemons: Vec<StdUnixStream>,
     ) -> Option<Result<CarriedConnection, StreamCode>> {
-        for daemon in daemons {
-            match self.ask(daemon).await {
-                Ok(Some(answer)) => return Some(answer),
+        let mut daemons = daemons.into_iter();
+        let (daemon, suite) = loop {
+            match self.ask(daemons.next()?).await {
+                Ok(Some(found)) => break found,
                 Ok(None) => {}
                 Err(error) => not_reused(&error),
             }
-        }
-        None
+        };
+        // The others need not wait for a request.
+        drop(daemons);
+        self.connected(daemon, &suite).await.unwrap_or_else(|error| {
+            not_reused(&error);
+            None
+        })
     }
 
-    /// Asks one daemon.
-    async fn ask(
+    /// Asks one daemon; if it can carry the connection, returns it with the suite of its session.
+    async fn ask(&self, mut daemon: StdUnixStream) -> io::Result<Option<(Channel, String)>> {
+        daemon.write_all(format!("{CARRY_REQUEST} {}\n", self.request.line()).as_bytes())?;
+        let mut daemon = Channel::new(daemon)?;
+        Ok(match receive(&mut daemon, ANSWER_TIMEOUT).await?.frame {
+            CarryReply::Connecting(suite) => Some((daemon, suite)),
+            _ => None,
+        })
+    }
+
+    /// Waits until the daemon has connected to the target.
+    async fn connected(
         &self,
-        mut stream: StdUnixStream,
+        mut daemon: Channel,
+        suite: &str,
     ) -> io::Result<Option<Result<CarriedConnection, StreamCode>>> {
-        stream.write_all(format!("{CARRY_REQUEST} {}\n", self.request.line()).as_bytes())?;
-        let mut daemon = Channel::new(stream)?;
-        let CarryReply::Connecting(suite) = receive(&mut daemon, ANSWER_TIMEOUT).await?.frame
-        else {
-            return Ok(None);
-        };
         let Received { frame, descriptors, .. } = receive(&mut daemon, CONNECT_TIMEOUT).await?;
         match frame {
             CarryReply::Connected => {}
