@@ -261,7 +261,9 @@ impl Driver {
     }
 
     fn publish(&self) {
-        let (remote, stats) = (self.connection.remote_address(), self.connection.stats());
+        let (remote, mut stats) = (self.connection.remote_address(), self.connection.stats());
+        // quinn-proto has no limit of its own.
+        stats.path.cwnd = self.gate.window();
         self.shared.publish(remote, stats, self.gate.acks());
     }
 

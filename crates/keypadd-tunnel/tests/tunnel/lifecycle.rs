@@ -69,6 +69,8 @@ async fn both_ends_list_the_session_and_its_forwards() {
     assert_eq!(at_client.remote, tunnel.server.address);
     assert_eq!(at_client.forwards[0].forward, format!("-L 0:{address}"));
     assert!(at_client.sent_packets > 0 && at_client.mtu_bytes >= 1200);
+    let window = at_client.congestion_window_bytes;
+    assert!((10_000..64 << 20).contains(&window), "{window}");
 }
 
 #[tokio::test]
