@@ -12,6 +12,7 @@ use crate::daemons::{Daemon, Desk, PUBLIC_KEY, desk, text};
 use crate::ends::{
     IPV4_LOOPBACK, ask_proxy, echo, echoes, exchange, exchange_on, free_port, noise, through, until,
 };
+use crate::replacing::Followers;
 
 /// Two hosts on one desk, a server and a connecting host, each with a key of its own.
 struct Hosts {
@@ -277,14 +278,16 @@ fn a_port_that_a_permit_adds_is_reached_once_the_sandbox_is_made_anew() {
     hosts.write_far(&format!("permit-open = [\"{later}\"]"));
     let said = hosts.reload();
     assert!(said.contains("  peer laptop: permit-open changed\n"), "{said}");
+    let mut followers = Followers::default();
     let (_, shown, _) = hosts.keypadd(&["status"]);
     match shown.contains(&format!("TCP connections to ports 53 {}", hosts.target.port())) {
         true => {
             let line = "restart to apply, as with `keypadd reload --binary`: TCP ports outside";
             assert!(said.contains(line), "{said}");
             assert!(through(two).is_none());
-            let (code, _, error) = hosts.keypadd(&["reload", "--binary"]);
+            let (code, said, error) = hosts.keypadd(&["reload", "--binary"]);
             assert_eq!(code, Some(0), "{error}");
+            followers.add(&said);
         }
         // Kernels before Linux 6.7.
         false => assert!(shown.contains("missing: ") && !said.contains("restart"), "{shown}{said}"),

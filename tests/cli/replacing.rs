@@ -26,13 +26,27 @@ struct Hosts {
     target: SocketAddr,
     /// At near and at far.
     ports: [u16; 2],
-    /// Processes that replaced those the test started.
-    followers: Vec<Pid>,
+    followers: Followers,
 }
 
-impl Drop for Hosts {
+/// Processes that replaced those the test started, and end with it.
+#[derive(Default)]
+pub(crate) struct Followers(Vec<Pid>);
+
+impl Followers {
+    /// Adds those that `reload --binary` says it has started.
+    pub(crate) fn add(&mut self, said: &str) {
+        let pids = said.lines().filter_map(|line| {
+            let (_, new) = line.split_once(") with ")?;
+            new.split_once("(process ")?.1.split(')').next()?.parse().ok().and_then(Pid::from_raw)
+        });
+        self.0.extend(pids);
+    }
+}
+
+impl Drop for Followers {
     fn drop(&mut self) {
-        for pid in &self.followers {
+        for pid in &self.0 {
             // A replaced process is gone.
             let _ = kill_process(*pid, Signal::KILL);
         }
@@ -58,7 +72,7 @@ impl Hosts {
         );
         fs::write(desk.path("far.toml"), far).unwrap();
         fs::write(desk.path("near.toml"), near).unwrap();
-        Self { desk, target, ports, followers: Vec::new() }
+        Self { desk, target, ports, followers: Followers::default() }
     }
 
     fn run(&self, name: &str) -> Daemon {
@@ -84,18 +98,13 @@ impl Hosts {
             Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => None,
             output => Some(output.unwrap()),
         });
-        let said = text(&output.stdout);
-        let pids = said.lines().filter_map(|line| {
-            let (_, new) = line.split_once(") with ")?;
-            new.split_once("(process ")?.1.split(')').next()?.parse().ok().and_then(Pid::from_raw)
-        });
-        self.followers.extend(pids);
+        self.followers.add(&text(&output.stdout));
         output
     }
 
     /// The newest replacement process.
     fn follower(&self) -> u32 {
-        self.followers.last().unwrap().as_raw_nonzero().get().unsigned_abs()
+        self.followers.0.last().unwrap().as_raw_nonzero().get().unsigned_abs()
     }
 }
 
@@ -140,7 +149,7 @@ fn connections_go_on_in_the_processes_that_replace_both_ends() {
         TcpStream::connect(("127.0.0.1", port)).unwrap();
         until("a new connection works too", || through(port));
     }
-    assert_eq!(hosts.followers.len(), 4);
+    assert_eq!(hosts.followers.0.len(), 4);
     let status = hosts.desk.keypadd(&["status"]).output().unwrap();
     assert_eq!(status.status.code(), Some(0), "{}", text(&status.stdout));
     for old in [&mut far, &mut near] {
@@ -376,8 +385,7 @@ fn a_daemon_is_replaced_only_by_another_program_or_for_settings_that_need_it() {
     let output = hosts.desk.keypadd(&same).output().unwrap();
     let said = text(&output.stdout);
     assert!(said.starts_with("replaced "), "{said}{}", text(&output.stderr));
-    let pid = said.rsplit_once("(process ").unwrap().1.split(')').next().unwrap();
-    hosts.followers.push(Pid::from_raw(pid.parse().unwrap()).unwrap());
+    hosts.followers.add(&said);
     assert!(echoes(&kept));
 }
 
