@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::cli::StatusArgs;
 use crate::control::{self, STATUS_REQUEST};
-use crate::error::{Error, Exit, shown, system};
+use crate::error::{Error, Exit, one_line, shown, system};
 use crate::results::print;
 use crate::runtime_directory;
 
@@ -113,7 +113,7 @@ pub(crate) fn no_answer(path: &Path, error: &io::Error) -> String {
 fn text((path, answer): DaemonAnswer) -> String {
     let foreign = |error: serde_json::Error| {
         let path = shown(path.to_string_lossy());
-        format!("invalid answer from the daemon at {path}: {error}\n")
+        one_line(&format!("invalid answer from the daemon at {path}: {error}")) + "\n"
     };
     match answer {
         Ok(document) => text::render(document).unwrap_or_else(foreign),

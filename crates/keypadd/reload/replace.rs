@@ -92,11 +92,14 @@ async fn ask(socket: &Path, forced: bool) -> io::Result<ReplaceOffer> {
     }
 }
 
-/// Whether the daemon at the other end still runs as root; it may have switched users since it created its
-/// socket.
+/// Whether root created the socket and the daemon at the other end still runs as root; it may have switched users
+/// since. Its process number alone may be that of another process by now.
 fn runs_as_root(stream: &UnixStream) -> io::Result<bool> {
-    let pid = socket_peercred(stream)?.pid;
-    let status = fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero()))?;
+    let creator = socket_peercred(stream)?;
+    if !creator.uid.is_root() {
+        return Ok(false);
+    }
+    let status = fs::read_to_string(format!("/proc/{}/status", creator.pid.as_raw_nonzero()))?;
     let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"));
     Ok(ids.is_some_and(|ids| ids.split_whitespace().all(|id| id == "0")))
 }
