@@ -1,6 +1,8 @@
 //! Tests what ends a stream whose socket has failed, step by step: the production event loops without
 //! threads, UDP sockets or a clock.
-#![allow(clippy::unwrap_used)]
+#![allow(unreachable_pub, clippy::unwrap_used)]
+
+mod stepped;
 
 use std::{
     cell::RefCell,
@@ -9,45 +11,23 @@ use std::{
     io::{ErrorKind, Write},
     net::{Ipv4Addr, Shutdown, SocketAddr},
     os::unix::net::UnixStream,
-    pin::Pin,
     rc::Rc,
     sync::Arc,
-    task::{Context, Poll, Waker},
     time::{Duration, Instant},
 };
 
 use keypadd_keystream::Suite;
-use keypadd_provider::{
-    AllowList, CryptoSettings, PrivateKey, PublicKey, client_config, server_config,
-};
 use keypadd_transport::{
     Accepted, ClientConfig, Connection, Cut, Delivery, Dial, Endpoint, EndpointSettings,
     HeldStreams, Lane, ReplayBudget, SentDatagrams, ServerConfig, Splice, SteppedLoop, Stream,
 };
+use stepped::{Task, configs, poll};
 
 /// Datagrams per send.
 const BATCH: usize = 8;
 
 /// Longer than acknowledgments and pacing take.
 const MOMENT: Duration = Duration::from_millis(200);
-
-#[derive(Debug)]
-struct AllowAll;
-
-impl AllowList for AllowAll {
-    fn allows(&self, _: &PublicKey) -> bool {
-        true
-    }
-}
-
-type Task<T> = Pin<Box<dyn Future<Output = T>>>;
-
-fn poll<T>(task: &mut Task<T>) -> Option<T> {
-    match task.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(done) => Some(done),
-        Poll::Pending => None,
-    }
-}
 
 /// Two loops, and the datagrams on their way to each.
 struct Pair {
@@ -153,13 +133,9 @@ impl Pair {
 
 #[test]
 fn a_stream_whose_socket_fails_after_its_end_was_read_ends_when_the_peers_socket_has_it() {
-    let [client, server] = [(); 2].map(|()| {
-        CryptoSettings::plain(Arc::new(PrivateKey::generate().unwrap()), Suite::AES_128_GCM)
-    });
-    let crypto = ClientConfig::new(client_config(&client, server.key.public()).unwrap());
-    let server = server_config(&server, Arc::new(AllowAll)).unwrap();
-    let (mut pair, endpoints) = Pair::new(ServerConfig::with_crypto(server));
-    let connections = pair.connect(&endpoints, crypto);
+    let (client, server) = configs(Suite::AES_128_GCM);
+    let (mut pair, endpoints) = Pair::new(server);
+    let connections = pair.connect(&endpoints, client);
     // Receipts are of streams that can be held.
     let held = [(); 2].map(|()| HeldStreams::new(Arc::new(ReplayBudget::new(1 << 20, 1 << 20))));
     for (connection, streams) in connections.iter().zip(&held) {

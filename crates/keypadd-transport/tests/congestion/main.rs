@@ -2,6 +2,8 @@
 //! loops.
 #![allow(unreachable_pub, clippy::unwrap_used)]
 
+#[path = "../stepped/mod.rs"]
+mod stepped;
 mod world;
 
 use std::{

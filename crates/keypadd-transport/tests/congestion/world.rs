@@ -8,28 +8,24 @@ use std::{
     cell::RefCell,
     cmp::Reverse,
     collections::BinaryHeap,
-    future::Future,
     io::{ErrorKind, Read, Write},
     net::{Ipv4Addr, SocketAddr},
     num::NonZeroU64,
     os::unix::net::UnixStream,
-    pin::Pin,
     rc::Rc,
     sync::Arc,
-    task::{Context, Poll, Waker},
     time::{Duration, Instant},
 };
 
 use keypadd_keystream::Suite;
-use keypadd_provider::{
-    AllowList, CryptoSettings, PrivateKey, PublicKey, client_config, server_config,
-};
 use keypadd_transport::{
-    Accepted, ClientConfig, Connection, Delivery, Dial, Endpoint, EndpointConfig, EndpointSettings,
-    IdleTimeout, Lane, ServerConfig, SteppedLoop, TransportConfig, VarInt, Windows,
+    Accepted, Connection, Delivery, Dial, Endpoint, EndpointConfig, EndpointSettings, IdleTimeout,
+    Lane, ServerConfig, SteppedLoop, TransportConfig, VarInt, Windows,
     congestion::ControllerFactory,
 };
 use testbed::line::{Line, LineSettings};
+
+use crate::stepped::{Task, configs, poll};
 
 const NO_ERROR: VarInt = VarInt::from_u32(0);
 
@@ -44,24 +40,6 @@ const BATCH: usize = 44;
 
 const PING_BYTES: usize = 128;
 const PING_INTERVAL: Duration = Duration::from_millis(25);
-
-#[derive(Debug)]
-struct AllowAll;
-
-impl AllowList for AllowAll {
-    fn allows(&self, _: &PublicKey) -> bool {
-        true
-    }
-}
-
-type Task<T> = Pin<Box<dyn Future<Output = T>>>;
-
-fn poll<T>(task: &mut Task<T>) -> Option<T> {
-    match task.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(done) => Some(done),
-        Poll::Pending => None,
-    }
-}
 
 /// Traffic of a flow's programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -237,14 +215,10 @@ impl World {
         traffic: Traffic,
     ) -> usize {
         let flow = self.flows.len();
-        let [client_crypto, server_crypto] = [(); 2].map(|()| {
-            CryptoSettings::plain(Arc::new(PrivateKey::generate().unwrap()), Suite::AES_256_GCM)
-        });
-        let crypto = client_config(&client_crypto, server_crypto.key.public()).unwrap();
-        let server = server_config(&server_crypto, Arc::new(AllowAll)).unwrap();
+        let (config, server) = configs(Suite::AES_256_GCM);
         let port = 1_000 + 2 * flow as u16;
         let addresses = [0, 1].map(|end| SocketAddr::from((Ipv4Addr::LOCALHOST, port + end)));
-        let servers = [None, Some(ServerConfig::with_crypto(server))];
+        let servers = [None, Some(server)];
         let mut tunnel_sides = Vec::new();
         let mut servers = servers.into_iter();
         let ends = [0, 1].map(|end| {
@@ -272,7 +246,7 @@ impl World {
             }
         });
         let mut connecting: Task<_> = Box::pin(ends[0]._endpoint.connect(Dial {
-            config: ClientConfig::new(crypto),
+            config,
             address: addresses[1],
             server_name: "keypadd",
             lane: Lane::Sparse,

@@ -1,0 +1,151 @@
+//! Tests who makes room for whom, and what is dropped.
+
+use std::{
+    cell::Cell,
+    fmt,
+    net::UdpSocket,
+    sync::{Mutex, PoisonError},
+};
+
+use quinn_proto::VarInt;
+use tokio::sync::mpsc;
+
+use super::{
+    frame::{FRAGMENT_BYTES_MIN, Fragment},
+    *,
+};
+use crate::splice::Key;
+
+/// The sockets of an event loop that does not run.
+struct LoopSockets {
+    registry: Arc<mio::Registry>,
+    owners: FxHashMap<Token, (Key, Owner)>,
+    next_token: usize,
+}
+
+impl LoopSockets {
+    fn new() -> Self {
+        let registry = mio::Poll::new().unwrap().registry().try_clone().unwrap();
+        Self { registry: Arc::new(registry), owners: FxHashMap::default(), next_token: 0 }
+    }
+
+    fn registrar(&mut self) -> Registrar<'_> {
+        Registrar {
+            key: Key { handle: 0, serial: 0 },
+            registry: &self.registry,
+            sockets: &mut self.owners,
+            next_token: &mut self.next_token,
+        }
+    }
+}
+
+/// Keeps what control tasks ask for.
+#[derive(Default)]
+struct Asked(Mutex<Vec<FlowCommand>>);
+
+impl fmt::Debug for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Asked").finish_non_exhaustive()
+    }
+}
+
+impl FlowCommands for Asked {
+    fn send_flow(&self, command: FlowCommand) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(command);
+    }
+}
+
+#[test]
+fn a_flow_makes_room_only_when_it_was_idle_for_as_long_as_asked() {
+    const UNUSED: Duration = Duration::from_secs(10);
+    let start = Instant::now();
+    let mut sockets = LoopSockets::new();
+    let mut registrar = sockets.registrar();
+    let asked = Arc::new(Asked::default());
+    let connection: Arc<dyn FlowCommands> = asked.clone();
+    let mut flows = Flows::new(Duration::from_secs(120));
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let entry = socket.local_addr().unwrap();
+    let (sources, mut incoming) = mpsc::channel(4);
+    let listen = FlowCommand::Listen { listener: 0, socket, sources, sources_max: 4 };
+    flows.on_command(listen, &connection, &mut registrar, start);
+
+    // Two flows, the second a second later.
+    let senders = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
+    let mut carried = Vec::new();
+    for (number, sender) in (0..).zip(&senders) {
+        let now = start + Duration::from_secs(number);
+        sender.send_to(b"first", entry).unwrap();
+        flows.on_ready(Owner::Listener(0));
+        flows.read_sockets(now);
+        let id = StreamId::from(VarInt::from_u64(4 * number).unwrap());
+        carried.push(incoming.try_recv().unwrap().carried_over(id));
+        for command in std::mem::take(&mut *asked.0.lock().unwrap()) {
+            flows.on_command(command, &connection, &mut registrar, now);
+        }
+    }
+    let mut displace = |idle, now| {
+        flows.on_command(FlowCommand::Displace { idle }, &connection, &mut registrar, now);
+        flows.open.len()
+    };
+    assert_eq!(displace(UNUSED, start + UNUSED - Duration::from_millis(1)), 2, "both in use");
+    assert_eq!(displace(UNUSED, start + UNUSED), 1, "one was idle for long enough");
+    assert_eq!(displace(UNUSED, start + UNUSED), 1, "the other was not");
+    assert_eq!(displace(Duration::ZERO, start + UNUSED), 0, "a flow takes any");
+}
+
+#[test]
+fn datagrams_that_find_no_room_to_wait_are_counted() {
+    let (mut flows, now) = (Flows::new(Duration::from_secs(60)), Instant::now());
+    let mut sockets = LoopSockets::new();
+    let mut registrar = sockets.registrar();
+    let (stream, carried) =
+        (StreamId::from(VarInt::from_u32(0)), Arc::new(TransferStats::for_flow()));
+    let target = UdpSocket::bind("127.0.0.1:0").unwrap();
+    target.connect(target.local_addr().unwrap()).unwrap();
+    let (end, (ended, _)) = (FlowSide::Connected(target), oneshot::channel());
+    let new = NewFlow { end, carried: Arc::clone(&carried), ended };
+    flows.carry(stream, new, &mut registrar, now);
+
+    let datagram = |stream, fragment| {
+        let bytes = Bytes::from_static(&[7; FRAGMENT_BYTES_MIN]);
+        FlowFrame { stream, fragment, bytes }.encode()
+    };
+    while flows.arrived.len() < FRAMES_WAITING_MAX {
+        flows.arrive(Bytes::new());
+    }
+    assert_eq!(carried.dropped(), 0);
+    flows.arrive(datagram(stream, None));
+    for offset in [0, FRAGMENT_BYTES_MIN as u16] {
+        let fragment = Fragment { number: 0, total: 2 * FRAGMENT_BYTES_MIN as u16, offset };
+        flows.arrive(datagram(stream, Some(fragment)));
+    }
+    flows.arrive(datagram(StreamId::from(VarInt::from_u32(4)), None));
+    flows.arrive(Bytes::new());
+    assert_eq!(carried.dropped(), 2, "one that is whole and one in two fragments");
+
+    flows.receive_some(|_| true, now);
+    flows.arrive(Bytes::from(vec![0; FRAME_BYTES_WAITING_MAX]));
+    flows.arrive(datagram(stream, None));
+    assert_eq!(carried.dropped(), 3, "too many bytes");
+}
+
+#[test]
+fn the_frames_of_one_peer_are_handled_a_few_at_a_time() {
+    let (mut flows, now) = (Flows::new(Duration::from_secs(60)), Instant::now());
+    let stream = StreamId::from(VarInt::from_u32(0));
+    let frame = FlowFrame { stream, fragment: None, bytes: Bytes::new() }.encode();
+    for _ in 0..10 * FRAMES_WAITING_MAX {
+        flows.arrive(frame.clone());
+    }
+    let (handled, mut rounds) = (Cell::new(0), 0);
+    let handle = |_| {
+        handled.set(handled.get() + 1);
+        true
+    };
+    while flows.receive_some(handle, now) {
+        rounds += 1;
+        assert_eq!(handled.get(), rounds * FRAMES);
+    }
+    assert_eq!(handled.get(), FRAMES_WAITING_MAX);
+}
