@@ -63,8 +63,7 @@ shows() { on "$1" keypadd status 2>&1 | grep -E -- "$2"; }
 # fails CODE PATTERN LINE: the line ends with this exit code within 30 s and prints this.
 fails() {
     local code=0
-    timeout 30 nsenter --target "${leader[near]}" --all --wdns=/ -- bash -c "$3" >"$work/printed" 2>&1 </dev/null ||
-        code=$?
+    on near timeout 30 bash -c "$3" >"$work/printed" 2>&1 </dev/null || code=$?
     echo "exit code $code:"
     cat "$work/printed"
     [ "$code" = "$1" ] && grep -qE -- "$2" "$work/printed"

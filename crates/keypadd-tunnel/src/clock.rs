@@ -1,4 +1,5 @@
-//! Detects clock jumps, and stops all output until every older connection is closed.
+//! Detects clock jumps, and stops all output until every older connection is closed. Also
+//! converts times for the status.
 
 use std::time::SystemTime;
 

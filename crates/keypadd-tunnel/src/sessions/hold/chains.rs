@@ -312,7 +312,7 @@ impl Chains {
         let others = chains.iter_mut().filter(|(other, it)| it.is_away_from(other, client));
         let holding = others.map(|(_, chain)| chain).filter(|chain| chain.holds(held));
         let chain = holding.min_by_key(|chain| chain.chain.expires)?;
-        // It stays in the map until its holder sees that it is over, so that epochs never repeat.
+        // Whoever holds it removes it once it is over: until then its epochs must not be used again.
         chain.chain.expires = Some(now);
         let (away, streams) = (chain.away.take()?, chain.streams.clone());
         let descriptors = chain.descriptors();
