@@ -7,7 +7,8 @@
 //! reordered, because a receipt is never ahead of the socket and the buffer never starts after a
 //! receipt.
 //!
-//! Knows no sockets, connections or clocks.
+//! A stream keeps what its receipts cover in a few round trips, so that one whose reader stops does
+//! not take the memory of the others. Knows no sockets or connections.
 
 use std::{
     collections::VecDeque,
@@ -15,15 +16,29 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
+    time::{Duration, Instant},
 };
 
 use bytes::{Buf, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Half of a peer's memory is for streams that keep at most this much: what a receiver writes
-/// before it must send a receipt.
+/// What every stream may keep before it takes part of the shared half of a peer's memory: what a
+/// receiver writes before it must send a receipt.
 const STREAM_MIN_BYTES: usize = 128 << 10;
+
+/// What a stream may keep before its receipts show that it is read fast.
+const STREAM_START_BYTES: usize = 256 << 10;
+
+/// Round trips' worth of receipts that a stream may keep besides: its rate doubles in each during
+/// start-up, and a packet lost twice takes two more to arrive.
+const ROUND_TRIPS: f64 = 4.0;
+
+/// Between busy hosts a receipt takes at least this long, however short the round trip is.
+const RECEIPT_TIME: Duration = Duration::from_millis(1);
+
+/// Receipts are counted for at least this long: each is for many bytes.
+const COUNTED_TIME: Duration = Duration::from_millis(5);
 
 /// What a stream that keeps nothing may send, whatever others keep. Only its own receipts wake it,
 /// and without sending it gets none.
@@ -67,15 +82,17 @@ pub struct ReplayBudget {
     stream_max: usize,
     peer_max: usize,
     used: AtomicUsize,
+    /// Bytes of `used` that are beyond the first [`STREAM_MIN_BYTES`] of a stream.
+    shared: AtomicUsize,
 }
 
 impl ReplayBudget {
-    /// One stream may keep `stream_max` bytes and all together `peer_max`, plus 1 KiB each. In one
-    /// half of `peer_max`, a stream may have no more than it leaves free; the other half is for 128
-    /// KiB of each, so that streams nobody reads never stop the others: with the default 256 MiB,
-    /// 1,024 such streams leave every other one its 128 KiB.
+    /// One stream may keep `stream_max` bytes and all together `peer_max`, plus 1 KiB each. What a
+    /// stream keeps beyond 128 KiB comes out of one half of `peer_max`, of which it may have no
+    /// more than it leaves free. So streams that nobody reads never stop the others: with the
+    /// default 256 MiB, 1,000 of them leave every other one its 128 KiB, and some of the half.
     pub fn new(stream_max: usize, peer_max: usize) -> Self {
-        Self { stream_max, peer_max, used: AtomicUsize::new(0) }
+        Self { stream_max, peer_max, used: AtomicUsize::new(0), shared: AtomicUsize::new(0) }
     }
 
     /// Bytes kept now.
@@ -83,12 +100,21 @@ impl ReplayBudget {
         self.used.load(Relaxed)
     }
 
+    /// What a stream that keeps this much may still send.
     fn room(&self, kept: usize) -> usize {
-        let used = self.used();
-        let shared = (self.peer_max / 2).saturating_sub(used);
-        let least = STREAM_MIN_BYTES.min(kept + self.peer_max.saturating_sub(used));
-        let room = shared.max(least).min(self.stream_max).saturating_sub(kept);
+        let free = self.peer_max.saturating_sub(self.used());
+        let shared = (self.peer_max / 2).saturating_sub(self.shared.load(Relaxed));
+        let most = (STREAM_MIN_BYTES + shared).min(kept + free).min(self.stream_max);
+        let room = most.saturating_sub(kept);
         if kept == 0 { room.max(FIRST_BYTES) } else { room }
+    }
+
+    /// Counts what a stream keeps from now on.
+    fn change(&self, from: usize, to: usize) {
+        let beyond = |kept: usize| kept.saturating_sub(STREAM_MIN_BYTES);
+        // Wraps around, as the counters do.
+        self.used.fetch_add(to.wrapping_sub(from), Relaxed);
+        self.shared.fetch_add(beyond(to).wrapping_sub(beyond(from)), Relaxed);
     }
 }
 
@@ -110,6 +136,10 @@ pub struct Replay {
     /// Short pieces that follow.
     joined: BytesMut,
     kept: usize,
+    /// The most to keep, by its receipts so far.
+    most: usize,
+    /// Where the receipts of this measurement began, and when.
+    measured: Option<(u64, Instant)>,
     ended: bool,
     budget: Arc<ReplayBudget>,
 }
@@ -117,8 +147,16 @@ pub struct Replay {
 impl Replay {
     /// For a direction that has sent nothing.
     pub fn new(budget: Arc<ReplayBudget>) -> Self {
-        let (pieces, joined) = (VecDeque::new(), BytesMut::new());
-        Self { start: 0, pieces, joined, kept: 0, ended: false, budget }
+        Self {
+            start: 0,
+            pieces: VecDeque::new(),
+            joined: BytesMut::new(),
+            kept: 0,
+            most: STREAM_START_BYTES,
+            measured: None,
+            ended: false,
+            budget,
+        }
     }
 
     /// Continues what another process has kept.
@@ -128,15 +166,11 @@ impl Replay {
         budget: Arc<ReplayBudget>,
     ) -> Self {
         let kept = pieces.iter().map(Bytes::len).sum();
-        budget.used.fetch_add(kept, Relaxed);
-        Self {
-            start: record.start,
-            pieces: pieces.into(),
-            joined: BytesMut::new(),
-            kept,
-            ended: record.ended,
-            budget,
-        }
+        budget.change(0, kept);
+        let mut replay = Self::new(budget);
+        (replay.start, replay.ended) = (record.start, record.ended);
+        (replay.pieces, replay.kept) = (pieces.into(), kept);
+        replay
     }
 
     /// What [`Replay::restore`] needs.
@@ -148,7 +182,29 @@ impl Replay {
 
     /// Bytes that may be sent now. A receipt may make room for more.
     pub fn room(&self) -> usize {
-        self.budget.room(self.kept)
+        self.budget.room(self.kept).min(self.most.saturating_sub(self.kept))
+    }
+
+    /// Counts receipts from now on if there was nothing to cover until now. A stream that is read
+    /// as fast as it may be sent often keeps nothing, too.
+    pub fn begin(&mut self, now: Instant) {
+        let is_idle = self.kept == 0 && self.measured.is_none_or(|(from, _)| from == self.start);
+        if is_idle {
+            self.measured = Some((self.start, now));
+        }
+    }
+
+    /// Lets it keep more if its receipts cover more in a round trip than in any before.
+    pub fn follow(&mut self, now: Instant, rtt: Duration) {
+        let rtt = rtt.max(RECEIPT_TIME);
+        let (from, since) = *self.measured.get_or_insert((self.start, now));
+        let elapsed = now.saturating_duration_since(since);
+        if elapsed >= rtt.max(COUNTED_TIME) {
+            let round_trips = elapsed.as_secs_f64() / rtt.as_secs_f64();
+            let covered = (self.start - from) as f64 / round_trips;
+            self.most = self.most.max(STREAM_START_BYTES + (ROUND_TRIPS * covered) as usize);
+            self.measured = Some((self.start, now));
+        }
     }
 
     /// Whether the receiver has written every byte that was sent.
@@ -172,8 +228,8 @@ impl Replay {
             }
             self.joined.extend_from_slice(piece);
         }
+        self.budget.change(self.kept, self.kept + piece.len());
         self.kept += piece.len();
-        self.budget.used.fetch_add(piece.len(), Relaxed);
     }
 
     /// Records that the end was sent.
@@ -196,8 +252,8 @@ impl Replay {
             return Ok(receipt.end);
         }
         self.start += bytes as u64;
+        self.budget.change(self.kept, self.kept - bytes);
         self.kept -= bytes;
-        self.budget.used.fetch_sub(bytes, Relaxed);
         while bytes > 0 {
             let Some(first) = self.pieces.front_mut() else {
                 self.joined.advance(bytes);
@@ -240,7 +296,7 @@ impl Replay {
 
 impl Drop for Replay {
     fn drop(&mut self) {
-        self.budget.used.fetch_sub(self.kept, Relaxed);
+        self.budget.change(self.kept, 0);
     }
 }
 
@@ -304,26 +360,92 @@ mod tests {
         assert!(replay.pieces.len() <= 2 + 100_000 / (JOINED_BYTES - SHORT_BYTES));
     }
 
+    /// A stream that takes all that it may, and whose reader stops there.
+    fn stalled(budget: &Arc<ReplayBudget>, most: usize) -> Replay {
+        let block = Bytes::from(vec![0; 64 << 10]);
+        let mut replay = Replay::new(Arc::clone(budget));
+        replay.most = most;
+        while replay.room() > 0 {
+            replay.push(&block.slice(..replay.room().min(block.len())));
+        }
+        replay
+    }
+
     #[test]
     fn streams_nobody_reads_leave_every_other_stream_room() {
-        let (peer_max, block) = (256 << 20, Bytes::from(vec![0; 64 << 10]));
+        let peer_max = 256 << 20;
         let budget = Arc::new(ReplayBudget::new(16 << 20, peer_max));
-        let stall = || {
-            let mut replay = Replay::new(Arc::clone(&budget));
+        // One after the other: each takes all that it may before the next begins.
+        let mut all: Vec<_> = (0..1_000).map(|_| stalled(&budget, usize::MAX)).collect();
+        assert!(budget.used() <= peer_max, "{}", budget.used());
+        assert!(Replay::new(Arc::clone(&budget)).room() >= STREAM_MIN_BYTES);
+        // However many there are, another one can send something, and a receipt for it comes.
+        all.extend((0..1_000).map(|_| stalled(&budget, usize::MAX)));
+        assert!(budget.used() <= peer_max + all.len() * FIRST_BYTES, "{}", budget.used());
+        assert_eq!(Replay::new(Arc::clone(&budget)).room(), FIRST_BYTES);
+        drop(all);
+        assert_eq!((budget.used(), budget.shared.load(Relaxed)), (0, 0));
+    }
+
+    #[test]
+    fn streams_that_were_never_read_fast_leave_a_fast_one_a_megabyte() {
+        let budget = Arc::new(ReplayBudget::new(16 << 20, 256 << 20));
+        let all: Vec<_> = (0..1_000).map(|_| stalled(&budget, STREAM_START_BYTES)).collect();
+        assert_eq!(all[0].kept, STREAM_START_BYTES);
+        assert!(stalled(&budget, usize::MAX).kept >= 1 << 20);
+    }
+
+    #[test]
+    fn a_stream_may_keep_what_its_receipts_cover_in_four_round_trips() {
+        let (rtt, block) = (Duration::from_millis(100), Bytes::from(vec![0; 64 << 10]));
+        let mut replay = replay(16 << 20, 256 << 20);
+        let mut now = Instant::now();
+        replay.begin(now);
+        let mut send_and_read = |rtt: Duration, elapsed: Duration| {
             while replay.room() > 0 {
                 replay.push(&block.slice(..replay.room().min(block.len())));
             }
-            replay
+            let kept = replay.kept;
+            now += elapsed;
+            replay.release(at(replay.start + kept as u64)).unwrap();
+            replay.follow(now, rtt);
+            kept
         };
-        // One after the other: each takes all that it may before the next begins.
-        let mut stalled: Vec<_> = (0..1_000).map(|_| stall()).collect();
-        assert!(budget.used() <= peer_max, "{}", budget.used());
-        assert_eq!(Replay::new(Arc::clone(&budget)).room(), STREAM_MIN_BYTES);
-        // However many there are, another one can send something, and a receipt for it comes.
-        stalled.extend((0..1_000).map(|_| stall()));
-        assert!(budget.used() <= peer_max + stalled.len() * FIRST_BYTES, "{}", budget.used());
-        assert_eq!(Replay::new(Arc::clone(&budget)).room(), FIRST_BYTES);
-        drop(stalled);
-        assert_eq!(budget.used(), 0);
+        assert_eq!(send_and_read(rtt, rtt), STREAM_START_BYTES);
+        assert_eq!(send_and_read(rtt, rtt), 5 * STREAM_START_BYTES);
+        assert_eq!(send_and_read(rtt, rtt), 21 * STREAM_START_BYTES);
+        // Read more slowly, it keeps its share.
+        assert_eq!(send_and_read(rtt, 10 * rtt), 16 << 20);
+        assert_eq!(send_and_read(rtt, 10 * rtt), 16 << 20);
+    }
+
+    #[test]
+    fn a_stream_whose_receipts_always_cover_everything_is_read_fast() {
+        let (rtt, block) = (Duration::from_micros(100), Bytes::from(vec![0; 64 << 10]));
+        let (mut replay, start) = (replay(16 << 20, 256 << 20), Instant::now());
+        // Idle until then.
+        let start = start + Duration::from_secs(10);
+        for nth in 0..50 {
+            replay.begin(start + nth * rtt);
+            while replay.room() > 0 {
+                replay.push(&block);
+            }
+            replay.release(at(replay.start + replay.kept as u64)).unwrap();
+            replay.follow(start + (nth + 1) * rtt, rtt);
+        }
+        assert!(replay.most >= 40 * STREAM_START_BYTES, "{}", replay.most);
+    }
+
+    #[test]
+    fn on_a_short_path_one_receipt_is_no_rate() {
+        let (rtt, now) = (Duration::from_micros(100), Instant::now());
+        let mut replay = replay(16 << 20, 256 << 20);
+        replay.begin(now);
+        replay.push(&Bytes::from(vec![0; STREAM_START_BYTES]));
+        replay.release(at(STREAM_MIN_BYTES as u64)).unwrap();
+        replay.follow(now + rtt, rtt);
+        assert_eq!(replay.most, STREAM_START_BYTES);
+        replay.follow(now + COUNTED_TIME, rtt);
+        assert_eq!(replay.most, STREAM_START_BYTES + 4 * STREAM_MIN_BYTES / 5);
     }
 }

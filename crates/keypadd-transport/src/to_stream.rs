@@ -254,6 +254,7 @@ impl ToStream {
             Some(replay) => {
                 // It may have moved here since a receipt arrived.
                 replay.release(self.state.peer_receipt()).map_err(|_| Cut::Lost)?;
+                replay.begin(now);
                 bytes.min(replay.room())
             }
             None => bytes,
@@ -356,9 +357,10 @@ impl ToStream {
     }
 
     /// The peer has written more to its socket. Returns whether this direction has finished.
-    pub(crate) fn on_receipt(&mut self) -> Result<bool, Cut> {
+    pub(crate) fn on_receipt(&mut self, now: Instant, rtt: Duration) -> Result<bool, Cut> {
         let Some(replay) = &mut self.replay else { return Ok(false) };
         let written_all = replay.release(self.state.peer_receipt()).map_err(|_| Cut::Lost)?;
+        replay.follow(now, rtt);
         self.full = false;
         Ok(written_all && self.done())
     }

@@ -50,8 +50,8 @@ impl Driver {
                         Err(cut) => self.end_splice(id, cut, now),
                     }
                 }
-                Some(Channel::Announced(_)) => self.read_announcement(id),
-                Some(Channel::Receipts(_)) => self.read_receipts(id),
+                Some(Channel::Announced(_)) => self.read_announcement(id, now),
+                Some(Channel::Receipts(_)) => self.read_receipts(id, now),
                 Some(Channel::Awaiting) | None => {}
             }
         }

@@ -119,7 +119,7 @@ impl Driver {
         };
         self.channels.insert(id, Channel::Spliced(Box::new(spliced)));
         // The receipt may already cover everything.
-        self.on_receipt(id, receipt);
+        self.on_receipt(id, receipt, now);
         self.enqueue(id);
         self.arrived.push(id);
     }
@@ -150,22 +150,23 @@ impl Driver {
         self.receipts.send(self.connection.send_stream(stream));
     }
 
-    pub(super) fn read_receipts(&mut self, id: StreamId) {
+    pub(super) fn read_receipts(&mut self, id: StreamId, now: Instant) {
         let Some(Channel::Receipts(reader)) = self.channels.get_mut(&id) else { return };
         let mut receipts = Vec::new();
         reader.read(self.connection.recv_stream(id), |id, receipt| receipts.push((id, receipt)));
         for (id, receipt) in receipts {
-            self.on_receipt(id, receipt);
+            self.on_receipt(id, receipt, now);
         }
     }
 
     /// Handles a receipt: the peer's socket has accepted more of this stream.
-    fn on_receipt(&mut self, id: StreamId, receipt: Receipt) {
+    fn on_receipt(&mut self, id: StreamId, receipt: Receipt, now: Instant) {
+        let rtt = self.connection.rtt();
         let Some(Channel::Spliced(spliced)) = self.channels.get_mut(&id) else { return };
         spliced.state.add_peer_receipt(receipt);
         // A direction that has moved reads the receipt itself.
         let Some(to_stream) = &mut spliced.to_stream else { return };
-        match to_stream.on_receipt() {
+        match to_stream.on_receipt(now, rtt) {
             Ok(true) => {
                 spliced.to_stream = None;
                 // If an earlier connection has carried the end, this stream still lacks its own.

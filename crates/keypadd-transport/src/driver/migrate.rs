@@ -219,13 +219,13 @@ impl Driver {
     }
 
     /// Reads the head of a stream.
-    pub(crate) fn read_announcement(&mut self, id: StreamId) {
+    pub(crate) fn read_announcement(&mut self, id: StreamId, now: Instant) {
         let Some(Channel::Announced(announcement)) = self.channels.get_mut(&id) else { return };
         match announcement.read(self.connection.recv_stream(id)) {
             Ok(None) => {}
             Ok(Some(Announced::Receipts)) => {
                 self.channels.insert(id, Channel::Receipts(ReceiptReader::default()));
-                self.read_receipts(id);
+                self.read_receipts(id, now);
             }
             Ok(Some(Announced::Continuation(origin, offset))) => {
                 self.channels.insert(id, Channel::Awaiting);
