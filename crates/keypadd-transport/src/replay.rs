@@ -27,12 +27,14 @@ use thiserror::Error;
 /// receiver writes before it must send a receipt.
 const STREAM_MIN_BYTES: usize = 128 << 10;
 
-/// What a stream may keep before its receipts show that it is read fast.
-const STREAM_START_BYTES: usize = 256 << 10;
+/// What a stream may keep before its receipts show that it is read fast, and how many round trips'
+/// worth of receipts it may keep besides. Far away, receipts wait for packets that are lost again
+/// and again.
+const NEAR: Share = Share { start_bytes: 256 << 10, round_trips: 4.0 };
+const FAR: Share = Share { start_bytes: 2 << 20, round_trips: 16.0 };
 
-/// Round trips' worth of receipts that a stream may keep besides: its rate doubles in each during
-/// start-up, and a packet lost twice takes two more to arrive.
-const ROUND_TRIPS: f64 = 4.0;
+/// Round trips above this are those of a long path.
+pub(crate) const FAR_RTT: Duration = Duration::from_millis(5);
 
 /// Between busy hosts a receipt takes at least this long, however short the round trip is.
 const RECEIPT_TIME: Duration = Duration::from_millis(1);
@@ -49,6 +51,18 @@ const SHORT_BYTES: usize = 1 << 10;
 
 /// Size of the buffers for short pieces.
 const JOINED_BYTES: usize = 4 << 10;
+
+/// What a stream may keep, whatever others keep.
+struct Share {
+    start_bytes: usize,
+    round_trips: f64,
+}
+
+impl Share {
+    fn at(rtt: Duration) -> Self {
+        if rtt > FAR_RTT { FAR } else { NEAR }
+    }
+}
 
 /// How much of one direction a receiver has written to its socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -152,7 +166,7 @@ impl Replay {
             pieces: VecDeque::new(),
             joined: BytesMut::new(),
             kept: 0,
-            most: STREAM_START_BYTES,
+            most: NEAR.start_bytes,
             measured: None,
             ended: false,
             budget,
@@ -187,7 +201,8 @@ impl Replay {
 
     /// Counts receipts from now on if there was nothing to cover until now. A stream that is read
     /// as fast as it may be sent often keeps nothing, too.
-    pub fn begin(&mut self, now: Instant) {
+    pub fn begin(&mut self, now: Instant, rtt: Duration) {
+        self.most = self.most.max(Share::at(rtt).start_bytes);
         let is_idle = self.kept == 0 && self.measured.is_none_or(|(from, _)| from == self.start);
         if is_idle {
             self.measured = Some((self.start, now));
@@ -196,13 +211,14 @@ impl Replay {
 
     /// Lets it keep more if its receipts cover more in a round trip than in any before.
     pub fn follow(&mut self, now: Instant, rtt: Duration) {
-        let rtt = rtt.max(RECEIPT_TIME);
+        let (share, rtt) = (Share::at(rtt), rtt.max(RECEIPT_TIME));
         let (from, since) = *self.measured.get_or_insert((self.start, now));
         let elapsed = now.saturating_duration_since(since);
         if elapsed >= rtt.max(COUNTED_TIME) {
             let round_trips = elapsed.as_secs_f64() / rtt.as_secs_f64();
             let covered = (self.start - from) as f64 / round_trips;
-            self.most = self.most.max(STREAM_START_BYTES + (ROUND_TRIPS * covered) as usize);
+            let most = share.start_bytes + (share.round_trips * covered) as usize;
+            self.most = self.most.max(most);
             self.measured = Some((self.start, now));
         }
     }
@@ -390,33 +406,32 @@ mod tests {
     #[test]
     fn streams_that_were_never_read_fast_leave_a_fast_one_a_megabyte() {
         let budget = Arc::new(ReplayBudget::new(16 << 20, 256 << 20));
-        let all: Vec<_> = (0..1_000).map(|_| stalled(&budget, STREAM_START_BYTES)).collect();
-        assert_eq!(all[0].kept, STREAM_START_BYTES);
+        let all: Vec<_> = (0..1_000).map(|_| stalled(&budget, NEAR.start_bytes)).collect();
+        assert_eq!(all[0].kept, NEAR.start_bytes);
         assert!(stalled(&budget, usize::MAX).kept >= 1 << 20);
     }
 
     #[test]
-    fn a_stream_may_keep_what_its_receipts_cover_in_four_round_trips() {
-        let (rtt, block) = (Duration::from_millis(100), Bytes::from(vec![0; 64 << 10]));
-        let mut replay = replay(16 << 20, 256 << 20);
-        let mut now = Instant::now();
-        replay.begin(now);
-        let mut send_and_read = |rtt: Duration, elapsed: Duration| {
-            while replay.room() > 0 {
-                replay.push(&block.slice(..replay.room().min(block.len())));
+    fn a_stream_may_keep_what_its_receipts_cover_in_a_few_round_trips() {
+        for (rtt, Share { start_bytes, .. }, turns) in [
+            (Duration::from_millis(5), NEAR, [1, 5, 21, 64, 64]),
+            (Duration::from_millis(100), FAR, [1, 8, 8, 8, 8]),
+        ] {
+            let block = Bytes::from(vec![0; 64 << 10]);
+            let mut replay = replay(16 << 20, 256 << 20);
+            let mut now = Instant::now();
+            // Read more slowly in the end, it keeps its share.
+            for (turn, times) in turns.into_iter().zip([1, 1, 1, 10, 10]) {
+                replay.begin(now, rtt);
+                while replay.room() > 0 {
+                    replay.push(&block.slice(..replay.room().min(block.len())));
+                }
+                assert_eq!(replay.kept, turn * start_bytes);
+                now += times * rtt;
+                replay.release(at(replay.start + replay.kept as u64)).unwrap();
+                replay.follow(now, rtt);
             }
-            let kept = replay.kept;
-            now += elapsed;
-            replay.release(at(replay.start + kept as u64)).unwrap();
-            replay.follow(now, rtt);
-            kept
-        };
-        assert_eq!(send_and_read(rtt, rtt), STREAM_START_BYTES);
-        assert_eq!(send_and_read(rtt, rtt), 5 * STREAM_START_BYTES);
-        assert_eq!(send_and_read(rtt, rtt), 21 * STREAM_START_BYTES);
-        // Read more slowly, it keeps its share.
-        assert_eq!(send_and_read(rtt, 10 * rtt), 16 << 20);
-        assert_eq!(send_and_read(rtt, 10 * rtt), 16 << 20);
+        }
     }
 
     #[test]
@@ -426,26 +441,26 @@ mod tests {
         // Idle until then.
         let start = start + Duration::from_secs(10);
         for nth in 0..50 {
-            replay.begin(start + nth * rtt);
+            replay.begin(start + nth * rtt, rtt);
             while replay.room() > 0 {
                 replay.push(&block);
             }
             replay.release(at(replay.start + replay.kept as u64)).unwrap();
             replay.follow(start + (nth + 1) * rtt, rtt);
         }
-        assert!(replay.most >= 40 * STREAM_START_BYTES, "{}", replay.most);
+        assert!(replay.most >= 40 * NEAR.start_bytes, "{}", replay.most);
     }
 
     #[test]
     fn on_a_short_path_one_receipt_is_no_rate() {
         let (rtt, now) = (Duration::from_micros(100), Instant::now());
         let mut replay = replay(16 << 20, 256 << 20);
-        replay.begin(now);
-        replay.push(&Bytes::from(vec![0; STREAM_START_BYTES]));
+        replay.begin(now, rtt);
+        replay.push(&Bytes::from(vec![0; NEAR.start_bytes]));
         replay.release(at(STREAM_MIN_BYTES as u64)).unwrap();
         replay.follow(now + rtt, rtt);
-        assert_eq!(replay.most, STREAM_START_BYTES);
+        assert_eq!(replay.most, NEAR.start_bytes);
         replay.follow(now + COUNTED_TIME, rtt);
-        assert_eq!(replay.most, STREAM_START_BYTES + 4 * STREAM_MIN_BYTES / 5);
+        assert_eq!(replay.most, NEAR.start_bytes + 4 * STREAM_MIN_BYTES / 5);
     }
 }

@@ -14,7 +14,7 @@ use bytes::{Buf, Bytes};
 use quinn_proto::SendStream;
 
 use crate::{
-    replay::Replay,
+    replay::{FAR_RTT, Replay},
     socket::{SPARSE_BYTES, Socket},
     splice::{Cut, Parked, Registered, SpliceState},
 };
@@ -30,10 +30,6 @@ const BULK_BYTES: usize = 384 << 10;
 /// that briefly outpaces its source is still one burst, and requests that await answers never add
 /// up to one.
 const LEAK_BYTES_PER_US: u128 = 100;
-
-/// With a longer round trip, a stream that waits for credit is bulk: reaching [`BULK_BYTES`] would
-/// take it six round trips.
-const FAR: Duration = Duration::from_millis(5);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
@@ -183,11 +179,13 @@ impl ToStream {
         self.run_bytes > SPARSE_BYTES || self.unsent.len() > SPARSE_BYTES
     }
 
-    /// Whether it belongs on the session's bulk connection. The peer follows one move at a time.
+    /// Whether it belongs on the session's bulk connection. On a long path a stream that waits for
+    /// credit does: reaching [`BULK_BYTES`] would take it six round trips. The peer follows one
+    /// move at a time.
     pub(crate) fn wants_bulk(&self, rtt: Duration) -> bool {
         self.stage == Stage::Open
             && !self.moving
-            && (self.burst_bytes > BULK_BYTES || (self.blocked && rtt > FAR))
+            && (self.burst_bytes > BULK_BYTES || (self.blocked && rtt > FAR_RTT))
     }
 
     /// Whether it has been idle since `since`, with nothing left to send.
@@ -204,9 +202,8 @@ impl ToStream {
     pub(crate) fn send(
         &mut self,
         stream: &mut SendStream<'_>,
-        bytes: usize,
-        read: usize,
-        now: Instant,
+        (bytes, read): (usize, usize),
+        (now, rtt): (Instant, Duration),
     ) -> Result<usize, Cut> {
         if !self.head.is_empty() {
             let sent = write(stream, &mut self.head)?;
@@ -221,7 +218,7 @@ impl ToStream {
             } else if self.has_ended() {
                 self.finish(stream);
                 return Ok(0);
-            } else if !self.read(read, stream, now)? {
+            } else if !self.read(read, stream, (now, rtt))? {
                 return Ok(0);
             }
         }
@@ -248,13 +245,13 @@ impl ToStream {
         &mut self,
         bytes: usize,
         stream: &mut SendStream<'_>,
-        now: Instant,
+        (now, rtt): (Instant, Duration),
     ) -> Result<bool, Cut> {
         let bytes = match &mut self.replay {
             Some(replay) => {
                 // It may have moved here since a receipt arrived.
                 replay.release(self.state.peer_receipt()).map_err(|_| Cut::Lost)?;
-                replay.begin(now);
+                replay.begin(now, rtt);
                 bytes.min(replay.room())
             }
             None => bytes,

@@ -157,7 +157,8 @@ impl Driver {
         let Some(Channel::Spliced(spliced)) = self.channels.get_mut(&id) else { return 0 };
         let Some(to_stream) = &mut spliced.to_stream else { return 0 };
         to_stream.queued = false;
-        match to_stream.send(&mut self.connection.send_stream(id), bytes, read, now) {
+        let rtt = self.connection.rtt();
+        match to_stream.send(&mut self.connection.send_stream(id), (bytes, read), (now, rtt)) {
             Ok(sent) => {
                 self.handed_over += sent;
                 self.enqueue(id);
