@@ -305,12 +305,18 @@ impl Client {
 
     /// Ends the session when the server's time is over. Never returns.
     async fn end_in_time(&self, session: &LiveSession) -> Infallible {
+        self.expired().await;
+        session.end(SessionEnd::Expired);
+        std::future::pending().await
+    }
+
+    /// Completes when the server's time is over.
+    async fn expired(&self) {
         let mut changed = self.valid_until.subscribe();
         loop {
             let (now, until) = (SystemTime::now(), *changed.borrow_and_update());
             if until.is_some_and(|until| until <= now) {
-                session.end(SessionEnd::Expired);
-                return std::future::pending().await;
+                return;
             }
             // Clocks may be set.
             let left = until.and_then(|until| until.duration_since(now).ok());
