@@ -236,6 +236,33 @@ fn sockets_stay_open_when_their_forwards_go_to_another_peer_or_cannot() {
 }
 
 #[test]
+fn a_reload_that_fails_at_one_peer_changes_no_headers_of_another() {
+    let hosts = Hosts::new();
+    let (target, there) = (hosts.target, free_port());
+    hosts.write_far(&format!("permit-listen = [\"{there}\"]"));
+    let remote = format!("remote = [\"{there}:{target}\"]");
+    hosts.write_near(&remote);
+    let (far, _near) = (hosts.run("far.toml"), hosts.run("near.toml"));
+    let entrance = format!("127.0.0.1:{there}");
+    let listens = || exchange(&entrance, b"x").ok().filter(|got| got == b"x");
+    until("the remote forward listens", listens);
+
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap();
+    let later_key = new_key(&hosts.desk, "later.key");
+    hosts.write_near(&format!(
+        "{remote}\nsend-proxy = true\n[peer.zoo]\npublic-key = \"{later_key}\"\n\
+         endpoint = \"127.0.0.1:9\"\nlocal = [\"{taken}:{target}\"]"
+    ));
+    let (code, _, error) = hosts.keypadd(&["reload"]);
+    assert_eq!(code, Some(6), "{error}");
+    assert!(error.contains("peer zoo: cannot listen on"), "{error}");
+    until("the remote forward listens", listens);
+    let said = text(&far.stop().stderr);
+    assert_eq!(said.matches("remote forward opened").count(), 1, "{said}");
+}
+
+#[test]
 fn a_listen_address_may_grow_and_shrink_over_its_own_sockets() {
     let hosts = Hosts::new();
     let (target, [tcp, udp]) = (hosts.target, [free_port(), free_port()]);
