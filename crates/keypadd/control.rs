@@ -241,7 +241,24 @@ async fn queued<T>(
     }
 }
 
-/// Sends a request to the daemon of a socket. `timeout` bounds each read and write.
+/// Reads until a deadline; then fails as a read that has timed out.
+struct ReadUntil {
+    stream: StdUnixStream,
+    deadline: Instant,
+}
+
+impl Read for ReadUntil {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        self.stream.set_read_timeout(Some(left))?;
+        self.stream.read(buffer)
+    }
+}
+
+/// Sends a request to the daemon of a socket. The whole answer must arrive within `timeout`.
 ///
 /// # Errors
 /// No daemon listens, it does not answer in time, or its answer is invalid.
@@ -250,12 +267,12 @@ pub(crate) fn ask<A: DeserializeOwned>(
     request: &str,
     timeout: Duration,
 ) -> io::Result<A> {
+    let deadline = Instant::now() + timeout;
     let mut stream = connect(path)?;
-    stream.set_read_timeout(Some(timeout))?;
     stream.set_write_timeout(Some(timeout))?;
     stream.write_all(format!("{request}\n").as_bytes())?;
     let mut answer = Vec::new();
-    stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer)?;
+    ReadUntil { stream, deadline }.take(ANSWER_BYTES_MAX).read_to_end(&mut answer)?;
     Ok(serde_json::from_slice(&answer)?)
 }
 
@@ -289,6 +306,7 @@ fn is_stale(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+    use std::thread;
 
     use tokio::task::spawn_blocking;
 
@@ -308,6 +326,25 @@ mod tests {
             assert!(left.is_err(), "this status fails, as the test wants it");
             Ok(b"{}".to_vec())
         }
+    }
+
+    #[test]
+    fn an_answer_that_comes_in_small_pieces_has_one_deadline() {
+        // All of it takes longer than the deadline, and each piece much less.
+        const PIECES: usize = 300;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("slow.sock");
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let answering = thread::spawn(move || {
+            let (mut client, _) = listener.accept().unwrap();
+            (0..PIECES).all(|_| {
+                thread::sleep(Duration::from_millis(10));
+                client.write_all(b" ").is_ok()
+            })
+        });
+        let error = ask::<Value>(&path, STATUS_REQUEST, Duration::from_millis(500)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::WouldBlock);
+        assert!(!answering.join().unwrap(), "it was read to its end");
     }
 
     #[tokio::test]

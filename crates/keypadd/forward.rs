@@ -2,7 +2,7 @@
 //! answers such requests in the daemon.
 //!
 //! A request is a line: `list`, or `add NAME FLAG FORWARD` and `remove NAME FLAG FORWARD`. Changes last until
-//! the daemon reloads its file or exits.
+//! the daemon exits; a reload brings back what its file has, and ends what is in the file's way.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -220,7 +220,7 @@ async fn change(client: &Client, add: bool, forward: &Forward) -> Result<(), Val
         true => forwards.push(forward.clone()),
         false => forwards.retain(|one| one != forward),
     }
-    let Some(error) = client.set_forwards(forwards).await.into_iter().next() else {
+    let Err(error) = client.set_forwards(forwards).await else {
         let done = if add { "added" } else { "removed" };
         tracing::info!(%forward, "forward {done}");
         return Ok(());

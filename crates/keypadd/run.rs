@@ -118,7 +118,10 @@ pub(crate) async fn run(
             _ = hangup.recv() => None,
             Some(reply) = reloads.recv() => Some(reply),
             Some((request, reply)) = forward_requests.recv() => {
-                let _ = reply.send(running.forward(&request).await);
+                tokio::select! {
+                    mode = shutdown.requested() => break mode,
+                    answer = running.forward(&request) => drop(reply.send(answer)),
+                }
                 continue;
             }
             Some(request) = replacements.recv() => {
@@ -134,15 +137,18 @@ pub(crate) async fn run(
             }
         };
         announce_reload();
-        let outcome = reload(&path, &started, &mut daemon, &mut running).await;
+        let outcome = tokio::select! {
+            mode = shutdown.requested() => break mode,
+            outcome = reload(&path, &started, &mut daemon, &mut running) => outcome,
+        };
         systemd::notify(&[sd_notify::NotifyState::Ready]);
         let document = outcome.map_or_else(
             |error| refusal(&error),
-            |changes| {
+            |(changes, mut warnings)| {
                 for line in &changes.applied {
                     tracing::info!("reloaded: {line}");
                 }
-                let warnings: Vec<String> = daemon.pooling.fault().into_iter().collect();
+                warnings.extend(daemon.pooling.fault());
                 for line in &warnings {
                     tracing::warn!("{line}");
                 }
@@ -166,13 +172,13 @@ pub(crate) async fn run(
     Ok(())
 }
 
-/// Applies the changed file, all of it or nothing.
+/// Applies the changed file, all of it or nothing; returns what has changed, and warnings.
 async fn reload(
     path: &std::path::Path,
     started: &Config,
     daemon: &mut Daemon,
     running: &mut RunningConfig,
-) -> Result<Changes, Error> {
+) -> Result<(Changes, Vec<String>), Error> {
     let attempt = async {
         let out_of_reach = daemon.confinement.switches_user() || daemon.replaces;
         let known = out_of_reach.then(|| Arc::clone(&daemon.crypto.key));
@@ -186,17 +192,17 @@ async fn reload(
         if !daemon.confinement.admits(&SandboxNeeds::of(&loaded.config)) {
             changes.restart.push(NEW_PORTS);
         }
-        running.apply(daemon, started, loaded).await?;
-        Ok(changes)
+        let warnings = running.apply(daemon, started, loaded).await?;
+        Ok((changes, warnings))
     };
-    let result: Result<Changes, Error> = attempt.await;
+    let result: Result<_, Error> = attempt.await;
     match &result {
         Err(error) => {
             for line in error.to_string().lines() {
                 tracing::error!("reload failed: {}", line.trim_start_matches("keypadd: ").trim());
             }
         }
-        Ok(changes) => {
+        Ok((changes, _)) => {
             if !changes.restart.is_empty() {
                 tracing::warn!("restart to apply: {}", changes.restart.join(", "));
             }

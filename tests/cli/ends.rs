@@ -73,6 +73,19 @@ pub(crate) fn echoes(mut stream: &TcpStream) -> bool {
         && &answer == b"hello"
 }
 
+/// The kernel's numbers of the sockets that listen on this port of 127.0.0.1 or all IPv4 addresses, of `tcp` or
+/// `udp` (proc_net_tcp in the kernel's documentation).
+pub(crate) fn listening_sockets(protocol: &str, port: u16) -> Vec<String> {
+    let table = std::fs::read_to_string(format!("/proc/net/{protocol}")).unwrap();
+    let state = if protocol == "tcp" { "0A" } else { "07" };
+    let listens = |line: &&str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        words[1].ends_with(&format!(":{port:04X}")) && words[3] == state
+    };
+    let inode = |line: &str| line.split_whitespace().nth(9).unwrap().to_owned();
+    table.lines().skip(1).filter(listens).map(inode).collect()
+}
+
 /// Connects through the tunnel to this local port; `None` until that works.
 pub(crate) fn through(port: u16) -> Option<TcpStream> {
     TcpStream::connect(("127.0.0.1", port)).ok().filter(echoes)

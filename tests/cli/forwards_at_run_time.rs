@@ -1,9 +1,9 @@
 //! Tests `keypadd forward`: forwards of a running daemon are listed, added and removed.
 
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 
 use crate::daemons::{Daemon, Desk, PUBLIC_KEY, desk, text, write_file};
-use crate::ends::{echo, echoes, exchange, until};
+use crate::ends::{echo, echoes, exchange, free_port, until};
 use crate::staying::forwarding;
 
 /// Its output, or its error, and its exit code.
@@ -51,7 +51,7 @@ fn a_forward_is_added_to_a_running_connect_used_and_removed() {
 }
 
 #[test]
-fn a_peer_of_a_running_file_is_named_and_a_reload_brings_back_what_the_file_says() {
+fn forwards_added_to_a_peer_of_a_file_outlast_reloads_until_the_file_uses_their_address() {
     let (desk, target) = (desk(), echo("127.0.0.1").to_string());
     let server = Daemon::serve(&desk, &["--permit-open", "127.0.0.1:*"]);
     let file = format!(
@@ -70,9 +70,42 @@ fn a_peer_of_a_running_file_is_named_and_a_reload_brings_back_what_the_file_says
     assert_eq!(exit, Some(0), "{said}");
     let place = entrance(&desk, &target);
     until("the forward works", || (exchange(&place, b"x").ok()? == b"x").then_some(()));
-    assert!(desk.keypadd(&["reload"]).output().unwrap().status.success());
-    assert_eq!(forward(&desk, &["list"]), (String::new(), Some(0)));
-    assert!(TcpStream::connect(&place).is_err());
+    let reload = |more: &str| {
+        write_file(&desk.path("keypadd.toml"), &format!("{file}{more}"), 0o644);
+        let output = desk.keypadd(&["reload"]).output().unwrap();
+        (text(&output.stdout) + &text(&output.stderr), output.status.code())
+    };
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap();
+    let port = free_port();
+    let (said, exit) =
+        forward(&desk, &["add", "@lab", "-L", &format!("127.0.0.1:{port}:{target}")]);
+    assert_eq!(exit, Some(0), "{said}");
+    let (said, exit) = reload(&format!("local = [\"{taken}:{target}\"]\n"));
+    assert_eq!(exit, Some(6), "{said}");
+    // Changes of the file, and another client for the peer.
+    for more in ["", "send-proxy = false\n", "hold = \"5m\"\n"] {
+        let (said, exit) = reload(more);
+        assert_eq!(exit, Some(0), "{said}");
+        let (listed, _) = forward(&desk, &["list"]);
+        assert_eq!(listed.lines().count(), 2, "{listed}");
+        assert_eq!(entrance(&desk, &spec), place);
+        until("the forward works", || (exchange(&place, b"x").ok()? == b"x").then_some(()));
+    }
+    let (said, exit) = reload(&format!("dynamic = [\"127.0.0.1:{port}\"]\n"));
+    assert_eq!(exit, Some(0), "{said}");
+    let line = format!(
+        "peer lab: the added forward -L 127.0.0.1:{port}:{target} is closed: the file uses its address\n"
+    );
+    assert!(said.contains(&line), "{said}");
+    let (listed, _) = forward(&desk, &["list"]);
+    assert!(
+        listed.lines().count() == 2 && !listed.contains(&format!("{port}:{target}")),
+        "{listed}"
+    );
+    let (said, exit) = reload(&format!("local = [\"{spec}\"]\n"));
+    assert_eq!((said.contains("is closed"), exit), (false, Some(0)), "{said}");
+    assert_eq!(entrance(&desk, &target), place, "it is one of the file now");
     assert_eq!(run.stop().status.code(), Some(0));
 }
 

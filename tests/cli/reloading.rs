@@ -10,7 +10,8 @@ use serde_json::Value;
 
 use crate::daemons::{Daemon, Desk, PUBLIC_KEY, desk, text};
 use crate::ends::{
-    IPV4_LOOPBACK, ask_proxy, echo, echoes, exchange, exchange_on, free_port, noise, through, until,
+    IPV4_LOOPBACK, ask_proxy, echo, echoes, exchange, exchange_on, free_port, listening_sockets,
+    noise, through, until,
 };
 use crate::replacing::Followers;
 
@@ -185,6 +186,110 @@ fn listeners_go_to_another_endpoint_or_stay_where_that_fails() {
     assert!(error.contains("address already in use"), "{error}");
     assert!(!error.contains(&tcp.to_string()) && !error.contains(&udp.to_string()), "{error}");
     until("the forwards work as before", both);
+}
+
+#[test]
+fn sockets_stay_open_when_their_forwards_go_to_another_peer_or_cannot() {
+    let hosts = Hosts::new();
+    let (target, [tcp, udp]) = (hosts.target, [free_port(), free_port()]);
+    hosts.write_far("");
+    let attic_key = new_key(&hosts.desk, "attic.key");
+    let forwards =
+        format!("local = [\"127.0.0.1:{tcp}:{target}\", \"127.0.0.1:{udp}:udp:{target}\"]");
+    let peers = |of_office: &str, of_attic: &str| {
+        hosts.write_near(&format!(
+            "{of_office}\n[peer.attic]\npublic-key = \"{attic_key}\"\nendpoint = \"127.0.0.1:9\"\n{of_attic}"
+        ));
+    };
+    peers("", &forwards);
+    let (_far, _near) = (hosts.run("far.toml"), hosts.run("near.toml"));
+    let listening = || (listening_sockets("tcp", tcp), listening_sockets("udp", udp));
+    let before = listening();
+    assert_eq!((before.0.len(), before.1.len()), (1, 1));
+    let listed = |peer: &str| {
+        let (_, listed, _) = hosts.keypadd(&["forward", "list", &format!("@{peer}")]);
+        listed.matches(" listening on ").count()
+    };
+
+    // One listener more than can be bound.
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap();
+    peers(&forwards.replace(']', &format!(", \"{taken}:{target}\"]")), "");
+    let (code, _, error) = hosts.keypadd(&["reload"]);
+    assert_eq!(code, Some(6), "{error}");
+    assert!(error.contains(&format!("peer office: cannot listen on tcp {taken}")), "{error}");
+    assert_eq!(listening(), before);
+    assert_eq!((listed("attic"), listed("office")), (2, 0));
+
+    peers(&forwards, "");
+    hosts.reload();
+    assert_eq!(listening(), before);
+    assert_eq!((listed("attic"), listed("office")), (0, 2));
+    until("the forward works", || through(tcp));
+
+    // With another target, and then over another endpoint.
+    let other = echo("127.0.0.1");
+    hosts.write_far(&format!("permit-open = [\"{other}\"]"));
+    hosts.write_near_to("localhost", &forwards.replace(&target.to_string(), &other.to_string()));
+    hosts.reload();
+    assert_eq!(listening(), before);
+}
+
+#[test]
+fn a_reload_that_fails_at_one_peer_changes_no_headers_of_another() {
+    let hosts = Hosts::new();
+    let (target, there) = (hosts.target, free_port());
+    hosts.write_far(&format!("permit-listen = [\"{there}\"]"));
+    let remote = format!("remote = [\"{there}:{target}\"]");
+    hosts.write_near(&remote);
+    let (far, _near) = (hosts.run("far.toml"), hosts.run("near.toml"));
+    let entrance = format!("127.0.0.1:{there}");
+    let listens = || exchange(&entrance, b"x").ok().filter(|got| got == b"x");
+    until("the remote forward listens", listens);
+
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap();
+    let later_key = new_key(&hosts.desk, "later.key");
+    hosts.write_near(&format!(
+        "{remote}\nsend-proxy = true\n[peer.zoo]\npublic-key = \"{later_key}\"\n\
+         endpoint = \"127.0.0.1:9\"\nlocal = [\"{taken}:{target}\"]"
+    ));
+    let (code, _, error) = hosts.keypadd(&["reload"]);
+    assert_eq!(code, Some(6), "{error}");
+    assert!(error.contains("peer zoo: cannot listen on"), "{error}");
+    until("the remote forward listens", listens);
+    let said = text(&far.stop().stderr);
+    assert_eq!(said.matches("remote forward opened").count(), 1, "{said}");
+}
+
+#[test]
+fn a_listen_address_may_grow_and_shrink_over_its_own_sockets() {
+    let hosts = Hosts::new();
+    let (target, [tcp, udp]) = (hosts.target, [free_port(), free_port()]);
+    hosts.write_far("");
+    let write = |bind: &str| {
+        let forwards = format!("\"{bind}{tcp}:{target}\", \"{bind}{udp}:udp:{target}\"");
+        hosts.write_near(&format!("local = [{forwards}]"));
+    };
+    write("127.0.0.1:");
+    let (_far, _near) = (hosts.run("far.toml"), hosts.run("near.toml"));
+    until("the forward works", || through(tcp));
+    for bind in ["0.0.0.0:", "", "*:", "127.0.0.1:"] {
+        write(bind);
+        hosts.reload();
+        until("the forward works", || through(tcp));
+        let (_, listed, _) = hosts.keypadd(&["forward", "list"]);
+        assert_eq!(listed.matches(&format!("-L {bind}")).count(), 2, "{listed}");
+    }
+    // An address of another program is not shared.
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    hosts.write_near(&format!("local = [\"127.0.0.2:{port}:{target}\"]"));
+    hosts.reload();
+    hosts.write_near(&format!("local = [\"*:{port}:{target}\"]"));
+    let (code, _, error) = hosts.keypadd(&["reload"]);
+    assert_eq!(code, Some(6), "{error}");
+    assert!(TcpStream::connect(("127.0.0.2", port)).is_ok());
 }
 
 #[test]

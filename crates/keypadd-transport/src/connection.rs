@@ -14,7 +14,9 @@ use quinn_proto::{ConnectionError, ConnectionStats, VarInt};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::{
-    flows::handles::{Flow, FlowCommand, FlowCommands, FlowListener, FlowSide, Source},
+    flows::handles::{
+        Flow, FlowCommand, FlowCommands, FlowListener, FlowSide, SocketLease, Source,
+    },
     held::HeldStreams,
     mailbox::{ConnectionCommand, ConnectionShared, Established, Migration},
     settings::Proof,
@@ -135,9 +137,15 @@ impl Connection {
     }
 
     /// Receives datagrams from a listening socket and separates them by source: at most
-    /// `sources_max`; beyond that, a new source displaces the one whose flow was idle longest.
-    pub fn listen(&self, socket: UdpSocket, sources_max: usize) -> FlowListener {
-        FlowListener::new(self.0.shared.clone(), socket, sources_max)
+    /// `sources_max`; beyond that, a new source displaces the one whose flow was idle longest. The loop
+    /// drops `lease` once it has closed the socket, which is later than the [`FlowListener`] is dropped.
+    pub fn listen(
+        &self,
+        socket: UdpSocket,
+        lease: SocketLease,
+        sources_max: usize,
+    ) -> FlowListener {
+        FlowListener::new(self.0.shared.clone(), (socket, lease), sources_max)
     }
 
     /// Carries the datagrams of a connected socket as the flow of `stream`, which the caller keeps:

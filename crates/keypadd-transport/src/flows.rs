@@ -126,11 +126,11 @@ impl Flows {
         now: Instant,
     ) {
         match command {
-            FlowCommand::Listen { listener, socket, sources, sources_max } => {
+            FlowCommand::Listen { listener, socket, lease, sources, sources_max } => {
                 let owner = Owner::Listener(listener);
                 let token = registrar.token(owner);
                 let socket = (socket, token, registrar.registry);
-                match Listener::new(socket, (listener, sources, sources_max), connection) {
+                match Listener::new(socket, lease, (listener, sources, sources_max), connection) {
                     Ok(opened) => {
                         self.listeners.insert(listener, opened);
                         self.on_ready(owner);

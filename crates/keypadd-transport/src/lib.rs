@@ -61,7 +61,7 @@ pub use endpoint::Endpoint;
 pub use flows::{
     fragments::{Fragments, PARTIAL_BYTES_MAX},
     frame::{DATAGRAM_BYTES_MAX, FlowFrame, Fragment},
-    handles::{Flow, FlowEnd, FlowListener, Source},
+    handles::{Flow, FlowEnd, FlowListener, SocketLease, Source},
 };
 pub use handed::{HandedStream, StreamRecord};
 pub use handshake::{Accepted, Connecting, ConnectingError, HandshakeFailed};

@@ -33,9 +33,10 @@ use crate::{
         carrier::Carrier,
         connection_log::ConnectionRecord,
         listen::Bound,
-        listeners::ForwardListeners,
+        listeners::{BoundForwards, ForwardListeners},
         open_stream::{OpenError, open_stream},
         proxy_protocol::LOCAL_HEADER,
+        spare_sockets::SpareSockets,
         splice::splice_pair,
         splice_error::SpliceError,
         tasks::ConnectionTasks,
@@ -198,11 +199,8 @@ impl Client {
             .endpoint(End::Client, sockets, None, None, 0, gate)
             .map_err(failed)?;
         let listeners = ForwardListeners::new(acceptor, handover.clone());
-        if let Some(error) = listeners.set(settings.forwards).await.into_iter().next() {
-            // Dropped, their sockets would stay open until their tasks have ended.
-            listeners.close().await;
-            return Err(error);
-        }
+        let bound = listeners.bind(settings.forwards, &mut SpareSockets::default()).await?;
+        listeners.set(bound).await;
         Ok(Self {
             endpoint,
             config: Arc::new(Mutex::new(ClientConfig::new(settings.crypto))),
@@ -235,19 +233,53 @@ impl Client {
     }
 
     /// Sets the forwards: closes listeners that are not among them, opens the new ones, and leaves
-    /// the others alone. Requests refused remote forwards again. Open connections stay. Skips what
-    /// cannot be bound and returns the errors.
-    pub async fn set_forwards(&self, forwards: Vec<Forward>) -> Vec<BindError> {
-        let errors = self.listeners.set(forwards).await;
+    /// the others alone. Requests refused remote forwards again. Open connections stay.
+    ///
+    /// # Errors
+    /// One cannot be bound: nothing has changed.
+    pub async fn set_forwards(&self, forwards: Vec<Forward>) -> Result<(), BindError> {
+        let mut spare = SpareSockets::default();
+        self.add_spare(&forwards, &mut spare);
+        let bound = self.bind_forwards(forwards, &mut spare).await?;
+        self.use_forwards(bound).await;
+        Ok(())
+    }
+
+    /// Adds the listening sockets of forwards that are not among these.
+    pub fn add_spare(&self, forwards: &[Forward], spare: &mut SpareSockets) {
+        self.listeners.add_spare(forwards, spare);
+    }
+
+    /// Binds what these forwards need beside their sockets that are open and spare ones, of this client or of
+    /// others. Nothing else changes until [`use_forwards`](Self::use_forwards).
+    ///
+    /// # Errors
+    /// One cannot be bound.
+    pub async fn bind_forwards(
+        &self,
+        forwards: Vec<Forward>,
+        spare: &mut SpareSockets,
+    ) -> Result<BoundForwards, BindError> {
+        self.listeners.bind(forwards, spare).await
+    }
+
+    /// Stops using listening sockets that are not among these. Clients that give sockets to others do so before
+    /// those use them.
+    pub async fn close_except(&self, bound: &BoundForwards) {
+        self.listeners.close_except(bound).await;
+    }
+
+    /// Sets the forwards to these, as [`set_forwards`](Self::set_forwards) does.
+    pub async fn use_forwards(&self, bound: BoundForwards) {
+        self.listeners.set(bound).await;
         if let Some(session) = self.link.current() {
             session.pin_forwards(&self.forward_names());
             self.request_forwards(&session);
         }
-        errors
     }
 
     /// Sets which connections begin with a PROXY header, from the next one on that is accepted here; at the
-    /// server once [`set_forwards`](Self::set_forwards) has asked it.
+    /// server once the forwards have been set.
     pub fn set_proxy_headers(&self, headers: ProxyHeaders) {
         self.headers.set(headers);
     }
@@ -273,12 +305,18 @@ impl Client {
 
     /// Ends the session when the server's time is over. Never returns.
     async fn end_in_time(&self, session: &LiveSession) -> Infallible {
+        self.expired().await;
+        session.end(SessionEnd::Expired);
+        std::future::pending().await
+    }
+
+    /// Completes when the server's time is over.
+    async fn expired(&self) {
         let mut changed = self.valid_until.subscribe();
         loop {
             let (now, until) = (SystemTime::now(), *changed.borrow_and_update());
             if until.is_some_and(|until| until <= now) {
-                session.end(SessionEnd::Expired);
-                return std::future::pending().await;
+                return;
             }
             // Clocks may be set.
             let left = until.and_then(|until| until.duration_since(now).ok());

@@ -125,6 +125,13 @@ pub enum ClientError {
     Local(#[source] io::Error),
 }
 
+impl ClientError {
+    /// Whether it lasts until somebody changes a setting or closes a session.
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(self, Self::Auth { .. } | Self::TooManySessions { .. } | Self::Expired { .. })
+    }
+}
+
 /// Why one attempt to connect failed.
 #[derive(Debug, Error)]
 pub(crate) enum ConnectFailure {
@@ -181,6 +188,16 @@ impl HandshakeFailure {
 }
 
 impl ConnectFailure {
+    /// The refusal by the server that was tried, or why it could not be reached.
+    pub(crate) fn refusal(self, server: ServerAddress) -> Result<ClientError, String> {
+        Ok(match self {
+            Self::Auth(cause) => ClientError::Auth { server, cause },
+            Self::TooMany(cause) => ClientError::TooManySessions { server, cause },
+            Self::NotPaired(cause) => ClientError::NotPaired { server, cause },
+            Self::Unreachable(cause) => return Err(cause),
+        })
+    }
+
     /// Classifies the error of a connection that did not become a session.
     pub(crate) fn of(error: &ConnectionError) -> Self {
         let (code, reason) = match error {

@@ -21,6 +21,7 @@ pub(crate) mod remote_listen;
 pub(crate) mod request;
 pub(crate) mod reservations;
 pub mod socks;
+pub(crate) mod spare_sockets;
 pub(crate) mod splice;
 pub(crate) mod splice_error;
 pub(crate) mod tasks;

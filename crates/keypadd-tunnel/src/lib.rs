@@ -45,7 +45,9 @@ pub use error::{AuthError, BindError, ClientError};
 pub use forwards::{
     carrier::{Carrier, CarrierSlot, ConnectedTarget},
     listen::Bound,
+    listeners::BoundForwards,
     proxy_protocol, socks,
+    spare_sockets::SpareSockets,
 };
 pub use keypadd_transport::{LoopMeter, SpinShare};
 pub use limits::{

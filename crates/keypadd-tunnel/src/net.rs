@@ -7,4 +7,5 @@ pub(crate) mod forwarded_socket;
 pub(crate) mod inward;
 pub(crate) mod lookup;
 pub(crate) mod source;
+pub(crate) mod udp_listener;
 pub(crate) mod unix_listener;

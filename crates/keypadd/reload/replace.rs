@@ -100,8 +100,14 @@ fn runs_as_root(stream: &UnixStream) -> io::Result<bool> {
         return Ok(false);
     }
     let status = fs::read_to_string(format!("/proc/{}/status", creator.pid.as_raw_nonzero()))?;
-    let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"));
-    Ok(ids.is_some_and(|ids| ids.split_whitespace().all(|id| id == "0")))
+    Ok(has_only_roots_ids(&status))
+}
+
+/// Whether all user IDs of a process are root's: real, effective, saved and of its file system (proc_pid_status(5)).
+fn has_only_roots_ids(status: &str) -> bool {
+    let mut lines = status.lines().filter_map(|line| line.strip_prefix("Uid:"));
+    let ids: Vec<&str> = lines.next().unwrap_or_default().split_whitespace().collect();
+    ids == ["0"; 4]
 }
 
 /// Starts the new process; returns what to print.
@@ -163,4 +169,28 @@ fn replace_error(socket: &Path, error: &io::Error) -> Error {
     };
     Error::new(Exit::Runtime, format!("the daemon at {socket}: {cause}"))
         .hint("restart it; its connections will close")
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::process::getuid;
+
+    use super::*;
+
+    #[test]
+    fn root_replaces_only_processes_whose_ids_are_all_roots() {
+        let status = |ids: &str| format!("Name:\tkeypadd\nUid:\t{ids}\nGid:\t0\t0\t0\t0\n");
+        assert!(has_only_roots_ids(&status("0\t0\t0\t0")));
+        for ids in ["7\t0\t0\t0", "0\t7\t0\t0", "0\t0\t7\t0", "0\t0\t0\t7", "7\t7\t7\t7", "0", ""] {
+            assert!(!has_only_roots_ids(&status(ids)), "{ids}");
+        }
+        assert!(!has_only_roots_ids("Name:\tUid:\t0\t0\t0\t0\n"));
+        assert!(!has_only_roots_ids(""));
+    }
+
+    #[test]
+    fn the_process_at_the_other_end_is_the_one_that_is_checked() {
+        let (here, _there) = UnixStream::pair().unwrap();
+        assert_eq!(runs_as_root(&here).unwrap(), getuid().is_root() && geteuid().is_root());
+    }
 }

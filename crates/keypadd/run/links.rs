@@ -1,4 +1,4 @@
-//! Runs the client for one peer with an endpoint: binds its listeners before sending anything,
+//! Runs the client for one peer with an endpoint: sends nothing before its listeners are bound,
 //! retries forever once started, changes its forwards while it runs.
 
 use std::sync::Arc;
@@ -6,9 +6,12 @@ use std::time::Duration;
 
 use keypadd_config::{Outgoing, Peer};
 use keypadd_provider::{Allowance, CryptoSettings, PublicKey, client_config};
+use keypadd_transport::crypto::ClientConfig;
 use keypadd_tunnel::handover::HandedClient;
 use keypadd_tunnel::wire::Instance;
-use keypadd_tunnel::{BindError, Client, ClientSettings, Forward, ProxyHeaders, TransportSettings};
+use keypadd_tunnel::{
+    BindError, BoundForwards, Client, ClientSettings, Forward, TransportSettings,
+};
 use tokio::task::JoinHandle;
 
 use crate::connect::forwards_ready;
@@ -26,14 +29,14 @@ pub(super) struct Link {
     task: JoinHandle<()>,
 }
 
-/// A client that has bound its listeners and is not started.
-pub(super) struct BoundLink {
+/// A client that is not started.
+pub(super) struct NewLink {
     client: Client,
     peer: Peer,
 }
 
 /// Packet protection for one peer, within its allowance of the pool.
-pub(super) fn crypto_for(
+fn crypto_for(
     settings: &CryptoSettings,
     outgoing: &Outgoing,
     allowance: Option<Allowance>,
@@ -57,31 +60,43 @@ fn transport_for(peer: &Peer, transport: &TransportSettings) -> TransportSetting
     own
 }
 
-impl BoundLink {
+/// Packet protection for the connections to one peer.
+///
+/// # Errors
+/// Exit 1: TLS error.
+pub(super) fn client_crypto(
+    peer: &Peer,
+    outgoing: &Outgoing,
+    crypto: &CryptoSettings,
+    allowance: Option<Allowance>,
+) -> Result<Arc<dyn ClientConfig>, Error> {
+    client_config(&crypto_for(crypto, outgoing, allowance), pinned(&peer.keys)?)
+        .map_err(|error| Error::new(Exit::Runtime, error.to_string()))
+}
+
+impl NewLink {
     /// The peer's name.
     pub(super) fn name(&self) -> &str {
         &self.peer.name
     }
 
-    /// Binds the listeners for a peer.
+    /// Makes the client for a peer, which has no forwards yet.
     ///
     /// # Errors
-    /// Exit 6: an address cannot be bound. Exit 1: TLS error.
-    pub(super) async fn bind(
+    /// Exit 6: a UDP port cannot be bound.
+    pub(super) async fn new(
         peer: &Peer,
         outgoing: &Outgoing,
-        crypto: &CryptoSettings,
+        crypto: Arc<dyn ClientConfig>,
         transport: &TransportSettings,
         connect_timeout: Duration,
         instance: Instance,
     ) -> Result<Self, Error> {
-        let crypto = client_config(crypto, pinned(&peer.keys)?)
-            .map_err(|error| Error::new(Exit::Runtime, error.to_string()))?;
         let client = Client::bind(ClientSettings {
             server: outgoing.endpoint.clone(),
             crypto,
             name: Some(peer.name.clone()),
-            forwards: outgoing.forwards.clone(),
+            forwards: Vec::new(),
             proxy_headers: outgoing.proxy_headers,
             transport: transport_for(peer, transport),
             connect_timeout,
@@ -92,9 +107,9 @@ impl BoundLink {
         Ok(Self { client, peer: peer.clone() })
     }
 
-    /// Closes its listeners, for those who need their addresses.
-    pub(super) async fn close(self) {
-        let _ = self.client.set_forwards(Vec::new()).await;
+    /// Its client.
+    pub(super) fn client(&self) -> &Client {
+        &self.client
     }
 
     /// Resumes what the old process handed over.
@@ -125,9 +140,11 @@ impl Link {
         &self.client
     }
 
-    /// Its forwards.
-    pub(super) fn forwards(&self) -> &[Forward] {
-        self.peer.outgoing.as_ref().map_or(&[], |outgoing| &outgoing.forwards)
+    /// The forwards that its file does not have.
+    pub(super) fn added_forwards(&self) -> Vec<Forward> {
+        let of_file = self.peer.outgoing.as_ref().map_or(&[][..], |outgoing| &outgoing.forwards);
+        let forwards = self.client.forwards().into_iter().map(|(forward, _)| forward);
+        forwards.filter(|forward| !of_file.contains(forward)).collect()
     }
 
     /// Whether it connects to this peer at these addresses with a key that is still listed, and holds
@@ -140,47 +157,20 @@ impl Link {
         same && own.is_some_and(|own| own.endpoint == outgoing.endpoint)
     }
 
-    /// Which connections begin with a PROXY header.
-    pub(super) fn proxy_headers(&self) -> ProxyHeaders {
-        self.peer.outgoing.as_ref().map(|outgoing| outgoing.proxy_headers).unwrap_or_default()
-    }
-
-    /// Changes the forwards, and which of their connections begin with a PROXY header; open connections
-    /// stay.
-    ///
-    /// # Errors
-    /// Exit 6: an address cannot be bound; the others are.
-    pub(super) async fn set_forwards(
-        &self,
-        forwards: Vec<Forward>,
-        headers: ProxyHeaders,
-    ) -> Result<(), Error> {
-        self.client.set_proxy_headers(headers);
-        match self.client.set_forwards(forwards).await.first() {
-            Some(error) => Err(bind_failed(&self.peer.name, error)),
-            None => Ok(()),
-        }
-    }
-
-    /// Applies this peer's settings from the next connection attempt on.
-    ///
-    /// # Errors
-    /// Exit 1: TLS error.
-    pub(super) fn settle(
+    /// Applies this peer's settings: its forwards at once, to new connections, the others from the next
+    /// connection attempt on.
+    pub(super) async fn settle(
         &mut self,
         peer: &Peer,
-        crypto: &CryptoSettings,
-        allowance: Option<Allowance>,
-    ) -> Result<(), Error> {
-        if let Some(outgoing) = &peer.outgoing {
-            let crypto =
-                client_config(&crypto_for(crypto, outgoing, allowance), pinned(&peer.keys)?)
-                    .map_err(|error| Error::new(Exit::Runtime, error.to_string()))?;
-            self.client.set_crypto(crypto);
-        }
+        outgoing: &Outgoing,
+        crypto: Arc<dyn ClientConfig>,
+        forwards: BoundForwards,
+    ) {
+        self.client.set_proxy_headers(outgoing.proxy_headers);
+        self.client.use_forwards(forwards).await;
+        self.client.set_crypto(crypto);
         self.client.set_valid_until(peer.valid_until);
         self.peer = peer.clone();
-        Ok(())
     }
 
     /// Its source of status.
@@ -222,7 +212,7 @@ impl Link {
 }
 
 /// The error for a listener of a peer that cannot be bound.
-fn bind_failed(peer: &str, error: &BindError) -> Error {
+pub(super) fn bind_failed(peer: &str, error: &BindError) -> Error {
     let cause =
         format!("peer {peer}: cannot listen on {}: {}", error.address, system(&error.source));
     let example = "local = [\"2223:localhost:22\"] or dynamic = [\"1081\"]";

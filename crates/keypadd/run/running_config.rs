@@ -1,20 +1,23 @@
 //! Runs the server and the clients of a file, and changes them to those of a reloaded file, all or
-//! nothing: steps that can fail come first and are undone if one does.
+//! nothing: steps that can fail come first, and what runs does not notice them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use keypadd_config::{Config, Outgoing, Peer};
 use keypadd_provider::{CryptoSettings, PublicKey, server_config};
+use keypadd_transport::crypto::ClientConfig;
 use keypadd_tunnel::{
-    AllowedPeer, Client, Forward, ListenPermits, Peers, Permits, Server, ServerHandle,
+    AllowedPeer, BoundForwards, Client, ListenPermits, Peers, Permits, Server, ServerHandle,
+    SpareSockets,
 };
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
 use super::allowances::Allowances;
-use super::links::{BoundLink, Link, crypto_for};
+use super::links::{Link, NewLink, bind_failed, client_crypto};
 use super::pool_suites;
 use crate::configfile::Loaded;
 use crate::daemon::{Daemon, accepted, accepted_groups};
@@ -33,6 +36,19 @@ pub(super) struct RunningConfig {
     server: Option<Listening>,
     links: BTreeMap<String, Link>,
     sources: Sources,
+}
+
+/// The clients of new settings, by their peers' names.
+type PreparedLinks<'n> = BTreeMap<&'n str, PreparedLink<'n>>;
+
+/// What a client needs for new settings.
+struct PreparedLink<'n> {
+    peer: &'n Peer,
+    outgoing: &'n Outgoing,
+    crypto: Arc<dyn ClientConfig>,
+    /// The client, if the running one cannot go on.
+    new: Option<NewLink>,
+    forwards: BoundForwards,
 }
 
 /// The running server.
@@ -62,13 +78,16 @@ impl RunningConfig {
             None => None,
         };
         let mut bound = Vec::new();
+        let mut spare = SpareSockets::default();
         for (peer, outgoing) in outgoing(&config) {
-            let (crypto, transport) = (&daemon.crypto, &daemon.transport);
             let timeout = config.settings.connect_timeout.value;
-            let crypto = &crypto_for(crypto, outgoing, allowances.of(peer));
+            let crypto = client_crypto(peer, outgoing, &daemon.crypto, allowances.of(peer))?;
             let instance = daemon.instance(&peer.name)?;
-            bound
-                .push(BoundLink::bind(peer, outgoing, crypto, transport, timeout, instance).await?);
+            let transport = &daemon.transport;
+            let link = NewLink::new(peer, outgoing, crypto, transport, timeout, instance).await?;
+            let forwards = bind(&peer.name, link.client(), outgoing, &mut spare).await?;
+            link.client().use_forwards(forwards).await;
+            bound.push(link);
         }
         let mut held = daemon.take_held().await?;
         if let Some(server) = &mut server {
@@ -129,7 +148,7 @@ impl RunningConfig {
         forward::answer(request, &clients.collect::<Vec<_>>()).await
     }
 
-    /// Applies new settings.
+    /// Applies new settings; returns warnings.
     ///
     /// # Errors
     /// Exit 6: an address cannot be bound. Exit 1: not enough memory for the pool, or a TLS error.
@@ -139,7 +158,7 @@ impl RunningConfig {
         daemon: &mut Daemon,
         started: &Config,
         new: Loaded,
-    ) -> Result<(), Error> {
+    ) -> Result<Vec<String>, Error> {
         let Loaded { config: new, key, .. } = new;
         let (options, suites) = (PoolOptions::of(&new.settings), pool_suites(&new));
         let change = daemon.pooling.prepare(options, &suites, daemon.crypto.cipher_engine)?;
@@ -159,16 +178,17 @@ impl RunningConfig {
                 None => None,
             };
             let peers = peers(&new, &self.allowances)?;
-            self.relink(daemon, &crypto, started, &new).await?;
-            Ok((server_crypto, peers))
+            let links = self.prepare_links(daemon, &crypto, started, &new).await?;
+            Ok((server_crypto, peers, links))
         };
-        let (server_crypto, peers) = match attempt.await {
+        let (server_crypto, peers, (links, warnings)) = match attempt.await {
             Ok(made) => made,
             Err(error) => {
                 daemon.pooling.undo(&change);
                 return Err(error);
             }
         };
+        self.use_links(daemon, links).await;
         self.allowances.settle(&new);
         if let (Some(server), Some(crypto)) = (&self.server, server_crypto) {
             server.handle.set_peers(peers);
@@ -181,84 +201,92 @@ impl RunningConfig {
         self.config = new;
         self.show_sources(daemon);
         daemon.pooling.apply(change);
-        Ok(())
+        Ok(warnings)
     }
 
-    /// Changes the clients to the new settings. Closes old listeners before binding new ones, so that a
-    /// forward can move from one peer to another.
-    async fn relink(
-        &mut self,
+    /// Makes what the clients of the new settings need, and binds it, without a change to what runs; returns
+    /// warnings as well. A listen address that stays, or goes to another client, keeps its sockets, so that
+    /// nobody else can take it.
+    async fn prepare_links<'n>(
+        &self,
         daemon: &Daemon,
         crypto: &CryptoSettings,
         started: &Config,
-        new: &Config,
-    ) -> Result<(), Error> {
-        let wanted: BTreeMap<&str, (&Peer, &Outgoing)> =
-            outgoing(new).map(|(peer, outgoing)| (peer.name.as_str(), (peer, outgoing))).collect();
-        let kept = |name: &str, link: &Link| {
-            wanted.get(name).copied().filter(|(peer, outgoing)| link.leads_to(peer, outgoing))
-        };
-        for (name, link) in &self.links {
-            let still = |forward: &&Forward| {
-                kept(name, link).is_some_and(|(_, outgoing)| outgoing.forwards.contains(forward))
-            };
-            let forwards = link.forwards().iter().filter(still).cloned().collect();
-            link.set_forwards(forwards, link.proxy_headers()).await?;
-        }
-        let mut bound = Vec::new();
-        let taken = async {
-            for (name, &(peer, outgoing)) in &wanted {
-                match self.links.get(*name).filter(|link| link.leads_to(peer, outgoing)) {
-                    Some(link) => {
-                        let headers = outgoing.proxy_headers;
-                        link.set_forwards(outgoing.forwards.clone(), headers).await?;
-                    }
-                    None => {
-                        let timeout = started.settings.connect_timeout.value;
-                        let crypto = &crypto_for(crypto, outgoing, self.allowances.of(peer));
-                        let transport = &daemon.transport;
-                        let instance = daemon.instance(name)?;
-                        let binding =
-                            BoundLink::bind(peer, outgoing, crypto, transport, timeout, instance);
-                        bound.push(binding.await?);
-                    }
-                }
-            }
-            Ok(())
-        };
-        if let Err(error) = taken.await {
-            for unused in bound {
-                unused.close().await;
-            }
-            for link in self.links.values() {
-                // If another program has taken an address in the meantime, the log names it.
-                let (forwards, headers) = (link.forwards().to_vec(), link.proxy_headers());
-                if let Err(lost) = link.set_forwards(forwards, headers).await {
-                    tracing::error!("{}", lost.to_string().trim_end());
-                }
-            }
-            return Err(error);
-        }
-        let gone: Vec<String> = self
-            .links
-            .iter()
-            .filter(|(name, link)| kept(name, link).is_none())
-            .map(|(name, _)| name.clone())
+        new: &'n Config,
+    ) -> Result<(PreparedLinks<'n>, Vec<String>), Error> {
+        // Sessions come and go meanwhile.
+        let kept: BTreeSet<&str> = outgoing(new)
+            .filter(|(peer, outgoing)| {
+                self.links.get(&peer.name).is_some_and(|link| link.leads_to(peer, outgoing))
+            })
+            .map(|(peer, _)| peer.name.as_str())
             .collect();
-        for name in gone {
+        let mut spare = SpareSockets::default();
+        for (name, link) in &self.links {
+            let stay = outgoing(new).find(|(peer, _)| peer.name == *name && kept.contains(&**name));
+            let stay = stay.map_or(&[][..], |(_, outgoing)| &outgoing.forwards);
+            link.client().add_spare(stay, &mut spare);
+        }
+        let mut prepared = PreparedLinks::new();
+        for (peer, outgoing) in outgoing(new) {
+            let name = peer.name.as_str();
+            let crypto = client_crypto(peer, outgoing, crypto, self.allowances.of(peer))?;
+            let old = self.links.get(name).filter(|_| kept.contains(name));
+            let (link, forwards) = match old {
+                Some(link) => (None, bind(name, link.client(), outgoing, &mut spare).await?),
+                None => {
+                    let timeout = started.settings.connect_timeout.value;
+                    let (transport, instance) = (&daemon.transport, daemon.instance(name)?);
+                    let crypto = Arc::clone(&crypto);
+                    let link =
+                        NewLink::new(peer, outgoing, crypto, transport, timeout, instance).await?;
+                    let forwards = bind(name, link.client(), outgoing, &mut spare).await?;
+                    (Some(link), forwards)
+                }
+            };
+            prepared.insert(name, PreparedLink { peer, outgoing, crypto, new: link, forwards });
+        }
+        let mut warnings = Vec::new();
+        for (name, PreparedLink { outgoing, forwards, .. }) in &mut prepared {
+            let Some(link) = self.links.get(*name) else { continue };
+            let added = link.added_forwards().into_iter();
+            for forward in added.filter(|forward| !outgoing.forwards.contains(forward)) {
+                let line = format!(
+                    "peer {name}: the added forward {forward} is closed: the file uses its address"
+                );
+                if !forwards.keep(forward, &mut spare) {
+                    warnings.push(line);
+                }
+            }
+        }
+        Ok((prepared, warnings))
+    }
+
+    /// Changes the clients to what was prepared.
+    async fn use_links(&mut self, daemon: &Daemon, prepared: PreparedLinks<'_>) {
+        // Sockets are given up before others use them.
+        let stays = |name: &str| prepared.get(name).filter(|link| link.new.is_none());
+        for (name, link) in &self.links {
+            match stays(name) {
+                Some(PreparedLink { forwards, .. }) => link.client().close_except(forwards).await,
+                None => link.client().close_except(&BoundForwards::default()).await,
+            }
+        }
+        let gone = self.links.keys().filter(|name| stays(name).is_none());
+        for name in gone.cloned().collect::<Vec<_>>() {
             if let Some(link) = self.links.remove(&name) {
                 // Its task says goodbye to the peer.
                 drop(link.end(ShutdownMode::Immediate));
             }
         }
-        for (name, link) in &mut self.links {
-            if let Some((peer, _)) = wanted.get(name.as_str()) {
-                link.settle(peer, crypto, self.allowances.of(peer))?;
+        for (name, PreparedLink { peer, outgoing, crypto, new, forwards }) in prepared {
+            if let Some(link) = new {
+                link.client().use_forwards(forwards).await;
+                self.links.insert(name.to_owned(), link.start(daemon.drain));
+            } else if let Some(link) = self.links.get_mut(name) {
+                link.settle(peer, outgoing, crypto, forwards).await;
             }
         }
-        let started = |bound: BoundLink| (bound.name().to_owned(), bound.start(daemon.drain));
-        self.links.extend(bound.into_iter().map(started));
-        Ok(())
     }
 
     fn show_sources(&self, daemon: &Daemon) {
@@ -280,6 +308,20 @@ impl RunningConfig {
             let _ = task.await;
         }
     }
+}
+
+/// Binds what the forwards of a client need, or takes spare sockets for them.
+///
+/// # Errors
+/// Exit 6: an address cannot be bound.
+async fn bind(
+    peer: &str,
+    client: &Client,
+    outgoing: &Outgoing,
+    spare: &mut SpareSockets,
+) -> Result<BoundForwards, Error> {
+    let bound = client.bind_forwards(outgoing.forwards.clone(), spare).await;
+    bound.map_err(|error| bind_failed(peer, &error))
 }
 
 /// The peers that may connect to this host.

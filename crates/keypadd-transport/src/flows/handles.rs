@@ -3,6 +3,7 @@
 //! Datagrams never pass through here: they go between QUIC packets and sockets in the loop.
 
 use std::{
+    any::Any,
     fmt,
     future::Future,
     io,
@@ -43,11 +44,15 @@ pub enum FlowEnd {
     Lost,
 }
 
+/// Dropped by the event loop after it has closed a listening socket.
+pub type SocketLease = Arc<dyn Any + Send + Sync>;
+
 /// A request about flows.
 pub(crate) enum FlowCommand {
     Listen {
         listener: u64,
         socket: UdpSocket,
+        lease: SocketLease,
         sources: mpsc::Sender<Source>,
         sources_max: usize,
     },
@@ -104,13 +109,13 @@ pub struct FlowListener {
 impl FlowListener {
     pub(crate) fn new(
         connection: Arc<dyn FlowCommands>,
-        socket: UdpSocket,
+        (socket, lease): (UdpSocket, SocketLease),
         sources_max: usize,
     ) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let listener = NEXT.fetch_add(1, Relaxed);
         let (sender, sources) = mpsc::channel(SOURCES_WAITING_MAX);
-        let listen = FlowCommand::Listen { listener, socket, sources: sender, sources_max };
+        let listen = FlowCommand::Listen { listener, socket, lease, sources: sender, sources_max };
         connection.send_flow(listen);
         Self { sources, connection, listener }
     }

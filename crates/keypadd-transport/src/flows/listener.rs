@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 
 use super::{
     early::OF_STREAM_MAX,
-    handles::{FlowCommands, Source, SourceName},
+    handles::{FlowCommands, SocketLease, Source, SourceName},
     socket::{Arrival, ListeningSocket},
 };
 
@@ -30,8 +30,11 @@ const FIRST_BYTES_MAX: usize = 64 << 10;
 const MUTE: Duration = Duration::from_secs(5);
 
 /// A listening socket, and its sources.
+///
+/// Fields drop in order: the socket before its lease.
 pub(super) struct Listener {
     socket: ListeningSocket,
+    _lease: SocketLease,
     listener: u64,
     incoming: mpsc::Sender<Source>,
     connection: Arc<dyn FlowCommands>,
@@ -77,12 +80,13 @@ impl PendingDatagrams {
 impl Listener {
     pub(super) fn new(
         (socket, token, registry): (UdpSocket, Token, &Arc<Registry>),
+        lease: SocketLease,
         (listener, incoming, sources_max): (u64, mpsc::Sender<Source>, usize),
         connection: &Arc<dyn FlowCommands>,
     ) -> io::Result<Self> {
         let socket = ListeningSocket::new(socket, token, registry)?;
         let (connection, sources) = (Arc::clone(connection), HashMap::new());
-        Ok(Self { socket, listener, incoming, connection, sources, sources_max })
+        Ok(Self { socket, _lease: lease, listener, incoming, connection, sources, sources_max })
     }
 
     pub(super) fn token(&self) -> Token {

@@ -3,7 +3,7 @@
 use std::{
     cell::Cell,
     fmt,
-    net::UdpSocket,
+    net::{SocketAddr, UdpSocket},
     sync::{Mutex, PoisonError},
 };
 
@@ -67,7 +67,8 @@ fn a_flow_makes_room_only_when_it_was_idle_for_as_long_as_asked() {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let entry = socket.local_addr().unwrap();
     let (sources, mut incoming) = mpsc::channel(4);
-    let listen = FlowCommand::Listen { listener: 0, socket, sources, sources_max: 4 };
+    let lease = Arc::new(());
+    let listen = FlowCommand::Listen { listener: 0, socket, lease, sources, sources_max: 4 };
     flows.on_command(listen, &connection, &mut registrar, start);
 
     // Two flows, the second a second later.
@@ -92,6 +93,41 @@ fn a_flow_makes_room_only_when_it_was_idle_for_as_long_as_asked() {
     assert_eq!(displace(UNUSED, start + UNUSED), 1, "one was idle for long enough");
     assert_eq!(displace(UNUSED, start + UNUSED), 1, "the other was not");
     assert_eq!(displace(Duration::ZERO, start + UNUSED), 0, "a flow takes any");
+}
+
+/// Notes whether its address can be bound when it is dropped.
+struct Bindable(SocketAddr, Arc<Mutex<Option<bool>>>);
+
+impl Drop for Bindable {
+    fn drop(&mut self) {
+        *self.1.lock().unwrap() = Some(UdpSocket::bind(self.0).is_ok());
+    }
+}
+
+#[test]
+fn the_lease_of_a_listening_socket_ends_once_the_socket_is_closed() {
+    let now = Instant::now();
+    let mut sockets = LoopSockets::new();
+    let mut registrar = sockets.registrar();
+    let connection: Arc<dyn FlowCommands> = Arc::new(Asked::default());
+    let mut flows = Flows::new(Duration::from_secs(120));
+    for by_end_of_connection in [false, true] {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let bound = Arc::default();
+        let lease = Arc::new(Bindable(socket.local_addr().unwrap(), Arc::clone(&bound)));
+        let (sources, _incoming) = mpsc::channel(4);
+        let listen = FlowCommand::Listen { listener: 0, socket, lease, sources, sources_max: 4 };
+        flows.on_command(listen, &connection, &mut registrar, now);
+        assert_eq!(*bound.lock().unwrap(), None);
+        match by_end_of_connection {
+            true => flows.end_all(),
+            false => {
+                let unlisten = FlowCommand::Unlisten { listener: 0 };
+                flows.on_command(unlisten, &connection, &mut registrar, now);
+            }
+        }
+        assert_eq!(*bound.lock().unwrap(), Some(true));
+    }
 }
 
 #[test]

@@ -117,6 +117,20 @@ pub enum Forward {
     Bench(BenchForward),
 }
 
+impl Forward {
+    /// Where this end listens for it.
+    pub fn listens_here(&self) -> Option<Listen> {
+        match self {
+            Self::Local(forward) => Some(forward.listen.clone()),
+            Self::Dynamic(DynamicForward { bind, port })
+            | Self::Bench(BenchForward { bind, port }) => {
+                Some(Listen::Tcp { bind: bind.clone(), port: *port })
+            }
+            Self::Remote(_) => None,
+        }
+    }
+}
+
 /// A forward that cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("forward `{forward}`: {cause}")]

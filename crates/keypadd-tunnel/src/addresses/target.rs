@@ -4,7 +4,7 @@
 
 use std::{
     fmt,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     str::FromStr,
 };
 
@@ -63,6 +63,12 @@ pub struct ServerAddress {
     pub host: Host,
     /// The UDP port; [`DEFAULT_PORT`] if none was given.
     pub port: u16,
+}
+
+impl From<SocketAddr> for ServerAddress {
+    fn from(address: SocketAddr) -> Self {
+        Self { host: Host::Address(address.ip()), port: address.port() }
+    }
 }
 
 /// A host, port or address that cannot be parsed; the message quotes the text.

@@ -20,7 +20,7 @@ use tracing::{debug, info, warn};
 use super::{
     Client, ClientSession,
     reach::{ListPlace, Reached, Search},
-    reconnect::{ASSUMED_RTT, HANDSHAKE_TRIPS, HeldSession, QUICK, THOROUGH},
+    reconnect::{ASSUMED_RTT, Failures, HANDSHAKE_TRIPS, HeldSession, QUICK, THOROUGH},
 };
 use crate::{
     error::{ClientError, ConnectFailure},
@@ -256,7 +256,11 @@ impl Client {
 
     /// Keeps trying all addresses while connections are held, beginning with the server's last one.
     /// Another server takes over only if that address does not answer even then.
-    pub(super) async fn reconnect_anywhere(&self, held: &HeldSession) -> ClientSession {
+    pub(super) async fn reconnect_anywhere(
+        &self,
+        held: &HeldSession,
+        failures: &mut Failures,
+    ) -> ClientSession {
         let handshake = QUICK + held.rtt * HANDSHAKE_TRIPS;
         let time = (THOROUGH + handshake).min(self.connect_timeout);
         let jumps = &self.clock_monitor.jumps();
@@ -283,7 +287,7 @@ impl Client {
             let search = Search { begin_at: Some(held.at.clone()), ..self.everywhere(time) };
             match self.search(search, Some(ASSUMED_RTT), continue_there).await {
                 Ok(session) => return session,
-                Err(error) => debug!("reconnect failed: {error}"),
+                Err(error) => self.failing(failures, &error),
             }
             sleep_until(began + QUICK).await;
         }

@@ -12,10 +12,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::{Client, attempts::Attempts};
 use crate::{
-    addresses::{
-        servers::ServerEntry,
-        target::{Host, ServerAddress},
-    },
+    addresses::{servers::ServerEntry, target::ServerAddress},
     error::{ClientError, ConnectFailure},
     net::{
         dns::{SrvError, targets::SrvTarget},
@@ -328,19 +325,18 @@ impl Candidates {
     fn count(&mut self, nth: usize, address: SocketAddr, failure: ConnectFailure) -> bool {
         let server = match self.all.get(nth).map(|candidate| &candidate.server) {
             Some(ServerEntry::Address(server)) => server.clone(),
-            _ => ServerAddress { host: Host::Address(address.ip()), port: address.port() },
+            _ => address.into(),
         };
-        let refusal = match failure {
-            ConnectFailure::Unreachable(cause) => {
-                self.failed(nth, Some(address), cause);
-                return false;
+        match failure.refusal(server) {
+            Ok(refusal) => {
+                self.refusal.get_or_insert(refusal);
+                true
             }
-            ConnectFailure::Auth(cause) => ClientError::Auth { server, cause },
-            ConnectFailure::TooMany(cause) => ClientError::TooManySessions { server, cause },
-            ConnectFailure::NotPaired(cause) => ClientError::NotPaired { server, cause },
-        };
-        self.refusal.get_or_insert(refusal);
-        true
+            Err(cause) => {
+                self.failed(nth, Some(address), cause);
+                false
+            }
+        }
     }
 
     /// Why none could be reached.

@@ -19,7 +19,7 @@ use tracing::{debug, info, warn};
 
 use super::{Client, ClientSession, reach::ListPlace};
 use crate::{
-    error::{ClientError, ConnectFailure},
+    error::ClientError,
     sessions::{
         hold::held_list::HeldListing, reconnect_reason::ReconnectReason, server_link::ServerLink,
         session_end::SessionEnd,
@@ -77,6 +77,27 @@ pub(super) struct HeldSession {
     pub(super) rtt: Duration,
     /// In the status.
     pub(super) _listed: Arc<HeldListing>,
+}
+
+/// What was logged in one outage.
+#[derive(Debug, Default)]
+pub(super) struct Failures {
+    logged: Vec<String>,
+}
+
+impl Failures {
+    /// Logs the first failure, and every new refusal.
+    fn log(&mut self, error: &ClientError) {
+        let text = error.to_string();
+        let is_new =
+            error.is_refusal() && self.logged.len() < LOGGED_MAX && !self.logged.contains(&text);
+        if self.logged.is_empty() || is_new {
+            warn!("{text}; retrying");
+            self.logged.push(text);
+        } else {
+            debug!("{text}; retrying");
+        }
+    }
 }
 
 impl Client {
@@ -227,44 +248,62 @@ impl Client {
         let trying = async {
             let handshake = held.rtt * HANDSHAKE_TRIPS;
             self.link.connecting();
+            let mut failures = Failures::default();
             if self.server.may_be_several() {
-                return self.reconnect_anywhere(held).await;
+                return self.reconnect_anywhere(held, &mut failures).await;
             }
             loop {
                 for _ in 0..QUICK_ATTEMPTS {
                     let began = Instant::now();
                     let attempt = self.attempt(held.at.clone(), Some(ASSUMED_RTT));
-                    // A failure may come at once; a server that refuses is asked less often.
-                    let pause = match timeout(QUICK + handshake, attempt).await {
+                    let failure = match timeout(QUICK + handshake, attempt).await {
                         Ok(Ok(session)) => return session,
-                        Ok(Err(ConnectFailure::Unreachable(_))) | Err(_) => QUICK,
-                        Ok(Err(_)) => THOROUGH,
+                        Ok(Err(failure)) => failure.refusal(held.at.1.into()).ok(),
+                        Err(_) => None,
                     };
+                    // A failure may come at once; a server that refuses is asked less often.
+                    let pause = if failure.is_some() { THOROUGH } else { QUICK };
+                    if let Some(refusal) = failure {
+                        self.failing(&mut failures, &refusal);
+                    }
                     sleep_until(began + pause).await;
                 }
                 let thorough = (THOROUGH + handshake).min(self.connect_timeout);
                 match self.say_hello(self.everywhere(thorough), Some(ASSUMED_RTT)).await {
                     Ok(session) => return session,
-                    Err(error) => debug!("reconnect failed: {error}"),
+                    Err(error) => self.failing(&mut failures, &error),
                 }
             }
         };
-        tokio::select! {
-            session = trying => Some(session),
-            () = sleep_until(held.until) => {
-                let ended = self.hold.end();
-                self.limits.hold.add_reset(ended);
-                let name = &held.name;
-                warn!(server = %self.server, "{name} did not return: {ended} connections reset");
-                None
-            }
+        let cause = tokio::select! {
+            session = trying => return Some(session),
+            () = sleep_until(held.until) => "did not return",
+            () = self.expired() => "is away, and its valid-until has passed",
+        };
+        let ended = self.hold.end();
+        self.limits.hold.add_reset(ended);
+        let name = &held.name;
+        warn!(server = %self.server, "{name} {cause}: {ended} connections reset");
+        None
+    }
+
+    /// Logs a failed attempt while connections are held, and shows it in the status if the server has refused
+    /// this client since it is away: else the status says why it is away.
+    pub(super) fn failing(&self, failures: &mut Failures, error: &ClientError) {
+        if error.is_refusal() {
+            failures.log(error);
+        } else {
+            debug!("{error}; retrying");
+        }
+        if !failures.logged.is_empty() {
+            self.link.failing(error.to_string());
         }
     }
 
     /// Retries until there is a session; the first attempt has no delay if `at_once`.
     async fn reconnect(&self, delays: &mut ExponentialBackoff, at_once: bool) -> ClientSession {
         let mut jumps = self.clock_monitor.jumps();
-        let mut logged = Vec::new();
+        let mut failures = Failures::default();
         let mut cause = None;
         let mut pause = !at_once;
         loop {
@@ -282,18 +321,8 @@ impl Client {
             match self.connect().await {
                 Ok(session) => return session,
                 Err(error) => {
-                    let text = error.to_string();
-                    // The first failure, and every new refusal, which lasts until somebody fixes it.
-                    let refused =
-                        matches!(error, ClientError::Auth { .. } | ClientError::Expired { .. });
-                    let is_new = refused && logged.len() < LOGGED_MAX && !logged.contains(&text);
-                    if logged.is_empty() || is_new {
-                        warn!("{text}; retrying");
-                        logged.push(text.clone());
-                    } else {
-                        debug!("{text}; retrying");
-                    }
-                    cause = Some(text);
+                    failures.log(&error);
+                    cause = Some(error.to_string());
                 }
             }
         }

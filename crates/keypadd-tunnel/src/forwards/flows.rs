@@ -5,7 +5,7 @@
 
 use std::{fmt, future::poll_fn, net::UdpSocket, sync::Arc, task::Poll, time::Duration};
 
-use keypadd_transport::{Flow, FlowEnd, FlowListener, Source, Stream};
+use keypadd_transport::{Flow, FlowEnd, FlowListener, SocketLease, Source, Stream};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     task::JoinSet,
@@ -50,11 +50,11 @@ impl fmt::Debug for FlowForward {
 /// dropped, ends them.
 pub(crate) async fn carry(
     forward: &FlowForward,
-    sockets: Vec<UdpSocket>,
+    sockets: Vec<(UdpSocket, SocketLease)>,
     is_permitted: impl Fn() -> bool,
 ) {
     let connection = &forward.session.connection;
-    let listen = |socket| connection.listen(socket, forward.slots_max);
+    let listen = |(socket, lease)| connection.listen(socket, lease, forward.slots_max);
     let mut listeners: Vec<_> = sockets.into_iter().map(listen).collect();
     let mut flows = JoinSet::new();
     loop {

@@ -7,13 +7,17 @@ use std::{
     future::poll_fn,
     io,
     net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket},
-    os::{fd::AsFd, unix::net::UnixListener},
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::net::UnixListener,
+    },
     task::{Context, Poll},
-    time::{Duration, Instant},
 };
 
+use keypadd_transport::SocketLease;
 use serde::{Serialize, Serializer};
-use tokio::{net::TcpListener, time::sleep};
+use socket2::SockRef;
+use tokio::net::TcpListener;
 
 use crate::{
     addresses::{
@@ -22,12 +26,13 @@ use crate::{
         target::{LOOPBACK, UDP},
     },
     error::BindError,
-    forwards::origin::Origin,
+    forwards::{origin::Origin, spare_sockets::SpareSockets},
     handover::{HandedSocket, Handover, SocketRecord},
     net::{
         bind::{Inherited, listen_tcp, listen_udp, no_such_family},
         forwarded_socket::ForwardedSocket,
         lookup::{Lookups, resolve},
+        udp_listener::{UdpListener, closed},
         unix_listener::UnixPathListener,
     },
 };
@@ -35,15 +40,11 @@ use crate::{
 /// Attempts to find a port that is free in both families, for port 0.
 const ANY_PORT_TRIES: usize = 16;
 
-/// How long a UDP address may be in use by a socket that an event loop is closing, and how often to try.
-const CLOSING_TIMEOUT: Duration = Duration::from_millis(500);
-const CLOSING_INTERVAL: Duration = Duration::from_millis(5);
-
 /// One listening socket.
 #[derive(Debug)]
 enum Listener {
     Tcp(TcpListener),
-    Udp(UdpSocket),
+    Udp(UdpListener),
     Unix(UnixPathListener),
 }
 
@@ -63,6 +64,19 @@ impl Bound {
         match self {
             Self::Tcp(address) | Self::Udp(address) => Some(address.port()),
             Self::Unix(_) => None,
+        }
+    }
+
+    /// Whether the two cannot be bound at the same time.
+    pub(crate) fn overlaps(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Unix(one), Self::Unix(other)) => one == other,
+            (Self::Tcp(one), Self::Tcp(other)) | (Self::Udp(one), Self::Udp(other)) => {
+                let all = |ip: IpAddr| ip.is_unspecified();
+                one.port() == other.port()
+                    && (one.ip() == other.ip() || all(one.ip()) || all(other.ip()))
+            }
+            _ => false,
         }
     }
 }
@@ -122,6 +136,15 @@ impl Listener {
             Self::Unix(listener) => Ok(Bound::Unix(listener.path().clone())),
         }
     }
+
+    /// A socket that has a port.
+    fn socket(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::Tcp(listener) => Some(listener.as_fd()),
+            Self::Udp(socket) => Some(socket.as_fd()),
+            Self::Unix(_) => None,
+        }
+    }
 }
 
 /// All sockets that one forward listens on; closed on drop.
@@ -142,9 +165,9 @@ impl ListenerGroup {
     }
 
     /// Other descriptors of its UDP sockets, for an event loop.
-    pub(crate) fn udp_sockets(&self) -> io::Result<Vec<UdpSocket>> {
+    pub(crate) fn udp_sockets(&self) -> io::Result<Vec<(UdpSocket, SocketLease)>> {
         let udp = self.0.iter().filter_map(|listener| match listener {
-            Listener::Udp(socket) => Some(socket.try_clone()),
+            Listener::Udp(socket) => Some(socket.copy()),
             Listener::Tcp(_) | Listener::Unix(_) => None,
         });
         udp.collect()
@@ -173,25 +196,37 @@ impl ListenerGroup {
     pub(crate) fn bound(&self) -> Vec<Bound> {
         self.0.iter().filter_map(|listener| listener.bound().ok()).collect()
     }
+
+    /// Whether it is in the way of a socket that is to be bound.
+    pub(crate) fn overlaps(&self, wanted: &Bound) -> bool {
+        self.bound().iter().any(|bound| bound.overlaps(wanted))
+    }
+
+    /// Sets whether sockets of this user may be bound beside those of this group.
+    pub(crate) fn share_ports(&self, shared: bool) -> io::Result<()> {
+        let mut sockets = self.0.iter().filter_map(Listener::socket);
+        sockets.try_for_each(|socket| SockRef::from(&socket).set_reuse_port(shared))
+    }
 }
 
 /// Binds a listen address that this end has configured itself: all its sockets or none.
 pub(crate) async fn bind_own(
     listen: &Listen,
     handover: &Handover,
+    spare: &mut SpareSockets,
 ) -> Result<ListenerGroup, BindError> {
     match listen {
         Listen::Tcp { bind, port } => {
             let addresses = addresses_of(bind, *port, &Lookups::default()).await;
             let addresses = addresses
                 .map_err(|source| BindError { address: format!("tcp {listen}"), source })?;
-            bind_tcp(&addresses, *port, &|address| handover.take_tcp(address))
+            bind_tcp(&addresses, *port, &|address| handover.take_tcp(address), spare)
         }
         Listen::Udp { bind, port } => {
             let addresses = addresses_of(bind, *port, &Lookups::default()).await;
             let addresses =
                 addresses.map_err(|source| BindError { address: listen.to_string(), source })?;
-            bind_udp(&addresses, *port, handover).await
+            bind_udp(&addresses, *port, handover, spare).await
         }
         Listen::Unix(path) => bind_unix(path, handover, handover.take_unix(path)),
     }
@@ -229,30 +264,32 @@ pub(crate) fn bind_tcp(
     addresses: &[IpAddr],
     port: u16,
     inherited: Inherited<'_>,
+    spare: &mut SpareSockets,
 ) -> Result<ListenerGroup, BindError> {
-    bind_all(addresses, port, "tcp", &|address| listen_tcp(address, inherited).map(Listener::Tcp))
+    bind_all(addresses, port, "tcp", &mut |address| {
+        let bind = |shared| listen_tcp(address, inherited, shared);
+        spare.bind_beside(&Bound::Tcp(address), bind).map(Listener::Tcp)
+    })
 }
 
-/// The same for UDP. Waits a moment for an address that is in use: a socket of this process that has just been closed
-/// stays open until its event loop has closed its copy.
+/// The same for UDP. Waits for event loops to close what was closed here before.
 pub(crate) async fn bind_udp(
     addresses: &[IpAddr],
     port: u16,
     handover: &Handover,
+    spare: &mut SpareSockets,
 ) -> Result<ListenerGroup, BindError> {
-    let inherited = |address| handover.take_udp_forward(address);
-    let until = Instant::now() + CLOSING_TIMEOUT;
     loop {
-        let bound = bind_all(addresses, port, UDP, &|address| {
-            listen_udp(address, inherited).map(Listener::Udp)
+        let bound = bind_all(addresses, port, UDP, &mut |address| {
+            let inherited = |address| handover.take_udp_forward(address);
+            let bind = |shared| listen_udp(address, inherited, shared);
+            let socket = spare.bind_beside(&Bound::Udp(address), bind)?;
+            Ok(Listener::Udp(UdpListener::new(socket)))
         });
-        match &bound {
-            Err(error)
-                if error.source.kind() == io::ErrorKind::AddrInUse && Instant::now() < until =>
-            {
-                sleep(CLOSING_INTERVAL).await;
-            }
-            _ => return bound,
+        let in_use =
+            bound.as_ref().is_err_and(|error| error.source.kind() == io::ErrorKind::AddrInUse);
+        if !in_use || !closed(port).await {
+            return bound;
         }
     }
 }
@@ -264,12 +301,12 @@ fn bind_all(
     bind: Binds<'_>,
 ) -> Result<ListenerGroup, BindError> {
     let tries = if port == 0 { ANY_PORT_TRIES } else { 1 };
-    let mut result = bind_addresses(addresses, port, protocol, bind);
+    let mut result = bind_addresses(addresses, port, protocol, &mut *bind);
     for _ in 1..tries {
         match &result {
             // The port was free in one family only: try another.
             Err(error) if error.source.kind() == io::ErrorKind::AddrInUse => {
-                result = bind_addresses(addresses, port, protocol, bind);
+                result = bind_addresses(addresses, port, protocol, &mut *bind);
             }
             _ => break,
         }
@@ -278,7 +315,7 @@ fn bind_all(
 }
 
 /// Binds one address.
-type Binds<'b> = &'b dyn Fn(SocketAddr) -> io::Result<Listener>;
+type Binds<'b> = &'b mut dyn FnMut(SocketAddr) -> io::Result<Listener>;
 
 fn bind_addresses(
     addresses: &[IpAddr],
@@ -303,5 +340,32 @@ fn bind_addresses(
     match missing {
         Some(error) if listeners.is_empty() => Err(error),
         _ => Ok(ListenerGroup(listeners)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_addresses_overlap_any_address_with_the_same_port() {
+        let tcp = |text: &str| Bound::Tcp(text.parse().unwrap());
+        let udp = |text: &str| Bound::Udp(text.parse().unwrap());
+        let unix = |text: &str| Bound::Unix(text.parse().unwrap());
+        for (one, other, overlap) in [
+            (tcp("127.0.0.1:80"), tcp("127.0.0.1:80"), true),
+            (tcp("127.0.0.1:80"), tcp("127.0.0.1:81"), false),
+            (tcp("127.0.0.1:80"), tcp("[::1]:80"), false),
+            (tcp("[::]:80"), tcp("127.0.0.1:80"), true),
+            (tcp("10.0.0.1:80"), tcp("0.0.0.0:80"), true),
+            (udp("[::]:80"), udp("127.0.0.1:80"), true),
+            (udp("127.0.0.1:80"), tcp("127.0.0.1:80"), false),
+            (unix("/a"), unix("/a"), true),
+            (unix("/a"), unix("/b"), false),
+            (unix("/a"), tcp("127.0.0.1:80"), false),
+        ] {
+            assert_eq!(one.overlaps(&other), overlap, "{one:?} {other:?}");
+            assert_eq!(other.overlaps(&one), overlap);
+        }
     }
 }

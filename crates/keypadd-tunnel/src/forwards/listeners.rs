@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 
 use crate::{
     addresses::{
-        forward::{BenchForward, DynamicForward, Forward, Listen},
+        forward::{Forward, Listen},
         servers::ServerAddresses,
     },
     error::BindError,
@@ -20,6 +20,7 @@ use crate::{
         accept::Acceptor,
         carrier::Carrier,
         listen::{Bound, ListenerGroup, bind_own},
+        spare_sockets::SpareSockets,
     },
     handover::{HandedSocket, Handover},
     limits::descriptors::SetApart,
@@ -44,6 +45,25 @@ struct ForwardListener {
     _apart: SetApart,
 }
 
+/// Forwards with their sockets, which are bound and may be in use.
+#[derive(Debug, Default)]
+pub struct BoundForwards(Vec<(Forward, Arc<ListenerGroup>)>);
+
+impl BoundForwards {
+    /// Adds a forward that is open, with its sockets; returns false if another forward has taken its listen
+    /// address, here or at the server.
+    pub fn keep(&mut self, forward: Forward, spare: &mut SpareSockets) -> bool {
+        let is_taken = |(one, _): &(Forward, _)| match (one, &forward) {
+            (Forward::Remote(one), Forward::Remote(other)) => one.listen == other.listen,
+            _ => false,
+        };
+        let listeners = spare.take(&forward).filter(|_| !self.0.iter().any(is_taken));
+        let is_kept = listeners.is_some();
+        self.0.extend(listeners.map(|listeners| (forward, listeners)));
+        is_kept
+    }
+}
+
 impl ForwardListeners {
     pub(crate) fn new(acceptor: Acceptor, handover: Handover) -> Self {
         Self { acceptor, handover, open: Mutex::default(), changing: <_>::default() }
@@ -65,58 +85,90 @@ impl ForwardListeners {
         self.open().iter().flat_map(|entry| entry.listeners.hand_over()).collect()
     }
 
-    /// Closes listeners that are not in `forwards`, then opens the new ones, so that a port can
-    /// move from one forward to another. Skips what cannot be bound and returns the errors.
-    pub(crate) async fn set(&self, forwards: Vec<Forward>) -> Vec<BindError> {
-        let _guard = self.changing.lock().await;
-        let mut wanted: Vec<&Forward> = forwards.iter().collect();
-        let mut removed = Vec::new();
-        {
-            let mut open = self.open();
-            for listener in mem::take(&mut *open) {
-                match wanted.iter().position(|&forward| *forward == *listener.forward) {
-                    Some(found) => {
-                        wanted.remove(found);
-                        open.push(listener);
+    /// Adds the sockets of forwards that are not among these.
+    pub(crate) fn add_spare(&self, forwards: &[Forward], spare: &mut SpareSockets) {
+        let mut kept: Vec<&Forward> = forwards.iter().collect();
+        for ForwardListener { forward, listeners, .. } in &*self.open() {
+            match kept.iter().position(|&one| *one == **forward) {
+                Some(found) => drop(kept.swap_remove(found)),
+                None => spare.add((**forward).clone(), Arc::clone(listeners)),
+            }
+        }
+    }
+
+    /// Binds what these forwards need beside their sockets that are open and spare ones. Changes nothing else.
+    pub(crate) async fn bind(
+        &self,
+        forwards: Vec<Forward>,
+        spare: &mut SpareSockets,
+    ) -> Result<BoundForwards, BindError> {
+        let of_entry =
+            |entry: &ForwardListener| (Arc::clone(&entry.forward), Arc::clone(&entry.listeners));
+        let mut open: Vec<_> = self.open().iter().map(of_entry).collect();
+        let mut bound = Vec::new();
+        for forward in forwards {
+            let listeners = match open.iter().position(|(one, _)| **one == forward) {
+                Some(found) => open.swap_remove(found).1,
+                None => match (spare.take_for(&forward), forward.listens_here()) {
+                    (Some(taken), _) => taken,
+                    (None, Some(listen)) => {
+                        Arc::new(bind_own(&listen, &self.handover, spare).await?)
                     }
-                    None => removed.push(listener),
-                }
+                    // The server listens.
+                    (None, None) => Arc::default(),
+                },
+            };
+            bound.push((forward, listeners));
+        }
+        Ok(BoundForwards(bound))
+    }
+
+    /// Stops using sockets that are not among these.
+    pub(crate) async fn close_except(&self, BoundForwards(bound): &BoundForwards) {
+        let _guard = self.changing.lock().await;
+        self.retain(bound).await;
+    }
+
+    /// Sets the forwards.
+    pub(crate) async fn set(&self, BoundForwards(bound): BoundForwards) {
+        let _guard = self.changing.lock().await;
+        self.retain(&bound).await;
+        let place = |forward: &Forward| bound.iter().position(|(one, _)| one == forward);
+        let mut open = self.open();
+        for (forward, listeners) in &bound {
+            if !open.iter().any(|entry| Arc::ptr_eq(&entry.listeners, listeners)) {
+                open.push(self.start(forward.clone(), Arc::clone(listeners)));
             }
         }
-        for mut listener in removed {
-            // Waits for the loop to end: only then are the sockets closed.
-            listener.accept_loop.shutdown().await;
-        }
-        let mut errors = Vec::new();
-        for forward in wanted {
-            match self.start(forward.clone()).await {
-                Ok(listener) => self.open().push(listener),
-                Err(error) => errors.push(error),
-            }
-        }
-        self.open().sort_by_key(|listener| {
-            forwards.iter().position(|forward| *forward == *listener.forward)
-        });
-        errors
+        open.sort_by_key(|entry| place(&entry.forward));
     }
 
     /// Closes all listeners.
     pub(crate) async fn close(&self) {
-        self.set(Vec::new()).await;
+        self.close_except(&BoundForwards::default()).await;
     }
 
-    async fn start(&self, forward: Forward) -> Result<ForwardListener, BindError> {
-        let listeners = match &forward {
-            Forward::Local(forward) => bind_own(&forward.listen, &self.handover).await?,
-            Forward::Dynamic(DynamicForward { bind, port })
-            | Forward::Bench(BenchForward { bind, port }) => {
-                let listen = Listen::Tcp { bind: bind.clone(), port: *port };
-                bind_own(&listen, &self.handover).await?
-            }
-            // The server listens.
-            Forward::Remote(_) => ListenerGroup::default(),
+    async fn retain(&self, bound: &[(Forward, Arc<ListenerGroup>)]) {
+        let stays = |entry: &ForwardListener| {
+            let is_same = |(forward, listeners): &(Forward, Arc<ListenerGroup>)| {
+                *forward == *entry.forward && Arc::ptr_eq(listeners, &entry.listeners)
+            };
+            bound.iter().any(is_same)
         };
-        let (forward, listeners) = (Arc::new(forward), Arc::new(listeners));
+        let removed: Vec<_> = {
+            let mut open = self.open();
+            let (kept, removed) = mem::take(&mut *open).into_iter().partition(stays);
+            *open = kept;
+            removed
+        };
+        for mut listener in removed {
+            // Waits for the loop to end: only then are the sockets closed, or free for another loop.
+            listener.accept_loop.shutdown().await;
+        }
+    }
+
+    fn start(&self, forward: Forward, listeners: Arc<ListenerGroup>) -> ForwardListener {
+        let forward = Arc::new(forward);
         let apart = self.acceptor.set_apart(listeners.descriptors());
         let mut accept_loop = JoinSet::new();
         let (acceptor, sockets) = (self.acceptor.clone(), Arc::clone(&listeners));
@@ -127,7 +179,7 @@ impl ForwardListeners {
             }
             _ => accept_loop.spawn(acceptor.run(sockets, Arc::clone(&forward))),
         };
-        Ok(ForwardListener { forward, accept_loop, listeners, _apart: apart })
+        ForwardListener { forward, accept_loop, listeners, _apart: apart }
     }
 
     /// A panic cannot leave the list half changed.

@@ -7,6 +7,7 @@ use std::{
     sync::Arc,
 };
 
+use keypadd_transport::SocketLease;
 use tokio::sync::{Mutex, mpsc};
 
 use crate::{
@@ -80,7 +81,7 @@ impl OpenListener {
     }
 
     /// Duplicate descriptors of its UDP sockets, for an event loop.
-    pub(crate) fn udp_sockets(&self) -> io::Result<Vec<UdpSocket>> {
+    pub(crate) fn udp_sockets(&self) -> io::Result<Vec<(UdpSocket, SocketLease)>> {
         self.listeners.udp_sockets()
     }
 

@@ -30,7 +30,8 @@ use crate::{
         listen::{Bound, addresses_of, bind_tcp, bind_udp, bind_unix},
         open_listener::{AcceptedSocket, OpenListener},
         open_stream::{OpenError, open_stream, place_of_connection},
-        reservations::{Place, Reservation, Reservations},
+        reservations::{Reservation, Reservations},
+        spare_sockets::SpareSockets,
         splice::splice_with_preface,
         splice_error::SpliceError,
     },
@@ -244,7 +245,7 @@ impl RemoteListeners {
                     return Err(ListenCode::NotPermitted);
                 }
                 let descriptors = descriptors().await?;
-                let places = vec![Place::Unix(path.clone())];
+                let places = vec![Bound::Unix(path.clone())];
                 let reservation = self.reservations.reserve(&self.session, places).await?;
                 let inherited = inherited(RemoteBound::Unix(path.to_string()));
                 let bound = bind_unix(path, &self.handover, inherited.map(UnixListener::from));
@@ -266,15 +267,16 @@ impl RemoteListeners {
         let inherited =
             |address| inherited(RemoteBound::Tcp(address)).map(std::net::TcpListener::from);
         let bind = async || {
+            let mut none = SpareSockets::default();
             let bound = match protocol {
-                Protocol::Tcp => bind_tcp(&addresses, port, &inherited),
-                Protocol::Udp => bind_udp(&addresses, port, &self.handover).await,
+                Protocol::Tcp => bind_tcp(&addresses, port, &inherited, &mut none),
+                Protocol::Udp => bind_udp(&addresses, port, &self.handover, &mut none).await,
             };
             bound.map_err(|error| code_of(&error))
         };
         let place = |address| match protocol {
-            Protocol::Tcp => Place::Tcp(address),
-            Protocol::Udp => Place::Udp(address),
+            Protocol::Tcp => Bound::Tcp(address),
+            Protocol::Udp => Bound::Udp(address),
         };
         if port != 0 {
             let places = addresses.iter().map(|&ip| place((ip, port).into())).collect();
@@ -284,11 +286,7 @@ impl RemoteListeners {
         }
         // Any free port: it is known once bound, and nobody can have reserved it.
         let listeners = bind().await?;
-        let places = listeners.bound().into_iter().filter_map(|bound| match bound {
-            Bound::Tcp(address) | Bound::Udp(address) => Some(place(address)),
-            Bound::Unix(_) => None,
-        });
-        let reservation = self.reservations.reserve(&self.session, places.collect()).await?;
+        let reservation = self.reservations.reserve(&self.session, listeners.bound()).await?;
         Ok(opened(listeners, addresses, descriptors, reservation))
     }
 

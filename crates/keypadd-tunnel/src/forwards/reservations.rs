@@ -8,7 +8,6 @@
 
 use std::{
     collections::HashMap,
-    net::{IpAddr, SocketAddr},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -19,8 +18,8 @@ use tokio::{
 };
 
 use crate::{
-    addresses::{forward::Listen, socket_path::SocketPath},
-    forwards::open_listener::OpenListener,
+    addresses::forward::Listen,
+    forwards::{listen::Bound, open_listener::OpenListener},
     handover::{HandedSocket, RemoteBound, RemoteRecord, SocketRecord},
     sessions::session::LiveSession,
     wire::{Frame, ListenCode},
@@ -31,29 +30,6 @@ const PING_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Time between two checks for packets of the holder.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-
-/// An address to reserve.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    Tcp(SocketAddr),
-    Udp(SocketAddr),
-    Unix(SocketPath),
-}
-
-impl Place {
-    /// Whether the two cannot be bound at the same time.
-    fn overlaps(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Unix(one), Self::Unix(other)) => one == other,
-            (Self::Tcp(one), Self::Tcp(other)) | (Self::Udp(one), Self::Udp(other)) => {
-                let all = |ip: IpAddr| ip.is_unspecified();
-                one.port() == other.port()
-                    && (one.ip() == other.ip() || all(one.ip()) || all(other.ip()))
-            }
-            _ => false,
-        }
-    }
-}
 
 /// All reserved addresses of a server; clones share one table.
 #[derive(Clone, Debug, Default)]
@@ -71,7 +47,7 @@ struct Table {
 #[derive(Clone, Debug)]
 struct Listening {
     session: Arc<LiveSession>,
-    places: Vec<Place>,
+    places: Vec<Bound>,
     /// Set once the sockets are bound.
     bound: Option<(u16, Listen, Arc<OpenListener>)>,
 }
@@ -138,7 +114,7 @@ impl Reservations {
     pub(crate) async fn reserve(
         &self,
         session: &Arc<LiveSession>,
-        places: Vec<Place>,
+        places: Vec<Bound>,
     ) -> Result<Reservation, ListenCode> {
         loop {
             let mut holder = match self.reserve_if_free(session, &places) {
@@ -226,7 +202,7 @@ impl Reservations {
     fn reserve_if_free(
         &self,
         session: &Arc<LiveSession>,
-        places: &[Place],
+        places: &[Bound],
     ) -> Result<Reservation, Box<Entry>> {
         let mut table = self.table();
         let overlaps = |listening: &Listening| {
@@ -281,31 +257,4 @@ async fn is_unresponsive(session: &LiveSession) -> bool {
         sleep(POLL_INTERVAL).await;
     }
     true
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn all_addresses_overlap_any_address_with_the_same_port() {
-        let tcp = |text: &str| Place::Tcp(text.parse().unwrap());
-        let udp = |text: &str| Place::Udp(text.parse().unwrap());
-        let unix = |text: &str| Place::Unix(text.parse().unwrap());
-        for (one, other, overlap) in [
-            (tcp("127.0.0.1:80"), tcp("127.0.0.1:80"), true),
-            (tcp("127.0.0.1:80"), tcp("127.0.0.1:81"), false),
-            (tcp("127.0.0.1:80"), tcp("[::1]:80"), false),
-            (tcp("[::]:80"), tcp("127.0.0.1:80"), true),
-            (tcp("10.0.0.1:80"), tcp("0.0.0.0:80"), true),
-            (udp("[::]:80"), udp("127.0.0.1:80"), true),
-            (udp("127.0.0.1:80"), tcp("127.0.0.1:80"), false),
-            (unix("/a"), unix("/a"), true),
-            (unix("/a"), unix("/b"), false),
-            (unix("/a"), tcp("127.0.0.1:80"), false),
-        ] {
-            assert_eq!(one.overlaps(&other), overlap, "{one:?} {other:?}");
-            assert_eq!(other.overlaps(&one), overlap);
-        }
-    }
 }

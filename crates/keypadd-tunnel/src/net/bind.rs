@@ -128,15 +128,22 @@ fn log_buffers(UdpBuffers { requested_bytes, receive_bytes, send_bytes }: UdpBuf
 /// Receive buffer of a UDP forward's socket: a burst of many sources, while the event loop does other work.
 const FORWARD_BUFFER_BYTES: usize = 1 << 20;
 
-/// Binds the UDP socket of a forward, or takes that of the old process. `[::]` binds both families.
+/// Binds the UDP socket of a forward, or takes that of the old process. `[::]` binds both families. `shared`
+/// is whether it joins others of this user that allow it.
 pub(crate) fn listen_udp(
     address: SocketAddr,
     inherited: impl Fn(SocketAddr) -> Option<UdpSocket>,
+    shared: bool,
 ) -> io::Result<UdpSocket> {
     if let Some(socket) = inherited(address) {
         return Ok(socket);
     }
-    let socket = or_ipv4(address, open_udp)?;
+    let socket = or_ipv4(address, |address| {
+        let socket = open(address, Type::DGRAM, Protocol::UDP)?;
+        socket.set_reuse_port(shared)?;
+        socket.bind(&address.into())?;
+        Ok(socket)
+    })?;
     // If the kernel grants less, longer bursts are lost.
     let _ = socket.set_recv_buffer_size(FORWARD_BUFFER_BYTES);
     Ok(socket.into())
@@ -145,8 +152,12 @@ pub(crate) fn listen_udp(
 /// Finds the listener that the old process had at an address.
 pub(crate) type Inherited<'i> = &'i dyn Fn(SocketAddr) -> Option<std::net::TcpListener>;
 
-/// Binds a TCP listener, or takes that of the old process. `[::]` binds both families, as for UDP.
-pub(crate) fn listen_tcp(address: SocketAddr, inherited: Inherited<'_>) -> io::Result<TcpListener> {
+/// Binds a TCP listener, or takes that of the old process. `[::]` binds both families, and `shared` is as for UDP.
+pub(crate) fn listen_tcp(
+    address: SocketAddr,
+    inherited: Inherited<'_>,
+    shared: bool,
+) -> io::Result<TcpListener> {
     if let Some(listener) = inherited(address) {
         return TcpListener::from_std(listener);
     }
@@ -154,6 +165,7 @@ pub(crate) fn listen_tcp(address: SocketAddr, inherited: Inherited<'_>) -> io::R
         let socket = open(address, Type::STREAM, Protocol::TCP)?;
         // A restarted daemon can bind its port while old connections are in TIME_WAIT.
         socket.set_reuse_address(true)?;
+        socket.set_reuse_port(shared)?;
         socket.bind(&address.into())?;
         socket.listen(LISTEN_BACKLOG)?;
         TcpListener::from_std(socket.into())

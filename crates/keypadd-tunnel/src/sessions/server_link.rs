@@ -174,6 +174,11 @@ impl ServerLink {
         }
     }
 
+    /// Records why the last attempt failed while others follow at once.
+    pub(crate) fn failing(&self, cause: String) {
+        self.history().cause = Some(cause);
+    }
+
     /// Records that an attempt is being made.
     pub(crate) fn connecting(&self) {
         self.history().retry_at = None;

@@ -1,10 +1,14 @@
 //! Tests connections that survive a lost path between client and server: held, then resumed.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use keypadd_provider::PublicKey;
 use keypadd_tunnel::{
-    ClientError, ClientSettings, HoldSettings, LimitCounts, Limits, TransportSettings,
+    ClientError, ClientSettings, HoldSettings, LimitCounts, Limits, Peers, TransportSettings,
     wire::Instance,
 };
 use testbed::{LineSettings, Relay};
@@ -53,6 +57,27 @@ impl Site {
         permits: &[&str],
         forwards: &[&str],
     ) -> Self {
+        Self::start_at(transports, permits, forwards, |server, relay| {
+            if through_relay { relay.to_string() } else { server.to_string() }
+        })
+        .await
+    }
+
+    /// Starts with a client that has this many addresses of the server, the last of which answers.
+    pub async fn start_listing(servers: usize) -> Self {
+        Self::start_at([holding(), holding()], &["localhost:*"], &[], |_, relay| {
+            let silent = ["127.0.0.1:9".to_owned()].into_iter().cycle().take(servers - 1);
+            silent.chain([relay.to_string()]).collect::<Vec<_>>().join(",")
+        })
+        .await
+    }
+
+    async fn start_at(
+        transports: [TransportSettings; 2],
+        permits: &[&str],
+        forwards: &[&str],
+        addresses: impl Fn(SocketAddr, SocketAddr) -> String,
+    ) -> Self {
         let (target, key) = (listener().await, new_key());
         let server = RunningServer::start_with(key.public(), permits, |settings| {
             settings.transport = transports[1].clone();
@@ -62,9 +87,7 @@ impl Site {
         let mut settings = client_settings(&server, &key, &forwards);
         settings.transport = transports[0].clone();
         let relay = relayed(&server, &mut settings).await;
-        if !through_relay {
-            settings.server = server.address.to_string().parse().unwrap();
-        }
+        settings.server = addresses(server.address, relay.address()).parse().unwrap();
         let client = RunningClient::start(settings).await;
         Self { target, server, client, relay, key: key.public(), transports }
     }
@@ -181,6 +204,37 @@ async fn an_end_that_is_reset_while_the_path_is_away_resets_the_other_when_it_is
         reset(gone);
         site.heal();
         assert_reset(&mut left).await;
+    }
+}
+
+#[tokio::test]
+async fn a_client_whose_connections_are_held_says_why_the_server_refuses_it() {
+    for servers in 1..=2 {
+        let site = Site::start_listing(servers).await;
+        let (mut here, mut there) = site.connection().await;
+        send_bytes_both_ways(&mut here, &mut there).await;
+        site.lose().await;
+        site.server.handle.set_peers(Peers::new([]).unwrap());
+        site.heal();
+        let cause = || site.client.link.status().cause.unwrap_or_default();
+        until("status says why", || cause().contains("the server does not allow this key")).await;
+        assert_eq!(site.counts()[0].streams_reset, 0);
+    }
+}
+
+#[tokio::test]
+async fn held_connections_end_when_the_time_of_their_server_is_over() {
+    for servers in 1..=2 {
+        let site = Site::start_listing(servers).await;
+        let (mut here, mut there) = site.connection().await;
+        send_bytes_both_ways(&mut here, &mut there).await;
+        site.lose().await;
+        site.client.set_valid_until(Some(SystemTime::UNIX_EPOCH));
+        assert_reset(&mut here).await;
+        assert_eq!(site.counts()[0].streams_reset, 1);
+        let cause = || site.client.link.status().cause.unwrap_or_default();
+        let expected = "not connecting: the peer's valid-until has passed";
+        until("status says why", || cause().contains(expected)).await;
     }
 }
 

@@ -1,6 +1,6 @@
 //! Tests reconnects, forwards that change, and draining.
 
-use std::{future::pending, net::SocketAddr, time::Duration};
+use std::{future::pending, io::ErrorKind, net::SocketAddr, time::Duration};
 
 use keypadd_tunnel::{Client, LinkState, ReconnectReason};
 use tokio::{
@@ -69,7 +69,7 @@ async fn forwards_change_and_open_connections_stay() {
         // Removes the first, keeps the second, adds a third.
         let third = listener().await;
         let wanted = [forward(&second), forward(&third)].map(|text| crate::support::forward(&text));
-        assert!(client.set_forwards(wanted.to_vec()).await.is_empty());
+        client.set_forwards(wanted.to_vec()).await.unwrap();
         let [still_second, of_third] = listeners(&client)[..] else { panic!("two forwards") };
         assert_eq!(still_second, of_second);
         assert!(TcpStream::connect(of_first).await.is_err());
@@ -80,12 +80,12 @@ async fn forwards_change_and_open_connections_stay() {
         let listed: Vec<_> = session_forwards(&client);
         assert!(listed.contains(&format!("-L {}", forward(&third))), "{listed:?}");
 
-        // A forward that cannot be bound is reported; the others are not affected.
+        // A forward that cannot be bound is reported; nothing has changed.
         let taken = format!("{}:web:80", of_second.port());
         let wanted = [forward(&second), taken].map(|text| crate::support::forward(&text));
-        let errors = client.set_forwards(wanted.to_vec()).await;
-        assert_eq!(errors.len(), 1, "{errors:?}");
-        assert_eq!(listeners(&client), [of_second]);
+        let error = client.set_forwards(wanted.to_vec()).await.unwrap_err();
+        assert_eq!(error.source.kind(), ErrorKind::AddrInUse);
+        assert_eq!(listeners(&client), [of_second, of_third]);
         Duration::ZERO
     };
     client.run(Some(session), change).await;

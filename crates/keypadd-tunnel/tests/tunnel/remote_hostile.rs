@@ -78,8 +78,8 @@ async fn a_server_that_reads_nothing_delays_neither_a_reload_nor_the_end() {
         tokio::spawn(async move { running.run(Some(session), stop_signal(stopped)).await });
 
     let forwards = (1..=100).map(|port| forward(&format!("-R {port}:localhost:22"))).collect();
-    assert!(within(client.set_forwards(forwards)).await.is_empty());
-    assert!(within(client.set_forwards(vec![])).await.is_empty());
+    within(client.set_forwards(forwards)).await.unwrap();
+    within(client.set_forwards(vec![])).await.unwrap();
     stop.send(Duration::ZERO).unwrap();
     within(running).await.unwrap();
 }

@@ -261,7 +261,7 @@ impl RunningClient {
 
     pub async fn set_forwards(&self, forwards: &[&str]) {
         let forwards = forwards.iter().map(|text| forward(text)).collect();
-        assert!(self.client.set_forwards(forwards).await.is_empty());
+        self.client.set_forwards(forwards).await.unwrap();
     }
 
     pub fn set_proxy_headers(&self, headers: ProxyHeaders) {
