@@ -54,6 +54,9 @@ pub(crate) enum Frame {
     Client(String, ClientRecord),
     /// A stream of the last chain or client: its bytes, its socket attached.
     Stream(StreamRecord),
+    /// The same for a stream that is carried for `connect -W`; also attached: the command's control socket
+    /// and its end of the pair.
+    Carried(StreamRecord),
     /// Everything was sent.
     End,
     /// The new process, with this ID, has everything. Lists files of unix sockets that its settings do not

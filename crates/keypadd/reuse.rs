@@ -225,7 +225,6 @@ impl CarriedConnection {
         let (mut outward, mut inward) = (pin!(outward), pin!(inward));
         let (mut sending, mut receiving) = (true, true);
         let mut other = Some(other);
-        let mut is_suspended = false;
         // Why it failed; data that has arrived is written first.
         let mut failed: Option<Error> = None;
         loop {
@@ -243,10 +242,6 @@ impl CarriedConnection {
                         };
                     }
                     Some(CarryReply::Closed) => return Ok(()),
-                    Some(CarryReply::Suspended) => is_suspended = true,
-                    Some(CarryReply::Resumed) => is_suspended = false,
-                    // The new process ends the connection by closing its end.
-                    None if is_suspended => other = None,
                     news => {
                         failed = Some(reuse.failure(news));
                         sending = false;
@@ -275,10 +270,8 @@ impl CarriedConnection {
                     }
                 }
             }
-            match failed.take_if(|_| !receiving) {
-                Some(error) => return Err(error),
-                None if !sending && !receiving && other.is_none() => return Ok(()),
-                None => {}
+            if let Some(error) = failed.take_if(|_| !receiving) {
+                return Err(error);
             }
         }
     }

@@ -5,7 +5,7 @@
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
 
 use rustix::cmsg_space;
@@ -36,6 +36,12 @@ const DESCRIPTORS_MAX: usize = 3;
 /// One end of the socket between the two processes.
 #[derive(Debug)]
 pub(crate) struct Channel(UnixStream);
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
 
 /// A frame with its bytes and descriptors.
 #[derive(Debug)]
@@ -159,7 +165,6 @@ pub(crate) fn unexpected(frame: &Frame) -> io::Error {
 mod tests {
     use std::fs::File;
     use std::io::Read;
-    use std::os::fd::AsFd;
 
     use super::*;
 

@@ -225,8 +225,14 @@ async fn share(channel: &mut Channel, socket: &HandedSocket) -> io::Result<()> {
 }
 
 async fn send_streams(channel: &mut Channel, streams: Vec<HandedStream>) -> io::Result<()> {
-    for HandedStream { record, unreceipted, socket } in streams {
-        channel.send(&Frame::Stream(record), &unreceipted, &[socket.as_fd()]).await?;
+    for HandedStream { record, unreceipted, socket, descriptors } in streams {
+        let frame = match descriptors.is_empty() {
+            true => Frame::Stream(record),
+            false => Frame::Carried(record),
+        };
+        let attached: Vec<_> =
+            [&socket].into_iter().chain(&*descriptors).map(AsFd::as_fd).collect();
+        channel.send(&frame, &unreceipted, &attached).await?;
     }
     Ok(())
 }

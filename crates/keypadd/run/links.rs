@@ -11,6 +11,7 @@ use keypadd_tunnel::wire::Instance;
 use keypadd_tunnel::{BindError, Client, ClientSettings, Forward, ProxyHeaders, TransportSettings};
 use tokio::task::JoinHandle;
 
+use crate::carry;
 use crate::connect::forwards_ready;
 use crate::error::{Error, Exit, listen_hint, system};
 use crate::pinned::pinned;
@@ -99,7 +100,7 @@ impl BoundLink {
 
     /// Resumes what the old process handed over.
     pub(super) fn adopt(&self, held: HandedClient) {
-        self.client.adopt(held, &self.peer.keys);
+        carry::adopt(&self.client, held, &self.peer.keys);
     }
 
     /// Starts connecting. When told to drain, open connections may take this long.

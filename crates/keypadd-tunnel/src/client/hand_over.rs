@@ -1,18 +1,18 @@
 //! Passes a client's held streams to the process that replaces it, and continues those received
 //! from the one before.
 
-use std::{io, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
 use keypadd_provider::PublicKey;
 use tokio::time::Instant;
 
 use super::{Client, reach::ListPlace, reconnect::HeldSession};
 use crate::{
-    forwards::adopt::adopt,
+    forwards::{adopt::adopt, carrier::AdoptedConnection, splice_error::SpliceError},
     handover::{ClientRecord, HandedClient, HandedSocket},
     limits::descriptors::Holder,
     sessions::session_end::SessionEnd,
-    wire::Instance,
+    wire::{Instance, StreamCode},
 };
 
 impl Client {
@@ -57,11 +57,13 @@ impl Client {
 
     /// Continues the streams of another process, before [`run`](Client::run). The instance number
     /// bound here must be that client's. If that client's server has none of these `keys`, its
-    /// streams are reset: only that server may resume them.
-    pub fn adopt(&self, handed: HandedClient, keys: &[PublicKey]) {
+    /// streams are reset: only that server may resume them. Returns the connections of other
+    /// processes, for the caller to carry on.
+    #[must_use]
+    pub fn adopt(&self, handed: HandedClient, keys: &[PublicKey]) -> Vec<AdoptedConnection> {
         let HandedClient { record, streams } = handed;
         let Some(key) = keys.iter().copied().find(|key| record.server.parse() == Ok(*key)) else {
-            return;
+            return Vec::new();
         };
         let time = Duration::from_millis(record.remaining_millis);
         let count = streams.len();
@@ -80,14 +82,28 @@ impl Client {
             _listed: listed.into(),
         });
         let holder = Holder::client();
+        let mut carried = Vec::new();
         for stream in streams {
-            self.tasks.spawn(adopt(
-                stream,
-                &held,
-                &self.hold.counts,
-                &self.limits,
-                (&name, holder),
-            ));
+            let descriptors = Arc::clone(&stream.descriptors);
+            let peer = (&*name, holder);
+            let adopted = adopt(stream, &held, &self.hold.counts, &self.limits, peer);
+            if descriptors.is_empty() {
+                self.tasks.spawn(async {
+                    let _ = adopted.await;
+                });
+                continue;
+            }
+            let handover = self.handover.clone();
+            let going_on = async move {
+                // Until then the other process may go on with it instead.
+                handover.resumed().await;
+                adopted.await.map_err(|error| match error {
+                    SpliceError::Remote(code) => code,
+                    SpliceError::Local(_) | SpliceError::Lost => StreamCode::Reset,
+                })
+            };
+            carried.push(AdoptedConnection { carried: Box::pin(going_on), descriptors });
         }
+        carried
     }
 }
