@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use keypadd_transport::HandedStream;
 use keypadd_tunnel::handover::{HandedSocket, Handover, SocketRecord};
-use keypadd_tunnel::{Client, ServerHandle};
+use keypadd_tunnel::{Client, Limits, ServerHandle};
 use rustix::stdio::{stderr, stdin, stdout};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -73,6 +73,7 @@ pub(crate) const WAITING_MAX: usize = 4;
 /// What a daemon can hand over.
 pub(crate) struct HandoverSource<'d> {
     pub(crate) handover: &'d Handover,
+    pub(crate) limits: &'d Limits,
     /// The program that it runs.
     pub(crate) program: Option<Program>,
     /// The file of this host's key.
@@ -172,6 +173,7 @@ impl HandoverSource<'_> {
 
     /// Ends all sessions and sends what is held; returns the new process's ID.
     async fn hand_over(&self, channel: &mut Channel) -> io::Result<u32> {
+        self.limits.settled().await;
         for server in &self.servers {
             let (chains, listeners) = server.hand_over().await?;
             for listener in &listeners {

@@ -27,13 +27,12 @@ impl Client {
     }
 
     /// Ends the session of a [suspended](crate::handover::Handover::suspend) daemon so that its
-    /// streams are held, and describes them; `None` if nothing is held. They stay held here until
-    /// the daemon is resumed or exits. [`run`](Client::run) must be running.
+    /// streams are held, and describes them; `None` if nothing is held. [Settled](Limits::settled) first.
+    /// They stay held here until the daemon is resumed or exits. [`run`](Client::run) must be running.
     ///
     /// # Errors
     /// The system is out of descriptors.
     pub async fn hand_over(&self) -> io::Result<Option<HandedClient>> {
-        self.limits.settled().await;
         let streams = self.hold.streams();
         let is_held = || self.link.current().is_none() && streams.held() == streams.names().len();
         self.sessions.end_all(&SessionEnd::HandedOver, is_held).await;
@@ -105,5 +104,46 @@ impl Client {
             carried.push(AdoptedConnection { carried: Box::pin(going_on), descriptors });
         }
         carried
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use keypadd_keystream::Suite;
+    use keypadd_provider::{CryptoSettings, PrivateKey, client_config};
+
+    use super::*;
+    use crate::{ClientSettings, TransportSettings};
+
+    /// A client of a server with this key.
+    async fn client(server: PublicKey, transport: TransportSettings) -> Client {
+        let own = Arc::new(PrivateKey::generate().unwrap());
+        let crypto = CryptoSettings::plain(own, Suite::AES_128_GCM);
+        let client = Client::bind(ClientSettings {
+            server: "127.0.0.1:9".parse().unwrap(),
+            crypto: client_config(&crypto, server).unwrap(),
+            name: None,
+            forwards: Vec::new(),
+            proxy_headers: <_>::default(),
+            transport,
+            connect_timeout: Duration::from_secs(1),
+            instance: Instance([1; 16]),
+        });
+        client.await.unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn clients_are_handed_over_without_a_wait_for_each() {
+        let transport = TransportSettings::default();
+        let server = PrivateKey::generate().unwrap().public();
+        let limits = Arc::clone(&transport.limits);
+        // Some peer does not answer.
+        let _opening = limits.opening();
+        let client = client(server, transport).await;
+        let began = Instant::now();
+        for _ in 0..9 {
+            assert!(client.hand_over().await.unwrap().is_none());
+        }
+        assert_eq!(began.elapsed(), Duration::ZERO);
     }
 }
