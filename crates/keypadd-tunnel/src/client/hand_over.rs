@@ -10,7 +10,6 @@ use super::{Client, reach::ListPlace, reconnect::HeldSession};
 use crate::{
     forwards::{adopt::adopt, carrier::AdoptedConnection, splice_error::SpliceError},
     handover::{ClientRecord, HandedClient, HandedSocket},
-    limits::descriptors::Holder,
     sessions::session_end::SessionEnd,
     wire::{Instance, StreamCode},
 };
@@ -80,7 +79,8 @@ impl Client {
             rtt: Duration::from_micros(record.rtt_micros),
             _listed: listed.into(),
         });
-        let holder = Holder::client();
+        // The programs of this host have one share, whichever process accepted their connections.
+        let holder = self.listeners.holder();
         let mut carried = Vec::new();
         for stream in streams {
             let descriptors = Arc::clone(&stream.descriptors);
@@ -109,11 +109,15 @@ impl Client {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixStream;
+
     use keypadd_keystream::Suite;
     use keypadd_provider::{CryptoSettings, PrivateKey, client_config};
+    use keypadd_transport::HandedStream;
+    use serde_json::json;
 
     use super::*;
-    use crate::{ClientSettings, TransportSettings};
+    use crate::{ClientSettings, Limits, TransportSettings, limits::descriptors::OF_CONNECTION};
 
     /// A client of a server with this key.
     async fn client(server: PublicKey, transport: TransportSettings) -> Client {
@@ -145,5 +149,45 @@ mod tests {
             assert!(client.hand_over().await.unwrap().is_none());
         }
         assert_eq!(began.elapsed(), Duration::ZERO);
+    }
+
+    #[tokio::test]
+    async fn connections_of_another_process_count_in_the_share_of_the_programs_of_this_host() {
+        const STREAMS: usize = 3;
+        let server = PrivateKey::generate().unwrap().public();
+        let limits = Arc::new(Limits::new(100, |_| 0));
+        let transport =
+            TransportSettings { limits: Arc::clone(&limits), ..TransportSettings::default() };
+        let client = client(server, transport).await;
+        let streams = (0..STREAMS).map(|stream| {
+            let splice = json!({
+                "to_stream_done": true, "to_socket_done": false, "shut": false, "given": 0, "got": 0,
+            });
+            let record = json!({
+                "epoch": 0, "stream": 4 * stream, "label": "", "unix": true, "unbounded": false,
+                "splice": splice, "to_stream": null,
+            });
+            HandedStream {
+                record: serde_json::from_value(record).unwrap(),
+                unreceipted: Vec::new(),
+                socket: UnixStream::pair().unwrap().0.into(),
+                descriptors: Arc::new([]),
+            }
+        });
+        let record = ClientRecord {
+            server: server.to_string(),
+            token: None,
+            name: "lab".into(),
+            address: "127.0.0.1:9".parse().unwrap(),
+            rtt_micros: 0,
+            remaining_millis: 60_000,
+        };
+        let handed = HandedClient { record, streams: streams.collect() };
+        assert!(client.adopt(handed, &[server]).is_empty());
+        let held = STREAMS * OF_CONNECTION;
+        assert_eq!(limits.counts().descriptors, held);
+        let programs = client.listeners.holder();
+        assert!(limits.descriptors.would_allow(programs, held, (100 - held) / 2));
+        assert!(!limits.descriptors.would_allow(programs, 0, (100 - held) / 2));
     }
 }

@@ -22,7 +22,7 @@ use crate::{
         listen::{Bound, ListenerGroup, bind_own},
     },
     handover::{HandedSocket, Handover},
-    limits::descriptors::SetApart,
+    limits::descriptors::{Holder, SetApart},
 };
 
 /// All listeners of a client.
@@ -52,6 +52,11 @@ impl ForwardListeners {
     /// Carries connections of other processes, beside those accepted here.
     pub(crate) fn carrier(&self, server: ServerAddresses) -> Carrier {
         self.acceptor.carrier(server)
+    }
+
+    /// Who holds the descriptors of its connections.
+    pub(crate) fn holder(&self) -> Holder {
+        self.acceptor.holder()
     }
 
     /// Each forward with its bound addresses.
