@@ -18,8 +18,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
+use tokio::time::timeout;
 
-use super::Frame;
+use super::{Frame, STALL_TIMEOUT};
 
 /// Bytes before a frame's text.
 const HEAD_BYTES: usize = 8;
@@ -64,7 +65,19 @@ impl Channel {
     }
 
     /// Sends a frame with bytes and at most three descriptors.
+    ///
+    /// # Errors
+    /// The other process has exited, or does not read.
     pub(crate) async fn send<D: AsRef<[u8]>>(
+        &mut self,
+        frame: &impl Serialize,
+        data: &[D],
+        descriptors: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
+        timeout(STALL_TIMEOUT, self.send_all(frame, data, descriptors)).await?
+    }
+
+    async fn send_all<D: AsRef<[u8]>>(
         &mut self,
         frame: &impl Serialize,
         data: &[D],
