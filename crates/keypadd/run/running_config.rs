@@ -142,7 +142,7 @@ impl RunningConfig {
     ) -> Result<(), Error> {
         let Loaded { config: new, key, .. } = new;
         let (options, suites) = (PoolOptions::of(&new.settings), pool_suites(&new));
-        let change = daemon.pooling.prepare(options, &suites, daemon.crypto.cipher_engine)?;
+        let change = daemon.pooling.prepare(options, suites, daemon.crypto.cipher_engine).await?;
         let crypto = CryptoSettings {
             key,
             suites: accepted(&new.settings.suites(), daemon.bench().is_some()),
@@ -165,7 +165,7 @@ impl RunningConfig {
         let (server_crypto, peers) = match attempt.await {
             Ok(made) => made,
             Err(error) => {
-                daemon.pooling.undo(&change);
+                daemon.pooling.undo(change).await;
                 return Err(error);
             }
         };
