@@ -4,19 +4,25 @@
 //! target is connected, the daemon makes a pair of unix sockets, forwards one and passes the other to the
 //! command. A unix socket has no reset, so each process also keeps a copy of the other's end: an end of file
 //! is then always intentional. If a process dies, the control socket closes; it stays open until the outcome
-//! is reported.
+//! is reported. Both sockets go with the connection to a process that replaces the daemon.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
+use std::sync::Arc;
 
 use keypadd_keystream::Suite;
 use keypadd_provider::{KeyExchange, PublicKey};
-use keypadd_tunnel::{Carrier, CarrierSlot, ClientError, Target};
+use keypadd_tunnel::handover::HandedClient;
+use keypadd_tunnel::wire::StreamCode;
+use keypadd_tunnel::{AdoptedConnection, Carrier, CarrierSlot, Client, ClientError, Target};
 use serde::{Deserialize, Serialize};
 
 use crate::handover::channel::Channel;
 use crate::sources::Sources;
+
+/// Sockets that go with a carried connection to another process: the control socket, then the command's end.
+pub(crate) const OF_COMMAND: usize = 2;
 
 /// What a command asks for.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,11 +54,6 @@ pub(crate) enum CarryReply {
     Closed,
     /// The connection failed otherwise.
     Lost(String),
-    /// Another process is about to take over. If this one exits, the other carries the connection and reports
-    /// no outcome.
-    Suspended,
-    /// The takeover failed; this process continues.
-    Resumed,
 }
 
 impl CarryRequest {
@@ -121,31 +122,40 @@ async fn carry(mut command: Channel, slot: CarrierSlot, target: Target) -> io::R
         Ok(connected) => connected,
         Err(error) => return command.tell(&failure(&error)).await,
     };
-    let handover = connected.handover();
     let (own, other) = StdUnixStream::pair()?;
     command.send::<&[u8]>(&CarryReply::Connected, &[], &[other.as_fd(), own.as_fd()]).await?;
-    let mut carried = std::pin::pin!(connected.carry(own));
-    let mut is_suspended = false;
-    let outcome = loop {
-        let changed = async {
-            match is_suspended {
-                true => handover.resumed().await,
-                false => handover.suspended().await,
-            }
-        };
-        tokio::select! {
-            outcome = &mut carried => break outcome,
-            // The command sends nothing here, so this means that it has exited.
-            _ = command.receive_as::<CarryReply>() => return Ok(()),
-            () = changed => {
-                is_suspended = !is_suspended;
-                let reply = if is_suspended { CarryReply::Suspended } else { CarryReply::Resumed };
-                command.tell(&reply).await?;
-            }
-        }
+    let control = command.as_fd().try_clone_to_owned()?;
+    let of_command: [OwnedFd; OF_COMMAND] = [control, other.into()];
+    let carried = connected.carry(own, Arc::new(of_command));
+    follow(command, async { carried.await.map_err(|error| failure(&error)) }).await
+}
+
+/// Resumes what the process before this one held for a client, and what it carried for commands.
+pub(crate) fn adopt(client: &Client, held: HandedClient, keys: &[PublicKey]) {
+    let carrier = client.carrier();
+    for AdoptedConnection { carried, descriptors } in client.adopt(held, keys) {
+        carrier.spawn(async move {
+            // On an error the command sees its socket close.
+            let Ok(control) = descriptors[0].try_clone() else { return };
+            drop(descriptors);
+            let Ok(command) = Channel::new(control.into()) else { return };
+            let refused = |code: StreamCode| CarryReply::Refused(code.value());
+            let _ = follow(command, async { carried.await.map_err(refused) }).await;
+        });
+    }
+}
+
+/// Tells the command how its connection has ended. If it exits first, the connection is reset.
+async fn follow(
+    mut command: Channel,
+    carried: impl Future<Output = Result<(), CarryReply>>,
+) -> io::Result<()> {
+    let outcome = tokio::select! {
+        outcome = carried => outcome,
+        // The command sends nothing here, so this means that it has exited.
+        _ = command.receive_as::<CarryReply>() => return Ok(()),
     };
-    drop(other);
-    command.tell(&outcome.as_ref().map_or_else(failure, |()| CarryReply::Closed)).await
+    command.tell(&outcome.err().unwrap_or(CarryReply::Closed)).await
 }
 
 fn failure(error: &ClientError) -> CarryReply {

@@ -14,7 +14,7 @@ use keypadd_tunnel::{
 use tokio::io::stdin;
 use tokio::sync::mpsc;
 
-use crate::carry::CarryRequest;
+use crate::carry::{self, CarryRequest};
 use crate::cli::{ConnectArgs, Flags, Server};
 use crate::confine::{Confinement, SandboxNeeds};
 use crate::control::Requests;
@@ -215,7 +215,7 @@ pub(crate) async fn run(
         .map_err(|error| explain(ClientError::Bind(error), daemon.public_key(), &peer))?;
     client.set_valid_until(valid_until);
     if let Some(held) = daemon.take_held().await?.clients.remove(ONLY_CLIENT) {
-        client.adopt(held, &peer);
+        carry::adopt(&client, held, &peer);
     }
     let carried = stdio.clone();
     let label = name.or_else(|| peer.first().map(PublicKey::short)).unwrap_or_default();

@@ -288,6 +288,7 @@ impl Daemon {
     ) -> HandoverSource<'d> {
         HandoverSource {
             handover: &self.transport.handover,
+            limits: &self.transport.limits,
             program: self.program,
             key_file: self.key_file.as_ref(),
             servers,

@@ -34,6 +34,10 @@ const PREPARE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long either process waits for the other while no traffic flows.
 const HANDOVER_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// How long a process may take to read a frame, or to answer when it has everything. A stopped one must not
+/// keep the other from serving: listeners that a server has left open for a client wait ten seconds.
+const STALL_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// What one process tells the other.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -54,6 +58,9 @@ pub(crate) enum Frame {
     Client(String, ClientRecord),
     /// A stream of the last chain or client: its bytes, its socket attached.
     Stream(StreamRecord),
+    /// The same for a stream that is carried for `connect -W`; also attached: the command's control socket
+    /// and its end of the pair.
+    Carried(StreamRecord),
     /// Everything was sent.
     End,
     /// The new process, with this ID, has everything. Lists files of unix sockets that its settings do not

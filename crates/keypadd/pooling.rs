@@ -3,7 +3,9 @@
 
 mod choice;
 
+use std::future::pending;
 use std::io::ErrorKind;
+use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use keypadd_config::Settings;
@@ -11,6 +13,8 @@ use keypadd_config::values::PoolMode;
 use keypadd_keystream::{CipherEngine, Protection, Suite};
 use keypadd_pool::{FillerFault, NotLocked, Pool, PoolSettings};
 use keypadd_provider::PoolSwitch;
+use tokio::sync::OwnedMutexGuard;
+use tokio::task::spawn_blocking;
 
 use crate::error::{Error, Exit, system};
 
@@ -43,7 +47,11 @@ impl PoolOptions {
 /// The pool in use; clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct Pooling {
+    /// Locked for a moment only: the memory of a large pool takes seconds to prepare, while sessions go on
+    /// with what they have.
     state: Arc<Mutex<State>>,
+    /// Held from the preparation of a change to its end.
+    changing: Arc<tokio::sync::Mutex<()>>,
     /// Holds a pool handle limited to the suites that use it. Replaced under the lock of `state`, so that
     /// readers of both see a consistent pair.
     switch: PoolSwitch,
@@ -68,7 +76,12 @@ pub(crate) struct Change {
     choices: Vec<Choice>,
     /// Its former budget, if that has changed.
     former_budget_bytes: Option<usize>,
+    /// No other change is prepared meanwhile.
+    _turn: Turn,
 }
+
+/// The right to change the pool.
+type Turn = OwnedMutexGuard<()>;
 
 impl Pooling {
     /// Creates the pool for these options and suites.
@@ -81,8 +94,10 @@ impl Pooling {
         engine: CipherEngine,
     ) -> Result<Self, Error> {
         let state = Arc::new(Mutex::new(State { options, choices: Vec::new(), lengths: [0; 3] }));
-        let pooling = Self { state, switch: PoolSwitch::default() };
-        let change = pooling.prepare(options, suites, engine)?;
+        let changing = Arc::new(tokio::sync::Mutex::new(()));
+        let turn = Arc::clone(&changing).try_lock_owned().expect("nobody else has it yet");
+        let pooling = Self { state, changing, switch: PoolSwitch::default() };
+        let change = pooling.prepare_here(options, suites, engine, turn)?;
         pooling.apply(change);
         Ok(pooling)
     }
@@ -117,38 +132,50 @@ impl Pooling {
         ))
     }
 
-    /// Does the part of a change that can fail. A pool that stays gets its new budget immediately;
-    /// [`Self::undo`] restores the old one. A pool whose filler has exited is kept and does not
-    /// block the rest of the change; [`Self::fault`] reports it.
+    /// Does the part of a change that can fail, on a thread of its own. A pool that stays gets its new budget
+    /// immediately; [`Self::undo`] restores the old one. A pool whose filler has exited is kept and does
+    /// not block the rest of the change; [`Self::fault`] reports it.
     ///
     /// # Errors
     /// As for [`Self::start`].
-    pub(crate) fn prepare(
+    pub(crate) async fn prepare(
+        &self,
+        options: PoolOptions,
+        suites: Vec<Suite>,
+        engine: CipherEngine,
+    ) -> Result<Change, Error> {
+        let turn = Arc::clone(&self.changing).lock_owned().await;
+        let this = self.clone();
+        elsewhere(move || this.prepare_here(options, &suites, engine, turn)).await
+    }
+
+    fn prepare_here(
         &self,
         options: PoolOptions,
         suites: &[Suite],
         engine: CipherEngine,
+        turn: Turn,
     ) -> Result<Change, Error> {
-        let state = self.locked();
+        let before = self.locked().choices.clone();
         let choices = match options.mode {
-            PoolMode::Auto => choose(suites, engine, &state.choices),
-            PoolMode::On | PoolMode::Off => state.choices.clone(),
+            PoolMode::Auto => choose(suites, engine, &before),
+            PoolMode::On | PoolMode::Off => before,
         };
-        self.prepare_with(&state, options, choices)
+        self.prepare_with(options, choices, turn)
     }
 
     fn prepare_with(
         &self,
-        state: &State,
         options: PoolOptions,
         choices: Vec<Choice>,
+        turn: Turn,
     ) -> Result<Change, Error> {
         let is_wanted = match options.mode {
             PoolMode::On => true,
             PoolMode::Off => false,
             PoolMode::Auto => choices.iter().any(Choice::wants_pool),
         };
-        let former = state.options.budget_bytes;
+        let former = self.locked().options.budget_bytes;
         let mut former_budget_bytes = None;
         let pool = match self.pool().filter(|_| is_wanted) {
             Some(pool) => {
@@ -163,15 +190,12 @@ impl Pooling {
         let is_left_out =
             |choice: &&Choice| options.mode == PoolMode::Auto && !choice.is_worthwhile();
         let excluded = choices.iter().filter(is_left_out).map(Choice::protection).collect();
-        Ok(Change { options, pool, excluded, choices, former_budget_bytes })
+        Ok(Change { options, pool, excluded, choices, former_budget_bytes, _turn: turn })
     }
 
     /// Applies a change to current and future sessions.
     pub(crate) fn apply(&self, change: Change) {
-        self.apply_to(&mut self.locked(), change);
-    }
-
-    fn apply_to(&self, state: &mut State, change: Change) {
+        let mut state = self.locked();
         let Change { options, pool, excluded, choices, .. } = change;
         if let Some(pool) = &pool {
             pool.set_max_fill_cpu(options.max_fill_cpu_percent);
@@ -180,8 +204,10 @@ impl Pooling {
         *state = State { options, choices, ..*state };
     }
 
-    /// Lets `auto` follow the sessions: called every second with the packets of each length so far.
+    /// Lets `auto` follow the sessions: called every second with the packets of each length so far. Does
+    /// nothing while another change is prepared. Needs a tokio runtime.
     pub(crate) fn follow(&self, lengths: [u64; 3]) {
+        let Ok(turn) = Arc::clone(&self.changing).try_lock_owned() else { return };
         let mut state = self.locked();
         if state.options.mode != PoolMode::Auto {
             return;
@@ -199,22 +225,40 @@ impl Pooling {
         if !changed {
             return;
         }
-        match self.prepare_with(&state, state.options, state.choices.clone()) {
-            Ok(change) => self.apply_to(&mut state, change),
-            Err(error) => tracing::warn!("pool unchanged: {error}"),
-        }
+        let (options, choices) = (state.options, state.choices.clone());
+        drop(state);
+        let this = self.clone();
+        tokio::spawn(async move {
+            let preparing = this.clone();
+            match elsewhere(move || preparing.prepare_with(options, choices, turn)).await {
+                Ok(change) => this.apply(change),
+                Err(error) => tracing::warn!("pool unchanged: {error}"),
+            }
+        });
     }
 
     /// Reverts a change that was prepared but not applied.
-    pub(crate) fn undo(&self, change: &Change) {
-        if let (Some(pool), Some(bytes)) = (&change.pool, change.former_budget_bytes) {
-            let _ = pool.set_budget(bytes);
+    pub(crate) async fn undo(&self, change: Change) {
+        if let (Some(pool), Some(bytes)) = (change.pool, change.former_budget_bytes) {
+            let _ = elsewhere(move || pool.set_budget(bytes)).await;
         }
     }
 
     /// The state is always replaced as a whole, so it is consistent after a panic.
     fn locked(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Runs work that takes a while on a thread of its own.
+async fn elsewhere<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(failed) => match failed.try_into_panic() {
+            Ok(panic) => resume_unwind(panic),
+            // Only a shutdown cancels it, which ends this task as well.
+            Err(_) => pending().await,
+        },
     }
 }
 
@@ -272,6 +316,8 @@ fn no_pool(budget_bytes: usize, error: &std::io::Error) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+    use std::thread;
     use std::time::{Duration, Instant};
 
     use keypadd_pool::{FillerHost, Priority};
@@ -333,42 +379,62 @@ mod tests {
         pooling
     }
 
-    fn change(pooling: &Pooling, options: PoolOptions) {
-        let change = pooling.prepare(options, &SUITES, CipherEngine::default());
-        pooling.apply(change.expect("a change"));
+    async fn change(pooling: &Pooling, options: PoolOptions) {
+        let change = pooling.prepare(options, SUITES.to_vec(), CipherEngine::default());
+        pooling.apply(change.await.expect("a change"));
     }
 
-    #[test]
-    fn a_dead_filler_blocks_no_change_and_is_reported_until_it_is_replaced() {
+    #[tokio::test]
+    async fn tasks_go_on_while_the_memory_of_a_pool_is_prepared() {
+        let start = options(PoolMode::Off, 1 << 20);
+        let pooling = Pooling::start(start, &SUITES, CipherEngine::default()).expect("none");
+        let (held, is_held) = mpsc::channel();
+        let (ran, has_run) = mpsc::channel();
+        let state = Arc::clone(&pooling.state);
+        // Keeps the preparation from its end until another task has run.
+        let holding = thread::spawn(move || {
+            let _state = state.lock().unwrap();
+            held.send(()).unwrap();
+            has_run.recv_timeout(Duration::from_secs(5))
+        });
+        is_held.recv().unwrap();
+        let other = tokio::spawn(async move { ran.send(()) });
+        change(&pooling, options(PoolMode::On, 1 << 20)).await;
+        holding.join().unwrap().expect("no other task ran");
+        assert!(other.await.unwrap().is_ok() && pooling.pool().is_some());
+    }
+
+    #[tokio::test]
+    async fn a_dead_filler_blocks_no_change_and_is_reported_until_it_is_replaced() {
         for (pooling, reason) in [
             (ended(RefusingHost), "the kernel refused"),
             (ended(FailingHost), "the filler has failed"),
         ] {
             for budget_bytes in [1 << 20, 2 << 20, 1 << 19] {
-                change(&pooling, options(PoolMode::On, budget_bytes));
+                change(&pooling, options(PoolMode::On, budget_bytes)).await;
                 let fault = pooling.fault().expect("a fault");
                 let begin = format!("the pool filler stopped: {reason}");
                 assert!(fault.starts_with(&begin) && !fault.contains('\n'), "{fault}");
             }
-            change(&pooling, options(PoolMode::Off, 1 << 20));
+            change(&pooling, options(PoolMode::Off, 1 << 20)).await;
             assert_eq!(pooling.fault(), None);
-            change(&pooling, options(PoolMode::On, 1 << 20));
+            change(&pooling, options(PoolMode::On, 1 << 20)).await;
             assert_eq!(pooling.fault(), None);
             assert!(pooling.pool().expect("a pool").snapshot().filler_alive);
         }
     }
 
-    #[test]
-    fn an_undone_change_leaves_the_budget_as_it_was() {
+    #[tokio::test]
+    async fn an_undone_change_leaves_the_budget_as_it_was() {
         let start = options(PoolMode::On, 1 << 20);
         let pooling = Pooling::start(start, &SUITES, CipherEngine::default()).expect("a pool");
         let budget = || pooling.pool().expect("a pool").snapshot().budget_bytes;
         for budget_bytes in [1 << 20, 2 << 20, 1 << 19] {
             let options = options(PoolMode::On, budget_bytes);
-            let change = pooling.prepare(options, &SUITES, CipherEngine::default());
-            let change = change.expect("a change");
+            let change = pooling.prepare(options, SUITES.to_vec(), CipherEngine::default());
+            let change = change.await.expect("a change");
             assert_eq!(budget(), budget_bytes as u64);
-            pooling.undo(&change);
+            pooling.undo(change).await;
             assert_eq!(budget(), 1 << 20);
         }
     }
@@ -386,8 +452,8 @@ mod tests {
         Choice::untimed(suite.into(), pays)
     }
 
-    #[test]
-    fn modes_change_in_any_order_and_auto_follows_its_measurements() {
+    #[tokio::test]
+    async fn modes_change_in_any_order_and_auto_follows_its_measurements() {
         use PoolMode::{Auto, Off, On};
         for pays in [true, false] {
             let start = options(Off, 1 << 20);
@@ -395,7 +461,7 @@ mod tests {
             pooling.locked().choices = vec![found(pays)];
             // Every mode after every other one.
             for mode in [Auto, On, Off, On, Auto, Off, Auto, Auto] {
-                change(&pooling, options(mode, 1 << 20));
+                change(&pooling, options(mode, 1 << 20)).await;
                 let (shown, choices, pool) = pooling.in_force();
                 let is_served = pooling.switch.serves(SUITES[0].into());
                 let expected = mode == On || mode == Auto && pays;

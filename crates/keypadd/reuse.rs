@@ -32,8 +32,9 @@ use crate::runtime_directory;
 use crate::shutdown::Shutdown;
 use crate::stdio::{self, ClosingStdout};
 
-/// How long a daemon may take to say whether it can carry the connection; a stopped one never answers.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long all daemons together may take to say whether they can carry the connection: a stopped one never
+/// answers, and the others wait two seconds for a request. Only one is asked at a time, as it then connects.
+const ANSWERS_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// How long it may take to report the target's answer, more than the tunnel's own timeouts.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -109,9 +110,10 @@ impl CarryClient {
         &self,
         daemons: Vec<StdUnixStream>,
     ) -> Option<Result<CarriedConnection, StreamCode>> {
+        let share = ANSWERS_TIMEOUT / u32::try_from(daemons.len().max(1)).unwrap_or(u32::MAX);
         let mut daemons = daemons.into_iter();
         let (daemon, suite) = loop {
-            match self.ask(daemons.next()?).await {
+            match self.ask(daemons.next()?, share).await {
                 Ok(Some(found)) => break found,
                 Ok(None) => {}
                 Err(error) => not_reused(&error),
@@ -126,10 +128,14 @@ impl CarryClient {
     }
 
     /// Asks one daemon; if it can carry the connection, returns it with the suite of its session.
-    async fn ask(&self, mut daemon: StdUnixStream) -> io::Result<Option<(Channel, String)>> {
+    async fn ask(
+        &self,
+        mut daemon: StdUnixStream,
+        within: Duration,
+    ) -> io::Result<Option<(Channel, String)>> {
         daemon.write_all(format!("{CARRY_REQUEST} {}\n", self.request.line()).as_bytes())?;
         let mut daemon = Channel::new(daemon)?;
-        Ok(match receive(&mut daemon, ANSWER_TIMEOUT).await?.frame {
+        Ok(match receive(&mut daemon, within).await?.frame {
             CarryReply::Connecting(suite) => Some((daemon, suite)),
             _ => None,
         })
@@ -225,7 +231,6 @@ impl CarriedConnection {
         let (mut outward, mut inward) = (pin!(outward), pin!(inward));
         let (mut sending, mut receiving) = (true, true);
         let mut other = Some(other);
-        let mut is_suspended = false;
         // Why it failed; data that has arrived is written first.
         let mut failed: Option<Error> = None;
         loop {
@@ -243,10 +248,6 @@ impl CarriedConnection {
                         };
                     }
                     Some(CarryReply::Closed) => return Ok(()),
-                    Some(CarryReply::Suspended) => is_suspended = true,
-                    Some(CarryReply::Resumed) => is_suspended = false,
-                    // The new process ends the connection by closing its end.
-                    None if is_suspended => other = None,
                     news => {
                         failed = Some(reuse.failure(news));
                         sending = false;
@@ -275,10 +276,8 @@ impl CarriedConnection {
                     }
                 }
             }
-            match failed.take_if(|_| !receiving) {
-                Some(error) => return Err(error),
-                None if !sending && !receiving && other.is_none() => return Ok(()),
-                None => {}
+            if let Some(error) = failed.take_if(|_| !receiving) {
+                return Err(error);
             }
         }
     }

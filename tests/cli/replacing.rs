@@ -3,10 +3,10 @@
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::{
     Arc,
     atomic::{AtomicBool, Ordering::Relaxed},
@@ -189,6 +189,78 @@ fn a_stdio_forward_that_a_daemon_carries_goes_on_in_the_process_that_follows() {
     assert_eq!(rest(&mut output).unwrap(), b"");
     let ended = child.wait_with_output().unwrap();
     assert_eq!((ended.status.code(), text(&ended.stderr)), (Some(0), String::new()));
+}
+
+/// A `-W` over the tunnel of near, before near is replaced twice.
+fn carried_across_replacements() -> (Hosts, Daemon, Daemon, Child, TcpStream) {
+    let mut hosts = Hosts::new("", "");
+    let target = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = target.local_addr().unwrap().to_string();
+    let file = hosts.desk.path("far.toml");
+    let settings = fs::read_to_string(&file).unwrap();
+    let permit = format!("permit-open = [\"{address}\", ");
+    fs::write(&file, settings.replace("permit-open = [", &permit)).unwrap();
+    let (far, near) = (hosts.run("far"), hosts.run("near"));
+    until("the forward works", || through(hosts.ports[0]));
+    let mut command = hosts.desk.keypadd(&["connect", "@office", "-W", &address]);
+    command.env("KEYPADD_CONFIG", "near.toml").env_remove("KEYPADD_KEY");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let (mut stream, _) = target.accept().unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut say = |word: &[u8; 6]| {
+        let mut heard = [0; 6];
+        stream.write_all(word).unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut heard).unwrap();
+        assert_eq!(&heard, word);
+    };
+    say(b"before");
+    let mut pid = near.pid();
+    for _ in 0..2 {
+        let socket = hosts.socket(pid);
+        let replaced = hosts.install_and_reload(&["--socket", socket.to_str().unwrap()]);
+        assert!(replaced.status.success(), "{}", text(&replaced.stderr));
+        pid = hosts.follower();
+        say(b"after!");
+    }
+    (hosts, far, near, child, stream)
+}
+
+#[test]
+fn a_download_over_a_daemon_that_was_replaced_fails_if_it_is_cut() {
+    let (_hosts, _far, _near, mut child, stream) = carried_across_replacements();
+    let target = stream.local_addr().unwrap();
+    // The command has nothing more to say.
+    drop(child.stdin.take());
+    assert_eq!((&stream).read(&mut [0]).unwrap(), 0);
+    rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
+    drop(stream);
+    let _bounded = bounded(&child);
+    let ended = child.wait_with_output().unwrap();
+    let line = format!("keypadd: {target}: connection reset\n");
+    assert_eq!((ended.status.code(), text(&ended.stderr)), (Some(1), line));
+}
+
+#[test]
+fn a_download_over_a_daemon_that_was_replaced_fails_if_the_new_process_dies() {
+    let (hosts, _far, _near, mut child, stream) = carried_across_replacements();
+    drop(child.stdin.take());
+    assert_eq!((&stream).read(&mut [0]).unwrap(), 0);
+    kill_process(*hosts.followers.0.last().unwrap(), Signal::KILL).unwrap();
+    let _bounded = bounded(&child);
+    let ended = child.wait_with_output().unwrap();
+    let said = text(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(1), "{said}");
+    assert!(said.contains("lost: the daemon that carried it has exited"), "{said}");
+}
+
+#[test]
+fn an_upload_over_a_daemon_that_was_replaced_is_reset_if_its_command_dies() {
+    let (_hosts, _far, _near, mut child, stream) = carried_across_replacements();
+    kill_process(Pid::from_child(&child), Signal::KILL).unwrap();
+    child.wait().unwrap();
+    let error = (&stream).read(&mut [0]).expect_err("the target saw a clean end");
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! Tests `connect @NAME -W` next to a daemon connected to that peer: its tunnel is shared.
 
+use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::unix::net::UnixListener;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -307,6 +309,20 @@ fn without_a_daemon_or_with_one_whose_link_is_down_it_connects_by_itself() {
     assert_eq!(text(&alone().stdout), "alone");
     daemon.signal(Signal::CONT);
     assert_eq!(daemon.stop().status.code(), Some(0));
+}
+
+#[test]
+fn a_daemon_that_is_stopped_does_not_hide_the_next_one() {
+    let hosts = Hosts::new();
+    // Asked first.
+    let path = hosts.desk.path("run/0.sock");
+    let stopped = UnixListener::bind(&path).unwrap();
+    let (child, far) = hosts.carried(&[]);
+    drop(stopped);
+    fs::remove_file(path).unwrap();
+    assert_eq!(hosts.sessions(), 1);
+    reset(far);
+    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(1));
 }
 
 #[test]

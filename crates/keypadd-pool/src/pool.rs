@@ -18,7 +18,7 @@ use crate::lane::{Lane, PartQueue};
 use crate::lane_state::LaneState;
 use crate::lane_view::{MAX_BODIES, MAX_HEADS, Stage};
 use crate::sync::{
-    AtomicBool, AtomicU64, Mutex, MutexGuard,
+    AtomicBool, AtomicU64, Mutex,
     Ordering::{Acquire, Relaxed},
     RingBuffer, mpsc, thread,
 };
@@ -45,8 +45,10 @@ struct Handle {
     commands: mpsc::Sender<FillerCommand>,
     next_key: AtomicU64,
     require_locked: AtomicBool,
-    /// The budget. Locked while it changes; fillers and lanes never read it.
-    budget_units: Mutex<usize>,
+    /// The budget; fillers and lanes never read it.
+    budget_units: AtomicU64,
+    /// Held while the budget changes, which takes seconds for a large one.
+    changing: Mutex<()>,
 }
 
 /// A pool's levels and counters at one moment. Counters only grow.
@@ -126,7 +128,8 @@ impl Pool {
             commands,
             next_key: AtomicU64::new(0),
             require_locked: AtomicBool::new(false),
-            budget_units: Mutex::new(budget_units),
+            budget_units: AtomicU64::new(budget_units as u64),
+            changing: Mutex::new(()),
         };
         let handle = Arc::new(handle);
         Ok((Self { handle, allowance: None }, worker))
@@ -140,8 +143,10 @@ impl Pool {
     /// locked and cannot be. The budget then stays unchanged.
     pub fn set_budget(&self, budget_bytes: usize) -> io::Result<()> {
         let wanted = units_of(budget_bytes)?;
-        let mut budget = self.handle.budget_units();
-        let new = arena::map(wanted.saturating_sub(*budget))?;
+        // Nothing is guarded that a panic could leave half changed.
+        let _turn = self.handle.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let budget = self.handle.budget_units.load(Relaxed) as usize;
+        let new = arena::map(wanted.saturating_sub(budget))?;
         if self.handle.require_locked.load(Relaxed) && !new.iter().all(Unit::is_locked) {
             return Err(io::Error::other("pool memory cannot be locked"));
         }
@@ -149,7 +154,7 @@ impl Pool {
             let ended = io::ErrorKind::BrokenPipe;
             return Err(io::Error::new(ended, "the pool filler has stopped"));
         }
-        *budget = wanted;
+        self.handle.budget_units.store(wanted as u64, Relaxed);
         FillerWaker(Arc::clone(&self.handle.filler)).wake();
         Ok(())
     }
@@ -224,7 +229,7 @@ impl Pool {
         let filler = &self.handle.filler;
         let bytes = |units: u64| units * UNIT_BYTES as u64;
         PoolSnapshot {
-            budget_bytes: bytes(*self.handle.budget_units() as u64),
+            budget_bytes: bytes(self.handle.budget_units.load(Relaxed)),
             filled_bytes: bytes(filler.filled_units.load(Relaxed)),
             withheld_bytes: bytes(filler.withheld_units.load(Relaxed)),
             locked_bytes: bytes(filler.locked_units.load(Relaxed)),
@@ -256,13 +261,6 @@ fn units_of(budget_bytes: usize) -> io::Result<usize> {
 impl fmt::Debug for Handle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Handle").finish_non_exhaustive()
-    }
-}
-
-impl Handle {
-    /// Ignores poisoning: no panic can leave one number half changed.
-    fn budget_units(&self) -> MutexGuard<'_, usize> {
-        self.budget_units.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -4,7 +4,7 @@
 #[cfg(not(loom))]
 mod shipped {
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
-    pub(crate) use std::sync::{Mutex, MutexGuard, mpsc};
+    pub(crate) use std::sync::{Mutex, mpsc};
     pub(crate) use std::thread;
 
     pub(crate) use rtrb::{Consumer, Producer, RingBuffer};
@@ -13,7 +13,7 @@ mod shipped {
 #[cfg(loom)]
 mod modeled {
     pub(crate) use loom::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
-    pub(crate) use loom::sync::{Mutex, MutexGuard, mpsc};
+    pub(crate) use loom::sync::{Mutex, mpsc};
     pub(crate) use loom::thread;
 
     pub(crate) use super::queue::{Consumer, Producer, RingBuffer};

@@ -30,7 +30,7 @@ use tokio::sync::oneshot;
 use self::{
     early::EarlyDatagrams,
     fragments::Fragments,
-    frame::{DATAGRAM_BYTES_MAX, FlowFrame, is_flow_stream},
+    frame::{DATAGRAM_BYTES_MAX, FlowFrame, Fragment, is_flow_stream},
     handles::{FlowCommand, FlowCommands, FlowEnd, FlowSide, NewFlow, SourceName},
     listener::Listener,
     send_queue::SendQueue,
@@ -223,6 +223,9 @@ impl Flows {
             && let Some(flow) = self.open.get(&stream)
         {
             flow.carried.add_dropped(1);
+            if let Some(Fragment { number, .. }) = fragment {
+                self.fragments.counted(stream, number);
+            }
         }
     }
 

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     replay::{Replay, ReplayBudget, ReplayRecord},
     socket::Socket,
-    splice::{Delivery, Reply, SpliceRecord, SpliceState, StreamName},
+    splice::{Delivery, Label, Reply, SpliceRecord, SpliceState, StreamName},
 };
 
 /// A held stream on its way to another process.
@@ -23,6 +23,8 @@ pub struct HandedStream {
     pub unreceipted: Vec<Bytes>,
     /// The socket.
     pub socket: OwnedFd,
+    /// Those of its label.
+    pub descriptors: Arc<[OwnedFd]>,
 }
 
 /// The state of a held stream.
@@ -40,7 +42,7 @@ pub struct StreamRecord {
 }
 
 impl StreamRecord {
-    /// The label that it was spliced with.
+    /// The text of the label that it was spliced with.
     pub fn label(&self) -> &str {
         &self.label
     }
@@ -57,13 +59,18 @@ impl HandedStream {
         let record = StreamRecord {
             epoch,
             stream,
-            label: state.label().to_string(),
+            label: state.label().text.to_string(),
             unix: matches!(socket, Socket::Unix(_)),
             unbounded: state.delivery == Delivery::Unbounded,
             splice: state.record(),
             to_stream,
         };
-        Self { record, unreceipted: unreceipted.unwrap_or_default(), socket: socket.into() }
+        Self {
+            record,
+            unreceipted: unreceipted.unwrap_or_default(),
+            socket: socket.into(),
+            descriptors: Arc::clone(&state.label().descriptors),
+        }
     }
 
     pub(crate) fn name(&self) -> StreamName {
@@ -76,14 +83,15 @@ impl HandedStream {
         reply: Reply,
         budget: &Arc<ReplayBudget>,
     ) -> Option<(Arc<SpliceState>, Socket, Option<Replay>)> {
-        let Self { record, unreceipted, socket } = self;
+        let Self { record, unreceipted, socket, descriptors } = self;
         let socket = match record.unix {
             true => Socket::from(UnixStream::from(socket)),
             false => Socket::from(TcpStream::from(socket)),
         };
         socket.prepare().ok()?;
         let delivery = if record.unbounded { Delivery::Unbounded } else { Delivery::Bounded };
-        let state = SpliceState::restore(&record.splice, delivery, record.label.into(), reply);
+        let label = Label { text: record.label.into(), descriptors };
+        let state = SpliceState::restore(&record.splice, delivery, label, reply);
         let to_stream = record
             .to_stream
             .map(|record| Replay::restore(&record, unreceipted, Arc::clone(budget)));

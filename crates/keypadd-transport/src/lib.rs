@@ -75,7 +75,7 @@ pub use replay::{BadReceipt, Receipt, Replay, ReplayBudget};
 pub use settings::{EndpointSettings, FLOW_IDLE, Inspect, MakeTransport, Streams, holds};
 pub use socket::Socket;
 pub use spin::{SpinShare, SpinShareError};
-pub use splice::{Cut, Delivery, StreamName};
+pub use splice::{Cut, Delivery, Label, StreamName};
 pub use stepped::{Outbox, SentDatagrams, SteppedLoop};
 pub use stream::{ReadError, RecvHalf, SendHalf, Splice, Stopped, Stream, WriteError};
 pub use transfer_stats::TransferStats;

@@ -13,6 +13,7 @@
 
 use std::{
     fmt, io,
+    os::fd::OwnedFd,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
         atomic::{
@@ -66,6 +67,21 @@ pub enum Delivery {
     Bounded,
     /// Forever: the reader may pause.
     Unbounded,
+}
+
+/// What the caller of a splice gets back when another process continues it.
+#[derive(Clone, Debug)]
+pub struct Label {
+    /// Its own name for the stream.
+    pub text: Arc<str>,
+    /// Descriptors that go with it; closed when it has ended.
+    pub descriptors: Arc<[OwnedFd]>,
+}
+
+impl From<&str> for Label {
+    fn from(text: &str) -> Self {
+        Self { text: text.into(), descriptors: Arc::new([]) }
+    }
 }
 
 /// Receives the outcome of a splice.
@@ -205,7 +221,7 @@ pub(crate) trait SpliceConnection: fmt::Debug + Send + Sync {
 pub(crate) struct SpliceState {
     pub(crate) delivery: Delivery,
     /// The caller's label, kept across a handover.
-    label: Arc<str>,
+    label: Label,
     outcome: Mutex<Outcome>,
     cut: AtomicBool,
     /// The socket's output is shut down, or is about to be.
@@ -248,7 +264,7 @@ struct Outcome {
 impl SpliceState {
     pub(crate) fn new(
         delivery: Delivery,
-        label: Arc<str>,
+        label: Label,
         reply: Reply,
         connection: (Arc<dyn SpliceConnection>, StreamId),
     ) -> Arc<Self> {
@@ -261,7 +277,7 @@ impl SpliceState {
     pub(crate) fn restore(
         record: &SpliceRecord,
         delivery: Delivery,
-        label: Arc<str>,
+        label: Label,
         reply: Reply,
     ) -> Arc<Self> {
         let outcome = Outcome {
@@ -297,7 +313,7 @@ impl SpliceState {
     }
 
     /// The caller's label.
-    pub(crate) fn label(&self) -> &Arc<str> {
+    pub(crate) fn label(&self) -> &Label {
         &self.label
     }
 

@@ -27,7 +27,7 @@ use crate::{
     held::{HeldStream, HeldStreams},
     replay::Receipt,
     socket::Socket,
-    splice::{Cut, Delivery, SpliceConnection, SpliceState},
+    splice::{Cut, Delivery, Label, SpliceConnection, SpliceState},
     transfer_stats::TransferStats,
 };
 
@@ -247,7 +247,7 @@ impl Stream {
 
     /// Gives the stream and a socket to the loop, which carries every byte between them. `label` is
     /// for [another process](crate::HandedStream) that continues it.
-    pub fn splice(self, socket: Socket, delivery: Delivery, label: Arc<str>) -> Splice {
+    pub fn splice(self, socket: Socket, delivery: Delivery, label: Label) -> Splice {
         self.splice_to((Bytes::new(), Bytes::new()), socket, delivery, label)
     }
 
@@ -258,7 +258,7 @@ impl Stream {
         preface: Vec<u8>,
         socket: Socket,
         delivery: Delivery,
-        label: Arc<str>,
+        label: Label,
     ) -> Splice {
         self.splice_to((Bytes::new(), preface.into()), socket, delivery, label)
     }
@@ -270,7 +270,7 @@ impl Stream {
         first: &'static [u8],
         socket: Socket,
         delivery: Delivery,
-        label: Arc<str>,
+        label: Label,
     ) -> Splice {
         self.splice_to((Bytes::from_static(first), Bytes::new()), socket, delivery, label)
     }
@@ -280,7 +280,7 @@ impl Stream {
         (first, preface): (Bytes, Bytes),
         socket: Socket,
         delivery: Delivery,
-        label: Arc<str>,
+        label: Label,
     ) -> Splice {
         let core = &self.send.0;
         let (reply, outcome) = oneshot::channel();

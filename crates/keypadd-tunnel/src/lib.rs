@@ -43,7 +43,7 @@ pub use clock::{
 };
 pub use error::{AuthError, BindError, ClientError};
 pub use forwards::{
-    carrier::{Carrier, CarrierSlot, ConnectedTarget},
+    carrier::{AdoptedConnection, Carrier, CarrierSlot, ConnectedTarget},
     listen::Bound,
     listeners::BoundForwards,
     proxy_protocol, socks,

@@ -127,8 +127,9 @@ impl Limits {
         Opening(&self.opening)
     }
 
-    /// Waits a moment for the connections that are being opened: only those that are open can be held.
-    pub(crate) async fn settled(&self) {
+    /// Waits a moment for the connections that are being opened, of all peers: only those that are open can
+    /// be held.
+    pub async fn settled(&self) {
         let mut opening = self.opening.subscribe();
         let _ = timeout(SETTLE_TIMEOUT, opening.wait_for(|opening| *opening == 0)).await;
     }

@@ -90,13 +90,12 @@ impl ServerHandle {
     }
 
     /// Ends all sessions of a [suspended](crate::handover::Handover::suspend) daemon so that their
-    /// streams are held, and describes the clients; returns the listeners of their remote forwards, too.
+    /// streams are held, and describes the clients; [settled](Limits::settled) first. Returns the listeners of their remote forwards, too.
     /// Leaves what arrives to the process that follows, until [`resume`](Self::resume).
     ///
     /// # Errors
     /// There are too few descriptors.
     pub async fn hand_over(&self) -> io::Result<(Vec<HandedChain>, Vec<HandedSocket>)> {
-        self.serving.limits.settled().await;
         self.endpoint.suspend(true);
         let mut listeners = self.serving.reservations.hand_over();
         let (sessions, chains) = (&self.serving.sessions, &self.serving.chains);

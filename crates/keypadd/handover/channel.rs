@@ -5,7 +5,7 @@
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
 
 use rustix::cmsg_space;
@@ -18,8 +18,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
+use tokio::time::timeout;
 
-use super::Frame;
+use super::{Frame, STALL_TIMEOUT};
 
 /// Bytes before a frame's text.
 const HEAD_BYTES: usize = 8;
@@ -36,6 +37,12 @@ const DESCRIPTORS_MAX: usize = 3;
 /// One end of the socket between the two processes.
 #[derive(Debug)]
 pub(crate) struct Channel(UnixStream);
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
 
 /// A frame with its bytes and descriptors.
 #[derive(Debug)]
@@ -58,7 +65,19 @@ impl Channel {
     }
 
     /// Sends a frame with bytes and at most three descriptors.
+    ///
+    /// # Errors
+    /// The other process has exited, or does not read.
     pub(crate) async fn send<D: AsRef<[u8]>>(
+        &mut self,
+        frame: &impl Serialize,
+        data: &[D],
+        descriptors: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
+        timeout(STALL_TIMEOUT, self.send_all(frame, data, descriptors)).await?
+    }
+
+    async fn send_all<D: AsRef<[u8]>>(
         &mut self,
         frame: &impl Serialize,
         data: &[D],
@@ -159,7 +178,6 @@ pub(crate) fn unexpected(frame: &Frame) -> io::Error {
 mod tests {
     use std::fs::File;
     use std::io::Read;
-    use std::os::fd::AsFd;
 
     use super::*;
 

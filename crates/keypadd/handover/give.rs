@@ -16,14 +16,14 @@ use std::time::Duration;
 
 use keypadd_transport::HandedStream;
 use keypadd_tunnel::handover::{HandedSocket, Handover, SocketRecord};
-use keypadd_tunnel::{Client, ServerHandle};
+use keypadd_tunnel::{Client, Limits, ServerHandle};
 use rustix::stdio::{stderr, stdin, stdout};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::channel::{Channel, unexpected};
-use super::{Frame, HANDOVER_TIMEOUT, Offer, PREPARE_TIMEOUT, VARIABLE, VERSION};
+use super::{Frame, HANDOVER_TIMEOUT, Offer, PREPARE_TIMEOUT, STALL_TIMEOUT, VARIABLE, VERSION};
 use crate::keyfile;
 use crate::shutdown::Shutdown;
 use crate::systemd;
@@ -73,6 +73,7 @@ pub(crate) const WAITING_MAX: usize = 4;
 /// What a daemon can hand over.
 pub(crate) struct HandoverSource<'d> {
     pub(crate) handover: &'d Handover,
+    pub(crate) limits: &'d Limits,
     /// The program that it runs.
     pub(crate) program: Option<Program>,
     /// The file of this host's key.
@@ -172,6 +173,7 @@ impl HandoverSource<'_> {
 
     /// Ends all sessions and sends what is held; returns the new process's ID.
     async fn hand_over(&self, channel: &mut Channel) -> io::Result<u32> {
+        self.limits.settled().await;
         for server in &self.servers {
             let (chains, listeners) = server.hand_over().await?;
             for listener in &listeners {
@@ -189,12 +191,15 @@ impl HandoverSource<'_> {
             }
         }
         channel.tell(&Frame::End).await?;
-        let frame = channel.receive().await?.frame;
+        let frame = timeout(STALL_TIMEOUT, channel.receive()).await??.frame;
         let Frame::Done(pid, unnamed) = frame else { return Err(unexpected(&frame)) };
         // From here on the new process is the service (sd_notify(3)).
         systemd::notify(&[sd_notify::NotifyState::MainPid(pid)]);
         let streams = [stdin(), stdout(), stderr()];
-        channel.send::<&[u8]>(&Frame::Bye, &[], &streams).await?;
+        if let Err(error) = channel.send::<&[u8]>(&Frame::Bye, &[], &streams).await {
+            systemd::notify(&[sd_notify::NotifyState::MainPid(process::id())]);
+            return Err(error);
+        }
         for path in unnamed {
             let _ = fs::remove_file(path);
         }
@@ -225,8 +230,14 @@ async fn share(channel: &mut Channel, socket: &HandedSocket) -> io::Result<()> {
 }
 
 async fn send_streams(channel: &mut Channel, streams: Vec<HandedStream>) -> io::Result<()> {
-    for HandedStream { record, unreceipted, socket } in streams {
-        channel.send(&Frame::Stream(record), &unreceipted, &[socket.as_fd()]).await?;
+    for HandedStream { record, unreceipted, socket, descriptors } in streams {
+        let frame = match descriptors.is_empty() {
+            true => Frame::Stream(record),
+            false => Frame::Carried(record),
+        };
+        let attached: Vec<_> =
+            [&socket].into_iter().chain(&*descriptors).map(AsFd::as_fd).collect();
+        channel.send(&frame, &unreceipted, &attached).await?;
     }
     Ok(())
 }
@@ -254,4 +265,42 @@ fn offer(same: bool) -> io::Result<Offer> {
             .filter(|(name, _)| name != VARIABLE && name != keyfile::INHERITED)
             .collect(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::sync::Arc;
+
+    use serde::Serialize;
+    use serde_json::to_vec;
+    use tokio::time::Instant;
+
+    use super::*;
+
+    fn frame(frame: &impl Serialize) -> Vec<u8> {
+        let text = to_vec(frame).unwrap();
+        let length = u32::try_from(text.len()).unwrap();
+        [&length.to_be_bytes()[..], &[0; 4], &text].concat()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_new_process_that_stops_with_everything_does_not_keep_the_old_one_from_serving() {
+        let (handover, limits) = (Handover::default(), Arc::new(Limits::default()));
+        let source = HandoverSource {
+            handover: &handover,
+            limits: &limits,
+            program: None,
+            key_file: None,
+            servers: Vec::new(),
+            clients: Vec::new(),
+            metrics: None,
+        };
+        let (socket, mut new) = UnixStream::pair().unwrap();
+        new.write_all(&[frame(&Frame::Begin), frame(&Frame::Bound)].concat()).unwrap();
+        let began = Instant::now();
+        assert!(!source.answer(Request { socket, unless: None }).await);
+        assert!(!handover.is_suspended());
+        assert_eq!(began.elapsed(), STALL_TIMEOUT);
+    }
 }

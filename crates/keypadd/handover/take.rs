@@ -11,12 +11,14 @@ use std::process;
 use keypadd_transport::HandedStream;
 use keypadd_tunnel::handover::{HandedChain, HandedClient, HandedSocket, Handover};
 use keypadd_tunnel::wire::Instance;
+use rustix::io::Errno;
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout, stdout};
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
 use super::channel::{Channel, Received, unexpected};
 use super::{Frame, HANDOVER_TIMEOUT, VARIABLE};
+use crate::carry::OF_COMMAND;
 use crate::error::{Error, Exit, system};
 use crate::shutdown::Shutdown;
 
@@ -113,7 +115,7 @@ impl Takeover {
                         client.replace((name, HandedClient { record, streams: Vec::new() })),
                     );
                 }
-                Frame::Stream(ref record) => {
+                Frame::Stream(ref record) | Frame::Carried(ref record) => {
                     let record = record.clone();
                     let stream = stream(record, received)?;
                     let last = held.chains.last_mut().map(|chain| &mut chain.streams);
@@ -174,14 +176,20 @@ impl Takeover {
     }
 }
 
-fn stream(
-    record: keypadd_transport::StreamRecord,
-    mut received: Received,
-) -> io::Result<HandedStream> {
-    let socket = received.descriptor()?;
-    let unreceipted =
-        if received.data.is_empty() { Vec::new() } else { vec![received.data.into()] };
-    Ok(HandedStream { record, unreceipted, socket })
+fn stream(record: keypadd_transport::StreamRecord, received: Received) -> io::Result<HandedStream> {
+    let count = match received.frame {
+        Frame::Carried(_) => 1 + OF_COMMAND,
+        _ => 1,
+    };
+    let Received { data, descriptors, .. } = received;
+    // The kernel drops those that this process is not allowed to have.
+    if descriptors.len() != count {
+        return Err(Errno::MFILE.into());
+    }
+    let mut descriptors = descriptors.into_iter();
+    let socket = descriptors.next().ok_or(Errno::MFILE)?;
+    let unreceipted = if data.is_empty() { Vec::new() } else { vec![data.into()] };
+    Ok(HandedStream { record, unreceipted, socket, descriptors: descriptors.collect() })
 }
 
 fn failed(error: &io::Error) -> Error {

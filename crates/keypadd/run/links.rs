@@ -14,6 +14,7 @@ use keypadd_tunnel::{
 };
 use tokio::task::JoinHandle;
 
+use crate::carry;
 use crate::connect::forwards_ready;
 use crate::error::{Error, Exit, listen_hint, system};
 use crate::pinned::pinned;
@@ -114,7 +115,7 @@ impl NewLink {
 
     /// Resumes what the old process handed over.
     pub(super) fn adopt(&self, held: HandedClient) {
-        self.client.adopt(held, &self.peer.keys);
+        carry::adopt(&self.client, held, &self.peer.keys);
     }
 
     /// Starts connecting. When told to drain, open connections may take this long.

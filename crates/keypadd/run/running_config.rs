@@ -161,7 +161,7 @@ impl RunningConfig {
     ) -> Result<Vec<String>, Error> {
         let Loaded { config: new, key, .. } = new;
         let (options, suites) = (PoolOptions::of(&new.settings), pool_suites(&new));
-        let change = daemon.pooling.prepare(options, &suites, daemon.crypto.cipher_engine)?;
+        let change = daemon.pooling.prepare(options, suites, daemon.crypto.cipher_engine).await?;
         let crypto = CryptoSettings {
             key,
             suites: accepted(&new.settings.suites(), daemon.bench().is_some()),
@@ -184,7 +184,7 @@ impl RunningConfig {
         let (server_crypto, peers, (links, warnings)) = match attempt.await {
             Ok(made) => made,
             Err(error) => {
-                daemon.pooling.undo(&change);
+                daemon.pooling.undo(change).await;
                 return Err(error);
             }
         };

@@ -34,6 +34,8 @@ pub struct Fragments {
     bytes: usize,
     /// The streams of datagrams dropped since the last call to `take_dropped`.
     dropped: Vec<StreamId>,
+    /// The last datagrams that were counted as dropped before this saw all of them.
+    counted: VecDeque<(StreamId, u16)>,
 }
 
 #[derive(Debug)]
@@ -113,6 +115,14 @@ impl Fragments {
         }
     }
 
+    /// A fragment was dropped before it came here, and its datagram counted: the rest is not counted again.
+    pub(crate) fn counted(&mut self, stream: StreamId, number: u16) {
+        if self.counted.len() >= PARTIAL_MAX {
+            self.counted.pop_front();
+        }
+        self.counted.push_back((stream, number));
+    }
+
     /// Drops the fragments of a flow that has ended.
     pub(crate) fn forget(&mut self, stream: StreamId) {
         while let Some(at) = self.partial.iter().position(|partial| partial.stream == stream) {
@@ -143,8 +153,11 @@ impl Fragments {
     }
 
     fn drop_at(&mut self, at: usize) {
-        let dropped = self.remove(at).map(|partial| partial.stream);
-        self.dropped.extend(dropped);
+        let Some(Partial { stream, number, .. }) = self.remove(at) else { return };
+        match self.counted.iter().position(|counted| *counted == (stream, number)) {
+            Some(counted) => drop(self.counted.remove(counted)),
+            None => self.dropped.push(stream),
+        }
     }
 
     fn remove(&mut self, at: usize) -> Option<Partial> {

@@ -164,6 +164,20 @@ fn datagrams_that_find_no_room_to_wait_are_counted() {
     flows.arrive(Bytes::from(vec![0; FRAME_BYTES_WAITING_MAX]));
     flows.arrive(datagram(stream, None));
     assert_eq!(carried.dropped(), 3, "too many bytes");
+
+    // The first fragment finds no room, the other one does.
+    for offset in [0, FRAGMENT_BYTES_MIN as u16] {
+        while flows.receive_some(|_| true, now) {}
+        if offset == 0 {
+            flows.arrive(Bytes::from(vec![0; FRAME_BYTES_WAITING_MAX]));
+        }
+        let fragment = Fragment { number: 1, total: 2 * FRAGMENT_BYTES_MIN as u16, offset };
+        flows.arrive(datagram(stream, Some(fragment)));
+    }
+    while flows.receive_some(|_| true, now) {}
+    assert_eq!(carried.dropped(), 4);
+    flows.expire(now + Duration::from_secs(10));
+    assert_eq!(carried.dropped(), 4, "counted when its first fragment was dropped");
 }
 
 #[test]

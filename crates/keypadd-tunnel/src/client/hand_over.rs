@@ -1,18 +1,17 @@
 //! Passes a client's held streams to the process that replaces it, and continues those received
 //! from the one before.
 
-use std::{io, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
 use keypadd_provider::PublicKey;
 use tokio::time::Instant;
 
 use super::{Client, reach::ListPlace, reconnect::HeldSession};
 use crate::{
-    forwards::adopt::adopt,
+    forwards::{adopt::adopt, carrier::AdoptedConnection, splice_error::SpliceError},
     handover::{ClientRecord, HandedClient, HandedSocket},
-    limits::descriptors::Holder,
     sessions::session_end::SessionEnd,
-    wire::Instance,
+    wire::{Instance, StreamCode},
 };
 
 impl Client {
@@ -27,13 +26,12 @@ impl Client {
     }
 
     /// Ends the session of a [suspended](crate::handover::Handover::suspend) daemon so that its
-    /// streams are held, and describes them; `None` if nothing is held. They stay held here until
-    /// the daemon is resumed or exits. [`run`](Client::run) must be running.
+    /// streams are held, and describes them; `None` if nothing is held. [Settled](Limits::settled) first.
+    /// They stay held here until the daemon is resumed or exits. [`run`](Client::run) must be running.
     ///
     /// # Errors
     /// The system is out of descriptors.
     pub async fn hand_over(&self) -> io::Result<Option<HandedClient>> {
-        self.limits.settled().await;
         let streams = self.hold.streams();
         let is_held = || self.link.current().is_none() && streams.held() == streams.names().len();
         self.sessions.end_all(&SessionEnd::HandedOver, is_held).await;
@@ -57,11 +55,13 @@ impl Client {
 
     /// Continues the streams of another process, before [`run`](Client::run). The instance number
     /// bound here must be that client's. If that client's server has none of these `keys`, its
-    /// streams are reset: only that server may resume them.
-    pub fn adopt(&self, handed: HandedClient, keys: &[PublicKey]) {
+    /// streams are reset: only that server may resume them. Returns the connections of other
+    /// processes, for the caller to carry on.
+    #[must_use]
+    pub fn adopt(&self, handed: HandedClient, keys: &[PublicKey]) -> Vec<AdoptedConnection> {
         let HandedClient { record, streams } = handed;
         let Some(key) = keys.iter().copied().find(|key| record.server.parse() == Ok(*key)) else {
-            return;
+            return Vec::new();
         };
         let time = Duration::from_millis(record.remaining_millis);
         let count = streams.len();
@@ -79,15 +79,115 @@ impl Client {
             rtt: Duration::from_micros(record.rtt_micros),
             _listed: listed.into(),
         });
-        let holder = Holder::client();
+        // The programs of this host have one share, whichever process accepted their connections.
+        let holder = self.listeners.holder();
+        let mut carried = Vec::new();
         for stream in streams {
-            self.tasks.spawn(adopt(
-                stream,
-                &held,
-                &self.hold.counts,
-                &self.limits,
-                (&name, holder),
-            ));
+            let descriptors = Arc::clone(&stream.descriptors);
+            let peer = (&*name, holder);
+            let adopted = adopt(stream, &held, &self.hold.counts, &self.limits, peer);
+            if descriptors.is_empty() {
+                self.tasks.spawn(async {
+                    let _ = adopted.await;
+                });
+                continue;
+            }
+            let handover = self.handover.clone();
+            let going_on = async move {
+                // Until then the other process may go on with it instead.
+                handover.resumed().await;
+                adopted.await.map_err(|error| match error {
+                    SpliceError::Remote(code) => code,
+                    SpliceError::Local(_) | SpliceError::Lost => StreamCode::Reset,
+                })
+            };
+            carried.push(AdoptedConnection { carried: Box::pin(going_on), descriptors });
         }
+        carried
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use keypadd_keystream::Suite;
+    use keypadd_provider::{CryptoSettings, PrivateKey, client_config};
+    use keypadd_transport::HandedStream;
+    use serde_json::json;
+
+    use super::*;
+    use crate::{ClientSettings, Limits, TransportSettings, limits::descriptors::OF_CONNECTION};
+
+    /// A client of a server with this key.
+    async fn client(server: PublicKey, transport: TransportSettings) -> Client {
+        let own = Arc::new(PrivateKey::generate().unwrap());
+        let crypto = CryptoSettings::plain(own, Suite::AES_128_GCM);
+        let client = Client::bind(ClientSettings {
+            server: "127.0.0.1:9".parse().unwrap(),
+            crypto: client_config(&crypto, server).unwrap(),
+            name: None,
+            forwards: Vec::new(),
+            proxy_headers: <_>::default(),
+            transport,
+            connect_timeout: Duration::from_secs(1),
+            instance: Instance([1; 16]),
+        });
+        client.await.unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn clients_are_handed_over_without_a_wait_for_each() {
+        let transport = TransportSettings::default();
+        let server = PrivateKey::generate().unwrap().public();
+        let limits = Arc::clone(&transport.limits);
+        // Some peer does not answer.
+        let _opening = limits.opening();
+        let client = client(server, transport).await;
+        let began = Instant::now();
+        for _ in 0..9 {
+            assert!(client.hand_over().await.unwrap().is_none());
+        }
+        assert_eq!(began.elapsed(), Duration::ZERO);
+    }
+
+    #[tokio::test]
+    async fn connections_of_another_process_count_in_the_share_of_the_programs_of_this_host() {
+        const STREAMS: usize = 3;
+        let server = PrivateKey::generate().unwrap().public();
+        let limits = Arc::new(Limits::new(100, |_| 0));
+        let transport =
+            TransportSettings { limits: Arc::clone(&limits), ..TransportSettings::default() };
+        let client = client(server, transport).await;
+        let streams = (0..STREAMS).map(|stream| {
+            let splice = json!({
+                "to_stream_done": true, "to_socket_done": false, "shut": false, "given": 0, "got": 0,
+            });
+            let record = json!({
+                "epoch": 0, "stream": 4 * stream, "label": "", "unix": true, "unbounded": false,
+                "splice": splice, "to_stream": null,
+            });
+            HandedStream {
+                record: serde_json::from_value(record).unwrap(),
+                unreceipted: Vec::new(),
+                socket: UnixStream::pair().unwrap().0.into(),
+                descriptors: Arc::new([]),
+            }
+        });
+        let record = ClientRecord {
+            server: server.to_string(),
+            token: None,
+            name: "lab".into(),
+            address: "127.0.0.1:9".parse().unwrap(),
+            rtt_micros: 0,
+            remaining_millis: 60_000,
+        };
+        let handed = HandedClient { record, streams: streams.collect() };
+        assert!(client.adopt(handed, &[server]).is_empty());
+        let held = STREAMS * OF_CONNECTION;
+        assert_eq!(limits.counts().descriptors, held);
+        let programs = client.listeners.holder();
+        assert!(limits.descriptors.would_allow(programs, held, (100 - held) / 2));
+        assert!(!limits.descriptors.would_allow(programs, 0, (100 - held) / 2));
     }
 }

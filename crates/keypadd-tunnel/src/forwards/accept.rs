@@ -141,6 +141,11 @@ impl Acceptor {
         }
     }
 
+    /// Who holds the descriptors of its connections.
+    pub(crate) fn holder(&self) -> Holder {
+        self.holder
+    }
+
     /// Accepts connections until it is dropped. Their tasks go on after that.
     pub(crate) async fn run(self, listeners: Arc<ListenerGroup>, forward: Arc<Forward>) {
         let Self { context, slots, slots_max, holder, tasks, handover } = self;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use keypadd_transport::{HandedStream, HeldStreams, Splice};
 
 use crate::{
-    forwards::connection_log::ConnectionRecord,
+    forwards::{connection_log::ConnectionRecord, splice_error::SpliceError},
     limits::{
         Limits,
         descriptors::{Holder, OF_CONNECTION},
@@ -23,13 +23,14 @@ pub(crate) fn adopt(
     counts: &Arc<ForwardCounts>,
     limits: &Arc<Limits>,
     (peer, holder): (&str, Holder),
-) -> impl Future<Output = ()> + Send + use<> {
+) -> impl Future<Output = Result<(), SpliceError>> + Send + use<> {
     let record = ConnectionRecord::adopted(limits, peer, stream.record.label());
     let count = counts.count(record.name());
-    let descriptors = limits.descriptors.adopt(holder, OF_CONNECTION);
+    let count_of = OF_CONNECTION + stream.descriptors.len();
+    let descriptors = limits.descriptors.adopt(holder, count_of);
     let spliced = Splice::adopt(stream, streams, StreamCode::ShuttingDown.into());
     async move {
         let _held = (count, descriptors);
-        record.follow(spliced).await;
+        record.follow(spliced).await
     }
 }

@@ -3,7 +3,12 @@
 //!
 //! The caller decides who may ask, and how.
 
-use std::{os::unix::net::UnixStream as StdUnixStream, sync::Arc};
+use std::{
+    fmt,
+    os::{fd::OwnedFd, unix::net::UnixStream as StdUnixStream},
+    pin::Pin,
+    sync::Arc,
+};
 
 use tokio::{
     net::UnixStream,
@@ -49,7 +54,6 @@ pub struct Carrier {
 pub struct CarrierSlot {
     server: ServerAddresses,
     session: Arc<LiveSession>,
-    handover: Handover,
     _room: (OwnedSemaphorePermit, Descriptors),
 }
 
@@ -62,6 +66,21 @@ pub struct ConnectedTarget {
     _count: ConnectionCount,
 }
 
+/// A connection of another process on this host that the daemon before this one carried.
+pub struct AdoptedConnection {
+    /// Carries it to its end, once this process serves: as [`ConnectedTarget::carry`], but all failures
+    /// are codes.
+    pub carried: Pin<Box<dyn Future<Output = Result<(), StreamCode>> + Send>>,
+    /// Those that it was carried with.
+    pub descriptors: Arc<[OwnedFd]>,
+}
+
+impl fmt::Debug for AdoptedConnection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AdoptedConnection").finish_non_exhaustive()
+    }
+}
+
 impl Carrier {
     /// Reserves a slot for one connection; `None` if no session matches, or at a limit.
     pub fn slot(&self, wanted: impl FnOnce(&LiveSession) -> bool) -> Option<CarrierSlot> {
@@ -71,8 +90,7 @@ impl Carrier {
         }
         let slot = Arc::clone(&self.slots).try_acquire_owned().ok()?;
         let descriptors = self.limits.descriptors.acquire(self.holder, FORWARD, OF_CARRIED)?;
-        let (server, handover) = (self.server.clone(), self.handover.clone());
-        Some(CarrierSlot { server, session, handover, _room: (slot, descriptors) })
+        Some(CarrierSlot { server: self.server.clone(), session, _room: (slot, descriptors) })
     }
 
     /// Runs a task that carries a connection as one of the client's own: it drains with them, and
@@ -118,13 +136,18 @@ impl CarrierSlot {
 impl ConnectedTarget {
     /// Carries bytes between the target and this socket until both directions have finished. The
     /// connection is held while the session is lost, and continues in the process that replaces
-    /// this one.
+    /// this one, which gets `descriptors` as well; they stay open until its end.
     ///
     /// # Errors
     /// [`ClientError::Refused`] if the connection is reset, [`ClientError::Local`] if the socket fails,
     /// [`ClientError::Lost`].
-    pub async fn carry(self, socket: StdUnixStream) -> Result<(), ClientError> {
+    pub async fn carry(
+        self,
+        socket: StdUnixStream,
+        descriptors: Arc<[OwnedFd]>,
+    ) -> Result<(), ClientError> {
         let Self { slot, target, stream, mut record, _count } = self;
+        record.set_descriptors(descriptors);
         let socket = socket.set_nonblocking(true).and_then(|()| UnixStream::from_std(socket));
         let socket = socket.map_err(ClientError::Local)?;
         match splice(socket.into(), stream, &mut record).await {
@@ -137,10 +160,5 @@ impl ConnectedTarget {
             }
             Err(SpliceError::Lost) => Err(slot.lost_error().await),
         }
-    }
-
-    /// The daemon's handover, which this connection outlives.
-    pub fn handover(&self) -> Handover {
-        self.slot.handover.clone()
     }
 }

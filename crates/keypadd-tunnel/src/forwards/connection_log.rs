@@ -4,9 +4,9 @@
 //! These lines have no rate limit: whoever turns them on wants all of them, and a log with gaps is
 //! no audit trail. Knows no sockets: callers report what was carried and how it ended.
 
-use std::{net::SocketAddr, sync::Arc, time::Instant};
+use std::{net::SocketAddr, os::fd::OwnedFd, sync::Arc, time::Instant};
 
-use keypadd_transport::{FlowEnd, Splice, TransferStats};
+use keypadd_transport::{FlowEnd, Label, Splice, TransferStats};
 use tracing::{debug, info};
 
 use crate::{
@@ -37,6 +37,8 @@ pub(crate) struct ConnectionRecord {
     ended: String,
     /// Whether another process carried it before.
     is_adopted: bool,
+    /// What goes with it to another process.
+    descriptors: Arc<[OwnedFd]>,
 }
 
 impl ConnectionRecord {
@@ -54,6 +56,7 @@ impl ConnectionRecord {
             end: ConnectionEnd::Lost,
             ended: "cut: shutting down".into(),
             is_adopted: false,
+            descriptors: Arc::new([]),
         }
     }
 
@@ -70,9 +73,10 @@ impl ConnectionRecord {
     }
 
     /// The forward and the target, each on a line, for the process that takes over.
-    pub(crate) fn label(&self) -> Arc<str> {
+    pub(crate) fn label(&self) -> Label {
         let name = |name: &Option<String>| name.as_deref().unwrap_or_default().to_owned();
-        format!("{}\n{}", name(&self.forward), name(&self.target)).into()
+        let text = format!("{}\n{}", name(&self.forward), name(&self.target)).into();
+        Label { text, descriptors: Arc::clone(&self.descriptors) }
     }
 
     /// The name that it is counted under; may be empty.
@@ -81,13 +85,14 @@ impl ConnectionRecord {
     }
 
     /// Carries a connection taken over from another process until it ends.
-    pub(crate) async fn follow(mut self, spliced: Splice) {
+    pub(crate) async fn follow(mut self, spliced: Splice) -> Result<(), SpliceError> {
         self.set_carried(spliced.carried());
         let outcome = spliced.await.map_err(SpliceError::from);
         if let Err(error) = &outcome {
             debug!(forward = self.name(), %error, "connection failed");
         }
         self.ended(&outcome);
+        outcome
     }
 
     /// The peer whose session carries it.
@@ -103,6 +108,11 @@ impl ConnectionRecord {
     /// Where it leads.
     pub(crate) fn set_target(&mut self, target: &str) {
         self.target = Some(target.into());
+    }
+
+    /// What goes with it to the process that takes over.
+    pub(crate) fn set_descriptors(&mut self, descriptors: Arc<[OwnedFd]>) {
+        self.descriptors = descriptors;
     }
 
     /// Its bytes are counted here from now on.

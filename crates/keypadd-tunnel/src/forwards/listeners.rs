@@ -23,7 +23,7 @@ use crate::{
         spare_sockets::SpareSockets,
     },
     handover::{HandedSocket, Handover},
-    limits::descriptors::SetApart,
+    limits::descriptors::{Holder, SetApart},
 };
 
 /// All listeners of a client.
@@ -72,6 +72,11 @@ impl ForwardListeners {
     /// Carries connections of other processes, beside those accepted here.
     pub(crate) fn carrier(&self, server: ServerAddresses) -> Carrier {
         self.acceptor.carrier(server)
+    }
+
+    /// Who holds the descriptors of its connections.
+    pub(crate) fn holder(&self) -> Holder {
+        self.acceptor.holder()
     }
 
     /// Each forward with its bound addresses.

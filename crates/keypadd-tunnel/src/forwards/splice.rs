@@ -2,9 +2,9 @@
 //!
 //! The transport copies the bytes (`keypadd-transport`, `splice`). Here standard input and output (`-W`) are connected through a pair of unix sockets.
 
-use std::{io, os::unix::net::UnixStream as StdUnixStream, sync::Arc};
+use std::{io, os::unix::net::UnixStream as StdUnixStream};
 
-use keypadd_transport::{Delivery, Socket, Splice, Stream};
+use keypadd_transport::{Delivery, Label, Socket, Splice, Stream};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf, split},
     net::UnixStream,
@@ -53,7 +53,7 @@ pub(crate) async fn splice_after(
 
 async fn carry(
     socket: ForwardedSocket,
-    splice: impl FnOnce(Socket, Arc<str>) -> Splice,
+    splice: impl FnOnce(Socket, Label) -> Splice,
     record: &mut ConnectionRecord,
 ) -> Result<(), SpliceError> {
     let outcome = match socket.into_socket() {

@@ -23,9 +23,10 @@ use crate::limits::log_rate_limit::LogRateLimit;
 /// Descriptors of a forwarded connection: its socket, in two event loops once it is bulk.
 pub(crate) const OF_CONNECTION: usize = 2;
 
-/// Descriptors of a connection carried for another process: as above, both ends of the socket pair
-/// between the two, and the one over which that process learns how it ended.
-pub(crate) const OF_CARRIED: usize = OF_CONNECTION + 2;
+/// Descriptors of a connection carried for another process: as above, the other end of the socket pair
+/// between the two, and the socket over which that process learns how it ended, with a copy for the
+/// process that takes over.
+pub(crate) const OF_CARRIED: usize = OF_CONNECTION + 3;
 
 /// Descriptors of a remote forward: a socket for each address family, and one connection that
 /// waits.

@@ -515,6 +515,7 @@ async fn a_connection_that_is_being_opened_goes_on_in_the_process_that_replaces_
     let _here = TcpStream::connect(site.client.listeners[0]).await.unwrap();
     let _there = accept(&site.target).await;
     site.transports[0].handover.suspend();
+    within(site.transports[0].limits.settled()).await;
     assert_eq!(site.client.hand_over().await, 1);
 }
 
@@ -526,6 +527,7 @@ async fn a_connection_that_is_being_opened_goes_on_in_the_process_that_replaces_
     let _here = TcpStream::connect(("127.0.0.1", site.client.remote_port())).await.unwrap();
     let _there = accept(&target).await;
     site.transports[1].handover.suspend();
+    within(site.transports[1].limits.settled()).await;
     let (chains, _) = within(site.server.handle.hand_over()).await.unwrap();
     assert_eq!(chains.iter().map(|chain| chain.streams.len()).sum::<usize>(), 1);
 }

@@ -6,7 +6,7 @@ use keypadd_keystream::Suite;
 use keypadd_provider::{CryptoSettings, PublicKey, client_config, server_config};
 use keypadd_transport::{Receipt, StreamName};
 use keypadd_tunnel::{
-    Destination, Peers,
+    Destination, Peers, TransportSettings,
     wire::{
         CONNECTED, Claim, CloseCode, Features, Frame, HoldGrant, HoldRequest, HoldToken, Instance,
         StreamCode, StreamHeader, VERSION,
@@ -208,6 +208,50 @@ async fn holding_peer(
     (RawPeer { connection, control: (send, recv), _endpoint: endpoint }, grant)
 }
 
+/// A stream of a client that was opened in an earlier session of it, and the target's end.
+async fn resumed_stream(
+    server: &RunningServer,
+    crypto: Arc<dyn ClientConfig>,
+    target: &TcpListener,
+    transport: &TransportSettings,
+) -> (RawPeer, (SendStream, RecvStream), TcpStream) {
+    let (peer, grant) = holding_peer(server, Arc::clone(&crypto), None).await;
+    let (send, _recv) = open_valid_stream(&peer.connection, target).await;
+    let there = accept(target).await;
+    let stream = quinn::VarInt::from(send.id()).into_inner();
+    peer.connection.close(CloseCode::Hold.value().into(), b"");
+    until("it is held", || !transport.limits.held().is_empty()).await;
+    let (mut peer, resumed) = holding_peer(server, crypto, Some(grant.token)).await;
+    assert!(resumed.resumed);
+    peer.control.0.write_all(&Frame::Claims { count: 1 }.encode()).await.unwrap();
+    let name = StreamName { epoch: grant.epoch, stream };
+    let claim = StreamHeader::Resume(Claim { name, receipt: Receipt::default() });
+    let (mut send, mut recv) = peer.connection.open_bi().await.unwrap();
+    send.write_all(&claim.encode()).await.unwrap();
+    within(recv.read_exact(&mut [0; 9])).await.unwrap();
+    (peer, (send, recv), there)
+}
+
+#[tokio::test]
+async fn what_a_gone_client_has_sent_in_a_resumed_stream_counts_among_the_deliveries_of_its_key() {
+    let (key, target, transport) = (new_key(), listener().await, holding());
+    let server = RunningServer::start_with(key.public(), &["localhost:*"], |settings| {
+        settings.transport = transport.clone();
+        settings.sessions_per_key = 1;
+    });
+    let crypto = client_config(&crypto(&key, Suite::AES_128_GCM), server.key).unwrap();
+    let (peer, streams, mut first) =
+        resumed_stream(&server, Arc::clone(&crypto), &target, &transport).await;
+    let sent = leave_unread(peer, streams, &mut first, &server).await;
+
+    let peer = RawPeer::connect(&server, crypto).await;
+    let streams = open_valid_stream(&peer.connection, &target).await;
+    let mut second = accept(&target).await;
+    leave_unread(peer, streams, &mut second, &server).await;
+    until("the second is reset", || second.take_error().unwrap().is_some()).await;
+    assert_eq!(read_all(&mut first).await.unwrap().len(), sent);
+}
+
 #[tokio::test]
 async fn what_gone_clients_of_a_key_have_sent_is_delivered_for_as_many_as_it_may_have_sessions() {
     let (key, target, transport) = (new_key(), listener().await, holding());
@@ -228,22 +272,8 @@ async fn what_gone_clients_of_a_key_have_sent_is_delivered_for_as_many_as_it_may
     let is_reset = |stream: &TcpStream| stream.take_error().unwrap().is_some();
     until("the second is reset", || is_reset(&second)).await;
 
-    // A stream that was opened in an earlier session of its client.
-    let (peer, grant) = holding_peer(&server, Arc::clone(&crypto), None).await;
-    let (send, _recv) = open_valid_stream(&peer.connection, &target).await;
-    let mut third = accept(&target).await;
-    let stream = quinn::VarInt::from(send.id()).into_inner();
-    peer.connection.close(CloseCode::Hold.value().into(), b"");
-    until("it is held", || !transport.limits.held().is_empty()).await;
-    let (mut peer, resumed) = holding_peer(&server, crypto, Some(grant.token)).await;
-    assert!(resumed.resumed);
-    peer.control.0.write_all(&Frame::Claims { count: 1 }.encode()).await.unwrap();
-    let name = StreamName { epoch: grant.epoch, stream };
-    let claim = StreamHeader::Resume(Claim { name, receipt: Receipt::default() });
-    let (mut send, mut recv) = peer.connection.open_bi().await.unwrap();
-    send.write_all(&claim.encode()).await.unwrap();
-    within(recv.read_exact(&mut [0; 9])).await.unwrap();
-    leave_unread(peer, (send, recv), &mut third, &server).await;
+    let (peer, streams, mut third) = resumed_stream(&server, crypto, &target, &transport).await;
+    leave_unread(peer, streams, &mut third, &server).await;
     until("the third is reset", || is_reset(&third)).await;
 
     // Had the others only run out of time, this one would have before.

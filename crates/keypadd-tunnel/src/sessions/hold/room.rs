@@ -79,7 +79,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        forwards::adopt::adopt,
+        forwards::{adopt::adopt, splice_error::SpliceError},
         handover::{ChainRecord, Secret},
         limits::{descriptors::OF_CONNECTION, per_key_limit::PerKeyLimit},
         sessions::hold::{HoldSettings, chains::AwayState},
@@ -96,7 +96,7 @@ mod tests {
         limits: Arc<Limits>,
         places: PerKeyLimit<PublicKey>,
         places_max: usize,
-        streams: JoinSet<()>,
+        streams: JoinSet<Result<(), SpliceError>>,
     }
 
     impl Site {
@@ -142,7 +142,12 @@ mod tests {
                 });
                 let record = serde_json::from_value(record).unwrap();
                 let socket = UnixStream::pair().unwrap().0.into();
-                let handed = HandedStream { record, unreceipted: Vec::new(), socket };
+                let handed = HandedStream {
+                    record,
+                    unreceipted: Vec::new(),
+                    socket,
+                    descriptors: Arc::new([]),
+                };
                 let holder = ("peer", Holder::Peer(self.key));
                 self.streams.spawn(adopt(
                     handed,
