@@ -26,8 +26,9 @@ impl Client {
     }
 
     /// Ends the session of a [suspended](crate::handover::Handover::suspend) daemon so that its
-    /// streams are held, and describes them; `None` if nothing is held. [Settled](Limits::settled) first.
-    /// They stay held here until the daemon is resumed or exits. [`run`](Client::run) must be running.
+    /// streams are held, and describes them; `None` if nothing is held. They stay held here until the
+    /// daemon is resumed or exits. [`run`](Client::run) must be running, and the daemon's limits
+    /// [settled](crate::Limits::settled).
     ///
     /// # Errors
     /// The system is out of descriptors.
