@@ -125,9 +125,9 @@ A file for both roles:
     /// List, add or remove forwards of a running daemon
     ///
     /// Works for `keypadd run`, and for `keypadd connect` with forwards. Open connections of a removed
-    /// forward stay. Changes last until the daemon exits; a reload brings back what its file has, and ends
-    /// what is in the file's way. The daemon's log and `keypadd status` show whether the server listens for
-    /// a -R.
+    /// forward stay. Changes last until the daemon exits. A reload restores the file's forwards and keeps
+    /// added ones, except where the file now uses their listen address. The daemon's log and `keypadd status`
+    /// show whether the server listens for a -R.
     #[command(after_help = "\
 Examples:
   keypadd forward list

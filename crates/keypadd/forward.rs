@@ -1,8 +1,7 @@
 //! `keypadd forward`: lists, adds and removes forwards of a running daemon, over its control socket, and
 //! answers such requests in the daemon.
 //!
-//! A request is a line: `list`, or `add NAME FLAG FORWARD` and `remove NAME FLAG FORWARD`. Changes last until
-//! the daemon exits; a reload brings back what its file has, and ends what is in the file's way.
+//! A request is a line: `list`, or `add NAME FLAG FORWARD` and `remove NAME FLAG FORWARD`.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

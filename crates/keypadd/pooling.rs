@@ -77,11 +77,11 @@ pub(crate) struct Change {
     /// Its former budget, if that has changed.
     former_budget_bytes: Option<usize>,
     /// No other change is prepared meanwhile.
-    _turn: Turn,
+    _lock: ChangeLock,
 }
 
 /// The right to change the pool.
-type Turn = OwnedMutexGuard<()>;
+type ChangeLock = OwnedMutexGuard<()>;
 
 impl Pooling {
     /// Creates the pool for these options and suites.
@@ -95,9 +95,9 @@ impl Pooling {
     ) -> Result<Self, Error> {
         let state = Arc::new(Mutex::new(State { options, choices: Vec::new(), lengths: [0; 3] }));
         let changing = Arc::new(tokio::sync::Mutex::new(()));
-        let turn = Arc::clone(&changing).try_lock_owned().expect("nobody else has it yet");
+        let lock = Arc::clone(&changing).try_lock_owned().expect("nobody else has it yet");
         let pooling = Self { state, changing, switch: PoolSwitch::default() };
-        let change = pooling.prepare_here(options, suites, engine, turn)?;
+        let change = pooling.prepare_here(options, suites, engine, lock)?;
         pooling.apply(change);
         Ok(pooling)
     }
@@ -144,9 +144,9 @@ impl Pooling {
         suites: Vec<Suite>,
         engine: CipherEngine,
     ) -> Result<Change, Error> {
-        let turn = Arc::clone(&self.changing).lock_owned().await;
+        let lock = Arc::clone(&self.changing).lock_owned().await;
         let this = self.clone();
-        elsewhere(move || this.prepare_here(options, &suites, engine, turn)).await
+        elsewhere(move || this.prepare_here(options, &suites, engine, lock)).await
     }
 
     fn prepare_here(
@@ -154,21 +154,21 @@ impl Pooling {
         options: PoolOptions,
         suites: &[Suite],
         engine: CipherEngine,
-        turn: Turn,
+        lock: ChangeLock,
     ) -> Result<Change, Error> {
         let before = self.locked().choices.clone();
         let choices = match options.mode {
             PoolMode::Auto => choose(suites, engine, &before),
             PoolMode::On | PoolMode::Off => before,
         };
-        self.prepare_with(options, choices, turn)
+        self.prepare_with(options, choices, lock)
     }
 
     fn prepare_with(
         &self,
         options: PoolOptions,
         choices: Vec<Choice>,
-        turn: Turn,
+        lock: ChangeLock,
     ) -> Result<Change, Error> {
         let is_wanted = match options.mode {
             PoolMode::On => true,
@@ -190,7 +190,7 @@ impl Pooling {
         let is_left_out =
             |choice: &&Choice| options.mode == PoolMode::Auto && !choice.is_worthwhile();
         let excluded = choices.iter().filter(is_left_out).map(Choice::protection).collect();
-        Ok(Change { options, pool, excluded, choices, former_budget_bytes, _turn: turn })
+        Ok(Change { options, pool, excluded, choices, former_budget_bytes, _lock: lock })
     }
 
     /// Applies a change to current and future sessions.
@@ -207,7 +207,7 @@ impl Pooling {
     /// Lets `auto` follow the sessions: called every second with the packets of each length so far. Does
     /// nothing while another change is prepared. Needs a tokio runtime.
     pub(crate) fn follow(&self, lengths: [u64; 3]) {
-        let Ok(turn) = Arc::clone(&self.changing).try_lock_owned() else { return };
+        let Ok(lock) = Arc::clone(&self.changing).try_lock_owned() else { return };
         let mut state = self.locked();
         if state.options.mode != PoolMode::Auto {
             return;
@@ -230,7 +230,7 @@ impl Pooling {
         let this = self.clone();
         tokio::spawn(async move {
             let preparing = this.clone();
-            match elsewhere(move || preparing.prepare_with(options, choices, turn)).await {
+            match elsewhere(move || preparing.prepare_with(options, choices, lock)).await {
                 Ok(change) => this.apply(change),
                 Err(error) => tracing::warn!("pool unchanged: {error}"),
             }

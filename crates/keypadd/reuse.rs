@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::PathBuf;
 use std::pin::pin;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use keypadd_cli::refusal::explain;
 use keypadd_keystream::{Class, Suite};
@@ -110,9 +110,12 @@ impl CarryClient {
         &self,
         daemons: Vec<StdUnixStream>,
     ) -> Option<Result<CarriedConnection, StreamCode>> {
-        let share = ANSWERS_TIMEOUT / u32::try_from(daemons.len().max(1)).unwrap_or(u32::MAX);
+        let until = Instant::now() + ANSWERS_TIMEOUT;
         let mut daemons = daemons.into_iter();
         let (daemon, suite) = loop {
+            // What the others have left is shared by those that remain.
+            let remaining = u32::try_from(daemons.len().max(1)).unwrap_or(u32::MAX);
+            let share = until.saturating_duration_since(Instant::now()) / remaining;
             match self.ask(daemons.next()?, share).await {
                 Ok(Some(found)) => break found,
                 Ok(None) => {}

@@ -263,6 +263,33 @@ fn a_reload_that_fails_at_one_peer_changes_no_headers_of_another() {
 }
 
 #[test]
+fn each_peer_keeps_the_port_that_the_system_has_chosen_for_it() {
+    let hosts = Hosts::new();
+    let key = new_key(&hosts.desk, "attic.key");
+    let write = |port: u16| {
+        let forwards = format!("local = [\"0:{}\"]", hosts.target);
+        let endpoint = format!("endpoint = \"127.0.0.1:{port}\"");
+        fs::write(
+            hosts.desk.path("near.toml"),
+            format!(
+                "key = \"near.key\"\npool = \"off\"\n\
+                 [peer.office]\npublic-key = \"{key}\"\n{endpoint}\n{forwards}\n\
+                 [peer.attic]\npublic-key = \"{PUBLIC_KEY}\"\n{endpoint}\n{forwards}\n"
+            ),
+        )
+        .unwrap();
+    };
+    write(9);
+    let _near = hosts.run("near.toml");
+    let ports = || ["@office", "@attic"].map(|peer| hosts.keypadd(&["forward", "list", peer]).1);
+    let before = ports();
+    assert_ne!(before[0], before[1]);
+    write(10);
+    hosts.reload();
+    assert_eq!(ports(), before);
+}
+
+#[test]
 fn a_listen_address_may_grow_and_shrink_over_its_own_sockets() {
     let hosts = Hosts::new();
     let (target, [tcp, udp]) = (hosts.target, [free_port(), free_port()]);
@@ -281,6 +308,16 @@ fn a_listen_address_may_grow_and_shrink_over_its_own_sockets() {
         let (_, listed, _) = hosts.keypadd(&["forward", "list"]);
         assert_eq!(listed.matches(&format!("-L {bind}")).count(), 2, "{listed}");
     }
+    // The same address in other words is the same socket.
+    let listening = || [listening_sockets("tcp", tcp), listening_sockets("udp", udp)].concat();
+    let before = listening();
+    for bind in ["", "127.0.0.1:"] {
+        write(bind);
+        hosts.reload();
+        let after = listening();
+        assert!(before.iter().all(|one| after.contains(one)), "{before:?} became {after:?}");
+    }
+
     // An address of another program is not shared.
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();

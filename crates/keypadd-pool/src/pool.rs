@@ -144,7 +144,7 @@ impl Pool {
     pub fn set_budget(&self, budget_bytes: usize) -> io::Result<()> {
         let wanted = units_of(budget_bytes)?;
         // Nothing is guarded that a panic could leave half changed.
-        let _turn = self.handle.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _lock = self.handle.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let budget = self.handle.budget_units.load(Relaxed) as usize;
         let new = arena::map(wanted.saturating_sub(budget))?;
         if self.handle.require_locked.load(Relaxed) && !new.iter().all(Unit::is_locked) {

@@ -7,8 +7,8 @@
 //! reordered, because a receipt is never ahead of the socket and the buffer never starts after a
 //! receipt.
 //!
-//! A stream keeps what its receipts cover in a few round trips, so that one whose reader stops does
-//! not take the memory of the others. Knows no sockets or connections.
+//! A stream may keep more only once its receipts have shown that it is read fast. So one that was
+//! never read fast leaves memory to the others. Knows no sockets or connections.
 
 use std::{
     collections::VecDeque,
@@ -28,8 +28,8 @@ use thiserror::Error;
 const STREAM_MIN_BYTES: usize = 128 << 10;
 
 /// What a stream may keep before its receipts show that it is read fast, and how many round trips'
-/// worth of receipts it may keep besides. Far away, receipts wait for packets that are lost again
-/// and again.
+/// worth of receipts it may keep besides. On a long path, a receipt may wait for a packet that is
+/// lost several times.
 const NEAR: Share = Share { start_bytes: 256 << 10, round_trips: 4.0 };
 const FAR: Share = Share { start_bytes: 2 << 20, round_trips: 16.0 };
 
@@ -52,7 +52,7 @@ const SHORT_BYTES: usize = 1 << 10;
 /// Size of the buffers for short pieces.
 const JOINED_BYTES: usize = 4 << 10;
 
-/// What a stream may keep, whatever others keep.
+/// How much a stream may keep, where the peer's memory allows.
 struct Share {
     start_bytes: usize,
     round_trips: f64,
@@ -413,7 +413,7 @@ mod tests {
 
     #[test]
     fn a_stream_may_keep_what_its_receipts_cover_in_a_few_round_trips() {
-        for (rtt, Share { start_bytes, .. }, turns) in [
+        for (rtt, Share { start_bytes, .. }, rounds) in [
             (Duration::from_millis(5), NEAR, [1, 5, 21, 64, 64]),
             (Duration::from_millis(100), FAR, [1, 8, 8, 8, 8]),
         ] {
@@ -421,12 +421,12 @@ mod tests {
             let mut replay = replay(16 << 20, 256 << 20);
             let mut now = Instant::now();
             // Read more slowly in the end, it keeps its share.
-            for (turn, times) in turns.into_iter().zip([1, 1, 1, 10, 10]) {
+            for (round, times) in rounds.into_iter().zip([1, 1, 1, 10, 10]) {
                 replay.begin(now, rtt);
                 while replay.room() > 0 {
                     replay.push(&block.slice(..replay.room().min(block.len())));
                 }
-                assert_eq!(replay.kept, turn * start_bytes);
+                assert_eq!(replay.kept, round * start_bytes);
                 now += times * rtt;
                 replay.release(at(replay.start + replay.kept as u64)).unwrap();
                 replay.follow(now, rtt);

@@ -75,7 +75,7 @@ mod resume;
 
 use self::{reach::ListPlace, reconnect::HeldSession};
 
-/// How often to look whether the server's time is over.
+/// How often to look whether the server's valid-until has passed.
 const EXPIRY_CHECK: Duration = Duration::from_secs(10);
 
 /// The settings of a client.
@@ -199,7 +199,7 @@ impl Client {
             .endpoint(End::Client, sockets, None, None, 0, gate)
             .map_err(failed)?;
         let listeners = ForwardListeners::new(acceptor, handover.clone());
-        let bound = listeners.bind(settings.forwards, &mut SpareSockets::default()).await?;
+        let bound = listeners.bind("", settings.forwards, &mut SpareSockets::default()).await?;
         listeners.set(bound).await;
         Ok(Self {
             endpoint,
@@ -239,28 +239,29 @@ impl Client {
     /// One cannot be bound: nothing has changed.
     pub async fn set_forwards(&self, forwards: Vec<Forward>) -> Result<(), BindError> {
         let mut spare = SpareSockets::default();
-        self.add_spare(&forwards, &mut spare);
-        let bound = self.bind_forwards(forwards, &mut spare).await?;
+        self.add_spare("", &forwards, &mut spare);
+        let bound = self.bind_forwards("", forwards, &mut spare).await?;
         self.use_forwards(bound).await;
         Ok(())
     }
 
-    /// Adds the listening sockets of forwards that are not among these.
-    pub fn add_spare(&self, forwards: &[Forward], spare: &mut SpareSockets) {
-        self.listeners.add_spare(forwards, spare);
+    /// Adds the listening sockets of forwards that are not among these, as those of `owner`.
+    pub fn add_spare(&self, owner: &str, forwards: &[Forward], spare: &mut SpareSockets) {
+        self.listeners.add_spare(owner, forwards, spare);
     }
 
-    /// Binds what these forwards need beside their sockets that are open and spare ones, of this client or of
-    /// others. Nothing else changes until [`use_forwards`](Self::use_forwards).
+    /// Binds the sockets that these forwards lack: those already open, and spare ones of any client, are
+    /// reused; a port that the system chose only by its `owner`. Nothing else changes until [`use_forwards`](Self::use_forwards).
     ///
     /// # Errors
     /// One cannot be bound.
     pub async fn bind_forwards(
         &self,
+        owner: &str,
         forwards: Vec<Forward>,
         spare: &mut SpareSockets,
     ) -> Result<BoundForwards, BindError> {
-        self.listeners.bind(forwards, spare).await
+        self.listeners.bind(owner, forwards, spare).await
     }
 
     /// Stops using listening sockets that are not among these. Clients that give sockets to others do so before
@@ -289,6 +290,14 @@ impl Client {
         *self.config.lock().unwrap_or_else(PoisonError::into_inner) = ClientConfig::new(crypto);
     }
 
+    /// Ends sessions whose server has proved none of these keys; their connections are reset.
+    pub fn end_unlisted(&self, keys: &[PublicKey]) {
+        let live = self.sessions.live().into_iter();
+        for session in live.filter(|session| !keys.contains(&session.key())) {
+            session.end(SessionEnd::Unlisted);
+        }
+    }
+
     /// Carries connections of other processes; outlives the client.
     pub fn carrier(&self) -> Carrier {
         self.listeners.carrier(self.server.clone())
@@ -303,14 +312,14 @@ impl Client {
         self.valid_until.borrow().is_some_and(|until| until <= now)
     }
 
-    /// Ends the session when the server's time is over. Never returns.
+    /// Ends the session when the server's valid-until has passed. Never returns.
     async fn end_in_time(&self, session: &LiveSession) -> Infallible {
         self.expired().await;
         session.end(SessionEnd::Expired);
         std::future::pending().await
     }
 
-    /// Completes when the server's time is over.
+    /// Completes when the server's valid-until has passed.
     async fn expired(&self) {
         let mut changed = self.valid_until.subscribe();
         loop {

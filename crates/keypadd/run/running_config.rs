@@ -204,8 +204,8 @@ impl RunningConfig {
         Ok(warnings)
     }
 
-    /// Makes what the clients of the new settings need, and binds it, without a change to what runs; returns
-    /// warnings as well. A listen address that stays, or goes to another client, keeps its sockets, so that
+    /// Prepares and binds what the clients of the new settings need. Running clients do not notice. Also
+    /// returns warnings. A listen address that stays, or goes to another client, keeps its sockets, so that
     /// nobody else can take it.
     async fn prepare_links<'n>(
         &self,
@@ -225,7 +225,7 @@ impl RunningConfig {
         for (name, link) in &self.links {
             let stay = outgoing(new).find(|(peer, _)| peer.name == *name && kept.contains(&**name));
             let stay = stay.map_or(&[][..], |(_, outgoing)| &outgoing.forwards);
-            link.client().add_spare(stay, &mut spare);
+            link.client().add_spare(name, stay, &mut spare);
         }
         let mut prepared = PreparedLinks::new();
         for (peer, outgoing) in outgoing(new) {
@@ -254,7 +254,7 @@ impl RunningConfig {
                 let line = format!(
                     "peer {name}: the added forward {forward} is closed: the file uses its address"
                 );
-                if !forwards.keep(forward, &mut spare) {
+                if !forwards.keep(name, forward, &mut spare) {
                     warnings.push(line);
                 }
             }
@@ -320,7 +320,7 @@ async fn bind(
     outgoing: &Outgoing,
     spare: &mut SpareSockets,
 ) -> Result<BoundForwards, Error> {
-    let bound = client.bind_forwards(outgoing.forwards.clone(), spare).await;
+    let bound = client.bind_forwards(peer, outgoing.forwards.clone(), spare).await;
     bound.map_err(|error| bind_failed(peer, &error))
 }
 

@@ -95,7 +95,7 @@ impl Client {
             }
             let handover = self.handover.clone();
             let going_on = async move {
-                // Until then the other process may go on with it instead.
+                // Until the handover is complete, the old process may continue with it.
                 handover.resumed().await;
                 adopted.await.map_err(|error| match error {
                     SpliceError::Remote(code) => code,

@@ -9,7 +9,7 @@ use crate::{
     forwards::{connection_log::ConnectionRecord, splice_error::SpliceError},
     limits::{
         Limits,
-        descriptors::{Holder, OF_CONNECTION},
+        descriptors::{Holder, OF_CARRIED, OF_CONNECTION},
     },
     sessions::counts::ForwardCounts,
     wire::StreamCode,
@@ -26,7 +26,7 @@ pub(crate) fn adopt(
 ) -> impl Future<Output = Result<(), SpliceError>> + Send + use<> {
     let record = ConnectionRecord::adopted(limits, peer, stream.record.label());
     let count = counts.count(record.name());
-    let count_of = OF_CONNECTION + stream.descriptors.len();
+    let count_of = if stream.descriptors.is_empty() { OF_CONNECTION } else { OF_CARRIED };
     let descriptors = limits.descriptors.adopt(holder, count_of);
     let spliced = Splice::adopt(stream, streams, StreamCode::ShuttingDown.into());
     async move {

@@ -11,6 +11,7 @@ use std::{
         fd::{AsFd, BorrowedFd},
         unix::net::UnixListener,
     },
+    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -42,7 +43,7 @@ const ANY_PORT_TRIES: usize = 16;
 
 /// One listening socket.
 #[derive(Debug)]
-enum Listener {
+pub(crate) enum Listener {
     Tcp(TcpListener),
     Udp(UdpListener),
     Unix(UnixPathListener),
@@ -149,7 +150,7 @@ impl Listener {
 
 /// All sockets that one forward listens on; closed on drop.
 #[derive(Debug, Default)]
-pub(crate) struct ListenerGroup(Vec<Listener>);
+pub(crate) struct ListenerGroup(Vec<Arc<Listener>>);
 
 /// A connection and whom it is between.
 pub(crate) type Accepted = (ForwardedSocket, Origin);
@@ -166,7 +167,7 @@ impl ListenerGroup {
 
     /// Other descriptors of its UDP sockets, for an event loop.
     pub(crate) fn udp_sockets(&self) -> io::Result<Vec<(UdpSocket, SocketLease)>> {
-        let udp = self.0.iter().filter_map(|listener| match listener {
+        let udp = self.0.iter().filter_map(|listener| match &**listener {
             Listener::Udp(socket) => Some(socket.copy()),
             Listener::Tcp(_) | Listener::Unix(_) => None,
         });
@@ -175,7 +176,7 @@ impl ListenerGroup {
 
     /// How many descriptors its sockets take: those of UDP two, one of them in an event loop.
     pub(crate) fn descriptors(&self) -> usize {
-        let of_socket = |listener: &Listener| match listener {
+        let of_socket = |listener: &Arc<Listener>| match **listener {
             Listener::Udp(_) => 2,
             Listener::Tcp(_) | Listener::Unix(_) => 1,
         };
@@ -197,6 +198,12 @@ impl ListenerGroup {
         self.0.iter().filter_map(|listener| listener.bound().ok()).collect()
     }
 
+    /// Its socket that is bound to this address.
+    pub(crate) fn listener_at(&self, wanted: &Bound) -> Option<Arc<Listener>> {
+        let found = self.0.iter().find(|one| one.bound().is_ok_and(|bound| bound == *wanted));
+        found.cloned()
+    }
+
     /// Whether it is in the way of a socket that is to be bound.
     pub(crate) fn overlaps(&self, wanted: &Bound) -> bool {
         self.bound().iter().any(|bound| bound.overlaps(wanted))
@@ -204,7 +211,7 @@ impl ListenerGroup {
 
     /// Sets whether sockets of this user may be bound beside those of this group.
     pub(crate) fn share_ports(&self, shared: bool) -> io::Result<()> {
-        let mut sockets = self.0.iter().filter_map(Listener::socket);
+        let mut sockets = self.0.iter().filter_map(|one| one.socket());
         sockets.try_for_each(|socket| SockRef::from(&socket).set_reuse_port(shared))
     }
 }
@@ -254,7 +261,7 @@ pub(crate) fn bind_unix(
     inherited: Option<UnixListener>,
 ) -> Result<ListenerGroup, BindError> {
     UnixPathListener::bind(path, handover, inherited)
-        .map(|listener| ListenerGroup(vec![Listener::Unix(listener)]))
+        .map(|listener| ListenerGroup(vec![Arc::new(Listener::Unix(listener))]))
         .map_err(|source| BindError { address: format!("unix {path}"), source })
 }
 
@@ -267,12 +274,17 @@ pub(crate) fn bind_tcp(
     spare: &mut SpareSockets,
 ) -> Result<ListenerGroup, BindError> {
     bind_all(addresses, port, "tcp", &mut |address| {
+        let wanted = Bound::Tcp(address);
+        if let Some(listener) = spare.take_socket(&wanted) {
+            return Ok(listener);
+        }
         let bind = |shared| listen_tcp(address, inherited, shared);
-        spare.bind_beside(&Bound::Tcp(address), bind).map(Listener::Tcp)
+        spare.bind_beside(&wanted, bind).map(|socket| Arc::new(Listener::Tcp(socket)))
     })
 }
 
-/// The same for UDP. Waits for event loops to close what was closed here before.
+/// The same for UDP. If the address is in use, waits until event loops have closed the sockets that this
+/// process has given up there.
 pub(crate) async fn bind_udp(
     addresses: &[IpAddr],
     port: u16,
@@ -281,10 +293,14 @@ pub(crate) async fn bind_udp(
 ) -> Result<ListenerGroup, BindError> {
     loop {
         let bound = bind_all(addresses, port, UDP, &mut |address| {
+            let wanted = Bound::Udp(address);
+            if let Some(listener) = spare.take_socket(&wanted) {
+                return Ok(listener);
+            }
             let inherited = |address| handover.take_udp_forward(address);
             let bind = |shared| listen_udp(address, inherited, shared);
-            let socket = spare.bind_beside(&Bound::Udp(address), bind)?;
-            Ok(Listener::Udp(UdpListener::new(socket)))
+            let socket = spare.bind_beside(&wanted, bind)?;
+            Ok(Arc::new(Listener::Udp(UdpListener::new(socket))))
         });
         let in_use =
             bound.as_ref().is_err_and(|error| error.source.kind() == io::ErrorKind::AddrInUse);
@@ -315,7 +331,7 @@ fn bind_all(
 }
 
 /// Binds one address.
-type Binds<'b> = &'b mut dyn FnMut(SocketAddr) -> io::Result<Listener>;
+type Binds<'b> = &'b mut dyn FnMut(SocketAddr) -> io::Result<Arc<Listener>>;
 
 fn bind_addresses(
     addresses: &[IpAddr],

@@ -52,12 +52,12 @@ pub struct BoundForwards(Vec<(Forward, Arc<ListenerGroup>)>);
 impl BoundForwards {
     /// Adds a forward that is open, with its sockets; returns false if another forward has taken its listen
     /// address, here or at the server.
-    pub fn keep(&mut self, forward: Forward, spare: &mut SpareSockets) -> bool {
+    pub fn keep(&mut self, owner: &str, forward: Forward, spare: &mut SpareSockets) -> bool {
         let is_taken = |(one, _): &(Forward, _)| match (one, &forward) {
             (Forward::Remote(one), Forward::Remote(other)) => one.listen == other.listen,
             _ => false,
         };
-        let listeners = spare.take(&forward).filter(|_| !self.0.iter().any(is_taken));
+        let listeners = spare.take(owner, &forward).filter(|_| !self.0.iter().any(is_taken));
         let is_kept = listeners.is_some();
         self.0.extend(listeners.map(|listeners| (forward, listeners)));
         is_kept
@@ -91,19 +91,21 @@ impl ForwardListeners {
     }
 
     /// Adds the sockets of forwards that are not among these.
-    pub(crate) fn add_spare(&self, forwards: &[Forward], spare: &mut SpareSockets) {
+    pub(crate) fn add_spare(&self, owner: &str, forwards: &[Forward], spare: &mut SpareSockets) {
         let mut kept: Vec<&Forward> = forwards.iter().collect();
         for ForwardListener { forward, listeners, .. } in &*self.open() {
             match kept.iter().position(|&one| *one == **forward) {
                 Some(found) => drop(kept.swap_remove(found)),
-                None => spare.add((**forward).clone(), Arc::clone(listeners)),
+                None => spare.add(owner, (**forward).clone(), Arc::clone(listeners)),
             }
         }
     }
 
-    /// Binds what these forwards need beside their sockets that are open and spare ones. Changes nothing else.
+    /// Binds the sockets that these forwards lack: those already open, and spare ones, are reused. Changes
+    /// nothing else.
     pub(crate) async fn bind(
         &self,
+        owner: &str,
         forwards: Vec<Forward>,
         spare: &mut SpareSockets,
     ) -> Result<BoundForwards, BindError> {
@@ -114,7 +116,7 @@ impl ForwardListeners {
         for forward in forwards {
             let listeners = match open.iter().position(|(one, _)| **one == forward) {
                 Some(found) => open.swap_remove(found).1,
-                None => match (spare.take_for(&forward), forward.listens_here()) {
+                None => match (spare.take_for(owner, &forward), forward.listens_here()) {
                     (Some(taken), _) => taken,
                     (None, Some(listen)) => {
                         Arc::new(bind_own(&listen, &self.handover, spare).await?)

@@ -1,5 +1,5 @@
-//! Keeps the sockets of forwards that are about to be closed, so that forwards with the same listen address go
-//! on with them: in between nobody else can have it.
+//! Keeps the sockets of forwards that are about to close, so that forwards with the same listen address can
+//! reuse them. No other program can take the address in between.
 
 use std::{io, os::fd::AsFd, sync::Arc};
 
@@ -7,44 +7,74 @@ use socket2::SockRef;
 
 use crate::{
     addresses::forward::{Forward, Listen},
-    forwards::listen::{Bound, ListenerGroup},
+    forwards::listen::{Bound, Listener, ListenerGroup},
 };
 
-/// The sockets of forwards that are about to be closed, of one or several clients.
+/// The sockets of forwards that are about to close, of one or several clients.
 #[derive(Debug, Default)]
-pub struct SpareSockets(Vec<Spare>);
+pub struct SpareSockets {
+    groups: Vec<Spare>,
+    /// The addresses of sockets that were taken one by one.
+    taken: Vec<Bound>,
+}
 
 #[derive(Debug)]
 struct Spare {
+    /// The client's name.
+    owner: String,
     forward: Forward,
     listeners: Arc<ListenerGroup>,
-    /// Whether another socket is bound beside these: nobody else may go on with them.
-    closes: bool,
+    /// Whether it may no longer be taken as a whole: one of its sockets was taken, or another was bound
+    /// beside it.
+    is_split: bool,
 }
 
 impl SpareSockets {
-    pub(crate) fn add(&mut self, forward: Forward, listeners: Arc<ListenerGroup>) {
-        self.0.push(Spare { forward, listeners, closes: false });
+    pub(crate) fn add(&mut self, owner: &str, forward: Forward, listeners: Arc<ListenerGroup>) {
+        self.groups.push(Spare { owner: owner.into(), forward, listeners, is_split: false });
     }
 
-    /// Takes the sockets of this forward.
-    pub(crate) fn take(&mut self, forward: &Forward) -> Option<Arc<ListenerGroup>> {
-        self.take_first(|one| one == forward)
-    }
-
-    /// Takes the sockets of this forward, or of one with the same listen address.
-    pub(crate) fn take_for(&mut self, forward: &Forward) -> Option<Arc<ListenerGroup>> {
-        let listen = forward.listens_here()?;
-        self.take(forward).or_else(|| match listen {
-            // Each may have a port of its own.
-            Listen::Tcp { port: 0, .. } | Listen::Udp { port: 0, .. } => None,
-            listen => self.take_first(|one| one.listens_here().as_ref() == Some(&listen)),
+    /// Takes the sockets of this forward: those of this owner, or else of any if they have the same
+    /// addresses.
+    pub(crate) fn take(&mut self, owner: &str, forward: &Forward) -> Option<Arc<ListenerGroup>> {
+        let own = self.take_first(|one| one.owner == owner && one.forward == *forward);
+        own.or_else(|| match forward.listens_here() {
+            // Each has a port of its own, or its sockets at its own server.
+            None | Some(Listen::Tcp { port: 0, .. } | Listen::Udp { port: 0, .. }) => None,
+            Some(_) => self.take_first(|one| one.forward == *forward),
         })
     }
 
-    fn take_first(&mut self, is_wanted: impl Fn(&Forward) -> bool) -> Option<Arc<ListenerGroup>> {
-        let found = self.0.iter().position(|one| !one.closes && is_wanted(&one.forward))?;
-        Some(self.0.remove(found).listeners)
+    /// Takes the sockets of this forward, or of one with the same listen address.
+    pub(crate) fn take_for(
+        &mut self,
+        owner: &str,
+        forward: &Forward,
+    ) -> Option<Arc<ListenerGroup>> {
+        let listen = forward.listens_here()?;
+        self.take(owner, forward).or_else(|| match listen {
+            Listen::Tcp { port: 0, .. } | Listen::Udp { port: 0, .. } => None,
+            listen => self.take_first(|one| one.forward.listens_here().as_ref() == Some(&listen)),
+        })
+    }
+
+    fn take_first(&mut self, is_wanted: impl Fn(&Spare) -> bool) -> Option<Arc<ListenerGroup>> {
+        let found = self.groups.iter().position(|one| !one.is_split && is_wanted(one))?;
+        Some(self.groups.remove(found).listeners)
+    }
+
+    /// Takes the socket that is bound to this address, whatever the forward's listen address is called.
+    pub(crate) fn take_socket(&mut self, wanted: &Bound) -> Option<Arc<Listener>> {
+        if self.taken.contains(wanted) {
+            return None;
+        }
+        let (listener, from) = self
+            .groups
+            .iter_mut()
+            .find_map(|one| Some((one.listeners.listener_at(wanted)?, one)))?;
+        from.is_split = true;
+        self.taken.push(wanted.clone());
+        Some(listener)
     }
 
     /// Binds a socket. Where only spare ones are in its way, it is bound beside them (SO_REUSEPORT in
@@ -59,8 +89,8 @@ impl SpareSockets {
             other => return other,
         };
         let overlaps = |one: &&mut Spare| one.listeners.overlaps(wanted);
-        let mut in_the_way: Vec<_> = self.0.iter_mut().filter(overlaps).collect();
-        if in_the_way.is_empty() {
+        let mut in_the_way: Vec<_> = self.groups.iter_mut().filter(overlaps).collect();
+        if in_the_way.is_empty() || self.taken.iter().any(|one| one.overlaps(wanted)) {
             return Err(in_use);
         }
         let share = |spare: &[&mut Spare], shared| {
@@ -70,7 +100,7 @@ impl SpareSockets {
         share(&in_the_way, false)?;
         let bound = bound?;
         SockRef::from(&bound).set_reuse_port(false)?;
-        in_the_way.iter_mut().for_each(|one| one.closes = true);
+        in_the_way.iter_mut().for_each(|one| one.is_split = true);
         Ok(bound)
     }
 }

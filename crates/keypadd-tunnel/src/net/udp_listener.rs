@@ -13,7 +13,8 @@ use std::{
 use keypadd_transport::SocketLease;
 use tokio::sync::watch;
 
-/// The ports of sockets that their owners have closed, each with a channel that the last event loop closes.
+/// The ports of sockets that their owners have closed, each with a channel that closes when the last event
+/// loop has closed its copy.
 static CLOSING: Mutex<Vec<(u16, watch::Receiver<()>)>> = Mutex::new(Vec::new());
 
 /// A UDP socket that listens.
@@ -81,7 +82,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn who_wants_a_port_waits_for_the_last_copy_and_not_for_one_in_use() {
+    async fn a_bind_waits_for_closing_copies_but_not_for_sockets_in_use() {
         let listener = UdpListener::new(UdpSocket::bind("127.0.0.1:0").unwrap());
         let port = listener.local_addr().unwrap().port();
         let (copy, lease) = listener.copy().unwrap();

@@ -82,10 +82,11 @@ impl Acceptor {
     ) -> Result<Arc<LiveSession>, LinkClosed> {
         let link = &self.context.link;
         let sockets = listeners.udp_sockets().unwrap_or_default().into_iter();
-        let sockets: Vec<_> =
-            sockets.filter_map(|(one, _)| AsyncSocket::from_std(one).ok()).collect();
+        let sockets: Vec<_> = sockets
+            .filter_map(|(one, lease)| Some((AsyncSocket::from_std(one).ok()?, lease)))
+            .collect();
         let wanted = async {
-            poll_fn(|cx| match sockets.iter().any(|one| one.poll_recv_ready(cx).is_ready()) {
+            poll_fn(|cx| match sockets.iter().any(|(one, _)| one.poll_recv_ready(cx).is_ready()) {
                 true => Poll::Ready(()),
                 false => Poll::Pending,
             })
