@@ -27,13 +27,13 @@ use thiserror::Error;
 /// receiver writes before it must send a receipt.
 const STREAM_MIN_BYTES: usize = 128 << 10;
 
-/// What a stream may keep before its receipts show that it is read fast, and how many round trips'
-/// worth of receipts it may keep besides. On a long path, a receipt may wait for a packet that is
-/// lost several times.
-const NEAR: Share = Share { start_bytes: 256 << 10, round_trips: 4.0 };
-const FAR: Share = Share { start_bytes: 2 << 20, round_trips: 16.0 };
+/// What a stream may keep on a short path before its receipts show that it is read fast, and how
+/// many round trips' worth of receipts it may keep besides.
+const STREAM_START_BYTES: usize = 256 << 10;
+const ROUND_TRIPS: f64 = 4.0;
 
-/// Round trips above this are those of a long path.
+/// Round trips above this are those of a long path. Receipts of what has arrived in order say little
+/// there: they wait for packets that are lost several times.
 pub(crate) const FAR_RTT: Duration = Duration::from_millis(5);
 
 /// Between busy hosts a receipt takes at least this long, however short the round trip is.
@@ -51,18 +51,6 @@ const SHORT_BYTES: usize = 1 << 10;
 
 /// Size of the buffers for short pieces.
 const JOINED_BYTES: usize = 4 << 10;
-
-/// How much a stream may keep, where the peer's memory allows.
-struct Share {
-    start_bytes: usize,
-    round_trips: f64,
-}
-
-impl Share {
-    fn at(rtt: Duration) -> Self {
-        if rtt > FAR_RTT { FAR } else { NEAR }
-    }
-}
 
 /// How much of one direction a receiver has written to its socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -166,7 +154,7 @@ impl Replay {
             pieces: VecDeque::new(),
             joined: BytesMut::new(),
             kept: 0,
-            most: NEAR.start_bytes,
+            most: STREAM_START_BYTES,
             measured: None,
             ended: false,
             budget,
@@ -202,7 +190,9 @@ impl Replay {
     /// Counts receipts from now on if there was nothing to cover until now. A stream that is read
     /// as fast as it may be sent often keeps nothing, too.
     pub fn begin(&mut self, now: Instant, rtt: Duration) {
-        self.most = self.most.max(Share::at(rtt).start_bytes);
+        if rtt > FAR_RTT {
+            self.most = usize::MAX;
+        }
         let is_idle = self.kept == 0 && self.measured.is_none_or(|(from, _)| from == self.start);
         if is_idle {
             self.measured = Some((self.start, now));
@@ -211,13 +201,13 @@ impl Replay {
 
     /// Lets it keep more if its receipts cover more in a round trip than in any before.
     pub fn follow(&mut self, now: Instant, rtt: Duration) {
-        let (share, rtt) = (Share::at(rtt), rtt.max(RECEIPT_TIME));
+        let rtt = rtt.max(RECEIPT_TIME);
         let (from, since) = *self.measured.get_or_insert((self.start, now));
         let elapsed = now.saturating_duration_since(since);
         if elapsed >= rtt.max(COUNTED_TIME) {
             let round_trips = elapsed.as_secs_f64() / rtt.as_secs_f64();
             let covered = (self.start - from) as f64 / round_trips;
-            let most = share.start_bytes + (share.round_trips * covered) as usize;
+            let most = STREAM_START_BYTES + (ROUND_TRIPS * covered) as usize;
             self.most = self.most.max(most);
             self.measured = Some((self.start, now));
         }
@@ -406,17 +396,14 @@ mod tests {
     #[test]
     fn streams_that_were_never_read_fast_leave_a_fast_one_a_megabyte() {
         let budget = Arc::new(ReplayBudget::new(16 << 20, 256 << 20));
-        let all: Vec<_> = (0..1_000).map(|_| stalled(&budget, NEAR.start_bytes)).collect();
-        assert_eq!(all[0].kept, NEAR.start_bytes);
+        let all: Vec<_> = (0..1_000).map(|_| stalled(&budget, STREAM_START_BYTES)).collect();
+        assert_eq!(all[0].kept, STREAM_START_BYTES);
         assert!(stalled(&budget, usize::MAX).kept >= 1 << 20);
     }
 
     #[test]
     fn a_stream_may_keep_what_its_receipts_cover_in_a_few_round_trips() {
-        for (rtt, Share { start_bytes, .. }, rounds) in [
-            (Duration::from_millis(5), NEAR, [1, 5, 21, 64, 64]),
-            (Duration::from_millis(100), FAR, [1, 8, 8, 8, 8]),
-        ] {
+        for (rtt, rounds) in [(FAR_RTT, [1, 5, 21, 64, 64]), (2 * FAR_RTT, [64; 5])] {
             let block = Bytes::from(vec![0; 64 << 10]);
             let mut replay = replay(16 << 20, 256 << 20);
             let mut now = Instant::now();
@@ -426,7 +413,7 @@ mod tests {
                 while replay.room() > 0 {
                     replay.push(&block.slice(..replay.room().min(block.len())));
                 }
-                assert_eq!(replay.kept, round * start_bytes);
+                assert_eq!(replay.kept, round * STREAM_START_BYTES);
                 now += times * rtt;
                 replay.release(at(replay.start + replay.kept as u64)).unwrap();
                 replay.follow(now, rtt);
@@ -448,7 +435,7 @@ mod tests {
             replay.release(at(replay.start + replay.kept as u64)).unwrap();
             replay.follow(start + (nth + 1) * rtt, rtt);
         }
-        assert!(replay.most >= 40 * NEAR.start_bytes, "{}", replay.most);
+        assert!(replay.most >= 40 * STREAM_START_BYTES, "{}", replay.most);
     }
 
     #[test]
@@ -456,11 +443,11 @@ mod tests {
         let (rtt, now) = (Duration::from_micros(100), Instant::now());
         let mut replay = replay(16 << 20, 256 << 20);
         replay.begin(now, rtt);
-        replay.push(&Bytes::from(vec![0; NEAR.start_bytes]));
+        replay.push(&Bytes::from(vec![0; STREAM_START_BYTES]));
         replay.release(at(STREAM_MIN_BYTES as u64)).unwrap();
         replay.follow(now + rtt, rtt);
-        assert_eq!(replay.most, NEAR.start_bytes);
+        assert_eq!(replay.most, STREAM_START_BYTES);
         replay.follow(now + COUNTED_TIME, rtt);
-        assert_eq!(replay.most, NEAR.start_bytes + 4 * STREAM_MIN_BYTES / 5);
+        assert_eq!(replay.most, STREAM_START_BYTES + 4 * STREAM_MIN_BYTES / 5);
     }
 }

@@ -58,6 +58,9 @@ const LONG_PATH: Duration = Duration::from_millis(50);
 /// The least round trip of a round varies by one part in this many without a queue.
 const NOISE: u32 = 200;
 
+/// The mean of a round's round trips varies by this share of the floor without a queue.
+const MEAN_NOISE: f64 = 0.03;
+
 /// Samples of a round that end start-up if all of them waited in a queue (N_RTT_SAMPLE, RFC 9406
 /// 4.3).
 const START_UP_SAMPLES: u32 = 8;
@@ -113,8 +116,9 @@ struct Dip {
 struct Round {
     began: Instant,
     samples: u32,
-    /// Of samples with most of a window in flight.
+    /// Of samples with most of a window in flight, and their sum.
     rtt_min: Duration,
+    rtt_sum: Duration,
     /// Bytes per second.
     rate: f64,
     /// Bytes acknowledged since the time beside it, and the highest rate of a part of the round.
@@ -127,10 +131,17 @@ struct Round {
 
 impl Round {
     fn new(began: Instant) -> Self {
-        let rtt_min = Duration::MAX;
-        let acked = (0, began);
-        let (rate, acked_rate) = (0.0, 0.0);
-        Self { began, samples: 0, rtt_min, rate, acked, acked_rate, full: false, marked: false }
+        Self {
+            began,
+            samples: 0,
+            rtt_min: Duration::MAX,
+            rtt_sum: Duration::ZERO,
+            rate: 0.0,
+            acked: (0, began),
+            acked_rate: 0.0,
+            full: false,
+            marked: false,
+        }
     }
 
     /// Counts acknowledged bytes, in parts at least this long. Sending pauses when start-up's window is cut:
@@ -272,6 +283,7 @@ impl RateController {
         {
             round.samples += 1;
             round.rtt_min = round.rtt_min.min(rtt);
+            round.rtt_sum += rtt;
             round.rate = round.rate.max(self.latest_rate);
             round.full |= used > 0.88 * window;
         }
@@ -386,12 +398,13 @@ impl RateController {
         let carried = self.carried_bytes(round.rate);
         let queue = self.queue_bytes(round.rate);
         let quiet = (target / 4).max(self.floor() / NOISE).min(target / 2);
-        if delay > quiet {
+        let is_quiet = delay <= quiet && !self.is_mostly_queued(round, target);
+        if !is_quiet {
             self.boost = 1.0;
         }
         let mut next = carried + queue * self.boost;
         next = next.clamp(SHRINKAGE_MAX * window, GROWTH_MAX * window);
-        if delay <= quiet && round.full && self.hold == 0 {
+        if is_quiet && round.full && self.hold == 0 {
             // There is room: the next step is twice as large (as in BBR, draft-ietf-ccwg-bbr
             // 5.3.3.4), or four times on a long path, whose rounds are few.
             let boost_max = (GROWTH_MAX - 1.0) * window / queue;
@@ -403,6 +416,13 @@ impl RateController {
             return;
         }
         self.set_window(next);
+    }
+
+    /// Whether packets of a long path waited in a queue on average. Bursts, as after many losses, leave it
+    /// empty now and then, so that the least round trip does not show it.
+    fn is_mostly_queued(&self, round: &Round, target: Duration) -> bool {
+        let mean = (round.rtt_sum / round.samples.max(1)).saturating_sub(self.base());
+        self.floor() > LONG_PATH && mean > (2 * target).max(self.floor().mul_f64(MEAN_NOISE))
     }
 
     /// Drains the queue occasionally, so that the shortest round trip is seen (ProbeRTT of
