@@ -7,8 +7,8 @@
 //! reordered, because a receipt is never ahead of the socket and the buffer never starts after a
 //! receipt.
 //!
-//! A stream may keep more only once its receipts have shown that it is read fast. So one that was
-//! never read fast leaves memory to the others. Knows no sockets or connections.
+//! On a short path, a stream may keep more only once its receipts have shown that it is read fast.
+//! So one that was never read fast leaves memory to the others. Knows no sockets or connections.
 
 use std::{
     collections::VecDeque,
@@ -187,8 +187,9 @@ impl Replay {
         self.budget.room(self.kept).min(self.most.saturating_sub(self.kept))
     }
 
-    /// Counts receipts from now on if there was nothing to cover until now. A stream that is read
-    /// as fast as it may be sent often keeps nothing, too.
+    /// To be called before a read: on a long path, lifts the limit by receipts. Else counts receipts
+    /// from now on, if there was nothing to cover until now; but a stream that is read as fast as it
+    /// may be sent often keeps nothing, too.
     pub fn begin(&mut self, now: Instant, rtt: Duration) {
         if rtt > FAR_RTT {
             self.most = usize::MAX;
