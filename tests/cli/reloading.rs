@@ -243,8 +243,8 @@ fn a_reload_that_fails_at_one_peer_changes_no_headers_of_another() {
     let remote = format!("remote = [\"{there}:{target}\"]");
     hosts.write_near(&remote);
     let (far, _near) = (hosts.run("far.toml"), hosts.run("near.toml"));
-    let entrance = format!("127.0.0.1:{there}");
-    let listens = || exchange(&entrance, b"x").ok().filter(|got| got == b"x");
+    let address = format!("127.0.0.1:{there}");
+    let listens = || exchange(&address, b"x").ok().filter(|got| got == b"x");
     until("the remote forward listens", listens);
 
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -7,8 +7,8 @@
 //! reordered, because a receipt is never ahead of the socket and the buffer never starts after a
 //! receipt.
 //!
-//! On a short path, a stream may keep more only once its receipts have shown that it is read fast.
-//! So one that was never read fast leaves memory to the others. Knows no sockets or connections.
+//! On a short path, a stream's limit grows only as its receipts show that it is being read fast. A
+//! stream that was never read fast leaves memory to the others. Knows no sockets or connections.
 
 use std::{
     collections::VecDeque,
@@ -27,8 +27,8 @@ use thiserror::Error;
 /// receiver writes before it must send a receipt.
 const STREAM_MIN_BYTES: usize = 128 << 10;
 
-/// What a stream may keep on a short path before its receipts show that it is read fast, and how
-/// many round trips' worth of receipts it may keep besides.
+/// Initial limit of a stream on a short path, and the round trips' worth of receipts that are added
+/// to it.
 const STREAM_START_BYTES: usize = 256 << 10;
 const ROUND_TRIPS: f64 = 4.0;
 
@@ -367,14 +367,19 @@ mod tests {
         assert!(replay.pieces.len() <= 2 + 100_000 / (JOINED_BYTES - SHORT_BYTES));
     }
 
-    /// A stream that takes all that it may, and whose reader stops there.
-    fn stalled(budget: &Arc<ReplayBudget>, most: usize) -> Replay {
+    /// Keeps all that it may.
+    fn fill(replay: &mut Replay) {
         let block = Bytes::from(vec![0; 64 << 10]);
-        let mut replay = Replay::new(Arc::clone(budget));
-        replay.most = most;
         while replay.room() > 0 {
             replay.push(&block.slice(..replay.room().min(block.len())));
         }
+    }
+
+    /// A stream that takes all that it may, and whose reader stops there.
+    fn stalled(budget: &Arc<ReplayBudget>, most: usize) -> Replay {
+        let mut replay = Replay::new(Arc::clone(budget));
+        replay.most = most;
+        fill(&mut replay);
         replay
     }
 
@@ -405,15 +410,12 @@ mod tests {
     #[test]
     fn a_stream_may_keep_what_its_receipts_cover_in_a_few_round_trips() {
         for (rtt, rounds) in [(FAR_RTT, [1, 5, 21, 64, 64]), (2 * FAR_RTT, [64; 5])] {
-            let block = Bytes::from(vec![0; 64 << 10]);
             let mut replay = replay(16 << 20, 256 << 20);
             let mut now = Instant::now();
             // Read more slowly in the end, it keeps its share.
             for (round, times) in rounds.into_iter().zip([1, 1, 1, 10, 10]) {
                 replay.begin(now, rtt);
-                while replay.room() > 0 {
-                    replay.push(&block.slice(..replay.room().min(block.len())));
-                }
+                fill(&mut replay);
                 assert_eq!(replay.kept, round * STREAM_START_BYTES);
                 now += times * rtt;
                 replay.release(at(replay.start + replay.kept as u64)).unwrap();
@@ -424,15 +426,11 @@ mod tests {
 
     #[test]
     fn a_stream_whose_receipts_always_cover_everything_is_read_fast() {
-        let (rtt, block) = (Duration::from_micros(100), Bytes::from(vec![0; 64 << 10]));
-        let (mut replay, start) = (replay(16 << 20, 256 << 20), Instant::now());
-        // Idle until then.
-        let start = start + Duration::from_secs(10);
+        let (rtt, start) = (Duration::from_micros(100), Instant::now());
+        let mut replay = replay(16 << 20, 256 << 20);
         for nth in 0..50 {
             replay.begin(start + nth * rtt, rtt);
-            while replay.room() > 0 {
-                replay.push(&block);
-            }
+            fill(&mut replay);
             replay.release(at(replay.start + replay.kept as u64)).unwrap();
             replay.follow(start + (nth + 1) * rtt, rtt);
         }

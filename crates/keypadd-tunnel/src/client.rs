@@ -251,7 +251,8 @@ impl Client {
     }
 
     /// Binds the sockets that these forwards lack: those already open, and spare ones of any client, are
-    /// reused; a port that the system chose only by its `owner`. Nothing else changes until [`use_forwards`](Self::use_forwards).
+    /// reused; a port that the system chose only by its `owner`. Nothing else changes until
+    /// [`use_forwards`](Self::use_forwards).
     ///
     /// # Errors
     /// One cannot be bound.

@@ -274,12 +274,8 @@ pub(crate) fn bind_tcp(
     spare: &mut SpareSockets,
 ) -> Result<ListenerGroup, BindError> {
     bind_all(addresses, port, "tcp", &mut |address| {
-        let wanted = Bound::Tcp(address);
-        if let Some(listener) = spare.take_socket(&wanted) {
-            return Ok(listener);
-        }
         let bind = |shared| listen_tcp(address, inherited, shared);
-        spare.bind_beside(&wanted, bind).map(|socket| Arc::new(Listener::Tcp(socket)))
+        spare.listener(&Bound::Tcp(address), bind, Listener::Tcp)
     })
 }
 
@@ -293,14 +289,10 @@ pub(crate) async fn bind_udp(
 ) -> Result<ListenerGroup, BindError> {
     loop {
         let bound = bind_all(addresses, port, UDP, &mut |address| {
-            let wanted = Bound::Udp(address);
-            if let Some(listener) = spare.take_socket(&wanted) {
-                return Ok(listener);
-            }
             let inherited = |address| handover.take_udp_forward(address);
             let bind = |shared| listen_udp(address, inherited, shared);
-            let socket = spare.bind_beside(&wanted, bind)?;
-            Ok(Arc::new(Listener::Udp(UdpListener::new(socket))))
+            let listener = |socket| Listener::Udp(UdpListener::new(socket));
+            spare.listener(&Bound::Udp(address), bind, listener)
         });
         let in_use =
             bound.as_ref().is_err_and(|error| error.source.kind() == io::ErrorKind::AddrInUse);

@@ -64,7 +64,7 @@ impl SpareSockets {
     }
 
     /// Takes the socket that is bound to this address, whatever the forward's listen address is called.
-    pub(crate) fn take_socket(&mut self, wanted: &Bound) -> Option<Arc<Listener>> {
+    fn take_socket(&mut self, wanted: &Bound) -> Option<Arc<Listener>> {
         if self.taken.contains(wanted) {
             return None;
         }
@@ -77,9 +77,22 @@ impl SpareSockets {
         Some(listener)
     }
 
+    /// Returns the listener for this address: a spare one, or one that is bound now.
+    pub(crate) fn listener<S: AsFd>(
+        &mut self,
+        wanted: &Bound,
+        bind: impl Fn(bool) -> io::Result<S>,
+        listener: impl Fn(S) -> Listener,
+    ) -> io::Result<Arc<Listener>> {
+        match self.take_socket(wanted) {
+            Some(taken) => Ok(taken),
+            None => self.bind_beside(wanted, bind).map(|socket| Arc::new(listener(socket))),
+        }
+    }
+
     /// Binds a socket. Where only spare ones are in its way, it is bound beside them (SO_REUSEPORT in
     /// socket(7)): `bind` is told whether.
-    pub(crate) fn bind_beside<S: AsFd>(
+    fn bind_beside<S: AsFd>(
         &mut self,
         wanted: &Bound,
         bind: impl Fn(bool) -> io::Result<S>,

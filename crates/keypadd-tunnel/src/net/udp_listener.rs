@@ -19,7 +19,7 @@ static CLOSING: Mutex<Vec<(u16, watch::Receiver<()>)>> = Mutex::new(Vec::new());
 
 /// A UDP socket that listens.
 ///
-/// Fields drop in order: the socket before what tells that it is closed.
+/// Fields drop in declaration order: the socket closes before the channel that reports it.
 #[derive(Debug)]
 pub(crate) struct UdpListener {
     socket: UdpSocket,

@@ -223,7 +223,7 @@ async fn a_client_whose_connections_are_held_says_why_the_server_refuses_it() {
 }
 
 #[tokio::test]
-async fn held_connections_end_when_the_time_of_their_server_is_over() {
+async fn held_connections_end_when_the_valid_until_of_their_server_has_passed() {
     for servers in 1..=2 {
         let site = Site::start_listing(servers).await;
         let (mut here, mut there) = site.connection().await;
