@@ -38,6 +38,10 @@ use crate::{
 /// The error code that stops a stream which continues on the sibling connection ("move").
 pub(crate) const MOVED: VarInt = VarInt::from_u32(0x6d6f_7665);
 
+/// Round trips above this are those of a distant peer. Its bulk connection is made when a stream first sends:
+/// making it takes three round trips, and several more if packets are lost.
+const DISTANT: Duration = Duration::from_millis(50);
+
 /// A direction idle this long on the bulk connection moves back.
 const IDLE: Duration = Duration::from_secs(1);
 
@@ -92,6 +96,9 @@ impl Driver {
         }
         let Some(Channel::Spliced(spliced)) = self.channels.get(&id) else { return };
         let rtt = self.connection.rtt();
+        if self.moves.sibling.is_none() && rtt > DISTANT {
+            return self.shared.want_bulk();
+        }
         if !spliced.to_stream.as_ref().is_some_and(|to_stream| to_stream.wants_bulk(rtt)) {
             return;
         }
