@@ -7,6 +7,7 @@ mod stepped;
 mod world;
 
 use std::{
+    ops::RangeInclusive,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -46,6 +47,17 @@ fn share(world: &mut World, flow: usize, mbits: f64, time: Duration) -> f64 {
     world.run(time);
     let bits = 8.0 * (world.received(flow) - before) as f64;
     bits / time.as_secs_f64() / (mbits * 1e6 * PAYLOAD)
+}
+
+/// What a flow delivers with each of these seeds, sorted.
+fn shares(seeds: RangeInclusive<u64>, deliver: impl FnMut(u64) -> f64) -> Vec<f64> {
+    let mut shares: Vec<f64> = seeds.map(deliver).collect();
+    shares.sort_by(f64::total_cmp);
+    shares
+}
+
+fn median(shares: &[f64]) -> f64 {
+    shares[shares.len() / 2]
 }
 
 /// The 99th percentile of the queue over this time.
@@ -94,13 +106,16 @@ fn a_fast_distant_line_is_full_three_seconds_after_the_start() {
 #[test]
 fn random_loss_before_the_bottleneck_costs_nothing() {
     for (rtt, start_up) in [(20 * MS, 2 * SECOND), (150 * MS, 6 * SECOND)] {
-        // The goal is 0.97 up to a tenth; some seeds miss it by 0.001.
-        for (loss, least) in [(0.005, 0.97), (0.02, 0.97), (0.1, 0.96), (0.2, 0.9)] {
-            let mut world = bulk(50.0, rtt);
-            world.change(|line| line.loss = loss);
-            world.run(start_up);
-            let share = share(&mut world, 0, 50.0, 8 * SECOND);
-            assert!(share >= least, "{share:.3} of the line at {loss}, {rtt:?}");
+        for (loss, least) in [(0.005, 0.97), (0.02, 0.97), (0.1, 0.97), (0.2, 0.9)] {
+            let shares = shares(1..=5, |seed| {
+                let mut world = World::new(line(50.0, rtt), line(50.0, rtt), seed);
+                world.change(|line| line.loss = loss);
+                world.add(rate(), Traffic::Up);
+                world.run(start_up);
+                share(&mut world, 0, 50.0, 8 * SECOND)
+            });
+            let is_fast = median(&shares) >= least && shares[0] >= 0.9;
+            assert!(is_fast, "{shares:.3?} of the line at {loss}, {rtt:?}");
         }
     }
 }
@@ -110,19 +125,16 @@ fn one_stream_with_a_window_of_1_5_round_trips_fills_a_long_fast_lossy_path() {
     for (loss, seeds, least) in
         [(0.0, 1..=1, 0.95), (0.02, 1..=5, 0.97), (0.1, 1..=3, 0.95), (0.2, 1..=1, 0.9)]
     {
-        let mut shares: Vec<f64> = seeds
-            .map(|seed| {
-                let mut world = World::new(line(300.0, 150 * MS), line(300.0, 150 * MS), seed);
-                world.window = 8 << 20;
-                world.change(|line| line.loss = loss);
-                world.add(rate(), Traffic::Up);
-                world.run(5 * SECOND);
-                share(&mut world, 0, 300.0, 3 * SECOND)
-            })
-            .collect();
-        shares.sort_by(f64::total_cmp);
-        let median = shares[shares.len() / 2];
-        assert!(median >= least && shares[0] >= 0.9, "{shares:.3?} of the line at {loss}");
+        let shares = shares(seeds, |seed| {
+            let mut world = World::new(line(300.0, 150 * MS), line(300.0, 150 * MS), seed);
+            world.window = 8 << 20;
+            world.change(|line| line.loss = loss);
+            world.add(rate(), Traffic::Up);
+            world.run(5 * SECOND);
+            share(&mut world, 0, 300.0, 3 * SECOND)
+        });
+        let is_fast = median(&shares) >= least && shares[0] >= 0.9;
+        assert!(is_fast, "{shares:.3?} of the line at {loss}");
     }
 }
 
