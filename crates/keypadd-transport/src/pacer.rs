@@ -36,7 +36,9 @@ impl Pacer {
     pub(crate) fn tokens(&mut self, now: Instant, rate: f64, mtu: u64) -> f64 {
         let elapsed = now.saturating_duration_since(self.filled_at).as_secs_f64();
         self.filled_at = self.filled_at.max(now);
-        let limit = (BURSTS * Self::burst(rate, mtu)).max(self.tokens);
+        // What the first packets leave remains; more, of a time when the rate was higher, does not.
+        let kept = self.tokens.min((INITIAL_PACKETS * mtu) as f64);
+        let limit = (BURSTS * Self::burst(rate, mtu)).max(kept);
         self.tokens = (self.tokens + elapsed * rate).min(limit);
         self.tokens
     }
@@ -81,6 +83,17 @@ mod tests {
         }
         assert!((37.0e6..38.0e6).contains(&(sent as f64)), "{sent}");
         assert!(largest as f64 <= 37.5e6 * 0.001 + 2.0 * MTU as f64, "{largest}");
+    }
+
+    #[test]
+    fn what_a_higher_rate_allowed_is_not_kept() {
+        let (start, second) = (Instant::now(), Duration::from_secs(1));
+        let mut pacer = Pacer::new(start, MTU);
+        assert!(pacer.tokens(start + second, 1e12, MTU) > 1e9);
+        let most = (INITIAL_PACKETS * MTU) as f64;
+        assert_eq!(pacer.tokens(start + 2 * second, 1e6, MTU), most);
+        pacer.spend(INITIAL_PACKETS * MTU, 1e6, MTU);
+        assert_eq!(pacer.tokens(start + 3 * second, 1e6, MTU), BURSTS * MTU as f64);
     }
 
     #[test]

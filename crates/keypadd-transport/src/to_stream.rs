@@ -67,9 +67,7 @@ pub(crate) struct ToStream {
     pub(crate) moving: bool,
     /// Whether the driver has it in a queue.
     pub(crate) queued: bool,
-    /// Bytes read since the socket was last empty.
-    run_bytes: usize,
-    /// Bytes read in this burst: a leaky bucket, full when the stream is bulk.
+    /// Bytes read in this burst: a leaky bucket, full when the stream belongs on the bulk connection.
     burst_bytes: usize,
     /// How long the socket has been empty.
     dry_since: Option<Instant>,
@@ -105,7 +103,6 @@ impl ToStream {
             blocked: false,
             moving: false,
             queued: false,
-            run_bytes: 0,
             burst_bytes: 0,
             dry_since: None,
             offset,
@@ -132,15 +129,22 @@ impl ToStream {
         (self.registered, self.head, self.sent_at) = (registered, head, now);
         (self.readable, self.blocked, self.queued, self.full) = (true, false, false, false);
         (self.moving, self.offset) = (true, 0);
-        (self.run_bytes, self.burst_bytes, self.dry_since) = (0, 0, None);
+        (self.burst_bytes, self.dry_since) = (0, None);
     }
 
     fn socket(&self) -> &Socket {
         &self.registered.socket
     }
 
-    pub(crate) fn on_ready(&mut self, event: &mio::event::Event) {
+    pub(crate) fn on_ready(&mut self, event: &mio::event::Event, now: Instant) {
         self.readable |= event.is_readable() || event.is_error();
+        if self.readable
+            && let Some(since) = self.dry_since.take()
+        {
+            let leaked = now.saturating_duration_since(since).as_micros() * LEAK_BYTES_PER_US;
+            let leaked = usize::try_from(leaked).unwrap_or(usize::MAX);
+            self.burst_bytes = self.burst_bytes.saturating_sub(leaked);
+        }
         self.reads_on |= event.is_read_closed() || event.is_error() || event.is_priority();
     }
 
@@ -176,7 +180,7 @@ impl ToStream {
 
     /// Whether it queues behind sparse streams.
     pub(crate) fn is_bulk(&self) -> bool {
-        self.run_bytes > SPARSE_BYTES || self.unsent.len() > SPARSE_BYTES
+        self.burst_bytes > SPARSE_BYTES || self.unsent.len() > SPARSE_BYTES
     }
 
     /// Whether it belongs on the session's bulk connection. On a long path a stream that waits for
@@ -213,7 +217,7 @@ impl ToStream {
         }
         if self.unsent.is_empty() {
             if let Some(piece) = self.again.pop_front() {
-                self.count(piece.len(), now);
+                self.count(piece.len());
                 self.unsent = piece;
             } else if self.has_ended() {
                 self.finish(stream);
@@ -275,7 +279,7 @@ impl ToStream {
             }
             Ok(read) => {
                 self.state.carried.add_from_socket(read.len());
-                self.count(read.len(), now);
+                self.count(read.len());
                 if read.len() < bytes && !self.reads_on {
                     // A stream socket that returns less than requested is empty (epoll(7)).
                     self.ran_dry(now);
@@ -319,18 +323,12 @@ impl ToStream {
         let _ = stream.finish();
     }
 
-    fn count(&mut self, bytes: usize, now: Instant) {
-        if let Some(since) = self.dry_since.take() {
-            let leaked = now.saturating_duration_since(since).as_micros() * LEAK_BYTES_PER_US;
-            let leaked = usize::try_from(leaked).unwrap_or(usize::MAX);
-            self.burst_bytes = self.burst_bytes.saturating_sub(leaked);
-        }
-        self.run_bytes += bytes;
+    fn count(&mut self, bytes: usize) {
         self.burst_bytes = (self.burst_bytes + bytes).min(BULK_BYTES + 1);
     }
 
     fn ran_dry(&mut self, now: Instant) {
-        (self.readable, self.run_bytes) = (false, 0);
+        self.readable = false;
         self.dry_since.get_or_insert(now);
     }
 

@@ -438,11 +438,12 @@ impl RateController {
         self.dip = Some(Dip { window, rounds: 0, test: false });
     }
 
-    fn pacing_rate(&self) -> f64 {
+    /// In bytes per second; `None` before the first round trip is known.
+    fn pacing_rate(&self) -> Option<f64> {
         let floor = self.floor();
         let window = self.window() as f64;
         if self.smoothed.is_zero() {
-            return f64::MAX;
+            return None;
         }
         let (gain, rtt) = match self.phase {
             Phase::StartUp => (START_UP_GAIN, self.smoothed),
@@ -453,7 +454,7 @@ impl RateController {
                 (CRUISE_GAIN, self.smoothed.min(self.base() + self.queue_delay(self.rate)))
             }
         };
-        gain * window / rtt.as_secs_f64().max(1e-6)
+        Some(gain * window / rtt.as_secs_f64().max(1e-6))
     }
 }
 
@@ -546,7 +547,7 @@ impl Controller for RateController {
     fn metrics(&self) -> ControllerMetrics {
         let mut metrics = ControllerMetrics::default();
         metrics.congestion_window = self.window();
-        metrics.pacing_rate = Some((8.0 * self.pacing_rate()) as u64);
+        metrics.pacing_rate = self.pacing_rate().map(|rate| (8.0 * rate) as u64);
         metrics
     }
 

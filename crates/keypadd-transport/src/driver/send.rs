@@ -42,7 +42,9 @@ impl Driver {
             && to_stream.may_send()
         {
             to_stream.queued = true;
-            if to_stream.is_bulk() { &mut self.bulk } else { &mut self.sparse }.push_back(id);
+            // On a slow line a bulk source is often read dry; it is no more urgent for that.
+            let is_bulk = self.moves.is_bulk || to_stream.is_bulk();
+            if is_bulk { &mut self.bulk } else { &mut self.sparse }.push_back(id);
         }
     }
 

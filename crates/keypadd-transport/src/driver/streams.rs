@@ -36,7 +36,7 @@ impl Driver {
             socket = Some(&to_socket.registered.socket);
         }
         if let Some(to_stream) = &mut spliced.to_stream {
-            to_stream.on_ready(event);
+            to_stream.on_ready(event, now);
             socket = Some(&to_stream.registered.socket);
         }
         match socket.filter(|_| event.is_error()).and_then(Socket::take_error) {
