@@ -93,6 +93,18 @@ fn a_clean_line_is_full_after_start_up_and_its_queue_short() {
 }
 
 #[test]
+fn a_bulk_source_that_is_often_read_dry_keeps_the_queue_short_too() {
+    // Beyond 5 ms, the time of two full packets.
+    for (mbits, slack) in [(100.0, 6 * MS), (20.0, 7 * MS), (2.0, 26 * MS)] {
+        let mut world = World::new(line(mbits, 20 * MS), line(mbits, 20 * MS), 1);
+        world.add(rate(), Traffic::Down);
+        world.run(SECOND);
+        let queue = queue_p99(&mut world, 4 * SECOND);
+        assert!(queue <= slack, "{mbits} Mbit/s: {queue:?}");
+    }
+}
+
+#[test]
 fn a_fast_distant_line_is_full_three_seconds_after_the_start() {
     for compression in [0, 1, 3] {
         let mut world = bulk(300.0, 150 * MS);

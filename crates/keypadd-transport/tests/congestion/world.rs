@@ -23,6 +23,7 @@ use keypadd_transport::{
     Lane, ServerConfig, SteppedLoop, TransportConfig, VarInt, Windows,
     congestion::ControllerFactory,
 };
+use socket2::SockRef;
 use testbed::line::{Line, LineSettings};
 
 use crate::stepped::{Task, configs, poll};
@@ -46,6 +47,8 @@ const PING_INTERVAL: Duration = Duration::from_millis(25);
 pub enum Traffic {
     /// The client writes as much as it can.
     Up,
+    /// The server does, through a small buffer that is often read dry.
+    Down,
     /// Both write as much as they can.
     Both,
     /// The client writes a little at regular intervals, and the server echoes it.
@@ -173,10 +176,11 @@ impl World {
         self.wires.borrow_mut().compression = interval;
     }
 
-    /// Queueing delay of a packet that enters now.
+    /// Queueing delay of a packet that enters now, the longer of both directions.
     pub fn queue(&mut self) -> Duration {
         let now = self.now();
-        self.wires.borrow_mut().lines[0].queue(now).wait
+        let wires = &mut self.wires.borrow_mut();
+        wires.lines.iter_mut().map(|line| line.queue(now).wait).max().unwrap()
     }
 
     /// Bytes that have entered the line to servers.
@@ -235,6 +239,9 @@ impl World {
                 SteppedLoop::new(settings, from, (BATCH, outbox), now).unwrap();
             let (program, tunnel) = UnixStream::pair().unwrap();
             program.set_nonblocking(true).unwrap();
+            if traffic == Traffic::Down {
+                SockRef::from(&program).set_send_buffer_size(1).unwrap();
+            }
             tunnel_sides.push(tunnel);
             End {
                 stepped,
@@ -422,6 +429,7 @@ impl Flow {
             }
             let writes = match self.traffic {
                 Traffic::Up => nth == 0,
+                Traffic::Down => nth == 1,
                 Traffic::Both => true,
                 Traffic::Ping => false,
             };
