@@ -112,7 +112,7 @@ impl Connection {
         self.0.shared.close(code, Bytes::copy_from_slice(reason));
     }
 
-    /// Completes when a stream becomes bulk and there is no bulk connection yet.
+    /// Completes when there is no bulk connection, and a stream becomes bulk or the peer is distant.
     pub async fn bulk_wanted(&self) {
         self.0.shared.bulk_wanted().await;
     }

@@ -336,6 +336,8 @@ pub(crate) struct MigrationState {
     /// Heads that arrived before the sibling was known.
     pub(super) early: Vec<(StreamId, Continuation)>,
     pub(super) idle_check: Option<Instant>,
+    /// When a bulk connection was last asked for.
+    pub(super) asked_at: Option<Instant>,
 }
 
 impl MigrationState {

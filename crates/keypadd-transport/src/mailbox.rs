@@ -185,7 +185,7 @@ impl ConnectionShared {
         }
     }
 
-    /// A stream has become bulk and there is no bulk connection.
+    /// There is no bulk connection, and a stream has become bulk or the peer is distant.
     pub(crate) fn want_bulk(&self) {
         self.bulk_wanted.notify_one();
     }
@@ -194,7 +194,7 @@ impl ConnectionShared {
         Sibling { mailbox: self.mailbox.clone(), key: self.key }
     }
 
-    /// Completes when a stream becomes bulk and there is no bulk connection.
+    /// Completes when [`Self::want_bulk`] is called.
     pub(crate) async fn bulk_wanted(&self) {
         self.bulk_wanted.notified().await;
     }

@@ -36,10 +36,10 @@ impl Pacer {
     pub(crate) fn tokens(&mut self, now: Instant, rate: f64, mtu: u64) -> f64 {
         let elapsed = now.saturating_duration_since(self.filled_at).as_secs_f64();
         self.filled_at = self.filled_at.max(now);
-        // What the first packets leave remains; more, of a time when the rate was higher, does not.
+        // Keep what is unused of the initial window; drop credit and debt of an earlier, higher rate.
         let kept = self.tokens.min((INITIAL_PACKETS * mtu) as f64);
-        let limit = (BURSTS * Self::burst(rate, mtu)).max(kept);
-        self.tokens = (self.tokens + elapsed * rate).min(limit);
+        let bucket = BURSTS * Self::burst(rate, mtu);
+        self.tokens = (self.tokens + elapsed * rate).clamp(-bucket, bucket.max(kept));
         self.tokens
     }
 
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_higher_rate_allowed_is_not_kept() {
+    fn what_a_higher_rate_allowed_and_owes_is_not_kept() {
         let (start, second) = (Instant::now(), Duration::from_secs(1));
         let mut pacer = Pacer::new(start, MTU);
         assert!(pacer.tokens(start + second, 1e12, MTU) > 1e9);
@@ -94,6 +94,8 @@ mod tests {
         assert_eq!(pacer.tokens(start + 2 * second, 1e6, MTU), most);
         pacer.spend(INITIAL_PACKETS * MTU, 1e6, MTU);
         assert_eq!(pacer.tokens(start + 3 * second, 1e6, MTU), BURSTS * MTU as f64);
+        pacer.spend(1 << 30, 1e12, MTU);
+        assert_eq!(pacer.tokens(start + 3 * second, 1e6, MTU), -BURSTS * MTU as f64);
     }
 
     #[test]

@@ -67,9 +67,10 @@ pub(crate) struct ToStream {
     pub(crate) moving: bool,
     /// Whether the driver has it in a queue.
     pub(crate) queued: bool,
-    /// Bytes read in this burst: a leaky bucket, full when the stream belongs on the bulk connection.
+    /// Bytes read in this burst, a leaky bucket: above [`SPARSE_BYTES`] the stream queues as bulk, above
+    /// [`BULK_BYTES`] it belongs on the bulk connection.
     burst_bytes: usize,
-    /// How long the socket has been empty.
+    /// When the socket became empty.
     dry_since: Option<Instant>,
     /// Bytes of the stream so far, including what was written before the splice.
     pub(crate) offset: u64,
@@ -129,7 +130,8 @@ impl ToStream {
         (self.registered, self.head, self.sent_at) = (registered, head, now);
         (self.readable, self.blocked, self.queued, self.full) = (true, false, false, false);
         (self.moving, self.offset) = (true, 0);
-        (self.burst_bytes, self.dry_since) = (0, None);
+        // Still bulk, if it was, but as on its first connection it must be so for a while to move.
+        self.burst_bytes = self.burst_bytes.min(SPARSE_BYTES + 1);
     }
 
     fn socket(&self) -> &Socket {

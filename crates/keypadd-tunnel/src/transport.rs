@@ -192,7 +192,7 @@ impl Default for TransportSettings {
             // 300 Mbit/s at 150 ms take half of it. The rest bridges lost announcements of credit, one for each
             // eighth; data behind gaps takes none.
             far_stream_receive_window_bytes: 16 * MIB,
-            // Enough for 1,500 stopped readers of one session.
+            // Enough for 1,500 stopped readers of one session, or 190 of a distant one.
             stalled_bytes: 4 << 30,
             send_window_bytes: 16 * MIB,
             forwards_max: 1024,

@@ -406,7 +406,8 @@ impl RateController {
         next = next.clamp(SHRINKAGE_MAX * window, GROWTH_MAX * window);
         if is_quiet && round.full && self.hold == 0 {
             // There is room: the next step is twice as large (as in BBR, draft-ietf-ccwg-bbr
-            // 5.3.3.4), or after the first four times on a long path, whose rounds are few.
+            // 5.3.3.4); on a long path, whose rounds are few, every step after the first is four
+            // times as large.
             let boost_max = (GROWTH_MAX - 1.0) * window / queue;
             let factor = if self.floor() > LONG_PATH && self.boost > 1.0 { 4.0 } else { 2.0 };
             self.boost = (factor * self.boost).min(boost_max).max(1.0);

@@ -1,7 +1,7 @@
 //! Moves a direction of a splice between the two connections of a session.
 //!
-//! A session has one connection for sparse streams and, once needed, one for bulk, each in its own
-//! loop and on its own UDP socket: a keystroke waits neither for bulk data nor for the thread that
+//! A session has one connection for sparse streams and, once there is bulk or far away any data, one for
+//! bulk, each in its own loop and on its own UDP socket: a keystroke waits neither for bulk data nor for the thread that
 //! carries it. A direction begins on the first connection and moves at a byte boundary:
 //!
 //! 1. The sender stops writing to stream X at offset N and opens a unidirectional stream on the
@@ -11,7 +11,7 @@
 //! 3. The sender sees X stopped, and continues on the new stream.
 //!
 //! So a stream that its target does not read never moves, and uses none of the sibling's window.
-//! MigratingDirection back works the same way in the other direction. If either end fails, the splice is cut,
+//! Moving back works the same way in the other direction. If either end fails, the splice is cut,
 //! wherever its directions are.
 
 use std::{
@@ -41,6 +41,9 @@ pub(crate) const MOVED: VarInt = VarInt::from_u32(0x6d6f_7665);
 /// Round trips above this are those of a distant peer. Its bulk connection is made when a stream first sends:
 /// making it takes three round trips, and several more if packets are lost.
 const DISTANT: Duration = Duration::from_millis(50);
+
+/// Interval of requests for a bulk connection.
+const ASK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A direction idle this long on the bulk connection moves back.
 const IDLE: Duration = Duration::from_secs(1);
@@ -90,21 +93,26 @@ impl Driver {
 
     /// Moves a direction to a stream to the bulk connection if it has become bulk; requests that
     /// connection if there is none.
-    pub(crate) fn move_if_bulk(&mut self, id: StreamId) {
+    pub(crate) fn move_if_bulk(&mut self, id: StreamId, now: Instant) {
         if self.moves.is_bulk {
             return;
         }
         let Some(Channel::Spliced(spliced)) = self.channels.get(&id) else { return };
         let rtt = self.connection.rtt();
-        if self.moves.sibling.is_none() && rtt > DISTANT {
-            return self.shared.want_bulk();
-        }
-        if !spliced.to_stream.as_ref().is_some_and(|to_stream| to_stream.wants_bulk(rtt)) {
-            return;
-        }
+        let is_bulk = spliced.to_stream.as_ref().is_some_and(|to_stream| to_stream.wants_bulk(rtt));
         match self.moves.sibling {
-            Some(_) => self.move_out(id),
-            None => self.shared.want_bulk(),
+            Some(_) if is_bulk => self.move_out(id),
+            None if is_bulk || rtt > DISTANT => self.want_bulk(now),
+            _ => {}
+        }
+    }
+
+    /// Requests a bulk connection, not more often than it could be made.
+    fn want_bulk(&mut self, now: Instant) {
+        let asked = self.moves.asked_at;
+        if asked.is_none_or(|at| now.saturating_duration_since(at) >= ASK_INTERVAL) {
+            self.moves.asked_at = Some(now);
+            self.shared.want_bulk();
         }
     }
 

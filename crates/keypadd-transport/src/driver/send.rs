@@ -42,9 +42,7 @@ impl Driver {
             && to_stream.may_send()
         {
             to_stream.queued = true;
-            // On a slow line a bulk source is often read dry; it is no more urgent for that.
-            let is_bulk = self.moves.is_bulk || to_stream.is_bulk();
-            if is_bulk { &mut self.bulk } else { &mut self.sparse }.push_back(id);
+            if to_stream.is_bulk() { &mut self.bulk } else { &mut self.sparse }.push_back(id);
         }
     }
 
@@ -164,7 +162,7 @@ impl Driver {
             Ok(sent) => {
                 self.handed_over += sent;
                 self.enqueue(id);
-                self.move_if_bulk(id);
+                self.move_if_bulk(id, now);
                 sent
             }
             Err(cut) => {

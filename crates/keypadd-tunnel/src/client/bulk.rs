@@ -1,6 +1,6 @@
 //! Opens a client's second connection to its server, which carries the session's bulk streams.
 //!
-//! Opened when either end first has bulk data, with the same identities and permits. Without it the
+//! Opened when either end first has bulk data, or far away any data, with the same identities and permits. Without it the
 //! first connection carries all streams.
 
 use std::{
@@ -24,8 +24,9 @@ use crate::{
 /// Timeout from the first packet to the server's hello.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Pause after a failed attempt.
-const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+/// Pause after a failed attempt, doubled for each in a row.
+const RETRY_MIN: Duration = Duration::from_secs(5);
+const RETRY_MAX: Duration = Duration::from_secs(60);
 
 /// Opens the bulk connection.
 #[derive(Clone)]
@@ -37,6 +38,7 @@ pub(super) struct BulkDialer {
 impl BulkDialer {
     /// Opens the connection when it is wanted, and supervises it. Never returns.
     pub(super) async fn run(&self, session: &LiveSession, wanted: &Notify) {
+        let mut pause = RETRY_MIN;
         loop {
             tokio::select! {
                 () = wanted.notified() => {}
@@ -45,11 +47,15 @@ impl BulkDialer {
             // Without an offer the server accepts no bulk connection.
             let Some(token) = session.token.get() else { continue };
             match timeout(CONNECT_TIMEOUT, self.attach(session, *token)).await {
-                Ok(Ok(_control)) => session.supervise_bulk().await,
+                Ok(Ok(_control)) => {
+                    session.supervise_bulk().await;
+                    pause = RETRY_MIN;
+                }
                 Ok(Err(cause)) => debug!(cause, "bulk connection failed"),
                 Err(_) => debug!("bulk connection failed: timeout"),
             }
-            sleep(RETRY_INTERVAL).await;
+            sleep(pause).await;
+            pause = (2 * pause).min(RETRY_MAX);
         }
     }
 
