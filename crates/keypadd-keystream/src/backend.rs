@@ -247,6 +247,7 @@ fn known_features() -> Vec<(&'static str, bool)> {
         ("avx2", is_x86_feature_detected!("avx2")),
         ("vaes", is_x86_feature_detected!("vaes")),
         ("avx512f", is_x86_feature_detected!("avx512f")),
+        ("avx512ifma", is_x86_feature_detected!("avx512ifma")),
     ]
 }
 

@@ -32,6 +32,7 @@ mod mac;
 mod number;
 mod pace;
 mod poly1305;
+mod prefetch;
 mod prk;
 mod suite;
 #[cfg(test)]
@@ -47,6 +48,7 @@ pub use keystream::{InlineKeystream, KeystreamKey, PAYLOAD_BYTES_MAX};
 pub use mac::{MacKey, TAG_BYTES};
 pub use number::{PacketNumber, SEGMENT_PACKETS, Segment};
 pub use pace::{Pace, Pacing};
+pub use prefetch::prefetch;
 pub use suite::{
     Cipher, Class, MASK_BYTES_MAX, Mac, MeasureSuite, Protection, Suite, UnknownMeasureSuite,
     UnknownSuite,

@@ -38,7 +38,7 @@ pub struct MacKey(Inner);
 enum Inner {
     Ghash(Box<GHash>),
     /// Every packet's key is its mask.
-    Poly1305,
+    Poly1305(poly1305::Path),
     HmacSha256(Box<Hmac<Sha256>>),
     HmacSha1(Box<Hmac<Sha1>>),
     HmacMd5(Box<Hmac<Md5>>),
@@ -58,7 +58,7 @@ impl MacKey {
 
     /// Has no key of its own: the mask is a packet's key (RFC 8439 2.6).
     pub(crate) fn poly1305() -> Self {
-        Self(Inner::Poly1305)
+        Self(Inner::Poly1305(poly1305::Path::fastest()))
     }
 
     pub(crate) fn hmac_sha256(key: &[u8; 32]) -> Self {
@@ -103,9 +103,9 @@ impl MacKey {
         let parts = [&number, &header_bytes, header, ciphertext];
         let mut tag = match &self.0 {
             Inner::Ghash(key) => ghash(key, header, ciphertext),
-            Inner::Poly1305 => {
+            Inner::Poly1305(path) => {
                 let key = mask.first_chunk().expect("a mask of 32 bytes");
-                poly1305::tag(key, header, ciphertext)
+                path.tag(key, header, ciphertext)
             }
             Inner::HmacSha256(key) => hmac(&**key, parts),
             Inner::HmacSha1(key) => hmac(&**key, parts),
@@ -149,7 +149,7 @@ impl fmt::Debug for MacKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = match self.0 {
             Inner::Ghash(_) => "GHASH",
-            Inner::Poly1305 => "Poly1305",
+            Inner::Poly1305(_) => "Poly1305",
             Inner::HmacSha256(_) => "HMAC-SHA-256",
             Inner::HmacSha1(_) => "HMAC-SHA-1",
             Inner::HmacMd5(_) => "HMAC-MD5",
@@ -322,7 +322,7 @@ mod tests {
             let masked = key.tag(number, b"abc", b"defg", &[1; 32]);
             match key.0 {
                 // These bind the number through the mask, which depends on it.
-                Inner::Ghash(_) | Inner::Poly1305 => assert!(tag == other && tag != masked),
+                Inner::Ghash(_) | Inner::Poly1305(_) => assert!(tag == other && tag != masked),
                 _ => assert!(tag != other && tag == masked),
             }
         }

@@ -1,8 +1,12 @@
 //! Computes Poly1305 of a packet (RFC 8439 2.5, 2.8), which takes a new key with every packet.
 //!
 //! The `poly1305` crate takes over a microsecond to set up a key on x86-64, longer than sealing a
-//! packet, so this is Horner's rule in 64-bit words, one block at a time. Constant-time: no branch
-//! and no address depends on key or data. Knows neither keystream nor packet numbers.
+//! packet, so this is Horner's rule in 64-bit words, one block at a time, and where a packet is long
+//! and the CPU has the instructions, eight. Constant-time: no branch and no address depends on key
+//! or data. Knows neither keystream nor packet numbers.
+
+#[cfg(target_arch = "x86_64")]
+mod ifma;
 
 /// Bytes of a one-time key.
 pub(crate) const KEY_BYTES: usize = 32;
@@ -10,18 +14,71 @@ pub(crate) const KEY_BYTES: usize = 32;
 /// Bytes of a block.
 const BLOCK_BYTES: usize = 16;
 
-/// The tag of `header || ciphertext`, both zero-padded to whole blocks, and their lengths (RFC 8439
-/// 2.8).
-pub(crate) fn tag(key: &[u8; KEY_BYTES], header: &[u8], ciphertext: &[u8]) -> [u8; 16] {
-    let mut lengths = [0; BLOCK_BYTES];
-    lengths[..8].copy_from_slice(&(header.len() as u64).to_le_bytes());
-    lengths[8..].copy_from_slice(&(ciphertext.len() as u64).to_le_bytes());
-    let (multiplier, pad) = key.split_first_chunk().expect("16 of 32 bytes");
-    let mut state = Accumulator::new(multiplier);
-    state.absorb(header);
-    state.absorb(ciphertext);
-    state.absorb(&lengths);
-    state.finish(pad.try_into().expect("the other 16"))
+type Block = [u8; BLOCK_BYTES];
+
+/// The shortest ciphertext that is worth the powers of the multiplier.
+const VECTOR_BYTES_MIN: usize = 384;
+
+/// How long messages are absorbed; a value proves that this CPU has the instructions.
+#[derive(Clone, Copy)]
+pub(crate) enum Path {
+    /// A block at a time.
+    Words,
+    #[cfg(target_arch = "x86_64")]
+    Ifma(ifma::HasIfma),
+}
+
+impl Path {
+    /// The fastest on this CPU.
+    pub(crate) fn fastest() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(proof) = ifma::HasIfma::detect() {
+            return Self::Ifma(proof);
+        }
+        Self::Words
+    }
+
+    /// The tag of `header || ciphertext`, both zero-padded to whole blocks, and their lengths (RFC
+    /// 8439 2.8).
+    pub(crate) fn tag(self, key: &[u8; KEY_BYTES], header: &[u8], ciphertext: &[u8]) -> [u8; 16] {
+        let path = if ciphertext.len() < VECTOR_BYTES_MIN { Self::Words } else { self };
+        path.tag_of_any_length(key, header, ciphertext)
+    }
+
+    #[inline(always)]
+    fn tag_of_any_length(
+        self,
+        key: &[u8; KEY_BYTES],
+        header: &[u8],
+        ciphertext: &[u8],
+    ) -> [u8; 16] {
+        let mut lengths = [0; BLOCK_BYTES];
+        lengths[..8].copy_from_slice(&(header.len() as u64).to_le_bytes());
+        lengths[8..].copy_from_slice(&(ciphertext.len() as u64).to_le_bytes());
+        let (multiplier, pad) = key.split_first_chunk().expect("16 of 32 bytes");
+        let mut state = Accumulator::new(multiplier);
+        state.absorb(header);
+        let rest = self.absorb_most(&mut state, ciphertext);
+        state.absorb(rest);
+        state.absorb(&lengths);
+        state.finish(pad.try_into().expect("the other 16"))
+    }
+
+    /// Absorbs whole blocks as far as vectors do; returns the rest of the message.
+    #[inline(always)]
+    fn absorb_most<'a>(self, state: &mut Accumulator, message: &'a [u8]) -> &'a [u8] {
+        match self {
+            Self::Words => message,
+            #[cfg(target_arch = "x86_64")]
+            Self::Ifma(proof) => {
+                let (blocks, rest) = message.as_chunks();
+                let (first, groups) = blocks.as_rchunks();
+                first.iter().for_each(|block| state.absorb_block(block));
+                proof.absorb(state, groups);
+                rest
+            }
+        }
+    }
 }
 
 /// The accumulator and the multiplier, in 64-bit words.
@@ -55,7 +112,7 @@ impl Accumulator {
 
     /// Absorbs a whole block, with 2^128 added.
     #[inline(always)]
-    fn absorb_block(&mut self, block: &[u8; BLOCK_BYTES]) {
+    fn absorb_block(&mut self, block: &Block) {
         self.absorb_number(words(block), 1);
     }
 
@@ -115,7 +172,15 @@ mod tests {
     use poly1305::universal_hash::{KeyInit, UniversalHash};
     use proptest::prelude::*;
 
-    /// As [`tag`], by the `poly1305` crate.
+    /// Every path that this CPU has.
+    fn paths() -> Vec<(&'static str, Path)> {
+        let mut paths = vec![("words", Path::Words)];
+        #[cfg(target_arch = "x86_64")]
+        paths.extend(ifma::HasIfma::detect().map(|proof| ("IFMA", Path::Ifma(proof))));
+        paths
+    }
+
+    /// As [`Path::tag`], by the `poly1305` crate.
     fn independent(key: &[u8; KEY_BYTES], header: &[u8], ciphertext: &[u8]) -> [u8; 16] {
         let lengths = [header.len(), ciphertext.len()].map(|bytes| (bytes as u64).to_le_bytes());
         let mut state = Poly1305::new(&(*key).into());
@@ -125,6 +190,17 @@ mod tests {
         state.finalize().into()
     }
 
+    /// Compares every path with the `poly1305` crate.
+    fn check(key: &[u8; KEY_BYTES], header: &[u8], ciphertext: &[u8]) {
+        let expected = independent(key, header, ciphertext);
+        let lengths = [header.len(), ciphertext.len()];
+        for (name, path) in paths() {
+            let tag = path.tag_of_any_length(key, header, ciphertext);
+            assert_eq!(tag, expected, "{name}, {lengths:?} bytes, key {key:02x?}");
+            assert_eq!(path.tag(key, header, ciphertext), expected, "{name}, {lengths:?} bytes");
+        }
+    }
+
     proptest! {
         #[test]
         fn tags_are_those_of_an_independent_poly1305(
@@ -132,7 +208,16 @@ mod tests {
             header in prop::collection::vec(any::<u8>(), 0..50),
             ciphertext in prop::collection::vec(any::<u8>(), 0..3000),
         ) {
-            prop_assert_eq!(tag(&key, &header, &ciphertext), independent(&key, &header, &ciphertext));
+            check(&key, &header, &ciphertext);
+        }
+    }
+
+    #[test]
+    fn tags_of_every_length_are_those_of_an_independent_poly1305() {
+        let key = std::array::from_fn(|at| (at * 7 + 3) as u8);
+        let bytes: Vec<u8> = (0..650_usize).map(|at| ((at * at) >> 3) as u8).collect();
+        for length in 0..bytes.len() {
+            check(&key, &bytes[..length % 47], &bytes[..length]);
         }
     }
 
@@ -141,14 +226,10 @@ mod tests {
     fn extreme_words_carry_as_they_must() {
         for multiplier in [0x00, 0x01, 0x0f, 0xfc, 0xff] {
             for byte in [0x00, 0x01, 0x7f, 0xfb, 0xff] {
-                for bytes in [0, 1, 15, 16, 17, 127, 128, 512, 513, 1400, 9000] {
+                for bytes in [0, 1, 15, 16, 17, 127, 128, 256, 383, 384, 512, 513, 1400, 9000] {
                     let mut key = [multiplier; KEY_BYTES];
                     key[16..].fill(byte);
-                    let (header, ciphertext) = (vec![byte; bytes % 47], vec![byte; bytes]);
-                    assert_eq!(
-                        tag(&key, &header, &ciphertext),
-                        independent(&key, &header, &ciphertext)
-                    );
+                    check(&key, &vec![byte; bytes % 47], &vec![byte; bytes]);
                 }
             }
         }
@@ -163,16 +244,20 @@ mod tests {
         for case in cases {
             let (key, message): ([u8; KEY_BYTES], _) = (case.array("key"), case.bytes("message"));
             let (multiplier, pad) = key.split_first_chunk().unwrap();
-            let (blocks, rest) = message.as_chunks::<BLOCK_BYTES>();
-            let mut state = Accumulator::new(multiplier);
-            blocks.iter().for_each(|block| state.absorb_block(block));
-            if !rest.is_empty() {
-                let mut block = [0; BLOCK_BYTES];
-                block[..rest.len()].copy_from_slice(rest);
-                block[rest.len()] = 1;
-                state.absorb_number(words(&block), 0);
+            let whole = message.len() - message.len() % BLOCK_BYTES;
+            let (blocks, rest) = message.split_at(whole);
+            for (name, path) in paths() {
+                let mut state = Accumulator::new(multiplier);
+                let few = path.absorb_most(&mut state, blocks);
+                state.absorb(few);
+                if !rest.is_empty() {
+                    let mut block = [0; BLOCK_BYTES];
+                    block[..rest.len()].copy_from_slice(rest);
+                    block[rest.len()] = 1;
+                    state.absorb_number(words(&block), 0);
+                }
+                assert_eq!(state.finish(pad.try_into().unwrap())[..], case.bytes("tag"), "{name}");
             }
-            assert_eq!(state.finish(pad.try_into().unwrap())[..], case.bytes("tag"));
         }
     }
 }

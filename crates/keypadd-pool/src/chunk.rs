@@ -7,7 +7,7 @@
 use std::ops::Range;
 use std::sync::atomic::{Ordering::SeqCst, compiler_fence};
 
-use keypadd_keystream::{KeystreamKey, SEGMENT_PACKETS, Segment, wipe};
+use keypadd_keystream::{KeystreamKey, SEGMENT_PACKETS, Segment, prefetch, wipe};
 
 use crate::arena::{UNIT_BYTES, Unit};
 use crate::filler_state::MemoryReturn;
@@ -172,6 +172,13 @@ impl Chunk {
         let (unit, bytes) = self.find(key, segment, part, slot)?;
         let Self { taken, wiped, units, .. } = self;
         Some(Row { bytes: &mut units[unit][bytes], bit: 1 << slot, taken, wiped })
+    }
+
+    /// Fetches the first bytes of a row into the caches, without waiting for them.
+    #[inline(always)]
+    pub(crate) fn fetch(&self, part: Part, slot: usize, bytes: usize) {
+        let (unit, row) = part.place(slot);
+        prefetch(&self.units[unit][row][..bytes]);
     }
 
     /// Wipes what is left of all pads, and counts unused ones as wasted. Nothing can be taken afterwards.

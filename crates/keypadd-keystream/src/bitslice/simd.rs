@@ -1,4 +1,4 @@
-//! Implements [`Lanes`] on vectors of 128, 256 and 512 bits: the only `unsafe` code of the project.
+//! Implements [`Lanes`] on vectors of 128, 256 and 512 bits.
 //!
 //! Every unsafe block is an intrinsic without memory access, one load or store through an array of
 //! the same length, or a call into code compiled for more instructions. Each is sound because the

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use keypadd_keystream::{PacketNumber, Segment};
+use keypadd_keystream::{PacketNumber, SEGMENT_PACKETS, Segment};
 
 use crate::chunk::{Chunk, KeyId, Part, Row};
 use crate::lane_state::PartState;
@@ -12,6 +12,9 @@ use crate::sync::{Consumer, Producer};
 /// Segments behind the newest whose chunks are kept for late packets. QUIC stacks drop packets more than
 /// about 128 numbers late, so at most two earlier segments matter.
 const RECENT_CHUNKS: usize = 2;
+
+/// How many packets ahead pads are fetched from memory, which takes longer than a packet of a train.
+const PACKETS_AHEAD: usize = 2;
 
 /// The consumer's end of one part's queues.
 pub(crate) struct PartQueue {
@@ -185,6 +188,17 @@ impl PartQueue {
             return Some(row);
         }
         if *keeps_recent { late_row(recent, key, part, pn) } else { None }
+    }
+
+    /// Fetches from memory what a packet soon after this one will need of its row, if as many bytes.
+    #[inline(always)]
+    pub(super) fn fetch_ahead(&self, part: Part, pn: PacketNumber, bytes: usize) {
+        let slot = pn.slot() + PACKETS_AHEAD;
+        if let Some(chunk) = &self.current
+            && slot < SEGMENT_PACKETS
+        {
+            chunk.fetch(part, slot, bytes);
+        }
     }
 
     /// As [`Self::row`], but also looks at the front of the queue, and moves nothing.
