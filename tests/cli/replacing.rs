@@ -4,6 +4,7 @@
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
@@ -438,6 +439,55 @@ fn a_new_process_that_dies_at_any_step_leaves_the_old_one_with_all_connections()
     far.hear("not replaced: this process continues");
     for port in hosts.ports {
         until("a new connection works", || through(port));
+    }
+}
+
+/// The next frame of a process, by its text.
+fn hear_frame(mut socket: &UnixStream) -> Value {
+    let mut head = [0; 8];
+    socket.read_exact(&mut head).unwrap();
+    let length = |at: usize| u32::from_be_bytes(head[at..at + 4].try_into().unwrap()) as usize;
+    let mut body = vec![0; length(0) + length(4)];
+    socket.read_exact(&mut body).unwrap();
+    serde_json::from_slice(&body[..length(0)]).unwrap()
+}
+
+#[test]
+fn a_new_process_that_has_everything_serves_if_the_old_one_dies_and_exits_if_it_continues() {
+    let hosts = Hosts::new("", "");
+    let _far = hosts.run("far");
+    for continues in [true, false] {
+        let (mut old, new) = UnixStream::pair().unwrap();
+        old.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut command = hosts.desk.keypadd(&["run", "--config", "near.toml"]);
+        command.env("KEYPADD_TAKEOVER", "1").stdin(Stdio::from(OwnedFd::from(new)));
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(command);
+        let _bounded = bounded(&child);
+        assert_eq!(hear_frame(&old), "begin");
+        old.write_all(&frame(&json!({ "sockets": {} }))).unwrap();
+        assert_eq!(hear_frame(&old), "bound");
+        old.write_all(&frame(&json!("end"))).unwrap();
+        assert_eq!(hear_frame(&old), json!({ "done": [child.id(), []] }));
+        if continues {
+            old.write_all(&frame(&json!("continues"))).unwrap();
+        }
+        drop(old);
+        // Closed when it serves, as `keypadd reload` waits for that.
+        let report = rest(child.stdout.as_mut().unwrap()).unwrap();
+        if continues {
+            let ended = child.wait_with_output().unwrap();
+            let said = text(&ended.stderr);
+            assert_eq!((ended.status.code(), report.len()), (Some(1), 0), "{said}");
+            assert!(said.contains("cannot replace the old process: it has given up"), "{said}");
+            continue;
+        }
+        let report: Value = serde_json::from_slice(&report).unwrap();
+        assert_eq!(report["pid"], child.id());
+        until("the forward works", || through(hosts.ports[0]));
+        kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+        let ended = child.wait_with_output().unwrap();
+        assert!(text(&ended.stderr).contains("the old process has died"));
     }
 }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use std::fs::{self, File};
 use std::future::pending;
 use std::io;
-use std::mem;
+use std::mem::ManuallyDrop;
 use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
@@ -151,11 +151,11 @@ impl HandoverSource<'_> {
         let instances = clients.map(|(name, client)| (name.clone(), client.instance().0));
         channel.tell(&Frame::Sockets(instances.collect())).await?;
         expect(&mut channel, PREPARE_TIMEOUT, |frame| matches!(frame, Frame::Bound)).await?;
-        let suspension = Suspension::begin(self);
-        let handing = timeout(HANDOVER_TIMEOUT, self.hand_over(&mut channel));
+        let mut suspension = Suspension::begin(self, channel);
+        let handing = timeout(HANDOVER_TIMEOUT, self.hand_over(&mut suspension.channel));
         let pid = handing.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
         // The new process serves now.
-        mem::forget(suspension);
+        let _suspended = ManuallyDrop::new(suspension);
         Ok(Some(pid))
     }
 
@@ -171,7 +171,8 @@ impl HandoverSource<'_> {
         servers.chain(clients).chain(metrics).collect()
     }
 
-    /// Ends all sessions and sends what is held; returns the new process's ID.
+    /// Ends all sessions and sends what is held; returns the new process's ID. If this completes without an
+    /// error, the new process serves.
     async fn hand_over(&self, channel: &mut Channel) -> io::Result<u32> {
         self.limits.settled().await;
         for server in &self.servers {
@@ -207,20 +208,25 @@ impl HandoverSource<'_> {
     }
 }
 
-/// Suspends a daemon. If dropped, as by a shutdown during the handover, the daemon continues.
-struct Suspension<'s, 'd>(&'s HandoverSource<'d>);
+/// Suspends a daemon. If dropped, as by a shutdown during the handover, the daemon continues, and the new
+/// process does not.
+struct Suspension<'s, 'd> {
+    source: &'s HandoverSource<'d>,
+    channel: Channel,
+}
 
 impl<'s, 'd> Suspension<'s, 'd> {
-    fn begin(source: &'s HandoverSource<'d>) -> Self {
+    fn begin(source: &'s HandoverSource<'d>, channel: Channel) -> Self {
         source.handover.suspend();
-        Self(source)
+        Self { source, channel }
     }
 }
 
 impl Drop for Suspension<'_, '_> {
     fn drop(&mut self) {
-        self.0.handover.resume();
-        self.0.servers.iter().for_each(ServerHandle::resume);
+        self.channel.end_with(&Frame::Continues);
+        self.source.handover.resume();
+        self.source.servers.iter().for_each(ServerHandle::resume);
     }
 }
 
