@@ -181,6 +181,11 @@ impl LiveSession {
         self.proof.key
     }
 
+    /// The keys that the peer has proved: its bulk connection may have another one of them.
+    pub(crate) fn proved_keys(&self) -> impl Iterator<Item = PublicKey> {
+        [self.key()].into_iter().chain(self.bulk.get().map(|bulk| bulk.proof.key))
+    }
+
     /// What the peer is counted by, whichever of its keys it has proved.
     pub(crate) fn identity(&self) -> PublicKey {
         self.identity
