@@ -4,7 +4,7 @@
 //! to the lengths. Both ends are processes of the same user.
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::mem::{self, MaybeUninit};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::pin::pin;
@@ -13,7 +13,7 @@ use std::time::Duration;
 use rustix::cmsg_space;
 use rustix::io::Errno;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, Shutdown, recvmsg, send, sendmsg, shutdown,
 };
 use serde::Serialize;
@@ -52,6 +52,8 @@ pub(crate) struct Received<F = Frame> {
     pub(crate) frame: F,
     pub(crate) data: Vec<u8>,
     pub(crate) descriptors: Vec<OwnedFd>,
+    /// The kernel dropped some, as this process may have no more.
+    lacks_descriptors: bool,
 }
 
 impl Channel {
@@ -146,7 +148,8 @@ impl Channel {
     /// # Errors
     /// As for [`receive`](Self::receive).
     pub(crate) async fn receive_as<F: DeserializeOwned>(&self) -> io::Result<Received<F>> {
-        let (mut head, mut read, mut descriptors) = ([0; HEAD_BYTES], 0, Vec::new());
+        let (mut head, mut read) = ([0; HEAD_BYTES], 0);
+        let (mut descriptors, mut lacks_descriptors) = (Vec::new(), false);
         while read < HEAD_BYTES {
             let received = self.0.async_io(Interest::READABLE, || {
                 let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
@@ -157,14 +160,18 @@ impl Channel {
                     RecvAncillaryMessage::ScmRights(rights) => Some(rights),
                     _ => None,
                 });
-                Ok((received.bytes, rights.flatten().collect::<Vec<_>>()))
+                let attached: Vec<_> = rights.flatten().collect();
+                // Also set if there is no room for them all; then those that there is room for have come.
+                let is_cut = received.flags.contains(ReturnFlags::CTRUNC);
+                Ok((received.bytes, is_cut && attached.len() < DESCRIPTORS_MAX, attached))
             });
-            let (bytes, attached) = received.await?;
+            let (bytes, lacks, attached) = received.await?;
             if bytes == 0 {
                 return Err(ErrorKind::UnexpectedEof.into());
             }
             read += bytes;
             descriptors.extend(attached);
+            lacks_descriptors |= lacks;
         }
         let length = |at: usize| {
             let field = head[at..at + 4].try_into().expect("4 of 8 bytes");
@@ -175,7 +182,7 @@ impl Channel {
         // Not serde_json's `UnexpectedEof`, which here means that the other process has exited.
         let invalid = |error| io::Error::new(ErrorKind::InvalidData, error);
         let frame = serde_json::from_slice(&text).map_err(invalid)?;
-        Ok(Received { frame, data, descriptors })
+        Ok(Received { frame, data, descriptors, lacks_descriptors })
     }
 
     async fn read(&self, bytes: usize, max: usize) -> io::Result<Vec<u8>> {
@@ -197,9 +204,18 @@ impl Channel {
 }
 
 impl<F> Received<F> {
-    /// The frame's only descriptor. The kernel drops one that this process is not allowed to have.
-    pub(crate) fn descriptor(&mut self) -> io::Result<OwnedFd> {
-        self.descriptors.pop().ok_or_else(|| Errno::MFILE.into())
+    /// The frame's descriptors, of which it must have this many.
+    ///
+    /// # Errors
+    /// This process has too many open files, or the other process has sent another number.
+    pub(crate) fn take_descriptors<const N: usize>(&mut self) -> io::Result<[OwnedFd; N]> {
+        mem::take(&mut self.descriptors).try_into().map_err(|descriptors: Vec<_>| {
+            if self.lacks_descriptors && descriptors.len() < N {
+                return Errno::MFILE.into();
+            }
+            let cause = format!("a frame has {} descriptors, not {N}", descriptors.len());
+            io::Error::new(ErrorKind::InvalidData, cause)
+        })
     }
 }
 
@@ -251,7 +267,8 @@ mod tests {
             assert!(matches!(bye.frame, Frame::Bye));
             assert_eq!(bye.data, b"abc");
             assert!(matches!(far.receive().await.unwrap().frame, Frame::Done(7, _)));
-            bye.descriptor().unwrap()
+            let [received] = bye.take_descriptors().unwrap();
+            received
         };
         let ((), received) = tokio::join!(sending, receiving);
         rustix::io::write(&write, b"same pipe").unwrap();
@@ -259,6 +276,18 @@ mod tests {
         let mut text = String::new();
         File::from(received).read_to_string(&mut text).unwrap();
         assert_eq!(text, "same pipe");
+    }
+
+    #[tokio::test]
+    async fn a_frame_without_its_descriptors_is_invalid_and_not_a_lack_of_them() {
+        let (mut near, far) = pair();
+        near.tell(&Frame::Begin).await.unwrap();
+        let error = far.receive().await.unwrap().take_descriptors::<1>().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidData);
+        let all = [far.as_fd(); DESCRIPTORS_MAX];
+        near.send::<&[u8]>(&Frame::Begin, &[], &all).await.unwrap();
+        let error = far.receive().await.unwrap().take_descriptors::<1>().unwrap_err();
+        assert_eq!(error.to_string(), "a frame has 3 descriptors, not 1");
     }
 
     #[tokio::test]

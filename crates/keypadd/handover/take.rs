@@ -7,11 +7,11 @@ use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process;
+use std::sync::Arc;
 
 use keypadd_transport::HandedStream;
 use keypadd_tunnel::handover::{HandedChain, HandedClient, HandedSocket, Handover};
 use keypadd_tunnel::wire::Instance;
-use rustix::io::Errno;
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout, stderr, stdout};
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
@@ -67,7 +67,8 @@ impl Takeover {
                 match received.frame {
                     Frame::Socket(ref record) => {
                         let record = record.clone();
-                        sockets.push(HandedSocket { record, socket: received.descriptor()? });
+                        let [socket] = received.take_descriptors()?;
+                        sockets.push(HandedSocket { record, socket });
                     }
                     Frame::Sockets(instances) => {
                         let this = Self { channel, instances, held: 0 };
@@ -104,8 +105,8 @@ impl Takeover {
             match received.frame {
                 Frame::Socket(ref record) => {
                     let record = record.clone();
-                    handover
-                        .inherit_remote(HandedSocket { record, socket: received.descriptor()? });
+                    let [socket] = received.take_descriptors()?;
+                    handover.inherit_remote(HandedSocket { record, socket });
                 }
                 Frame::Chain(record) => {
                     held.chains.push(HandedChain { record, streams: Vec::new() });
@@ -198,20 +199,23 @@ fn use_streams(streams: &[OwnedFd]) -> io::Result<()> {
     Ok(())
 }
 
-fn stream(record: keypadd_transport::StreamRecord, received: Received) -> io::Result<HandedStream> {
-    let count = match received.frame {
-        Frame::Carried(_) => 1 + OF_COMMAND,
-        _ => 1,
+fn stream(
+    record: keypadd_transport::StreamRecord,
+    mut received: Received,
+) -> io::Result<HandedStream> {
+    let (socket, descriptors) = match received.frame {
+        Frame::Carried(_) => {
+            let [socket, of_command @ ..] = received.take_descriptors::<{ 1 + OF_COMMAND }>()?;
+            (socket, Arc::from(of_command))
+        }
+        _ => {
+            let [socket] = received.take_descriptors()?;
+            (socket, Arc::default())
+        }
     };
-    let Received { data, descriptors, .. } = received;
-    // The kernel drops those that this process is not allowed to have.
-    if descriptors.len() != count {
-        return Err(Errno::MFILE.into());
-    }
-    let mut descriptors = descriptors.into_iter();
-    let socket = descriptors.next().ok_or(Errno::MFILE)?;
+    let data = received.data;
     let unreceipted = if data.is_empty() { Vec::new() } else { vec![data.into()] };
-    Ok(HandedStream { record, unreceipted, socket, descriptors: descriptors.collect() })
+    Ok(HandedStream { record, unreceipted, socket, descriptors })
 }
 
 fn failed(error: &io::Error) -> Error {
