@@ -203,6 +203,11 @@ impl LiveSession {
         self.limits.mute_targets.allow_if(target, Instant::now(), || self.may_log())
     }
 
+    /// Whether to log now that connections to this target use all local ports, whoever asks for them.
+    pub(crate) fn may_log_local_ports(&self, target: &str) -> bool {
+        self.limits.local_ports.allow_if(target.into(), Instant::now(), || self.may_log())
+    }
+
     /// Sets descriptors aside for what the peer asks for, if its share allows. Clients of its key that are
     /// away do not keep theirs from one that is here.
     pub(crate) async fn descriptors(&self, count: usize) -> Option<Descriptors> {
