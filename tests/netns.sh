@@ -115,6 +115,34 @@ refused_and_unpermitted_targets_end_as_resets() {
     expect "an unpermitted target" probe refused 127.0.0.1:7202
 }
 
+a_target_that_uses_all_local_ports_is_refused_with_the_remedy() {
+    local range=/proc/sys/net/ipv4/ip_local_port_range before
+    tunnel aes-256-gcm
+    before=$(in_end far cat "$range")
+    tell far "sysctl net.ipv4.ip_local_port_range='50000 50001'"
+    in_end far sh -c "echo 50000 50001 >$range"
+    tell near "three connections to $forward"
+    expect "the third ends as a reset" in_end near timeout 20 python3 -c '
+import socket, sys
+host, port = sys.argv[1].split(":")
+kept = [socket.create_connection((host, int(port))) for _ in range(3)]
+ended = 0
+for one in kept:
+    one.settimeout(2)
+    try:
+        one.recv(1)
+    except ConnectionResetError:
+        ended += 1
+    except TimeoutError:
+        pass
+sys.exit(ended != 1)' "$forward"
+    expect "the far log names the remedy" await_count 1 \
+        'no local port is free.*net.ipv4.ip_local_port_range.*target="127.0.0.1:7000"' "$scratch/far.0.log"
+    expect "the near log names the cause" await_count 1 \
+        'no free local port at the other end' "$scratch/near.0.log"
+    in_end far sh -c "echo $before >$range"
+}
+
 stdio_to_an_unreachable_target_prints_one_line_and_exits_1() {
     local port status
     mkfifo "$scratch/open-input"
@@ -512,6 +540,7 @@ claim half_close_is_exact_both_ways
 claim daemons_become_another_user_and_carry_bytes
 claim resets_pass_as_resets_both_ways
 claim refused_and_unpermitted_targets_end_as_resets
+claim a_target_that_uses_all_local_ports_is_refused_with_the_remedy
 claim stdio_to_an_unreachable_target_prints_one_line_and_exits_1
 claim two_hundred_connections_at_once_are_exact
 claim ipv6_carries_the_tunnel_and_the_forward

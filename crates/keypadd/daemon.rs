@@ -37,7 +37,7 @@ use crate::runtime_directory;
 use crate::shutdown::Shutdown;
 use crate::sources::Sources;
 use crate::status_builder::StatusBuilder;
-use crate::{keyfile, metrics};
+use crate::{keyfile, metrics, systemd};
 
 /// Share of this host's memory for data that slow readers of all sessions leave unread beyond their
 /// windows.
@@ -294,6 +294,7 @@ impl Daemon {
             servers,
             clients,
             metrics: self.metrics_socket.as_ref(),
+            notify_main_pid: systemd::notify_main_pid,
         }
     }
 

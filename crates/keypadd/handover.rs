@@ -6,9 +6,20 @@
 //! | binds all its sockets, then [`Frame::Bound`] | ends its sessions and describes what is held |
 //! | resumes what is held, then [`Frame::Done`] | says [`Frame::Bye`] and exits |
 //!
-//! If either process dies before `Done`, the other serves: until then the old one still has everything. No
-//! key, pad or packet number is handed over, except the open file of the host's key, because systemd shows a
-//! credential only to the first process of a service.
+//! Until `Done` the old process still has everything, and serves if the new one dies. After it both have
+//! everything, and [`Frame::Bye`] decides: once all of it is in the new process's socket, the old one never
+//! serves again; before that, the new one does not serve while the old one lives. Both are on one host, so
+//! neither is left in doubt, as a peer across a network would be: the kernel takes a message for the other
+//! process or reports that it takes none. So
+//!
+//! - an old process that gives up takes no more messages, then says [`Frame::Continues`]. A `Done` that it has
+//!   not read by then fails at its sender, or its sender reads that answer;
+//! - a new process that waits no longer takes no more messages, then reads what is there: a `Bye` that comes
+//!   later fails at its sender, which continues;
+//! - an end of file after `Done`, without either frame, means that the old process has died: the new one serves.
+//!
+//! No key, pad or packet number is handed over, except the open file of the host's key, because systemd shows
+//! a credential only to the first process of a service.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -23,7 +34,7 @@ pub(crate) mod give;
 pub(crate) mod take;
 
 /// Version of the frames. A mismatch is refused, and the old process continues.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// Tells a new process that its standard input is the old one's channel.
 pub(crate) const VARIABLE: &str = "KEYPADD_TAKEOVER";
@@ -68,6 +79,8 @@ pub(crate) enum Frame {
     Done(u32, Vec<String>),
     /// The old process exits; its standard streams are attached.
     Bye,
+    /// The old process has given up, and serves on.
+    Continues,
 }
 
 /// How to start the process that replaces a daemon.

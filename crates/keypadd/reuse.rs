@@ -6,7 +6,6 @@
 use std::io::{self, Write};
 use std::mem;
 use std::net;
-use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::PathBuf;
 use std::pin::pin;
@@ -150,17 +149,14 @@ impl CarryClient {
         mut daemon: Channel,
         suite: &str,
     ) -> io::Result<Option<Result<CarriedConnection, StreamCode>>> {
-        let Received { frame, descriptors, .. } = receive(&mut daemon, CONNECT_TIMEOUT).await?;
-        match frame {
+        let mut received = receive(&mut daemon, CONNECT_TIMEOUT).await?;
+        match received.frame {
             CarryReply::Connected => {}
             CarryReply::Refused(code) => return Ok(Some(Err(StreamCode::from_value(code)))),
             // Its session has just been lost.
             _ => return Ok(None),
         }
-        // The kernel omits descriptors that this process may not have.
-        let Ok([data, other]) = <[OwnedFd; 2]>::try_from(descriptors) else {
-            return Err(io::ErrorKind::InvalidData.into());
-        };
+        let [data, other] = received.take_descriptors()?;
         if let Ok(suite) = suite.parse::<Suite>()
             && suite.class() == Class::Legacy
         {

@@ -37,6 +37,11 @@ pub(crate) fn notify_stopping(drain: Duration) {
     }
 }
 
+/// Tells systemd which process is the service.
+pub(crate) fn notify_main_pid(pid: u32) {
+    notify(&[NotifyState::MainPid(pid)]);
+}
+
 /// Notifies systemd, if it started this process (sd_notify(3)).
 pub(crate) fn notify(states: &[NotifyState]) {
     if let Some(socket) = env::var_os("NOTIFY_SOCKET")

@@ -106,6 +106,18 @@ fn forwards_added_to_a_peer_of_a_file_outlast_reloads_until_the_file_uses_their_
     let (said, exit) = reload(&format!("local = [\"{spec}\"]\n"));
     assert_eq!((said.contains("is closed"), exit), (false, Some(0)), "{said}");
     assert_eq!(entrance(&desk, &target), place, "it is one of the file now");
+
+    let (ours, theirs) = (format!("-L 127.0.0.1:{port}:{target}"), format!("-R 0:{target}"));
+    for (flag, spec) in [&ours, &theirs].map(|added| added.split_once(' ').unwrap()) {
+        let (said, _) = forward(&desk, &["add", "@lab", flag, spec]);
+        assert!(said.contains(spec), "{said}");
+    }
+    write_file(&desk.path("keypadd.toml"), &file.replace("peer.lab", "peer.attic"), 0o644);
+    let said = text(&desk.keypadd(&["reload"]).output().unwrap().stdout);
+    let line = format!(
+        "  peer lab: added forwards are closed, as the file no longer connects to it: {ours}, {theirs}\n"
+    );
+    assert!(said.contains(&line), "{said}");
     assert_eq!(run.stop().status.code(), Some(0));
 }
 

@@ -238,28 +238,37 @@ fn sockets_stay_open_when_their_forwards_go_to_another_peer_or_cannot() {
 #[test]
 fn a_reload_that_fails_at_one_peer_changes_no_headers_of_another() {
     let hosts = Hosts::new();
-    let (target, there) = (hosts.target, free_port());
-    hosts.write_far(&format!("permit-listen = [\"{there}\"]"));
-    let remote = format!("remote = [\"{there}:{target}\"]");
-    hosts.write_near(&remote);
+    let (target, [here, there, added]) = (hosts.target, [free_port(), free_port(), free_port()]);
+    hosts.write_far(&format!("permit-listen = [\"{there}\", \"{added}\"]"));
+    let forwards =
+        format!("local = [\"127.0.0.1:{here}:{target}\"]\nremote = [\"{there}:{target}\"]");
+    hosts.write_near(&forwards);
     let (far, _near) = (hosts.run("far.toml"), hosts.run("near.toml"));
-    let address = format!("127.0.0.1:{there}");
-    let listens = || exchange(&address, b"x").ok().filter(|got| got == b"x");
-    until("the remote forward listens", listens);
+    // The target would send a header back.
+    let exchanged = |port| exchange(&format!("127.0.0.1:{port}"), b"x");
+    let works = |port| exchanged(port).ok().filter(|got| got == b"x");
+    until("the local forward works", || works(here));
+    until("the remote forward listens", || works(there));
 
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = taken.local_addr().unwrap();
     let later_key = new_key(&hosts.desk, "later.key");
     hosts.write_near(&format!(
-        "{remote}\nsend-proxy = true\n[peer.zoo]\npublic-key = \"{later_key}\"\n\
+        "{forwards}\nsend-proxy = true\n[peer.zoo]\npublic-key = \"{later_key}\"\n\
          endpoint = \"127.0.0.1:9\"\nlocal = [\"{taken}:{target}\"]"
     ));
     let (code, _, error) = hosts.keypadd(&["reload"]);
     assert_eq!(code, Some(6), "{error}");
     assert!(error.contains("peer zoo: cannot listen on"), "{error}");
-    until("the remote forward listens", listens);
+    assert_eq!(exchanged(here).unwrap(), b"x");
+    // Requests all remote forwards whose headers have changed, and then this one.
+    let added_forward = format!("{added}:{target}");
+    let (code, _, error) = hosts.keypadd(&["forward", "add", "@office", "-R", &added_forward]);
+    assert_eq!(code, Some(0), "{error}");
+    until("the added forward listens", || works(added));
+    assert_eq!(exchanged(there).unwrap(), b"x");
     let said = text(&far.stop().stderr);
-    assert_eq!(said.matches("remote forward opened").count(), 1, "{said}");
+    assert_eq!(said.matches("remote forward opened").count(), 2, "{said}");
 }
 
 #[test]

@@ -2,8 +2,10 @@
 //! leave the old process serving.
 
 use std::fs;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, IoSlice, Read, Write};
+use std::mem::MaybeUninit;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
@@ -14,10 +16,13 @@ use std::sync::{
 use std::thread;
 use std::time::Duration;
 
+use rustix::cmsg_space;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::daemons::{Daemon, Desk, PUBLIC_KEY, bounded, desk, text};
+use crate::descriptors::with_few_files;
 use crate::ends::{PATIENCE, echo, echoes, exchange, free_port, noise, rest, through, until};
 
 /// Two hosts on one desk, each with a daemon from a file: `near` has a local and a remote forward.
@@ -439,6 +444,85 @@ fn a_new_process_that_dies_at_any_step_leaves_the_old_one_with_all_connections()
     for port in hosts.ports {
         until("a new connection works", || through(port));
     }
+}
+
+/// The next frame of a process, by its text.
+fn hear_frame(mut socket: &UnixStream) -> Value {
+    let mut head = [0; 8];
+    socket.read_exact(&mut head).unwrap();
+    let length = |at: usize| u32::from_be_bytes(head[at..at + 4].try_into().unwrap()) as usize;
+    let mut body = vec![0; length(0) + length(4)];
+    socket.read_exact(&mut body).unwrap();
+    serde_json::from_slice(&body[..length(0)]).unwrap()
+}
+
+#[test]
+fn a_new_process_that_has_everything_serves_if_the_old_one_dies_and_exits_if_it_continues() {
+    let hosts = Hosts::new("", "");
+    let _far = hosts.run("far");
+    for continues in [true, false] {
+        let (mut old, new) = UnixStream::pair().unwrap();
+        old.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut command = hosts.desk.keypadd(&["run", "--config", "near.toml"]);
+        command.env("KEYPADD_TAKEOVER", "1").stdin(Stdio::from(OwnedFd::from(new)));
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(command);
+        let _bounded = bounded(&child);
+        assert_eq!(hear_frame(&old), "begin");
+        old.write_all(&frame(&json!({ "sockets": {} }))).unwrap();
+        assert_eq!(hear_frame(&old), "bound");
+        old.write_all(&frame(&json!("end"))).unwrap();
+        assert_eq!(hear_frame(&old), json!({ "done": [child.id(), []] }));
+        if continues {
+            old.write_all(&frame(&json!("continues"))).unwrap();
+        }
+        drop(old);
+        // Closed when it serves, as `keypadd reload` waits for that.
+        let report = rest(child.stdout.as_mut().unwrap()).unwrap();
+        if continues {
+            let ended = child.wait_with_output().unwrap();
+            let said = text(&ended.stderr);
+            assert_eq!((ended.status.code(), report.len()), (Some(1), 0), "{said}");
+            assert!(said.contains("cannot replace the old process: it has given up"), "{said}");
+            continue;
+        }
+        let report: Value = serde_json::from_slice(&report).unwrap();
+        assert_eq!(report["pid"], child.id());
+        until("the forward works", || through(hosts.ports[0]));
+        kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+        let ended = child.wait_with_output().unwrap();
+        assert!(text(&ended.stderr).contains("the old process has died"));
+    }
+}
+
+#[test]
+fn a_new_process_with_too_few_open_files_says_so() {
+    const FILES: usize = 64;
+    let hosts = Hosts::new("", "");
+    let (old, new) = UnixStream::pair().unwrap();
+    old.set_read_timeout(Some(PATIENCE)).unwrap();
+    let command = hosts.desk.keypadd(&["run", "--config", "near.toml"]);
+    let mut command = with_few_files(&command, "-n", FILES);
+    command.env("KEYPADD_TAKEOVER", "1").stdin(Stdio::from(OwnedFd::from(new)));
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(command);
+    let _bounded = bounded(&child);
+    assert_eq!(hear_frame(&old), "begin");
+    let frame = frame(&json!({ "socket": { "tcp": "127.0.0.1:1" } }));
+    let shared = [old.as_fd()];
+    // Until it exits.
+    for _ in 0..FILES {
+        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
+        let mut attached = SendAncillaryBuffer::new(&mut space);
+        attached.push(SendAncillaryMessage::ScmRights(&shared));
+        if sendmsg(&old, &[IoSlice::new(&frame)], &mut attached, SendFlags::NOSIGNAL).is_err() {
+            break;
+        }
+    }
+    let ended = child.wait_with_output().unwrap();
+    let said = text(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(1), "{said}");
+    assert!(said.contains("cannot replace the old process: too many open files"), "{said}");
 }
 
 #[test]

@@ -68,12 +68,13 @@ mod failover;
 mod hand_over;
 mod incoming;
 pub(crate) mod join;
+mod listed;
 mod reach;
 mod reconnect;
 mod renewal;
 mod resume;
 
-use self::{reach::ListPlace, reconnect::HeldSession};
+use self::{listed::ListedKeys, reach::ListPlace, reconnect::HeldSession};
 
 /// How often to look whether the server's valid-until has passed.
 const EXPIRY_CHECK: Duration = Duration::from_secs(10);
@@ -102,6 +103,7 @@ pub struct ClientSettings {
 pub struct Client {
     endpoint: Endpoint,
     config: Arc<Mutex<ClientConfig>>,
+    listed: ListedKeys,
     server: ServerAddresses,
     name: Option<String>,
     connect_timeout: Duration,
@@ -204,6 +206,7 @@ impl Client {
         Ok(Self {
             endpoint,
             config: Arc::new(Mutex::new(ClientConfig::new(settings.crypto))),
+            listed: ListedKeys::default(),
             server: settings.server,
             name: settings.name,
             connect_timeout: settings.connect_timeout,
@@ -291,11 +294,12 @@ impl Client {
         *self.config.lock().unwrap_or_else(PoisonError::into_inner) = ClientConfig::new(crypto);
     }
 
-    /// Ends sessions whose server has proved none of these keys; their connections are reset.
+    /// Ends sessions whose server has proved another key than these, also those about to begin; their
+    /// connections are reset. Call it before [`set_crypto`](Self::set_crypto) when the keys change.
     pub fn end_unlisted(&self, keys: &[PublicKey]) {
-        let live = self.sessions.live().into_iter();
-        for session in live.filter(|session| !keys.contains(&session.key())) {
-            session.end(SessionEnd::Unlisted);
+        self.listed.set(keys);
+        for session in self.sessions.live() {
+            self.listed.check(&session);
         }
     }
 

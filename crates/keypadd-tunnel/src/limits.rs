@@ -36,6 +36,8 @@ pub struct Limits {
     pub(crate) hold: HeldList,
     /// Lines about targets that close without a byte, by peer and target.
     pub(crate) mute_targets: LogRateLimit<(PublicKey, String)>,
+    /// Lines about targets whose connections use all local ports.
+    pub(crate) local_ports: LogRateLimit<String>,
     pub(crate) traffic: Traffic,
     log_connections: AtomicBool,
     sessions_refused: AtomicU64,

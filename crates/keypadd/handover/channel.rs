@@ -4,19 +4,21 @@
 //! to the lengths. Both ends are processes of the same user.
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::mem::{self, MaybeUninit};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
+use std::pin::pin;
+use std::time::Duration;
 
 use rustix::cmsg_space;
 use rustix::io::Errno;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, Shutdown, recvmsg, send, sendmsg, shutdown,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
+use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
@@ -50,6 +52,8 @@ pub(crate) struct Received<F = Frame> {
     pub(crate) frame: F,
     pub(crate) data: Vec<u8>,
     pub(crate) descriptors: Vec<OwnedFd>,
+    /// The kernel dropped some, as this process may have no more.
+    lacks_descriptors: bool,
 }
 
 impl Channel {
@@ -84,12 +88,7 @@ impl Channel {
         descriptors: &[BorrowedFd<'_>],
     ) -> io::Result<()> {
         let text = serde_json::to_vec(frame)?;
-        let data_bytes: usize = data.iter().map(|piece| piece.as_ref().len()).sum();
-        let mut head = [0; HEAD_BYTES];
-        for (field, length) in head.chunks_exact_mut(4).zip([text.len(), data_bytes]) {
-            let length = u32::try_from(length).map_err(|_| ErrorKind::FileTooLarge)?;
-            field.copy_from_slice(&length.to_be_bytes());
-        }
+        let head = head(text.len(), data.iter().map(|piece| piece.as_ref().len()).sum())?;
         let sent = self.0.async_io(Interest::WRITABLE, || {
             let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
             let mut attached = SendAncillaryBuffer::new(&mut space);
@@ -108,11 +107,39 @@ impl Channel {
         Ok(())
     }
 
+    /// Takes no more messages, and sends a last frame if there is room for it at once.
+    pub(crate) fn end_with(&self, frame: &impl Serialize) {
+        let ended = || -> io::Result<()> {
+            shutdown(&self.0, Shutdown::Read)?;
+            let text = serde_json::to_vec(frame)?;
+            let message = [&head(text.len(), 0)?, &*text].concat();
+            send(&self.0, &message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
+            Ok(())
+        };
+        // The other process has exited, or has much to read before it can answer, which it then cannot.
+        let _ = ended();
+    }
+
+    /// Receives the next frame. Waits no longer than `limit`, then takes no more messages: what the other
+    /// process has not sent by then fails there.
+    ///
+    /// # Errors
+    /// `TimedOut` after the limit, else as for [`receive`](Self::receive).
+    pub(crate) async fn receive_last(&self, limit: Duration) -> io::Result<Received> {
+        let mut receiving = pin!(self.receive());
+        if let Ok(received) = timeout(limit, receiving.as_mut()).await {
+            return received;
+        }
+        shutdown(&self.0, Shutdown::Read)?;
+        // All of it may have come meanwhile.
+        receiving.await.map_err(|_| ErrorKind::TimedOut.into())
+    }
+
     /// Receives the next frame of a handover.
     ///
     /// # Errors
     /// The other process has exited, or sends something else.
-    pub(crate) async fn receive(&mut self) -> io::Result<Received> {
+    pub(crate) async fn receive(&self) -> io::Result<Received> {
         self.receive_as().await
     }
 
@@ -120,8 +147,9 @@ impl Channel {
     ///
     /// # Errors
     /// As for [`receive`](Self::receive).
-    pub(crate) async fn receive_as<F: DeserializeOwned>(&mut self) -> io::Result<Received<F>> {
-        let (mut head, mut read, mut descriptors) = ([0; HEAD_BYTES], 0, Vec::new());
+    pub(crate) async fn receive_as<F: DeserializeOwned>(&self) -> io::Result<Received<F>> {
+        let (mut head, mut read) = ([0; HEAD_BYTES], 0);
+        let (mut descriptors, mut lacks_descriptors) = (Vec::new(), false);
         while read < HEAD_BYTES {
             let received = self.0.async_io(Interest::READABLE, || {
                 let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
@@ -132,14 +160,18 @@ impl Channel {
                     RecvAncillaryMessage::ScmRights(rights) => Some(rights),
                     _ => None,
                 });
-                Ok((received.bytes, rights.flatten().collect::<Vec<_>>()))
+                let attached: Vec<_> = rights.flatten().collect();
+                // Also set if there is no room for them all; then those that there is room for have come.
+                let is_cut = received.flags.contains(ReturnFlags::CTRUNC);
+                Ok((received.bytes, is_cut && attached.len() < DESCRIPTORS_MAX, attached))
             });
-            let (bytes, attached) = received.await?;
+            let (bytes, lacks, attached) = received.await?;
             if bytes == 0 {
                 return Err(ErrorKind::UnexpectedEof.into());
             }
             read += bytes;
             descriptors.extend(attached);
+            lacks_descriptors |= lacks;
         }
         let length = |at: usize| {
             let field = head[at..at + 4].try_into().expect("4 of 8 bytes");
@@ -147,28 +179,61 @@ impl Channel {
         };
         let text = self.read(length(0), TEXT_BYTES_MAX).await?;
         let data = self.read(length(4), DATA_BYTES_MAX).await?;
-        Ok(Received { frame: serde_json::from_slice(&text)?, data, descriptors })
+        // Not serde_json's `UnexpectedEof`, which here means that the other process has exited.
+        let invalid = |error| io::Error::new(ErrorKind::InvalidData, error);
+        let frame = serde_json::from_slice(&text).map_err(invalid)?;
+        Ok(Received { frame, data, descriptors, lacks_descriptors })
     }
 
-    async fn read(&mut self, bytes: usize, max: usize) -> io::Result<Vec<u8>> {
+    async fn read(&self, bytes: usize, max: usize) -> io::Result<Vec<u8>> {
         if bytes > max {
             return Err(ErrorKind::FileTooLarge.into());
         }
-        let mut buffer = vec![0; bytes];
-        self.0.read_exact(&mut buffer).await?;
+        let (mut buffer, mut filled) = (vec![0; bytes], 0);
+        while filled < bytes {
+            let reading = self.0.async_io(Interest::READABLE, || {
+                Ok(rustix::io::read(&self.0, &mut buffer[filled..])?)
+            });
+            match reading.await? {
+                0 => return Err(ErrorKind::UnexpectedEof.into()),
+                read => filled += read,
+            }
+        }
         Ok(buffer)
     }
 }
 
 impl<F> Received<F> {
-    /// The frame's only descriptor. The kernel drops one that this process is not allowed to have.
-    pub(crate) fn descriptor(&mut self) -> io::Result<OwnedFd> {
-        self.descriptors.pop().ok_or_else(|| Errno::MFILE.into())
+    /// The frame's descriptors, of which it must have this many.
+    ///
+    /// # Errors
+    /// This process has too many open files, or the other process has sent another number.
+    pub(crate) fn take_descriptors<const N: usize>(&mut self) -> io::Result<[OwnedFd; N]> {
+        mem::take(&mut self.descriptors).try_into().map_err(|descriptors: Vec<_>| {
+            if self.lacks_descriptors && descriptors.len() < N {
+                return Errno::MFILE.into();
+            }
+            let cause = format!("a frame has {} descriptors, not {N}", descriptors.len());
+            io::Error::new(ErrorKind::InvalidData, cause)
+        })
     }
+}
+
+/// What precedes a frame's text and bytes.
+fn head(text_bytes: usize, data_bytes: usize) -> io::Result<[u8; HEAD_BYTES]> {
+    let mut head = [0; HEAD_BYTES];
+    for (field, length) in head.chunks_exact_mut(4).zip([text_bytes, data_bytes]) {
+        let length = u32::try_from(length).map_err(|_| ErrorKind::FileTooLarge)?;
+        field.copy_from_slice(&length.to_be_bytes());
+    }
+    Ok(head)
 }
 
 /// The error for a frame that is not expected here.
 pub(crate) fn unexpected(frame: &Frame) -> io::Error {
+    if let Frame::Continues = frame {
+        return io::Error::other("it has given up, and continues");
+    }
     let text = format!("{frame:?}");
     let name = text.split(['(', ' ']).next().unwrap_or_default();
     io::Error::new(ErrorKind::InvalidData, format!("unexpected {name}"))
@@ -188,7 +253,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_frame_arrives_with_its_bytes_and_descriptors() {
-        let (mut near, mut far) = pair();
+        let (mut near, far) = pair();
         let (read, write) = rustix::pipe::pipe().unwrap();
         let sending = async {
             near.tell(&Frame::Begin).await.unwrap();
@@ -202,7 +267,8 @@ mod tests {
             assert!(matches!(bye.frame, Frame::Bye));
             assert_eq!(bye.data, b"abc");
             assert!(matches!(far.receive().await.unwrap().frame, Frame::Done(7, _)));
-            bye.descriptor().unwrap()
+            let [received] = bye.take_descriptors().unwrap();
+            received
         };
         let ((), received) = tokio::join!(sending, receiving);
         rustix::io::write(&write, b"same pipe").unwrap();
@@ -213,11 +279,23 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_frame_without_its_descriptors_is_invalid_and_not_a_lack_of_them() {
+        let (mut near, far) = pair();
+        near.tell(&Frame::Begin).await.unwrap();
+        let error = far.receive().await.unwrap().take_descriptors::<1>().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidData);
+        let all = [far.as_fd(); DESCRIPTORS_MAX];
+        near.send::<&[u8]>(&Frame::Begin, &[], &all).await.unwrap();
+        let error = far.receive().await.unwrap().take_descriptors::<1>().unwrap_err();
+        assert_eq!(error.to_string(), "a frame has 3 descriptors, not 1");
+    }
+
+    #[tokio::test]
     async fn an_end_that_dies_or_lies_about_a_length_is_an_error() {
-        let (near, mut far) = pair();
+        let (near, far) = pair();
         drop(near);
         assert_eq!(far.receive().await.unwrap_err().kind(), ErrorKind::UnexpectedEof);
-        let (mut near, mut far) = pair();
+        let (mut near, far) = pair();
         near.0.write_all(&[0xff; HEAD_BYTES]).await.unwrap();
         assert_eq!(far.receive().await.unwrap_err().kind(), ErrorKind::FileTooLarge);
     }

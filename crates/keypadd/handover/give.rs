@@ -5,7 +5,7 @@ use std::fmt;
 use std::fs::{self, File};
 use std::future::pending;
 use std::io;
-use std::mem;
+use std::mem::ManuallyDrop;
 use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
@@ -26,7 +26,6 @@ use super::channel::{Channel, unexpected};
 use super::{Frame, HANDOVER_TIMEOUT, Offer, PREPARE_TIMEOUT, STALL_TIMEOUT, VARIABLE, VERSION};
 use crate::keyfile;
 use crate::shutdown::Shutdown;
-use crate::systemd;
 
 /// A program file, by device and inode, which an upgrade changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +81,8 @@ pub(crate) struct HandoverSource<'d> {
     /// By name.
     pub(crate) clients: Vec<(String, &'d Client)>,
     pub(crate) metrics: Option<&'d TcpListener>,
+    /// Tells the service manager which process is the service.
+    pub(crate) notify_main_pid: fn(u32),
 }
 
 impl HandoverSource<'_> {
@@ -151,11 +152,11 @@ impl HandoverSource<'_> {
         let instances = clients.map(|(name, client)| (name.clone(), client.instance().0));
         channel.tell(&Frame::Sockets(instances.collect())).await?;
         expect(&mut channel, PREPARE_TIMEOUT, |frame| matches!(frame, Frame::Bound)).await?;
-        let suspension = Suspension::begin(self);
-        let handing = timeout(HANDOVER_TIMEOUT, self.hand_over(&mut channel));
+        let mut suspension = Suspension::begin(self, channel);
+        let handing = timeout(HANDOVER_TIMEOUT, self.hand_over(&mut suspension.channel));
         let pid = handing.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
         // The new process serves now.
-        mem::forget(suspension);
+        let _suspended = ManuallyDrop::new(suspension);
         Ok(Some(pid))
     }
 
@@ -171,7 +172,8 @@ impl HandoverSource<'_> {
         servers.chain(clients).chain(metrics).collect()
     }
 
-    /// Ends all sessions and sends what is held; returns the new process's ID.
+    /// Ends all sessions and sends what is held; returns the new process's ID. If this completes without an
+    /// error, the new process serves.
     async fn hand_over(&self, channel: &mut Channel) -> io::Result<u32> {
         self.limits.settled().await;
         for server in &self.servers {
@@ -193,13 +195,10 @@ impl HandoverSource<'_> {
         channel.tell(&Frame::End).await?;
         let frame = timeout(STALL_TIMEOUT, channel.receive()).await??.frame;
         let Frame::Done(pid, unnamed) = frame else { return Err(unexpected(&frame)) };
-        // From here on the new process is the service (sd_notify(3)).
-        systemd::notify(&[sd_notify::NotifyState::MainPid(pid)]);
+        // The new process cannot say so itself (sd_notify(3)), nor this one once it has exited.
+        (self.notify_main_pid)(pid);
         let streams = [stdin(), stdout(), stderr()];
-        if let Err(error) = channel.send::<&[u8]>(&Frame::Bye, &[], &streams).await {
-            systemd::notify(&[sd_notify::NotifyState::MainPid(process::id())]);
-            return Err(error);
-        }
+        channel.send::<&[u8]>(&Frame::Bye, &[], &streams).await?;
         for path in unnamed {
             let _ = fs::remove_file(path);
         }
@@ -207,20 +206,27 @@ impl HandoverSource<'_> {
     }
 }
 
-/// Suspends a daemon. If dropped, as by a shutdown during the handover, the daemon continues.
-struct Suspension<'s, 'd>(&'s HandoverSource<'d>);
+/// Suspends a daemon. If dropped, as by a shutdown during the handover, the daemon continues, and the new
+/// process does not.
+struct Suspension<'s, 'd> {
+    source: &'s HandoverSource<'d>,
+    channel: Channel,
+}
 
 impl<'s, 'd> Suspension<'s, 'd> {
-    fn begin(source: &'s HandoverSource<'d>) -> Self {
+    fn begin(source: &'s HandoverSource<'d>, channel: Channel) -> Self {
         source.handover.suspend();
-        Self(source)
+        Self { source, channel }
     }
 }
 
 impl Drop for Suspension<'_, '_> {
     fn drop(&mut self) {
-        self.0.handover.resume();
-        self.0.servers.iter().for_each(ServerHandle::resume);
+        // Before the new process exits, which would end the service.
+        (self.source.notify_main_pid)(process::id());
+        self.channel.end_with(&Frame::Continues);
+        self.source.handover.resume();
+        self.source.servers.iter().for_each(ServerHandle::resume);
     }
 }
 
@@ -269,11 +275,13 @@ fn offer(same: bool) -> io::Result<Offer> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
     use std::io::Write;
     use std::sync::Arc;
 
     use serde::Serialize;
     use serde_json::to_vec;
+    use tokio::task::yield_now;
     use tokio::time::Instant;
 
     use super::*;
@@ -284,23 +292,64 @@ mod tests {
         [&length.to_be_bytes()[..], &[0; 4], &text].concat()
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_new_process_that_stops_with_everything_does_not_keep_the_old_one_from_serving() {
-        let (handover, limits) = (Handover::default(), Arc::new(Limits::default()));
-        let source = HandoverSource {
-            handover: &handover,
-            limits: &limits,
+    thread_local! {
+        /// What the service manager was told.
+        static MAIN_PIDS: RefCell<Vec<u32>> = const { RefCell::new(Vec::new()) };
+    }
+
+    fn source<'d>(handover: &'d Handover, limits: &'d Limits) -> HandoverSource<'d> {
+        HandoverSource {
+            handover,
+            limits,
             program: None,
             key_file: None,
             servers: Vec::new(),
             clients: Vec::new(),
             metrics: None,
-        };
+            notify_main_pid: |pid| MAIN_PIDS.with_borrow_mut(|told| told.push(pid)),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_new_process_that_stops_with_everything_does_not_keep_the_old_one_from_serving() {
+        let (handover, limits) = (Handover::default(), Arc::new(Limits::default()));
+        let source = source(&handover, &limits);
         let (socket, mut new) = UnixStream::pair().unwrap();
         new.write_all(&[frame(&Frame::Begin), frame(&Frame::Bound)].concat()).unwrap();
         let began = Instant::now();
         assert!(!source.answer(Request { socket, unless: None }).await);
         assert!(!handover.is_suspended());
         assert_eq!(began.elapsed(), STALL_TIMEOUT);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_handover_that_is_cut_in_its_last_frame_leaves_the_old_process_the_service() {
+        const NEW: u32 = 7;
+        let (handover, limits) = (Handover::default(), Arc::new(Limits::default()));
+        let source = source(&handover, &limits);
+        let (socket, new) = UnixStream::pair().unwrap();
+        let mut of_old = socket.try_clone().unwrap();
+        let mut new = Channel::new(new).unwrap();
+        let mut answering = Box::pin(source.answer(Request { socket, unless: None }));
+        let taking = async {
+            new.tell(&Frame::Begin).await.unwrap();
+            new.tell(&Frame::Bound).await.unwrap();
+            while !matches!(new.receive().await.unwrap().frame, Frame::End) {}
+            // Leaves no room for another frame.
+            while of_old.write(&[0; 4096]).is_ok() {}
+            new.tell(&Frame::Done(NEW, Vec::new())).await.unwrap();
+            while MAIN_PIDS.with_borrow(Vec::is_empty) {
+                yield_now().await;
+            }
+        };
+        tokio::select! {
+            answered = &mut answering => panic!("{answered}"),
+            () = taking => {}
+        }
+        assert!(handover.is_suspended());
+        // As by a shutdown, or the end of the time for a handover.
+        drop(answering);
+        assert!(!handover.is_suspended());
+        assert_eq!(MAIN_PIDS.take(), [NEW, process::id()]);
     }
 }

@@ -3,21 +3,21 @@
 
 use std::collections::BTreeMap;
 use std::env;
-use std::io;
-use std::os::fd::AsFd;
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process;
+use std::sync::Arc;
 
 use keypadd_transport::HandedStream;
 use keypadd_tunnel::handover::{HandedChain, HandedClient, HandedSocket, Handover};
 use keypadd_tunnel::wire::Instance;
-use rustix::io::Errno;
-use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout, stdout};
+use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout, stderr, stdout};
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
 use super::channel::{Channel, Received, unexpected};
-use super::{Frame, HANDOVER_TIMEOUT, VARIABLE};
+use super::{Frame, HANDOVER_TIMEOUT, STALL_TIMEOUT, VARIABLE};
 use crate::carry::OF_COMMAND;
 use crate::error::{Error, Exit, system};
 use crate::shutdown::Shutdown;
@@ -63,11 +63,12 @@ impl Takeover {
             channel.tell(&Frame::Begin).await?;
             let mut sockets = Vec::new();
             loop {
-                let mut received = channel.receive().await?;
+                let mut received = timeout(STALL_TIMEOUT, channel.receive()).await??;
                 match received.frame {
                     Frame::Socket(ref record) => {
                         let record = record.clone();
-                        sockets.push(HandedSocket { record, socket: received.descriptor()? });
+                        let [socket] = received.take_descriptors()?;
+                        sockets.push(HandedSocket { record, socket });
                     }
                     Frame::Sockets(instances) => {
                         let this = Self { channel, instances, held: 0 };
@@ -91,7 +92,7 @@ impl Takeover {
     /// Exit 1: the old process has given up, and continues.
     pub(crate) async fn receive(&mut self, handover: &Handover) -> Result<HeldState, Error> {
         let received = timeout(HANDOVER_TIMEOUT, self.receive_all(handover)).await;
-        let received = received.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+        let received = received.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()));
         received.map_err(|error| failed(&error))
     }
 
@@ -104,8 +105,8 @@ impl Takeover {
             match received.frame {
                 Frame::Socket(ref record) => {
                     let record = record.clone();
-                    handover
-                        .inherit_remote(HandedSocket { record, socket: received.descriptor()? });
+                    let [socket] = received.take_descriptors()?;
+                    handover.inherit_remote(HandedSocket { record, socket });
                 }
                 Frame::Chain(record) => {
                     held.chains.push(HandedChain { record, streams: Vec::new() });
@@ -122,7 +123,7 @@ impl Takeover {
                     match (&mut client, last) {
                         (Some((_, client)), _) => client.streams.push(stream),
                         (None, Some(streams)) => streams.push(stream),
-                        (None, None) => return Err(io::ErrorKind::InvalidData.into()),
+                        (None, None) => return Err(ErrorKind::InvalidData.into()),
                     }
                     self.held += 1;
                 }
@@ -138,32 +139,45 @@ impl Takeover {
     /// Ends the old process and takes its standard streams. If this process is shutting down, fails instead.
     ///
     /// # Errors
-    /// Exit 1: the old process has given up, and continues.
+    /// Exit 1: the old process has given up or does not answer, and continues.
     pub(crate) async fn finish(
         mut self,
         handover: &Handover,
         shutdown: &Shutdown,
     ) -> Result<(), Error> {
-        let finished = async {
-            if shutdown.is_requested() {
-                return Err(io::ErrorKind::Interrupted.into());
-            }
-            let unnamed = handover.close_unnamed();
-            self.channel.tell(&Frame::Done(process::id(), unnamed)).await?;
-            // Without this answer the old process may continue: then this one must not.
-            let Received { frame, descriptors, .. } = self.channel.receive().await?;
-            let (Frame::Bye, [stdin, stdout, stderr]) = (&frame, &descriptors[..]) else {
-                return Err(unexpected(&frame));
-            };
-            self.tell_reload();
-            dup2_stdin(stdin)?;
-            dup2_stdout(stdout)?;
-            dup2_stderr(stderr)?;
-            Ok(())
-        };
-        finished.await.map_err(|error: io::Error| failed(&error))?;
+        if shutdown.is_requested() {
+            return Err(failed(&ErrorKind::Interrupted.into()));
+        }
+        let ended = self.end_old(handover.close_unnamed()).await;
+        let streams = ended.map_err(|error| failed(&error))?;
+        // From here on nobody else serves.
+        self.tell_reload();
+        if let Err(error) = use_streams(&streams) {
+            tracing::warn!(%error, "the old process's standard streams cannot be used");
+        }
         tracing::info!(held = self.held, "took over from the old process");
         Ok(())
+    }
+
+    /// Says that this process has everything; returns the old one's standard streams, none if it has died.
+    ///
+    /// # Errors
+    /// The old process continues.
+    async fn end_old(&mut self, unnamed: Vec<String>) -> io::Result<Vec<OwnedFd>> {
+        self.channel.tell(&Frame::Done(process::id(), unnamed)).await?;
+        match self.channel.receive_last(STALL_TIMEOUT).await {
+            Ok(Received { frame: Frame::Bye, descriptors, .. }) => Ok(descriptors),
+            Ok(Received { frame, .. }) => Err(unexpected(&frame)),
+            // It would have said that it continues. Reset if it had not read everything.
+            Err(error)
+                if [ErrorKind::UnexpectedEof, ErrorKind::ConnectionReset]
+                    .contains(&error.kind()) =>
+            {
+                tracing::warn!("the old process has died; this one has everything, and continues");
+                Ok(Vec::new())
+            }
+            Err(error) => Err(error),
+        }
     }
 
     fn tell_reload(&self) {
@@ -176,23 +190,120 @@ impl Takeover {
     }
 }
 
-fn stream(record: keypadd_transport::StreamRecord, received: Received) -> io::Result<HandedStream> {
-    let count = match received.frame {
-        Frame::Carried(_) => 1 + OF_COMMAND,
-        _ => 1,
+/// Takes over an old process's standard streams. Without them, what `keypadd reload` reads is closed.
+fn use_streams(streams: &[OwnedFd]) -> io::Result<()> {
+    let [stdin, stdout, stderr] = streams else { return Ok(dup2_stdout(stderr())?) };
+    dup2_stdin(stdin)?;
+    dup2_stdout(stdout)?;
+    dup2_stderr(stderr)?;
+    Ok(())
+}
+
+fn stream(
+    record: keypadd_transport::StreamRecord,
+    mut received: Received,
+) -> io::Result<HandedStream> {
+    let (socket, descriptors) = match received.frame {
+        Frame::Carried(_) => {
+            let [socket, of_command @ ..] = received.take_descriptors::<{ 1 + OF_COMMAND }>()?;
+            (socket, Arc::from(of_command))
+        }
+        _ => {
+            let [socket] = received.take_descriptors()?;
+            (socket, Arc::default())
+        }
     };
-    let Received { data, descriptors, .. } = received;
-    // The kernel drops those that this process is not allowed to have.
-    if descriptors.len() != count {
-        return Err(Errno::MFILE.into());
-    }
-    let mut descriptors = descriptors.into_iter();
-    let socket = descriptors.next().ok_or(Errno::MFILE)?;
+    let data = received.data;
     let unreceipted = if data.is_empty() { Vec::new() } else { vec![data.into()] };
-    Ok(HandedStream { record, unreceipted, socket, descriptors: descriptors.collect() })
+    Ok(HandedStream { record, unreceipted, socket, descriptors })
 }
 
 fn failed(error: &io::Error) -> Error {
     let cause = format!("cannot replace the old process: {}", system(error));
     Error::new(Exit::Runtime, cause)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::IoSlice;
+    use std::time::Duration;
+
+    use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg};
+    use tokio::task::yield_now;
+    use tokio::time::Instant;
+
+    use super::*;
+
+    /// A process that has everything, and the end of the old one.
+    fn takeover() -> (Takeover, Channel) {
+        let (new, old) = UnixStream::pair().unwrap();
+        let channel = Channel::new(new).unwrap();
+        let takeover = Takeover { channel, instances: BTreeMap::new(), held: 0 };
+        (takeover, Channel::new(old).unwrap())
+    }
+
+    /// Waits until all of `Done` is there, and leaves it unread.
+    async fn done_arrives(old: &Channel) {
+        let mut seen = [0; 64];
+        let mut peek = || recv(old, &mut seen, RecvFlags::PEEK | RecvFlags::DONTWAIT);
+        while !peek().is_ok_and(|(_, length)| length > 8 + "{\"done\":[1,".len()) {
+            yield_now().await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_old_process_that_is_stopped_is_given_up_and_can_only_continue() {
+        let (mut new, mut old) = takeover();
+        let began = Instant::now();
+        let ended = timeout(Duration::from_secs(3_600), new.end_old(Vec::new())).await;
+        let error = ended.expect("the new process waits for ever").unwrap_err();
+        assert_eq!((error.kind(), began.elapsed()), (ErrorKind::TimedOut, STALL_TIMEOUT));
+        // It goes on while the new process is exiting.
+        assert!(matches!(old.receive().await.unwrap().frame, Frame::Done(..)));
+        let error = old.tell(&Frame::Bye).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::BrokenPipe);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_bye_that_was_sent_counts_however_late_it_is_read() {
+        let (mut new, old) = takeover();
+        let head = [0, 0, 0, 5, 0, 0, 0, 0];
+        let mut nothing = SendAncillaryBuffer::default();
+        sendmsg(&old, &[IoSlice::new(&head)], &mut nothing, SendFlags::NOSIGNAL).unwrap();
+        let saying = async {
+            assert!(matches!(old.receive().await.unwrap().frame, Frame::Done(..)));
+            // The timers of both expire at once.
+            tokio::time::sleep(STALL_TIMEOUT).await;
+            sendmsg(&old, &[IoSlice::new(b"\"bye\"")], &mut nothing, SendFlags::NOSIGNAL).is_ok()
+        };
+        let (ended, said) = tokio::join!(new.end_old(Vec::new()), saying);
+        assert_eq!(ended.is_ok(), said);
+    }
+
+    #[tokio::test]
+    async fn a_new_process_with_everything_goes_on_if_the_old_one_dies_but_not_if_it_continues() {
+        for (reads, continues) in [(false, false), (true, false), (false, true), (true, true)] {
+            let (mut new, old) = takeover();
+            let ending = async {
+                match reads {
+                    true => drop(old.receive().await.unwrap()),
+                    false => done_arrives(&old).await,
+                }
+                if continues {
+                    old.end_with(&Frame::Continues);
+                }
+                drop(old);
+            };
+            let (ended, ()) = tokio::join!(new.end_old(Vec::new()), ending);
+            assert_eq!(ended.is_err(), continues, "{reads} {ended:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_bye_without_its_descriptors_is_a_bye() {
+        let (mut new, mut old) = takeover();
+        let (ended, said) = tokio::join!(new.end_old(Vec::new()), old.tell(&Frame::Bye));
+        said.unwrap();
+        assert!(ended.unwrap().is_empty());
+    }
 }

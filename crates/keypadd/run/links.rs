@@ -169,9 +169,9 @@ impl Link {
     ) {
         self.client.set_proxy_headers(outgoing.proxy_headers);
         self.client.use_forwards(forwards).await;
-        self.client.set_crypto(crypto);
         // One may have begun since the keys were compared.
         self.client.end_unlisted(&peer.keys);
+        self.client.set_crypto(crypto);
         self.client.set_valid_until(peer.valid_until);
         self.peer = peer.clone();
     }

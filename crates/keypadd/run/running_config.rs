@@ -10,8 +10,8 @@ use keypadd_config::{Config, Outgoing, Peer};
 use keypadd_provider::{CryptoSettings, PublicKey, server_config};
 use keypadd_transport::crypto::ClientConfig;
 use keypadd_tunnel::{
-    AllowedPeer, BoundForwards, Client, ListenPermits, Peers, Permits, Server, ServerHandle,
-    SpareSockets,
+    AllowedPeer, BoundForwards, Client, Forward, ListenPermits, Peers, Permits, Server,
+    ServerHandle, SpareSockets,
 };
 use serde_json::Value;
 use tokio::task::JoinHandle;
@@ -257,6 +257,15 @@ impl RunningConfig {
                 if !forwards.keep(name, forward, &mut spare) {
                     warnings.push(line);
                 }
+            }
+        }
+        for (name, link) in self.links.iter().filter(|(name, _)| !prepared.contains_key(&***name)) {
+            let added: Vec<_> = link.added_forwards().iter().map(Forward::to_string).collect();
+            if !added.is_empty() {
+                warnings.push(format!(
+                    "peer {name}: added forwards are closed, as the file no longer connects to it: {}",
+                    added.join(", ")
+                ));
             }
         }
         Ok((prepared, warnings))

@@ -15,6 +15,7 @@ use tokio::{
 };
 use tracing::debug;
 
+use super::listed::ListedKeys;
 use crate::{
     sessions::{control::Control, proof::proof_of, session::LiveSession},
     transport::{FAR, SERVER_NAME},
@@ -33,6 +34,7 @@ const RETRY_MAX: Duration = Duration::from_secs(60);
 pub(super) struct BulkDialer {
     pub(super) endpoint: Endpoint,
     pub(super) config: Arc<Mutex<ClientConfig>>,
+    pub(super) listed: ListedKeys,
 }
 
 impl BulkDialer {
@@ -76,9 +78,11 @@ impl BulkDialer {
             Ok(_) => return Err("the server did not answer with a hello".into()),
             Err(error) => return Err(error.to_string()),
         }
-        match session.attach_bulk(&connection, &proof) {
-            true => Ok(control),
-            false => Err("the packet protection differs from the session's".into()),
+        if !session.attach_bulk(&connection, &proof) {
+            return Err("the packet protection differs from the session's".into());
         }
+        // The list may have changed since the handshake.
+        self.listed.check(session);
+        Ok(control)
     }
 }

@@ -180,6 +180,10 @@ impl Client {
         let proof = proof_of(&connection).ok_or_else(|| {
             ConnectFailure::Unreachable("the handshake did not authenticate a key".into())
         })?;
+        // The server would end the session before, for one that may not begin.
+        if !self.listed.contains(&proof.key) {
+            return Err(ConnectFailure::Unreachable("its key is not listed any more".into()));
+        }
 
         let stream = connection.open_bi().await.map_err(|error| ConnectFailure::of(&error))?;
         let mut control = Control::new(stream);
@@ -247,14 +251,19 @@ impl Client {
             target: place.target.as_deref().cloned(),
         });
         let session = Arc::clone(&registration.session);
+        // The list may have changed since the handshake.
+        self.listed.check(&session);
         self.sessions.replace_by(&session, resumed);
         let wants_bulk = older.as_ref().is_some_and(|older| older.has_bulk());
         if let Some(older) = &older {
             session.remote_forwards.continue_from(&older.remote_forwards);
         }
         let (tasks, lookups) = (self.tasks.clone(), self.lookups.clone());
-        let dialer =
-            BulkDialer { endpoint: self.endpoint.clone(), config: Arc::clone(&self.config) };
+        let dialer = BulkDialer {
+            endpoint: self.endpoint.clone(),
+            config: Arc::clone(&self.config),
+            listed: self.listed.clone(),
+        };
         tokio::spawn(async move {
             let (incoming, frames) = mpsc::channel(FRAMES_MAX);
             let bulk_wanted = Notify::new();
@@ -268,5 +277,105 @@ impl Client {
             }
         });
         ClientSession { registration, place }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use keypadd_keystream::Suite;
+    use keypadd_provider::{CryptoSettings, PrivateKey, PublicKey, client_config, server_config};
+
+    use super::*;
+    use crate::{
+        AllowedPeer, ClientSettings, ListenPermits, Peers, Permits, Server, ServerHandle,
+        ServerSettings, TransportSettings, sessions::session_end::SessionEnd, wire::Instance,
+    };
+
+    fn list(keys: &[PublicKey]) -> Peers {
+        Peers::new([AllowedPeer {
+            name: None,
+            keys: keys.to_vec(),
+            permits: Permits::default(),
+            listen_permits: ListenPermits::default(),
+            allowance: None,
+            hold: None,
+            valid_until: None,
+        }])
+        .unwrap()
+    }
+
+    fn crypto(key: &Arc<PrivateKey>) -> CryptoSettings {
+        CryptoSettings::plain(Arc::clone(key), Suite::AES_128_GCM)
+    }
+
+    fn new_key() -> Arc<PrivateKey> {
+        Arc::new(PrivateKey::generate().unwrap())
+    }
+
+    /// A server that lists these keys, and a client with the first.
+    async fn ends(keys: [&Arc<PrivateKey>; 2]) -> (ServerHandle, Client, SocketAddr, PublicKey) {
+        let own = new_key();
+        let peers = Arc::new(list(&keys.map(|key| key.public())));
+        let server = Server::bind(ServerSettings {
+            listen: "[::1]:0".parse().unwrap(),
+            crypto: server_config(&crypto(&own), Arc::<Peers>::clone(&peers)).unwrap(),
+            reset_keys: own.reset_keys(),
+            peers,
+            transport: TransportSettings::default(),
+            connections_max: 9,
+            sessions_per_key: 9,
+            bench: None,
+        });
+        let server = server.unwrap();
+        let (address, handle) = (server.local_addr(), server.handle());
+        tokio::spawn(server.run(std::future::pending()));
+        let client = Client::bind(ClientSettings {
+            server: address.to_string().parse().unwrap(),
+            crypto: client_config(&crypto(keys[0]), own.public()).unwrap(),
+            name: None,
+            forwards: Vec::new(),
+            proxy_headers: <_>::default(),
+            transport: TransportSettings::default(),
+            connect_timeout: Duration::from_secs(60),
+            instance: Instance([1; 16]),
+        });
+        (handle, client.await.unwrap(), address, own.public())
+    }
+
+    async fn reached(client: &Client, address: SocketAddr) -> Reached {
+        let connection = client.open(address, None).await.unwrap();
+        Reached { connection, place: ListPlace::UNKNOWN, hello_timeout: None }
+    }
+
+    #[tokio::test]
+    async fn a_server_key_that_leaves_the_list_during_a_handshake_makes_no_session() {
+        let (_server, client, address, server_key) = ends([&new_key(), &new_key()]).await;
+        let other = new_key().public();
+        let jumps = || client.clock_monitor.jumps();
+
+        let before_hello = reached(&client, address).await;
+        client.end_unlisted(&[other]);
+        let failure = client.greet(before_hello).await.err().unwrap();
+        assert!(failure.to_string().contains("not listed any more"), "{failure}");
+
+        client.end_unlisted(&[server_key, other]);
+        let greeting = client.greet(reached(&client, address).await).await.ok().unwrap();
+        client.end_unlisted(&[other]);
+        let session = client.establish(greeting, jumps());
+        assert!(session.live().has_ended());
+        assert!(matches!(session.ended().await, SessionEnd::Unlisted));
+
+        client.end_unlisted(&[server_key]);
+        let greeting = client.greet(reached(&client, address).await).await.ok().unwrap();
+        assert!(!client.establish(greeting, jumps()).live().has_ended());
+    }
+
+    #[tokio::test]
+    async fn a_client_key_that_leaves_the_list_during_a_handshake_makes_no_session() {
+        let (key, other) = (new_key(), new_key());
+        let (server, client, address, _) = ends([&key, &other]).await;
+        let reached = reached(&client, address).await;
+        server.set_peers(list(&[other.public()]));
+        assert!(client.greet(reached).await.is_err());
     }
 }

@@ -75,7 +75,7 @@ impl Dialed for TcpStream {
             // TCP self-connect: a loopback port without a listener can be its caller's own source
             // port.
             Ok(Ok(_)) => Err(StreamCode::Refused),
-            Ok(Err(error)) => Err(code_of(&error)),
+            Ok(Err(error)) => Err(tcp_code_of(&error, address)),
             Err(_) => Err(StreamCode::TimedOut),
         }
     }
@@ -86,14 +86,18 @@ impl Dialed for UdpSocket {
     const PROTOCOL: Protocol = Protocol::Udp;
 
     async fn dial(address: SocketAddr, _: Duration) -> Result<Self, StreamCode> {
-        let any = match address.ip() {
-            IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-            IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-        };
-        let socket = Self::bind((any, 0)).map_err(|error| code_of(&error))?;
-        socket.connect(address).map_err(|error| code_of(&error))?;
-        Ok(socket)
+        connect_udp(address).map_err(|error| code_of(&error))
     }
+}
+
+fn connect_udp(address: SocketAddr) -> io::Result<UdpSocket> {
+    let any = match address.ip() {
+        IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    };
+    let socket = UdpSocket::bind((any, 0))?;
+    socket.connect(address)?;
+    Ok(socket)
 }
 
 /// Connects to a destination of streams if the permits admit it.
@@ -275,6 +279,17 @@ fn is_self_connected(stream: &TcpStream) -> bool {
     matches!((stream.local_addr(), stream.peer_addr()), (Ok(local), Ok(peer)) if local == peer)
 }
 
+/// The code for a TCP connection to this address that failed.
+fn tcp_code_of(error: &io::Error, address: SocketAddr) -> StreamCode {
+    // EADDRNOTAVAIL: each local port has a connection to this address (ip(7)), or this host has no address to
+    // connect from. Only then UDP, whose ports are others, has none either.
+    let is_reachable = || connect_udp(address).is_ok();
+    match error.kind() {
+        ErrorKind::AddrNotAvailable if is_reachable() => StreamCode::LocalPorts,
+        _ => code_of(error),
+    }
+}
+
 fn code_of(error: &io::Error) -> StreamCode {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => StreamCode::Refused,
@@ -351,6 +366,18 @@ mod tests {
         assert_eq!(refused, Err(StreamCode::Refused));
         let unknown = try_dial("no-such-name.invalid:1".into(), &["*:*"]).await;
         assert_eq!(unknown, Err(StreamCode::NameNotFound));
+    }
+
+    #[test]
+    fn no_free_local_port_is_told_from_no_local_address() {
+        let error = io::Error::from(ErrorKind::AddrNotAvailable);
+        let reachable = "127.0.0.1:9".parse().unwrap();
+        assert_eq!(tcp_code_of(&error, reachable), StreamCode::LocalPorts);
+        // No socket connects to this address without asking for broadcasts.
+        let unreachable = "255.255.255.255:9".parse().unwrap();
+        assert_eq!(tcp_code_of(&error, unreachable), StreamCode::Unreachable);
+        let refused = ErrorKind::ConnectionRefused.into();
+        assert_eq!(tcp_code_of(&refused, reachable), StreamCode::Refused);
     }
 
     #[tokio::test]

@@ -2,7 +2,7 @@
 //! connected: reserves the descriptors that the connection needs, or refuses with a code.
 
 use keypadd_transport::Stream;
-use tracing::debug;
+use tracing::{debug, warn};
 
 use crate::{
     forwards::connection_log::ConnectionRecord,
@@ -35,6 +35,14 @@ impl Request<'_> {
     pub(crate) fn refuse(mut self, code: StreamCode) -> StreamCode {
         let Self { session, name, .. } = self;
         debug!(peer = session.peer(), target = name, %code, "could not connect");
+        if code == StreamCode::LocalPorts && session.may_log_local_ports(name) {
+            warn!(
+                peer = session.peer(),
+                target = name,
+                "no local port is free for another connection to this target; closed ones take theirs for a \
+                 minute: widen net.ipv4.ip_local_port_range, or set net.ipv4.tcp_tw_reuse to 1"
+            );
+        }
         self.record.set_peer(session.peer());
         self.record.refused(code);
         self.stream.reset(code.into());

@@ -196,6 +196,7 @@ impl Reply {
             | StreamCode::NotHeld
             | StreamCode::Idle
             | StreamCode::NoDatagrams
+            | StreamCode::LocalPorts
             | StreamCode::Unknown(_) => Self::GeneralFailure,
         }
     }
@@ -297,6 +298,7 @@ mod tests {
             (StreamCode::Reset, 1),
             (StreamCode::ShuttingDown, 1),
             (StreamCode::BadHeader, 1),
+            (StreamCode::LocalPorts, 1),
             (StreamCode::Unknown(99), 1),
         ] {
             assert_eq!(Reply::of(code).encode()[..2], [5, reply]);

@@ -38,12 +38,17 @@ impl ServerContext {
         }
     }
 
-    /// Ends a session whose key is no longer listed, or whose peer has expired.
+    /// Ends a session of which a key is no longer listed, or whose peer has expired. Called when the list has
+    /// changed, and when a handshake made before that may have become part of a session.
     pub(super) fn end_inadmissible(&self, session: &LiveSession) {
-        match self.peers.find(&session.key()) {
-            None => session.end(SessionEnd::Unlisted),
-            Some(peer) if peer.has_expired(SystemTime::now()) => session.end(SessionEnd::Expired),
-            Some(_) => {}
+        for key in session.proved_keys() {
+            match self.peers.find(&key) {
+                None => session.end(SessionEnd::Unlisted),
+                Some(peer) if peer.has_expired(SystemTime::now()) => {
+                    session.end(SessionEnd::Expired);
+                }
+                Some(_) => {}
+            }
         }
     }
 

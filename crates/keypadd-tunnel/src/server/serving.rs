@@ -206,6 +206,8 @@ impl ServerContext {
                 let session = self.sessions.find(&identity, token);
                 return match session.filter(|it| it.attach_bulk(&connection, &proof)) {
                     Some(session) => {
+                        // The list may have changed since the lookup.
+                        self.end_inadmissible(&session);
                         let features = Features::OWN;
                         let hello = Frame::HelloServer { version: VERSION, hold: None, features };
                         control.send(&hello).await?;

@@ -181,6 +181,11 @@ impl LiveSession {
         self.proof.key
     }
 
+    /// The keys that the peer has proved: its bulk connection may have another one of them.
+    pub(crate) fn proved_keys(&self) -> impl Iterator<Item = PublicKey> {
+        [self.key()].into_iter().chain(self.bulk.get().map(|bulk| bulk.proof.key))
+    }
+
     /// What the peer is counted by, whichever of its keys it has proved.
     pub(crate) fn identity(&self) -> PublicKey {
         self.identity
@@ -196,6 +201,11 @@ impl LiveSession {
     pub(crate) fn may_log_mute_target(&self, target: &str) -> bool {
         let target = (self.identity, target.to_owned());
         self.limits.mute_targets.allow_if(target, Instant::now(), || self.may_log())
+    }
+
+    /// Whether to log now that connections to this target use all local ports, whoever asks for them.
+    pub(crate) fn may_log_local_ports(&self, target: &str) -> bool {
+        self.limits.local_ports.allow_if(target.into(), Instant::now(), || self.may_log())
     }
 
     /// Sets descriptors aside for what the peer asks for, if its share allows. Clients of its key that are

@@ -29,6 +29,8 @@ pub enum StreamCode {
     Idle,
     /// The other end does not carry datagrams on this connection.
     NoDatagrams,
+    /// Connections to the target use all local ports of the other end's host.
+    LocalPorts,
     /// A code unknown to this version.
     Unknown(u64),
 }
@@ -86,6 +88,7 @@ impl StreamCode {
             Self::NotHeld => 10,
             Self::Idle => 11,
             Self::NoDatagrams => 12,
+            Self::LocalPorts => 13,
             Self::Unknown(value) => value,
         }
     }
@@ -105,6 +108,7 @@ impl StreamCode {
             10 => Self::NotHeld,
             11 => Self::Idle,
             12 => Self::NoDatagrams,
+            13 => Self::LocalPorts,
             value => Self::Unknown(value),
         }
     }
@@ -125,6 +129,7 @@ impl fmt::Display for StreamCode {
             Self::NotHeld => "not held at the other end",
             Self::Idle => "idle",
             Self::NoDatagrams => "the other end does not carry UDP",
+            Self::LocalPorts => "no free local port at the other end",
             Self::Unknown(value) => return write!(f, "unknown code {value}"),
         })
     }

@@ -3,7 +3,10 @@
 use keypadd_keystream::Suite;
 use keypadd_provider::{PinnedServer, client_config, server_config};
 use keypadd_tunnel::{AllowedPeer, KeyLifetime, KeyLifetimes, Peers, TransportSettings};
-use tokio::net::TcpStream;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
 
 use crate::{hold::holding, support::*};
 
@@ -94,4 +97,45 @@ async fn both_keys_of_a_client_share_its_limits() {
     settings.instance = keypadd_tunnel::wire::Instance([2; 16]);
     let error = crate::refusals::connect_error(settings).await.to_string();
     assert!(error.contains("already has 1 session"), "{error}");
+}
+
+#[tokio::test]
+async fn a_session_ends_when_the_key_of_its_bulk_connection_leaves_either_list() {
+    for clients in [true, false] {
+        let target = listener().await;
+        let [key, bulk_key, server_key, server_bulk_key] =
+            [new_key(), new_key(), new_key(), new_key()];
+        let list = |keys: &[&std::sync::Arc<keypadd_provider::PrivateKey>]| {
+            let peer = allowed_peer(key.public(), &["localhost:*"]);
+            let keys = keys.iter().map(|key| key.public()).collect();
+            Peers::new([AllowedPeer { keys, ..peer }]).unwrap()
+        };
+        let server =
+            RunningServer::start_as(server_key.clone(), key.public(), &["localhost:*"], |_| {});
+        server.handle.set_peers(list(&[&key, &bulk_key]));
+        let pinned = || PinnedServer::one_of(server_key.public(), [server_bulk_key.public()]);
+        let forward = format!("0:{}", target.local_addr().unwrap());
+        let mut settings = client_settings(&server, &key, &[&forward]);
+        settings.crypto = client_config(&crypto(&key, Suite::AES_128_GCM), pinned()).unwrap();
+        let client = RunningClient::start(settings).await;
+        client.set_crypto(client_config(&crypto(&bulk_key, Suite::AES_128_GCM), pinned()).unwrap());
+        let config = crypto(&server_bulk_key, Suite::AES_128_GCM);
+        server.handle.set_crypto(server_config(&config, server.handle.peers()).unwrap());
+
+        let mut here = TcpStream::connect(client.listeners[0]).await.unwrap();
+        let mut there = accept(&target).await;
+        let session = client.sessions.live().remove(0);
+        let (sent, mut read) = (noise(1, 1 << 20), vec![0; 1 << 20]);
+        while session.keys().count() < 2 {
+            let (one, two) =
+                within(async { tokio::join!(here.write_all(&sent), there.read_exact(&mut read)) })
+                    .await;
+            assert!(one.is_ok() && two.is_ok());
+        }
+        match clients {
+            true => server.handle.set_peers(list(&[&key])),
+            false => client.end_unlisted(&[server_key.public()]),
+        }
+        until("the session has ended", || session.has_ended()).await;
+    }
 }

@@ -272,6 +272,10 @@ impl RunningClient {
         self.client.set_crypto(crypto);
     }
 
+    pub fn end_unlisted(&self, keys: &[PublicKey]) {
+        self.client.end_unlisted(keys);
+    }
+
     pub fn set_valid_until(&self, until: Option<SystemTime>) {
         self.client.set_valid_until(until);
     }
