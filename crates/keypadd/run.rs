@@ -254,3 +254,63 @@ fn daemon_settings(loaded: &Loaded, confinement: Confinement) -> DaemonSettings 
         confinement,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+    use std::time::Duration;
+
+    use rustix::process::{Signal, getpid, kill_process};
+    use tokio::runtime::Builder;
+    use tokio::task::{spawn_blocking, yield_now};
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::shutdown::{self, ShutdownMode};
+
+    /// RFC 8032, section 7.1, test 1, in PKCS#8 (RFC 8410).
+    const KEY: &str = "-----BEGIN PRIVATE KEY-----\n\
+        MC4CAQAwBQYDK2VwBCIEIJ1hsZ3v/VpguoRK9JLsLMREScVpezJpGXA7rAMcrn9g\n\
+        -----END PRIVATE KEY-----\n";
+
+    #[test]
+    fn a_shutdown_does_not_wait_for_a_reload() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("keypadd.toml");
+        let key = directory.path().join("key");
+        fs::write(&key, KEY).unwrap();
+        fs::set_permissions(&key, Permissions::from_mode(0o600)).unwrap();
+        let peer = "PUAXw+hDiVqStwqnTRt+vJyYLM8uxJaMwM1V8Sr0Zgw=";
+        let text = format!(
+            "listen = \"127.0.0.1:0\"\nkey = \"key\"\npool = \"off\"\n[peer.laptop]\npublic-key = \"{peer}\"\n"
+        );
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        // A reload works on the pool in another thread, of which there is one here.
+        let runtime =
+            Builder::new_current_thread().enable_all().max_blocking_threads(1).build().unwrap();
+        runtime.block_on(async {
+            let options = RunOptions::read(ConfigArgs { config: Some(path) }).unwrap();
+            let (trigger, shutdown) = shutdown::channel();
+            let (is_ready, ready) = oneshot::channel();
+            let running = run(options, shutdown, |_| is_ready.send(()).unwrap());
+            let (release, released) = std::sync::mpsc::channel::<()>();
+            let stopping = async {
+                ready.await.unwrap();
+                spawn_blocking(move || released.recv());
+                let mut hangup = signal(SignalKind::hangup()).unwrap();
+                kill_process(getpid(), Signal::HUP).unwrap();
+                hangup.recv().await;
+                // The daemon has received it too, and begins when this yields.
+                for _ in 0..8 {
+                    yield_now().await;
+                }
+                trigger.request(ShutdownMode::Immediate);
+            };
+            let (ended, ()) = tokio::join!(timeout(Duration::from_secs(60), running), stopping);
+            drop(release);
+            ended.expect("it waits for the reload").unwrap();
+        });
+    }
+}

@@ -437,6 +437,39 @@ async fn a_session_that_is_held_gives_its_place_to_another_of_its_key_and_a_live
 }
 
 #[tokio::test]
+async fn a_client_that_is_held_is_counted_once_and_comes_back_where_its_key_has_no_more_places() {
+    let (target, key, transport) = (listener().await, new_key(), holding());
+    let server = RunningServer::start_with(key.public(), &["localhost:*"], |settings| {
+        settings.transport = transport.clone();
+        settings.sessions_per_key = 2;
+    });
+    let forward = format!("0:{}", target.local_addr().unwrap());
+    let mut settings = client_settings(&server, &key, &[&forward]);
+    settings.transport = holding();
+    let relay = relayed(&server, &mut settings).await;
+    let client = RunningClient::start(settings).await;
+    let mut here = TcpStream::connect(client.listeners[0]).await.unwrap();
+    let mut there = accept(&target).await;
+    send_bytes_both_ways(&mut here, &mut there).await;
+    let run = |instance| {
+        let settings = client_settings(&server, &key, &[]);
+        ClientSettings { instance: Instance([instance; 16]), ..settings }
+    };
+    let (_other, other) = connect_client(run(2)).await;
+    for _ in 0..3 {
+        relay.set_both(LineSettings { cut: true, ..<_>::default() });
+        until("the server holds it", || !transport.limits.held().is_empty()).await;
+        relay.set_both(LineSettings::default());
+        send_bytes_both_ways(&mut here, &mut there).await;
+        until("the server holds nothing", || transport.limits.held().is_empty()).await;
+        let error = connect_error(run(3)).await.to_string();
+        assert!(error.contains("already has 2 sessions"), "{error}");
+    }
+    assert!(!other.live().has_ended());
+    assert_eq!(transport.limits.counts().streams_reset, 0);
+}
+
+#[tokio::test]
 async fn descriptors_of_a_client_that_is_away_go_to_another_of_its_key() {
     // Two connections of one peer take its share.
     let narrow = TransportSettings { limits: Arc::new(Limits::new(8, |_| 0)), ..holding() };
