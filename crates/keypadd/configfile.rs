@@ -109,7 +109,13 @@ pub(crate) fn read_without_key(path: &Path) -> Result<(Config, PathBuf), Error> 
 
 /// Whether the file exists and this user may not read it.
 fn is_out_of_reach(path: &Path) -> bool {
-    File::open(path).is_err_and(|error| error.kind() == ErrorKind::PermissionDenied)
+    open(path).is_err_and(|error| error.kind() == ErrorKind::PermissionDenied)
+}
+
+/// Opens a file for reading. Non-blocking: opening a FIFO without a writer would block forever.
+fn open(path: &Path) -> io::Result<File> {
+    let nonblock = OFlags::NONBLOCK.bits().cast_signed();
+    OpenOptions::new().read(true).custom_flags(nonblock).open(path)
 }
 
 /// The faults of a file.
@@ -152,9 +158,7 @@ pub(crate) fn text(path: &Path) -> Result<Option<String>, Error> {
         ErrorKind::InvalidData => unusable("is not UTF-8 text"),
         _ => unusable(&format!("cannot be read: {}", system(&error))),
     };
-    // Non-blocking: opening a FIFO without a writer would block forever.
-    let nonblock = OFlags::NONBLOCK.bits().cast_signed();
-    let file = match OpenOptions::new().read(true).custom_flags(nonblock).open(path) {
+    let file = match open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         file => file.map_err(failed)?,
     };

@@ -28,6 +28,15 @@ pub enum SocketRecord {
     UdpForward(SocketAddr),
     /// A TCP listener.
     Tcp(SocketAddr),
+    /// A TCP listener or UDP socket of a forward with port 0: no other forward gets it.
+    Chosen {
+        /// The name of the forward's client.
+        owner: String,
+        /// The forward as text.
+        forward: String,
+        /// Where it is bound.
+        bound: Box<SocketRecord>,
+    },
     /// A listening unix socket, by its path.
     Unix(String),
     /// A listener of a client's remote forward.
@@ -195,14 +204,35 @@ impl Handover {
 
     /// Takes the socket of a UDP forward.
     pub(crate) fn take_udp_forward(&self, address: SocketAddr) -> Option<UdpSocket> {
-        self.take(|record| matches!(record, SocketRecord::UdpForward(at) if serves(address, *at)))
+        self.take(|record| matches!(record, SocketRecord::UdpForward(at) if is_at(address, *at)))
             .map(UdpSocket::from)
     }
 
-    /// Takes the listener of a TCP address.
+    /// Takes the listener of a TCP address; none for port 0.
     pub fn take_tcp(&self, address: SocketAddr) -> Option<TcpListener> {
-        self.take(|record| matches!(record, SocketRecord::Tcp(at) if serves(address, *at)))
+        self.take(|record| matches!(record, SocketRecord::Tcp(at) if is_at(address, *at)))
             .map(TcpListener::from)
+    }
+
+    /// Takes the socket that this forward of this client had at an address whose port the system chose; port
+    /// 0 is that port.
+    pub(crate) fn take_chosen(
+        &self,
+        (wanted_owner, wanted): (&str, &str),
+        address: SocketAddr,
+        is_udp: bool,
+    ) -> Option<OwnedFd> {
+        self.take(|record| match record {
+            SocketRecord::Chosen { owner, forward, bound } => {
+                let is_there = match **bound {
+                    SocketRecord::Tcp(at) => !is_udp && serves(address, at),
+                    SocketRecord::UdpForward(at) => is_udp && serves(address, at),
+                    _ => false,
+                };
+                (owner.as_str(), forward.as_str()) == (wanted_owner, wanted) && is_there
+            }
+            _ => false,
+        })
     }
 
     /// Takes the listener of a remote forward at this address; port 0 takes the one with the same
@@ -253,6 +283,11 @@ fn close(sockets: Vec<HandedSocket>) -> Vec<String> {
         _ => None,
     };
     sockets.into_iter().filter_map(path).collect()
+}
+
+/// Whether a socket is bound to this address.
+fn is_at(wanted: SocketAddr, bound: SocketAddr) -> bool {
+    wanted.port() != 0 && serves(wanted, bound)
 }
 
 /// Whether a socket bound there serves this address: port 0 takes any, and `[::]` is 0.0.0.0 on a

@@ -164,7 +164,11 @@ impl Takeover {
     /// # Errors
     /// The old process continues.
     async fn end_old(&mut self, unnamed: Vec<String>) -> io::Result<Vec<OwnedFd>> {
-        self.channel.tell(&Frame::Done(process::id(), unnamed)).await?;
+        match self.channel.tell(&Frame::Done(process::id(), unnamed)).await {
+            // It has died, or has said that it continues.
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
+            told => told?,
+        }
         match self.channel.receive_last(STALL_TIMEOUT).await {
             Ok(Received { frame: Frame::Bye, descriptors, .. }) => Ok(descriptors),
             Ok(Received { frame, .. }) => Err(unexpected(&frame)),

@@ -47,6 +47,13 @@ pub enum Listen {
     Unix(SocketPath),
 }
 
+impl Listen {
+    /// Whether the system chooses the port.
+    pub(crate) fn is_any_port(&self) -> bool {
+        matches!(self, Self::Tcp { port: 0, .. } | Self::Udp { port: 0, .. })
+    }
+}
+
 /// The destination of a forward: what the other end connects to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Destination {

@@ -20,9 +20,9 @@ impl Client {
         self.instance
     }
 
-    /// The listeners, for the process that takes over.
-    pub fn hand_over_sockets(&self) -> Vec<HandedSocket> {
-        self.listeners.hand_over()
+    /// The listeners of the client with this name, for the process that takes over.
+    pub fn hand_over_sockets(&self, name: &str) -> Vec<HandedSocket> {
+        self.listeners.hand_over(name)
     }
 
     /// Ends the session of a [suspended](crate::handover::Handover::suspend) daemon so that its

@@ -259,9 +259,10 @@ async fn connect_any<S: Dialed>(
             Ok(socket) => return Ok(socket),
             Err(code) => code,
         };
-        // Reports the most informative failure: refused, then timed out, then unreachable.
+        // Reports the most informative failure: no local port, refused, timed out, unreachable.
         failure = match (failure, code) {
-            (StreamCode::Refused, _) => StreamCode::Refused,
+            (StreamCode::LocalPorts, _) => StreamCode::LocalPorts,
+            (StreamCode::Refused, code) if code != StreamCode::LocalPorts => StreamCode::Refused,
             (failure, StreamCode::Unreachable) => failure,
             (_, code) => code,
         };

@@ -216,9 +216,11 @@ impl ListenerGroup {
     }
 }
 
-/// Binds a listen address that this end has configured itself: all its sockets or none.
+/// Binds a listen address that this end has configured itself: all its sockets or none. With port 0 it takes
+/// those that the old process had for the same forward of the same client.
 pub(crate) async fn bind_own(
     listen: &Listen,
+    forward: (&str, &str),
     handover: &Handover,
     spare: &mut SpareSockets,
 ) -> Result<ListenerGroup, BindError> {
@@ -227,13 +229,21 @@ pub(crate) async fn bind_own(
             let addresses = addresses_of(bind, *port, &Lookups::default()).await;
             let addresses = addresses
                 .map_err(|source| BindError { address: format!("tcp {listen}"), source })?;
-            bind_tcp(&addresses, *port, &|address| handover.take_tcp(address), spare)
+            let inherited = |address| match port {
+                0 => handover.take_chosen(forward, address, false).map(Into::into),
+                _ => handover.take_tcp(address),
+            };
+            bind_tcp(&addresses, *port, &inherited, spare)
         }
         Listen::Udp { bind, port } => {
             let addresses = addresses_of(bind, *port, &Lookups::default()).await;
             let addresses =
                 addresses.map_err(|source| BindError { address: listen.to_string(), source })?;
-            bind_udp(&addresses, *port, handover, spare).await
+            let inherited = |address| match port {
+                0 => handover.take_chosen(forward, address, true).map(Into::into),
+                _ => handover.take_udp_forward(address),
+            };
+            bind_udp(&addresses, *port, &inherited, spare).await
         }
         Listen::Unix(path) => bind_unix(path, handover, handover.take_unix(path)),
     }
@@ -284,12 +294,11 @@ pub(crate) fn bind_tcp(
 pub(crate) async fn bind_udp(
     addresses: &[IpAddr],
     port: u16,
-    handover: &Handover,
+    inherited: &(dyn Fn(SocketAddr) -> Option<UdpSocket> + Sync),
     spare: &mut SpareSockets,
 ) -> Result<ListenerGroup, BindError> {
     loop {
         let bound = bind_all(addresses, port, UDP, &mut |address| {
-            let inherited = |address| handover.take_udp_forward(address);
             let bind = |shared| listen_udp(address, inherited, shared);
             let listener = |socket| Listener::Udp(UdpListener::new(socket));
             spare.listener(&Bound::Udp(address), bind, listener)

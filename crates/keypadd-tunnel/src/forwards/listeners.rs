@@ -22,7 +22,7 @@ use crate::{
         listen::{Bound, ListenerGroup, bind_own},
         spare_sockets::SpareSockets,
     },
-    handover::{HandedSocket, Handover},
+    handover::{HandedSocket, Handover, SocketRecord},
     limits::descriptors::{Holder, SetApart},
 };
 
@@ -86,8 +86,23 @@ impl ForwardListeners {
     }
 
     /// The sockets, for the process that follows.
-    pub(crate) fn hand_over(&self) -> Vec<HandedSocket> {
-        self.open().iter().flat_map(|entry| entry.listeners.hand_over()).collect()
+    pub(crate) fn hand_over(&self, owner: &str) -> Vec<HandedSocket> {
+        let mut sockets = Vec::new();
+        for ForwardListener { forward, listeners, .. } in &*self.open() {
+            let is_chosen = forward.listens_here().is_some_and(|listen| listen.is_any_port());
+            for HandedSocket { record, socket } in listeners.hand_over() {
+                let record = match is_chosen {
+                    true => SocketRecord::Chosen {
+                        owner: owner.into(),
+                        forward: forward.to_string(),
+                        bound: Box::new(record),
+                    },
+                    false => record,
+                };
+                sockets.push(HandedSocket { record, socket });
+            }
+        }
+        sockets
     }
 
     /// Adds the sockets of forwards that are not among these.
@@ -119,7 +134,8 @@ impl ForwardListeners {
                 None => match (spare.take_for(owner, &forward), forward.listens_here()) {
                     (Some(taken), _) => taken,
                     (None, Some(listen)) => {
-                        Arc::new(bind_own(&listen, &self.handover, spare).await?)
+                        let text = forward.to_string();
+                        Arc::new(bind_own(&listen, (owner, &text), &self.handover, spare).await?)
                     }
                     // The server listens.
                     (None, None) => Arc::default(),

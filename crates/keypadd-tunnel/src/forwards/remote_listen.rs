@@ -270,7 +270,7 @@ impl RemoteListeners {
             let mut none = SpareSockets::default();
             let bound = match protocol {
                 Protocol::Tcp => bind_tcp(&addresses, port, &inherited, &mut none),
-                Protocol::Udp => bind_udp(&addresses, port, &self.handover, &mut none).await,
+                Protocol::Udp => bind_udp(&addresses, port, &|_| None, &mut none).await,
             };
             bound.map_err(|error| code_of(&error))
         };

@@ -143,6 +143,7 @@ impl Reservations {
                     // UDP sockets are bound anew: their flows end with the session.
                     SocketRecord::Udp(_)
                     | SocketRecord::UdpForward(_)
+                    | SocketRecord::Chosen { .. }
                     | SocketRecord::Remote(_) => continue,
                 };
                 let (key, instance) = (session.identity().to_string(), session.instance().0);

@@ -6,7 +6,7 @@ use std::{io, os::fd::AsFd, sync::Arc};
 use socket2::SockRef;
 
 use crate::{
-    addresses::forward::{Forward, Listen},
+    addresses::forward::Forward,
     forwards::listen::{Bound, Listener, ListenerGroup},
 };
 
@@ -40,8 +40,8 @@ impl SpareSockets {
         let own = self.take_first(|one| one.owner == owner && one.forward == *forward);
         own.or_else(|| match forward.listens_here() {
             // Each has a port of its own, or its sockets at its own server.
-            None | Some(Listen::Tcp { port: 0, .. } | Listen::Udp { port: 0, .. }) => None,
-            Some(_) => self.take_first(|one| one.forward == *forward),
+            Some(listen) if !listen.is_any_port() => self.take_first(|one| one.forward == *forward),
+            _ => None,
         })
     }
 
@@ -52,9 +52,9 @@ impl SpareSockets {
         forward: &Forward,
     ) -> Option<Arc<ListenerGroup>> {
         let listen = forward.listens_here()?;
-        self.take(owner, forward).or_else(|| match listen {
-            Listen::Tcp { port: 0, .. } | Listen::Udp { port: 0, .. } => None,
-            listen => self.take_first(|one| one.forward.listens_here().as_ref() == Some(&listen)),
+        self.take(owner, forward).or_else(|| match listen.is_any_port() {
+            true => None,
+            false => self.take_first(|one| one.forward.listens_here().as_ref() == Some(&listen)),
         })
     }
 

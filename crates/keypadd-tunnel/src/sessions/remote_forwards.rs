@@ -28,7 +28,8 @@ pub(crate) struct RemoteForwards(watch::Sender<Requests>);
 
 #[derive(Debug, Default)]
 struct Requests {
-    next_id: u16,
+    /// How many numbers were drawn for each forward, by its text.
+    drawn: BTreeMap<String, u32>,
     by_id: BTreeMap<u16, Request>,
     /// Frames for the server, which may be slow to take them.
     unsent: VecDeque<Frame>,
@@ -38,6 +39,8 @@ struct Requests {
 
 #[derive(Clone, Debug)]
 struct Request {
+    /// Its place in lists.
+    order: usize,
     forward: Arc<RemoteForward>,
     headers: ProxyHeaders,
     /// The last answer.
@@ -56,20 +59,33 @@ impl Request {
 }
 
 impl Requests {
-    /// Draws a number that is not in use.
-    fn draw_id(&mut self) -> u16 {
-        while self.by_id.contains_key(&self.next_id) {
-            self.next_id = self.next_id.wrapping_add(1);
+    /// Draws a number for a forward that is not in use. The first in a session is the same in every session
+    /// and process, because a server that goes on with a listener knows it by its number. Each further one
+    /// differs.
+    fn draw_id(&mut self, forward: &RemoteForward) -> u16 {
+        let text = forward.to_string();
+        let drawn = self.drawn.entry(text.clone()).or_default();
+        loop {
+            let id = number_of(&text, *drawn);
+            *drawn = drawn.wrapping_add(1);
+            if !self.by_id.contains_key(&id) {
+                return id;
+            }
         }
-        let id = self.next_id;
-        self.next_id = id.wrapping_add(1);
-        id
     }
 
     fn request(&mut self, id: u16, request: Request) {
         self.unsent.push_back(request.frame(id));
         self.by_id.insert(id, request);
     }
+}
+
+/// The number that is drawn `nth` for a forward with this text (FNV-1a, folded).
+fn number_of(text: &str, nth: u32) -> u16 {
+    let bytes = text.bytes().chain(nth.to_be_bytes());
+    let hash = bytes
+        .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    (hash >> 16) as u16 ^ hash as u16
 }
 
 impl RemoteForwards {
@@ -89,8 +105,9 @@ impl RemoteForwards {
                 kept.is_some()
             });
             for forward in new {
-                let id = requests.draw_id();
+                let id = requests.draw_id(forward);
                 let request = Request {
+                    order: requests.by_id.len(),
                     forward: Arc::new(forward.clone()),
                     headers,
                     outcome: None,
@@ -105,7 +122,7 @@ impl RemoteForwards {
     pub(crate) fn continue_from(&self, other: &Self) {
         let other = other.0.borrow();
         self.0.send_modify(|requests| {
-            (requests.next_id, requests.log_answers) = (other.next_id, other.log_answers);
+            (requests.drawn, requests.log_answers) = (other.drawn.clone(), other.log_answers);
             for (&id, request) in &other.by_id {
                 requests.request(id, Request { pending: true, ..request.clone() });
             }
@@ -121,8 +138,8 @@ impl RemoteForwards {
             let to_retry = requests.by_id.iter().filter(|(_, request)| refused(request));
             let ids: Vec<u16> = to_retry.map(|(&id, _)| id).collect();
             for old in ids {
-                let id = requests.draw_id();
                 let Some(mut request) = requests.by_id.remove(&old) else { continue };
+                let id = requests.draw_id(&request.forward);
                 request.pending = true;
                 requests.request(id, request);
             }
@@ -168,10 +185,11 @@ impl RemoteForwards {
     /// The answers of the server, by number.
     pub(crate) fn outcomes(&self) -> Vec<(RemoteForward, Outcome)> {
         let requests = self.0.borrow();
-        let answered =
-            requests.by_id.values().filter_map(|Request { forward, outcome, .. }| {
-                outcome.map(|outcome| (RemoteForward::clone(forward), outcome))
-            });
+        let mut requests: Vec<_> = requests.by_id.values().collect();
+        requests.sort_by_key(|request| request.order);
+        let answered = requests.into_iter().filter_map(|Request { forward, outcome, .. }| {
+            outcome.map(|outcome| (RemoteForward::clone(forward), outcome))
+        });
         answered.collect()
     }
 
