@@ -29,13 +29,19 @@ pub(crate) enum Path {
 }
 
 impl Path {
+    #[cfg(target_arch = "x86_64")]
+    fn ifma() -> Option<Self> {
+        ifma::HasIfma::detect().map(Self::Ifma)
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn ifma() -> Option<Self> {
+        None
+    }
+
     /// The fastest on this CPU.
     pub(crate) fn fastest() -> Self {
-        #[cfg(target_arch = "x86_64")]
-        if let Some(proof) = ifma::HasIfma::detect() {
-            return Self::Ifma(proof);
-        }
-        Self::Words
+        Self::ifma().unwrap_or(Self::Words)
     }
 
     /// The tag of `header || ciphertext`, both zero-padded to whole blocks, and their lengths (RFC
@@ -58,24 +64,23 @@ impl Path {
         let (multiplier, pad) = key.split_first_chunk().expect("16 of 32 bytes");
         let mut state = Accumulator::new(multiplier);
         state.absorb(header);
-        let rest = self.absorb_most(&mut state, ciphertext);
-        state.absorb(rest);
+        self.absorb(&mut state, ciphertext);
         state.absorb(&lengths);
         state.finish(pad.try_into().expect("the other 16"))
     }
 
-    /// Absorbs whole blocks as far as vectors do; returns the rest of the message.
+    /// Absorbs a message, zero-padded to whole blocks.
     #[inline(always)]
-    fn absorb_most<'a>(self, state: &mut Accumulator, message: &'a [u8]) -> &'a [u8] {
+    fn absorb(self, state: &mut Accumulator, message: &[u8]) {
         match self {
-            Self::Words => message,
+            Self::Words => state.absorb(message),
             #[cfg(target_arch = "x86_64")]
             Self::Ifma(proof) => {
                 let (blocks, rest) = message.as_chunks();
                 let (first, groups) = blocks.as_rchunks();
                 first.iter().for_each(|block| state.absorb_block(block));
                 proof.absorb(state, groups);
-                rest
+                state.absorb(rest);
             }
         }
     }
@@ -174,10 +179,8 @@ mod tests {
 
     /// Every path that this CPU has.
     fn paths() -> Vec<(&'static str, Path)> {
-        let mut paths = vec![("words", Path::Words)];
-        #[cfg(target_arch = "x86_64")]
-        paths.extend(ifma::HasIfma::detect().map(|proof| ("IFMA", Path::Ifma(proof))));
-        paths
+        let paths = [("words", Some(Path::Words)), ("IFMA", Path::ifma())];
+        paths.into_iter().filter_map(|(name, path)| Some((name, path?))).collect()
     }
 
     /// As [`Path::tag`], by the `poly1305` crate.
@@ -248,8 +251,7 @@ mod tests {
             let (blocks, rest) = message.split_at(whole);
             for (name, path) in paths() {
                 let mut state = Accumulator::new(multiplier);
-                let few = path.absorb_most(&mut state, blocks);
-                state.absorb(few);
+                path.absorb(&mut state, blocks);
                 if !rest.is_empty() {
                     let mut block = [0; BLOCK_BYTES];
                     block[..rest.len()].copy_from_slice(rest);
