@@ -6,6 +6,7 @@
 pub mod error;
 pub mod flags;
 pub mod keyfile;
+mod log_output;
 pub mod logging;
 mod parse;
 pub mod refusal;

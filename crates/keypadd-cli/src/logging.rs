@@ -16,6 +16,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::flags::{All, Flags};
+use crate::log_output::LogOutput;
 use crate::values;
 
 /// `info` for our crates, errors of the transport.
@@ -58,7 +59,10 @@ pub fn start(settings: &Settings, verbose: u8, quiet: bool) {
         .with_timer(SystemTime)
         // Drops a line that cannot be written; the default would report it with eprintln!, which panics.
         .log_internal_errors(false)
-        .with_writer(std::io::stderr);
+        .with_writer(LogOutput::new(
+            std::io::stderr(),
+            settings.log_format.value == LogFormat::Json,
+        ));
     match settings.log_format.value {
         LogFormat::Json => {
             // The module would appear as a second `target`, next to a connection's own field of that name.
