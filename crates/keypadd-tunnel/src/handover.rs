@@ -35,7 +35,7 @@ pub enum SocketRecord {
         /// The forward as text.
         forward: String,
         /// Where it is bound.
-        bound: Box<SocketRecord>,
+        bound: Box<Self>,
     },
     /// A listening unix socket, by its path.
     Unix(String),
@@ -315,6 +315,28 @@ mod tests {
         let inherited = handover.take_tcp(bound).unwrap();
         assert_eq!(inherited.local_addr().unwrap(), bound);
         assert!(handover.take_tcp(bound).is_none());
+    }
+
+    #[test]
+    fn a_port_that_the_system_chose_is_for_the_same_forward_only() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let bound = listener.local_addr().unwrap();
+        let (owner, forward) = ("peer", "-L 0:localhost:22");
+        let record = SocketRecord::Chosen {
+            owner: owner.into(),
+            forward: forward.into(),
+            bound: Box::new(SocketRecord::Tcp(bound)),
+        };
+        let socket = HandedSocket { record, socket: listener.into() };
+        let handover = Handover::suspended_with(vec![socket]);
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        assert!(handover.take_tcp(any).is_none() && handover.take_tcp(bound).is_none());
+        for other in [("other", forward), (owner, "-L 0:localhost:23")] {
+            assert!(handover.take_chosen(other, any, false).is_none(), "{other:?}");
+        }
+        assert!(handover.take_chosen((owner, forward), any, true).is_none(), "not UDP");
+        let taken = handover.take_chosen((owner, forward), any, false).map(TcpListener::from);
+        assert_eq!(taken.unwrap().local_addr().unwrap(), bound);
     }
 
     #[test]

@@ -245,3 +245,26 @@ fn log(forward: &RemoteForward, outcome: Outcome) {
         ),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_forward_has_its_number_whatever_was_there_before_it_and_never_twice() {
+        let forward = |text: &str| text.parse::<RemoteForward>().unwrap();
+        let (a, b) = (forward("0:localhost:22"), forward("0:localhost:80"));
+        let number = |forwards: &RemoteForwards, wanted: &RemoteForward| {
+            let requests = forwards.0.borrow();
+            *requests.by_id.iter().find(|(_, request)| *request.forward == *wanted).unwrap().0
+        };
+        let (one, other) = (RemoteForwards::default(), RemoteForwards::default());
+        one.set(&[a, b.clone()], ProxyHeaders::default());
+        other.set(std::slice::from_ref(&b), ProxyHeaders::default());
+        assert_eq!(number(&one, &b), number(&other, &b));
+        let first = number(&other, &b);
+        other.set(&[], ProxyHeaders::default());
+        other.set(std::slice::from_ref(&b), ProxyHeaders::default());
+        assert_ne!(number(&other, &b), first, "the server may still be closing the first");
+    }
+}
