@@ -69,7 +69,7 @@ pub struct LimitCounts {
 
 /// Counts a connection as being opened, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Opening<'a>(&'a watch::Sender<usize>);
+pub struct Opening<'a>(&'a watch::Sender<usize>);
 
 impl Drop for Opening<'_> {
     fn drop(&mut self) {
@@ -124,7 +124,7 @@ impl Limits {
     }
 
     /// Counts a connection as being opened.
-    pub(crate) fn opening(&self) -> Opening<'_> {
+    pub fn opening(&self) -> Opening<'_> {
         self.opening.send_modify(|opening| *opening += 1);
         Opening(&self.opening)
     }

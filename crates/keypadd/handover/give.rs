@@ -278,6 +278,10 @@ mod tests {
     use std::io::Write;
     use std::sync::Arc;
 
+    use keypadd_keystream::Suite;
+    use keypadd_provider::{CryptoSettings, PrivateKey, client_config};
+    use keypadd_tunnel::wire::Instance;
+    use keypadd_tunnel::{ClientSettings, TransportSettings};
     use serde::Serialize;
     use serde_json::to_vec;
     use tokio::task::yield_now;
@@ -319,6 +323,46 @@ mod tests {
         assert!(!source.answer(Request { socket, unless: None }).await);
         assert!(!handover.is_suspended());
         assert_eq!(began.elapsed(), STALL_TIMEOUT);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_is_being_opened_delays_a_handover_once_and_not_for_each_client() {
+        /// How long it is waited for.
+        const SETTLE: Duration = Duration::from_secs(2);
+        let transport = TransportSettings::default();
+        let server = PrivateKey::generate().unwrap().public();
+        let crypto =
+            CryptoSettings::plain(PrivateKey::generate().unwrap().into(), Suite::AES_128_GCM);
+        let client = Client::bind(ClientSettings {
+            server: "127.0.0.1:9".parse().unwrap(),
+            crypto: client_config(&crypto, server).unwrap(),
+            name: None,
+            forwards: Vec::new(),
+            proxy_headers: <_>::default(),
+            transport: transport.clone(),
+            connect_timeout: Duration::from_secs(1),
+            instance: Instance([1; 16]),
+        });
+        let client = client.await.unwrap();
+        let clients = (0..9).map(|number| (number.to_string(), &client)).collect();
+        let source = HandoverSource { clients, ..source(&transport.handover, &transport.limits) };
+        // Some peer does not answer.
+        let _opening = transport.limits.opening();
+        let (socket, new) = UnixStream::pair().unwrap();
+        let mut new = Channel::new(new).unwrap();
+        let taking = async {
+            new.tell(&Frame::Begin).await.unwrap();
+            new.tell(&Frame::Bound).await.unwrap();
+            let began = Instant::now();
+            while !matches!(new.receive().await.unwrap().frame, Frame::End) {}
+            let elapsed = began.elapsed();
+            new.tell(&Frame::Done(7, Vec::new())).await.unwrap();
+            elapsed
+        };
+        let (given, elapsed) =
+            tokio::join!(source.answer(Request { socket, unless: None }), taking);
+        assert!(given);
+        assert_eq!(elapsed, SETTLE);
     }
 
     #[tokio::test(start_paused = true)]
