@@ -128,7 +128,13 @@ pub enum ClientError {
 impl ClientError {
     /// Whether it lasts until somebody changes a setting or closes a session.
     pub(crate) fn is_refusal(&self) -> bool {
-        matches!(self, Self::Auth { .. } | Self::TooManySessions { .. } | Self::Expired { .. })
+        matches!(
+            self,
+            Self::Auth { .. }
+                | Self::TooManySessions { .. }
+                | Self::NotPaired { .. }
+                | Self::Expired { .. }
+        )
     }
 }
 
@@ -239,5 +245,24 @@ impl ConnectFailure {
         } else {
             AuthError::Handshake(reason)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_server_refuses_lasts_and_what_cannot_be_reached_may_come_back() {
+        let server = || "a.example".parse::<ServerAddress>().unwrap();
+        for failure in [
+            ConnectFailure::Auth(AuthError::Handshake(String::new())),
+            ConnectFailure::TooMany(String::new()),
+            ConnectFailure::NotPaired(String::new()),
+        ] {
+            let refusal = failure.refusal(server()).unwrap();
+            assert!(refusal.is_refusal(), "{refusal:?}");
+        }
+        assert!(ConnectFailure::Unreachable(String::new()).refusal(server()).is_err());
     }
 }
