@@ -12,10 +12,10 @@
 //! neither is left in doubt, as a peer across a network would be: the kernel takes a message for the other
 //! process or reports that it takes none. So
 //!
-//! - an old process that gives up takes no more messages, then says [`Frame::Continues`]. A `Done` that it has
+//! - an old process that gives up stops receiving, then says [`Frame::Continues`]. A `Done` that it has
 //!   not read by then fails at its sender, or its sender reads that answer;
-//! - a new process that waits no longer takes no more messages, then reads what is there: a `Bye` that comes
-//!   later fails at its sender, which continues;
+//! - a new process whose wait is over stops receiving, then reads what is there: a `Bye` that comes later
+//!   fails at its sender, which continues;
 //! - an end of file after `Done`, without either frame, means that the old process has died: the new one serves.
 //!
 //! No key, pad or packet number is handed over, except the open file of the host's key, because systemd shows

@@ -7,7 +7,6 @@ use std::{
     io::{self, Write},
     os::fd::AsFd,
     sync::{Mutex, PoisonError},
-    time::Duration,
 };
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -34,8 +33,7 @@ impl<F: AsFd> LogOutput<F> {
     fn write_now(&self, line: &[u8]) -> bool {
         let takes = |piece: &[u8]| {
             let mut ready = [PollFd::new(&self.to, PollFlags::OUT)];
-            let now = Timespec::try_from(Duration::ZERO).expect("zero fits");
-            poll(&mut ready, Some(&now)).is_ok_and(|ready| ready > 0)
+            poll(&mut ready, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
                 && rustix::io::write(&self.to, piece).is_ok_and(|bytes| bytes == piece.len())
         };
         line.chunks(PIECE_BYTES).all(takes)

@@ -32,21 +32,25 @@ impl Pacer {
         (rate * BURST_TIME).max((BURST_PACKETS * mtu) as f64)
     }
 
+    /// The most that may be sent at once or be owed, at `rate` bytes per second.
+    fn bucket(rate: f64, mtu: u64) -> f64 {
+        BURSTS * Self::burst(rate, mtu)
+    }
+
     /// Bytes that may be sent now; negative after more was sent than the rate allows.
     pub(crate) fn tokens(&mut self, now: Instant, rate: f64, mtu: u64) -> f64 {
         let elapsed = now.saturating_duration_since(self.filled_at).as_secs_f64();
         self.filled_at = self.filled_at.max(now);
         // Keep what is unused of the initial window; drop credit and debt of an earlier, higher rate.
         let kept = self.tokens.min((INITIAL_PACKETS * mtu) as f64);
-        let bucket = BURSTS * Self::burst(rate, mtu);
+        let bucket = Self::bucket(rate, mtu);
         self.tokens = (self.tokens + elapsed * rate).clamp(-bucket, bucket.max(kept));
         self.tokens
     }
 
     /// Charges bytes that were sent. Debt is bounded, so that it blocks nobody for long.
     pub(crate) fn spend(&mut self, bytes: u64, rate: f64, mtu: u64) {
-        let limit = -BURSTS * Self::burst(rate, mtu);
-        self.tokens = (self.tokens - bytes as f64).max(limit.min(self.tokens));
+        self.tokens = (self.tokens - bytes as f64).max(-Self::bucket(rate, mtu));
     }
 
     /// Bytes allowed at the last call.

@@ -107,7 +107,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Takes no more messages, and sends a last frame if there is room for it at once.
+    /// Stops receiving, and sends a last frame if there is room for it at once.
     pub(crate) fn end_with(&self, frame: &impl Serialize) {
         let ended = || -> io::Result<()> {
             shutdown(&self.0, Shutdown::Read)?;
@@ -116,12 +116,12 @@ impl Channel {
             send(&self.0, &message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
             Ok(())
         };
-        // The other process has exited, or has much to read before it can answer, which it then cannot.
+        // Fails if the other process has exited, or still has much to read. It cannot answer that.
         let _ = ended();
     }
 
-    /// Receives the next frame. Waits no longer than `limit`, then takes no more messages: what the other
-    /// process has not sent by then fails there.
+    /// Receives the next frame. Waits no longer than `limit`, then stops receiving: what the other process
+    /// has not sent by then fails there.
     ///
     /// # Errors
     /// `TimedOut` after the limit, else as for [`receive`](Self::receive).

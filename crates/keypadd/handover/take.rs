@@ -172,7 +172,7 @@ impl Takeover {
         match self.channel.receive_last(STALL_TIMEOUT).await {
             Ok(Received { frame: Frame::Bye, descriptors, .. }) => Ok(descriptors),
             Ok(Received { frame, .. }) => Err(unexpected(&frame)),
-            // It would have said that it continues. Reset if it had not read everything.
+            // It has died: it would have said that it continues. ECONNRESET: it died with our frames unread.
             Err(error)
                 if [ErrorKind::UnexpectedEof, ErrorKind::ConnectionReset]
                     .contains(&error.kind()) =>
@@ -260,7 +260,7 @@ mod tests {
         let (mut new, mut old) = takeover();
         let began = Instant::now();
         let ended = timeout(Duration::from_secs(3_600), new.end_old(Vec::new())).await;
-        let error = ended.expect("the new process waits for ever").unwrap_err();
+        let error = ended.expect("the new process waits forever").unwrap_err();
         assert_eq!((error.kind(), began.elapsed()), (ErrorKind::TimedOut, STALL_TIMEOUT));
         // It goes on while the new process is exiting.
         assert!(matches!(old.receive().await.unwrap().frame, Frame::Done(..)));

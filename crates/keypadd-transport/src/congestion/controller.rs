@@ -53,7 +53,7 @@ const QUEUE_DELAY_NEAR: f64 = 0.004;
 const ROUND_MIN: Duration = Duration::from_millis(5);
 
 /// Round trips above this are those of a long path.
-const LONG_PATH: Duration = Duration::from_millis(50);
+pub(crate) const LONG_PATH: Duration = Duration::from_millis(50);
 
 /// The least round trip of a round varies by one part in this many without a queue.
 const NOISE: u32 = 200;

@@ -16,6 +16,7 @@ mod losses;
 
 use std::{sync::Arc, time::Instant};
 
+pub(crate) use controller::LONG_PATH;
 pub use controller::RateController;
 use quinn_proto::congestion::Controller;
 pub use quinn_proto::congestion::{BbrConfig, ControllerFactory, CubicConfig};

@@ -27,6 +27,7 @@ use super::Driver;
 use crate::{
     announcement::{Announced, Announcement, Continuation, HEAD_BYTES},
     channel::{Channel, Spliced},
+    congestion::LONG_PATH,
     mailbox::{MigratingDirection, Migration, Sibling},
     receipts::ReceiptReader,
     socket::{READS, Socket},
@@ -37,10 +38,6 @@ use crate::{
 
 /// The error code that stops a stream which continues on the sibling connection ("move").
 pub(crate) const MOVED: VarInt = VarInt::from_u32(0x6d6f_7665);
-
-/// Round trips above this are those of a distant peer. Its bulk connection is made when a stream first sends:
-/// making it takes three round trips, and several more if packets are lost.
-const DISTANT: Duration = Duration::from_millis(50);
 
 /// Interval of requests for a bulk connection.
 const ASK_INTERVAL: Duration = Duration::from_secs(1);
@@ -102,7 +99,8 @@ impl Driver {
         let is_bulk = spliced.to_stream.as_ref().is_some_and(|to_stream| to_stream.wants_bulk(rtt));
         match self.moves.sibling {
             Some(_) if is_bulk => self.move_out(id),
-            None if is_bulk || rtt > DISTANT => self.want_bulk(now),
+            // On a long path making it takes long: three round trips, and several more if packets are lost.
+            None if is_bulk || rtt > LONG_PATH => self.want_bulk(now),
             _ => {}
         }
     }

@@ -1,7 +1,7 @@
 //! Opens a client's second connection to its server, which carries the session's bulk streams.
 //!
-//! Opened when either end first has bulk data, or far away any data, with the same identities and permits. Without it the
-//! first connection carries all streams.
+//! Opened when either end first has bulk data, or on a long path any data, with the same identities and
+//! permits. Without it the first connection carries all streams.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},

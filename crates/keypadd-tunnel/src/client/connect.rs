@@ -180,7 +180,7 @@ impl Client {
         let proof = proof_of(&connection).ok_or_else(|| {
             ConnectFailure::Unreachable("the handshake did not authenticate a key".into())
         })?;
-        // The server would end the session before, for one that may not begin.
+        // Checked before the hello, which makes the server end the older session.
         if !self.listed.contains(&proof.key) {
             return Err(ConnectFailure::Unreachable("its key is not listed any more".into()));
         }

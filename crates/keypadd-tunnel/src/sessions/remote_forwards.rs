@@ -74,6 +74,10 @@ impl Requests {
         }
     }
 
+    fn next_order(&self) -> usize {
+        self.by_id.values().map(|request| request.order + 1).max().unwrap_or(0)
+    }
+
     fn request(&mut self, id: u16, request: Request) {
         self.unsent.push_back(request.frame(id));
         self.by_id.insert(id, request);
@@ -107,7 +111,7 @@ impl RemoteForwards {
             for forward in new {
                 let id = requests.draw_id(forward);
                 let request = Request {
-                    order: requests.by_id.len(),
+                    order: requests.next_order(),
                     forward: Arc::new(forward.clone()),
                     headers,
                     outcome: None,

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use keypadd_provider::PublicKey;
+use keypadd_provider::{PrivateKey, PublicKey};
 use keypadd_tunnel::{
     ClientError, ClientSettings, HoldSettings, LimitCounts, Limits, Peers, TransportSettings,
     wire::Instance,
@@ -405,68 +405,63 @@ async fn another_run_of_the_client_with_the_same_key_gets_nothing_that_is_held()
     assert!(site.counts()[1].streams_reset == 0);
 }
 
-#[tokio::test]
-async fn a_session_that_is_held_gives_its_place_to_another_of_its_key_and_a_live_one_does_not() {
-    let (target, key, transport) = (listener().await, new_key(), holding());
+/// A site whose server takes this many sessions of a key, and its client's key.
+async fn with_places(sessions_per_key: usize) -> (Site, Arc<PrivateKey>) {
+    let (target, key, transports) = (listener().await, new_key(), [holding(), holding()]);
     let server = RunningServer::start_with(key.public(), &["localhost:*"], |settings| {
-        settings.transport = transport.clone();
-        settings.sessions_per_key = 1;
+        settings.transport = transports[1].clone();
+        settings.sessions_per_key = sessions_per_key;
     });
     let forward = format!("0:{}", target.local_addr().unwrap());
     let mut settings = client_settings(&server, &key, &[&forward]);
-    settings.transport = holding();
+    settings.transport = transports[0].clone();
     let relay = relayed(&server, &mut settings).await;
     let client = RunningClient::start(settings).await;
-    let mut here = TcpStream::connect(client.listeners[0]).await.unwrap();
-    let mut there = accept(&target).await;
-    send_bytes_both_ways(&mut here, &mut there).await;
-    relay.set_both(LineSettings { cut: true, ..<_>::default() });
-    until("the server holds it", || !transport.limits.held().is_empty()).await;
+    (Site { target, server, client, relay, key: key.public(), transports }, key)
+}
 
-    let run = |instance| {
-        let settings = client_settings(&server, &key, &[]);
-        ClientSettings { instance: Instance([instance; 16]), ..settings }
-    };
-    let (_client, session) = connect_client(run(2)).await;
+/// The settings of another run of a site's client.
+fn another_run(site: &Site, key: &Arc<PrivateKey>, instance: u8) -> ClientSettings {
+    let settings = client_settings(&site.server, key, &[]);
+    ClientSettings { instance: Instance([instance; 16]), ..settings }
+}
+
+#[tokio::test]
+async fn a_session_that_is_held_gives_its_place_to_another_of_its_key_and_a_live_one_does_not() {
+    let (site, key) = with_places(1).await;
+    let (mut here, mut there) = site.connection().await;
+    send_bytes_both_ways(&mut here, &mut there).await;
+    let limits = &site.transports[1].limits;
+    site.cut();
+    until("the server holds it", || !limits.held().is_empty()).await;
+
+    let (_client, session) = connect_client(another_run(&site, &key, 2)).await;
     assert_reset(&mut there).await;
-    assert_eq!(transport.limits.counts().streams_reset, 1);
-    assert!(transport.limits.held().is_empty());
-    let error = connect_error(run(3)).await;
+    assert_eq!(limits.counts().streams_reset, 1);
+    assert!(limits.held().is_empty());
+    let error = connect_error(another_run(&site, &key, 3)).await;
     assert!(matches!(error, ClientError::TooManySessions { .. }), "{error:?}");
     assert!(!session.live().has_ended());
 }
 
 #[tokio::test]
 async fn a_client_that_is_held_is_counted_once_and_comes_back_where_its_key_has_no_more_places() {
-    let (target, key, transport) = (listener().await, new_key(), holding());
-    let server = RunningServer::start_with(key.public(), &["localhost:*"], |settings| {
-        settings.transport = transport.clone();
-        settings.sessions_per_key = 2;
-    });
-    let forward = format!("0:{}", target.local_addr().unwrap());
-    let mut settings = client_settings(&server, &key, &[&forward]);
-    settings.transport = holding();
-    let relay = relayed(&server, &mut settings).await;
-    let client = RunningClient::start(settings).await;
-    let mut here = TcpStream::connect(client.listeners[0]).await.unwrap();
-    let mut there = accept(&target).await;
+    let (site, key) = with_places(2).await;
+    let (mut here, mut there) = site.connection().await;
     send_bytes_both_ways(&mut here, &mut there).await;
-    let run = |instance| {
-        let settings = client_settings(&server, &key, &[]);
-        ClientSettings { instance: Instance([instance; 16]), ..settings }
-    };
-    let (_other, other) = connect_client(run(2)).await;
+    let limits = &site.transports[1].limits;
+    let (_other, other) = connect_client(another_run(&site, &key, 2)).await;
     for _ in 0..3 {
-        relay.set_both(LineSettings { cut: true, ..<_>::default() });
-        until("the server holds it", || !transport.limits.held().is_empty()).await;
-        relay.set_both(LineSettings::default());
+        site.cut();
+        until("the server holds it", || !limits.held().is_empty()).await;
+        site.heal();
         send_bytes_both_ways(&mut here, &mut there).await;
-        until("the server holds nothing", || transport.limits.held().is_empty()).await;
-        let error = connect_error(run(3)).await.to_string();
+        until("the server holds nothing", || limits.held().is_empty()).await;
+        let error = connect_error(another_run(&site, &key, 3)).await.to_string();
         assert!(error.contains("already has 2 sessions"), "{error}");
     }
     assert!(!other.live().has_ended());
-    assert_eq!(transport.limits.counts().streams_reset, 0);
+    assert_eq!(limits.counts().streams_reset, 0);
 }
 
 #[tokio::test]
