@@ -79,6 +79,10 @@ const SHRINKAGE_MAX: f64 = 0.5;
 const DRAIN_INTERVAL: Duration = Duration::from_secs(2);
 const DRAIN_DEPTH: f64 = 2.5;
 
+/// On a long path, where a deeper one would show: the bottleneck idles after its queue is empty, and while the gap
+/// travels round the path, the queue is longer by as much.
+const LONG_DRAIN_DEPTH: f64 = 1.25;
+
 /// Rounds in which a window that loss has reduced does not grow, and the time limit for that.
 const HOLD_ROUNDS: u32 = 16;
 const HOLD_TIME: Duration = Duration::from_secs(1);
@@ -218,6 +222,10 @@ impl RateController {
     /// The shortest round trip.
     fn floor(&self) -> Duration {
         self.floor.get()
+    }
+
+    fn is_long(&self) -> bool {
+        self.floor() > LONG_PATH
     }
 
     /// The shortest round trip of packets whose ACKs wait longest.
@@ -409,12 +417,16 @@ impl RateController {
             // 5.3.3.4); on a long path, whose rounds are few, every step after the first is four
             // times as large.
             let boost_max = (GROWTH_MAX - 1.0) * window / queue;
-            let factor = if self.floor() > LONG_PATH && self.boost > 1.0 { 4.0 } else { 2.0 };
+            let factor = if self.is_long() && self.boost > 1.0 { 4.0 } else { 2.0 };
             self.boost = (factor * self.boost).min(boost_max).max(1.0);
         }
         let shrinks = next < window;
         if (shrinks && delay <= target) || (!shrinks && (!round.full || self.hold > 0)) {
             return;
+        }
+        if is_quiet && next > window && self.is_long() {
+            // What was sent before this step says nothing about the next.
+            self.hold = 2;
         }
         self.set_window(next);
     }
@@ -423,7 +435,7 @@ impl RateController {
     /// empty now and then, so that the least round trip does not show it.
     fn is_mostly_queued(&self, round: &Round, target: Duration) -> bool {
         let mean = (round.rtt_sum / round.samples.max(1)).saturating_sub(self.base());
-        self.floor() > LONG_PATH && mean > (2 * target).max(self.floor().mul_f64(MEAN_NOISE))
+        self.is_long() && mean > (2 * target).max(self.floor().mul_f64(MEAN_NOISE))
     }
 
     /// Drains the queue occasionally, so that the shortest round trip is seen (ProbeRTT of
@@ -433,7 +445,8 @@ impl RateController {
         if at > now {
             return;
         }
-        let depth = (DRAIN_DEPTH * self.queue_bytes(self.rate)) as u64;
+        let depth = if self.is_long() { LONG_DRAIN_DEPTH } else { DRAIN_DEPTH };
+        let depth = (depth * self.queue_bytes(self.rate)) as u64;
         let window = self.window.saturating_sub(depth);
         let window = window.max(self.window / 2).max(self.window_min());
         self.dip = Some(Dip { window, rounds: 0, test: false });
