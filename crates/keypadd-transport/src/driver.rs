@@ -336,6 +336,8 @@ pub(crate) struct MigrationState {
     /// Heads that arrived before the sibling was known.
     pub(super) early: Vec<(StreamId, Continuation)>,
     pub(super) idle_check: Option<Instant>,
+    /// Whether the next direction that moves takes the controller along.
+    pub(super) hands_over_controller: bool,
     /// When a bulk connection was last asked for.
     pub(super) asked_at: Option<Instant>,
 }

@@ -7,15 +7,16 @@
 
 use std::{
     any::Any,
+    fmt,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::{Duration, Instant},
 };
 
 use quinn_proto::{
-    RttEstimator,
+    Connection, RttEstimator,
     congestion::{Controller, ControllerFactory, ControllerMetrics},
 };
 
@@ -41,12 +42,15 @@ const BASE_MTU: u64 = 1_200;
 /// Pacing rate over window / RTT, if the controller sets none (RFC 9002 7.7).
 const PACING_GAIN: f64 = 1.25;
 
+/// A connection that uses less than one part in this many of its window leaves it to its sibling.
+const UNUSED: u64 = 4;
+
 /// The shortest wait.
 const TICK: Duration = Duration::from_micros(1);
 
 /// State that the controller and the loop share. One thread reads and writes it; `quinn-proto`
 /// requires controllers to be `Sync`.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct ControllerState {
     window: AtomicU64,
     /// Bytes per second; 0 if the controller sets no rate.
@@ -59,6 +63,15 @@ struct ControllerState {
     mtu: AtomicU64,
     /// Whether data waits for the window, in which case the controller may let it grow.
     held_back: AtomicBool,
+    /// Takes the controller's place at the next packet.
+    successor: Mutex<Option<Box<dyn Controller>>>,
+    has_successor: AtomicBool,
+}
+
+impl fmt::Debug for ControllerState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ControllerState").finish_non_exhaustive()
+    }
 }
 
 impl ControllerState {
@@ -92,8 +105,21 @@ struct UnlimitedController {
     shared: Arc<ControllerState>,
 }
 
+impl UnlimitedController {
+    fn succeed(&mut self) {
+        if self.shared.has_successor.swap(false, Relaxed) {
+            let mut successor =
+                self.shared.successor.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(successor) = successor.take() {
+                self.inner = successor;
+            }
+        }
+    }
+}
+
 impl Controller for UnlimitedController {
     fn on_sent(&mut self, now: Instant, bytes: u64, last_packet_number: u64) {
+        self.succeed();
         self.inner.on_sent(now, bytes, last_packet_number);
         if bytes >= COUNTED_BYTES {
             self.shared.in_flight.fetch_add(bytes, Relaxed);
@@ -178,6 +204,26 @@ impl CongestionGate {
             progress_at: now,
         };
         (gate, Arc::new(factory))
+    }
+
+    /// The controller of `connection`, to continue on another connection of the same path; `None` if the
+    /// connection goes on using the window itself.
+    pub(crate) fn hand_over(&self, connection: &Connection) -> Option<Box<dyn Controller>> {
+        let in_flight = self.shared.in_flight.load(Relaxed);
+        let controller = connection.congestion_state().clone_box().into_any();
+        let controller = controller.downcast::<UnlimitedController>().ok()?;
+        (in_flight < self.window() / UNUSED).then_some(controller.inner)
+    }
+
+    /// Continues with the controller of another connection of the same path. What it believes to be in
+    /// flight is corrected by the next ACK.
+    pub(crate) fn take_over(&mut self, controller: Box<dyn Controller>, now: Instant) {
+        self.shared.follow(&*controller);
+        let mut successor = self.shared.successor.lock().unwrap_or_else(PoisonError::into_inner);
+        *successor = Some(controller);
+        self.shared.has_successor.store(true, Relaxed);
+        // The path has had the burst that a new one is allowed.
+        self.pacer = Pacer::empty(now);
     }
 
     /// Bytes that may be in flight now.
@@ -314,6 +360,22 @@ mod tests {
         let (_, mut controller, now) = gate();
         controller.on_congestion_event(now, now, true, 1 << 20);
         assert_eq!(controller.window(), OPEN_WINDOW);
+    }
+
+    #[test]
+    fn another_connections_controller_continues_here_without_a_burst() {
+        let (mut gate, mut controller, now) = gate();
+        let mut known = CubicConfig::default();
+        known.initial_window(1 << 19);
+        gate.take_over(Arc::new(known).build(now, 1_200), now);
+        assert_eq!(gate.window(), 1 << 19);
+        let rtt = Duration::from_millis(100);
+        assert!(gate.paced(now, rtt, 1_200).is_err(), "the path has had its first burst");
+        controller.on_sent(now, 1_200, 1);
+        controller.on_end_acks(now, 0, true, Some(1));
+        assert_eq!(gate.window(), 1 << 19, "ACKs go to the new controller");
+        controller.on_congestion_event(now, now, true, 1_200);
+        assert!(gate.window() < 1 << 19);
     }
 
     #[test]

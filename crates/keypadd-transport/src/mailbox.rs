@@ -10,7 +10,10 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
-use quinn_proto::{ConnectError, ConnectionError, ConnectionStats, ServerConfig, StreamId, VarInt};
+use quinn_proto::{
+    ConnectError, ConnectionError, ConnectionStats, ServerConfig, StreamId, VarInt,
+    congestion::Controller,
+};
 use quinn_udp::RecvMeta;
 use tokio::sync::{Notify, oneshot, watch};
 
@@ -106,8 +109,8 @@ pub(crate) enum Migration {
     Attach { sibling: Sibling, bulk: bool },
     /// Continue this direction, which stream `origin` of the sibling has carried up to `offset`.
     Adopt(Box<MigratingDirection>),
-    /// The peer has followed: send.
-    Proceed { origin: StreamId },
+    /// The peer has followed: send. `controller` knows the path; it comes with the first direction.
+    Proceed { origin: StreamId, controller: Option<Box<dyn Controller>> },
     /// The peer continues stream `origin` from `offset` on in the sibling's stream `at`.
     Continue { origin: StreamId, continuation: Continuation },
     /// Everything before stream `at` has been delivered.

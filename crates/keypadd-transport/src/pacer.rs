@@ -27,6 +27,11 @@ impl Pacer {
         Self { tokens: (INITIAL_PACKETS * mtu) as f64, filled_at: now }
     }
 
+    /// A pacer that allows nothing yet.
+    pub(crate) fn empty(now: Instant) -> Self {
+        Self { tokens: 0.0, filled_at: now }
+    }
+
     /// The size of a burst in bytes, at `rate` bytes per second.
     pub(crate) fn burst(rate: f64, mtu: u64) -> f64 {
         (rate * BURST_TIME).max((BURST_PACKETS * mtu) as f64)

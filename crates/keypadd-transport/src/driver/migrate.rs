@@ -62,7 +62,12 @@ impl Driver {
                 self.moves.waiting.push_back(*moving);
                 self.adopt(registrar, now);
             }
-            Migration::Proceed { origin } => self.proceed(origin),
+            Migration::Proceed { origin, controller } => {
+                if let Some(controller) = controller {
+                    self.gate.take_over(controller, now);
+                }
+                self.proceed(origin);
+            }
             Migration::Continue { origin, continuation } => {
                 self.continue_at(origin, continuation);
             }
@@ -86,6 +91,7 @@ impl Driver {
             sibling.send(Migration::Continue { origin, continuation });
         }
         (self.moves.sibling, self.moves.is_bulk) = (Some(sibling), bulk);
+        self.moves.hands_over_controller = !bulk;
     }
 
     /// Moves a direction to a stream to the bulk connection if it has become bulk; requests that
@@ -212,7 +218,10 @@ impl Driver {
             Some(Channel::Spliced(spliced)) if code == MOVED && spliced.moved_out => {
                 spliced.moved_out = false;
                 let _ = self.connection.send_stream(id).reset(MOVED);
-                self.tell(Migration::Proceed { origin: id });
+                let is_first = std::mem::take(&mut self.moves.hands_over_controller);
+                let controller =
+                    if is_first { self.gate.hand_over(&self.connection) } else { None };
+                self.tell(Migration::Proceed { origin: id, controller });
                 self.retire(id);
             }
             _ => self.cut(id, Cut::Remote(code)),
