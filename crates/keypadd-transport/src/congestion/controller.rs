@@ -65,6 +65,11 @@ const MEAN_NOISE: f64 = 0.03;
 /// 4.3).
 const START_UP_SAMPLES: u32 = 8;
 
+/// The highest of fewer samples of the rate exceeds it by a packet or two, which is much of a slow line's window:
+/// their mean counts, unless packets have been lost for this long, for which the excess makes up.
+const FEW_SAMPLES: u32 = 8;
+const LOSSLESS: Duration = Duration::from_secs(5);
+
 /// A rate that grew by this factor in one round trip of start-up is still growing.
 const DOUBLING: f64 = 1.5;
 
@@ -125,6 +130,7 @@ struct Round {
     rtt_sum: Duration,
     /// Bytes per second.
     rate: f64,
+    rate_sum: f64,
     /// Bytes acknowledged since the time beside it, and the highest rate of a part of the round.
     acked: (u64, Instant),
     acked_rate: f64,
@@ -141,6 +147,7 @@ impl Round {
             rtt_min: Duration::MAX,
             rtt_sum: Duration::ZERO,
             rate: 0.0,
+            rate_sum: 0.0,
             acked: (0, began),
             acked_rate: 0.0,
             full: false,
@@ -189,6 +196,7 @@ pub struct RateController {
     /// at which start-up sent is higher.
     filled: bool,
     losses: Losses,
+    lost_at: Option<Instant>,
     crowd: Crowd,
 }
 
@@ -215,6 +223,7 @@ impl RateController {
             hold: 0,
             filled: false,
             losses: Losses::default(),
+            lost_at: None,
             crowd: Crowd::new(),
         }
     }
@@ -293,6 +302,7 @@ impl RateController {
             round.rtt_min = round.rtt_min.min(rtt);
             round.rtt_sum += rtt;
             round.rate = round.rate.max(self.latest_rate);
+            round.rate_sum += self.latest_rate;
             round.full |= used > 0.88 * window;
         }
         if self.phase == Phase::StartUp && self.leaves_start_up_on_delay(now, departure.rate) {
@@ -342,7 +352,7 @@ impl RateController {
     }
 
     fn end_round(&mut self, now: Instant) {
-        let Some(round) = self.round.replace(Round::new(now)) else { return };
+        let Some(mut round) = self.round.replace(Round::new(now)) else { return };
         self.hold = self.hold.saturating_sub(1);
         if let Some(dip) = &mut self.dip {
             dip.rounds += 1;
@@ -350,6 +360,10 @@ impl RateController {
         }
         if round.samples == 0 {
             return;
+        }
+        let loses = self.lost_at.is_some_and(|at| now.saturating_duration_since(at) < LOSSLESS);
+        if self.phase == Phase::Cruise && round.samples < FEW_SAMPLES && !loses {
+            round.rate = round.rate_sum / f64::from(round.samples);
         }
         let delay = round.rtt_min.saturating_sub(self.base());
         let target = self.queue_delay(round.rate);
@@ -524,6 +538,9 @@ impl Controller for RateController {
     fn on_congestion_event(&mut self, now: Instant, sent: Instant, persistent: bool, lost: u64) {
         self.flight = self.flight.saturating_sub(lost);
         self.losses.lost(lost);
+        if lost > 0 {
+            self.lost_at = Some(now);
+        }
         self.crowd.lost(now, sent, persistent, lost);
         if persistent {
             self.crowd.leave();
