@@ -3,7 +3,7 @@
 //! Raises the open-file limit, reserves descriptors, samples rates every second and notifies systemd. Nothing
 //! is global, so two daemons can run in one process.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -17,7 +17,7 @@ use keypadd_provider::{
     CryptoSettings, Group, KeyExchange, MeasureKeyExchange, Meters, PrivateKey, PublicKey,
 };
 use keypadd_traffic::{Host, Service};
-use keypadd_tunnel::handover::Handover;
+use keypadd_tunnel::handover::{Handover, SocketFile};
 use keypadd_tunnel::wire::Instance;
 use keypadd_tunnel::{Client, HoldSettings, KeyLifetimes, Limits, ServerHandle, TransportSettings};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -273,9 +273,7 @@ impl Daemon {
         // Clients ask for their remote forwards as soon as they are back.
         tokio::spawn(async move {
             sleep(INHERITED_FOR).await;
-            for path in handover.close_remote() {
-                let _ = fs::remove_file(path);
-            }
+            handover.close_remote().iter().for_each(SocketFile::remove);
         });
         Ok(true)
     }

@@ -26,7 +26,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use keypadd_transport::StreamRecord;
-use keypadd_tunnel::handover::{ChainRecord, ClientRecord, SocketRecord};
+use keypadd_tunnel::handover::{ChainRecord, ClientRecord, SocketFile, SocketRecord};
 use serde::{Deserialize, Serialize};
 
 pub(crate) mod channel;
@@ -76,7 +76,7 @@ pub(crate) enum Frame {
     End,
     /// The new process, with this ID, has everything. Lists files of unix sockets that its settings do not
     /// name and its sandbox may not remove.
-    Done(u32, Vec<String>),
+    Done(u32, Vec<SocketFile>),
     /// The old process exits; its standard streams are attached.
     Bye,
     /// The old process has given up, and serves on.

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use crate::addresses::socket_path::SocketPath;
+pub use crate::net::unix_listener::SocketFile;
 
 /// Where a socket of the old process is bound.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,8 +38,8 @@ pub enum SocketRecord {
         /// Where it is bound.
         bound: Box<Self>,
     },
-    /// A listening unix socket, by its path.
-    Unix(String),
+    /// A listening unix socket.
+    Unix(SocketFile),
     /// A listener of a client's remote forward.
     Remote(RemoteRecord),
 }
@@ -58,8 +59,7 @@ pub struct RemoteRecord {
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum RemoteBound {
     Tcp(SocketAddr),
-    /// Its path.
-    Unix(String),
+    Unix(SocketFile),
 }
 
 /// A listening socket on its way to another process.
@@ -168,14 +168,14 @@ impl Handover {
         self.inherited().remote.push(socket);
     }
 
-    /// Closes the sockets that no setting names; returns the paths of the unix sockets among them.
-    pub fn close_unnamed(&self) -> Vec<String> {
+    /// Closes the sockets that no setting names; returns the files of the unix sockets among them.
+    pub fn close_unnamed(&self) -> Vec<SocketFile> {
         close(mem::take(&mut self.inherited().own))
     }
 
-    /// Closes the listeners of remote forwards that no client has asked for; returns the paths of
+    /// Closes the listeners of remote forwards that no client has asked for; returns the files of
     /// the unix sockets among them.
-    pub fn close_remote(&self) -> Vec<String> {
+    pub fn close_remote(&self) -> Vec<SocketFile> {
         close(mem::take(&mut self.inherited().remote))
     }
 
@@ -253,10 +253,10 @@ impl Handover {
         })
     }
 
-    /// Takes the listener of a unix socket.
+    /// Takes the listener of a unix socket, if it can still be reached at its path.
     pub(crate) fn take_unix(&self, path: &SocketPath) -> Option<UnixListener> {
-        let path = path.to_string();
-        self.take(|record| matches!(record, SocketRecord::Unix(at) if *at == path))
+        let file = SocketFile::at(path).ok()?;
+        self.take(|record| matches!(record, SocketRecord::Unix(at) if *at == file))
             .map(UnixListener::from)
     }
 
@@ -275,14 +275,14 @@ impl Handover {
     }
 }
 
-/// Closes sockets; returns the paths of the unix sockets among them.
-fn close(sockets: Vec<HandedSocket>) -> Vec<String> {
-    let path = |socket: HandedSocket| match socket.record {
-        SocketRecord::Unix(path)
-        | SocketRecord::Remote(RemoteRecord { bound: RemoteBound::Unix(path), .. }) => Some(path),
+/// Closes sockets; returns the files of the unix sockets among them.
+fn close(sockets: Vec<HandedSocket>) -> Vec<SocketFile> {
+    let file = |socket: HandedSocket| match socket.record {
+        SocketRecord::Unix(file)
+        | SocketRecord::Remote(RemoteRecord { bound: RemoteBound::Unix(file), .. }) => Some(file),
         _ => None,
     };
-    sockets.into_iter().filter_map(path).collect()
+    sockets.into_iter().filter_map(file).collect()
 }
 
 /// Whether a socket is bound to this address.
@@ -300,7 +300,17 @@ fn serves(wanted: SocketAddr, bound: SocketAddr) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
+
+    /// A socket that listens in this directory, and its file.
+    fn listener(directory: &tempfile::TempDir, name: &str) -> (UnixListener, SocketFile) {
+        let path = directory.path().join(name);
+        let listener = UnixListener::bind(&path).unwrap();
+        let path = path.to_str().unwrap().parse().unwrap();
+        (listener, SocketFile::at(&path).unwrap())
+    }
 
     #[test]
     fn a_socket_is_inherited_once_and_only_for_its_address() {
@@ -341,23 +351,49 @@ mod tests {
 
     #[test]
     fn a_remote_forwards_listener_is_for_its_client_only_and_named_if_nobody_takes_it() {
-        let record = |key: &str, path: &str| RemoteRecord {
+        let directory = tempfile::tempdir().unwrap();
+        let [(a, of_a), (b, of_b), (_c, of_c)] =
+            ["a", "b", "c"].map(|name| listener(&directory, name));
+        let record = |key: &str, file: &SocketFile| RemoteRecord {
             key: key.into(),
             instance: [1; 16],
             number: 0,
-            bound: RemoteBound::Unix(path.into()),
+            bound: RemoteBound::Unix(file.clone()),
         };
         let handover = Handover::default();
-        for path in ["/a", "/b"] {
-            let record = SocketRecord::Remote(record("client", path));
-            let (socket, _) = std::os::unix::net::UnixStream::pair().unwrap();
+        for (socket, file) in [(a, &of_a), (b, &of_b)] {
+            let record = SocketRecord::Remote(record("client", file));
             handover.inherit_remote(HandedSocket { record, socket: socket.into() });
         }
-        assert!(handover.take_remote(&record("other", "/a")).is_none());
-        assert!(handover.take_remote(&record("client", "/c")).is_none());
-        assert!(handover.take_remote(&record("client", "/a")).is_some());
-        assert_eq!(handover.close_remote(), ["/b"]);
-        assert!(handover.take_remote(&record("client", "/b")).is_none());
+        assert!(handover.take_remote(&record("other", &of_a)).is_none());
+        assert!(handover.take_remote(&record("client", &of_c)).is_none());
+        assert!(handover.take_remote(&record("client", &of_a)).is_some());
+        assert_eq!(handover.close_remote(), std::slice::from_ref(&of_b));
+        assert!(handover.take_remote(&record("client", &of_b)).is_none());
+    }
+
+    #[test]
+    fn a_unix_socket_is_inherited_and_its_file_removed_only_if_it_is_still_there() {
+        let directory = tempfile::tempdir().unwrap();
+        let inherited = || {
+            let (socket, file) = listener(&directory, "x");
+            let record = SocketRecord::Unix(file);
+            Handover::suspended_with(vec![HandedSocket { record, socket: socket.into() }])
+        };
+        let path = directory.path().join("x");
+        let wanted: SocketPath = path.to_str().unwrap().parse().unwrap();
+        assert!(inherited().take_unix(&wanted).is_some());
+        fs::remove_file(&path).unwrap();
+        inherited().close_unnamed().iter().for_each(SocketFile::remove);
+        assert!(!path.exists());
+
+        let handover = inherited();
+        fs::remove_file(&path).unwrap();
+        assert!(handover.take_unix(&wanted).is_none(), "nobody could reach it");
+        let _others = UnixListener::bind(&path).unwrap();
+        assert!(handover.take_unix(&wanted).is_none(), "it is another program's");
+        handover.close_unnamed().iter().for_each(SocketFile::remove);
+        assert!(path.exists());
     }
 
     #[test]

@@ -15,7 +15,7 @@ use std::process;
 use std::time::Duration;
 
 use keypadd_transport::HandedStream;
-use keypadd_tunnel::handover::{HandedSocket, Handover, SocketRecord};
+use keypadd_tunnel::handover::{HandedSocket, Handover, SocketFile, SocketRecord};
 use keypadd_tunnel::{Client, Limits, ServerHandle};
 use rustix::stdio::{stderr, stdin, stdout};
 use tokio::sync::mpsc;
@@ -200,9 +200,7 @@ impl HandoverSource<'_> {
         // The new process cannot say so itself, nor could this one take it back (NotifyAccess=main,
         // systemd.service(5)).
         (self.notify_main_pid)(pid);
-        for path in unnamed {
-            let _ = fs::remove_file(path);
-        }
+        unnamed.iter().for_each(SocketFile::remove);
         Ok(pid)
     }
 }

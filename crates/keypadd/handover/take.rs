@@ -10,7 +10,7 @@ use std::process;
 use std::sync::Arc;
 
 use keypadd_transport::HandedStream;
-use keypadd_tunnel::handover::{HandedChain, HandedClient, HandedSocket, Handover};
+use keypadd_tunnel::handover::{HandedChain, HandedClient, HandedSocket, Handover, SocketFile};
 use keypadd_tunnel::wire::Instance;
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout, stderr, stdout};
 use serde::{Deserialize, Serialize};
@@ -163,7 +163,7 @@ impl Takeover {
     ///
     /// # Errors
     /// The old process continues.
-    async fn end_old(&mut self, unnamed: Vec<String>) -> io::Result<Vec<OwnedFd>> {
+    async fn end_old(&mut self, unnamed: Vec<SocketFile>) -> io::Result<Vec<OwnedFd>> {
         match self.channel.tell(&Frame::Done(process::id(), unnamed)).await {
             // It has died, or has said that it continues.
             Err(error) if error.kind() == ErrorKind::BrokenPipe => {}

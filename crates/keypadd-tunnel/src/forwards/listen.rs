@@ -124,7 +124,7 @@ impl Listener {
                 socket: socket.as_fd().try_clone_to_owned()?,
             },
             Self::Unix(listener) => HandedSocket {
-                record: SocketRecord::Unix(listener.path().to_string()),
+                record: SocketRecord::Unix(listener.file().clone()),
                 socket: listener.try_clone()?,
             },
         })

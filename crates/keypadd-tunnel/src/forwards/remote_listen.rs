@@ -35,7 +35,7 @@ use crate::{
         splice::splice_with_preface,
         splice_error::SpliceError,
     },
-    handover::{Handover, RemoteBound, RemoteRecord},
+    handover::{Handover, RemoteBound, RemoteRecord, SocketFile},
     limits::{
         descriptors::{Descriptors, OF_CONNECTION, OF_LISTENER, OF_UDP_LISTENER},
         log_rate_limit::LogRateLimit,
@@ -247,7 +247,8 @@ impl RemoteListeners {
                 let descriptors = descriptors().await?;
                 let places = vec![Bound::Unix(path.clone())];
                 let reservation = self.reservations.reserve(&self.session, places).await?;
-                let inherited = inherited(RemoteBound::Unix(path.to_string()));
+                let file = SocketFile::at(path).ok();
+                let inherited = file.and_then(|file| inherited(RemoteBound::Unix(file)));
                 let bound = bind_unix(path, &self.handover, inherited.map(UnixListener::from));
                 let listeners = bound.map_err(|error| code_of(&error))?;
                 return Ok(opened(listeners, Vec::new(), descriptors, reservation));

@@ -139,7 +139,7 @@ impl Reservations {
             for HandedSocket { record, socket } in open.hand_over() {
                 let bound = match record {
                     SocketRecord::Tcp(address) => RemoteBound::Tcp(address),
-                    SocketRecord::Unix(path) => RemoteBound::Unix(path),
+                    SocketRecord::Unix(file) => RemoteBound::Unix(file),
                     // UDP sockets are bound anew: their flows end with the session.
                     SocketRecord::Udp(_)
                     | SocketRecord::UdpForward(_)

@@ -19,6 +19,7 @@ use std::{
 };
 
 use rustix::fs::{Mode, fchmod};
+use serde::{Deserialize, Serialize};
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::{UnixListener, UnixStream};
 
@@ -28,13 +29,39 @@ use crate::{addresses::socket_path::SocketPath, handover::Handover, net::bind::L
 /// to other forwards of this process.
 static BINDING: Mutex<()> = Mutex::new(());
 
+/// The file of a listening unix socket. Another one at its path, by another program, differs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SocketFile {
+    path: String,
+    device: u64,
+    inode: u64,
+}
+
+impl SocketFile {
+    /// The file at this path.
+    ///
+    /// # Errors
+    /// There is none, or it cannot be reached.
+    pub(crate) fn at(path: &SocketPath) -> io::Result<Self> {
+        let file = fs::symlink_metadata(path.as_path())?;
+        Ok(Self { path: path.to_string(), device: file.dev(), inode: file.ino() })
+    }
+
+    /// Removes the file, unless another one is there.
+    pub fn remove(&self) {
+        let is_this = |now: fs::Metadata| (now.dev(), now.ino()) == (self.device, self.inode);
+        if fs::symlink_metadata(&self.path).is_ok_and(is_this) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
 /// A listening unix socket; its file is removed on drop.
 #[derive(Debug)]
 pub(crate) struct UnixPathListener {
     listener: UnixListener,
     path: SocketPath,
-    /// Device and inode, to remove the file only if it is still ours.
-    file: (u64, u64),
+    file: SocketFile,
     /// The file is another process's while this one is suspended.
     handover: Handover,
 }
@@ -68,10 +95,8 @@ impl UnixPathListener {
         path: &SocketPath,
         handover: &Handover,
     ) -> io::Result<Self> {
-        let file = fs::symlink_metadata(path.as_path())?;
-        let file = (file.dev(), file.ino());
-        let (listener, path) = (UnixListener::from_std(listener)?, path.clone());
-        Ok(Self { listener, path, file, handover: handover.clone() })
+        let (file, listener) = (SocketFile::at(path)?, UnixListener::from_std(listener)?);
+        Ok(Self { listener, path: path.clone(), file, handover: handover.clone() })
     }
 
     /// Another descriptor of the socket.
@@ -86,17 +111,16 @@ impl UnixPathListener {
     pub(crate) fn path(&self) -> &SocketPath {
         &self.path
     }
+
+    pub(crate) fn file(&self) -> &SocketFile {
+        &self.file
+    }
 }
 
 impl Drop for UnixPathListener {
     fn drop(&mut self) {
-        if self.handover.is_suspended() {
-            return;
-        }
-        let file = self.path.as_path();
-        // Another program may have replaced the file.
-        if fs::symlink_metadata(file).is_ok_and(|now| (now.dev(), now.ino()) == self.file) {
-            let _ = fs::remove_file(file);
+        if !self.handover.is_suspended() {
+            self.file.remove();
         }
     }
 }
