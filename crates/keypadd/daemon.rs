@@ -270,11 +270,7 @@ impl Daemon {
         takeover.finish(&handover, shutdown).await?;
         handover.resume();
         servers.into_iter().for_each(|server| server.resume());
-        // Clients ask for their remote forwards as soon as they are back.
-        tokio::spawn(async move {
-            sleep(INHERITED_FOR).await;
-            handover.close_remote().iter().for_each(SocketFile::remove);
-        });
+        tokio::spawn(close_unclaimed(handover));
         Ok(true)
     }
 
@@ -423,12 +419,50 @@ fn bind_control_socket() -> Result<ControlSocket, String> {
         .map_err(|error| format!("{}: {}", directory.display(), system(&error)))
 }
 
-/// How long a listener of a remote forward waits for its client to ask for it again.
+/// How long a listener of a remote forward waits for its client to ask for it again, which it does as soon as
+/// it is back.
 const INHERITED_FOR: Duration = Duration::from_secs(10);
+
+/// Closes the listeners of remote forwards that no client has asked for in time.
+async fn close_unclaimed(handover: Handover) {
+    sleep(INHERITED_FOR).await;
+    // If another process replaces this one meanwhile, they are that one's.
+    handover.resumed().await;
+    handover.close_remote().iter().for_each(SocketFile::remove);
+}
 
 /// A random number that identifies a run of a client.
 pub(crate) fn generate_instance() -> Result<Instance, Error> {
     Instance::generate().map_err(|error| {
         Error::new(Exit::Runtime, format!("cannot get random bytes from the system: {error}"))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use keypadd_tunnel::handover::HandedSocket;
+    use serde_json::json;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn listeners_that_no_client_asks_for_are_closed_unless_another_process_has_them() {
+        let handover = Handover::default();
+        let remote = json!({
+            "key": "", "instance": ([0; 16]), "number": 0, "bound": { "tcp": "127.0.0.1:9" },
+        });
+        let record = serde_json::from_value(json!({ "remote": remote })).unwrap();
+        let socket = TcpListener::bind("127.0.0.1:0").unwrap().into();
+        handover.inherit_remote(HandedSocket { record, socket });
+        let closing = tokio::spawn(close_unclaimed(handover.clone()));
+        handover.suspend();
+        sleep(2 * INHERITED_FOR).await;
+        assert_eq!(handover.hand_over_remote().len(), 1);
+        // It failed.
+        handover.resume();
+        closing.await.unwrap();
+        assert!(handover.hand_over_remote().is_empty());
+    }
 }

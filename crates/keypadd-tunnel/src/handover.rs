@@ -168,6 +168,14 @@ impl Handover {
         self.inherited().remote.push(socket);
     }
 
+    /// The listeners of remote forwards that no client has asked for yet, for the process that follows.
+    pub fn hand_over_remote(&self) -> Vec<HandedSocket> {
+        let copy = |HandedSocket { record, socket }: &HandedSocket| {
+            Some(HandedSocket { record: record.clone(), socket: socket.try_clone().ok()? })
+        };
+        self.inherited().remote.iter().filter_map(copy).collect()
+    }
+
     /// Closes the sockets that no setting names; returns the files of the unix sockets among them.
     pub fn close_unnamed(&self) -> Vec<SocketFile> {
         close(mem::take(&mut self.inherited().own))

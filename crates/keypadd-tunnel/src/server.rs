@@ -99,6 +99,7 @@ impl ServerHandle {
     pub async fn hand_over(&self) -> io::Result<(Vec<HandedChain>, Vec<HandedSocket>)> {
         self.endpoint.suspend(true);
         let mut listeners = self.serving.reservations.hand_over();
+        listeners.extend(self.serving.handover.hand_over_remote());
         let (sessions, chains) = (&self.serving.sessions, &self.serving.chains);
         if !sessions.end_all(&SessionEnd::HandedOver, || chains.all_held()).await {
             warn!("some connections did not come to rest and are reset");

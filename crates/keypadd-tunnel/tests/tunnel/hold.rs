@@ -9,7 +9,7 @@ use std::{
 use keypadd_provider::{PrivateKey, PublicKey};
 use keypadd_tunnel::{
     ClientError, ClientSettings, HoldSettings, LimitCounts, Limits, Peers, TransportSettings,
-    wire::Instance,
+    handover::HandedSocket, wire::Instance,
 };
 use testbed::{LineSettings, Relay};
 use tokio::{
@@ -597,4 +597,26 @@ async fn a_server_that_is_being_replaced_leaves_new_connections_to_the_next_proc
     let listeners = listeners.into_iter().map(|it| std::net::TcpListener::from(it.socket));
     let queued = listeners.filter(|listener| listener.accept().is_ok());
     assert_eq!(queued.count(), 1, "the old process has accepted it");
+}
+
+#[tokio::test]
+async fn a_remote_listener_goes_on_to_the_next_process_if_its_client_is_not_back_yet() {
+    let target = listener().await;
+    let forward = format!("-R 0:{}", target.local_addr().unwrap());
+    let site = Site::start_with([holding(), holding()], &["listen localhost:*"], &[&forward]).await;
+    site.transports[1].handover.suspend();
+    let (_, listeners) = within(site.server.handle.hand_over()).await.unwrap();
+    let records = |of: &[HandedSocket]| of.iter().map(|it| it.record.clone()).collect::<Vec<_>>();
+    let first = records(&listeners);
+    assert!(!first.is_empty());
+
+    let transport = holding();
+    let handover = transport.handover.clone();
+    listeners.into_iter().for_each(|listener| handover.inherit_remote(listener));
+    let next = RunningServer::start_with(new_key().public(), &[], |settings| {
+        settings.transport = transport;
+    });
+    handover.suspend();
+    let (_, listeners) = within(next.handle.hand_over()).await.unwrap();
+    assert_eq!(records(&listeners), first);
 }
