@@ -267,7 +267,8 @@ impl Daemon {
     ) -> Result<bool, Error> {
         let Some(takeover) = self.takeover.take() else { return Ok(false) };
         let handover = self.transport.handover.clone();
-        takeover.finish(&handover, shutdown).await?;
+        let held = self.transport.limits.held().iter().map(|peer| peer.streams).sum();
+        takeover.finish(&handover, held, shutdown).await?;
         handover.resume();
         servers.into_iter().for_each(|server| server.resume());
         tokio::spawn(close_unclaimed(handover));

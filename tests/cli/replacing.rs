@@ -594,6 +594,23 @@ fn connections_that_are_not_held_end_with_the_old_process() {
 }
 
 #[test]
+fn connections_of_a_peer_that_the_new_process_does_not_have_are_counted_apart() {
+    let mut hosts = Hosts::new("", "");
+    let (_far, near) = (hosts.run("far"), hosts.run("near"));
+    let mut reset = until("the forward works", || through(hosts.ports[0]));
+    let file = hosts.desk.path("near.toml");
+    let renamed = fs::read_to_string(&file).unwrap().replace("[peer.office]", "[peer.bureau]");
+    fs::write(&file, renamed).unwrap();
+    let output =
+        hosts.install_and_reload(&["--socket", hosts.socket(near.pid()).to_str().unwrap()]);
+    let said = text(&output.stdout);
+    assert!(said.contains("; 0 connections kept, 1 reset: "), "{said} {}", text(&output.stderr));
+    reset.set_read_timeout(Some(PATIENCE)).unwrap();
+    assert!(reset.read(&mut [0; 1]).is_err());
+    until("a new connection works", || through(hosts.ports[0]));
+}
+
+#[test]
 fn a_connection_over_standard_input_and_output_is_not_replaced() {
     let mut hosts = Hosts::new("", "");
     let far = Daemon::serve(&hosts.desk, &["--permit-open", &hosts.target.to_string()]);

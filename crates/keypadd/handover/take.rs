@@ -27,7 +27,8 @@ use crate::shutdown::Shutdown;
 pub(crate) struct Takeover {
     channel: Channel,
     instances: BTreeMap<String, [u8; 16]>,
-    held: usize,
+    /// Forwarded connections that the old process has handed over.
+    received: usize,
 }
 
 /// What the old process held.
@@ -45,6 +46,8 @@ pub(crate) struct TakeoverReport {
     pub(crate) release: String,
     /// Forwarded connections that continue.
     pub(crate) held: usize,
+    /// Those that do not: their peers are not in the settings any more.
+    pub(crate) reset: usize,
 }
 
 impl Takeover {
@@ -71,7 +74,7 @@ impl Takeover {
                         sockets.push(HandedSocket { record, socket });
                     }
                     Frame::Sockets(instances) => {
-                        let this = Self { channel, instances, held: 0 };
+                        let this = Self { channel, instances, received: 0 };
                         return Ok((Some(this), Handover::suspended_with(sockets)));
                     }
                     frame => return Err(unexpected(&frame)),
@@ -125,7 +128,7 @@ impl Takeover {
                         (None, Some(streams)) => streams.push(stream),
                         (None, None) => return Err(ErrorKind::InvalidData.into()),
                     }
-                    self.held += 1;
+                    self.received += 1;
                 }
                 Frame::End => {
                     held.clients.extend(client);
@@ -136,13 +139,15 @@ impl Takeover {
         }
     }
 
-    /// Ends the old process and takes its standard streams. If this process is shutting down, fails instead.
+    /// Ends the old process and takes its standard streams; this one goes on with `held` connections. If this
+    /// process is shutting down, fails instead.
     ///
     /// # Errors
     /// Exit 1: the old process has given up or does not answer, and continues.
     pub(crate) async fn finish(
         mut self,
         handover: &Handover,
+        held: usize,
         shutdown: &Shutdown,
     ) -> Result<(), Error> {
         if shutdown.is_requested() {
@@ -151,11 +156,15 @@ impl Takeover {
         let ended = self.end_old(handover.close_unnamed()).await;
         let streams = ended.map_err(|error| failed(&error))?;
         // From here on nobody else serves.
-        self.tell_reload();
+        let reset = self.received.saturating_sub(held);
+        tell_reload(held, reset);
         if let Err(error) = use_streams(&streams) {
             tracing::warn!(%error, "the old process's standard streams cannot be used");
         }
-        tracing::info!(held = self.held, "took over from the old process");
+        if reset > 0 {
+            tracing::warn!(reset, "reset connections whose peers are not in the settings any more");
+        }
+        tracing::info!(held, "took over from the old process");
         Ok(())
     }
 
@@ -183,15 +192,15 @@ impl Takeover {
             Err(error) => Err(error),
         }
     }
+}
 
-    fn tell_reload(&self) {
-        let release = env!("CARGO_PKG_VERSION").to_owned();
-        let outcome = TakeoverReport { pid: process::id(), release, held: self.held };
-        let text = serde_json::to_vec(&outcome).unwrap_or_default();
-        // Unbuffered: `keypadd reload` may have been stopped, and buffered bytes would go to the daemon's own
-        // output.
-        let _ = rustix::io::write(stdout(), &text);
-    }
+fn tell_reload(held: usize, reset: usize) {
+    let release = env!("CARGO_PKG_VERSION").to_owned();
+    let outcome = TakeoverReport { pid: process::id(), release, held, reset };
+    let text = serde_json::to_vec(&outcome).unwrap_or_default();
+    // Unbuffered: `keypadd reload` may have been stopped, and buffered bytes would go to the daemon's own
+    // output.
+    let _ = rustix::io::write(stdout(), &text);
 }
 
 /// Takes over an old process's standard streams. Without them, what `keypadd reload` reads is closed.
@@ -242,7 +251,7 @@ mod tests {
     fn takeover() -> (Takeover, Channel) {
         let (new, old) = UnixStream::pair().unwrap();
         let channel = Channel::new(new).unwrap();
-        let takeover = Takeover { channel, instances: BTreeMap::new(), held: 0 };
+        let takeover = Takeover { channel, instances: BTreeMap::new(), received: 0 };
         (takeover, Channel::new(old).unwrap())
     }
 

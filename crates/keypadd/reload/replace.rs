@@ -143,10 +143,16 @@ fn start(
         }
     };
     match started().map_err(|error| replace_error(socket, &error))? {
-        Ok(TakeoverReport { pid, release, held }) => {
+        Ok(TakeoverReport { pid, release, held, reset }) => {
             let before = format!("{} (process {})", offer.release, offer.pid);
             let noun = if held == 1 { "connection" } else { "connections" };
-            Ok(format!("replaced {before} with {release} (process {pid}); {held} {noun} kept\n"))
+            let lost = match reset {
+                0 => String::new(),
+                reset => format!(", {reset} reset: their peers are not in the settings any more"),
+            };
+            Ok(format!(
+                "replaced {before} with {release} (process {pid}); {held} {noun} kept{lost}\n"
+            ))
         }
         Err(status) => {
             let alive = Pid::from_raw(offer.pid.cast_signed())
