@@ -20,6 +20,7 @@ mod forwarding;
 mod forwards_at_run_time;
 mod generated;
 mod hardening;
+mod inheriting;
 mod limits;
 mod live;
 mod logs;
@@ -35,6 +36,7 @@ mod running;
 mod secrets;
 mod sharing;
 mod staying;
+mod taking_over;
 mod watching;
 
 use std::fs;

@@ -1,0 +1,138 @@
+//! Tests what either process does if the other one fails or lies while it is replaced.
+
+use std::io::{IoSlice, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::Stdio;
+
+use rustix::cmsg_space;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use crate::daemons::{bounded, text};
+use crate::descriptors::with_few_files;
+use crate::ends::{PATIENCE, echoes, rest, through, until};
+use crate::replacing::{Hosts, traffic};
+
+/// A frame from the new process.
+fn frame(frame: &Value) -> Vec<u8> {
+    let body = frame.to_string().into_bytes();
+    [&(body.len() as u32).to_be_bytes()[..], &[0; 4], &body].concat()
+}
+
+#[test]
+fn a_new_process_that_dies_at_any_step_leaves_the_old_one_with_all_connections() {
+    let hosts = Hosts::new("", "");
+    let (mut far, near) = (hosts.run("far"), hosts.run("near"));
+    let kept = hosts.ports.map(|port| until("the forward works", || through(port)));
+    let busy = hosts.ports.map(traffic);
+    let garbage =
+        [vec![0xff; 64], frame(&json!({ "done": [1, []] })), frame(&json!("no-such-frame"))]
+            .concat();
+    for pid in [far.pid(), near.pid()] {
+        for said in [
+            vec![],
+            garbage.clone(),
+            frame(&json!("begin")),
+            [frame(&json!("begin")), frame(&json!("bound"))].concat(),
+            [frame(&json!("begin")), frame(&json!("bound")), frame(&json!("end"))].concat(),
+        ] {
+            let mut socket = UnixStream::connect(hosts.socket(pid)).unwrap();
+            socket.set_read_timeout(Some(PATIENCE)).unwrap();
+            socket.write_all(b"replace\n").unwrap();
+            socket.write_all(&said).unwrap();
+            // Reads part of the handover and dies.
+            socket.read_exact(&mut [0; 400]).unwrap();
+            drop(socket);
+            for stream in &kept {
+                assert!(echoes(stream));
+            }
+        }
+    }
+    assert!(busy.into_iter().all(|busy| busy.join().unwrap()));
+    far.hear("not replaced: this process continues");
+    for port in hosts.ports {
+        until("a new connection works", || through(port));
+    }
+}
+
+/// The next frame of a process, by its text.
+fn hear_frame(mut socket: &UnixStream) -> Value {
+    let mut head = [0; 8];
+    socket.read_exact(&mut head).unwrap();
+    let length = |at: usize| u32::from_be_bytes(head[at..at + 4].try_into().unwrap()) as usize;
+    let mut body = vec![0; length(0) + length(4)];
+    socket.read_exact(&mut body).unwrap();
+    serde_json::from_slice(&body[..length(0)]).unwrap()
+}
+
+#[test]
+fn a_new_process_that_has_everything_serves_if_the_old_one_dies_and_exits_if_it_continues() {
+    let hosts = Hosts::new("", "");
+    let _far = hosts.run("far");
+    for continues in [true, false] {
+        let (mut old, new) = UnixStream::pair().unwrap();
+        old.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut command = hosts.desk.keypadd(&["run", "--config", "near.toml"]);
+        command.env("KEYPADD_TAKEOVER", "1").stdin(Stdio::from(OwnedFd::from(new)));
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(command);
+        let _bounded = bounded(&child);
+        assert_eq!(hear_frame(&old), "begin");
+        old.write_all(&frame(&json!({ "sockets": {} }))).unwrap();
+        assert_eq!(hear_frame(&old), "bound");
+        old.write_all(&frame(&json!("end"))).unwrap();
+        assert_eq!(hear_frame(&old), json!({ "done": [child.id(), []] }));
+        if continues {
+            old.write_all(&frame(&json!("continues"))).unwrap();
+        }
+        drop(old);
+        // Closed when it serves, as `keypadd reload` waits for that.
+        let report = rest(child.stdout.as_mut().unwrap()).unwrap();
+        if continues {
+            let ended = child.wait_with_output().unwrap();
+            let said = text(&ended.stderr);
+            assert_eq!((ended.status.code(), report.len()), (Some(1), 0), "{said}");
+            assert!(said.contains("cannot replace the old process: it has given up"), "{said}");
+            continue;
+        }
+        let report: Value = serde_json::from_slice(&report).unwrap();
+        assert_eq!(report["pid"], child.id());
+        until("the forward works", || through(hosts.ports[0]));
+        kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+        let ended = child.wait_with_output().unwrap();
+        assert!(text(&ended.stderr).contains("the old process has died"));
+    }
+}
+
+#[test]
+fn a_new_process_with_too_few_open_files_says_so() {
+    const FILES: usize = 64;
+    let hosts = Hosts::new("", "");
+    let (old, new) = UnixStream::pair().unwrap();
+    old.set_read_timeout(Some(PATIENCE)).unwrap();
+    let command = hosts.desk.keypadd(&["run", "--config", "near.toml"]);
+    let mut command = with_few_files(&command, "-n", FILES);
+    command.env("KEYPADD_TAKEOVER", "1").stdin(Stdio::from(OwnedFd::from(new)));
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(command);
+    let _bounded = bounded(&child);
+    assert_eq!(hear_frame(&old), "begin");
+    let frame = frame(&json!({ "socket": { "tcp": "127.0.0.1:1" } }));
+    let shared = [old.as_fd()];
+    // Until it exits.
+    for _ in 0..FILES {
+        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
+        let mut attached = SendAncillaryBuffer::new(&mut space);
+        attached.push(SendAncillaryMessage::ScmRights(&shared));
+        if sendmsg(&old, &[IoSlice::new(&frame)], &mut attached, SendFlags::NOSIGNAL).is_err() {
+            break;
+        }
+    }
+    let ended = child.wait_with_output().unwrap();
+    let said = text(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(1), "{said}");
+    assert!(said.contains("cannot replace the old process: too many open files"), "{said}");
+}
