@@ -70,17 +70,25 @@ fn of_user(directory: &Path) -> PathBuf {
     }
 }
 
-/// Reads the file and the key. `known`: the key to keep if the current user may not read it.
+/// Reads the file and the key. `known`: the key to keep if the file still names this place, and the process may
+/// not read it any more.
 ///
 /// # Errors
 /// Exit 3: everything that is wrong with the file and the key.
-pub(crate) fn load(path: &Path, known: Option<Arc<PrivateKey>>) -> Result<Loaded, Error> {
+pub(crate) fn load(
+    path: &Path,
+    known: Option<(&KeyPlace, &Arc<PrivateKey>)>,
+) -> Result<Loaded, Error> {
     let text = read(path)?;
     match Config::read(&text, memory_bytes()) {
         Ok(config) => {
             let key_path = key_path(path, &config.key)?;
-            let key = match known.filter(|_| is_out_of_reach(&key_path)) {
-                Some(key) => key,
+            let key = match known {
+                Some((place, key)) if *place == config.key && is_out_of_reach(&key_path) => {
+                    Arc::clone(key)
+                }
+                // What this process has inherited may be the file of another place.
+                Some(_) => Arc::new(keyfile::read_anew(&key_path)?),
                 None => Arc::new(keyfile::read(&key_path)?),
             };
             Ok(Loaded { config, key_path, key })

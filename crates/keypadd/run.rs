@@ -181,7 +181,7 @@ async fn reload(
 ) -> Result<(Changes, Vec<String>), Error> {
     let attempt = async {
         let out_of_reach = daemon.confinement.switches_user() || daemon.replaces;
-        let known = out_of_reach.then(|| Arc::clone(&daemon.crypto.key));
+        let known = out_of_reach.then_some((&running.config().key, &daemon.crypto.key));
         let loaded = configfile::load(path, known)?;
         let mut changes = Changes::between(started, running.config(), &loaded.config);
         if loaded.key.public() != daemon.public_key() {

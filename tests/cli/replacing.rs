@@ -396,3 +396,17 @@ fn a_connection_over_standard_input_and_output_is_not_replaced() {
     drop(near.stdin.take());
     assert!(near.wait().unwrap().success());
 }
+
+#[test]
+fn a_new_process_refuses_another_key_file_that_it_cannot_use() {
+    let mut hosts = Hosts::new("", "");
+    let near = hosts.run("near");
+    assert!(hosts.replace(&near).status.success());
+    let file = hosts.desk.path("near.toml");
+    let changed = fs::read_to_string(&file).unwrap().replace("\"near.key\"", "\"/dev/zero\"");
+    fs::write(&file, changed).unwrap();
+    let socket = hosts.socket(hosts.follower());
+    let reload = ["reload", "--socket", socket.to_str().unwrap()];
+    let output = hosts.desk.keypadd(&reload).output().unwrap();
+    assert_eq!(output.status.code(), Some(3), "{}", text(&output.stdout));
+}

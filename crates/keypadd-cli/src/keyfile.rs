@@ -65,25 +65,40 @@ pub const INHERITED: &str = "KEYPADD_TAKEOVER_KEY";
 /// # Errors
 /// The system's error for the path.
 pub fn open(path: &Path) -> io::Result<File> {
-    // Non-blocking: opening a FIFO without a writer would block forever.
-    let nonblock = OFlags::NONBLOCK.bits().cast_signed();
-    let open = |path: &Path| OpenOptions::new().read(true).custom_flags(nonblock).open(path);
     let inherited =
         std::env::var_os(INHERITED).map(|number| Path::new("/proc/self/fd").join(number));
-    match (open(path), inherited) {
+    match (open_at(path), inherited) {
         (Err(error), Some(inherited)) if error.kind() == ErrorKind::PermissionDenied => {
-            open(&inherited)
+            open_at(&inherited)
         }
         (opened, _) => opened,
     }
 }
 
-/// Reads a private key that no other user can read or replace.
+/// Non-blocking: opening a FIFO without a writer would block forever.
+fn open_at(path: &Path) -> io::Result<File> {
+    let nonblock = OFlags::NONBLOCK.bits().cast_signed();
+    OpenOptions::new().read(true).custom_flags(nonblock).open(path)
+}
+
+/// Reads a private key that no other user can read or replace, from a file that [`open`] opens.
 ///
 /// # Errors
 /// Exit 3: the file does not exist, is accessible to others, is owned by another user, or is not a
 /// key.
 pub fn read(path: &Path) -> Result<PrivateKey, Error> {
+    read_file(path, open(path))
+}
+
+/// The same, but never from the old process's file.
+///
+/// # Errors
+/// As for [`read`].
+pub fn read_anew(path: &Path) -> Result<PrivateKey, Error> {
+    read_file(path, open_at(path))
+}
+
+fn read_file(path: &Path, opened: io::Result<File>) -> Result<PrivateKey, Error> {
     let name = shown(path.to_string_lossy());
     let unusable = |cause: String| Error::new(Exit::Config, cause);
     let io = |error: io::Error| match error.kind() {
@@ -91,7 +106,7 @@ pub fn read(path: &Path) -> Result<PrivateKey, Error> {
             .hint(format!("run `keypadd keygen{}` to create one", keygen_argument(path))),
         _ => unusable(format!("key file {name} cannot be read: {}", system(&error))),
     };
-    let file = open(path).map_err(io)?;
+    let file = opened.map_err(io)?;
     // Checks the open file rather than its path, so that the file checked is the file read.
     let metadata = file.metadata().map_err(io)?;
     if metadata.is_dir() {
