@@ -86,7 +86,7 @@ impl Dialed for UdpSocket {
     const PROTOCOL: Protocol = Protocol::Udp;
 
     async fn dial(address: SocketAddr, _: Duration) -> Result<Self, StreamCode> {
-        connect_udp(address).map_err(|error| code_of(&error))
+        connect_udp(address).map_err(|error| udp_code_of(&error))
     }
 }
 
@@ -291,6 +291,15 @@ fn tcp_code_of(error: &io::Error, address: SocketAddr) -> StreamCode {
     }
 }
 
+/// The code for a UDP socket that cannot be bound to any port or connected.
+fn udp_code_of(error: &io::Error) -> StreamCode {
+    match error.kind() {
+        // Other sockets have every local port.
+        ErrorKind::AddrInUse => StreamCode::LocalPorts,
+        _ => code_of(error),
+    }
+}
+
 fn code_of(error: &io::Error) -> StreamCode {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => StreamCode::Refused,
@@ -379,6 +388,8 @@ mod tests {
         assert_eq!(tcp_code_of(&error, unreachable), StreamCode::Unreachable);
         let refused = ErrorKind::ConnectionRefused.into();
         assert_eq!(tcp_code_of(&refused, reachable), StreamCode::Refused);
+        assert_eq!(udp_code_of(&ErrorKind::AddrInUse.into()), StreamCode::LocalPorts);
+        assert_eq!(udp_code_of(&error), StreamCode::Unreachable);
     }
 
     #[tokio::test]

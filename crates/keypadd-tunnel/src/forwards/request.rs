@@ -39,8 +39,9 @@ impl Request<'_> {
             warn!(
                 peer = session.peer(),
                 target = name,
-                "no local port is free for another connection to this target; closed ones take theirs for a \
-                 minute: widen net.ipv4.ip_local_port_range, or set net.ipv4.tcp_tw_reuse to 1"
+                "no local port is free for another connection to this target: widen \
+                 net.ipv4.ip_local_port_range; closed ones of TCP take theirs for a minute, unless \
+                 net.ipv4.tcp_tw_reuse is 1"
             );
         }
         self.record.set_peer(session.peer());
