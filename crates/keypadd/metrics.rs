@@ -57,6 +57,7 @@ const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) fn bind(address: SocketAddr, handover: &Handover) -> Result<TcpListener, Error> {
     let listener = handover.take_tcp(address).map_or_else(|| listen(address), Ok);
     listener.and_then(TcpListener::from_std).map_err(|error| {
+        let error = handover.explain(error, address.port());
         Error::new(
             Exit::BindFailed,
             format!("metrics: cannot listen on tcp {address}: {}", system(&error)),

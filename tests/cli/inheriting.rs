@@ -2,7 +2,8 @@
 
 use std::fs;
 use std::net::TcpStream;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 use std::sync::{
     Arc,
     atomic::{AtomicBool, Ordering::Relaxed},
@@ -119,4 +120,73 @@ fn a_unix_socket_stays_where_it_is_if_a_replacement_fails_and_goes_with_its_sett
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(!path.exists());
     until("the rest keeps working", || through(hosts.ports[0]));
+}
+
+#[test]
+fn a_unix_socket_whose_file_another_program_has_taken_is_left_to_it_and_one_without_a_file_is_bound_anew()
+ {
+    let mut hosts = Hosts::new("", "");
+    let [taken, gone] = ["taken.sock", "gone.sock"].map(|name| hosts.desk.path(name));
+    let (file, target) = (hosts.desk.path("near.toml"), hosts.target);
+    let plain = fs::read_to_string(&file).unwrap();
+    let with = |paths: &[&Path]| {
+        let entries: String =
+            paths.iter().map(|path| format!("\"{}:{target}\", ", path.display())).collect();
+        plain.replace("local = [", &format!("local = [{entries}"))
+    };
+    fs::write(&file, with(&[&taken, &gone])).unwrap();
+    let (_far, near) = (hosts.run("far"), hosts.run("near"));
+    until("the forward works", || through(hosts.ports[0]));
+    for path in [&taken, &gone] {
+        fs::remove_file(path).unwrap();
+    }
+    let _others = UnixListener::bind(&taken).unwrap();
+    fs::write(&file, with(&[&gone])).unwrap();
+    let output = hosts.replace(&near);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    UnixStream::connect(&taken).unwrap();
+    assert_eq!(exchange(gone.to_str().unwrap(), b"x").unwrap(), b"x");
+}
+
+#[test]
+fn a_port_that_the_system_chose_stays_with_its_forward() {
+    let mut hosts = Hosts::new("", "");
+    let (file, target) = (hosts.desk.path("near.toml"), hosts.target);
+    let plain = fs::read_to_string(&file).unwrap();
+    let with = |entries: &str| plain.replace("local = [", &format!("local = [{entries}, "));
+    let chosen = format!("\"127.0.0.1:0:{target}\"");
+    fs::write(&file, with(&chosen)).unwrap();
+    let (_far, near) = (hosts.run("far"), hosts.run("near"));
+    let forwards = &near.ready["dialing"][0]["forwards"];
+    let listens = forwards[0]["listen"][0].as_str().unwrap();
+    let port = listens.rsplit(':').next().unwrap().parse().unwrap();
+    until("the forward works", || through(port));
+    // No permit of far admits its target.
+    fs::write(&file, with(&format!("\"127.0.0.1:0:127.0.0.1:9\", {chosen}"))).unwrap();
+    let output = hosts.replace(&near);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(through(port).is_some());
+}
+
+#[test]
+fn a_port_that_the_old_process_has_at_all_addresses_is_not_said_to_be_another_programs() {
+    let mut hosts = Hosts::new("", "");
+    let (file, target, port) = (hosts.desk.path("near.toml"), hosts.target, free_port());
+    let plain = fs::read_to_string(&file).unwrap();
+    let with =
+        |bind: &str| plain.replace("local = [", &format!("local = [\"{bind}:{port}:{target}\", "));
+    fs::write(&file, with("*")).unwrap();
+    let (_far, near) = (hosts.run("far"), hosts.run("near"));
+    until("the forward works", || through(port));
+    fs::write(&file, with("127.0.0.1")).unwrap();
+    let output = hosts.replace(&near);
+    let said = text(&output.stderr);
+    assert!(said.contains("the process that is to be replaced listens there\n"), "{said}");
+    assert!(said.contains("hint: run `keypadd reload` first"), "{said}");
+    let socket = hosts.socket(near.pid());
+    let reload = ["reload", "--socket", socket.to_str().unwrap()];
+    assert!(hosts.desk.keypadd(&reload).status().unwrap().success());
+    let output = hosts.replace(&near);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(through(port).is_some());
 }

@@ -109,10 +109,11 @@ pub fn system(error: &io::Error) -> String {
 
 /// The hint if a forward's TCP address or unix socket cannot be bound.
 pub fn listen_hint(address: &str, error: &io::Error, example: &str) -> String {
-    if !address.starts_with("unix ") {
-        return bind_hint(error, example);
-    }
     match error.kind() {
+        ErrorKind::ResourceBusy => {
+            "run `keypadd reload` first: that process can change the address"
+        }
+        _ if !address.starts_with("unix ") => return bind_hint(error, example),
         ErrorKind::AddrInUse => "another program is listening there; choose another path",
         ErrorKind::NotFound => "create the directory, or choose another path",
         ErrorKind::PermissionDenied => "choose a path in a directory that you can write to",
@@ -127,6 +128,7 @@ pub fn bind_hint(error: &io::Error, example: &str) -> String {
         ErrorKind::AddrInUse => {
             format!("another program is listening there; choose a free port, as in {example}")
         }
+        ErrorKind::ResourceBusy => "restart it; its connections will close".into(),
         ErrorKind::PermissionDenied => {
             format!("ports below 1024 require root; choose a higher one, as in {example}")
         }

@@ -6,6 +6,7 @@
 //! stay behind. Knows no processes and no format but serde's.
 
 use std::{
+    io::{self, ErrorKind},
     mem,
     net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket},
     os::{fd::OwnedFd, unix::net::UnixListener},
@@ -42,6 +43,16 @@ pub enum SocketRecord {
     Unix(SocketFile),
     /// A listener of a client's remote forward.
     Remote(RemoteRecord),
+}
+
+impl SocketRecord {
+    fn port(&self) -> Option<u16> {
+        match self {
+            Self::Udp(at) | Self::UdpForward(at) | Self::Tcp(at) => Some(at.port()),
+            Self::Chosen { bound, .. } => bound.port(),
+            Self::Unix(_) | Self::Remote(_) => None,
+        }
+    }
 }
 
 /// Whose remote forward a listener serves: nobody else gets it.
@@ -185,6 +196,20 @@ impl Handover {
     /// the unix sockets among them.
     pub fn close_remote(&self) -> Vec<SocketFile> {
         close(mem::take(&mut self.inherited().remote))
+    }
+
+    /// The error for an address that cannot be bound: says so if the old process has its port, perhaps at other
+    /// addresses.
+    #[must_use]
+    pub fn explain(&self, error: io::Error, port: u16) -> io::Error {
+        let has_port = |socket: &HandedSocket| socket.record.port() == Some(port);
+        match error.kind() {
+            ErrorKind::AddrInUse if self.inherited().own.iter().any(has_port) => {
+                let cause = "the process that is to be replaced listens there";
+                io::Error::new(ErrorKind::ResourceBusy, cause)
+            }
+            _ => error,
+        }
     }
 
     /// Whether the daemon is suspended.

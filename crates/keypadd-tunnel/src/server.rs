@@ -156,8 +156,8 @@ impl Server {
         let TransportSettings { loops, udp_buffer_bytes, .. } = settings.transport;
         let handover = settings.transport.handover.clone();
         let inherited = handover.take_udp(settings.listen, loops);
-        let sockets =
-            bind_udp_group(settings.listen, loops, udp_buffer_bytes, inherited).map_err(failed)?;
+        let sockets = bind_udp_group(settings.listen, loops, udp_buffer_bytes, inherited)
+            .map_err(|error| failed(handover.explain(error, settings.listen.port())))?;
         let clones = sockets.iter().map(|socket| socket.as_fd().try_clone_to_owned());
         let udp = clones.collect::<io::Result<Arc<[_]>>>().map_err(failed)?;
         let bound = sockets[0].local_addr().map_err(failed)?;

@@ -224,7 +224,7 @@ pub(crate) async fn bind_own(
     handover: &Handover,
     spare: &mut SpareSockets,
 ) -> Result<ListenerGroup, BindError> {
-    match listen {
+    let (bound, port) = match listen {
         Listen::Tcp { bind, port } => {
             let addresses = addresses_of(bind, *port, &Lookups::default()).await;
             let addresses = addresses
@@ -233,7 +233,7 @@ pub(crate) async fn bind_own(
                 0 => handover.take_chosen(forward, address, false).map(Into::into),
                 _ => handover.take_tcp(address),
             };
-            bind_tcp(&addresses, *port, &inherited, spare)
+            (bind_tcp(&addresses, *port, &inherited, spare), *port)
         }
         Listen::Udp { bind, port } => {
             let addresses = addresses_of(bind, *port, &Lookups::default()).await;
@@ -243,10 +243,14 @@ pub(crate) async fn bind_own(
                 0 => handover.take_chosen(forward, address, true).map(Into::into),
                 _ => handover.take_udp_forward(address),
             };
-            bind_udp(&addresses, *port, &inherited, spare).await
+            (bind_udp(&addresses, *port, &inherited, spare).await, *port)
         }
-        Listen::Unix(path) => bind_unix(path, handover, handover.take_unix(path)),
-    }
+        Listen::Unix(path) => return bind_unix(path, handover, handover.take_unix(path)),
+    };
+    bound.map_err(|BindError { address, source }| BindError {
+        address,
+        source: handover.explain(source, port),
+    })
 }
 
 /// The addresses to bind.
