@@ -127,7 +127,8 @@ fn reload(path: &Path, args: &ReloadArgs) -> Result<Done, Error> {
         Ok(answer) => {
             outcome(path, answer).and_then(|text| not_replaced.map_or(Ok(Done::Prints(text)), Err))
         }
-        Err(_) if !is_the_one => Ok(Done::Gone),
+        // Unless it had taken the request: then the process that has replaced it may run an earlier file.
+        Err(error) if !is_the_one && error.kind() != ErrorKind::UnexpectedEof => Ok(Done::Gone),
         Err(error) => Err(Error::new(Exit::Unreachable, no_answer(path, &error))),
     }
 }

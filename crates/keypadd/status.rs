@@ -97,6 +97,9 @@ fn find() -> Result<Vec<DaemonAnswer>, Error> {
     }
 }
 
+/// What has happened to a daemon that took a request and closed the connection.
+pub(crate) const GONE: &str = "it has exited, or another process has just replaced it";
+
 /// Why the daemon of a socket did not answer.
 pub(crate) fn no_answer(path: &Path, error: &io::Error) -> String {
     let path = shown(path.to_string_lossy());
@@ -105,6 +108,7 @@ pub(crate) fn no_answer(path: &Path, error: &io::Error) -> String {
         ErrorKind::WouldBlock => {
             format!("no answer from the daemon at {path}: it is stopped or too busy")
         }
+        ErrorKind::UnexpectedEof => format!("the daemon at {path}: {GONE}"),
         _ => format!("cannot connect to the daemon at {path}: {}", system(error)),
     }
 }

@@ -1,17 +1,19 @@
 //! Tests what either process does if the other one fails or lies while it is replaced.
 
-use std::io::{IoSlice, Read, Write};
+use std::io::{BufRead, BufReader, IoSlice, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 use std::process::Stdio;
+use std::thread;
 
 use rustix::cmsg_space;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::daemons::{bounded, text};
+use crate::daemons::{bounded, desk, text};
 use crate::descriptors::with_few_files;
 use crate::ends::{PATIENCE, echoes, rest, through, until};
 use crate::replacing::{Hosts, traffic};
@@ -135,4 +137,61 @@ fn a_new_process_with_too_few_open_files_says_so() {
     let said = text(&ended.stderr);
     assert_eq!(ended.status.code(), Some(1), "{said}");
     assert!(said.contains("cannot replace the old process: too many open files"), "{said}");
+}
+
+/// A daemon that gives these answers, each to one request, and closes the connection.
+fn daemon_that_answers(path: &Path, answers: Vec<Vec<u8>>) {
+    let listener = UnixListener::bind(path).unwrap();
+    thread::spawn(move || {
+        for answer in answers {
+            let (mut stream, _) = listener.accept().unwrap();
+            BufReader::new(&stream).read_line(&mut String::new()).unwrap();
+            stream.write_all(&answer).unwrap();
+        }
+    });
+}
+
+/// An offer to be replaced by a program that fails.
+fn offer(version: u32) -> Vec<u8> {
+    frame(&json!({ "offer": {
+        "version": version,
+        // There is such a process.
+        "pid": 1,
+        "release": "0.0.0",
+        "same": false,
+        "arguments": [{ "Unix": Vec::from("no-such-verb") }],
+        "directory": { "Unix": [b'/'] },
+        "environment": [],
+    } }))
+}
+
+#[test]
+fn a_daemon_that_cannot_be_replaced_is_not_said_to_do_what_it_does_not() {
+    const GONE: &str = "it has exited, or another process has just replaced it";
+    let desk = desk();
+    let no_answer = Vec::new();
+    for (name, binary, answers, said) in [
+        ("gone", false, vec![b"{}".to_vec(), no_answer.clone()], GONE),
+        ("loser", true, vec![b"{}".to_vec(), no_answer.clone()], GONE),
+        (
+            "earlier",
+            true,
+            vec![b"{}".to_vec(), offer(1)],
+            "its version of keypadd differs, and cannot hand over to this one\n  hint: restart it",
+        ),
+        ("over", true, vec![b"{}".to_vec(), offer(2), no_answer], "; process 1 has exited\n"),
+        (
+            "serving",
+            true,
+            vec![b"{}".to_vec(), offer(2), b"{}".to_vec()],
+            "; process 1 continues\n",
+        ),
+    ] {
+        let path = desk.path(name);
+        daemon_that_answers(&path, answers);
+        let mut reload = desk.keypadd(&["reload", "--socket", path.to_str().unwrap()]);
+        let output = reload.args(binary.then_some("--binary")).output().unwrap();
+        let error = text(&output.stderr);
+        assert!(!output.status.success() && error.contains(said), "{name}: {error}");
+    }
 }

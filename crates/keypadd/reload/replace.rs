@@ -14,12 +14,13 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use rustix::io::{Errno, FdFlags, fcntl_setfd};
+use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::net::sockopt::socket_peercred;
-use rustix::process::{Pid, geteuid, test_kill_process};
+use rustix::process::geteuid;
+use serde_json::Value;
 use tokio::time::timeout;
 
-use crate::control::{self, REPLACE_REQUEST};
+use crate::control::{self, REPLACE_REQUEST, STATUS_REQUEST};
 use crate::error::{Error, Exit, shown, system};
 use crate::handover::channel::{Channel, unexpected};
 use crate::handover::give::Program;
@@ -27,12 +28,18 @@ use crate::handover::take::TakeoverReport;
 use crate::handover::{Frame, Offer, VARIABLE, VERSION};
 use crate::keyfile;
 use crate::shutdown::block_on;
+use crate::status::GONE;
+
+use super::PATIENCE;
 
 /// A daemon that is reloading answers afterwards.
 const TIMEOUT: Duration = Duration::from_secs(65);
 
 /// For a daemon that root must not replace.
 const NOT_ROOTS: &str = "it runs as another user, who must replace it (systemctl reload)";
+
+/// For a daemon whose [`VERSION`] is another one.
+const OTHER_VERSION: &str = "its version of keypadd differs, and cannot hand over to this one";
 
 /// What happened to a daemon.
 #[derive(Debug)]
@@ -41,7 +48,7 @@ pub(super) enum Replaced {
     Same,
     /// By a new process; prints this.
     Started(String),
-    /// It has exited, is an older version, or forwards standard input and output.
+    /// It is another version, or forwards standard input and output.
     Failed(Error),
 }
 
@@ -55,7 +62,7 @@ struct ReplaceOffer {
 /// Replaces the daemon of a socket; unless `forced`, only if it runs another program.
 ///
 /// # Errors
-/// Exit 1: it cannot be replaced, or the new process fails and has printed why. The daemon continues.
+/// Exit 1: it has exited or was replaced, or the new process fails and has printed why; then it continues.
 pub(super) fn replace(socket: &Path, forced: bool) -> Result<Replaced, Error> {
     let program = env::current_exe().map_err(|error| replace_error(socket, &error))?;
     let mut replaced = Replaced::Same;
@@ -66,6 +73,9 @@ pub(super) fn replace(socket: &Path, forced: bool) -> Result<Replaced, Error> {
         replaced = match offer {
             Ok(ReplaceOffer { offer: Offer { same: true, .. }, .. }) => Replaced::Same,
             Ok(asked) => Replaced::Started(start(socket, &program, asked)?),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                return Err(replace_error(socket, &error));
+            }
             Err(error) => Replaced::Failed(replace_error(socket, &error)),
         };
         Ok(())
@@ -88,6 +98,7 @@ async fn ask(socket: &Path, forced: bool) -> io::Result<ReplaceOffer> {
         Frame::Offer(offer) if offer.version == VERSION => {
             Ok(ReplaceOffer { offer, channel, key_file: received.descriptors.pop() })
         }
+        Frame::Offer(_) => Err(io::Error::other(OTHER_VERSION)),
         frame => Err(unexpected(&frame)),
     }
 }
@@ -155,9 +166,11 @@ fn start(
             ))
         }
         Err(status) => {
-            let alive = Pid::from_raw(offer.pid.cast_signed())
-                .is_some_and(|pid| test_kill_process(pid) != Err(Errno::SRCH));
-            let old = if alive { "continues" } else { "has exited" };
+            // If the new one had everything, the old one answers nothing any more, and is about to exit.
+            let old = match control::ask::<Value>(socket, STATUS_REQUEST, PATIENCE) {
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => "has exited",
+                _ => "continues",
+            };
             let cause = format!("the new process failed ({status}); process {} {old}", offer.pid);
             Err(Error::new(Exit::Runtime, cause))
         }
@@ -167,10 +180,13 @@ fn start(
 fn replace_error(socket: &Path, error: &io::Error) -> Error {
     let socket = shown(socket.to_string_lossy());
     let cause = match error.kind() {
+        io::ErrorKind::UnexpectedEof => {
+            return Error::new(Exit::Runtime, format!("the daemon at {socket}: {GONE}"))
+                .hint("`keypadd status` shows what runs now");
+        }
         // An older daemon answers in JSON, whose first bytes are not the length of any frame; so does one
         // that forwards standard input and output.
         io::ErrorKind::FileTooLarge => "it cannot be replaced while it runs".into(),
-        io::ErrorKind::UnexpectedEof => "it has exited".into(),
         _ => system(error),
     };
     Error::new(Exit::Runtime, format!("the daemon at {socket}: {cause}"))
