@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::iter;
 
 use crate::quote::one_line;
 
@@ -29,22 +30,34 @@ impl fmt::Display for Fault {
     }
 }
 
+/// Most faults that are listed; more are counted.
+const LISTED_MAX: usize = 100;
+
 /// The faults of a text.
 #[derive(Debug)]
 pub(crate) struct Faults<'t> {
     text: &'t str,
+    /// Where its lines start.
+    lines: Vec<usize>,
     found: Vec<(usize, Fault)>,
+    unlisted: usize,
     /// Lines that are not TOML; they are reported once.
     broken: BTreeSet<usize>,
 }
 
 impl<'t> Faults<'t> {
     pub(crate) fn of(text: &'t str) -> Self {
-        Self { text, found: Vec::new(), broken: BTreeSet::new() }
+        let newlines = text.match_indices('\n').map(|(at, _)| at + 1);
+        let lines = iter::once(0).chain(newlines).collect();
+        Self { text, lines, found: Vec::new(), unlisted: 0, broken: BTreeSet::new() }
     }
 
     /// Adds a fault at this byte, rounded down to the start of a character.
     pub(crate) fn add(&mut self, at: usize, cause: impl Into<String>, hint: Option<String>) {
+        if self.found.len() == LISTED_MAX {
+            self.unlisted += 1;
+            return;
+        }
         let (line, column) = self.place(at);
         self.found.push((at, Fault { line, column, cause: cause.into(), hint }));
     }
@@ -52,32 +65,39 @@ impl<'t> Faults<'t> {
     /// Marks the line of this byte as not TOML. One mistake can cause several parse errors; the
     /// first is the useful one.
     pub(crate) fn add_broken(&mut self, at: usize, cause: &str) {
-        if self.broken.insert(self.place(at).0) {
+        if self.broken.insert(self.line(at)) {
             self.add(at, cause, None);
         }
     }
 
     /// Whether the line of this byte is not TOML.
     pub(crate) fn is_broken(&self, at: usize) -> bool {
-        self.broken.contains(&self.place(at).0)
+        self.broken.contains(&self.line(at))
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.found.is_empty()
     }
 
-    /// All of them in the file's order.
+    /// Those listed in the file's order, and at the end how many are not.
     pub(crate) fn sorted(mut self) -> Vec<Fault> {
         self.found.sort_by_key(|(at, _)| *at);
-        self.found.into_iter().map(|(_, fault)| fault).collect()
+        let mut faults: Vec<_> = self.found.into_iter().map(|(_, fault)| fault).collect();
+        if let (1.., Some(last)) = (self.unlisted, faults.last()) {
+            let cause = format!("and {} more", self.unlisted);
+            faults.push(Fault { line: last.line, column: last.column, cause, hint: None });
+        }
+        faults
     }
 
     /// The line and the column of a byte, from 1.
     pub(crate) fn place(&self, at: usize) -> (usize, usize) {
         let start = (0..=at.min(self.text.len())).rev().find(|at| self.text.is_char_boundary(*at));
-        let before = &self.text[..start.unwrap_or_default()];
-        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
-        let lines = before.bytes().filter(|byte| *byte == b'\n').count();
-        (lines + 1, before[line_start..].chars().count() + 1)
+        let (start, line) = (start.unwrap_or_default(), self.line(at));
+        (line, self.text[self.lines[line - 1]..start].chars().count() + 1)
+    }
+
+    fn line(&self, at: usize) -> usize {
+        self.lines.partition_point(|start| *start <= at)
     }
 }

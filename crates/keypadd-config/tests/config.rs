@@ -57,6 +57,15 @@ fn a_file_for_both_roles_is_read() {
 }
 
 #[test]
+fn a_hundred_faults_are_listed_and_the_others_counted() {
+    let text: String = (1..=250).map(|line| format!("unknown-{line} = 1\n")).collect();
+    let found = faults(&text);
+    assert_eq!(found.len(), 101);
+    assert_eq!(found[99], "100:1: unknown key `unknown-100`");
+    assert_eq!(found[100], "100:1: and 150 more");
+}
+
+#[test]
 fn every_fault_is_reported_at_once_at_its_place() {
     let text = format!(
         "listen = \"nowhere\"\n\
