@@ -2,6 +2,7 @@
 //! answers with one JSON document and closes. Only the daemon's user can connect (0600 in a 0700
 //! directory). Socket files are named by process ID; a new daemon removes stale ones.
 
+use std::collections::VecDeque;
 use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -18,10 +19,13 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Take};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
 
 use crate::carry;
+use crate::handover::Frame;
+use crate::handover::channel::Channel;
 use crate::handover::give::{self, Program};
 use crate::log_interval::LogInterval;
 use crate::runtime_directory;
@@ -92,8 +96,9 @@ const ANSWER_BYTES_MAX: u64 = 64 << 20;
 /// Timeout for reading a request and for writing an answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Requests answered at once; more wait.
-const REQUESTS_MAX: usize = 16;
+/// Connections at once; more wait. One that has sent no request makes room, so there are more places than programs
+/// that ask at the same time.
+const CONNECTIONS_MAX: usize = 128;
 
 /// Most daemons in one process, as in tests.
 const DAEMONS_MAX: u32 = 64;
@@ -149,15 +154,25 @@ impl ControlSocket {
     /// Answers requests until dropped. A panic affects only the request that caused it, whose answer is
     /// empty.
     pub(crate) async fn serve(self, status: impl Status, requests: Requests) {
-        let slots = Arc::new(Semaphore::new(REQUESTS_MAX));
+        let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        // Those that have sent no request, oldest first.
+        let mut silent: VecDeque<oneshot::Sender<()>> = VecDeque::new();
         let mut log_interval = LogInterval::default();
         loop {
-            let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
             match self.listener.accept().await {
                 Ok((client, _)) => {
+                    silent.retain(|one| !one.is_closed());
+                    if slots.available_permits() == 0
+                        && let Some(oldest) = silent.pop_front()
+                    {
+                        let _ = oldest.send(());
+                    }
+                    let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
+                    let (displace, displaced) = oneshot::channel();
+                    silent.push_back(displace);
                     let (status, requests) = (status.clone(), requests.clone());
                     tokio::spawn(async move {
-                        let _ = answer(client, &status, &requests).await;
+                        let _ = answer(client, displaced, &status, &requests).await;
                         drop(slot);
                     });
                 }
@@ -178,11 +193,21 @@ impl Drop for ControlSocket {
     }
 }
 
-async fn answer(client: UnixStream, status: &impl Status, requests: &Requests) -> io::Result<()> {
+/// Answers a request, unless the connection is displaced before it has sent one.
+async fn answer(
+    client: UnixStream,
+    displaced: oneshot::Receiver<()>,
+    status: &impl Status,
+    requests: &Requests,
+) -> io::Result<()> {
     let (reader, mut writer) = client.into_split();
     let mut request = String::new();
     let mut reader = BufReader::new(reader.take(REQUEST_BYTES_MAX));
-    timeout(TIMEOUT, reader.read_line(&mut request)).await??;
+    tokio::select! {
+        biased;
+        read = timeout(TIMEOUT, reader.read_line(&mut request)) => drop(read??),
+        _ = displaced => return Ok(()),
+    }
     let request = request.trim_end();
     let (verb, rest) = request.split_once(' ').unwrap_or((request, ""));
     let document = match (verb, requests) {
@@ -194,8 +219,13 @@ async fn answer(client: UnixStream, status: &impl Status, requests: &Requests) -
             let unless = Program::read(rest);
             let socket = reunite(reader, writer)?;
             // The daemon drops it when it shuts down, which the other end sees.
-            let _ = queue.send(give::Request { socket, unless }).await;
-            return Ok(());
+            return match queue.try_send(give::Request { socket, unless }) {
+                Err(TrySendError::Full(give::Request { socket, .. })) => {
+                    Channel::new(socket)?.end_with(&Frame::Continues);
+                    Ok(())
+                }
+                _ => Ok(()),
+            };
         }
         (CARRY_REQUEST, Requests { carry: Some(sources), .. }) => {
             let answered = carry::answer(reunite(reader, writer)?, rest, sources);
@@ -347,12 +377,40 @@ mod tests {
         answering.join().unwrap();
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn connections_that_send_nothing_or_wait_to_replace_the_daemon_do_not_delay_a_request() {
+        for said in ["", "replace\n"] {
+            let directory = tempfile::tempdir().unwrap();
+            let socket = ControlSocket::bind(directory.path()).unwrap();
+            let path = socket.path().to_owned();
+            // Another one is being answered.
+            let (replace, _waiting) = mpsc::channel(1);
+            let requests = Requests { replace: Some(replace), ..Requests::default() };
+            let serving = tokio::spawn(socket.serve(Panics(Arc::default()), requests));
+            let ask = async |request: &str| {
+                let mut client = UnixStream::connect(&path).await.unwrap();
+                client.write_all(request.as_bytes()).await.unwrap();
+                client
+            };
+            let began = tokio::time::Instant::now();
+            let mut others = Vec::new();
+            for _ in 0..=CONNECTIONS_MAX {
+                others.push(ask(said).await);
+            }
+            let mut answer = String::new();
+            let answered = async { ask("status\n").await.read_to_string(&mut answer).await };
+            let _ = timeout(RELOAD_TIMEOUT, answered).await;
+            assert_eq!((&*answer, began.elapsed()), ("{}", Duration::ZERO), "{said}");
+            serving.abort();
+        }
+    }
+
     #[tokio::test]
     async fn a_panicking_status_fails_only_its_own_request_however_often() {
         let directory = tempfile::tempdir().unwrap();
         let socket = ControlSocket::bind(directory.path()).unwrap();
         let path = socket.path().to_owned();
-        let panics = 2 * REQUESTS_MAX;
+        let panics = 2 * CONNECTIONS_MAX;
         let status = Panics(Arc::new(AtomicUsize::new(panics)));
         let serving = tokio::spawn(socket.serve(status, Requests::default()));
         let ask = |request: &'static str| {

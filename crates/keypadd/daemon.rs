@@ -365,7 +365,7 @@ fn raise_descriptor_limit() -> Option<u64> {
 }
 
 /// Descriptors reserved for all but forwards, at most: for event loops, 64 concurrent name lookups, 32
-/// connections to `/metrics` and 16 to the control socket.
+/// connections to `/metrics` and 128 to the control socket.
 const RESERVED_MAX: usize = 256;
 
 /// A quarter is reserved, but no less than this.
