@@ -74,7 +74,11 @@ fn hear_frame(mut socket: &UnixStream) -> Value {
 fn a_new_process_that_has_everything_serves_if_the_old_one_dies_and_exits_if_it_continues() {
     let hosts = Hosts::new("", "");
     let _far = hosts.run("far");
-    for continues in [true, false] {
+    for (last, event) in [
+        (Some("continues"), "cannot replace the old process: it has given up"),
+        (Some("bye"), "the old process's standard streams cannot be used"),
+        (None, "the old process has died"),
+    ] {
         let (mut old, new) = UnixStream::pair().unwrap();
         old.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut command = hosts.desk.keypadd(&["run", "--config", "near.toml"]);
@@ -87,17 +91,17 @@ fn a_new_process_that_has_everything_serves_if_the_old_one_dies_and_exits_if_it_
         assert_eq!(hear_frame(&old), "bound");
         old.write_all(&frame(&json!("end"))).unwrap();
         assert_eq!(hear_frame(&old), json!({ "done": [child.id(), []] }));
-        if continues {
-            old.write_all(&frame(&json!("continues"))).unwrap();
+        if let Some(last) = last {
+            old.write_all(&frame(&json!(last))).unwrap();
         }
         drop(old);
         // Closed when it serves, as `keypadd reload` waits for that.
         let report = rest(child.stdout.as_mut().unwrap()).unwrap();
-        if continues {
+        if last == Some("continues") {
             let ended = child.wait_with_output().unwrap();
             let said = text(&ended.stderr);
             assert_eq!((ended.status.code(), report.len()), (Some(1), 0), "{said}");
-            assert!(said.contains("cannot replace the old process: it has given up"), "{said}");
+            assert!(said.contains(event), "{said}");
             continue;
         }
         let report: Value = serde_json::from_slice(&report).unwrap();
@@ -105,7 +109,7 @@ fn a_new_process_that_has_everything_serves_if_the_old_one_dies_and_exits_if_it_
         until("the forward works", || through(hosts.ports[0]));
         kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
         let ended = child.wait_with_output().unwrap();
-        assert!(text(&ended.stderr).contains("the old process has died"));
+        assert!(text(&ended.stderr).contains(event), "{}", text(&ended.stderr));
     }
 }
 

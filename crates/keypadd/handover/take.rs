@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::env;
 use std::io::{self, ErrorKind};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::process;
 use std::sync::Arc;
@@ -154,11 +154,11 @@ impl Takeover {
             return Err(failed(&ErrorKind::Interrupted.into()));
         }
         let ended = self.end_old(handover.close_unnamed()).await;
-        let streams = ended.map_err(|error| failed(&error))?;
+        let bye = ended.map_err(|error| failed(&error))?;
         // From here on nobody else serves.
         let reset = self.received.saturating_sub(held);
         tell_reload(held, reset);
-        if let Err(error) = use_streams(&streams) {
+        if let Err(error) = use_streams(bye) {
             tracing::warn!(%error, "the old process's standard streams cannot be used");
         }
         if reset > 0 {
@@ -168,18 +168,18 @@ impl Takeover {
         Ok(())
     }
 
-    /// Says that this process has everything; returns the old one's standard streams, none if it has died.
+    /// Says that this process has everything; returns the old one's [`Frame::Bye`], none if it has died.
     ///
     /// # Errors
     /// The old process continues.
-    async fn end_old(&mut self, unnamed: Vec<SocketFile>) -> io::Result<Vec<OwnedFd>> {
+    async fn end_old(&mut self, unnamed: Vec<SocketFile>) -> io::Result<Option<Received>> {
         match self.channel.tell(&Frame::Done(process::id(), unnamed)).await {
             // It has died, or has said that it continues.
             Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
             told => told?,
         }
         match self.channel.receive_last(STALL_TIMEOUT).await {
-            Ok(Received { frame: Frame::Bye, descriptors, .. }) => Ok(descriptors),
+            Ok(received) if matches!(received.frame, Frame::Bye) => Ok(Some(received)),
             Ok(Received { frame, .. }) => Err(unexpected(&frame)),
             // It has died: it would have said that it continues. ECONNRESET: it died with our frames unread.
             Err(error)
@@ -187,7 +187,7 @@ impl Takeover {
                     .contains(&error.kind()) =>
             {
                 tracing::warn!("the old process has died; this one has everything, and continues");
-                Ok(Vec::new())
+                Ok(None)
             }
             Err(error) => Err(error),
         }
@@ -203,9 +203,11 @@ fn tell_reload(held: usize, reset: usize) {
     let _ = rustix::io::write(stdout(), &text);
 }
 
-/// Takes over an old process's standard streams. Without them, what `keypadd reload` reads is closed.
-fn use_streams(streams: &[OwnedFd]) -> io::Result<()> {
-    let [stdin, stdout, stderr] = streams else { return Ok(dup2_stdout(stderr())?) };
+/// Closes what `keypadd reload` reads, and takes over an old process's standard streams, unless it has died.
+fn use_streams(bye: Option<Received>) -> io::Result<()> {
+    dup2_stdout(stderr())?;
+    let Some(mut bye) = bye else { return Ok(()) };
+    let [stdin, stdout, stderr] = bye.take_descriptors()?;
     dup2_stdin(stdin)?;
     dup2_stdout(stdout)?;
     dup2_stderr(stderr)?;
@@ -317,6 +319,6 @@ mod tests {
         let (mut new, mut old) = takeover();
         let (ended, said) = tokio::join!(new.end_old(Vec::new()), old.tell(&Frame::Bye));
         said.unwrap();
-        assert!(ended.unwrap().is_empty());
+        assert!(ended.unwrap().unwrap().take_descriptors::<3>().is_err());
     }
 }
