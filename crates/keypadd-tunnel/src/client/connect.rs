@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     clock::monitor::Jumps,
-    error::{ClientError, ConnectFailure},
+    error::{AuthError, ClientError, ConnectFailure},
     sessions::{
         control::Control,
         proof::{Proof, proof_of},
@@ -182,7 +182,7 @@ impl Client {
         })?;
         // Checked before the hello, which makes the server end the older session.
         if !self.listed.contains(&proof.key) {
-            return Err(ConnectFailure::Unreachable("its key is not listed any more".into()));
+            return Err(ConnectFailure::Auth(AuthError::ServerKey(proof.key.to_string())));
         }
 
         let stream = connection.open_bi().await.map_err(|error| ConnectFailure::of(&error))?;
@@ -356,7 +356,8 @@ mod tests {
         let before_hello = reached(&client, address).await;
         client.end_unlisted(&[other]);
         let failure = client.greet(before_hello).await.err().unwrap();
-        assert!(failure.to_string().contains("not listed any more"), "{failure}");
+        let expected = AuthError::ServerKey(server_key.to_string());
+        assert!(matches!(&failure, ConnectFailure::Auth(cause) if *cause == expected), "{failure}");
 
         client.end_unlisted(&[server_key, other]);
         let greeting = client.greet(reached(&client, address).await).await.ok().unwrap();
@@ -376,6 +377,12 @@ mod tests {
         let (server, client, address, _) = ends([&key, &other]).await;
         let reached = reached(&client, address).await;
         server.set_peers(list(&[other.public()]));
-        assert!(client.greet(reached).await.is_err());
+        // Whether the server had checked the key before.
+        match client.greet(reached).await.err().unwrap() {
+            ConnectFailure::Auth(cause) => {
+                assert_eq!(cause, AuthError::KeyNotAllowed(key.public().to_string()));
+            }
+            failure => assert!(failure.to_string().contains("removed from the list"), "{failure}"),
+        }
     }
 }
