@@ -281,18 +281,28 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_bye_that_was_sent_counts_however_late_it_is_read() {
-        let (mut new, old) = takeover();
-        let head = [0, 0, 0, 5, 0, 0, 0, 0];
-        let mut nothing = SendAncillaryBuffer::default();
-        sendmsg(&old, &[IoSlice::new(&head)], &mut nothing, SendFlags::NOSIGNAL).unwrap();
-        let saying = async {
-            assert!(matches!(old.receive().await.unwrap().frame, Frame::Done(..)));
-            // The timers of both expire at once.
-            tokio::time::sleep(STALL_TIMEOUT).await;
-            sendmsg(&old, &[IoSlice::new(b"\"bye\"")], &mut nothing, SendFlags::NOSIGNAL).is_ok()
-        };
-        let (ended, said) = tokio::join!(new.end_old(Vec::new()), saying);
-        assert_eq!(ended.is_ok(), said);
+        for is_said_first in [true, false] {
+            let (mut new, old) = takeover();
+            let head = [0, 0, 0, 5, 0, 0, 0, 0];
+            let mut nothing = SendAncillaryBuffer::default();
+            sendmsg(&old, &[IoSlice::new(&head)], &mut nothing, SendFlags::NOSIGNAL).unwrap();
+            let saying = async {
+                assert!(matches!(old.receive().await.unwrap().frame, Frame::Done(..)));
+                // The timers of both expire at once.
+                tokio::time::sleep(STALL_TIMEOUT).await;
+                sendmsg(&old, &[IoSlice::new(b"\"bye\"")], &mut nothing, SendFlags::NOSIGNAL)
+                    .is_ok()
+            };
+            let ending = new.end_old(Vec::new());
+            let (ended, said) = match is_said_first {
+                true => {
+                    let (said, ended) = tokio::join!(biased; saying, ending);
+                    (ended, said)
+                }
+                false => tokio::join!(biased; ending, saying),
+            };
+            assert_eq!((ended.is_ok(), said), (is_said_first, is_said_first));
+        }
     }
 
     #[tokio::test]

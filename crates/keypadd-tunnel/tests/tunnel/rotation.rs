@@ -130,12 +130,13 @@ async fn a_session_ends_when_the_key_of_its_bulk_connection_leaves_either_list()
             let (one, two) =
                 within(async { tokio::join!(here.write_all(&sent), there.read_exact(&mut read)) })
                     .await;
-            assert!(one.is_ok() && two.is_ok());
+            assert!(one.is_ok() && two.is_ok(), "{one:?} {two:?}");
         }
         match clients {
             true => server.handle.set_peers(list(&[&key])),
             false => client.end_unlisted(&[server_key.public()]),
         }
         until("the session has ended", || session.has_ended()).await;
+        assert_reset(&mut here).await;
     }
 }
