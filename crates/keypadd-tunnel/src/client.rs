@@ -99,6 +99,27 @@ pub struct ClientSettings {
     pub instance: Instance,
 }
 
+#[cfg(test)]
+impl ClientSettings {
+    /// Of a client with this key that forwards nothing, of a server with these.
+    fn bare(server: &str, own: &Arc<keypadd_provider::PrivateKey>, key: PublicKey) -> Self {
+        use keypadd_keystream::Suite;
+        use keypadd_provider::{CryptoSettings, client_config};
+
+        let crypto = CryptoSettings::plain(Arc::clone(own), Suite::AES_128_GCM);
+        Self {
+            server: server.parse().unwrap(),
+            crypto: client_config(&crypto, key).unwrap(),
+            name: None,
+            forwards: Vec::new(),
+            proxy_headers: <_>::default(),
+            transport: TransportSettings::default(),
+            connect_timeout: Duration::from_secs(60),
+            instance: Instance([1; 16]),
+        }
+    }
+}
+
 /// A client with its local ports bound.
 pub struct Client {
     endpoint: Endpoint,

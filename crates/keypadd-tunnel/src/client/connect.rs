@@ -283,12 +283,12 @@ impl Client {
 #[cfg(test)]
 mod tests {
     use keypadd_keystream::Suite;
-    use keypadd_provider::{CryptoSettings, PrivateKey, PublicKey, client_config, server_config};
+    use keypadd_provider::{CryptoSettings, PrivateKey, PublicKey, server_config};
 
     use super::*;
     use crate::{
         AllowedPeer, ClientSettings, ListenPermits, Peers, Permits, Server, ServerHandle,
-        ServerSettings, TransportSettings, sessions::session_end::SessionEnd, wire::Instance,
+        ServerSettings, TransportSettings, sessions::session_end::SessionEnd,
     };
 
     fn list(keys: &[PublicKey]) -> Peers {
@@ -304,10 +304,6 @@ mod tests {
         .unwrap()
     }
 
-    fn crypto(key: &Arc<PrivateKey>) -> CryptoSettings {
-        CryptoSettings::plain(Arc::clone(key), Suite::AES_128_GCM)
-    }
-
     fn new_key() -> Arc<PrivateKey> {
         Arc::new(PrivateKey::generate().unwrap())
     }
@@ -315,10 +311,11 @@ mod tests {
     /// A server that lists these keys, and a client with the first.
     async fn ends(keys: [&Arc<PrivateKey>; 2]) -> (ServerHandle, Client, SocketAddr, PublicKey) {
         let own = new_key();
+        let crypto = CryptoSettings::plain(Arc::clone(&own), Suite::AES_128_GCM);
         let peers = Arc::new(list(&keys.map(|key| key.public())));
         let server = Server::bind(ServerSettings {
             listen: "[::1]:0".parse().unwrap(),
-            crypto: server_config(&crypto(&own), Arc::<Peers>::clone(&peers)).unwrap(),
+            crypto: server_config(&crypto, Arc::<Peers>::clone(&peers)).unwrap(),
             reset_keys: own.reset_keys(),
             peers,
             transport: TransportSettings::default(),
@@ -329,16 +326,8 @@ mod tests {
         let server = server.unwrap();
         let (address, handle) = (server.local_addr(), server.handle());
         tokio::spawn(server.run(std::future::pending()));
-        let client = Client::bind(ClientSettings {
-            server: address.to_string().parse().unwrap(),
-            crypto: client_config(&crypto(keys[0]), own.public()).unwrap(),
-            name: None,
-            forwards: Vec::new(),
-            proxy_headers: <_>::default(),
-            transport: TransportSettings::default(),
-            connect_timeout: Duration::from_secs(60),
-            instance: Instance([1; 16]),
-        });
+        let settings = ClientSettings::bare(&address.to_string(), keys[0], own.public());
+        let client = Client::bind(settings);
         (handle, client.await.unwrap(), address, own.public())
     }
 

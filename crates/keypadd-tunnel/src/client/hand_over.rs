@@ -112,8 +112,7 @@ impl Client {
 mod tests {
     use std::os::unix::net::UnixStream;
 
-    use keypadd_keystream::Suite;
-    use keypadd_provider::{CryptoSettings, PrivateKey, client_config};
+    use keypadd_provider::PrivateKey;
     use keypadd_transport::HandedStream;
     use serde_json::json;
 
@@ -123,18 +122,8 @@ mod tests {
     /// A client of a server with this key.
     async fn client(server: PublicKey, transport: TransportSettings) -> Client {
         let own = Arc::new(PrivateKey::generate().unwrap());
-        let crypto = CryptoSettings::plain(own, Suite::AES_128_GCM);
-        let client = Client::bind(ClientSettings {
-            server: "127.0.0.1:9".parse().unwrap(),
-            crypto: client_config(&crypto, server).unwrap(),
-            name: None,
-            forwards: Vec::new(),
-            proxy_headers: <_>::default(),
-            transport,
-            connect_timeout: Duration::from_secs(1),
-            instance: Instance([1; 16]),
-        });
-        client.await.unwrap()
+        let settings = ClientSettings::bare("127.0.0.1:9", &own, server);
+        Client::bind(ClientSettings { transport, ..settings }).await.unwrap()
     }
 
     #[tokio::test(start_paused = true)]

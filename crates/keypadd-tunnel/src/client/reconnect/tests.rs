@@ -6,14 +6,11 @@ use std::{
     sync::atomic::{AtomicU8, Ordering},
 };
 
-use keypadd_keystream::Suite;
-use keypadd_provider::{CryptoSettings, PrivateKey, client_config};
+use keypadd_provider::PrivateKey;
 use tokio::{net::UdpSocket, time::timeout};
 
 use super::*;
-use crate::{
-    client::ClientSettings, net::lookup::Lookups, transport::TransportSettings, wire::Instance,
-};
+use crate::{client::ClientSettings, net::lookup::Lookups};
 
 #[test]
 fn backoff_grows_from_a_second_to_half_a_minute_with_jitter() {
@@ -75,19 +72,11 @@ async fn two_servers() -> [UdpSocket; 2] {
 async fn the_servers_name_is_resolved_at_every_attempt() {
     let servers = two_servers().await;
     let port = servers[0].local_addr().unwrap().port();
-    let crypto =
-        CryptoSettings::plain(Arc::new(PrivateKey::generate().unwrap()), Suite::AES_128_GCM);
+    let own = Arc::new(PrivateKey::generate().unwrap());
     let server = PrivateKey::generate().unwrap().public();
-    let client = Client::bind(ClientSettings {
-        server: format!("moving.example:{port}").parse().unwrap(),
-        crypto: client_config(&crypto, server).unwrap(),
-        name: None,
-        forwards: Vec::new(),
-        proxy_headers: <_>::default(),
-        transport: TransportSettings::default(),
-        connect_timeout: Duration::from_millis(200),
-        instance: Instance([1; 16]),
-    });
+    let settings = ClientSettings::bare(&format!("moving.example:{port}"), &own, server);
+    let connect_timeout = Duration::from_millis(200);
+    let client = Client::bind(ClientSettings { connect_timeout, ..settings });
     let client = Client { lookups: Lookups::with_resolver(moving), ..client.await.unwrap() };
     let receive_at_both = async {
         let mut datagram = [0; 2048];
