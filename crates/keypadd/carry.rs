@@ -123,7 +123,7 @@ async fn carry(mut command: Channel, slot: CarrierSlot, target: Target) -> io::R
         Err(error) => return command.tell(&failure(&error)).await,
     };
     let (own, other) = StdUnixStream::pair()?;
-    command.send::<&[u8]>(&CarryReply::Connected, &[], &[other.as_fd(), own.as_fd()]).await?;
+    command.send(&CarryReply::Connected, &[], &[other.as_fd(), own.as_fd()]).await?;
     let control = command.as_fd().try_clone_to_owned()?;
     let of_command: [OwnedFd; OF_COMMAND] = [control, other.into()];
     let carried = connected.carry(own, Arc::new(of_command));

@@ -149,14 +149,14 @@ impl CarryClient {
         mut daemon: Channel,
         suite: &str,
     ) -> io::Result<Option<Result<CarriedConnection, StreamCode>>> {
-        let mut received = receive(&mut daemon, CONNECT_TIMEOUT).await?;
+        let received = receive(&mut daemon, CONNECT_TIMEOUT).await?;
         match received.frame {
             CarryReply::Connected => {}
             CarryReply::Refused(code) => return Ok(Some(Err(StreamCode::from_value(code)))),
             // Its session has just been lost.
             _ => return Ok(None),
         }
-        let [data, other] = received.take_descriptors()?;
+        let [data, other] = received.descriptors.take()?;
         if let Ok(suite) = suite.parse::<Suite>()
             && suite.class() == Class::Legacy
         {

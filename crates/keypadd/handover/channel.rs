@@ -4,7 +4,7 @@
 //! to the lengths. Both ends are processes of the same user.
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
-use std::mem::{self, MaybeUninit};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::pin::pin;
@@ -51,9 +51,15 @@ impl AsFd for Channel {
 pub(crate) struct Received<F = Frame> {
     pub(crate) frame: F,
     pub(crate) data: Vec<u8>,
-    pub(crate) descriptors: Vec<OwnedFd>,
+    pub(crate) descriptors: Descriptors,
+}
+
+/// The descriptors of a frame.
+#[derive(Debug)]
+pub(crate) struct Descriptors {
+    received: Vec<OwnedFd>,
     /// The kernel dropped some, as this process may have no more.
-    lacks_descriptors: bool,
+    lacks_some: bool,
 }
 
 impl Channel {
@@ -65,30 +71,30 @@ impl Channel {
 
     /// Sends a frame without bytes or descriptors.
     pub(crate) async fn tell(&mut self, frame: &impl Serialize) -> io::Result<()> {
-        self.send::<&[u8]>(frame, &[], &[]).await
+        self.send(frame, &[], &[]).await
     }
 
     /// Sends a frame with bytes and at most three descriptors.
     ///
     /// # Errors
     /// The other process has exited, or does not read.
-    pub(crate) async fn send<D: AsRef<[u8]>>(
+    pub(crate) async fn send(
         &mut self,
         frame: &impl Serialize,
-        data: &[D],
-        descriptors: &[BorrowedFd<'_>],
-    ) -> io::Result<()> {
-        timeout(STALL_TIMEOUT, self.send_all(frame, data, descriptors)).await?
-    }
-
-    async fn send_all<D: AsRef<[u8]>>(
-        &mut self,
-        frame: &impl Serialize,
-        data: &[D],
+        data: &[&[u8]],
         descriptors: &[BorrowedFd<'_>],
     ) -> io::Result<()> {
         let text = serde_json::to_vec(frame)?;
-        let head = head(text.len(), data.iter().map(|piece| piece.as_ref().len()).sum())?;
+        timeout(STALL_TIMEOUT, self.send_all(&text, data, descriptors)).await?
+    }
+
+    async fn send_all(
+        &mut self,
+        text: &[u8],
+        data: &[&[u8]],
+        descriptors: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
+        let head = head(text.len(), data.iter().map(|piece| piece.len()).sum())?;
         let sent = self.0.async_io(Interest::WRITABLE, || {
             let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
             let mut attached = SendAncillaryBuffer::new(&mut space);
@@ -100,9 +106,9 @@ impl Channel {
         if sent.await? != HEAD_BYTES {
             return Err(ErrorKind::WriteZero.into());
         }
-        self.0.write_all(&text).await?;
+        self.0.write_all(text).await?;
         for piece in data {
-            self.0.write_all(piece.as_ref()).await?;
+            self.0.write_all(piece).await?;
         }
         Ok(())
     }
@@ -148,8 +154,16 @@ impl Channel {
     /// # Errors
     /// As for [`receive`](Self::receive).
     pub(crate) async fn receive_as<F: DeserializeOwned>(&self) -> io::Result<Received<F>> {
+        let Received { frame, data, descriptors } = self.receive_text().await?;
+        // Not serde_json's `UnexpectedEof`, which here means that the other process has exited.
+        let invalid = |error| io::Error::new(ErrorKind::InvalidData, error);
+        Ok(Received { frame: serde_json::from_slice(&frame).map_err(invalid)?, data, descriptors })
+    }
+
+    /// Receives the next frame, as its text.
+    async fn receive_text(&self) -> io::Result<Received<Vec<u8>>> {
         let (mut head, mut read) = ([0; HEAD_BYTES], 0);
-        let (mut descriptors, mut lacks_descriptors) = (Vec::new(), false);
+        let mut descriptors = Descriptors { received: Vec::new(), lacks_some: false };
         while read < HEAD_BYTES {
             let received = self.0.async_io(Interest::READABLE, || {
                 let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
@@ -170,19 +184,16 @@ impl Channel {
                 return Err(ErrorKind::UnexpectedEof.into());
             }
             read += bytes;
-            descriptors.extend(attached);
-            lacks_descriptors |= lacks;
+            descriptors.received.extend(attached);
+            descriptors.lacks_some |= lacks;
         }
         let length = |at: usize| {
             let field = head[at..at + 4].try_into().expect("4 of 8 bytes");
             u32::from_be_bytes(field) as usize
         };
-        let text = self.read(length(0), TEXT_BYTES_MAX).await?;
+        let frame = self.read(length(0), TEXT_BYTES_MAX).await?;
         let data = self.read(length(4), DATA_BYTES_MAX).await?;
-        // Not serde_json's `UnexpectedEof`, which here means that the other process has exited.
-        let invalid = |error| io::Error::new(ErrorKind::InvalidData, error);
-        let frame = serde_json::from_slice(&text).map_err(invalid)?;
-        Ok(Received { frame, data, descriptors, lacks_descriptors })
+        Ok(Received { frame, data, descriptors })
     }
 
     async fn read(&self, bytes: usize, max: usize) -> io::Result<Vec<u8>> {
@@ -203,14 +214,14 @@ impl Channel {
     }
 }
 
-impl<F> Received<F> {
-    /// The frame's descriptors, of which it must have this many.
+impl Descriptors {
+    /// All of them, of which there must be this many.
     ///
     /// # Errors
     /// This process has too many open files, or the other process has sent another number.
-    pub(crate) fn take_descriptors<const N: usize>(&mut self) -> io::Result<[OwnedFd; N]> {
-        mem::take(&mut self.descriptors).try_into().map_err(|descriptors: Vec<_>| {
-            if self.lacks_descriptors && descriptors.len() < N {
+    pub(crate) fn take<const N: usize>(self) -> io::Result<[OwnedFd; N]> {
+        self.received.try_into().map_err(|descriptors: Vec<_>| {
+            if self.lacks_some && descriptors.len() < N {
                 return Errno::MFILE.into();
             }
             let cause = format!("a frame has {} descriptors, not {N}", descriptors.len());
@@ -234,8 +245,9 @@ pub(crate) fn unexpected(frame: &Frame) -> io::Error {
     if let Frame::Continues = frame {
         return io::Error::other("it has given up, and continues");
     }
-    let text = format!("{frame:?}");
-    let name = text.split(['(', ' ']).next().unwrap_or_default();
+    // As it is sent: `"name"` or `{"name":...`.
+    let text = serde_json::to_string(frame).unwrap_or_default();
+    let name = text.split('"').nth(1).unwrap_or_default();
     io::Error::new(ErrorKind::InvalidData, format!("unexpected {name}"))
 }
 
@@ -257,17 +269,17 @@ mod tests {
         let (read, write) = rustix::pipe::pipe().unwrap();
         let sending = async {
             near.tell(&Frame::Begin).await.unwrap();
-            near.send(&Frame::Bye, &[&b"ab"[..], b"c"], &[read.as_fd()]).await.unwrap();
+            near.send(&Frame::Bye, &[b"ab", b"c"], &[read.as_fd()]).await.unwrap();
             near.tell(&Frame::Done(7, Vec::new())).await.unwrap();
         };
         let receiving = async {
             let begun = far.receive().await.unwrap();
-            assert!(matches!(begun.frame, Frame::Begin) && begun.descriptors.is_empty());
-            let mut bye = far.receive().await.unwrap();
+            assert!(matches!(begun.frame, Frame::Begin) && begun.descriptors.take::<0>().is_ok());
+            let bye = far.receive().await.unwrap();
             assert!(matches!(bye.frame, Frame::Bye));
             assert_eq!(bye.data, b"abc");
             assert!(matches!(far.receive().await.unwrap().frame, Frame::Done(7, _)));
-            let [received] = bye.take_descriptors().unwrap();
+            let [received] = bye.descriptors.take().unwrap();
             received
         };
         let ((), received) = tokio::join!(sending, receiving);
@@ -282,11 +294,11 @@ mod tests {
     async fn a_frame_without_its_descriptors_is_invalid_and_not_a_lack_of_them() {
         let (mut near, far) = pair();
         near.tell(&Frame::Begin).await.unwrap();
-        let error = far.receive().await.unwrap().take_descriptors::<1>().unwrap_err();
+        let error = far.receive().await.unwrap().descriptors.take::<1>().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidData);
         let all = [far.as_fd(); DESCRIPTORS_MAX];
-        near.send::<&[u8]>(&Frame::Begin, &[], &all).await.unwrap();
-        let error = far.receive().await.unwrap().take_descriptors::<1>().unwrap_err();
+        near.send(&Frame::Begin, &[], &all).await.unwrap();
+        let error = far.receive().await.unwrap().descriptors.take::<1>().unwrap_err();
         assert_eq!(error.to_string(), "a frame has 3 descriptors, not 1");
     }
 

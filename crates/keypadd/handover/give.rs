@@ -7,7 +7,7 @@ use std::future::pending;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::net::TcpListener;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -140,13 +140,13 @@ impl HandoverSource<'_> {
         let mut channel = Channel::new(socket)?;
         let same = unless.is_some() && unless == self.program;
         let key_file: Vec<_> = self.key_file.iter().map(|file| file.as_fd()).collect();
-        channel.send::<&[u8]>(&Frame::Offer(offer(same)?), &[], &key_file).await?;
+        channel.send(&Frame::Offer(offer(same)?), &[], &key_file).await?;
         if same {
             return Ok(None);
         }
         expect(&mut channel, PREPARE_TIMEOUT, |frame| matches!(frame, Frame::Begin)).await?;
         for socket in self.sockets() {
-            share(&mut channel, &socket).await?;
+            share(&mut channel, socket).await?;
         }
         let clients = self.clients.iter();
         let instances = clients.map(|(name, client)| (name.clone(), client.instance().0));
@@ -178,7 +178,7 @@ impl HandoverSource<'_> {
         self.limits.settled().await;
         for server in &self.servers {
             let (chains, listeners) = server.hand_over().await?;
-            for listener in &listeners {
+            for listener in listeners {
                 share(channel, listener).await?;
             }
             for chain in chains {
@@ -196,7 +196,7 @@ impl HandoverSource<'_> {
         let frame = timeout(STALL_TIMEOUT, channel.receive()).await??.frame;
         let Frame::Done(pid, unnamed) = frame else { return Err(unexpected(&frame)) };
         let streams = [stdin(), stdout(), stderr()];
-        channel.send::<&[u8]>(&Frame::Bye, &[], &streams).await?;
+        channel.send(&Frame::Bye, &[], &streams).await?;
         // The new process cannot say so itself, nor could this one take it back (NotifyAccess=main,
         // systemd.service(5)).
         (self.notify_main_pid)(pid);
@@ -227,9 +227,9 @@ impl Drop for Suspension<'_, '_> {
     }
 }
 
-async fn share(channel: &mut Channel, socket: &HandedSocket) -> io::Result<()> {
-    let descriptor: BorrowedFd<'_> = socket.socket.as_fd();
-    channel.send::<&[u8]>(&Frame::Socket(socket.record.clone()), &[], &[descriptor]).await
+async fn share(channel: &mut Channel, handed: HandedSocket) -> io::Result<()> {
+    let HandedSocket { record, socket } = handed;
+    channel.send(&Frame::Socket(record), &[], &[socket.as_fd()]).await
 }
 
 async fn send_streams(channel: &mut Channel, streams: Vec<HandedStream>) -> io::Result<()> {
@@ -240,7 +240,8 @@ async fn send_streams(channel: &mut Channel, streams: Vec<HandedStream>) -> io::
         };
         let attached: Vec<_> =
             [&socket].into_iter().chain(&*descriptors).map(AsFd::as_fd).collect();
-        channel.send(&frame, &unreceipted, &attached).await?;
+        let data: Vec<_> = unreceipted.iter().map(|piece| &**piece).collect();
+        channel.send(&frame, &data, &attached).await?;
     }
     Ok(())
 }

@@ -66,11 +66,11 @@ impl Takeover {
             channel.tell(&Frame::Begin).await?;
             let mut sockets = Vec::new();
             loop {
-                let mut received = timeout(STALL_TIMEOUT, channel.receive()).await??;
-                match received.frame {
-                    Frame::Socket(ref record) => {
-                        let record = record.clone();
-                        let [socket] = received.take_descriptors()?;
+                let Received { frame, descriptors, .. } =
+                    timeout(STALL_TIMEOUT, channel.receive()).await??;
+                match frame {
+                    Frame::Socket(record) => {
+                        let [socket] = descriptors.take()?;
                         sockets.push(HandedSocket { record, socket });
                     }
                     Frame::Sockets(instances) => {
@@ -104,11 +104,11 @@ impl Takeover {
         let mut held = HeldState::default();
         let mut client: Option<(String, HandedClient)> = None;
         loop {
-            let mut received = self.channel.receive().await?;
-            match received.frame {
-                Frame::Socket(ref record) => {
-                    let record = record.clone();
-                    let [socket] = received.take_descriptors()?;
+            let Received { frame, data, descriptors } = self.channel.receive().await?;
+            let carried = matches!(frame, Frame::Carried(_));
+            match frame {
+                Frame::Socket(record) => {
+                    let [socket] = descriptors.take()?;
                     handover.inherit_remote(HandedSocket { record, socket });
                 }
                 Frame::Chain(record) => {
@@ -119,9 +119,20 @@ impl Takeover {
                         client.replace((name, HandedClient { record, streams: Vec::new() })),
                     );
                 }
-                Frame::Stream(ref record) | Frame::Carried(ref record) => {
-                    let record = record.clone();
-                    let stream = stream(record, received)?;
+                Frame::Stream(record) | Frame::Carried(record) => {
+                    let (socket, descriptors) = match carried {
+                        true => {
+                            let [socket, of_command @ ..] =
+                                descriptors.take::<{ 1 + OF_COMMAND }>()?;
+                            (socket, Arc::from(of_command))
+                        }
+                        false => {
+                            let [socket] = descriptors.take()?;
+                            (socket, Arc::default())
+                        }
+                    };
+                    let unreceipted = if data.is_empty() { Vec::new() } else { vec![data.into()] };
+                    let stream = HandedStream { record, unreceipted, socket, descriptors };
                     let last = held.chains.last_mut().map(|chain| &mut chain.streams);
                     match (&mut client, last) {
                         (Some((_, client)), _) => client.streams.push(stream),
@@ -206,31 +217,12 @@ fn tell_reload(held: usize, reset: usize) {
 /// Closes what `keypadd reload` reads, and takes over an old process's standard streams, unless it has died.
 fn use_streams(bye: Option<Received>) -> io::Result<()> {
     dup2_stdout(stderr())?;
-    let Some(mut bye) = bye else { return Ok(()) };
-    let [stdin, stdout, stderr] = bye.take_descriptors()?;
+    let Some(bye) = bye else { return Ok(()) };
+    let [stdin, stdout, stderr] = bye.descriptors.take()?;
     dup2_stdin(stdin)?;
     dup2_stdout(stdout)?;
     dup2_stderr(stderr)?;
     Ok(())
-}
-
-fn stream(
-    record: keypadd_transport::StreamRecord,
-    mut received: Received,
-) -> io::Result<HandedStream> {
-    let (socket, descriptors) = match received.frame {
-        Frame::Carried(_) => {
-            let [socket, of_command @ ..] = received.take_descriptors::<{ 1 + OF_COMMAND }>()?;
-            (socket, Arc::from(of_command))
-        }
-        _ => {
-            let [socket] = received.take_descriptors()?;
-            (socket, Arc::default())
-        }
-    };
-    let data = received.data;
-    let unreceipted = if data.is_empty() { Vec::new() } else { vec![data.into()] };
-    Ok(HandedStream { record, unreceipted, socket, descriptors })
 }
 
 fn failed(error: &io::Error) -> Error {
@@ -329,6 +321,6 @@ mod tests {
         let (mut new, mut old) = takeover();
         let (ended, said) = tokio::join!(new.end_old(Vec::new()), old.tell(&Frame::Bye));
         said.unwrap();
-        assert!(ended.unwrap().unwrap().take_descriptors::<3>().is_err());
+        assert!(ended.unwrap().unwrap().descriptors.take::<3>().is_err());
     }
 }

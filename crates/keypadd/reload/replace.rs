@@ -22,7 +22,7 @@ use tokio::time::timeout;
 
 use crate::control::{self, REPLACE_REQUEST, STATUS_REQUEST};
 use crate::error::{Error, Exit, shown, system};
-use crate::handover::channel::{Channel, unexpected};
+use crate::handover::channel::{Channel, Received, unexpected};
 use crate::handover::give::Program;
 use crate::handover::take::TakeoverReport;
 use crate::handover::{Frame, Offer, VARIABLE, VERSION};
@@ -93,10 +93,12 @@ async fn ask(socket: &Path, forced: bool) -> io::Result<ReplaceOffer> {
     let identity = unless.map(|program| program.to_string()).unwrap_or_default();
     stream.write_all(format!("{REPLACE_REQUEST} {identity}\n").as_bytes())?;
     let channel = OwnedFd::from(stream.try_clone()?);
-    let mut received = Channel::new(stream)?.receive().await?;
-    match received.frame {
+    let Received { frame, descriptors, .. } = Channel::new(stream)?.receive().await?;
+    match frame {
         Frame::Offer(offer) if offer.version == VERSION => {
-            Ok(ReplaceOffer { offer, channel, key_file: received.descriptors.pop() })
+            // None if the daemon has none.
+            let key_file = descriptors.take::<1>().ok().map(|[file]| file);
+            Ok(ReplaceOffer { offer, channel, key_file })
         }
         Frame::Offer(_) => Err(io::Error::other(OTHER_VERSION)),
         frame => Err(unexpected(&frame)),

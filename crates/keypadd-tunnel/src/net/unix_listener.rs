@@ -29,13 +29,11 @@ use crate::{addresses::socket_path::SocketPath, handover::Handover, net::bind::L
 /// to other forwards of this process.
 static BINDING: Mutex<()> = Mutex::new(());
 
-/// The file of a listening unix socket. Another one at its path, by another program, differs.
+/// The file of a listening unix socket: its path, device and inode. Another one at its path, by another program,
+/// differs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SocketFile {
-    path: String,
-    device: u64,
-    inode: u64,
-}
+#[serde(transparent)]
+pub struct SocketFile((String, u64, u64));
 
 impl SocketFile {
     /// The file at this path.
@@ -44,14 +42,14 @@ impl SocketFile {
     /// There is none, or it cannot be reached.
     pub(crate) fn at(path: &SocketPath) -> io::Result<Self> {
         let file = fs::symlink_metadata(path.as_path())?;
-        Ok(Self { path: path.to_string(), device: file.dev(), inode: file.ino() })
+        Ok(Self((path.to_string(), file.dev(), file.ino())))
     }
 
     /// Removes the file, unless another one is there.
     pub fn remove(&self) {
-        let is_this = |now: fs::Metadata| (now.dev(), now.ino()) == (self.device, self.inode);
-        if fs::symlink_metadata(&self.path).is_ok_and(is_this) {
-            let _ = fs::remove_file(&self.path);
+        let Self((path, device, inode)) = self;
+        if fs::symlink_metadata(path).is_ok_and(|now| (now.dev(), now.ino()) == (*device, *inode)) {
+            let _ = fs::remove_file(path);
         }
     }
 }
