@@ -61,6 +61,7 @@ impl Allowance {
 pub struct Traffic {
     pub(crate) direction: Direction,
     needed: Arc<[AtomicU64; 2]>,
+    too_long: Arc<AtomicU64>,
     /// Lanes queued for the filler.
     waiting: Arc<AtomicU64>,
     /// Used by the filler only: no packet waits for it.
@@ -71,10 +72,11 @@ pub struct Traffic {
 #[derive(Debug, Default)]
 struct Averages {
     /// The counts of the last reading.
-    counts: [u64; 2],
+    counts: [u64; 3],
     /// The time of the last reading; `None` before the first.
     at: Option<Duration>,
-    per_second: [f64; 2],
+    /// Packets that needed each part, and packets too long for a pad.
+    per_second: [f64; 3],
 }
 
 impl Traffic {
@@ -83,6 +85,7 @@ impl Traffic {
         Self {
             direction,
             needed: Arc::default(),
+            too_long: Arc::default(),
             waiting: Arc::default(),
             averages: Arc::default(),
         }
@@ -113,22 +116,38 @@ impl Traffic {
         }
     }
 
-    fn counts(&self) -> [u64; 2] {
-        Part::ALL.map(|part| self.needed[part as usize].load(Relaxed))
+    /// Counts a packet that is too long for a pad. Call from one thread at a time.
+    #[inline(always)]
+    pub(crate) fn count_too_long(&self) {
+        self.too_long.store(self.too_long.load(Relaxed).wrapping_add(1), Relaxed);
+    }
+
+    fn counts(&self) -> [u64; 3] {
+        let [heads, bodies] = &*self.needed;
+        [heads, bodies, &self.too_long].map(|count| count.load(Relaxed))
     }
 
     /// Recent packets per second that needed each part. Packets before the first reading count as if
     /// they had come at that moment, so a late filler misses nothing.
     pub(crate) fn demand(&self, now: Duration) -> [f64; 2] {
+        let [heads, bodies, _] = self.per_second(now);
+        [heads, bodies]
+    }
+
+    /// Recent packets per second that were too long for a pad, read as [`Self::demand`].
+    pub(crate) fn too_long(&self, now: Duration) -> f64 {
+        self.per_second(now)[2]
+    }
+
+    fn per_second(&self, now: Duration) -> [f64; 3] {
         let mut averages = self.averages.lock().unwrap_or_else(PoisonError::into_inner);
         let passed = now.saturating_sub(*averages.at.get_or_insert(now));
         if passed >= SHORTEST {
             let counts = self.counts();
             let weight = 1.0 - (-passed.as_secs_f64() / MEMORY.as_secs_f64()).exp();
-            for part in Part::ALL {
-                let packets = counts[part as usize].wrapping_sub(averages.counts[part as usize]);
-                let rate = packets as f64 / passed.as_secs_f64();
-                let average = &mut averages.per_second[part as usize];
+            let Averages { counts: before, per_second, .. } = &mut *averages;
+            for ((average, now), before) in per_second.iter_mut().zip(counts).zip(*before) {
+                let rate = now.wrapping_sub(before) as f64 / passed.as_secs_f64();
                 *average += weight * (rate - *average);
             }
             (averages.counts, averages.at) = (counts, Some(now));
@@ -176,6 +195,19 @@ mod tests {
         let traffic = Traffic::new(Direction::Send);
         carry(&traffic, Duration::ZERO, 100, 100, 0);
         assert_eq!(traffic.demand(Duration::from_secs(10)), [0.0, 0.0]);
+    }
+
+    #[test]
+    fn packets_too_long_for_a_pad_are_counted_apart() {
+        let traffic = Traffic::new(Direction::Receive);
+        assert_eq!(traffic.too_long(Duration::ZERO), 0.0);
+        for second in 1..=60 {
+            (0..100).for_each(|_| traffic.count_too_long());
+            traffic.demand(Duration::from_secs(second));
+        }
+        let minute = Duration::from_secs(60);
+        assert_eq!(traffic.demand(minute), [0.0, 0.0]);
+        assert!((99.0..=100.0).contains(&traffic.too_long(minute)));
     }
 
     #[test]

@@ -67,6 +67,7 @@ impl Feed {
             available: holdings.each_ref().map(PartHolding::available),
             kept: holdings.map(|holding| holding.kept),
             demand: traffic.demand(now),
+            too_long: traffic.too_long(now),
             allotment: allowance.as_ref().and_then(Allowance::allotment),
             recalled: Part::ALL.map(|part| ends[part as usize].is_recalled(state, part)),
         }
@@ -372,7 +373,11 @@ mod tests {
 
     /// A pool with a full lane, and the memory that the filler passes on for release.
     fn filled() -> (Pool, Filler, Lane, Receiver<Vec<Unit>>) {
-        let settings = PoolSettings { budget_bytes: UNITS * UNIT_BYTES };
+        filled_of(UNITS)
+    }
+
+    fn filled_of(units: usize) -> (Pool, Filler, Lane, Receiver<Vec<Unit>>) {
+        let settings = PoolSettings { budget_bytes: units * UNIT_BYTES };
         let (pool, mut filler) = Pool::with_filler(settings).expect("memory");
         let (sender, released) = channel();
         filler.released = sender;
@@ -411,6 +416,23 @@ mod tests {
         drop(lane);
         drop((pool, filler));
         assert_eq!(units(&released), UNITS + 3);
+    }
+
+    #[test]
+    fn packets_too_long_for_a_pad_use_up_no_pads() {
+        let (pool, mut filler, mut lane, _released) = filled_of(8 * UNITS);
+        let mut pass = |seconds: std::ops::Range<u64>| {
+            for second in seconds {
+                let first = second * SEGMENT_PACKETS as u64;
+                (first..).take(SEGMENT_PACKETS).for_each(|pn| lane.pass(PacketNumber::new(pn)));
+                while filler.step(Duration::from_secs(second)) == Step::Worked {}
+            }
+        };
+        // What the lane holds at first is given up; meanwhile the rate becomes known.
+        pass(0..100);
+        let before = pool.snapshot().fill_bytes_total;
+        pass(100..200);
+        assert_eq!(pool.snapshot().fill_bytes_total, before);
     }
 
     #[test]

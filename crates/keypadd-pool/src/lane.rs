@@ -133,6 +133,12 @@ impl Lane {
         }
     }
 
+    /// Moves to the segment of a packet that is too long for a pad, as [`Self::seek`].
+    pub fn pass(&mut self, packet_number: PacketNumber) {
+        self.traffic.count_too_long();
+        self.seek(packet_number, 0);
+    }
+
     /// Moves to the packet's segment, as [`Self::seek`], and takes the packet's pad: XORs what the pool has
     /// of it into `mask` and `data`, which together are as long as the pad. Takes nothing if the pool has
     /// fewer than `least` bytes. Calls `found` before the XOR if the pool has every byte. The caller

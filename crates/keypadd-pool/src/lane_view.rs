@@ -51,6 +51,8 @@ pub(crate) struct LaneView {
     pub kept: [u64; 2],
     /// Recent packets per second that needed each part.
     pub demand: [f64; 2],
+    /// Recent packets per second that were too long for a pad.
+    pub too_long: f64,
     /// Parts with an outstanding recall.
     pub recalled: [bool; 2],
     /// What all lanes of its peer together may hold, if limited.

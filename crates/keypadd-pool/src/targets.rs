@@ -2,10 +2,10 @@
 //!
 //! A body is useless without its packet's head, so every lane has more heads than bodies. The surplus
 //! is a reserve for keystrokes when bulk traffic has used up the bodies. In order: one head chunk for
-//! every lane that may be used; heads for expected packets, first for lanes that need few, because a
-//! head serves a keystroke at a tenth of the work; full pads for long packets, by their rate; what is
-//! left is spread evenly, since empty memory serves nobody. A peer with a limit is divided like a pool
-//! of its own. Knows no threads, keys or clock.
+//! every lane that may be used, unless its packets are too long; heads for expected packets, first for
+//! lanes that need few, because a head serves a keystroke at a tenth of the work; full pads for long
+//! packets, by their rate; what is left is spread evenly, since empty memory serves nobody. A peer with a
+//! limit is divided like a pool of its own. Knows no threads, keys or clock.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -28,6 +28,8 @@ const HEADS_FIRST_SHARE: u64 = 2;
 const BODIES_A_RESERVE: u64 = 7;
 /// A rate below this, in packets per second, counts as zero: keep-alives are not keystrokes.
 const QUIET: f64 = 2.0;
+/// Packets too long for a pad per packet that needs a part, from which a lane gets no chunks of it.
+const TOO_LONG_A_PAD: f64 = 16.0;
 /// Body chunks of a lane that carries only keystrokes: 1,024 packets, a few screens of output.
 const TERMINAL_BODIES: u64 = 16;
 /// One part in this many of the arena is for heads only, so that idle bulk pads of early connections
@@ -117,7 +119,7 @@ fn lanes_by_allotment(some: &[usize], lanes: &[LaneView]) -> BTreeMap<Allotment,
 }
 
 fn divide(lanes: &[LaneView], room: Room) -> Vec<[u64; 2]> {
-    let most: Vec<[u64; 2]> = lanes.iter().map(|lane| lane.stage.most()).collect();
+    let most: Vec<[u64; 2]> = lanes.iter().map(LaneView::most).collect();
     let heads_within =
         |chunks: u64| most.iter().map(|most| most[0].min(chunks)).collect::<Vec<_>>();
     let mut held = Held { heads: vec![0; lanes.len()], bodies: vec![0; lanes.len()] };
@@ -162,6 +164,16 @@ impl LaneView {
         let ahead = (self.short() * HEADS_AHEAD_SECONDS / 64.0).min(PLENTY_HEADS as f64);
         let all = if self.has_keystrokes() { self.short() + self.long() } else { 0.0 };
         (all * ABSENCE_SECONDS / 64.0).max(ahead).ceil() as u64
+    }
+
+    /// The most chunks that it may be given, by part. Of a part that nearly all of its packets are too
+    /// long for it gets none: chunks would be filled and given up unused, 64 packets at a time.
+    fn most(&self) -> [u64; 2] {
+        let most = self.stage.most();
+        Part::ALL.map(|part| {
+            let used = TOO_LONG_A_PAD * self.demand[part as usize];
+            if self.too_long >= used.max(QUIET) { 0 } else { most[part as usize] }
+        })
     }
 
     /// Whether it carries keystrokes or their echoes, and nothing else.

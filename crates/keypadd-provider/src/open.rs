@@ -14,7 +14,7 @@ use quinn_proto::crypto::{CryptoError, PacketKey};
 
 use crate::limits::Limits;
 use crate::meters::{Meters, PacketStage, StageClock, sample};
-use crate::phases::{NewestPhase, Phases, least_of};
+use crate::phases::{NewestPhase, Phases, is_too_long, least_of};
 use crate::protection::{KeyProtection, MacMask};
 use crate::window::ReplayWindow;
 
@@ -79,10 +79,11 @@ impl OpenKey {
         let mut mask = &made.0[..mask_bytes];
         // HMACs verify without the pad.
         if mask_bytes > 0 {
-            let lane = phases.lane(self.phase);
+            let whole = self.protection.whole();
+            let has_pad = whole.is_none() || !is_too_long(pad_bytes);
+            let lane = if has_pad { phases.lane(self.phase) } else { None };
             let peek = lane.map(|lane| lane.peek(packet_number, pad_bytes));
             let pool_bytes = peek.as_ref().map_or(0, Peek::bytes);
-            let whole = self.protection.whole();
             if let Some(whole) = whole.filter(|_| pool_bytes < least_of(pad_bytes) && !replayed) {
                 whole.open(packet_number, header, sealed).map_err(|_| self.refuse_forged())?;
                 // The number is genuine, so the lane may move to it.

@@ -168,7 +168,7 @@ impl Phases {
         let taken = match &mut pads.lane {
             // No pad can be long enough, so create no demand for one.
             Some(lane) if least > PAD_BYTES => {
-                lane.seek(packet_number, 0);
+                lane.pass(packet_number);
                 Taken::NOTHING
             }
             Some(lane) => lane.take(packet_number, mask, data, least, found),
@@ -189,9 +189,10 @@ impl Phases {
         pad_bytes: usize,
     ) -> Option<Coverage> {
         let (pads, tally) = self.follow(phase, packet_number)?;
-        if let Some(lane) = &mut pads.lane {
-            let needed = if least_of(pad_bytes) > PAD_BYTES { 0 } else { pad_bytes };
-            lane.seek(packet_number, needed);
+        match &mut pads.lane {
+            Some(lane) if is_too_long(pad_bytes) => lane.pass(packet_number),
+            Some(lane) => lane.seek(packet_number, pad_bytes),
+            None => {}
         }
         Some(pads.count(tally, 0, pad_bytes))
     }
@@ -344,6 +345,12 @@ impl PhasePads {
 /// faster than a MAC and a long rest of the pad.
 pub(crate) fn least_of(pad_bytes: usize) -> usize {
     pad_bytes.saturating_sub(REST_BYTES_MAX).max(1)
+}
+
+/// Whether no pad in the pool is long enough to be worthwhile for a packet that could be sealed or opened
+/// in one pass.
+pub(crate) fn is_too_long(pad_bytes: usize) -> bool {
+    least_of(pad_bytes) > PAD_BYTES
 }
 
 /// XORs the byte range `pad` of a packet's pad into `mask` and `data`.
