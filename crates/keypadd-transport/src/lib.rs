@@ -25,6 +25,7 @@ mod driver;
 mod endpoint;
 mod event_loop;
 mod flows;
+mod freed_memory;
 mod gate;
 mod handed;
 mod handling_cost;
