@@ -1,65 +1,139 @@
-//! Writes log lines to a descriptor and never waits for its reader.
+//! Writes log lines to a descriptor and hardly waits for its reader.
 //!
-//! A reader may stop: a terminal after Ctrl-S, a stuck pipe. Lines that it does not take are dropped and
-//! counted, so that the daemon serves on. Knows no formats but the one of its own line.
+//! A reader may stop: a terminal after Ctrl-S or behind a dead connection, a stuck pipe. Lines that it does not
+//! take are dropped and counted, so that the daemon serves on. Knows no formats but the one of its own line.
 
 use std::{
     io::{self, Write},
-    os::fd::AsFd,
+    os::fd::{AsFd, AsRawFd, OwnedFd},
     sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
 };
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fs::{FileType, Mode, OFlags, fstat, open},
+};
 use tracing_subscriber::fmt::MakeWriter;
 
 /// A pipe that is ready takes this much at once (PIPE_BUF, pipe(7)).
 const PIECE_BYTES: usize = 4096;
+
+/// How long a reader that is behind is waited for, at most once per interval.
+const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+const PATIENCE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Writes lines to `to`.
 #[derive(Debug)]
 pub(crate) struct LogOutput<F> {
     to: F,
     is_json: bool,
-    /// Lines dropped since one was written. Held while writing: two writers could both find room for one.
-    dropped: Mutex<u64>,
+    patience: Timespec,
+    /// Locked while writing: two writers could both find room for one.
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Lines dropped since one was written.
+    dropped: u64,
+    /// Whether the first of them was written in part.
+    is_torn: bool,
+    /// When the reader was last waited for.
+    waited_at: Option<Instant>,
+    /// The device that `to` is, such as a terminal, and a description of it that never waits, if it can be
+    /// opened: a terminal that is ready takes as little as one byte.
+    device: Option<(u64, Option<OwnedFd>)>,
 }
 
 impl<F: AsFd> LogOutput<F> {
     pub(crate) fn new(to: F, is_json: bool) -> Self {
-        Self { to, is_json, dropped: Mutex::new(0) }
+        let this = Self { to, is_json, patience: PATIENCE, state: Mutex::default() };
+        // A sandboxed process may not open it.
+        this.follow_device(&mut this.state.lock().unwrap_or_else(PoisonError::into_inner));
+        this
     }
 
-    /// Writes what the reader takes now; returns whether that was all.
-    fn write_now(&self, line: &[u8]) -> bool {
-        let takes = |piece: &[u8]| {
-            let mut ready = [PollFd::new(&self.to, PollFlags::OUT)];
-            poll(&mut ready, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
-                && rustix::io::write(&self.to, piece).is_ok_and(|bytes| bytes == piece.len())
-        };
-        line.chunks(PIECE_BYTES).all(takes)
+    /// Opens the device that `to` has become, if it is another one than before.
+    fn follow_device(&self, state: &mut State) {
+        let is_device = |mode| FileType::from_raw_mode(mode) == FileType::CharacterDevice;
+        let device = fstat(&self.to).ok().filter(|stat| is_device(stat.st_mode));
+        let device = device.map(|stat| stat.st_rdev);
+        if device != state.device.as_ref().map(|(device, _)| *device) {
+            let path = format!("/proc/self/fd/{}", self.to.as_fd().as_raw_fd());
+            let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+            let opened = || open(path, flags, Mode::empty()).ok();
+            state.device = device.map(|device| (device, opened()));
+        }
+    }
+
+    /// Writes what the reader takes; returns how many bytes.
+    fn write_now(&self, state: &mut State, line: &[u8]) -> usize {
+        self.follow_device(state);
+        let mut written = 0;
+        while written < line.len() {
+            let piece = line.get(written..).unwrap_or_default();
+            let piece = piece.get(..PIECE_BYTES).unwrap_or(piece);
+            let took = match &state.device {
+                Some((_, Some(own))) => rustix::io::write(own, piece).unwrap_or(0),
+                _ if self.has_room(&Timespec::default()) => {
+                    rustix::io::write(&self.to, piece).unwrap_or(0)
+                }
+                _ => 0,
+            };
+            written += took;
+            if took < piece.len() && !self.waits(state) {
+                break;
+            }
+        }
+        written
+    }
+
+    /// Waits for a reader that is behind for the first time in an interval; returns whether it takes more now.
+    fn waits(&self, state: &mut State) -> bool {
+        let now = Instant::now();
+        let is_due = state.waited_at.is_none_or(|at| now - at >= PATIENCE_INTERVAL);
+        if !is_due || state.dropped > 0 {
+            return false;
+        }
+        state.waited_at = Some(now);
+        self.has_room(&self.patience)
+    }
+
+    fn has_room(&self, within: &Timespec) -> bool {
+        let mut ready = [PollFd::new(&self.to, PollFlags::OUT)];
+        poll(&mut ready, Some(within)).is_ok_and(|ready| ready > 0)
     }
 
     /// Says how many lines were dropped; returns whether it could.
-    fn report(&self, dropped: u64) -> bool {
-        let message = format!("{dropped} log lines were dropped: nothing read them");
+    fn report(&self, state: &mut State) -> bool {
+        let message = format!("{} log lines were dropped: nothing read them", state.dropped);
+        let start = if state.is_torn { "\n" } else { "" };
         let line = match self.is_json {
-            true => format!("{{\"level\":\"WARN\",\"message\":\"{message}\"}}\n"),
-            false => format!(" WARN {message}\n"),
+            true => format!("{start}{{\"level\":\"WARN\",\"message\":\"{message}\"}}\n"),
+            false => format!("{start} WARN {message}\n"),
         };
-        self.write_now(line.as_bytes())
+        let written = self.write_now(state, line.as_bytes());
+        state.is_torn |= written > 0 && written < line.len();
+        written == line.len()
     }
 }
 
 impl<F: AsFd> Write for &LogOutput<F> {
     /// Takes a whole line; one that cannot be written is dropped.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let mut dropped = self.dropped.lock().unwrap_or_else(PoisonError::into_inner);
-        if *dropped > 0 && self.report(*dropped) {
-            *dropped = 0;
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.dropped > 0 && self.report(&mut state) {
+            (state.dropped, state.is_torn) = (0, false);
         }
-        if *dropped > 0 || !self.write_now(line) {
-            *dropped += 1;
+        if state.dropped == 0 {
+            let written = self.write_now(&mut state, line);
+            if written == line.len() {
+                return Ok(written);
+            }
+            state.is_torn = written > 0;
         }
+        state.dropped += 1;
         Ok(line.len())
     }
 
@@ -79,7 +153,13 @@ impl<'w, F: AsFd + 'w> MakeWriter<'w> for LogOutput<F> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::{Read, pipe};
+    use std::{
+        io::{Read, pipe},
+        sync::mpsc::channel,
+        thread,
+    };
+
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
     #[test]
     fn lines_that_nobody_reads_are_dropped_and_counted() {
@@ -91,15 +171,48 @@ mod tests {
         }
         let mut taken = vec![0; 1 << 20];
         let length = reader.read(&mut taken).unwrap();
-        assert_eq!(length % line.len(), 0, "whole lines");
         (&output).write_all(b"after\n").unwrap();
         drop(output);
         let mut rest = String::new();
         reader.read_to_string(&mut rest).unwrap();
         let dropped = 10_000 - length / line.len();
-        assert_eq!(
-            rest,
-            format!(" WARN {dropped} log lines were dropped: nothing read them\nafter\n")
-        );
+        let torn = if length % line.len() > 0 { "\n" } else { "" };
+        let report = format!("{torn} WARN {dropped} log lines were dropped: nothing read them\n");
+        assert_eq!(rest, format!("{report}after\n"));
+    }
+
+    #[test]
+    fn a_reader_that_is_only_late_gets_everything() {
+        let (mut reader, writer) = pipe().unwrap();
+        let reading = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(10));
+            let mut taken = Vec::new();
+            reader.read_to_end(&mut taken).unwrap();
+            taken.len()
+        });
+        let mut output = LogOutput::new(writer, false);
+        output.patience.tv_sec = 60;
+        // More than a pipe holds, at once.
+        (0..1_000).for_each(|_| (&output).write_all(&[b'x'; 100]).unwrap());
+        drop(output);
+        assert_eq!(reading.join().unwrap(), 100_000);
+    }
+
+    #[test]
+    fn a_terminal_that_nobody_reads_makes_nobody_wait() {
+        let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&controller).unwrap();
+        unlockpt(&controller).unwrap();
+        let name = ptsname(&controller, Vec::new()).unwrap();
+        let terminal = open(name, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).unwrap();
+        let output = LogOutput::new(terminal, false);
+        let (done, is_done) = channel();
+        thread::spawn(move || {
+            for length in 0..3_000 {
+                (&output).write_all(&[vec![b'x'; length % 200], vec![b'\n']].concat()).unwrap();
+            }
+            done.send(output.state.lock().unwrap().dropped).unwrap();
+        });
+        assert!(is_done.recv_timeout(Duration::from_secs(30)).expect("it waits") > 0);
     }
 }
