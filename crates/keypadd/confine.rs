@@ -1,8 +1,8 @@
 //! Derives a daemon's sandbox from its settings, applies it in two steps (before threads start, after sockets
 //! are bound) and reports what is in force.
 //!
-//! Opens the hypervisor clocks while files are still reachable. What a reload adds beyond the sandbox (a unix
-//! socket in another directory, a port below 1024, a target's port) needs a restart.
+//! Opens the hypervisor clocks and the terminal while files are still reachable. What a reload adds beyond the
+//! sandbox (a unix socket in another directory, a port below 1024, a target's port) needs a restart.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,6 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use keypadd_cli::logging;
 use keypadd_config::{Config, Settings};
 use keypadd_sandbox::{
     Account, Confined, Needs, allow_core_dumps, confine, directory_or_file, forbid_core_dumps,
@@ -68,6 +69,7 @@ impl Confinement {
         settings: &Settings,
         daemon_needs: &SandboxNeeds<'_>,
     ) -> Result<Self, Error> {
+        logging::never_wait();
         match settings.core_dumps.value {
             true => allow_core_dumps(),
             false => forbid_core_dumps(),

@@ -11,6 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
+use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
 
 use crate::daemons::{Daemon, Desk, PUBLIC_KEY, bounded, desk, text};
 use crate::ends::{PATIENCE, echo, echoes, free_port, noise, rest, through, until};
@@ -159,6 +160,26 @@ fn connections_go_on_in_the_processes_that_replace_both_ends() {
     }
     drop(hosts);
     assert!(far.ended().status.success() && near.ended().status.success());
+}
+
+#[test]
+fn a_terminal_that_nobody_reads_does_not_stop_the_process_that_takes_it_over() {
+    let mut hosts = Hosts::new("log-connections = true", "");
+    let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    unlockpt(&controller).unwrap();
+    let terminal = ioctl_tiocgptpeer(&controller, OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    let mut command = hosts.desk.keypadd(&["run", "--config", "far.toml"]);
+    let mut far = command.stdout(Stdio::null()).stderr(terminal).spawn().unwrap();
+    let _bounded = bounded(&far);
+    let _near = hosts.run("near");
+    until("the forward works", || through(hosts.ports[0]));
+    let output = hosts.install_and_reload(&["--socket", hosts.socket(far.id()).to_str().unwrap()]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(far.wait().unwrap().success());
+    // The terminal holds the lines of fewer.
+    for nth in 0..500 {
+        assert!(through(hosts.ports[0]).is_some(), "{nth}");
+    }
 }
 
 #[test]

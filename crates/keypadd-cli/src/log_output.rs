@@ -12,7 +12,7 @@ use std::{
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    fs::{FileType, Mode, OFlags, fstat, open},
+    fs::{Mode, OFlags, open},
 };
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -41,45 +41,22 @@ struct State {
     is_torn: bool,
     /// When the reader was last waited for.
     waited_at: Option<Instant>,
-    /// The device that `to` is, such as a terminal, and a description of it that never waits, if it can be
-    /// opened: a terminal that is ready takes as little as one byte.
-    device: Option<(u64, Option<OwnedFd>)>,
 }
 
 impl<F: AsFd> LogOutput<F> {
     pub(crate) fn new(to: F, is_json: bool) -> Self {
-        let this = Self { to, is_json, patience: PATIENCE, state: Mutex::default() };
-        // A sandboxed process may not open it.
-        this.follow_device(&mut this.state.lock().unwrap_or_else(PoisonError::into_inner));
-        this
-    }
-
-    /// Opens the device that `to` has become, if it is another one than before.
-    fn follow_device(&self, state: &mut State) {
-        let is_device = |mode| FileType::from_raw_mode(mode) == FileType::CharacterDevice;
-        let device = fstat(&self.to).ok().filter(|stat| is_device(stat.st_mode));
-        let device = device.map(|stat| stat.st_rdev);
-        if device != state.device.as_ref().map(|(device, _)| *device) {
-            let path = format!("/proc/self/fd/{}", self.to.as_fd().as_raw_fd());
-            let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-            let opened = || open(path, flags, Mode::empty()).ok();
-            state.device = device.map(|device| (device, opened()));
-        }
+        Self { to, is_json, patience: PATIENCE, state: Mutex::default() }
     }
 
     /// Writes what the reader takes; returns how many bytes.
     fn write_now(&self, state: &mut State, line: &[u8]) -> usize {
-        self.follow_device(state);
         let mut written = 0;
         while written < line.len() {
             let piece = line.get(written..).unwrap_or_default();
             let piece = piece.get(..PIECE_BYTES).unwrap_or(piece);
-            let took = match &state.device {
-                Some((_, Some(own))) => rustix::io::write(own, piece).unwrap_or(0),
-                _ if self.has_room(&Timespec::default()) => {
-                    rustix::io::write(&self.to, piece).unwrap_or(0)
-                }
-                _ => 0,
+            let took = match self.has_room(&Timespec::default()) {
+                true => rustix::io::write(&self.to, piece).unwrap_or(0),
+                false => 0,
             };
             written += took;
             if took < piece.len() && !self.waits(state) {
@@ -150,6 +127,14 @@ impl<'w, F: AsFd + 'w> MakeWriter<'w> for LogOutput<F> {
     }
 }
 
+/// Opens a terminal again, without waiting for its reader: one that is ready takes as little as one byte. Others
+/// share the description that it has; this one is our own.
+pub(crate) fn without_waiting(terminal: impl AsFd) -> rustix::io::Result<OwnedFd> {
+    let path = format!("/proc/self/fd/{}", terminal.as_fd().as_raw_fd());
+    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    open(path, flags, Mode::empty())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -205,7 +190,7 @@ mod tests {
         unlockpt(&controller).unwrap();
         let name = ptsname(&controller, Vec::new()).unwrap();
         let terminal = open(name, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).unwrap();
-        let output = LogOutput::new(terminal, false);
+        let output = LogOutput::new(without_waiting(terminal).unwrap(), false);
         let (done, is_done) = channel();
         thread::spawn(move || {
             for length in 0..3_000 {

@@ -9,6 +9,7 @@ use clap::Args;
 use keypadd_config::Settings;
 use keypadd_config::values::LogFormat;
 use rustix::fs::fstat;
+use rustix::stdio::dup2_stderr;
 use tracing::error;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::time::SystemTime;
@@ -16,7 +17,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::flags::{All, Flags};
-use crate::log_output::LogOutput;
+use crate::log_output::{LogOutput, without_waiting};
 use crate::values;
 
 /// `info` for our crates, errors of the transport.
@@ -84,6 +85,17 @@ pub fn start(settings: &Settings, verbose: u8, quiet: bool) {
             let location = info.location().map(ToString::to_string).unwrap_or_default();
             error!("panicked at {location}: {}", panic_message(info.payload()));
         }));
+    }
+}
+
+/// Lets no message of a daemon wait for the reader of a terminal, even in the process that takes its standard error
+/// over. Comes before the sandbox, which hides the terminal.
+pub fn never_wait() {
+    let stderr = std::io::stderr();
+    if stderr.is_terminal()
+        && let Ok(own) = without_waiting(stderr)
+    {
+        let _ = dup2_stderr(own);
     }
 }
 
