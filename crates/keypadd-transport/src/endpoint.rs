@@ -97,7 +97,6 @@ impl Endpoint {
         let rules = Arc::new(Rules {
             inspect: settings.inspect,
             cut_code: settings.cut_code,
-            drop_code: settings.drop_code,
             hold_code: settings.hold_code,
             goodbye_code: settings.goodbye_code,
             flow_idle: settings.flow_idle,

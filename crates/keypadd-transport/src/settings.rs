@@ -66,10 +66,8 @@ pub struct EndpointSettings {
     pub egress: Arc<dyn Egress>,
     /// What to keep from a handshake.
     pub inspect: Inspect,
-    /// The error code for streams that are cut short.
+    /// The error code for streams that are cut short, or whose handles were dropped.
     pub cut_code: VarInt,
-    /// The error code for streams whose handles were dropped.
-    pub drop_code: VarInt,
     /// A close with this code, by either end, lets another connection continue the streams.
     pub hold_code: Option<VarInt>,
     /// A peer that closes its connection with this code has received all it wanted of finished
@@ -102,7 +100,6 @@ impl EndpointSettings {
             egress: Arc::new(Unrestricted),
             inspect: Arc::new(|_| None),
             cut_code: NO_ERROR,
-            drop_code: NO_ERROR,
             hold_code: None,
             goodbye_code: None,
             flow_idle: FLOW_IDLE,
@@ -141,7 +138,6 @@ impl fmt::Debug for EndpointSettings {
 pub(crate) struct Rules {
     pub(crate) inspect: Inspect,
     pub(crate) cut_code: VarInt,
-    pub(crate) drop_code: VarInt,
     pub(crate) hold_code: Option<VarInt>,
     pub(crate) goodbye_code: Option<VarInt>,
     pub(crate) flow_idle: Duration,

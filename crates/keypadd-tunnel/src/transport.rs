@@ -278,7 +278,6 @@ impl TransportSettings {
             egress: Arc::new(MeteredEgress { gate, send_seconds: Arc::clone(&self.send_seconds) }),
             inspect: inspect(),
             cut_code: StreamCode::Reset.into(),
-            drop_code: StreamCode::ShuttingDown.into(),
             hold_code: Some(CloseCode::Hold.value().into()),
             // A client that closes in order has received all it wanted of a finished stream. A
             // server's close says nothing about what its targets have received (invariant I11).

@@ -240,6 +240,6 @@ impl Driver {
     pub(super) fn control(&mut self, id: StreamId) -> Stream {
         let received = Arc::<StreamBuffer>::default();
         self.channels.insert(id, Channel::Controlled(Controlled::new(Arc::clone(&received))));
-        Stream::new(self.shared.clone(), id, received, self.rules.drop_code)
+        Stream::new(self.shared.clone(), id, received, self.rules.cut_code)
     }
 }

@@ -1,14 +1,17 @@
 //! Tests that a reset at one end is a reset at the other, even while no data flows.
 
-use std::io;
+use std::{future::pending, io};
 
+use keypadd_keystream::Suite;
+use keypadd_provider::client_config;
+use keypadd_tunnel::wire::StreamCode;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpStream, UnixListener},
     task::JoinSet,
 };
 
-use crate::support::*;
+use crate::{hostile::*, support::*};
 
 /// More than all buffers and windows hold.
 const MORE_THAN_BUFFERS: usize = 1 << 30;
@@ -39,6 +42,24 @@ async fn a_target_reset_after_the_client_finished_resets_the_client() {
     assert_eq!(read_all(&mut there).await.unwrap(), b"all");
     reset(there);
     assert_reset(&mut here).await;
+}
+
+#[tokio::test]
+async fn a_client_that_closes_before_the_target_answers_is_reset_not_shut_down() {
+    let (server_key, key) = (new_key(), new_key());
+    let settings = crypto(&server_key, Suite::AES_128_GCM);
+    let (endpoint, address, server_key) = raw_server(&settings, key.public());
+    let crypto = client_config(&crypto(&key, Suite::AES_128_GCM), server_key).unwrap();
+    let settings = settings_for(address, crypto, vec![forward("0:localhost:22")]);
+    let ((client, session), server) =
+        tokio::join!(connect_client(settings), RawPeer::accept(endpoint));
+    let here = addresses(&client)[0][0];
+    let _running = tokio::spawn(async move { client.run(Some(session), pending()).await });
+    let here = TcpStream::connect(here).await.unwrap();
+    let (_send, mut recv) = within(server.connection.accept_bi()).await.unwrap();
+    drop(here);
+    let code = within(recv.received_reset()).await.unwrap().expect("a reset");
+    assert_eq!(StreamCode::from_value(code.into_inner()), StreamCode::Reset);
 }
 
 #[tokio::test]
