@@ -162,10 +162,13 @@ impl ControlSocket {
             match self.listener.accept().await {
                 Ok((client, _)) => {
                     silent.retain(|one| !one.is_closed());
-                    if slots.available_permits() == 0
+                    while slots.available_permits() == 0
                         && let Some(oldest) = silent.pop_front()
                     {
-                        let _ = oldest.send(());
+                        // One whose request has just come stays.
+                        if oldest.send(()).is_ok() {
+                            break;
+                        }
                     }
                     let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
                     let (displace, displaced) = oneshot::channel();

@@ -1,4 +1,4 @@
-//! Writes log lines to a descriptor and hardly waits for its reader.
+//! Writes log lines to a descriptor, and waits for its reader for at most 50 ms a second.
 //!
 //! A reader may stop: a terminal after Ctrl-S or behind a dead connection, a stuck pipe. Lines that it does not
 //! take are dropped and counted, so that the daemon serves on. Knows no formats but the one of its own line.

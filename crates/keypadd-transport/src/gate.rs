@@ -75,6 +75,13 @@ impl fmt::Debug for ControllerState {
 }
 
 impl ControllerState {
+    fn take_successor(&self) -> Option<Box<dyn Controller>> {
+        match self.has_successor.swap(false, Relaxed) {
+            true => self.successor.lock().unwrap_or_else(PoisonError::into_inner).take(),
+            false => None,
+        }
+    }
+
     fn follow(&self, inner: &dyn Controller) {
         self.window.store(inner.window(), Relaxed);
         let bits = inner.metrics().pacing_rate.unwrap_or_default();
@@ -92,7 +99,8 @@ impl ControllerFactory for UnlimitedFactory {
     fn build(self: Arc<Self>, now: Instant, current_mtu: u16) -> Box<dyn Controller> {
         let inner = Arc::clone(&self.inner).build(now, current_mtu);
         self.shared.follow(&*inner);
-        // A new path begins with nothing in flight.
+        // A new path begins with nothing in flight, and a successor knows the old one.
+        self.shared.take_successor();
         self.shared.in_flight.store(0, Relaxed);
         self.shared.mtu.store(current_mtu.into(), Relaxed);
         Box::new(UnlimitedController { inner, shared: Arc::clone(&self.shared) })
@@ -106,13 +114,10 @@ struct UnlimitedController {
 }
 
 impl UnlimitedController {
+    /// Lets the successor continue, if there is one.
     fn succeed(&mut self) {
-        if self.shared.has_successor.swap(false, Relaxed) {
-            let mut successor =
-                self.shared.successor.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(successor) = successor.take() {
-                self.inner = successor;
-            }
+        if let Some(successor) = self.shared.take_successor() {
+            self.inner = successor;
         }
     }
 }
@@ -128,11 +133,13 @@ impl Controller for UnlimitedController {
     }
 
     fn on_ack(&mut self, now: Instant, sent: Instant, bytes: u64, _: bool, rtt: &RttEstimator) {
+        self.succeed();
         let app_limited = !self.shared.held_back.load(Relaxed);
         self.inner.on_ack(now, sent, bytes, app_limited, rtt);
     }
 
     fn on_end_acks(&mut self, now: Instant, in_flight: u64, _: bool, largest: Option<u64>) {
+        self.succeed();
         let app_limited = !self.shared.held_back.load(Relaxed);
         self.inner.on_end_acks(now, in_flight, app_limited, largest);
         self.shared.follow(&*self.inner);
@@ -141,6 +148,7 @@ impl Controller for UnlimitedController {
     }
 
     fn on_congestion_event(&mut self, now: Instant, sent: Instant, persistent: bool, lost: u64) {
+        self.succeed();
         self.inner.on_congestion_event(now, sent, persistent, lost);
         self.shared.follow(&*self.inner);
         let left = self.shared.in_flight.load(Relaxed).saturating_sub(lost);
@@ -148,6 +156,7 @@ impl Controller for UnlimitedController {
     }
 
     fn on_mtu_update(&mut self, new_mtu: u16) {
+        self.succeed();
         self.inner.on_mtu_update(new_mtu);
         self.shared.follow(&*self.inner);
         self.shared.mtu.store(new_mtu.into(), Relaxed);
@@ -371,7 +380,6 @@ mod tests {
         assert_eq!(gate.window(), 1 << 19);
         let rtt = Duration::from_millis(100);
         assert!(gate.paced(now, rtt, 1_200).is_err(), "the path has had its first burst");
-        controller.on_sent(now, 1_200, 1);
         controller.on_end_acks(now, 0, true, Some(1));
         assert_eq!(gate.window(), 1 << 19, "ACKs go to the new controller");
         controller.on_congestion_event(now, now, true, 1_200);

@@ -66,9 +66,9 @@ const MEAN_NOISE: f64 = 0.03;
 const START_UP_SAMPLES: u32 = 8;
 
 /// The highest of fewer samples of the rate exceeds it by a packet or two, which is much of a slow line's window:
-/// their mean counts, unless packets have been lost for this long, for which the excess makes up.
+/// their mean counts, unless a packet was lost in this time, for whose loss the excess makes up.
 const FEW_SAMPLES: u32 = 8;
-const LOSSLESS: Duration = Duration::from_secs(5);
+const LOSS_MEMORY: Duration = Duration::from_secs(5);
 
 /// A rate that grew by this factor in one round trip of start-up is still growing.
 const DOUBLING: f64 = 1.5;
@@ -361,7 +361,7 @@ impl RateController {
         if round.samples == 0 {
             return;
         }
-        let loses = self.lost_at.is_some_and(|at| now.saturating_duration_since(at) < LOSSLESS);
+        let loses = self.lost_at.is_some_and(|at| now.saturating_duration_since(at) < LOSS_MEMORY);
         if self.phase == Phase::Cruise && round.samples < FEW_SAMPLES && !loses {
             round.rate = round.rate_sum / f64::from(round.samples);
         }
@@ -439,7 +439,7 @@ impl RateController {
             return;
         }
         if is_quiet && next > window && self.is_long() {
-            // What was sent before this step says nothing about the next.
+            // Packets sent before this step do not show its effect.
             self.hold = 2;
         }
         self.set_window(next);

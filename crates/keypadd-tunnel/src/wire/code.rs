@@ -123,7 +123,7 @@ impl fmt::Display for StreamCode {
             Self::Unreachable => "unreachable",
             Self::TimedOut => "timed out",
             Self::Reset => "connection reset",
-            Self::ShuttingDown => "given up at the other end",
+            Self::ShuttingDown => "the other end is shutting down",
             Self::BadHeader => "bad stream header",
             Self::OpenFiles => "too many open files at the other end",
             Self::NotHeld => "not held at the other end",
