@@ -155,6 +155,9 @@ fn daemon_that_answers(path: &Path, answers: Vec<Vec<u8>>) {
     });
 }
 
+/// Version of the frames of a handover.
+const VERSION: u32 = 3;
+
 /// An offer to be replaced by a program that fails.
 fn offer(version: u32) -> Vec<u8> {
     frame(&json!({ "offer": {
@@ -180,14 +183,14 @@ fn a_daemon_that_cannot_be_replaced_is_not_said_to_do_what_it_does_not() {
         (
             "earlier",
             true,
-            vec![b"{}".to_vec(), offer(1)],
+            vec![b"{}".to_vec(), offer(VERSION - 1)],
             "its version of keypadd differs, and cannot hand over to this one\n  hint: restart it",
         ),
-        ("over", true, vec![b"{}".to_vec(), offer(2), no_answer], "; process 1 has exited\n"),
+        ("over", true, vec![b"{}".to_vec(), offer(VERSION), no_answer], "; process 1 has exited\n"),
         (
             "serving",
             true,
-            vec![b"{}".to_vec(), offer(2), b"{}".to_vec()],
+            vec![b"{}".to_vec(), offer(VERSION), b"{}".to_vec()],
             "; process 1 continues\n",
         ),
     ] {
