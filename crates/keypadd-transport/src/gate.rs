@@ -218,10 +218,11 @@ impl CongestionGate {
     /// The controller of `connection`, to continue on another connection of the same path; `None` if the
     /// connection goes on using the window itself.
     pub(crate) fn hand_over(&self, connection: &Connection) -> Option<Box<dyn Controller>> {
-        let in_flight = self.shared.in_flight.load(Relaxed);
+        if self.shared.in_flight.load(Relaxed) >= self.window() / UNUSED {
+            return None;
+        }
         let controller = connection.congestion_state().clone_box().into_any();
-        let controller = controller.downcast::<UnlimitedController>().ok()?;
-        (in_flight < self.window() / UNUSED).then_some(controller.inner)
+        Some(controller.downcast::<UnlimitedController>().ok()?.inner)
     }
 
     /// Continues with the controller of another connection of the same path. What it believes to be in
