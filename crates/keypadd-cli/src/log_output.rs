@@ -1,4 +1,4 @@
-//! Writes log lines to a descriptor, and waits for its reader for at most 50 ms a second.
+//! Writes log lines to a descriptor, and waits for its reader for at most 50 ms of each second.
 //!
 //! A reader may stop: a terminal after Ctrl-S or behind a dead connection, a stuck pipe. Lines that it does not
 //! take are dropped and counted, so that the daemon serves on. Knows no formats but the one of its own line.
@@ -19,8 +19,8 @@ use tracing_subscriber::fmt::MakeWriter;
 /// A pipe that is ready takes this much at once (PIPE_BUF, pipe(7)).
 const PIECE_BYTES: usize = 4096;
 
-/// How long a reader that is behind is waited for, at most once per interval.
-const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+/// How long a reader that is behind is waited for in each interval, in all.
+const PATIENCE: Duration = Duration::from_millis(50);
 const PATIENCE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Writes lines to `to`.
@@ -28,7 +28,7 @@ const PATIENCE_INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) struct LogOutput<F> {
     to: F,
     is_json: bool,
-    patience: Timespec,
+    patience: Duration,
     /// Locked while writing: two writers could both find room for one.
     state: Mutex<State>,
 }
@@ -39,8 +39,10 @@ struct State {
     dropped: u64,
     /// Whether the first of them was written in part.
     is_torn: bool,
-    /// When the reader was last waited for.
-    waited_at: Option<Instant>,
+    /// When the interval began in which the reader was last waited for.
+    interval_start: Option<Instant>,
+    /// How long it was waited for in that interval.
+    waited: Duration,
 }
 
 impl<F: AsFd> LogOutput<F> {
@@ -54,7 +56,7 @@ impl<F: AsFd> LogOutput<F> {
         while written < line.len() {
             let piece = line.get(written..).unwrap_or_default();
             let piece = piece.get(..PIECE_BYTES).unwrap_or(piece);
-            let took = match self.has_room(&Timespec::default()) {
+            let took = match self.has_room(Duration::ZERO) {
                 true => rustix::io::write(&self.to, piece).unwrap_or(0),
                 false => 0,
             };
@@ -66,20 +68,25 @@ impl<F: AsFd> LogOutput<F> {
         written
     }
 
-    /// Waits for a reader that is behind for the first time in an interval; returns whether it takes more now.
+    /// Waits for a reader that is behind while patience is left; returns whether it takes more now.
     fn waits(&self, state: &mut State) -> bool {
         let now = Instant::now();
-        let is_due = state.waited_at.is_none_or(|at| now - at >= PATIENCE_INTERVAL);
-        if !is_due || state.dropped > 0 {
+        if state.interval_start.is_none_or(|start| now - start >= PATIENCE_INTERVAL) {
+            (state.interval_start, state.waited) = (Some(now), Duration::ZERO);
+        }
+        let left = self.patience.saturating_sub(state.waited);
+        if left.is_zero() || state.dropped > 0 {
             return false;
         }
-        state.waited_at = Some(now);
-        self.has_room(&self.patience)
+        let has_room = self.has_room(left);
+        state.waited += now.elapsed();
+        has_room
     }
 
-    fn has_room(&self, within: &Timespec) -> bool {
+    fn has_room(&self, within: Duration) -> bool {
         let mut ready = [PollFd::new(&self.to, PollFlags::OUT)];
-        poll(&mut ready, Some(within)).is_ok_and(|ready| ready > 0)
+        let within = Timespec::try_from(within).unwrap_or_default();
+        poll(&mut ready, Some(&within)).is_ok_and(|ready| ready > 0)
     }
 
     /// Says how many lines were dropped; returns whether it could.
@@ -176,7 +183,7 @@ mod tests {
             taken.len()
         });
         let mut output = LogOutput::new(writer, false);
-        output.patience.tv_sec = 60;
+        output.patience = Duration::from_secs(60);
         // More than a pipe holds, at once.
         (0..1_000).for_each(|_| (&output).write_all(&[b'x'; 100]).unwrap());
         drop(output);
