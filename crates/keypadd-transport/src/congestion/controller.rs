@@ -17,7 +17,7 @@ use quinn_proto::{
 
 use super::{
     ack_bursts::AckBursts,
-    crowd::{Crowd, EMPTY, TEST_SHARE},
+    crowd::{Crowd, EMPTY, FALL, TEST_SHARE},
     extremes::Windowed,
     flight_log::{Departure, FlightLog},
     losses::{Losses, TRIAL, Verdict},
@@ -88,6 +88,12 @@ const DRAIN_DEPTH: f64 = 2.5;
 /// travels round the path, the queue is longer by as much.
 const LONG_DRAIN_DEPTH: f64 = 1.25;
 
+/// At the end of start-up: others keep a queue too, whose delay must not be taken for the path's.
+const FIRST_DRAIN_DEPTH: f64 = 6.0;
+
+/// Most rounds of a test for competing flows.
+const TEST_ROUNDS_MAX: u32 = 6;
+
 /// Rounds in which a window that loss has reduced does not grow, and the time limit for that.
 const HOLD_ROUNDS: u32 = 16;
 const HOLD_TIME: Duration = Duration::from_secs(1);
@@ -116,8 +122,14 @@ enum Phase {
 struct Dip {
     window: u64,
     rounds: u32,
-    /// Whether it tests for competing flows.
-    test: bool,
+    test: Option<Test>,
+}
+
+/// A test for competing flows, which lasts as long as the delay falls.
+#[derive(Clone, Copy, Debug)]
+struct Test {
+    delay: Duration,
+    measured: Instant,
 }
 
 /// Measurements of one round trip.
@@ -284,12 +296,22 @@ impl RateController {
         };
         self.crowd.sample(now, rtt - self.floor());
         let delay = rtt.saturating_sub(self.base());
+        if self.dip.is_none() && rtt <= self.floor() + self.floor() / NOISE {
+            // The queue is empty, perhaps because another flow drains its own: do so together next time.
+            self.drain_at = Some(self.next_drain(now));
+        }
         self.latest_rate = flight as f64 / rtt.as_secs_f64().max(1e-6);
         let began = self.round.get_or_insert_with(|| Round::new(now)).began;
         if let Some(dip) = self.dip
             && (flight <= dip.window + self.mtu || dip.rounds > 3)
         {
-            self.end_dip(now, dip, delay);
+            match dip.test {
+                Some(test) if sent < test.measured => {}
+                Some(test) if delay < test.delay.mul_f64(FALL) && dip.rounds <= TEST_ROUNDS_MAX => {
+                    self.dip = Some(Dip { test: Some(Test { delay, measured: now }), ..dip });
+                }
+                _ => self.end_dip(now, dip, delay),
+            }
             return;
         }
         let window = self.window as f64;
@@ -341,8 +363,8 @@ impl RateController {
         self.dip = None;
         // A queue that is being drained is no room to grow into.
         self.hold = self.hold.max(2);
-        self.drain_at = Some(now + DRAIN_INTERVAL.max(10 * self.floor()));
-        if dip.test {
+        self.drain_at = Some(self.next_drain(now));
+        if dip.test.is_some() {
             let empty = delay <= self.queue_delay(self.rate).mul_f64(EMPTY);
             if self.crowd.tested(now, empty) {
                 self.set_window(self.window_at(self.rate));
@@ -372,16 +394,21 @@ impl RateController {
             self.rate = round.acked_rate / (1.0 - self.losses.random_share()).max(0.5);
             self.set_window(self.window_at(self.rate));
             self.hold = self.hold.min(2);
+            // A policer keeps no queue.
+            if delay > self.floor() / NOISE {
+                self.drain(FIRST_DRAIN_DEPTH);
+            }
             self.losses.settle();
             return;
         }
         if self.crowd.is_found() {
             self.losses.forget();
             self.window = self.crowd.window().max(self.window_min());
-            if self.crowd.is_test_due(now, self.smoothed) {
+            if self.crowd.is_test_due(now, self.smoothed, delay) {
                 let carried = self.carried_bytes(self.rate);
                 let window = ((carried * TEST_SHARE) as u64).max(self.window_min());
-                self.dip = Some(Dip { window, rounds: 0, test: true });
+                self.dip =
+                    Some(Dip { window, rounds: 0, test: Some(Test { delay, measured: now }) });
             }
             return;
         }
@@ -410,7 +437,9 @@ impl RateController {
         }
         if self.phase == Phase::Cruise {
             self.follow(&round, delay, target);
-            self.drain(now);
+            if now >= *self.drain_at.get_or_insert(now + DRAIN_INTERVAL) {
+                self.drain(if self.is_long() { LONG_DRAIN_DEPTH } else { DRAIN_DEPTH });
+            }
         }
     }
 
@@ -452,18 +481,18 @@ impl RateController {
         self.is_long() && mean > (2 * target).max(self.floor().mul_f64(MEAN_NOISE))
     }
 
-    /// Drains the queue occasionally, so that the shortest round trip is seen (ProbeRTT of
-    /// draft-ietf-ccwg-bbr 5.3.4, less deep and more often).
-    fn drain(&mut self, now: Instant) {
-        let at = *self.drain_at.get_or_insert(now + DRAIN_INTERVAL);
-        if at > now {
-            return;
-        }
-        let depth = if self.is_long() { LONG_DRAIN_DEPTH } else { DRAIN_DEPTH };
+    /// When to drain the queue again.
+    fn next_drain(&self, now: Instant) -> Instant {
+        now + DRAIN_INTERVAL.max(10 * self.floor())
+    }
+
+    /// Drains this many times the queue's content, so that the shortest round trip is seen (ProbeRTT of
+    /// draft-ietf-ccwg-bbr 5.3.4, less deep and more often; flows of ours drain together).
+    fn drain(&mut self, depth: f64) {
         let depth = (depth * self.queue_bytes(self.rate)) as u64;
         let window = self.window.saturating_sub(depth);
         let window = window.max(self.window / 2).max(self.window_min());
-        self.dip = Some(Dip { window, rounds: 0, test: false });
+        self.dip = Some(Dip { window, rounds: 0, test: None });
     }
 
     /// In bytes per second; `None` before the first round trip is known.

@@ -9,6 +9,9 @@
 //! delay that counts, and a test may find the queue empty although others are there. So a short
 //! delay only slows detection down, two tests have to agree, and after them a smaller delay
 //! suffices to compete again, with at most the same window.
+//!
+//! Several flows of ours that compete see each other's queue. So a flow joins another's test, and a test
+//! lasts as long as the delay falls.
 
 use std::{
     sync::Arc,
@@ -22,11 +25,15 @@ use quinn_proto::{
 
 use super::extremes::Windowed;
 
-/// Rounds of standing delay despite a window that would let the queue drain, and their least
-/// duration. A round with a short delay takes back [`LEAK`] of them.
+/// Rounds of standing delay despite a window that would let the queue drain. A round with a short
+/// delay takes back [`LEAK`] of them.
 const ROUNDS: u32 = 6;
-const TIME: Duration = Duration::from_millis(200);
 const LEAK: u32 = 2;
+
+/// How long the delay stands at least, as a time and in round trips: usually, and for [`SUSPICION`]
+/// after competing. A new flow of ours, which takes the queue's delay for the path's, is done sooner.
+const TIME: (Duration, u32) = (Duration::from_millis(500), 24);
+const TIME_AGAIN: (Duration, u32) = (Duration::from_millis(200), 6);
 
 /// Delay that counts, in that of this flow's own queue and above it: usually, and for
 /// [`SUSPICION`] after competing.
@@ -42,6 +49,9 @@ const RATE_TIME: Duration = Duration::from_secs(10);
 const TEST_INTERVAL: Duration = Duration::from_secs(6);
 const TEST_ROUNDS: u32 = 24;
 const CONFIRM_INTERVAL: Duration = Duration::from_secs(2);
+
+/// A delay that falls below this share in a round, without loss, shows that another flow of ours tests.
+pub(super) const FALL: f64 = 0.88;
 
 /// Tests in succession that must find the queue empty.
 const TESTS: u32 = 2;
@@ -76,6 +86,9 @@ pub(super) struct Crowd {
     cubic: Option<Cubic>,
     longest: Windowed,
     delay: Duration,
+    /// At the end of the last round.
+    round_delay: Duration,
+    lost_at: Option<Instant>,
     test_at: Option<Instant>,
     /// Tests in succession that found the queue empty.
     empty: u32,
@@ -93,6 +106,8 @@ impl Crowd {
             cubic: None,
             longest: Windowed::max(PEAK_TIME),
             delay: Duration::ZERO,
+            round_delay: Duration::ZERO,
+            lost_at: None,
             test_at: None,
             empty: 0,
             left: None,
@@ -135,7 +150,10 @@ impl Crowd {
         mtu: u64,
     ) {
         let left = self.left_window(now);
-        let stands = if left.is_some() { STANDS_AGAIN } else { STANDS };
+        let (stands, (time, trips)) = match left {
+            Some(_) => (STANDS_AGAIN, TIME_AGAIN),
+            None => (STANDS, TIME),
+        };
         if delay <= usual.mul_f64(stands) + STANDS_MORE {
             self.rounds = self.rounds.saturating_sub(LEAK);
             if self.rounds == 0 {
@@ -145,7 +163,9 @@ impl Crowd {
         }
         self.rounds += 1;
         let since = *self.since.get_or_insert(now);
-        if self.rounds >= ROUNDS && now.saturating_duration_since(since) >= TIME {
+        if self.rounds >= ROUNDS
+            && now.saturating_duration_since(since) >= time.max(trips * rtt.saturating_sub(delay))
+        {
             let most = self.rate.max(rate) * rtt.as_secs_f64();
             let window = left.map_or(SHARE * most, |left| most.min(left as f64));
             let mut config = CubicConfig::default();
@@ -180,6 +200,7 @@ impl Crowd {
     }
 
     pub(super) fn lost(&mut self, now: Instant, sent: Instant, persistent: bool, bytes: u64) {
+        self.lost_at = Some(now);
         if let Some(cubic) = &mut self.cubic
             && self.delay >= self.longest.get().mul_f64(FULL)
         {
@@ -187,11 +208,15 @@ impl Crowd {
         }
     }
 
-    /// Whether to test again that others keep the queue full.
-    pub(super) fn is_test_due(&mut self, now: Instant, rtt: Duration) -> bool {
+    /// Whether to test again that others keep the queue full, at the end of a round with this delay.
+    pub(super) fn is_test_due(&mut self, now: Instant, rtt: Duration, delay: Duration) -> bool {
         let interval = if self.empty == 0 { TEST_INTERVAL } else { CONFIRM_INTERVAL };
-        let at = *self.test_at.get_or_insert_with(|| now + interval.max(TEST_ROUNDS * rtt));
-        self.cubic.is_some() && at <= now
+        let interval = interval.max(TEST_ROUNDS * rtt);
+        let at = *self.test_at.get_or_insert_with(|| now + interval);
+        let former = std::mem::replace(&mut self.round_delay, delay);
+        let loses = self.lost_at.is_some_and(|lost| now.saturating_duration_since(lost) < 3 * rtt);
+        let joins = delay < former.mul_f64(FALL) && !loses && at < now + interval / 2;
+        self.cubic.is_some() && (at <= now || joins)
     }
 
     /// Ends a test that found the queue empty or not; returns whether nobody else fills it.

@@ -251,18 +251,30 @@ fn a_policer_is_not_sent_twice_what_it_passes() {
 }
 
 #[test]
-fn two_flows_of_ours_share_a_line() {
-    let mut world = bulk(50.0, 20 * MS);
-    world.run(3 * SECOND);
-    let late = world.add(rate(), Traffic::Up);
-    world.run(5 * SECOND);
-    let before = [world.received(0), world.received(late)];
-    let queue = queue_p99(&mut world, 10 * SECOND);
-    let [first, late] = [world.received(0) - before[0], world.received(late) - before[1]];
-    let (least, sum) = (first.min(late) as f64, (first + late) as f64);
-    assert!(least / sum >= 1.0 / 3.0, "{first} and {late}");
-    assert!(8.0 * sum / 10.0 >= 0.95 * 50e6 * PAYLOAD);
-    assert!(queue <= 10 * MS, "{queue:?}");
+fn flows_of_ours_share_a_line_and_keep_its_queue_short() {
+    // On long paths flows approach equal shares slowly.
+    for (rtt, flows, least) in
+        [(20 * MS, 2, 0.9), (20 * MS, 4, 0.8), (60 * MS, 3, 0.6), (150 * MS, 3, 0.4)]
+    {
+        let mut world = bulk(50.0, rtt);
+        world.run(3 * SECOND);
+        for _ in 1..flows {
+            world.add(rate(), Traffic::Up);
+            world.run(3 * SECOND);
+        }
+        world.run(7 * SECOND);
+        let received = |world: &World| (0..flows).map(|flow| world.received(flow)).collect();
+        let before: Vec<u64> = received(&world);
+        let queue = queue_p99(&mut world, 10 * SECOND);
+        let after: Vec<u64> = received(&world);
+        let shares: Vec<f64> = std::iter::zip(after, before)
+            .map(|(after, before)| 8.0 * (after - before) as f64 / 10.0 / (50e6 * PAYLOAD))
+            .collect();
+        let at = format!("{shares:.3?} of the line, {rtt:?}, queue {queue:?}");
+        assert!(shares.iter().all(|share| share * flows as f64 >= least), "{at}");
+        assert!(shares.iter().sum::<f64>() >= 0.95, "{at}");
+        assert!(queue <= 10 * MS, "{at}");
+    }
 }
 
 #[test]
@@ -305,6 +317,19 @@ fn a_line_that_cubic_has_left_is_full_with_a_short_queue() {
     let queue = queue_p99(&mut world, 2 * SECOND);
     let share = share(&mut world, 0, 50.0, 2 * SECOND);
     assert!(share >= 0.9 && queue <= 8 * MS, "{share:.3}, {queue:?}");
+}
+
+#[test]
+fn two_flows_of_ours_that_cubic_has_left_keep_the_queue_short_again() {
+    let mut world = bulk(50.0, 20 * MS);
+    world.run(3 * SECOND);
+    world.add(rate(), Traffic::Up);
+    let other = world.add(cubic(), Traffic::Up);
+    world.run(10 * SECOND);
+    world.flows[other].active = false;
+    world.run(60 * SECOND);
+    let queue = queue_p99(&mut world, 2 * SECOND);
+    assert!(queue <= 8 * MS, "{queue:?}");
 }
 
 #[test]
