@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::iter;
+use std::mem;
 
 use crate::quote::one_line;
 
@@ -39,7 +40,8 @@ pub(crate) struct Faults<'t> {
     text: &'t str,
     /// Where its lines start.
     lines: Vec<usize>,
-    found: Vec<(usize, Fault)>,
+    /// The first ones in the file's order: where, cause and hint.
+    found: Vec<(usize, String, Option<String>)>,
     unlisted: usize,
     /// Lines that are not TOML; they are reported once.
     broken: BTreeSet<usize>,
@@ -54,12 +56,12 @@ impl<'t> Faults<'t> {
 
     /// Adds a fault at this byte, rounded down to the start of a character.
     pub(crate) fn add(&mut self, at: usize, cause: impl Into<String>, hint: Option<String>) {
-        if self.found.len() == LISTED_MAX {
+        let after = self.found.partition_point(|(earlier, ..)| *earlier <= at);
+        self.found.insert(after, (at, cause.into(), hint));
+        if self.found.len() > LISTED_MAX {
+            self.found.pop();
             self.unlisted += 1;
-            return;
         }
-        let (line, column) = self.place(at);
-        self.found.push((at, Fault { line, column, cause: cause.into(), hint }));
     }
 
     /// Marks the line of this byte as not TOML. One mistake can cause several parse errors; the
@@ -81,8 +83,11 @@ impl<'t> Faults<'t> {
 
     /// Those listed in the file's order, and at the end how many are not.
     pub(crate) fn sorted(mut self) -> Vec<Fault> {
-        self.found.sort_by_key(|(at, _)| *at);
-        let mut faults: Vec<_> = self.found.into_iter().map(|(_, fault)| fault).collect();
+        let found = mem::take(&mut self.found).into_iter().map(|(at, cause, hint)| {
+            let (line, column) = self.place(at);
+            Fault { line, column, cause, hint }
+        });
+        let mut faults: Vec<_> = found.collect();
         if let (1.., Some(last)) = (self.unlisted, faults.last()) {
             let cause = format!("and {} more", self.unlisted);
             faults.push(Fault { line: last.line, column: last.column, cause, hint: None });

@@ -66,6 +66,16 @@ fn a_hundred_faults_are_listed_and_the_others_counted() {
 }
 
 #[test]
+fn the_faults_that_are_listed_are_the_first_in_the_file_and_not_the_first_found() {
+    // A known key is read before the others, and they are before it.
+    let unknown: String = (1..=100).map(|line| format!("unknown-{line} = 1\n")).collect();
+    let found = faults(&format!("{unknown}pool-budget = 64\n"));
+    assert_eq!(found.len(), 101);
+    assert_eq!(found[99], "100:1: unknown key `unknown-100`");
+    assert_eq!(found[100], "100:1: and 1 more");
+}
+
+#[test]
 fn every_fault_is_reported_at_once_at_its_place() {
     let text = format!(
         "listen = \"nowhere\"\n\
