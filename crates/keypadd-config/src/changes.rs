@@ -1,6 +1,8 @@
 //! Describes what differs between the settings in force and those of the changed file. The daemon
 //! applies the changes and prints these lines.
 
+use std::collections::HashSet;
+
 use keypadd_tunnel::Forward;
 
 use crate::config::Config;
@@ -98,11 +100,12 @@ fn outgoing_changes(before: &Outgoing, after: &Outgoing, mut say: impl FnMut(&st
     if before.proxy_headers.accept != after.proxy_headers.accept {
         say("accept-proxy changed");
     }
-    let missing = |all: &[Forward], one: &Forward| !all.contains(one);
-    for forward in after.forwards.iter().filter(|one| missing(&before.forwards, one)) {
+    let [old, new]: [HashSet<&Forward>; 2] =
+        [before, after].map(|outgoing| outgoing.forwards.iter().collect());
+    for forward in after.forwards.iter().filter(|one| !old.contains(one)) {
         say(&format!("forward {forward} added"));
     }
-    for forward in before.forwards.iter().filter(|one| missing(&after.forwards, one)) {
+    for forward in before.forwards.iter().filter(|one| !new.contains(one)) {
         say(&format!("forward {forward} removed"));
     }
 }

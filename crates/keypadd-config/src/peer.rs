@@ -1,7 +1,7 @@
 //! Reads the `[peer.NAME]` tables: who each peer is, and which end connects to the other, or both. Checks
 //! what no two peers may share.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, SystemTime};
 
 use keypadd_keystream::{Class, Suite};
@@ -92,7 +92,7 @@ impl Context<'_, '_> {
     pub(crate) fn peers(&mut self, value: Spanned<DeValue<'_>>) -> Vec<Peer> {
         let mut peers = Vec::new();
         let mut keys: HashMap<PublicKey, String> = HashMap::new();
-        let mut listeners = Vec::new();
+        let mut listeners = HashSet::new();
         for (name, table) in self.tables(value) {
             let Some(read) = self.peer(name, table) else { continue };
             for Setting { value: key, at, .. } in read.keys {
@@ -120,13 +120,14 @@ impl Context<'_, '_> {
                 if matches!(listen, Listen::Tcp { port: 0, .. } | Listen::Udp { port: 0, .. }) {
                     continue;
                 }
-                let there = there.cloned();
-                if listeners.contains(&(there.clone(), listen.clone())) {
+                let listener = (there.cloned(), listen);
+                if listeners.contains(&listener) {
+                    let (_, listen) = &listener;
                     let cause = format!("{kind}: another forward already listens on `{listen}`");
                     let hint = "choose another address for one of them";
                     self.faults.add(at.unwrap_or_default(), cause, Some(hint.into()));
                 }
-                listeners.push((there, listen));
+                listeners.insert(listener);
             }
             peers.push(read.peer);
         }
