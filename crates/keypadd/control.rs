@@ -98,7 +98,7 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Connections at once; more wait. One that has sent no request makes room, so there are more places than programs
 /// that ask at the same time.
-const CONNECTIONS_MAX: usize = 128;
+pub(crate) const CONNECTIONS_MAX: usize = 128;
 
 /// Most daemons in one process, as in tests.
 const DAEMONS_MAX: u32 = 64;

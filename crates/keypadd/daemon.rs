@@ -27,7 +27,7 @@ use tokio::time::{interval, sleep};
 
 use crate::cli::memory_bytes;
 use crate::confine::Confinement;
-use crate::control::{ControlSocket, Requests};
+use crate::control::{self, ControlSocket, Requests};
 use crate::error::{Error, Exit, system};
 use crate::handover::give::{HandoverSource, Program};
 use crate::handover::take::{HeldState, Takeover};
@@ -364,9 +364,9 @@ fn raise_descriptor_limit() -> Option<u64> {
     }
 }
 
-/// Descriptors reserved for all but forwards, at most: for event loops, 64 concurrent name lookups, 32
-/// connections to `/metrics` and 128 to the control socket.
-const RESERVED_MAX: usize = 256;
+/// Descriptors reserved for all but forwards, at most: for event loops and sessions, 64 concurrent name lookups,
+/// `/metrics` and the control socket.
+const RESERVED_MAX: usize = 144 + 64 + metrics::CONNECTIONS_MAX + control::CONNECTIONS_MAX;
 
 /// A quarter is reserved, but no less than this.
 const RESERVED_MIN: usize = 64;

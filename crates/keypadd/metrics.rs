@@ -45,7 +45,7 @@ const TEXT: &str = "text/plain; charset=utf-8";
 const RETRY: Duration = Duration::from_secs(1);
 
 /// Connections open at once; a scrape needs one for some milliseconds.
-const CONNECTIONS_MAX: usize = 32;
+pub(crate) const CONNECTIONS_MAX: usize = 32;
 
 /// How long a connection may take from accept to the end of the answer.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
