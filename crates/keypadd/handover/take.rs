@@ -46,9 +46,13 @@ pub(crate) struct TakeoverReport {
     pub(crate) release: String,
     /// Forwarded connections that continue.
     pub(crate) held: usize,
-    /// Those that do not: their peers are not in the settings any more.
+    /// Those that do not: [`RESET`].
     pub(crate) reset: usize,
 }
+
+/// Why connections are reset in the new process.
+pub(crate) const RESET: &str =
+    "their peers or keys are not in the settings, have expired, or were away too long";
 
 impl Takeover {
     /// Begins to replace the process at standard input, if this one was started for that; else returns no
@@ -173,7 +177,7 @@ impl Takeover {
             tracing::warn!(%error, "the old process's standard streams cannot be used");
         }
         if reset > 0 {
-            tracing::warn!(reset, "reset connections whose peers are not in the settings any more");
+            tracing::warn!(reset, "reset connections: {RESET}");
         }
         tracing::info!(held, "took over from the old process");
         Ok(())

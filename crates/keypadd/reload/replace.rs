@@ -24,7 +24,7 @@ use crate::control::{self, REPLACE_REQUEST, STATUS_REQUEST};
 use crate::error::{Error, Exit, shown, system};
 use crate::handover::channel::{Channel, Received, unexpected};
 use crate::handover::give::Program;
-use crate::handover::take::TakeoverReport;
+use crate::handover::take::{RESET, TakeoverReport};
 use crate::handover::{Frame, Offer, VARIABLE, VERSION};
 use crate::keyfile;
 use crate::shutdown::block_on;
@@ -161,7 +161,7 @@ fn start(
             let noun = if held == 1 { "connection" } else { "connections" };
             let lost = match reset {
                 0 => String::new(),
-                reset => format!(", {reset} reset: their peers are not in the settings any more"),
+                reset => format!(", {reset} reset: {RESET}"),
             };
             Ok(format!(
                 "replaced {before} with {release} (process {pid}); {held} {noun} kept{lost}\n"
