@@ -79,7 +79,7 @@ pub(crate) enum Frame {
     Done(u32, Vec<SocketFile>),
     /// The old process exits; its standard streams are attached.
     Bye,
-    /// The old process has given up, and serves on.
+    /// The old process has given up, and serves on. Instead of an offer: too many others wait to replace it.
     Continues,
 }
 

@@ -184,7 +184,19 @@ fn a_daemon_that_cannot_be_replaced_is_not_said_to_do_what_it_does_not() {
             "earlier",
             true,
             vec![b"{}".to_vec(), offer(VERSION - 1)],
-            "its version of keypadd differs, and cannot hand over to this one\n  hint: restart it",
+            "it is older than this program, and cannot hand over to it\n  hint: restart it",
+        ),
+        (
+            "later",
+            true,
+            vec![b"{}".to_vec(), offer(VERSION + 1)],
+            "it is newer than this program, and cannot hand over to it\n  hint: upgrade this program\n",
+        ),
+        (
+            "busy",
+            true,
+            vec![b"{}".to_vec(), frame(&json!("continues"))],
+            "other processes are waiting to replace it\n  hint: try again later\n",
         ),
         ("over", true, vec![b"{}".to_vec(), offer(VERSION), no_answer], "; process 1 has exited\n"),
         (

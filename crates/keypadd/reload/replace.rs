@@ -38,8 +38,12 @@ const TIMEOUT: Duration = Duration::from_secs(65);
 /// For a daemon that root must not replace.
 const NOT_ROOTS: &str = "it runs as another user, who must replace it (systemctl reload)";
 
-/// For a daemon whose [`VERSION`] is another one.
-const OTHER_VERSION: &str = "its version of keypadd differs, and cannot hand over to this one";
+/// For a daemon that other processes wait to replace.
+const BUSY: &str = "other processes are waiting to replace it";
+
+/// For daemons whose [`VERSION`] is another one.
+const NEWER: &str = "it is newer than this program, and cannot hand over to it";
+const OLDER: &str = "it is older than this program, and cannot hand over to it";
 
 /// What happened to a daemon.
 #[derive(Debug)]
@@ -48,7 +52,7 @@ pub(super) enum Replaced {
     Same,
     /// By a new process; prints this.
     Started(String),
-    /// It is another version, or forwards standard input and output.
+    /// It is another version or busy, or forwards standard input and output.
     Failed(Error),
 }
 
@@ -100,7 +104,11 @@ async fn ask(socket: &Path, forced: bool) -> io::Result<ReplaceOffer> {
             let key_file = descriptors.take::<1>().ok().map(|[file]| file);
             Ok(ReplaceOffer { offer, channel, key_file })
         }
-        Frame::Offer(_) => Err(io::Error::other(OTHER_VERSION)),
+        Frame::Offer(offer) if offer.version > VERSION => {
+            Err(io::Error::new(io::ErrorKind::Unsupported, NEWER))
+        }
+        Frame::Offer(_) => Err(io::Error::other(OLDER)),
+        Frame::Continues => Err(io::Error::new(io::ErrorKind::ResourceBusy, BUSY)),
         frame => Err(unexpected(&frame)),
     }
 }
@@ -191,8 +199,12 @@ fn replace_error(socket: &Path, error: &io::Error) -> Error {
         io::ErrorKind::FileTooLarge => "it cannot be replaced while it runs".into(),
         _ => system(error),
     };
-    Error::new(Exit::Runtime, format!("the daemon at {socket}: {cause}"))
-        .hint("restart it; its connections will close")
+    let hint = match error.kind() {
+        io::ErrorKind::ResourceBusy => "try again later",
+        io::ErrorKind::Unsupported => "upgrade this program",
+        _ => "restart it; its connections will close",
+    };
+    Error::new(Exit::Runtime, format!("the daemon at {socket}: {cause}")).hint(hint)
 }
 
 #[cfg(test)]
