@@ -215,6 +215,17 @@ impl Channel {
 }
 
 impl Descriptors {
+    /// The only one, if there is one.
+    ///
+    /// # Errors
+    /// As for [`take`](Self::take).
+    pub(crate) fn take_optional(self) -> io::Result<Option<OwnedFd>> {
+        if self.received.is_empty() && !self.lacks_some {
+            return Ok(None);
+        }
+        self.take().map(|[descriptor]| Some(descriptor))
+    }
+
     /// All of them, of which there must be this many.
     ///
     /// # Errors
@@ -300,6 +311,14 @@ mod tests {
         near.send(&Frame::Begin, &[], &all).await.unwrap();
         let error = far.receive().await.unwrap().descriptors.take::<1>().unwrap_err();
         assert_eq!(error.to_string(), "a frame has 3 descriptors, not 1");
+    }
+
+    #[test]
+    fn a_descriptor_that_may_be_missing_is_not_missing_for_lack_of_room() {
+        let none = |lacks_some| Descriptors { received: Vec::new(), lacks_some };
+        assert!(none(false).take_optional().unwrap().is_none());
+        let error = none(true).take_optional().unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(Errno::MFILE.raw_os_error()));
     }
 
     #[tokio::test]

@@ -60,6 +60,7 @@ pub(super) enum Replaced {
 struct ReplaceOffer {
     offer: Offer,
     channel: OwnedFd,
+    /// None if the daemon has none.
     key_file: Option<OwnedFd>,
 }
 
@@ -100,9 +101,7 @@ async fn ask(socket: &Path, forced: bool) -> io::Result<ReplaceOffer> {
     let Received { frame, descriptors, .. } = Channel::new(stream)?.receive().await?;
     match frame {
         Frame::Offer(offer) if offer.version == VERSION => {
-            // None if the daemon has none.
-            let key_file = descriptors.take::<1>().ok().map(|[file]| file);
-            Ok(ReplaceOffer { offer, channel, key_file })
+            Ok(ReplaceOffer { offer, channel, key_file: descriptors.take_optional()? })
         }
         Frame::Offer(offer) if offer.version > VERSION => {
             Err(io::Error::new(io::ErrorKind::Unsupported, NEWER))
