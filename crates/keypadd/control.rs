@@ -323,6 +323,12 @@ pub(crate) fn connect(path: &Path) -> io::Result<StdUnixStream> {
     Ok(stream)
 }
 
+/// Whether a daemon listens on a socket.
+pub(crate) fn is_listening(path: &Path) -> bool {
+    // `WouldBlock`: its queue is full.
+    connect(path).map_or_else(|error| error.kind() == ErrorKind::WouldBlock, |_| true)
+}
+
 /// Whether a socket is stale: no process listens, and the process that the file is named after does
 /// not exist or is this one (containers reuse process IDs). The second check spares another process
 /// between bind and listen; [`BINDING`] spares this one.

@@ -97,19 +97,24 @@ fn find() -> Result<Vec<DaemonAnswer>, Error> {
     }
 }
 
-/// What has happened to a daemon that took a request and closed the connection.
-pub(crate) const GONE: &str = "it has exited, or another process has just replaced it";
+/// What has happened to a daemon that took a request and closed the connection without an answer.
+pub(crate) fn why_closed(path: &Path) -> &'static str {
+    match control::is_listening(path) {
+        true => "it gave no answer; its log says why",
+        false => "it has exited, or another process has just replaced it",
+    }
+}
 
 /// Why the daemon of a socket did not answer.
 pub(crate) fn no_answer(path: &Path, error: &io::Error) -> String {
-    let path = shown(path.to_string_lossy());
+    let shown = shown(path.to_string_lossy());
     match error.kind() {
         // A full queue and a read timeout have the same error code.
         ErrorKind::WouldBlock => {
-            format!("no answer from the daemon at {path}: it is stopped or too busy")
+            format!("no answer from the daemon at {shown}: it is stopped or too busy")
         }
-        ErrorKind::UnexpectedEof => format!("the daemon at {path}: {GONE}"),
-        _ => format!("cannot connect to the daemon at {path}: {}", system(error)),
+        ErrorKind::UnexpectedEof => format!("the daemon at {shown}: {}", why_closed(path)),
+        _ => format!("cannot connect to the daemon at {shown}: {}", system(error)),
     }
 }
 

@@ -143,16 +143,25 @@ fn a_new_process_with_too_few_open_files_says_so() {
     assert!(said.contains("cannot replace the old process: too many open files"), "{said}");
 }
 
-/// A daemon that gives these answers, each to one request, and closes the connection.
-fn daemon_that_answers(path: &Path, answers: Vec<Vec<u8>>) {
+/// A daemon that gives these answers, each to one request, and closes the connection; with the last one it exits,
+/// unless the returned socket is kept.
+fn daemon_that_answers(path: &Path, answers: Vec<Vec<u8>>, exits: bool) -> Option<UnixListener> {
     let listener = UnixListener::bind(path).unwrap();
+    let kept = (!exits).then(|| listener.try_clone().unwrap());
     thread::spawn(move || {
-        for answer in answers {
-            let (mut stream, _) = listener.accept().unwrap();
+        let mut listener = Some(listener);
+        let last = answers.len() - 1;
+        for (nth, answer) in answers.into_iter().enumerate() {
+            let (mut stream, _) = listener.as_ref().unwrap().accept().unwrap();
             BufReader::new(&stream).read_line(&mut String::new()).unwrap();
             stream.write_all(&answer).unwrap();
+            if nth == last {
+                // Before the connection is closed, as when a process exits.
+                listener = None;
+            }
         }
     });
+    kept
 }
 
 /// Version of the frames of a handover.
@@ -175,9 +184,18 @@ fn offer(version: u32) -> Vec<u8> {
 #[test]
 fn a_daemon_that_cannot_be_replaced_is_not_said_to_do_what_it_does_not() {
     const GONE: &str = "it has exited, or another process has just replaced it";
+    const FAILED: &str = "it gave no answer; its log says why";
     let desk = desk();
     let no_answer = Vec::new();
     for (name, binary, answers, said) in [
+        ("failed", false, vec![b"{}".to_vec(), no_answer.clone()], FAILED),
+        ("failed too", true, vec![b"{}".to_vec(), no_answer.clone()], FAILED),
+        (
+            "failed status",
+            true,
+            vec![b"{}".to_vec(), offer(VERSION), no_answer.clone()],
+            "; process 1 continues\n",
+        ),
         ("gone", false, vec![b"{}".to_vec(), no_answer.clone()], GONE),
         ("loser", true, vec![b"{}".to_vec(), no_answer.clone()], GONE),
         (
@@ -207,7 +225,7 @@ fn a_daemon_that_cannot_be_replaced_is_not_said_to_do_what_it_does_not() {
         ),
     ] {
         let path = desk.path(name);
-        daemon_that_answers(&path, answers);
+        let _kept = daemon_that_answers(&path, answers, !name.starts_with("failed"));
         let mut reload = desk.keypadd(&["reload", "--socket", path.to_str().unwrap()]);
         let output = reload.args(binary.then_some("--binary")).output().unwrap();
         let error = text(&output.stderr);

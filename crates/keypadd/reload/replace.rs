@@ -28,7 +28,7 @@ use crate::handover::take::{RESET, TakeoverReport};
 use crate::handover::{Frame, Offer, VARIABLE, VERSION};
 use crate::keyfile;
 use crate::shutdown::block_on;
-use crate::status::GONE;
+use crate::status::why_closed;
 
 use super::PATIENCE;
 
@@ -177,7 +177,7 @@ fn start(
         Err(status) => {
             // If the new one had everything, the old one answers nothing any more, and is about to exit.
             let old = match control::ask::<Value>(socket, STATUS_REQUEST, PATIENCE) {
-                Err(error) if error.kind() != io::ErrorKind::WouldBlock => "has exited",
+                Err(_) if !control::is_listening(socket) => "has exited",
                 _ => "continues",
             };
             let cause = format!("the new process failed ({status}); process {} {old}", offer.pid);
@@ -187,11 +187,11 @@ fn start(
 }
 
 fn replace_error(socket: &Path, error: &io::Error) -> Error {
-    let socket = shown(socket.to_string_lossy());
+    let name = shown(socket.to_string_lossy());
     let cause = match error.kind() {
         io::ErrorKind::UnexpectedEof => {
-            return Error::new(Exit::Runtime, format!("the daemon at {socket}: {GONE}"))
-                .hint("`keypadd status` shows what runs now");
+            let cause = format!("the daemon at {name}: {}", why_closed(socket));
+            return Error::new(Exit::Runtime, cause).hint("`keypadd status` shows what runs now");
         }
         // An older daemon answers in JSON, whose first bytes are not the length of any frame; so does one
         // that forwards standard input and output.
@@ -203,7 +203,7 @@ fn replace_error(socket: &Path, error: &io::Error) -> Error {
         io::ErrorKind::Unsupported => "upgrade this program",
         _ => "restart it; its connections will close",
     };
-    Error::new(Exit::Runtime, format!("the daemon at {socket}: {cause}")).hint(hint)
+    Error::new(Exit::Runtime, format!("the daemon at {name}: {cause}")).hint(hint)
 }
 
 #[cfg(test)]
