@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -234,6 +234,13 @@ impl Daemon {
             program,
             key_file: keyfile::open(&key_path).ok(),
         })
+    }
+
+    /// Hands over the file of a new key from now on. If this process may not open it, the key is the old one.
+    pub(crate) fn use_key_file(&mut self, path: &Path) {
+        if let Ok(file) = keyfile::open_anew(path) {
+            self.key_file = Some(file);
+        }
     }
 
     /// The instance number of the client of this name: the old process's, or a new one.

@@ -1,6 +1,7 @@
 //! Tests what either process does if the other one fails or lies while it is replaced.
 
-use std::io::{BufRead, BufReader, IoSlice, Read, Write};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -9,11 +10,14 @@ use std::process::Stdio;
 use std::thread;
 
 use rustix::cmsg_space;
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::daemons::{bounded, desk, text};
+use crate::daemons::{NEAR_PRIVATE_KEY, bounded, desk, text};
 use crate::descriptors::with_few_files;
 use crate::ends::{PATIENCE, echoes, rest, through, until};
 use crate::replacing::{Hosts, traffic};
@@ -111,6 +115,28 @@ fn a_new_process_that_has_everything_serves_if_the_old_one_dies_and_exits_if_it_
         let ended = child.wait_with_output().unwrap();
         assert!(text(&ended.stderr).contains(event), "{}", text(&ended.stderr));
     }
+}
+
+#[test]
+fn a_new_process_gets_the_key_file_of_the_last_reload() {
+    let hosts = Hosts::new("", "");
+    let near = hosts.run("near");
+    let file = hosts.desk.path("near.toml");
+    let changed = fs::read_to_string(&file).unwrap().replace("near.key", "connect.key");
+    fs::write(&file, changed).unwrap();
+    let path = hosts.socket(near.pid());
+    let output = hosts.desk.keypadd(&["reload", "--socket", path.to_str().unwrap()]).output();
+    assert!(output.unwrap().status.success());
+    let mut socket = UnixStream::connect(path).unwrap();
+    socket.write_all(b"replace\n").unwrap();
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
+    let mut attached = RecvAncillaryBuffer::new(&mut space);
+    recvmsg(&socket, &mut [IoSliceMut::new(&mut [0; 8])], &mut attached, RecvFlags::empty())
+        .unwrap();
+    let Some(RecvAncillaryMessage::ScmRights(mut files)) = attached.drain().next() else {
+        panic!()
+    };
+    assert_eq!(rest(&mut File::from(files.next().unwrap())).unwrap(), NEAR_PRIVATE_KEY.as_bytes());
 }
 
 #[test]

@@ -67,16 +67,19 @@ pub const INHERITED: &str = "KEYPADD_TAKEOVER_KEY";
 pub fn open(path: &Path) -> io::Result<File> {
     let inherited =
         std::env::var_os(INHERITED).map(|number| Path::new("/proc/self/fd").join(number));
-    match (open_at(path), inherited) {
+    match (open_anew(path), inherited) {
         (Err(error), Some(inherited)) if error.kind() == ErrorKind::PermissionDenied => {
-            open_at(&inherited)
+            open_anew(&inherited)
         }
         (opened, _) => opened,
     }
 }
 
-/// Non-blocking: opening a FIFO without a writer would block forever.
-fn open_at(path: &Path) -> io::Result<File> {
+/// Opens a key file, never the old process's. Non-blocking: opening a FIFO without a writer would block forever.
+///
+/// # Errors
+/// The system's error for the path.
+pub fn open_anew(path: &Path) -> io::Result<File> {
     let nonblock = OFlags::NONBLOCK.bits().cast_signed();
     OpenOptions::new().read(true).custom_flags(nonblock).open(path)
 }
@@ -95,7 +98,7 @@ pub fn read(path: &Path) -> Result<PrivateKey, Error> {
 /// # Errors
 /// As for [`read`].
 pub fn read_anew(path: &Path) -> Result<PrivateKey, Error> {
-    read_file(path, open_at(path))
+    read_file(path, open_anew(path))
 }
 
 fn read_file(path: &Path, opened: io::Result<File>) -> Result<PrivateKey, Error> {

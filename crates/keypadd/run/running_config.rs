@@ -159,7 +159,7 @@ impl RunningConfig {
         started: &Config,
         new: Loaded,
     ) -> Result<Vec<String>, Error> {
-        let Loaded { config: new, key, .. } = new;
+        let Loaded { config: new, key, key_path } = new;
         let (options, suites) = (PoolOptions::of(&new.settings), pool_suites(&new));
         let change = daemon.pooling.prepare(options, suites, daemon.crypto.cipher_engine).await?;
         let crypto = CryptoSettings {
@@ -197,6 +197,7 @@ impl RunningConfig {
         let log_connections = new.settings.log_connections.value;
         daemon.transport.limits.set_log_connections(log_connections);
         daemon.crypto = crypto;
+        daemon.use_key_file(&key_path);
         daemon.transport.key_lifetimes.set(new.settings.key_lifetime());
         self.config = new;
         self.show_sources(daemon);
