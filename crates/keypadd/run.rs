@@ -15,6 +15,7 @@ use keypadd_keystream::Suite;
 use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
 
 use crate::cli::ConfigArgs;
 use crate::configfile::{self, Loaded};
@@ -112,8 +113,11 @@ pub(crate) async fn run(
     }
     daemon.confinement.log();
     systemd::notify(&[sd_notify::NotifyState::Ready]);
+    // One at a time; until it has begun, other requests do not wait for it.
+    let mut replacing = JoinSet::new();
     let mode = loop {
         let reply: Option<oneshot::Sender<Value>> = tokio::select! {
+            biased;
             mode = shutdown.requested() => break mode,
             _ = hangup.recv() => None,
             Some(reply) = reloads.recv() => Some(reply),
@@ -124,14 +128,26 @@ pub(crate) async fn run(
                 }
                 continue;
             }
-            Some(request) = replacements.recv() => {
+            Some(begun) = replacing.join_next() => {
+                let Ok(Some(channel)) = begun else { continue };
                 let handover = daemon.handover_source(running.servers(), running.clients());
                 let replaced = tokio::select! {
                     mode = shutdown.requested() => break mode,
-                    replaced = handover.answer(request) => replaced,
+                    replaced = handover.hand_over_to(channel) => replaced,
                 };
                 if replaced {
                     handover.exit_replaced(&mut watching).await
+                }
+                continue;
+            }
+            Some(request) = replacements.recv(), if replacing.is_empty() => {
+                let handover = daemon.handover_source(running.servers(), running.clients());
+                let offered = tokio::select! {
+                    mode = shutdown.requested() => break mode,
+                    offered = handover.offer(request) => offered,
+                };
+                if let Some(channel) = offered {
+                    replacing.spawn(give::begun(channel));
                 }
                 continue;
             }
@@ -165,7 +181,7 @@ pub(crate) async fn run(
         }
     };
     // Requests from now on are refused immediately.
-    drop((reloads, forward_requests, replacements));
+    drop((reloads, forward_requests, replacements, replacing));
     systemd::notify_stopping(shutdown.drain_time(daemon.drain).await);
     running.end(mode).await;
     watching.shutdown().await;

@@ -1,7 +1,7 @@
 //! Tests what either process does if the other one fails or lies while it is replaced.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, IoSlice, IoSliceMut, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -115,6 +115,26 @@ fn a_new_process_that_has_everything_serves_if_the_old_one_dies_and_exits_if_it_
         let ended = child.wait_with_output().unwrap();
         assert!(text(&ended.stderr).contains(event), "{}", text(&ended.stderr));
     }
+}
+
+#[test]
+fn new_processes_that_do_not_begin_keep_no_other_command_waiting() {
+    let hosts = Hosts::new("", "");
+    let near = hosts.run("near");
+    let path = hosts.socket(near.pid());
+    let takeovers = [(); 4].map(|()| {
+        let mut socket = UnixStream::connect(&path).unwrap();
+        socket.write_all(b"replace\n").unwrap();
+        socket
+    });
+    let first = &takeovers[0];
+    first.set_read_timeout(Some(PATIENCE)).unwrap();
+    assert!(hear_frame(first)["offer"].is_object());
+    let output = hosts.desk.keypadd(&["reload", "--socket", path.to_str().unwrap()]).output();
+    assert!(output.unwrap().status.success());
+    // Nothing yet: it has not been given up, so nobody has waited for that.
+    first.set_nonblocking(true).unwrap();
+    assert_eq!((&*first).read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
 }
 
 #[test]

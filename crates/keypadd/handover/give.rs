@@ -105,18 +105,31 @@ impl HandoverSource<'_> {
     }
 
     /// Answers one request; returns whether a new process has everything.
-    pub(crate) async fn answer(&self, request: Request) -> bool {
-        match self.give_to(request).await {
-            Ok(Some(pid)) => {
-                tracing::info!(pid, "replaced: a new process has taken over");
-                true
-            }
-            Ok(None) => false,
-            Err(error) => {
-                tracing::warn!(%error, "not replaced: this process continues");
-                false
-            }
+    async fn answer(&self, request: Request) -> bool {
+        let Some(channel) = self.offer(request).await else { return false };
+        let Some(channel) = begun(channel).await else { return false };
+        self.hand_over_to(channel).await
+    }
+
+    /// Offers to be replaced; returns the channel to the new process, which has [`begun`] later, if any does.
+    pub(crate) async fn offer(&self, Request { socket, unless }: Request) -> Option<Channel> {
+        let same = unless.is_some() && unless == self.program;
+        let offered = async {
+            let mut channel = Channel::new(socket)?;
+            let key_file: Vec<_> = self.key_file.iter().map(|file| file.as_fd()).collect();
+            channel.send(&Frame::Offer(offer(same)?), &[], &key_file).await?;
+            Ok(channel)
+        };
+        done(offered.await).filter(|_| !same)
+    }
+
+    /// Hands over to a process that has begun; returns whether it has everything.
+    pub(crate) async fn hand_over_to(&self, channel: Channel) -> bool {
+        let replaced = done(self.give_to(channel).await);
+        if let Some(pid) = replaced {
+            tracing::info!(pid, "replaced: a new process has taken over");
         }
+        replaced.is_some()
     }
 
     /// Ends a replaced process, without removing its control socket. First lets the event loops tell the
@@ -136,15 +149,7 @@ impl HandoverSource<'_> {
         process::exit(0)
     }
 
-    async fn give_to(&self, Request { socket, unless }: Request) -> io::Result<Option<u32>> {
-        let mut channel = Channel::new(socket)?;
-        let same = unless.is_some() && unless == self.program;
-        let key_file: Vec<_> = self.key_file.iter().map(|file| file.as_fd()).collect();
-        channel.send(&Frame::Offer(offer(same)?), &[], &key_file).await?;
-        if same {
-            return Ok(None);
-        }
-        expect(&mut channel, PREPARE_TIMEOUT, |frame| matches!(frame, Frame::Begin)).await?;
+    async fn give_to(&self, mut channel: Channel) -> io::Result<u32> {
         for socket in self.sockets() {
             share(&mut channel, socket).await?;
         }
@@ -157,7 +162,7 @@ impl HandoverSource<'_> {
         let pid = handing.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
         // The new process serves now.
         let _suspended = ManuallyDrop::new(suspension);
-        Ok(Some(pid))
+        Ok(pid)
     }
 
     /// The sockets that this process listens on itself.
@@ -203,6 +208,17 @@ impl HandoverSource<'_> {
         unnamed.iter().for_each(SocketFile::remove);
         Ok(pid)
     }
+}
+
+/// Waits until the process that was offered this one's place has read its settings.
+pub(crate) async fn begun(mut channel: Channel) -> Option<Channel> {
+    let begun = expect(&mut channel, PREPARE_TIMEOUT, |frame| matches!(frame, Frame::Begin)).await;
+    done(begun.map(|()| channel))
+}
+
+/// What was done towards a replacement; logs an error.
+fn done<T>(result: io::Result<T>) -> Option<T> {
+    result.inspect_err(|error| tracing::warn!(%error, "not replaced: this process continues")).ok()
 }
 
 /// Suspends a daemon. If dropped, as by a shutdown during the handover, the daemon continues, and the new
