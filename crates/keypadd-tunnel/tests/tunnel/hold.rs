@@ -8,8 +8,8 @@ use std::{
 
 use keypadd_provider::{PrivateKey, PublicKey};
 use keypadd_tunnel::{
-    ClientError, ClientSettings, HoldSettings, LimitCounts, Limits, Peers, TransportSettings,
-    handover::HandedSocket, wire::Instance,
+    Client, ClientError, ClientSession, ClientSettings, HoldSettings, LimitCounts, Limits, Peers,
+    TransportSettings, wire::Instance,
 };
 use testbed::{LineSettings, Relay};
 use tokio::{
@@ -311,16 +311,23 @@ async fn remote_dynamic_and_unix_forwards_are_resumed_too() {
     exchange(remote, of_remote).await;
 }
 
-#[tokio::test]
-async fn standard_streams_survive_an_outage() {
+/// A target, its server, and a client connected through a relay.
+async fn stdio_site(
+    transport: TransportSettings,
+) -> (TcpListener, RunningServer, Relay, (Client, ClientSession)) {
     let (target, key) = (listener().await, new_key());
     let server = RunningServer::start_with(key.public(), &["127.0.0.1:*"], |settings| {
         settings.transport = holding();
     });
     let mut settings = client_settings(&server, &key, &[]);
-    settings.transport = holding();
+    settings.transport = transport;
     let relay = relayed(&server, &mut settings).await;
-    let (client, session) = connect_client(settings).await;
+    (target, server, relay, connect_client(settings).await)
+}
+
+#[tokio::test]
+async fn standard_streams_survive_an_outage() {
+    let (target, server, relay, (client, session)) = stdio_site(holding()).await;
     let sessions = client.sessions();
     let address = target.local_addr().unwrap().to_string().parse().unwrap();
     let (near, far) = duplex(4096);
@@ -504,15 +511,9 @@ async fn a_client_that_stops_while_it_holds_resets_its_connections_at_once() {
 
 #[tokio::test]
 async fn a_stdio_connection_that_is_given_up_ends_with_the_reason() {
-    let (target, key) = (listener().await, new_key());
-    let server = RunningServer::start_with(key.public(), &["127.0.0.1:*"], |settings| {
-        settings.transport = holding();
-    });
-    let mut settings = client_settings(&server, &key, &[]);
-    settings.transport = holding();
-    settings.transport.hold.time = Duration::from_secs(1);
-    let relay = relayed(&server, &mut settings).await;
-    let (client, session) = connect_client(settings).await;
+    let mut short = holding();
+    short.hold.time = Duration::from_secs(1);
+    let (target, _server, relay, (client, session)) = stdio_site(short).await;
     let address = target.local_addr().unwrap().to_string().parse().unwrap();
     let (_near, far) = duplex(4096);
     let (reader, writer) = split(far);
@@ -524,99 +525,4 @@ async fn a_stdio_connection_that_is_given_up_ends_with_the_reason() {
     };
     let (forwarded, _there) = within(async { tokio::join!(forwarding, cutting) }).await;
     assert!(matches!(forwarded, Err(ClientError::Lost { .. })), "{forwarded:?}");
-}
-
-/// One way, so that an answer is in flight for a while.
-const FAR: Duration = Duration::from_millis(200);
-
-/// Ends with a handover each, and a long path.
-async fn far_site(permits: &[&str], forwards: &[&str]) -> Site {
-    let patient = || TransportSettings { peer_timeout: Duration::from_secs(60), ..holding() };
-    let site = Site::start_with([patient(), patient()], permits, forwards).await;
-    site.relay.set_both(LineSettings { delay: FAR, ..<_>::default() });
-    site
-}
-
-#[tokio::test]
-async fn a_connection_that_is_being_opened_goes_on_in_the_process_that_replaces_its_client() {
-    let site = far_site(&["localhost:*"], &[]).await;
-    let _here = TcpStream::connect(site.client.listeners[0]).await.unwrap();
-    let _there = accept(&site.target).await;
-    site.transports[0].handover.suspend();
-    within(site.transports[0].limits.settled()).await;
-    assert_eq!(site.client.hand_over().await, 1);
-}
-
-#[tokio::test]
-async fn a_connection_that_is_being_opened_goes_on_in_the_process_that_replaces_its_server() {
-    let target = listener().await;
-    let forward = format!("-R 0:{}", target.local_addr().unwrap());
-    let site = far_site(&["listen localhost:*"], &[&forward]).await;
-    let _here = TcpStream::connect(("127.0.0.1", site.client.remote_port())).await.unwrap();
-    let _there = accept(&target).await;
-    site.transports[1].handover.suspend();
-    within(site.transports[1].limits.settled()).await;
-    let (chains, _) = within(site.server.handle.hand_over()).await.unwrap();
-    assert_eq!(chains.iter().map(|chain| chain.streams.len()).sum::<usize>(), 1);
-}
-
-#[tokio::test]
-async fn a_remote_listener_stays_open_while_a_new_process_replaces_its_client() {
-    let (target, key) = (listener().await, new_key());
-    let permits = ["listen localhost:*"];
-    let server = RunningServer::start_with(key.public(), &permits, |settings| {
-        settings.transport = holding();
-    });
-    let forward = format!("-R 0:{}", target.local_addr().unwrap());
-    let process = async || {
-        let mut settings = client_settings(&server, &key, &[&forward]);
-        settings.transport = holding();
-        let handover = settings.transport.handover.clone();
-        (RunningClient::start(settings).await, handover)
-    };
-    let (old, handover) = process().await;
-    let port = old.remote_port();
-    handover.suspend();
-    old.hand_over().await;
-    until("the server notices", || server.sessions.live().is_empty()).await;
-
-    let here = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-    let (new, _) = process().await;
-    assert_eq!(new.remote_port(), port);
-    exchange(here, accept(&target).await).await;
-}
-
-#[tokio::test]
-async fn a_server_that_is_being_replaced_leaves_new_connections_to_the_next_process() {
-    let target = listener().await;
-    let forward = format!("-R 0:{}", target.local_addr().unwrap());
-    let site = Site::start_with([holding(), holding()], &["listen localhost:*"], &[&forward]).await;
-    site.transports[1].handover.suspend();
-    let _here = TcpStream::connect(("127.0.0.1", site.client.remote_port())).await.unwrap();
-    let (_, listeners) = within(site.server.handle.hand_over()).await.unwrap();
-    let listeners = listeners.into_iter().map(|it| std::net::TcpListener::from(it.socket));
-    let queued = listeners.filter(|listener| listener.accept().is_ok());
-    assert_eq!(queued.count(), 1, "the old process has accepted it");
-}
-
-#[tokio::test]
-async fn a_remote_listener_goes_on_to_the_next_process_if_its_client_is_not_back_yet() {
-    let target = listener().await;
-    let forward = format!("-R 0:{}", target.local_addr().unwrap());
-    let site = Site::start_with([holding(), holding()], &["listen localhost:*"], &[&forward]).await;
-    site.transports[1].handover.suspend();
-    let (_, listeners) = within(site.server.handle.hand_over()).await.unwrap();
-    let records = |of: &[HandedSocket]| of.iter().map(|it| it.record.clone()).collect::<Vec<_>>();
-    let first = records(&listeners);
-    assert!(!first.is_empty());
-
-    let transport = holding();
-    let handover = transport.handover.clone();
-    listeners.into_iter().for_each(|listener| handover.inherit_remote(listener));
-    let next = RunningServer::start_with(new_key().public(), &[], |settings| {
-        settings.transport = transport;
-    });
-    handover.suspend();
-    let (_, listeners) = within(next.handle.hand_over()).await.unwrap();
-    assert_eq!(records(&listeners), first);
 }

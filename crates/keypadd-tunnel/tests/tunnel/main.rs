@@ -9,6 +9,7 @@ mod endpoints;
 mod expiry;
 mod faults;
 mod forwarding;
+mod handovers;
 mod hold;
 mod hostile;
 mod jumps;
