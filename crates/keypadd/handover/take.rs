@@ -106,51 +106,44 @@ impl Takeover {
     async fn receive_all(&mut self, handover: &Handover) -> io::Result<HeldState> {
         self.channel.tell(&Frame::Bound).await?;
         let mut held = HeldState::default();
-        let mut client: Option<(String, HandedClient)> = None;
+        // The name of the last one.
+        let mut client: Option<String> = None;
         loop {
             let Received { frame, data, descriptors } = self.channel.receive().await?;
-            let carried = matches!(frame, Frame::Carried(_));
-            match frame {
+            let (record, socket, descriptors) = match frame {
+                Frame::Stream(record) => {
+                    let [socket] = descriptors.take()?;
+                    (record, socket, Arc::default())
+                }
+                Frame::Carried(record) => {
+                    let [socket, of_command @ ..] = descriptors.take::<{ 1 + OF_COMMAND }>()?;
+                    (record, socket, Arc::from(of_command))
+                }
                 Frame::Socket(record) => {
                     let [socket] = descriptors.take()?;
                     handover.inherit_remote(HandedSocket { record, socket });
+                    continue;
                 }
                 Frame::Chain(record) => {
                     held.chains.push(HandedChain { record, streams: Vec::new() });
+                    continue;
                 }
                 Frame::Client(name, record) => {
-                    held.clients.extend(
-                        client.replace((name, HandedClient { record, streams: Vec::new() })),
-                    );
+                    client = Some(name.clone());
+                    held.clients.insert(name, HandedClient { record, streams: Vec::new() });
+                    continue;
                 }
-                Frame::Stream(record) | Frame::Carried(record) => {
-                    let (socket, descriptors) = match carried {
-                        true => {
-                            let [socket, of_command @ ..] =
-                                descriptors.take::<{ 1 + OF_COMMAND }>()?;
-                            (socket, Arc::from(of_command))
-                        }
-                        false => {
-                            let [socket] = descriptors.take()?;
-                            (socket, Arc::default())
-                        }
-                    };
-                    let unreceipted = if data.is_empty() { Vec::new() } else { vec![data.into()] };
-                    let stream = HandedStream { record, unreceipted, socket, descriptors };
-                    let last = held.chains.last_mut().map(|chain| &mut chain.streams);
-                    match (&mut client, last) {
-                        (Some((_, client)), _) => client.streams.push(stream),
-                        (None, Some(streams)) => streams.push(stream),
-                        (None, None) => return Err(ErrorKind::InvalidData.into()),
-                    }
-                    self.received += 1;
-                }
-                Frame::End => {
-                    held.clients.extend(client);
-                    return Ok(held);
-                }
+                Frame::End => return Ok(held),
                 frame => return Err(unexpected(&frame)),
-            }
+            };
+            let streams = match &client {
+                Some(name) => held.clients.get_mut(name).map(|client| &mut client.streams),
+                None => held.chains.last_mut().map(|chain| &mut chain.streams),
+            };
+            let unreceipted = if data.is_empty() { Vec::new() } else { vec![data.into()] };
+            let stream = HandedStream { record, unreceipted, socket, descriptors };
+            streams.ok_or(ErrorKind::InvalidData)?.push(stream);
+            self.received += 1;
         }
     }
 
