@@ -4,13 +4,15 @@
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::fs::{Mode, fchmod};
+use rustix::process::{Pid, Signal, geteuid, kill_process};
 use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
 
 use crate::daemons::{Daemon, Desk, PUBLIC_KEY, bounded, desk, text};
@@ -162,12 +164,42 @@ fn connections_go_on_in_the_processes_that_replace_both_ends() {
     assert!(far.ended().status.success() && near.ended().status.success());
 }
 
-#[test]
-fn a_terminal_that_nobody_reads_does_not_stop_the_process_that_takes_it_over() {
-    let mut hosts = Hosts::new("log-connections = true", "");
+/// A terminal that nobody reads, and what keeps it open.
+fn terminal() -> (OwnedFd, OwnedFd) {
     let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     unlockpt(&controller).unwrap();
     let terminal = ioctl_tiocgptpeer(&controller, OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    (terminal, controller)
+}
+
+#[test]
+fn a_terminal_that_nobody_reads_and_that_may_not_be_opened_again_stops_nobody() {
+    let hosts = Hosts::new("log-connections = true", "");
+    let (terminal, _controller) = terminal();
+    fchmod(&terminal, Mode::empty()).unwrap();
+    let far = hosts.desk.keypadd(&["run", "--config", "far.toml", "-vv"]);
+    let mut command = Command::new("setsid");
+    // Root may open anything, except in a namespace of its own.
+    command.args(["--ctty", "unshare"]).args(geteuid().is_root().then_some("--user"));
+    command.arg(far.get_program()).args(far.get_args()).env_clear();
+    command.envs(far.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    command.current_dir(hosts.desk.path("")).stdin(terminal.try_clone().unwrap());
+    let mut far = command.stdout(Stdio::null()).stderr(terminal).spawn().unwrap();
+    let _bounded = bounded(&far);
+    let _near = hosts.run("near");
+    until("the forward works", || through(hosts.ports[0]));
+    // The terminal holds the lines of fewer.
+    for nth in 0..500 {
+        assert!(through(hosts.ports[0]).is_some(), "{nth}");
+    }
+    kill_process(Pid::from_child(&far), Signal::TERM).unwrap();
+    assert!(far.wait().unwrap().success());
+}
+
+#[test]
+fn a_terminal_that_nobody_reads_does_not_stop_the_process_that_takes_it_over() {
+    let mut hosts = Hosts::new("log-connections = true", "");
+    let (terminal, _controller) = terminal();
     let mut command = hosts.desk.keypadd(&["run", "--config", "far.toml"]);
     let mut far = command.stdout(Stdio::null()).stderr(terminal).spawn().unwrap();
     let _bounded = bounded(&far);

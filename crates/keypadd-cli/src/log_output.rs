@@ -13,6 +13,9 @@ use std::{
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::{Mode, OFlags, open},
+    io::{Errno, write},
+    net::{SendFlags, send},
+    termios::tcgetsid,
 };
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -57,7 +60,7 @@ impl<F: AsFd> LogOutput<F> {
             let piece = line.get(written..).unwrap_or_default();
             let piece = piece.get(..PIECE_BYTES).unwrap_or(piece);
             let took = match self.has_room(Duration::ZERO) {
-                true => rustix::io::write(&self.to, piece).unwrap_or(0),
+                true => self.write_piece(piece).unwrap_or(0),
                 false => 0,
             };
             written += took;
@@ -66,6 +69,14 @@ impl<F: AsFd> LogOutput<F> {
             }
         }
         written
+    }
+
+    /// Writes to a descriptor that is ready, without waiting: a socket that is may have room for less.
+    fn write_piece(&self, piece: &[u8]) -> rustix::io::Result<usize> {
+        match send(&self.to, piece, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            Err(Errno::NOTSOCK) => write(&self.to, piece),
+            sent => sent,
+        }
     }
 
     /// Waits for a reader that is behind while patience is left; returns whether it takes more now.
@@ -139,7 +150,11 @@ impl<'w, F: AsFd + 'w> MakeWriter<'w> for LogOutput<F> {
 pub(crate) fn without_waiting(terminal: impl AsFd) -> rustix::io::Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", terminal.as_fd().as_raw_fd());
     let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    open(path, flags, Mode::empty())
+    open(path, flags, Mode::empty()).or_else(|error| match tcgetsid(&terminal) {
+        // Another user's, as after su(1), that controls this process: then anyone may open it by this name.
+        Ok(_) => open("/dev/tty", flags, Mode::empty()),
+        Err(_) => Err(error),
+    })
 }
 
 #[cfg(test)]
@@ -147,10 +162,12 @@ mod tests {
     use super::*;
     use std::{
         io::{Read, pipe},
+        os::unix::net::UnixStream,
         sync::mpsc::channel,
         thread,
     };
 
+    use rustix::net::sockopt::set_socket_send_buffer_size;
     use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
     #[test]
@@ -188,6 +205,21 @@ mod tests {
         (0..1_000).for_each(|_| (&output).write_all(&[b'x'; 100]).unwrap());
         drop(output);
         assert_eq!(reading.join().unwrap(), 100_000);
+    }
+
+    #[test]
+    fn a_socket_that_nobody_reads_makes_nobody_wait_for_a_long_line() {
+        let (_reader, writer) = UnixStream::pair().unwrap();
+        set_socket_send_buffer_size(&writer, 0).unwrap();
+        let output = LogOutput::new(writer, false);
+        let (done, is_done) = channel();
+        thread::spawn(move || {
+            // After a short one it is still ready, and has room for half of a long one.
+            (&output).write_all(b"x\n").unwrap();
+            (&output).write_all(&[b'x'; PIECE_BYTES]).unwrap();
+            done.send(output.state.lock().unwrap().dropped).unwrap();
+        });
+        assert_eq!(is_done.recv_timeout(Duration::from_secs(30)).expect("it waits"), 1);
     }
 
     #[test]
