@@ -17,6 +17,12 @@ const MEMORY: Duration = Duration::from_secs(10);
 /// Least time between two readings of a rate; a shorter one says too little.
 const SHORTEST: Duration = Duration::from_millis(50);
 
+/// Packets too long for a pad per packet that needs a part, from which that part is not used.
+const TOO_LONG_PER_USE: u64 = 16;
+
+/// Packets in a row that need a part, after which it is used again.
+const USES_IN_A_ROW: u64 = 16;
+
 /// Most lanes of one direction of a connection queued for the filler: those of the present and the
 /// next phase, and as many again.
 const LANES_WAITING_MAX: u64 = 4;
@@ -60,23 +66,31 @@ impl Allowance {
 #[derive(Clone, Debug)]
 pub struct Traffic {
     pub(crate) direction: Direction,
-    needed: Arc<[AtomicU64; 2]>,
-    too_long: Arc<AtomicU64>,
+    counts: Arc<Counts>,
     /// Lanes queued for the filler.
     waiting: Arc<AtomicU64>,
     /// Used by the filler only: no packet waits for it.
     averages: Arc<Mutex<Averages>>,
 }
 
+/// Counts of packets, by part.
+#[derive(Debug, Default)]
+struct Counts {
+    needed: [AtomicU64; 2],
+    /// Packets too long for a pad, less [`TOO_LONG_PER_USE`] per packet that needed the part. Never below
+    /// zero, nor above what [`USES_IN_A_ROW`] make up for, so that only the latest packets count.
+    too_long: [AtomicU64; 2],
+}
+
 /// Rates, computed by the filler from the counts.
 #[derive(Debug, Default)]
 struct Averages {
     /// The counts of the last reading.
-    counts: [u64; 3],
+    counts: [u64; 2],
     /// The time of the last reading; `None` before the first.
     at: Option<Duration>,
-    /// Packets that needed each part, and packets too long for a pad.
-    per_second: [f64; 3],
+    /// Packets that needed each part.
+    per_second: [f64; 2],
 }
 
 impl Traffic {
@@ -84,8 +98,7 @@ impl Traffic {
     pub fn new(direction: Direction) -> Self {
         Self {
             direction,
-            needed: Arc::default(),
-            too_long: Arc::default(),
+            counts: Arc::default(),
             waiting: Arc::default(),
             averages: Arc::default(),
         }
@@ -105,45 +118,48 @@ impl Traffic {
         self.waiting.fetch_sub(1, Relaxed);
     }
 
-    /// Counts a packet by the parts of its pad. Call from one thread at a time.
+    /// Counts a packet by the parts of its pad. Returns whether it ended [`Self::is_too_long`] for one.
+    /// Call from one thread at a time.
     #[inline(always)]
-    pub(crate) fn count(&self, pad_bytes: usize) {
+    #[must_use]
+    pub(crate) fn count(&self, pad_bytes: usize) -> bool {
+        let mut is_used_again = false;
         for part in Part::ALL {
             if pad_bytes > part.range().start {
-                let count = &self.needed[part as usize];
+                let count = &self.counts.needed[part as usize];
                 count.store(count.load(Relaxed).wrapping_add(1), Relaxed);
+                let too_long = &self.counts.too_long[part as usize];
+                let before = too_long.load(Relaxed);
+                if before > 0 {
+                    let now = before.saturating_sub(TOO_LONG_PER_USE);
+                    too_long.store(now, Relaxed);
+                    is_used_again |= is_too_many(before) && !is_too_many(now);
+                }
             }
         }
+        is_used_again
     }
 
     /// Counts a packet that is too long for a pad. Call from one thread at a time.
-    #[inline(always)]
     pub(crate) fn count_too_long(&self) {
-        self.too_long.store(self.too_long.load(Relaxed).wrapping_add(1), Relaxed);
+        for count in &self.counts.too_long {
+            let most = TOO_LONG_PER_USE * USES_IN_A_ROW;
+            count.store((count.load(Relaxed) + 1).min(most), Relaxed);
+        }
     }
 
-    fn counts(&self) -> [u64; 3] {
-        let [heads, bodies] = &*self.needed;
-        [heads, bodies, &self.too_long].map(|count| count.load(Relaxed))
+    /// Whether nearly all packets of late were too long for a pad to use this part.
+    pub(crate) fn is_too_long(&self, part: Part) -> bool {
+        is_too_many(self.counts.too_long[part as usize].load(Relaxed))
     }
 
     /// Recent packets per second that needed each part. Packets before the first reading count as if
     /// they had come at that moment, so a late filler misses nothing.
     pub(crate) fn demand(&self, now: Duration) -> [f64; 2] {
-        let [heads, bodies, _] = self.per_second(now);
-        [heads, bodies]
-    }
-
-    /// Recent packets per second that were too long for a pad, read as [`Self::demand`].
-    pub(crate) fn too_long(&self, now: Duration) -> f64 {
-        self.per_second(now)[2]
-    }
-
-    fn per_second(&self, now: Duration) -> [f64; 3] {
         let mut averages = self.averages.lock().unwrap_or_else(PoisonError::into_inner);
         let passed = now.saturating_sub(*averages.at.get_or_insert(now));
         if passed >= SHORTEST {
-            let counts = self.counts();
+            let counts = self.counts.needed.each_ref().map(|count| count.load(Relaxed));
             let weight = 1.0 - (-passed.as_secs_f64() / MEMORY.as_secs_f64()).exp();
             let Averages { counts: before, per_second, .. } = &mut *averages;
             for ((average, now), before) in per_second.iter_mut().zip(counts).zip(*before) {
@@ -156,6 +172,10 @@ impl Traffic {
     }
 }
 
+fn is_too_many(too_long: u64) -> bool {
+    too_long >= TOO_LONG_PER_USE
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -164,7 +184,7 @@ mod tests {
     /// Reads the rate every 100 ms, with `packets` packets of `pad_bytes` in between.
     fn carry(traffic: &Traffic, from: Duration, steps: u32, packets: u64, pad_bytes: usize) {
         for step in 1..=steps {
-            (0..packets).for_each(|_| traffic.count(pad_bytes));
+            (0..packets).for_each(|_| assert!(!traffic.count(pad_bytes)));
             traffic.demand(from + Duration::from_millis(100) * step);
         }
     }
@@ -198,22 +218,37 @@ mod tests {
     }
 
     #[test]
-    fn packets_too_long_for_a_pad_are_counted_apart() {
-        let traffic = Traffic::new(Direction::Receive);
-        assert_eq!(traffic.too_long(Duration::ZERO), 0.0);
-        for second in 1..=60 {
-            (0..100).for_each(|_| traffic.count_too_long());
-            traffic.demand(Duration::from_secs(second));
+    fn a_part_that_one_packet_in_sixteen_needs_is_used() {
+        for (too_long, pad_bytes, expected) in [
+            (15, HEAD_BYTES, [false, true]),
+            (17, HEAD_BYTES, [true, true]),
+            (15, PAD_BYTES, [false, false]),
+            (17, PAD_BYTES, [true, true]),
+        ] {
+            let traffic = Traffic::new(Direction::Receive);
+            for _ in 0..1000 {
+                (0..too_long).for_each(|_| traffic.count_too_long());
+                let _ = traffic.count(pad_bytes);
+            }
+            (0..too_long).for_each(|_| traffic.count_too_long());
+            let found = Part::ALL.map(|part| traffic.is_too_long(part));
+            assert_eq!(found, expected, "{too_long} per {pad_bytes} bytes");
         }
-        let minute = Duration::from_secs(60);
-        assert_eq!(traffic.demand(minute), [0.0, 0.0]);
-        assert!((99.0..=100.0).contains(&traffic.too_long(minute)));
+    }
+
+    #[test]
+    fn a_part_is_used_again_after_sixteen_packets_that_need_it_and_that_is_told_once() {
+        let traffic = Traffic::new(Direction::Send);
+        (0..1_000_000).for_each(|_| traffic.count_too_long());
+        let told: Vec<u32> = (1..1000).filter(|_| traffic.count(HEAD_BYTES)).collect();
+        assert_eq!(told, [16]);
+        assert_eq!(Part::ALL.map(|part| traffic.is_too_long(part)), [false, true]);
     }
 
     #[test]
     fn packets_before_the_first_reading_count_for_all_keys() {
         let traffic = Traffic::new(Direction::Receive);
-        (0..1000).for_each(|_| traffic.count(PAD_BYTES));
+        (0..1000).for_each(|_| assert!(!traffic.count(PAD_BYTES)));
         let of_the_next_key = traffic.clone();
         traffic.demand(Duration::from_secs(5));
         let [heads, bodies] = of_the_next_key.demand(Duration::from_secs(6));
@@ -225,7 +260,7 @@ mod tests {
     fn readings_too_close_together_change_nothing_and_lose_nothing() {
         let traffic = Traffic::new(Direction::Receive);
         assert_eq!(traffic.demand(Duration::ZERO), [0.0, 0.0]);
-        (0..1000).for_each(|_| traffic.count(1));
+        (0..1000).for_each(|_| assert!(!traffic.count(1)));
         assert_eq!(traffic.demand(Duration::from_millis(1)), [0.0, 0.0]);
         let [heads, _] = traffic.demand(Duration::from_secs(10));
         assert!((60.0..=70.0).contains(&heads), "{heads}");

@@ -67,7 +67,7 @@ impl Feed {
             available: holdings.each_ref().map(PartHolding::available),
             kept: holdings.map(|holding| holding.kept),
             demand: traffic.demand(now),
-            too_long: traffic.too_long(now),
+            too_long: Part::ALL.map(|part| traffic.is_too_long(part)),
             allotment: allowance.as_ref().and_then(Allowance::allotment),
             recalled: Part::ALL.map(|part| ends[part as usize].is_recalled(state, part)),
         }
@@ -433,6 +433,30 @@ mod tests {
         let before = pool.snapshot().fill_bytes_total;
         pass(100..200);
         assert_eq!(pool.snapshot().fill_bytes_total, before);
+    }
+
+    #[test]
+    fn keystrokes_after_packets_too_long_for_a_pad_wake_the_filler_and_hit() {
+        let (_pool, mut filler, mut lane, _released) = filled();
+        let mut number = 0;
+        let mut next = || {
+            number += 1;
+            PacketNumber::new(number - 1)
+        };
+        // A minute of them, with the filler awake, and then silence.
+        for second in 0..60 {
+            (0..1_000).for_each(|_| lane.pass(next()));
+            while filler.step(Duration::from_secs(second)) == Step::Worked {}
+        }
+        let mut found = 0;
+        for stroke in 0..32 {
+            let mut byte = [0];
+            found += lane.take(next(), &mut [], &mut byte, 0, || ()).bytes;
+            let woken = filler.state.wanted.load(Relaxed);
+            let now = Duration::from_secs(70) + Duration::from_millis(100) * stroke;
+            while woken && filler.step(now) == Step::Worked {}
+        }
+        assert_eq!(found, 16);
     }
 
     #[test]

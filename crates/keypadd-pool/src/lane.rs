@@ -120,7 +120,9 @@ impl Lane {
     /// own nor authenticated.
     #[inline(always)]
     pub fn seek(&mut self, packet_number: PacketNumber, pad_bytes: usize) {
-        self.traffic.count(pad_bytes);
+        if self.traffic.count(pad_bytes) {
+            self.closer.wake.wake();
+        }
         let (needs_head, needs_body) = needs(pad_bytes);
         let [heads, bodies] = &self.queues;
         let segment = packet_number.segment();

@@ -51,8 +51,8 @@ pub(crate) struct LaneView {
     pub kept: [u64; 2],
     /// Recent packets per second that needed each part.
     pub demand: [f64; 2],
-    /// Recent packets per second that were too long for a pad.
-    pub too_long: f64,
+    /// Parts that nearly all packets of late were too long to use.
+    pub too_long: [bool; 2],
     /// Parts with an outstanding recall.
     pub recalled: [bool; 2],
     /// What all lanes of its peer together may hold, if limited.

@@ -28,8 +28,6 @@ const HEADS_FIRST_SHARE: u64 = 2;
 const BODIES_A_RESERVE: u64 = 7;
 /// A rate below this, in packets per second, counts as zero: keep-alives are not keystrokes.
 const QUIET: f64 = 2.0;
-/// Packets too long for a pad per packet that needs a part, from which a lane gets no chunks of it.
-const TOO_LONG_PER_USE: f64 = 16.0;
 /// Body chunks of a lane that carries only keystrokes: 1,024 packets, a few screens of output.
 const TERMINAL_BODIES: u64 = 16;
 /// One part in this many of the arena is for heads only, so that idle bulk pads of early connections
@@ -170,10 +168,7 @@ impl LaneView {
     /// long for it gets none: chunks would be filled and given up unused, 64 packets at a time.
     fn most(&self) -> [u64; 2] {
         let most = self.stage.most();
-        Part::ALL.map(|part| {
-            let used = TOO_LONG_PER_USE * self.demand[part as usize];
-            if self.too_long >= used.max(QUIET) { 0 } else { most[part as usize] }
-        })
+        Part::ALL.map(|part| if self.too_long[part as usize] { 0 } else { most[part as usize] })
     }
 
     /// Whether it carries keystrokes or their echoes, and nothing else.

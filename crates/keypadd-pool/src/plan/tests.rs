@@ -9,7 +9,7 @@ const TOTAL: usize = 8192; // 64 MiB
 fn lane(stage: Stage, heads: u64, bodies: u64) -> LaneView {
     let (kept, demand, recalled, allotment) = ([0; 2], [0.0; 2], [false; 2], None);
     let available = [heads, bodies];
-    LaneView { stage, available, kept, demand, too_long: 0.0, recalled, allotment }
+    LaneView { stage, available, kept, demand, too_long: [false; 2], recalled, allotment }
 }
 
 /// An empty active lane with this many packets per second, and this many long ones among them.
