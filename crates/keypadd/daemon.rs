@@ -177,6 +177,7 @@ impl Daemon {
             confinement,
         } = settings;
         let program = Program::own();
+        keypadd_transport::keep_freed_memory();
         let limits = Arc::new(Limits::new(free_descriptors(raise_descriptor_limit()), reserved));
         limits.set_log_connections(settings.log_connections.value);
         let bench = if permit_bench { Some(Bench::start().await?) } else { None };

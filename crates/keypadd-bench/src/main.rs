@@ -22,6 +22,7 @@ fn main() -> ExitCode {
 
 fn start() -> Result<(), Error> {
     let Some(cli) = keypadd_cli::read::<Cli>()? else { return Ok(()) };
+    keypadd_transport::keep_freed_memory();
     logging::start(&cli.log.flags.settings, cli.log.verbose, true);
     block_on(async { run::run(cli.workload, shutdown::on_signals()?).await })
 }

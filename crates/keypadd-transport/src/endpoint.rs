@@ -21,7 +21,6 @@ use crate::{
     datagrams::Datagrams,
     dial::Dial,
     event_loop::{EventLoop, LoopSettings},
-    freed_memory,
     handshake::{Accepted, Connecting},
     mailbox::{Command, Mailbox},
     settings::{EndpointSettings, Rules},
@@ -75,7 +74,6 @@ impl Endpoint {
         let udp = |socket| Udp::new(socket, Arc::clone(&settings.egress));
         let udp = sockets.into_iter().map(udp).collect::<io::Result<Vec<_>>>()?;
         let (this, loops) = Self::with_loops(settings, local_addr, udp, Instant::now())?;
-        freed_memory::keep();
         for one in loops {
             let thread =
                 thread::Builder::new().name("transport".into()).spawn(move || one.run())?;

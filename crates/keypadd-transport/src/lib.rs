@@ -64,6 +64,7 @@ pub use flows::{
     frame::{DATAGRAM_BYTES_MAX, FlowFrame, Fragment},
     handles::{Flow, FlowEnd, FlowListener, SocketLease, Source},
 };
+pub use freed_memory::keep_freed_memory;
 pub use handed::{HandedStream, StreamRecord};
 pub use handshake::{Accepted, Connecting, ConnectingError, HandshakeFailed};
 pub use held::{HeldStream, HeldStreams};
