@@ -115,6 +115,11 @@ impl Lane {
         Peek { head, has_body, pad_bytes }
     }
 
+    /// Whether all of its pads are for packets more than a segment after this one.
+    pub fn begins_after(&self, packet_number: PacketNumber) -> bool {
+        self.segment > packet_number.segment().next()
+    }
+
     /// Moves to the packet's segment, for a packet that needs the first `pad_bytes` bytes of its pad, and
     /// takes none of it. Gives up older chunks, so it must not be called with numbers that are neither our
     /// own nor authenticated.

@@ -10,15 +10,17 @@ pub(crate) const MAX_BODIES: u64 = 448;
 const FIRST_PHASE_HEADS: u64 = 16;
 /// Body chunks for a first phase: enough for the burst before the first key update.
 const FIRST_PHASE_BODIES: u64 = 4;
-/// Head chunks of a key about to come into use.
-const STANDBY_HEADS: u64 = 16;
+/// Body chunks of a key about to come into use: 3,584 packets, while the filler takes up the new key.
+const STANDBY_BODIES: u64 = 56;
+/// Its head chunks: as many, and their reserve.
+const STANDBY_HEADS: u64 = 64;
 
 /// How far a lane may be filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// A key far from use: not filled.
     Dormant,
-    /// The next phase, shortly before its use: heads near the current position.
+    /// The next phase, shortly before its use: pads for its first packets.
     Standby,
     /// The first phase of a connection: pads for its fewer than 1,000 packets.
     Brief,
@@ -33,7 +35,7 @@ impl Stage {
     pub(crate) const fn most(self) -> [u64; 2] {
         match self {
             Self::Dormant => [0, 0],
-            Self::Standby => [STANDBY_HEADS, 0],
+            Self::Standby => [STANDBY_HEADS, STANDBY_BODIES],
             Self::Brief => [FIRST_PHASE_HEADS, FIRST_PHASE_BODIES],
             Self::Active => [MAX_HEADS, MAX_BODIES],
         }

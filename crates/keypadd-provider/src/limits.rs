@@ -49,8 +49,9 @@ const POLY1305_INTEGRITY_LIMIT: u64 = 1 << 36;
 /// closing packets.
 pub(crate) const CLOSING_PACKETS: u64 = 64;
 
-/// Packets before the expected end of a phase at which the next phase's heads are precomputed.
-pub(crate) const STANDBY_PACKETS: u64 = 2_048;
+/// Packets before the expected end of a phase at which the next phase's first pads are precomputed: 40 ms
+/// of 2 Gbit/s.
+pub(crate) const STANDBY_PACKETS: u64 = 8_192;
 
 /// The limits of one key.
 #[derive(Clone, Copy, Debug)]

@@ -233,7 +233,8 @@ impl Phases {
         }
         let Some(pads) = self.pads.iter_mut().find(|pads| pads.phase == phase) else { return };
         let first = *pads.first_packet.get_or_insert_with(|| packet_number.value());
-        let near = first.saturating_add(self.phase_packets.saturating_sub(STANDBY_PACKETS));
+        let end = first.saturating_add(self.phase_packets);
+        let near = end.saturating_sub(STANDBY_PACKETS).max(first);
         if self.next_packet >= near {
             self.ahead.reach(phase + 1);
         } else if near <= packet_number.segment().next().first().value() {
@@ -241,7 +242,9 @@ impl Phases {
             self.followed = None;
         }
         if self.ahead.phase() > phase {
-            self.open_lane(phase + 1, Stage::Standby);
+            // A phase that the other direction ends may end at any packet.
+            let begins = if self.next_packet >= near { end } else { self.next_packet };
+            self.open_lane(phase + 1, Stage::Standby, begins);
         }
     }
 
@@ -277,14 +280,15 @@ impl Phases {
     /// Opens the lanes of the first phases.
     fn open_lanes(&mut self) {
         for (phase, stage) in [(0, Stage::Brief), (1, Stage::Active)] {
-            self.open_lane(phase, stage);
+            self.open_lane(phase, stage, self.next_packet);
         }
         self.set_stages();
     }
 
-    fn open_lane(&mut self, phase: u64, stage: Stage) {
+    /// Opens the lane of a phase, if it has none, for packet numbers from `begins` on.
+    fn open_lane(&mut self, phase: u64, stage: Stage, begins: u64) {
         let Some(pool) = &self.pool else { return };
-        let (traffic, next) = (&self.traffic, PacketNumber::new(self.next_packet));
+        let (traffic, next) = (&self.traffic, PacketNumber::new(begins));
         let pads = self.pads.iter_mut().find(|pads| pads.phase == phase);
         if let Some(PhasePads { inline: Some(inline), lane: lane @ None, .. }) = pads {
             *lane = Some(Box::new(pool.open_lane(Arc::clone(inline.key()), traffic, next, stage)));
@@ -295,7 +299,12 @@ impl Phases {
     fn set_stages(&mut self) {
         let current = self.current;
         if current > 0 {
-            self.open_lane(current, Stage::Active);
+            // It began before the number from which its pads were made.
+            let next = PacketNumber::new(self.next_packet);
+            if let Some(pads) = self.pads.iter_mut().find(|pads| pads.phase == current) {
+                pads.lane.take_if(|lane| lane.begins_after(next));
+            }
+            self.open_lane(current, Stage::Active, self.next_packet);
         }
         for pads in &self.pads {
             match &pads.lane {

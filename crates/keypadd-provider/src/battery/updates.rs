@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use keypadd_keystream::{PacketNumber, Protection, Suite, SuiteKey};
+use keypadd_keystream::{PacketNumber, Protection, SEGMENT_PACKETS, Suite, SuiteKey};
 use keypadd_pool::{Coverage, Direction, Lane, Part, Pool, PoolSettings, Stage, Step};
 
 use super::support::{
@@ -134,9 +134,10 @@ fn each_phase_has_its_lane_before_it_is_needed() {
         link.each_direction(|phases| {
             assert_eq!(stage(phases, 2), Some(Stage::Standby), "{suite}");
             poll_until("the next phase has heads", || packets_at_hand(phases, 2, Part::Head) > 0);
-            assert_eq!(packets_at_hand(phases, 2, Part::Body), 0, "{suite}: heads only");
         });
 
+        // These are for the packets after the phase's last one.
+        link.carry(STANDBY_PACKETS);
         link.update();
         let hits = |link: &Link| {
             let sent = link.sender.meters.packets(Direction::Send, Coverage::Hit);
@@ -180,7 +181,7 @@ fn a_rekey_under_steady_terminal_traffic_causes_no_miss() {
                 link.each_direction(|phases| phases.expect_update());
                 keystrokes(&mut link, 1);
             } else {
-                keystrokes(&mut link, BEFORE_STANDBY + 10);
+                keystrokes(&mut link, BEFORE_STANDBY + STANDBY_PACKETS - 10);
             }
         }
         link.update();
@@ -214,6 +215,31 @@ fn a_phase_that_ends_in_one_direction_is_prepared_in_both() {
     assert_eq!(stage(&mut quiet, 2), None, "no packet of its own has come");
     quiet.follow(1, PacketNumber::new(1));
     assert_eq!(stage(&mut quiet, 2), Some(Stage::Standby));
+    // The busy direction uses the next key after its last packet, the quiet one at any time.
+    let begins_later =
+        |phases: &Phases| phases.lane(2).map(|lane| lane.begins_after(PacketNumber::new(1000)));
+    assert_eq!([&busy, &quiet].map(begins_later), [Some(true), Some(false)]);
+}
+
+#[test]
+fn a_phase_that_begins_before_the_packets_its_pads_are_for_is_served_all_the_same() {
+    let pool = new_pool(4 << 20);
+    for suite in with_pads() {
+        let mut link = Link::new(suite, &pool);
+        link.update();
+        link.carry(BEFORE_STANDBY + 10);
+        // The peer's keys end first.
+        link.update();
+        link.carry(1);
+        link.each_direction(|phases| {
+            poll_until("it has pads", || packets_at_hand(phases, 2, Part::Head) > 0);
+        });
+        let hits = |link: &Link| link.sender.meters.packets(Direction::Send, Coverage::Hit);
+        let before = hits(&link);
+        // A segment may have begun without pads.
+        link.carry(2 * SEGMENT_PACKETS as u64);
+        assert!(hits(&link) - before >= SEGMENT_PACKETS as u64, "{suite}");
+    }
 }
 
 #[test]
@@ -261,7 +287,7 @@ fn memory_of_retired_phases_and_dropped_keys_comes_back() {
                 assert!(phases.lane(in_use as u64 - 1).is_none(), "{suite}: retired");
             });
         }
-        assert!(!is_home(), "{suite}");
+        poll_until("the filler has counted its memory", || !is_home());
         drop((link.seals, link.opens));
         poll_until("all memory is home", is_home);
     }
