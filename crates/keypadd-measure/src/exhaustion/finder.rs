@@ -2,12 +2,12 @@
 //! [`Subject`] that takes packets at a rate.
 //!
 //! R* is the rate at which pads are made as fast as they are used. A short stage at any rate shows
-//! how fast they are made beside it, from the slope of the level; as more traffic never speeds that
-//! up, R* lies between that figure and the rate. Each stage narrows the bracket from at least one
-//! side. The result is then confirmed: a stage a little below must not run dry, a stage a little
-//! above must, both from a nearly empty pool, so that neither lives on reserves.
+//! how fast they are made beside it, from packets and level. R* is where the line through all stages,
+//! by least squares, meets the rate: idle CPU comes unevenly, so no single stage decides. The result
+//! is then confirmed: a stage a little below must not run dry, a stage a little above must, both from
+//! a nearly empty pool, so that neither lives on reserves.
 
-use super::readings::{DRY_PACKETS, Dry, Reading, packet_rate, ran_dry, slope, speed};
+use super::readings::{DRY_PACKETS, Dry, Reading, filling, packet_rate, ran_dry, speed};
 
 /// A pool under traffic.
 pub(super) trait Subject {
@@ -76,16 +76,21 @@ pub(super) struct Tried {
     pub rate: f64,
     /// Pads made per second beside them, if the level showed it.
     pub made: Option<f64>,
+    /// How long it showed it, in seconds.
+    pub seconds: f64,
     /// Whether the pool ran dry.
     pub dry: bool,
-    /// Whether its level rose.
-    pub rose: bool,
 }
 
 impl Tried {
-    /// Whether pads were made at least as fast as they were used.
-    fn lasts(&self) -> bool {
-        !self.dry && self.made.map_or(self.rose, |made| made >= self.rate)
+    /// What this stage alone says of R*: as more traffic never speeds filling up, it lies between the rate
+    /// and what is made beside it.
+    fn guess(&self) -> f64 {
+        match self.made {
+            Some(made) => (self.rate * made.max(self.rate * LEAST_SHARE)).sqrt(),
+            None if self.dry => self.rate / 2.0,
+            None => self.rate * 2.0,
+        }
     }
 }
 
@@ -119,13 +124,18 @@ pub(super) struct BurstFound {
 const FULL: f64 = f64::INFINITY;
 /// A pool that holds fewer packets than this without traffic counts as not filling: four chunks.
 const LEAST_PACKETS: f64 = 256.0;
-/// Maximum stages that narrow the bracket.
-const PROBES: usize = 12;
-/// The bracket is narrow enough at this share of the rate. Also the maximum difference at which
-/// pads count as made as fast as they are used.
-const CLOSE: f64 = 0.01;
-/// How far a stage stays inside the bracket's ends, as a share of it.
-const INSET: f64 = 0.02;
+/// Stages that look for R*, as far as each shows for its whole length how fast pads are made; at most
+/// [`PROBES_MAX`].
+const PROBES: f64 = 8.0;
+/// Maximum stages that look for R*.
+const PROBES_MAX: usize = 24;
+/// Rates of these stages in turn, as multiples of R* as known by then: a line needs points apart.
+const AROUND: [f64; 3] = [1.0, 0.9, 1.1];
+/// A stage whose rate is off R* by this share counts half in the line: CPU time per packet, and with
+/// it what fillers get, is a line only near R*.
+const NEAR: f64 = 0.2;
+/// The least that pads made beside the fastest rate say about R*, as a share of that rate.
+const LEAST_SHARE: f64 = 0.01;
 /// Distances of confirming stages from R*, as shares of it; the next one if the previous did not
 /// confirm.
 const MARGINS: [f64; 3] = [0.03, 0.06, 0.12];
@@ -135,6 +145,8 @@ const PROBE_LEVEL: f64 = 0.5;
 /// which a filler may not be scheduled; at most half a full pool.
 const LOW_PACKETS: f64 = 512.0;
 const LOW_SECONDS: f64 = 0.05;
+/// Rate at which a pool is emptied, as a multiple of the rate of the stage that follows.
+const EMPTYING: f64 = 4.0;
 /// Above this share of a full pool fillers may sleep, and the level does not show their speed.
 const AWAKE_BELOW: f64 = 0.7;
 /// How much longer than the level suggests a stage above R* may take to run dry.
@@ -200,34 +212,16 @@ impl<S: Subject> Search<'_, S> {
         if !stage.dry {
             return Ok(Sustained::AtLeast { rate: stage.rate });
         }
-        // No rate is known to last yet; the pool ran dry at this one.
-        let (mut low, mut high) = (0.0, stage.rate);
-        let mut guess = stage.made.unwrap_or(high / 2.0);
-        for _ in 0..PROBES {
-            let rate = within(guess, low, high);
-            let Some(stage) = self.probe(rate)? else { break };
-            if stage.lasts() {
-                low = stage.rate.max(low);
-            } else {
-                high = stage.rate.min(high);
-            }
-            guess =
-                self.crossing(low, high).or(stage.made).unwrap_or_else(|| f64::midpoint(low, high));
-            if (guess / stage.rate - 1.0).abs() <= CLOSE || high / low - 1.0 <= CLOSE {
+        let (mut guess, mut seconds) = (stage.guess(), 0.0);
+        for nth in 0..PROBES_MAX {
+            let Some(stage) = self.probe(guess * AROUND[nth % AROUND.len()])? else { break };
+            guess = crossing(&self.tried, guess).unwrap_or_else(|| stage.guess()).min(fastest);
+            seconds += stage.seconds;
+            if seconds >= PROBES * self.patience.probe_seconds {
                 break;
             }
         }
         self.confirm(guess)
-    }
-
-    /// Where pads are made as fast as used, interpolated between the nearest rates below and above.
-    fn crossing(&self, low: f64, high: f64) -> Option<f64> {
-        let told = |rate: f64| {
-            let tried = self.tried.iter().rev().find(|tried| tried.rate == rate)?;
-            Some((rate, tried.made? - rate))
-        };
-        let ((low, more), (high, less)) = (told(low)?, told(high)?);
-        (more > less).then(|| low + (high - low) * more / (more - less))
     }
 
     /// Tries rates a little below and a little above.
@@ -243,7 +237,7 @@ impl<S: Subject> Search<'_, S> {
                     continue;
                 }
                 let to = if below { rate * (1.0 - margin) } else { rate * (1.0 + margin) };
-                self.bring_to(low)?;
+                self.bring_to(low, rate)?;
                 let stage = self.stage(to, seconds, |readings| ran_dry(readings).is_some())?;
                 match (below, stage.dry) {
                     (true, false) => lasts = Some(stage.rate),
@@ -258,25 +252,23 @@ impl<S: Subject> Search<'_, S> {
     /// Measures how fast pads are made beside a rate, from a half-full pool; `None` if it cannot be
     /// emptied that far.
     fn probe(&mut self, rate: f64) -> Result<Option<Tried>, S::Ended> {
-        if !self.bring_to(self.capacity * PROBE_LEVEL)? {
+        if !self.bring_to(self.capacity * PROBE_LEVEL, rate)? {
             return Ok(None);
         }
-        let most = self.capacity * AWAKE_BELOW;
-        let enough = |readings: &[Reading]| {
-            let level = readings.last().map_or(0.0, |reading| reading.level);
-            level >= most || ran_dry(readings).is_some()
-        };
-        self.stage(rate, self.patience.probe_seconds, enough).map(Some)
+        let seconds = self.patience.probe_seconds;
+        self.stage(rate, seconds, |readings| ran_dry(readings).is_some()).map(Some)
     }
 
-    /// Brings the pool to a level; returns false if it cannot be emptied that far.
-    fn bring_to(&mut self, level: f64) -> Result<bool, S::Ended> {
+    /// Brings the pool to a level, for a stage at this rate; returns false if it cannot be emptied that far.
+    fn bring_to(&mut self, level: f64, rate: f64) -> Result<bool, S::Ended> {
         if self.subject.refill(level)? > level {
             let mut below = |readings: &[Reading]| {
                 readings.last().is_some_and(|reading| reading.level <= level)
+                    || ran_dry(readings).is_some()
             };
-            let fastest = self.subject.fastest();
-            let readings = self.subject.offer(fastest, self.patience.stage_seconds, &mut below)?;
+            // No faster than it takes, so that it ends near the level.
+            let rate = (rate * EMPTYING).min(self.subject.fastest());
+            let readings = self.subject.offer(rate, self.patience.stage_seconds, &mut below)?;
             if !below(&readings) {
                 return Ok(false);
             }
@@ -293,24 +285,42 @@ impl<S: Subject> Search<'_, S> {
         mut enough: impl FnMut(&[Reading]) -> bool,
     ) -> Result<Tried, S::Ended> {
         let readings = self.subject.offer(rate, seconds, &mut enough)?;
-        let came = packet_rate(&readings).unwrap_or(rate);
-        let made = slope(&readings, self.capacity * AWAKE_BELOW).map(|slope| slope + came);
-        let level = |reading: Option<&Reading>| reading.map_or(0.0, |reading| reading.level);
+        // Traffic changes how the pool allots memory.
+        let levels = readings.iter().map(|reading| reading.level);
+        self.capacity = levels.fold(self.capacity, f64::max);
+        let filling = filling(&readings, self.capacity * AWAKE_BELOW);
         let tried = Tried {
-            rate: came,
-            made,
+            rate: filling.map(|it| it.rate).or_else(|| packet_rate(&readings)).unwrap_or(rate),
+            made: filling.map(|it| it.made),
+            seconds: filling.map_or(0.0, |it| it.seconds),
             dry: ran_dry(&readings).is_some(),
-            rose: level(readings.last()) > level(readings.first()),
         };
         self.tried.push(tried);
         Ok(tried)
     }
 }
 
-/// Moves a guess inside the bracket, off its ends, so that each stage narrows it.
-fn within(guess: f64, low: f64, high: f64) -> f64 {
-    let inset = (high - low) * INSET;
-    if high > low { guess.clamp(low + inset, high - inset) } else { guess }
+/// The rate at which pads are made as fast as they are used, from the line through what was made beside
+/// each rate. Stages count by their length, and those far from `near`, a first guess, for less. `None` if
+/// fewer than two stages showed it.
+fn crossing(tried: &[Tried], near: f64) -> Option<f64> {
+    let points: Vec<(f64, f64, f64)> = tried
+        .iter()
+        .filter_map(|it| {
+            let far = (it.rate / near - 1.0) / NEAR;
+            Some((it.rate, it.made?, it.seconds / (1.0 + far * far)))
+        })
+        .collect();
+    let sum = |of: &dyn Fn(f64, f64) -> f64| -> f64 {
+        points.iter().map(|&(rate, made, weight)| weight * of(rate, made)).sum()
+    };
+    let weights = sum(&|_, _| 1.0);
+    let (rate, made) = (sum(&|rate, _| rate) / weights, sum(&|_, made| made) / weights);
+    let spread = sum(&|it, _| (it - rate) * (it - rate));
+    // More traffic never speeds filling up.
+    let slope = (sum(&|it, its| (it - rate) * (its - made)) / spread).min(0.0);
+    let crossing = (made - slope * rate) / (1.0 - slope);
+    (points.len() >= 2 && crossing > 0.0).then_some(crossing)
 }
 
 #[cfg(test)]

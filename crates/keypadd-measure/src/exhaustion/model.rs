@@ -23,8 +23,8 @@
 //! T* = w/r + (L - w) / (r - f(r))        B* = r T*
 //! ```
 //!
-//! The model ignores the rest of the machine, unequal shares of two fillers, and that a key update
-//! discards the pads of the old key.
+//! The model ignores the rest of the machine, unequal shares of two fillers, that a key update
+//! discards the pads of the old key, and that a packet costs more where fillers leave no CPU idle.
 
 /// Measurements before the run. Packets are full ones of the predicted traffic.
 #[derive(Clone, Debug, PartialEq)]

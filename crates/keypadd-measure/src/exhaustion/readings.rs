@@ -98,20 +98,38 @@ fn rate(readings: &[Reading], of: impl Fn(&Reading) -> f64) -> Option<f64> {
     (seconds > 0.0).then(|| (of(last) - of(first)) / seconds)
 }
 
-/// Change of the level, in packets per second, over the readings that show how fast pads are made:
-/// the same key, and a level neither empty nor above `most`, where fillers sleep. `None` if these
-/// cover less than a tenth of a second.
+/// How fast pads were made beside the packets that used them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Filling {
+    /// How long this was seen.
+    pub seconds: f64,
+    /// Packets per second meanwhile.
+    pub rate: f64,
+    /// Pads made per second.
+    pub made: f64,
+}
+
+/// Shortest time that shows how fast pads are made: a few turns of the scheduler.
+const FILLING_SECONDS_MIN: f64 = 0.02;
+
+/// How fast pads were made, from packets and change of the level, over the readings that show it: the same
+/// key, no packet that lacked pad, and a level neither empty nor above `most`, where fillers sleep. `None` if
+/// these cover too little time.
 #[must_use]
-pub(super) fn slope(readings: &[Reading], most: f64) -> Option<f64> {
+pub(super) fn filling(readings: &[Reading], most: f64) -> Option<Filling> {
     let telling = |reading: &Reading| reading.level > 0.0 && reading.level < most;
-    let (mut seconds, mut change) = (0.0, 0.0);
+    let (mut seconds, mut used, mut change) = (0.0, 0.0, 0.0);
     for pair in readings.windows(2) {
-        if telling(&pair[0]) && telling(&pair[1]) && pair[0].phase == pair[1].phase {
-            seconds += pair[1].seconds - pair[0].seconds;
-            change += pair[1].level - pair[0].level;
+        let (before, now) = (pair[0], pair[1]);
+        let same = before.phase == now.phase && before.missed == now.missed;
+        if same && telling(&before) && telling(&now) {
+            seconds += now.seconds - before.seconds;
+            used += (now.packets - before.packets) as f64;
+            change += now.level - before.level;
         }
     }
-    (seconds >= 0.1).then(|| change / seconds)
+    let (rate, made) = (used / seconds, (used + change) / seconds);
+    (seconds >= FILLING_SECONDS_MIN).then_some(Filling { seconds, rate, made })
 }
 
 #[cfg(test)]
@@ -168,17 +186,25 @@ mod tests {
     }
 
     #[test]
-    fn a_slope_leaves_out_full_and_empty_pools_and_key_changes() {
+    fn how_fast_pads_are_made_is_read_neither_from_full_and_empty_pools_nor_across_key_changes() {
         let mut readings = stage(9.0, 0.0, &[0.5]);
-        assert!((slope(&readings, 1e9).unwrap() + 5000.0).abs() < 1.0);
+        assert!((filling(&readings, 1e9).unwrap().made - 95_000.0).abs() < 1.0);
         for reading in &mut readings {
             let jump = if reading.phase > 0 { 9000.0 } else { 0.0 };
             reading.level = reading.level.min(4000.0) + jump;
         }
-        let slope_below = |most| slope(&readings, most).unwrap();
-        assert!((slope_below(3999.0) + 5000.0).abs() < 1.0, "full, or of the next key");
-        assert!((slope_below(20_000.0) + 5000.0).abs() > 1.0, "full is told as steady");
-        assert_eq!(slope(&readings[..5], 1e9), None, "too short");
+        let made_below = |most| filling(&readings, most).unwrap().made;
+        assert!((made_below(3999.0) - 95_000.0).abs() < 1.0, "full, or of the next key");
+        assert!((made_below(20_000.0) - 95_000.0).abs() > 1.0, "full is told as steady");
+        assert_eq!(filling(&readings[..2], 1e9), None, "too short");
+    }
+
+    #[test]
+    fn packets_that_lack_pad_do_not_count_as_pads_made() {
+        let lacking = stage(0.3, 0.5, &[]);
+        let Filling { seconds, rate, made } = filling(&lacking, 1e9).unwrap();
+        assert!((seconds - 0.3).abs() < 0.011, "{seconds}");
+        assert!((rate - 100_000.0).abs() < 1.0 && (made - 95_000.0).abs() < 1.0, "{rate} {made}");
     }
 
     #[test]

@@ -22,8 +22,8 @@ pub(crate) fn section(cells: &[Cell], repetitions: u32) -> Section {
         format!(
             "R* is the highest rate at which pads are made as fast as they are used; T* and B* are the time \
              and the payload from a full pool to the first packets without pads. Each case was tried {repetitions} \
-             times, all cases in turn. R* was found from the slope of the level at several rates, \
-             then confirmed: a nearly empty pool must last a little below it and run dry a little above."
+             times, all cases in turn. R* is where the line through the pads made beside several rates, by least squares, \
+             meets the rate. It was then confirmed: a nearly empty pool must last a little below it and run dry a little above."
         ),
         "The predictions come from a calibration before the run, and were saved before the first byte of it: \
          what a filler makes in a CPU second, what traffic costs, the level before the first byte, the cores \

@@ -33,7 +33,7 @@ fn found(rate: f64) -> Found {
         0.0 => Sustained::NeverFills,
         _ => Sustained::Found { rate, lasts: Some(rate * 0.97), runs_dry: Some(rate * 1.03) },
     };
-    let tried = vec![Tried { rate, made: Some(rate), dry: false, rose: true }];
+    let tried = vec![Tried { rate, made: Some(rate), seconds: 1.0, dry: false }];
     Found { capacity: 20_000.0, sustained, tried }
 }
 
