@@ -15,7 +15,6 @@ use keypadd_keystream::Suite;
 use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinSet;
 
 use crate::cli::ConfigArgs;
 use crate::configfile::{self, Loaded};
@@ -113,8 +112,8 @@ pub(crate) async fn run(
     }
     daemon.confinement.log();
     systemd::notify(&[sd_notify::NotifyState::Ready]);
-    // One at a time; until it has begun, other requests do not wait for it.
-    let mut replacing = JoinSet::new();
+    // A new process that has not begun. Other requests do not wait for it.
+    let mut starting: Option<give::Beginning> = None;
     let mode = loop {
         let reply: Option<oneshot::Sender<Value>> = tokio::select! {
             biased;
@@ -128,8 +127,9 @@ pub(crate) async fn run(
                 }
                 continue;
             }
-            Some(begun) = replacing.join_next() => {
-                let Ok(Some(channel)) = begun else { continue };
+            Some(begun) = async { Some(starting.as_mut()?.await) } => {
+                starting = None;
+                let Some(channel) = begun else { continue };
                 let handover = daemon.handover_source(running.servers(), running.clients());
                 let replaced = tokio::select! {
                     mode = shutdown.requested() => break mode,
@@ -140,15 +140,9 @@ pub(crate) async fn run(
                 }
                 continue;
             }
-            Some(request) = replacements.recv(), if replacing.is_empty() => {
+            Some(request) = replacements.recv(), if starting.is_none() => {
                 let handover = daemon.handover_source(running.servers(), running.clients());
-                let offered = tokio::select! {
-                    mode = shutdown.requested() => break mode,
-                    offered = handover.offer(request) => offered,
-                };
-                if let Some(channel) = offered {
-                    replacing.spawn(give::begun(channel));
-                }
+                starting = Some(handover.offer(request));
                 continue;
             }
         };
@@ -181,7 +175,7 @@ pub(crate) async fn run(
         }
     };
     // Requests from now on are refused immediately.
-    drop((reloads, forward_requests, replacements, replacing));
+    drop((reloads, forward_requests, replacements, starting));
     systemd::notify_stopping(shutdown.drain_time(daemon.drain).await);
     running.end(mode).await;
     watching.shutdown().await;

@@ -11,6 +11,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::pin::Pin;
 use std::process;
 use std::time::Duration;
 
@@ -63,6 +64,9 @@ pub(crate) struct Request {
     pub(crate) unless: Option<Program>,
 }
 
+/// The way to a new process, once that has begun.
+pub(crate) type Beginning = Pin<Box<dyn Future<Output = Option<Channel>>>>;
+
 /// How long a replaced process stays to tell its peers.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -106,21 +110,29 @@ impl HandoverSource<'_> {
 
     /// Answers one request; returns whether a new process has everything.
     async fn answer(&self, request: Request) -> bool {
-        let Some(channel) = self.offer(request).await else { return false };
-        let Some(channel) = begun(channel).await else { return false };
-        self.hand_over_to(channel).await
+        match self.offer(request).await {
+            Some(channel) => self.hand_over_to(channel).await,
+            None => false,
+        }
     }
 
-    /// Offers to be replaced; returns the channel to the new process, which has [`begun`] later, if any does.
-    pub(crate) async fn offer(&self, Request { socket, unless }: Request) -> Option<Channel> {
+    /// Offers to be replaced, and waits until a new process has read its settings; none if it does not, or
+    /// nothing would change.
+    pub(crate) fn offer(&self, Request { socket, unless }: Request) -> Beginning {
         let same = unless.is_some() && unless == self.program;
-        let offered = async {
+        let key_file = self.key_file.map(File::try_clone).transpose();
+        let begun = async move {
             let mut channel = Channel::new(socket)?;
-            let key_file: Vec<_> = self.key_file.iter().map(|file| file.as_fd()).collect();
+            let key_file = key_file?;
+            let key_file: Vec<_> = key_file.iter().map(|file| file.as_fd()).collect();
             channel.send(&Frame::Offer(offer(same)?), &[], &key_file).await?;
-            Ok(channel)
+            if same {
+                return Ok(None);
+            }
+            expect(&mut channel, PREPARE_TIMEOUT, |frame| matches!(frame, Frame::Begin)).await?;
+            Ok(Some(channel))
         };
-        done(offered.await).filter(|_| !same)
+        Box::pin(async { done(begun.await).flatten() })
     }
 
     /// Hands over to a process that has begun; returns whether it has everything.
@@ -208,12 +220,6 @@ impl HandoverSource<'_> {
         unnamed.iter().for_each(SocketFile::remove);
         Ok(pid)
     }
-}
-
-/// Waits until the process that was offered this one's place has read its settings.
-pub(crate) async fn begun(mut channel: Channel) -> Option<Channel> {
-    let begun = expect(&mut channel, PREPARE_TIMEOUT, |frame| matches!(frame, Frame::Begin)).await;
-    done(begun.map(|()| channel))
 }
 
 /// What was done towards a replacement; logs an error.
