@@ -91,9 +91,6 @@ const LONG_DRAIN_DEPTH: f64 = 1.25;
 /// At the end of start-up: others keep a queue too, whose delay must not be taken for the path's.
 const FIRST_DRAIN_DEPTH: f64 = 6.0;
 
-/// Most rounds of a test for competing flows.
-const TEST_ROUNDS_MAX: u32 = 6;
-
 /// Rounds in which a window that loss has reduced does not grow, and the time limit for that.
 const HOLD_ROUNDS: u32 = 16;
 const HOLD_TIME: Duration = Duration::from_secs(1);
@@ -268,6 +265,12 @@ impl RateController {
         Duration::from_secs_f64(delay.max(least))
     }
 
+    /// Delays up to this are those of an empty queue.
+    fn empty_delay(&self, rate: f64) -> Duration {
+        let target = self.queue_delay(rate);
+        (target / 4).max(self.floor() / NOISE).min(target / 2)
+    }
+
     /// Target size of the queue at this rate, in bytes.
     fn queue_bytes(&self, rate: f64) -> f64 {
         (rate * self.queue_delay(rate).as_secs_f64()).max(self.mtu as f64)
@@ -296,7 +299,7 @@ impl RateController {
         };
         self.crowd.sample(now, rtt - self.floor());
         let delay = rtt.saturating_sub(self.base());
-        if self.dip.is_none() && rtt <= self.floor() + self.floor() / NOISE {
+        if self.dip.is_none() && rtt <= self.floor() + self.empty_delay(self.rate) {
             // The queue is empty, perhaps because another flow drains its own: do so together next time.
             self.drain_at = Some(self.next_drain(now));
         }
@@ -307,7 +310,7 @@ impl RateController {
         {
             match dip.test {
                 Some(test) if sent < test.measured => {}
-                Some(test) if delay < test.delay.mul_f64(FALL) && dip.rounds <= TEST_ROUNDS_MAX => {
+                Some(test) if delay < test.delay.mul_f64(FALL) => {
                     self.dip = Some(Dip { test: Some(Test { delay, measured: now }), ..dip });
                 }
                 _ => self.end_dip(now, dip, delay),
@@ -389,13 +392,13 @@ impl RateController {
         }
         let delay = round.rtt_min.saturating_sub(self.base());
         let target = self.queue_delay(round.rate);
-        self.rate = round.rate;
+        let former_rate = std::mem::replace(&mut self.rate, round.rate);
         if std::mem::take(&mut self.filled) && round.full && round.acked_rate > 0.0 {
             self.rate = round.acked_rate / (1.0 - self.losses.random_share()).max(0.5);
             self.set_window(self.window_at(self.rate));
             self.hold = self.hold.min(2);
             // A policer keeps no queue.
-            if delay > self.floor() / NOISE {
+            if delay > self.empty_delay(self.rate) {
                 self.drain(FIRST_DRAIN_DEPTH);
             }
             self.losses.settle();
@@ -404,8 +407,9 @@ impl RateController {
         if self.crowd.is_found() {
             self.losses.forget();
             self.window = self.crowd.window().max(self.window_min());
-            if self.crowd.is_test_due(now, self.smoothed, delay) {
-                let carried = self.carried_bytes(self.rate);
+            if self.crowd.is_test_due(now, self.floor(), delay) {
+                // While another tests, this flow has more than its share.
+                let carried = self.carried_bytes(self.rate.min(former_rate));
                 let window = ((carried * TEST_SHARE) as u64).max(self.window_min());
                 self.dip =
                     Some(Dip { window, rounds: 0, test: Some(Test { delay, measured: now }) });
@@ -448,8 +452,8 @@ impl RateController {
         let window = self.window as f64;
         let carried = self.carried_bytes(round.rate);
         let queue = self.queue_bytes(round.rate);
-        let quiet = (target / 4).max(self.floor() / NOISE).min(target / 2);
-        let is_quiet = delay <= quiet && !self.is_mostly_queued(round, target);
+        let is_quiet =
+            delay <= self.empty_delay(round.rate) && !self.is_mostly_queued(round, target);
         if !is_quiet {
             self.boost = 1.0;
         }

@@ -34,6 +34,7 @@ const LEAK: u32 = 2;
 /// after competing. A new flow of ours, which takes the queue's delay for the path's, is done sooner.
 const TIME: (Duration, u32) = (Duration::from_millis(500), 24);
 const TIME_AGAIN: (Duration, u32) = (Duration::from_millis(200), 6);
+const TIME_MAX: Duration = Duration::from_secs(4);
 
 /// Delay that counts, in that of this flow's own queue and above it: usually, and for
 /// [`SUSPICION`] after competing.
@@ -88,6 +89,7 @@ pub(super) struct Crowd {
     delay: Duration,
     /// At the end of the last round.
     round_delay: Duration,
+    /// When a loss last counted.
     lost_at: Option<Instant>,
     test_at: Option<Instant>,
     /// Tests in succession that found the queue empty.
@@ -134,7 +136,8 @@ impl Crowd {
     /// longer queue and would not see theirs.
     pub(super) fn reference_rate(&mut self, now: Instant, rate: f64) -> f64 {
         let is_old = self.rate_at.is_none_or(|at| now.saturating_duration_since(at) > RATE_TIME);
-        if rate >= self.rate || (is_old && self.left_window(now).is_none()) {
+        if rate >= self.rate || (is_old && self.since.is_none() && self.left_window(now).is_none())
+        {
             (self.rate, self.rate_at) = (rate, Some(now));
         }
         self.rate
@@ -163,9 +166,8 @@ impl Crowd {
         }
         self.rounds += 1;
         let since = *self.since.get_or_insert(now);
-        if self.rounds >= ROUNDS
-            && now.saturating_duration_since(since) >= time.max(trips * rtt.saturating_sub(delay))
-        {
+        let time = (trips * rtt.saturating_sub(delay)).clamp(time, TIME_MAX);
+        if self.rounds >= ROUNDS && now.saturating_duration_since(since) >= time {
             let most = self.rate.max(rate) * rtt.as_secs_f64();
             let window = left.map_or(SHARE * most, |left| most.min(left as f64));
             let mut config = CubicConfig::default();
@@ -200,22 +202,25 @@ impl Crowd {
     }
 
     pub(super) fn lost(&mut self, now: Instant, sent: Instant, persistent: bool, bytes: u64) {
-        self.lost_at = Some(now);
         if let Some(cubic) = &mut self.cubic
             && self.delay >= self.longest.get().mul_f64(FULL)
         {
             cubic.on_congestion_event(now, sent, persistent, bytes);
+            self.lost_at = Some(now);
         }
     }
 
     /// Whether to test again that others keep the queue full, at the end of a round with this delay.
-    pub(super) fn is_test_due(&mut self, now: Instant, rtt: Duration, delay: Duration) -> bool {
+    pub(super) fn is_test_due(&mut self, now: Instant, floor: Duration, delay: Duration) -> bool {
         let interval = if self.empty == 0 { TEST_INTERVAL } else { CONFIRM_INTERVAL };
-        let interval = interval.max(TEST_ROUNDS * rtt);
+        let interval = interval.max(TEST_ROUNDS * floor);
         let at = *self.test_at.get_or_insert_with(|| now + interval);
         let former = std::mem::replace(&mut self.round_delay, delay);
-        let loses = self.lost_at.is_some_and(|lost| now.saturating_duration_since(lost) < 3 * rtt);
-        let joins = delay < former.mul_f64(FALL) && !loses && at < now + interval / 2;
+        let recent = 3 * (floor + delay);
+        let loses = self.lost_at.is_some_and(|lost| now.saturating_duration_since(lost) < recent);
+        let joins =
+            self.empty == 0 && delay < former.mul_f64(FALL) && !loses && at < now + interval / 2;
+
         self.cubic.is_some() && (at <= now || joins)
     }
 
