@@ -32,7 +32,7 @@ pub(crate) struct Phases {
     pads: Vec<PhasePads>,
     /// The newest phase used.
     current: u64,
-    /// One above the newest packet number used; new lanes start here.
+    /// One above the newest packet number used.
     next_packet: u64,
     /// The expected packets of a phase.
     phase_packets: u64,
@@ -42,17 +42,30 @@ pub(crate) struct Phases {
 }
 
 /// The newest phase to precompute, shared by a connection's directions: quinn updates the keys of both when
-/// either has sent its phase's packets.
+/// either has sent its phase's packets. Twice its number, plus one if it may begin at any packet.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NewestPhase(Arc<AtomicU64>);
 
 impl NewestPhase {
-    fn phase(&self) -> u64 {
+    fn state(&self) -> u64 {
         self.0.load(Relaxed)
     }
 
+    fn phase(&self) -> u64 {
+        self.state() / 2
+    }
+
+    /// Whether this phase, or a later one, may begin at any packet.
+    fn is_due(&self, phase: u64) -> bool {
+        self.state() > 2 * phase
+    }
+
     fn reach(&self, phase: u64) {
-        self.0.fetch_max(phase, Relaxed);
+        self.0.fetch_max(2 * phase, Relaxed);
+    }
+
+    fn expect(&self, phase: u64) {
+        self.0.fetch_max(2 * phase + 1, Relaxed);
     }
 }
 
@@ -206,7 +219,7 @@ impl Phases {
     ) -> Option<(&mut PhasePads, &mut Tally)> {
         self.next_packet = self.next_packet.max(packet_number.value() + 1);
         let segment = packet_number.segment();
-        let followed = LastPacket { phase, segment, ahead: self.ahead.phase() };
+        let followed = LastPacket { phase, segment, ahead: self.ahead.state() };
         if self.followed != Some(followed) {
             self.followed = Some(followed);
             self.catch_up(phase, packet_number);
@@ -235,16 +248,23 @@ impl Phases {
         let first = *pads.first_packet.get_or_insert_with(|| packet_number.value());
         let end = first.saturating_add(self.phase_packets);
         let near = end.saturating_sub(STANDBY_PACKETS).max(first);
-        if self.next_packet >= near {
+        let (segment, last) = (packet_number.segment(), PacketNumber::new(end).segment());
+        if segment.next() >= last {
+            // In the other direction too, however far its own end is.
+            self.ahead.expect(phase + 1);
+        } else if self.next_packet >= near {
             self.ahead.reach(phase + 1);
-        } else if near <= packet_number.segment().next().first().value() {
-            // The phase ends within this segment: check every packet.
+        } else if near <= segment.next().first().value() {
+            // The end comes near within this segment: check every packet.
             self.followed = None;
         }
-        if self.ahead.phase() > phase {
-            // A phase that the other direction ends may end at any packet.
-            let begins = if self.next_packet >= near { end } else { self.next_packet };
-            self.open_lane(phase + 1, Stage::Standby, begins);
+        if self.ahead.phase() <= phase {
+            return;
+        }
+        if self.next_packet >= near && !self.ahead.is_due(phase + 1) {
+            self.open_lane(phase + 1, Stage::Standby, end);
+        } else {
+            self.open_lane_here(phase + 1, Stage::Standby);
         }
     }
 
@@ -254,9 +274,9 @@ impl Phases {
         self.pads.last().map_or(0, |next| next.phase.saturating_sub(1))
     }
 
-    /// Announces that the sealing phase ends soon, in both directions.
+    /// Announces that the sealing phase ends soon, in both directions and whatever its packets.
     pub(crate) fn expect_update(&self) {
-        self.ahead.reach(self.sealing() + 1);
+        self.ahead.expect(self.sealing() + 1);
     }
 
     /// What the pool holds of one part, for all phases.
@@ -295,16 +315,20 @@ impl Phases {
         }
     }
 
+    /// Opens the lane of a phase for the next packet, again if it was opened for later ones.
+    fn open_lane_here(&mut self, phase: u64, stage: Stage) {
+        let next = PacketNumber::new(self.next_packet);
+        if let Some(pads) = self.pads.iter_mut().find(|pads| pads.phase == phase) {
+            pads.lane.take_if(|lane| lane.begins_after(next));
+        }
+        self.open_lane(phase, stage, self.next_packet);
+    }
+
     /// Keeps the current phase full, and those before it no longer.
     fn set_stages(&mut self) {
         let current = self.current;
         if current > 0 {
-            // It began before the number from which its pads were made.
-            let next = PacketNumber::new(self.next_packet);
-            if let Some(pads) = self.pads.iter_mut().find(|pads| pads.phase == current) {
-                pads.lane.take_if(|lane| lane.begins_after(next));
-            }
-            self.open_lane(current, Stage::Active, self.next_packet);
+            self.open_lane_here(current, Stage::Active);
         }
         for pads in &self.pads {
             match &pads.lane {

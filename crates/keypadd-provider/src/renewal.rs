@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use crate::connection::ConnectionKeys;
 
 /// The next phase's heads are precomputed before an update that is due by age. This fraction of the age,
-/// 10 s of an hour, leaves time for a keep-alive, which opens the lane, and for the filler.
+/// 10 s of an hour, leaves time for a keep-alive, which opens the lane for the packets after it, and for the
+/// filler.
 const LEADS: u32 = 360;
 /// The same lead for an update due by bytes: packets follow quickly then.
 const LEAD_IN_TRAFFIC: Duration = Duration::from_millis(100);

@@ -169,20 +169,19 @@ fn a_rekey_under_steady_terminal_traffic_causes_no_miss() {
             }
         };
         keystrokes(&mut link, 70);
-        for is_by_time in [false, true, false, true] {
+        // By time long before the end, by time after pads were made for it, and at the end.
+        let spans = [80, BEFORE_STANDBY + 300, BEFORE_STANDBY + STANDBY_PACKETS];
+        for span in spans.into_iter().cycle().take(2 * spans.len()) {
             link.update();
             // quinn keeps the past phase's key for three probe timeouts.
             keystrokes(&mut link, 10);
             let in_use = link.phase_in_use();
             link.opens[..in_use].fill_with(|| None);
-            // After this many packets, as quinn does, or sooner, when time is up.
-            if is_by_time {
-                keystrokes(&mut link, 70);
+            keystrokes(&mut link, span - 11);
+            if span < BEFORE_STANDBY + STANDBY_PACKETS {
                 link.each_direction(|phases| phases.expect_update());
-                keystrokes(&mut link, 1);
-            } else {
-                keystrokes(&mut link, BEFORE_STANDBY + STANDBY_PACKETS - 10);
             }
+            keystrokes(&mut link, 1);
         }
         link.update();
         keystrokes(&mut link, 70);
@@ -196,18 +195,30 @@ fn a_rekey_under_steady_terminal_traffic_causes_no_miss() {
     }
 }
 
-#[test]
-fn a_phase_that_ends_in_one_direction_is_prepared_in_both() {
-    let (pool, ahead) = (new_pool(4 << 20), NewestPhase::default());
+/// The last packet of a phase in [`two_directions`].
+const LAST: u64 = STANDBY_PACKETS + 9;
+
+/// The pads of both directions of a connection, in phase 1, after its packet 0.
+fn two_directions(pool: &Pool) -> [Phases; 2] {
+    let ahead = NewestPhase::default();
     let keystream = || SuiteKey::derive(Suite::AES_128_GCM, &[1; 16], &[2; 12]).keystream;
-    let [mut busy, mut quiet] = [Direction::Send, Direction::Receive].map(|direction| {
-        let limit = STANDBY_PACKETS + 10;
-        let mut phases = Phases::new(direction, limit, ahead.clone(), &Arc::default());
+    [Direction::Send, Direction::Receive].map(|direction| {
+        let mut phases = Phases::new(direction, LAST + 1, ahead.clone(), &Arc::default());
         (0..3).for_each(|phase| phases.add(phase, keystream()));
         phases.use_pool(Some(pool.clone()));
         phases.follow(1, PacketNumber::new(0));
         phases
-    });
+    })
+}
+
+/// Whether a direction's pads of phase 2 are for packets further on than this one.
+fn begins_after(phases: &Phases, number: u64) -> Option<bool> {
+    phases.lane(2).map(|lane| lane.begins_after(PacketNumber::new(number)))
+}
+
+#[test]
+fn a_phase_that_ends_in_one_direction_is_prepared_in_both() {
+    let [mut busy, mut quiet] = two_directions(&new_pool(4 << 20));
     for number in 1..20 {
         busy.follow(1, PacketNumber::new(number));
     }
@@ -216,9 +227,18 @@ fn a_phase_that_ends_in_one_direction_is_prepared_in_both() {
     quiet.follow(1, PacketNumber::new(1));
     assert_eq!(stage(&mut quiet, 2), Some(Stage::Standby));
     // The busy direction uses the next key after its last packet, the quiet one at any time.
-    let begins_later =
-        |phases: &Phases| phases.lane(2).map(|lane| lane.begins_after(PacketNumber::new(1000)));
-    assert_eq!([&busy, &quiet].map(begins_later), [Some(true), Some(false)]);
+    assert_eq!(begins_after(&busy, 1000), Some(true));
+    assert_eq!(begins_after(&quiet, 1000), Some(false));
+}
+
+#[test]
+fn a_direction_near_its_end_is_prepared_for_an_earlier_one_of_the_other() {
+    let [mut slow, mut fast] = two_directions(&new_pool(4 << 20));
+    slow.follow(1, PacketNumber::new(20));
+    assert_eq!(begins_after(&slow, 20), Some(true));
+    fast.follow(1, PacketNumber::new(LAST));
+    slow.follow(1, PacketNumber::new(21));
+    assert_eq!(begins_after(&slow, 21), Some(false));
 }
 
 #[test]
