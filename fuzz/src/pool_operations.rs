@@ -104,7 +104,8 @@ fn key(kind: u8) -> Arc<KeystreamKey> {
 }
 
 fn stage(kind: u8) -> Stage {
-    [Stage::Dormant, Stage::Standby, Stage::Brief, Stage::Active][usize::from(kind % 4)]
+    [Stage::Dormant, Stage::Imminent, Stage::Standby, Stage::Brief, Stage::Active]
+        [usize::from(kind % 5)]
 }
 
 /// Bytes of a pad: short, about a head's, about a whole one's, longer.

@@ -20,6 +20,8 @@ const STANDBY_HEADS: u64 = 64;
 pub enum Stage {
     /// A key far from use: not filled.
     Dormant,
+    /// The next phase, which may begin at any packet: heads only, as those passed are given up.
+    Imminent,
     /// The next phase, shortly before its use: pads for its first packets.
     Standby,
     /// The first phase of a connection: pads for its fewer than 1,000 packets.
@@ -29,12 +31,14 @@ pub enum Stage {
 }
 
 impl Stage {
-    pub(crate) const ALL: [Self; 4] = [Self::Dormant, Self::Standby, Self::Brief, Self::Active];
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Dormant, Self::Imminent, Self::Standby, Self::Brief, Self::Active];
 
     /// The most chunks that a lane in this stage holds, by part.
     pub(crate) const fn most(self) -> [u64; 2] {
         match self {
             Self::Dormant => [0, 0],
+            Self::Imminent => [STANDBY_HEADS, 0],
             Self::Standby => [STANDBY_HEADS, STANDBY_BODIES],
             Self::Brief => [FIRST_PHASE_HEADS, FIRST_PHASE_BODIES],
             Self::Active => [MAX_HEADS, MAX_BODIES],

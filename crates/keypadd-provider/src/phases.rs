@@ -264,7 +264,13 @@ impl Phases {
         if self.next_packet >= near && !self.ahead.is_due(phase + 1) {
             self.open_lane(phase + 1, Stage::Standby, end);
         } else {
-            self.open_lane_here(phase + 1, Stage::Standby);
+            self.open_lane_here(phase + 1, Stage::Imminent);
+        }
+        if segment > last.next()
+            && let Some(lane) = self.lane(phase + 1)
+        {
+            // The peer does not update: the pads for the end are given up.
+            lane.set_stage(Stage::Imminent);
         }
     }
 

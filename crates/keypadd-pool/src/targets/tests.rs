@@ -87,6 +87,18 @@ next key                    0   50000     64      56   5440
 }
 
 #[test]
+fn the_next_key_gets_no_bodies_while_it_may_begin_at_any_packet() {
+    let next = LaneView { stage: Stage::Imminent, ..carrying(50_000.0, 50_000.0) };
+    let lanes = [("data", carrying(50_000.0, 50_000.0)), ("next key", next)];
+    let expected = "\
+lane                  short/s  long/s  heads  bodies    KiB
+data                        0   50000    512     448  43520
+next key                    0   50000     64       0    512
+";
+    assert_eq!(shown(&lanes, TOTAL), expected);
+}
+
+#[test]
 fn a_mixed_session_keeps_a_reserve_of_heads_over_its_bodies() {
     let lanes = [("mixed", carrying(20_012.0, 20_000.0)), ("answers", carrying(10_000.0, 0.0))];
     for (total, expected) in [

@@ -69,7 +69,14 @@ fn random_key(rng: &mut Rng) -> Arc<KeystreamKey> {
 }
 
 fn random_stage(rng: &mut Rng) -> Stage {
-    let stages = [Stage::Dormant, Stage::Standby, Stage::Brief, Stage::Active, Stage::Active];
+    let stages = [
+        Stage::Dormant,
+        Stage::Imminent,
+        Stage::Standby,
+        Stage::Brief,
+        Stage::Active,
+        Stage::Active,
+    ];
     rng.choice(stages).expect("stages")
 }
 

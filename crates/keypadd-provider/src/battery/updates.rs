@@ -225,7 +225,7 @@ fn a_phase_that_ends_in_one_direction_is_prepared_in_both() {
     assert_eq!(stage(&mut busy, 2), Some(Stage::Standby));
     assert_eq!(stage(&mut quiet, 2), None, "no packet of its own has come");
     quiet.follow(1, PacketNumber::new(1));
-    assert_eq!(stage(&mut quiet, 2), Some(Stage::Standby));
+    assert_eq!(stage(&mut quiet, 2), Some(Stage::Imminent), "it gives up what it passes");
     // The busy direction uses the next key after its last packet, the quiet one at any time.
     assert_eq!(begins_after(&busy, 1000), Some(true));
     assert_eq!(begins_after(&quiet, 1000), Some(false));
@@ -239,6 +239,31 @@ fn a_direction_near_its_end_is_prepared_for_an_earlier_one_of_the_other() {
     fast.follow(1, PacketNumber::new(LAST));
     slow.follow(1, PacketNumber::new(21));
     assert_eq!(begins_after(&slow, 21), Some(false));
+}
+
+#[test]
+fn pads_for_the_end_of_a_phase_are_kept_until_the_peer_is_past_it() {
+    let [mut phases, _] = two_directions(&new_pool(4 << 20));
+    for number in 1..=LAST {
+        phases.follow(1, PacketNumber::new(number));
+    }
+    assert_eq!(stage(&mut phases, 2), Some(Stage::Standby));
+    for number in (LAST..).take(4 * SEGMENT_PACKETS) {
+        phases.follow(1, PacketNumber::new(number));
+    }
+    assert_eq!(stage(&mut phases, 2), Some(Stage::Imminent));
+}
+
+#[test]
+fn a_pool_that_comes_back_after_the_end_of_a_phase_makes_pads_for_packets_to_come() {
+    let pool = new_pool(4 << 20);
+    let [mut phases, _] = two_directions(&pool);
+    phases.use_pool(None);
+    let number = PacketNumber::new(LAST + 1000);
+    phases.follow(1, number);
+    phases.use_pool(Some(pool));
+    phases.follow(1, number);
+    assert_eq!(stage(&mut phases, 2), Some(Stage::Imminent), "not those for the end");
 }
 
 #[test]
