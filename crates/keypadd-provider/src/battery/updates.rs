@@ -277,7 +277,9 @@ fn a_phase_that_begins_before_the_packets_its_pads_are_for_is_served_all_the_sam
         link.update();
         link.carry(1);
         link.each_direction(|phases| {
-            poll_until("it has pads", || packets_at_hand(phases, 2, Part::Head) > 0);
+            // This segment and the two that follow.
+            let enough = 3 * SEGMENT_PACKETS as u64;
+            poll_until("it has pads", || packets_at_hand(phases, 2, Part::Head) >= enough);
         });
         let hits = |link: &Link| link.sender.meters.packets(Direction::Send, Coverage::Hit);
         let before = hits(&link);
