@@ -17,7 +17,7 @@ use rustix::net::{
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::daemons::{NEAR_PRIVATE_KEY, bounded, desk, text};
+use crate::daemons::{Daemon, NEAR_PRIVATE_KEY, bounded, desk, text};
 use crate::descriptors::with_few_files;
 use crate::ends::{PATIENCE, echoes, rest, through, until};
 use crate::replacing::{Hosts, traffic};
@@ -45,9 +45,7 @@ fn a_new_process_that_dies_at_any_step_leaves_the_old_one_with_all_connections()
             [frame(&json!("begin")), frame(&json!("bound"))].concat(),
             [frame(&json!("begin")), frame(&json!("bound")), frame(&json!("end"))].concat(),
         ] {
-            let mut socket = UnixStream::connect(hosts.socket(pid)).unwrap();
-            socket.set_read_timeout(Some(PATIENCE)).unwrap();
-            socket.write_all(b"replace\n").unwrap();
+            let mut socket = replace(&hosts.socket(pid));
             socket.write_all(&said).unwrap();
             // Reads part of the handover and dies.
             socket.read_exact(&mut [0; 400]).unwrap();
@@ -64,14 +62,31 @@ fn a_new_process_that_dies_at_any_step_leaves_the_old_one_with_all_connections()
     }
 }
 
-/// The next frame of a process, by its text.
-fn hear_frame(mut socket: &UnixStream) -> Value {
+/// Asks a daemon to be replaced.
+fn replace(path: &Path) -> UnixStream {
+    let mut socket = UnixStream::connect(path).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.write_all(b"replace\n").unwrap();
+    socket
+}
+
+/// The lengths of the next frame of a process.
+fn hear_head(mut socket: &UnixStream) -> [usize; 2] {
     let mut head = [0; 8];
     socket.read_exact(&mut head).unwrap();
-    let length = |at: usize| u32::from_be_bytes(head[at..at + 4].try_into().unwrap()) as usize;
-    let mut body = vec![0; length(0) + length(4)];
+    [0, 4].map(|at| u32::from_be_bytes(head[at..at + 4].try_into().unwrap()) as usize)
+}
+
+/// The text of a frame of these lengths.
+fn hear_body(mut socket: &UnixStream, [text, data]: [usize; 2]) -> Value {
+    let mut body = vec![0; text + data];
     socket.read_exact(&mut body).unwrap();
-    serde_json::from_slice(&body[..length(0)]).unwrap()
+    serde_json::from_slice(&body[..text]).unwrap()
+}
+
+/// The next frame of a process, by its text.
+fn hear_frame(socket: &UnixStream) -> Value {
+    hear_body(socket, hear_head(socket))
 }
 
 #[test]
@@ -120,19 +135,23 @@ fn a_new_process_that_has_everything_serves_if_the_old_one_dies_and_exits_if_it_
 #[test]
 fn new_processes_that_do_not_begin_keep_no_other_command_waiting() {
     let hosts = Hosts::new("", "");
-    let near = hosts.run("near");
+    let mut near = hosts.desk.keypadd(&["run", "--config", "near.toml", "--log-format", "json"]);
+    // The offer contains it, and does not fit in the socket.
+    near.envs(["ONE", "TWO", "THREE", "FOUR"].map(|name| (name, "x".repeat(100_000))));
+    let near = Daemon::start(near);
     let path = hosts.socket(near.pid());
-    let takeovers = [(); 4].map(|()| {
-        let mut socket = UnixStream::connect(&path).unwrap();
-        socket.write_all(b"replace\n").unwrap();
-        socket
-    });
+    let takeovers = [(); 4].map(|()| replace(&path));
     let first = &takeovers[0];
-    first.set_read_timeout(Some(PATIENCE)).unwrap();
-    assert!(hear_frame(first)["offer"].is_object());
-    let output = hosts.desk.keypadd(&["reload", "--socket", path.to_str().unwrap()]).output();
-    assert!(output.unwrap().status.success());
-    // Nothing yet: it has not been given up, so nobody has waited for that.
+    fs::write(hosts.desk.path("near.toml"), "no-such-setting = 1\n").unwrap();
+    let refused = || {
+        let output = hosts.desk.keypadd(&["reload", "--socket", path.to_str().unwrap()]).output();
+        assert_eq!(output.unwrap().status.code(), Some(3));
+    };
+    let length = hear_head(first);
+    refused();
+    // None has been given up, so nobody has waited for that.
+    assert!(hear_body(first, length)["offer"].is_object());
+    refused();
     first.set_nonblocking(true).unwrap();
     assert_eq!((&*first).read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
 }
@@ -147,8 +166,7 @@ fn a_new_process_gets_the_key_file_of_the_last_reload() {
     let path = hosts.socket(near.pid());
     let output = hosts.desk.keypadd(&["reload", "--socket", path.to_str().unwrap()]).output();
     assert!(output.unwrap().status.success());
-    let mut socket = UnixStream::connect(path).unwrap();
-    socket.write_all(b"replace\n").unwrap();
+    let socket = replace(&path);
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
     let mut attached = RecvAncillaryBuffer::new(&mut space);
     recvmsg(&socket, &mut [IoSliceMut::new(&mut [0; 8])], &mut attached, RecvFlags::empty())
