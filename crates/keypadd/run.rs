@@ -152,6 +152,10 @@ pub(crate) async fn run(
             outcome = reload(&path, &started, &mut daemon, &mut running) => outcome,
         };
         systemd::notify(&[sd_notify::NotifyState::Ready]);
+        // The new process may have read the file before.
+        if outcome.is_ok() && starting.take().is_some() {
+            tracing::warn!("not replaced: a reload came first; this process continues");
+        }
         let document = outcome.map_or_else(
             |error| refusal(&error),
             |(changes, mut warnings)| {

@@ -157,6 +157,22 @@ fn new_processes_that_do_not_begin_keep_no_other_command_waiting() {
 }
 
 #[test]
+fn a_new_process_that_may_have_read_the_settings_before_a_reload_does_not_take_over() {
+    let hosts = Hosts::new("", "");
+    let mut near = hosts.run("near");
+    let path = hosts.socket(near.pid());
+    let takeovers = [(); 2].map(|()| replace(&path));
+    let first = &takeovers[0];
+    assert!(hear_frame(first)["offer"].is_object());
+    let output = hosts.desk.keypadd(&["reload", "--socket", path.to_str().unwrap()]).output();
+    assert!(output.unwrap().status.success());
+    assert_eq!((&*first).read(&mut [0]).unwrap(), 0);
+    near.hear("not replaced: a reload came first");
+    // It reads them afterwards.
+    assert!(hear_frame(&takeovers[1])["offer"].is_object());
+}
+
+#[test]
 fn a_new_process_gets_the_key_file_of_the_last_reload() {
     let hosts = Hosts::new("", "");
     let near = hosts.run("near");
