@@ -100,7 +100,7 @@ fn find() -> Result<Vec<DaemonAnswer>, Error> {
 /// What has happened to a daemon that took a request and closed the connection without an answer.
 pub(crate) fn why_closed(path: &Path) -> &'static str {
     match control::is_listening(path) {
-        true => "it gave no answer; its log says why",
+        true => "it gave no answer: it is shutting down, or its log says why",
         false => "it has exited, or another process has just replaced it",
     }
 }

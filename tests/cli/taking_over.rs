@@ -264,7 +264,7 @@ fn offer(version: u32) -> Vec<u8> {
 #[test]
 fn a_daemon_that_cannot_be_replaced_is_not_said_to_do_what_it_does_not() {
     const GONE: &str = "it has exited, or another process has just replaced it";
-    const FAILED: &str = "it gave no answer; its log says why";
+    const FAILED: &str = "it gave no answer: it is shutting down, or its log says why";
     let desk = desk();
     let no_answer = Vec::new();
     for (name, binary, answers, said) in [
