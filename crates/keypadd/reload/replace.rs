@@ -103,11 +103,9 @@ async fn ask(socket: &Path, forced: bool) -> io::Result<ReplaceOffer> {
         Frame::Offer(offer) if offer.version == VERSION => {
             Ok(ReplaceOffer { offer, channel, key_file: descriptors.take_optional()? })
         }
-        Frame::Offer(offer) if offer.version > VERSION => {
-            Err(io::Error::new(io::ErrorKind::Unsupported, NEWER))
-        }
+        Frame::Offer(offer) if offer.version > VERSION => Err(io::Error::other(NEWER)),
         Frame::Offer(_) => Err(io::Error::other(OLDER)),
-        Frame::Continues => Err(io::Error::new(io::ErrorKind::ResourceBusy, BUSY)),
+        Frame::Continues => Err(io::Error::other(BUSY)),
         frame => Err(unexpected(&frame)),
     }
 }
@@ -198,9 +196,9 @@ fn replace_error(socket: &Path, error: &io::Error) -> Error {
         io::ErrorKind::FileTooLarge => "it cannot be replaced while it runs".into(),
         _ => system(error),
     };
-    let hint = match error.kind() {
-        io::ErrorKind::ResourceBusy => "try again later",
-        io::ErrorKind::Unsupported => "upgrade this program",
+    let hint = match &*cause {
+        BUSY => "try again later",
+        NEWER => "upgrade this program",
         _ => "restart it; its connections will close",
     };
     Error::new(Exit::Runtime, format!("the daemon at {name}: {cause}")).hint(hint)
@@ -208,6 +206,7 @@ fn replace_error(socket: &Path, error: &io::Error) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use rustix::io::Errno;
     use rustix::process::getuid;
 
     use super::*;
@@ -221,6 +220,15 @@ mod tests {
         }
         assert!(!has_only_roots_ids("Name:\tUid:\t0\t0\t0\t0\n"));
         assert!(!has_only_roots_ids(""));
+    }
+
+    #[test]
+    fn an_error_of_the_system_is_not_taken_for_an_answer() {
+        for error in [Errno::BUSY, Errno::NOSYS, Errno::OPNOTSUPP] {
+            let error = replace_error(Path::new("1.sock"), &error.into());
+            let (_, hint) = error.parts().next().unwrap();
+            assert_eq!(hint, Some("restart it; its connections will close"), "{error}");
+        }
     }
 
     #[test]
