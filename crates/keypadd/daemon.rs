@@ -372,9 +372,15 @@ fn raise_descriptor_limit() -> Option<u64> {
     }
 }
 
-/// Descriptors reserved for all but forwards, at most: for event loops and sessions, 64 concurrent name lookups,
-/// `/metrics` and the control socket.
-const RESERVED_MAX: usize = 144 + 64 + metrics::CONNECTIONS_MAX + control::CONNECTIONS_MAX;
+/// Descriptors of a server's eight event loops and of two for each of eight clients, five each, and 24 others.
+const OWN_DESCRIPTORS: usize = (8 + 2 * 8) * 5 + 24;
+
+/// Concurrent name lookups.
+const LOOKUPS: usize = 64;
+
+/// Descriptors reserved for all but forwards, at most.
+const RESERVED_MAX: usize =
+    OWN_DESCRIPTORS + LOOKUPS + metrics::CONNECTIONS_MAX + control::CONNECTIONS_MAX;
 
 /// A quarter is reserved, but no less than this.
 const RESERVED_MIN: usize = 64;
