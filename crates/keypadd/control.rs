@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind, Read, Write};
+use std::iter;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::{Path, PathBuf};
@@ -162,13 +163,8 @@ impl ControlSocket {
             match self.listener.accept().await {
                 Ok((client, _)) => {
                     silent.retain(|one| !one.is_closed());
-                    while slots.available_permits() == 0
-                        && let Some(oldest) = silent.pop_front()
-                    {
-                        // One whose request has just come stays.
-                        if oldest.send(()).is_ok() {
-                            break;
-                        }
+                    if slots.available_permits() == 0 {
+                        displace_oldest(&mut silent);
                     }
                     let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
                     let (displace, displaced) = oneshot::channel();
@@ -183,11 +179,21 @@ impl ControlSocket {
                     if log_interval.allows(Instant::now()) {
                         tracing::warn!(%error, "control socket: accept failed");
                     }
-                    tokio::time::sleep(TIMEOUT).await;
+                    match displace_oldest(&mut silent) {
+                        // It closes its file.
+                        true => tokio::task::yield_now().await,
+                        false => tokio::time::sleep(TIMEOUT).await,
+                    }
                 }
             }
         }
     }
+}
+
+/// Displaces the oldest connection that has sent no request; returns whether there was one.
+fn displace_oldest(silent: &mut VecDeque<oneshot::Sender<()>>) -> bool {
+    // One whose request has just come stays.
+    iter::from_fn(|| silent.pop_front()).any(|oldest| oldest.send(()).is_ok())
 }
 
 impl Drop for ControlSocket {

@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -83,6 +84,21 @@ fn a_peer_and_scrapers_that_take_all_open_files_cost_nobody_else_anything() {
         && line.contains("ulimit -n")));
     assert_eq!(lines("metrics: too many connections"), 1, "{log}");
     drop((greedy, modest, another));
+}
+
+#[test]
+fn silent_control_connections_and_scrapers_that_take_all_open_files_do_not_delay_status() {
+    const FILES: usize = 128;
+    const SILENT: usize = 300;
+    let (desk, metrics_at) = (desk(), format!("127.0.0.1:{}", free_port()));
+    let mut serve = desk.keypadd(&["serve", "--log-format", "json", "--listen", "127.0.0.1:0"]);
+    serve.args(["--allow", NEAR_PUBLIC_KEY, "--metrics", &metrics_at, "--loops", "2"]);
+    let mut server = Daemon::start(with_few_files(&serve, "-n", FILES));
+    let _scrapers = [(); 32].map(|()| TcpStream::connect(&metrics_at).unwrap());
+    let socket = desk.path("run").join(format!("{}.sock", server.pid()));
+    let _silent: Vec<_> = (0..SILENT).map(|_| UnixStream::connect(&socket).unwrap()).collect();
+    status(&desk, &server);
+    server.hear("control socket: accept failed");
 }
 
 #[test]
