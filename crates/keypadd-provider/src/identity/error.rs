@@ -40,7 +40,9 @@ pub enum KeyTextError {
     #[error("this is not the encoding of an Ed25519 public key (RFC 8410)")]
     NotSpki,
     /// There is no PEM block labeled PRIVATE KEY, or its frame is damaged.
-    #[error("this is not a private key in PEM (it begins with -----BEGIN PRIVATE KEY-----)")]
+    #[error(
+        "this is not a private key in PEM (such a file begins with -----BEGIN PRIVATE KEY-----)"
+    )]
     NotPem,
     /// The private key is encrypted with a passphrase.
     #[error("this private key is encrypted; keypadd needs it without a passphrase")]
