@@ -38,6 +38,7 @@ use crate::{
     settings::Rules,
     splice::Registrar,
     stream::Stream,
+    time_share::TimeShare,
     windows::ReceiveWindow,
 };
 
@@ -233,12 +234,13 @@ impl Driver {
         &mut self,
         context: &mut SendContext<'_>,
         registrar: &mut Registrar<'_>,
+        mut share: TimeShare,
     ) -> DriveOutcome {
         let now = context.now;
         self.poll_events(now);
-        self.deliver(now);
+        self.deliver(now, &mut share);
         self.end_lingering(now);
-        let mut more = self.carry_flows(now);
+        let mut more = self.carry_flows(now, &mut share);
         self.adopt(registrar, now);
         self.move_idle_back(now);
         self.adjust_window(now);

@@ -139,6 +139,8 @@ pub(crate) struct EventLoop<U> {
     spin: Spin,
     /// `None` in tests without a clock.
     costs: Option<CostMeter>,
+    /// The same.
+    clock: Option<fn() -> Instant>,
     stop: bool,
 }
 
@@ -189,6 +191,7 @@ impl<U: Datagrams> EventLoop<U> {
             carried_bytes: 0,
             spin: Spin::new(parts.spin, now),
             costs: None,
+            clock: None,
             stop: false,
         };
         this.set_server(parts.server);
@@ -209,8 +212,14 @@ impl<U: Datagrams> EventLoop<U> {
         self.costs = Some(meter);
     }
 
+    /// Limits how long the deliveries of a round may take.
+    pub(crate) fn limit_deliveries(&mut self, clock: fn() -> Instant) {
+        self.clock = Some(clock);
+    }
+
     pub(crate) fn run(mut self) {
         self.measure_costs(CostMeter::of_this_thread());
+        self.limit_deliveries(Instant::now);
         // A panic outside of any connection must not leave handles waiting.
         if catch_unwind(AssertUnwindSafe(|| self.rounds())).is_err() {
             error!("an event loop failed; closing its connections");

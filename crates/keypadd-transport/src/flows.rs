@@ -38,12 +38,9 @@ use self::{
 };
 use crate::{
     splice::{Owner, Registrar},
+    time_share::TimeShare,
     transfer_stats::TransferStats,
 };
-
-/// Frames from the peer to handle before driving other connections: more than a round receives
-/// packets. A packet may have hundreds of frames with a few bytes each, and each takes a system call.
-const FRAMES: usize = 1024;
 
 /// Frames, and their bytes, that may wait.
 const FRAMES_WAITING_MAX: usize = 4096;
@@ -229,17 +226,19 @@ impl Flows {
         }
     }
 
-    /// Handles some frames from the peer; returns whether more wait. `is_open` tells whether a
-    /// stream is open.
+    /// Handles frames from the peer until its share of the round is used up; returns whether more
+    /// wait. `is_open` tells whether a stream is open.
     pub(crate) fn receive_some(
         &mut self,
         is_open: impl Fn(StreamId) -> bool,
         now: Instant,
+        share: &mut TimeShare,
     ) -> bool {
-        for _ in 0..FRAMES.min(self.arrived.len()) {
-            if let Some(frame) = self.arrived.pop_front() {
-                self.arrived_bytes -= frame.len();
-                self.receive(frame, &is_open, now);
+        while let Some(frame) = self.arrived.pop_front() {
+            self.arrived_bytes -= frame.len();
+            self.receive(frame, &is_open, now);
+            if share.is_used_up() {
+                break;
             }
         }
         !self.arrived.is_empty()

@@ -47,6 +47,7 @@ mod steering;
 mod stepped;
 mod stream;
 mod sync;
+mod time_share;
 mod to_socket;
 mod to_stream;
 mod transfer_stats;

@@ -110,6 +110,11 @@ impl SteppedLoop {
         self.inner.measure_costs(CostMeter::new(clock, Some(until)));
     }
 
+    /// Limits how long the deliveries of a round may take, by this clock.
+    pub fn limit_deliveries(&mut self, clock: fn() -> Instant) {
+        self.inner.limit_deliveries(clock);
+    }
+
     /// Queues a datagram that has arrived for the next round.
     pub fn arrive(&mut self, from: SocketAddr, datagram: &[u8]) {
         let meta =

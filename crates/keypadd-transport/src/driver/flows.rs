@@ -7,6 +7,7 @@ use crate::{
     channel::Channel,
     flows::handles::{FlowCommand, FlowCommands},
     splice::Registrar,
+    time_share::TimeShare,
 };
 
 /// Upper bound on a packet's overhead around the frame's content: a short header (`OVERHEAD_BYTES`
@@ -29,13 +30,13 @@ impl Driver {
 
     /// Delivers the datagrams that have arrived from the peer, and reads those of sockets; returns
     /// whether there may be more.
-    pub(super) fn carry_flows(&mut self, now: Instant) -> bool {
+    pub(super) fn carry_flows(&mut self, now: Instant, share: &mut TimeShare) -> bool {
         let Self { connection, flows, channels, .. } = self;
         while let Some(frame) = connection.datagrams().recv() {
             flows.arrive(frame);
         }
         let is_open = |id| matches!(channels.get(&id), Some(Channel::Controlled(_)));
-        let more = flows.receive_some(is_open, now);
+        let more = flows.receive_some(is_open, now, share);
         flows.expire(now);
         flows.read_sockets(now) || more
     }

@@ -5,7 +5,7 @@ use std::{
     net::SocketAddr,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use quinn_proto::{ConnectionError, ConnectionHandle, EndpointEvent};
@@ -20,7 +20,12 @@ use crate::{
     handling_cost::ExcessCost,
     mailbox::ConnectionShared,
     splice::{Key, Registrar},
+    time_share::TimeShare,
 };
+
+/// What all deliveries of a round may take: less than receiving, so that what a peer sends in excess
+/// waits for its window and not in the socket, before everyone's datagrams.
+const DELIVERY_TIME: Duration = Duration::from_micros(500);
 
 /// Most connections of a loop that have ended and wait for late packets.
 const CLOSING_MAX: usize = 256;
@@ -80,10 +85,11 @@ impl<U: Datagrams> EventLoop<U> {
     /// Drives the marked connections.
     pub(super) fn drive(&mut self, now: Instant) {
         let mut keys = std::mem::take(&mut self.dirty);
+        let share = DELIVERY_TIME / keys.len().max(1) as u32;
         for key in keys.drain(..) {
             if let Some(slot) = self.slots.get_mut(&key) {
                 slot.dirty = false;
-                if catch_unwind(AssertUnwindSafe(|| self.drive_one(key, now))).is_err() {
+                if catch_unwind(AssertUnwindSafe(|| self.drive_one(key, share, now))).is_err() {
                     self.fault(key);
                 }
             }
@@ -93,13 +99,14 @@ impl<U: Datagrams> EventLoop<U> {
         }
     }
 
-    pub(super) fn drive_one(&mut self, key: Key, now: Instant) {
+    fn drive_one(&mut self, key: Key, share: Duration, now: Instant) {
         let Self { registry, sockets, next_token, slots, udp, send_buffer, carried_bytes, .. } =
             self;
         let Some(slot) = slots.get_mut(&key) else { return };
         let mut registrar = Registrar { key, registry, sockets, next_token };
         let mut context = SendContext { udp, buffer: send_buffer, carried_bytes, now };
-        let mut outcome = slot.driver.drive(&mut context, &mut registrar);
+        let share = TimeShare::new(self.clock, share);
+        let mut outcome = slot.driver.drive(&mut context, &mut registrar, share);
         // The endpoint's answers may give a connection more to send.
         let mut answered = false;
         while let Some(event) = slot.driver.endpoint_event() {

@@ -1,6 +1,6 @@
 //! Receives datagrams and passes each to its connection, in this loop or another one.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use quinn_proto::{ConnectionEvent, DatagramEvent};
@@ -14,6 +14,10 @@ use crate::{cid::loop_of, datagrams::Datagrams, splice::Key, udp::ReceivedDatagr
 /// more packets than the peer can take.
 const BATCHES_PER_ROUND: usize = 16;
 
+/// Small batches are received for at least this long, as bulk takes: a flood of them would wait in the
+/// socket, before everyone's datagrams.
+const RECEIVING_TIME: Duration = Duration::from_millis(2);
+
 impl<U: Datagrams> EventLoop<U> {
     /// Receives up to a round's batches; returns when the last one was read.
     pub(super) fn receive(&mut self, now: Instant) -> Option<Instant> {
@@ -25,7 +29,7 @@ impl<U: Datagrams> EventLoop<U> {
             costs.begin(now);
         }
         let mut last = None;
-        for _ in 0..BATCHES_PER_ROUND {
+        for batch in 1.. {
             let Some(received) = self.udp.receive() else { break };
             let ReceivedDatagrams { datagrams, meta, read_at } = received;
             let now = read_at.unwrap_or(now);
@@ -43,6 +47,10 @@ impl<U: Datagrams> EventLoop<U> {
             // A batch is from one source.
             if let Some(key) = handler {
                 self.charge(key, now);
+            }
+            if batch >= BATCHES_PER_ROUND && now.saturating_duration_since(began) >= RECEIVING_TIME
+            {
+                break;
             }
         }
         if let Some(costs) = &mut self.costs {

@@ -160,42 +160,55 @@ fn datagrams_that_find_no_room_to_wait_are_counted() {
     flows.arrive(Bytes::new());
     assert_eq!(carried.dropped(), 2, "one that is whole and one in two fragments");
 
-    flows.receive_some(|_| true, now);
+    flows.receive_some(|_| true, now, &mut endless());
     flows.arrive(Bytes::from(vec![0; FRAME_BYTES_WAITING_MAX]));
     flows.arrive(datagram(stream, None));
     assert_eq!(carried.dropped(), 3, "too many bytes");
 
     // The first fragment finds no room, the other one does.
     for offset in [0, FRAGMENT_BYTES_MIN as u16] {
-        while flows.receive_some(|_| true, now) {}
+        while flows.receive_some(|_| true, now, &mut endless()) {}
         if offset == 0 {
             flows.arrive(Bytes::from(vec![0; FRAME_BYTES_WAITING_MAX]));
         }
         let fragment = Fragment { number: 1, total: 2 * FRAGMENT_BYTES_MIN as u16, offset };
         flows.arrive(datagram(stream, Some(fragment)));
     }
-    while flows.receive_some(|_| true, now) {}
+    while flows.receive_some(|_| true, now, &mut endless()) {}
     assert_eq!(carried.dropped(), 4);
     flows.expire(now + Duration::from_secs(10));
     assert_eq!(carried.dropped(), 4, "counted when its first fragment was dropped");
 }
 
+fn endless() -> TimeShare {
+    TimeShare::new(None, Duration::ZERO)
+}
+
 #[test]
 fn the_frames_of_one_peer_are_handled_a_few_at_a_time() {
+    thread_local! {
+        static NOW: Cell<Instant> = Cell::new(Instant::now());
+    }
+    const EACH: Duration = Duration::from_micros(5);
     let (mut flows, now) = (Flows::new(Duration::from_secs(60)), Instant::now());
     let stream = StreamId::from(VarInt::from_u32(0));
     let frame = FlowFrame { stream, fragment: None, bytes: Bytes::new() }.encode();
     for _ in 0..10 * FRAMES_WAITING_MAX {
         flows.arrive(frame.clone());
     }
-    let (handled, mut rounds) = (Cell::new(0), 0);
+    let handled = Cell::new(0);
     let handle = |_| {
         handled.set(handled.get() + 1);
+        NOW.set(NOW.get() + EACH);
         true
     };
-    while flows.receive_some(handle, now) {
-        rounds += 1;
-        assert_eq!(handled.get(), rounds * FRAMES);
+    let mut more = true;
+    while more {
+        let before = handled.get();
+        let mut share = TimeShare::new(Some(|| NOW.get()), 100 * EACH);
+        more = flows.receive_some(handle, now, &mut share);
+        let round = handled.get() - before;
+        assert!(round < 125 && (round >= 100 || !more), "{round}");
     }
     assert_eq!(handled.get(), FRAMES_WAITING_MAX);
 }

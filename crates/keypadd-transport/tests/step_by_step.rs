@@ -1,5 +1,5 @@
-//! Tests what ends a stream whose socket has failed, step by step: the production event loops without
-//! threads, UDP sockets or a clock.
+//! Tests step by step what ends a stream whose socket has failed, and how long one connection's
+//! deliveries hold up another's: the production event loops without threads, UDP sockets or a clock.
 #![allow(unreachable_pub, clippy::unwrap_used)]
 
 mod stepped;
@@ -8,11 +8,15 @@ use std::{
     cell::RefCell,
     collections::VecDeque,
     future::Future,
-    io::{ErrorKind, Write},
+    io::{ErrorKind, Read, Write},
     net::{Ipv4Addr, Shutdown, SocketAddr},
     os::unix::net::UnixStream,
     rc::Rc,
-    sync::Arc,
+    sync::{
+        Arc, LazyLock,
+        atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed},
+    },
+    task::{Context, Wake, Waker},
     time::{Duration, Instant},
 };
 
@@ -174,4 +178,66 @@ fn a_stream_whose_socket_fails_after_its_end_was_read_ends_when_the_peers_socket
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
     assert!(held[0].names().is_empty());
     assert!(matches!(poll(&mut splices[1]), Some(Ok(()))));
+}
+
+/// Counts, when it is woken, the programs that have received something.
+struct Counter {
+    programs: Vec<UnixStream>,
+    counted: AtomicUsize,
+}
+
+impl Counter {
+    fn count(&self) -> usize {
+        self.programs.iter().filter(|program| matches!((&**program).read(&mut [0]), Ok(1))).count()
+    }
+}
+
+impl Wake for Counter {
+    fn wake(self: Arc<Self>) {
+        self.counted.fetch_add(self.count(), Relaxed);
+    }
+}
+
+#[test]
+fn a_packet_for_many_sockets_holds_up_another_connection_for_a_few_of_them_only() {
+    const STREAMS: usize = 200;
+    static EPOCH: LazyLock<Instant> = LazyLock::new(Instant::now);
+    static READINGS: AtomicU32 = AtomicU32::new(0);
+    // A delivery takes long.
+    let clock = || *EPOCH + READINGS.fetch_add(1, Relaxed) * Duration::from_millis(1);
+    let (client, server) = configs(Suite::AES_128_GCM);
+    let (mut pair, endpoints) = Pair::new(server);
+    let [busy, other] = [(); 2].map(|()| pair.connect(&endpoints, client.clone()));
+    let (mut senders, mut programs, mut splices) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..STREAMS {
+        for (stream, ends) in pair.open(&busy).into_iter().zip([&mut senders, &mut programs]) {
+            let (program, socket) = UnixStream::pair().unwrap();
+            program.set_nonblocking(true).unwrap();
+            ends.push(program);
+            splices.push(stream.splice(socket.into(), Delivery::Bounded, "".into()));
+        }
+    }
+    let [near, mut far] = pair.open(&other);
+    pair.pass(&[0, 1]);
+    pair.loops[1].limit_deliveries(clock);
+    let counter = Arc::new(Counter { programs, counted: AtomicUsize::new(0) });
+    let mut reading = Box::pin(async move { far.recv.read_exact(&mut [0]).await });
+    let waker = Waker::from(Arc::clone(&counter));
+    assert!(reading.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+
+    // All of this arrives in one round, in this order.
+    for sender in &mut senders {
+        sender.write_all(b"z").unwrap();
+    }
+    pair.run(0);
+    let mut writing: Task<_> = Box::pin(async move { near.send.write_all(&[7]).await });
+    while poll(&mut writing).is_none() {
+        pair.run(0);
+    }
+    pair.run(0);
+    assert!((2..16).contains(&pair.wires.borrow()[1].len()));
+    pair.run(1);
+    let before = counter.counted.load(Relaxed);
+    assert!((1..STREAMS / 4).contains(&before), "{before} of {STREAMS} before the other's byte");
+    assert_eq!(before + counter.count(), STREAMS);
 }
