@@ -188,7 +188,7 @@ fn a_dormant_lane_is_not_filled() {
     // By now the filler has seen both lanes and skipped the first.
     await_pad(&mut active, 0);
     assert_eq!(level_bytes(&dormant), 0);
-    dormant.set_stage(Stage::Standby);
+    dormant.set_stage(Stage::Imminent);
     poll_until("heads are available", || dormant.level(Part::Head).packets > 0);
     assert_eq!(dormant.level(Part::Body).packets, 0);
 }
