@@ -51,7 +51,7 @@ const TEST_INTERVAL: Duration = Duration::from_secs(6);
 const TEST_ROUNDS: u32 = 24;
 const CONFIRM_INTERVAL: Duration = Duration::from_secs(2);
 
-/// A delay that falls below this share in a round, without loss, shows that another flow of ours tests.
+/// If the delay falls below this share in a round, without loss, another flow of ours may be testing.
 pub(super) const FALL: f64 = 0.88;
 
 /// Tests in succession that must find the queue empty.
@@ -220,7 +220,6 @@ impl Crowd {
         let loses = self.lost_at.is_some_and(|lost| now.saturating_duration_since(lost) < recent);
         let joins =
             self.empty == 0 && delay < former.mul_f64(FALL) && !loses && at < now + interval / 2;
-
         self.cubic.is_some() && (at <= now || joins)
     }
 
