@@ -121,8 +121,7 @@ impl Context<'_, '_> {
                     continue;
                 }
                 let listener = (there.cloned(), listen);
-                if listeners.contains(&listener) {
-                    let (_, listen) = &listener;
+                if let Some((_, listen)) = listeners.get(&listener) {
                     let cause = format!("{kind}: another forward already listens on `{listen}`");
                     let hint = "choose another address for one of them";
                     self.faults.add(at.unwrap_or_default(), cause, Some(hint.into()));

@@ -75,27 +75,22 @@ answers                 20000       0    512      16   5504
 }
 
 #[test]
-fn the_next_key_of_a_file_transfer_gets_full_pads_for_its_first_packets() {
-    let next = LaneView { stage: Stage::Standby, ..carrying(50_000.0, 50_000.0) };
-    let lanes = [("data", carrying(50_000.0, 50_000.0)), ("next key", next)];
-    let expected = "\
+fn the_next_key_of_a_file_transfer_gets_full_pads_unless_it_may_begin_at_any_packet() {
+    for (stage, next_key) in [
+        (Stage::Standby, "next key                    0   50000     64      56   5440"),
+        (Stage::Imminent, "next key                    0   50000     64       0    512"),
+    ] {
+        let data = carrying(50_000.0, 50_000.0);
+        let next = LaneView { stage, ..carrying(50_000.0, 50_000.0) };
+        let expected = format!(
+            "\
 lane                  short/s  long/s  heads  bodies    KiB
 data                        0   50000    512     448  43520
-next key                    0   50000     64      56   5440
-";
-    assert_eq!(shown(&lanes, TOTAL), expected);
-}
-
-#[test]
-fn the_next_key_gets_no_bodies_while_it_may_begin_at_any_packet() {
-    let next = LaneView { stage: Stage::Imminent, ..carrying(50_000.0, 50_000.0) };
-    let lanes = [("data", carrying(50_000.0, 50_000.0)), ("next key", next)];
-    let expected = "\
-lane                  short/s  long/s  heads  bodies    KiB
-data                        0   50000    512     448  43520
-next key                    0   50000     64       0    512
-";
-    assert_eq!(shown(&lanes, TOTAL), expected);
+{next_key}
+"
+        );
+        assert_eq!(shown(&[("data", data), ("next key", next)], TOTAL), expected);
+    }
 }
 
 #[test]
