@@ -19,7 +19,8 @@ use std::{
 
 use mio::{Events, Poll, Registry, Token};
 use quinn_proto::{
-    ConnectionError, Endpoint, EndpointConfig, ServerConfig, congestion::ControllerFactory,
+    ConnectionError, ConnectionEvent, Endpoint, EndpointConfig, ServerConfig,
+    congestion::ControllerFactory,
 };
 use rustc_hash::FxHashMap;
 use tokio::sync::mpsc;
@@ -27,6 +28,7 @@ use tracing::error;
 
 use crate::{
     admission::Handshakes,
+    backlog::Backlog,
     cid::{Lane, LoopIds},
     counters::Counters,
     datagrams::Datagrams,
@@ -94,6 +96,9 @@ struct Slot {
     routed: bool,
     /// CPU time beyond the usual that its datagrams have taken.
     excess: ExcessCost,
+    /// The last round that handled its datagrams, and for how long.
+    round: u64,
+    handled_for: Duration,
 }
 
 pub(crate) struct EventLoop<U> {
@@ -134,6 +139,10 @@ pub(crate) struct EventLoop<U> {
     sockets: FxHashMap<Token, (Key, Owner)>,
     next_token: usize,
     send_buffer: Vec<u8>,
+    backlog: Backlog<ConnectionEvent>,
+    /// Rounds so far, and connections whose datagrams this one has handled.
+    round: u64,
+    handling: u32,
     /// Bytes of datagrams received and sent in this round.
     carried_bytes: usize,
     spin: Spin,
@@ -188,6 +197,9 @@ impl<U: Datagrams> EventLoop<U> {
             sockets: FxHashMap::default(),
             next_token: FIRST_SOCKET,
             send_buffer: Vec::new(),
+            backlog: Backlog::new(),
+            round: 0,
+            handling: 0,
             carried_bytes: 0,
             spin: Spin::new(parts.spin, now),
             costs: None,
@@ -212,7 +224,7 @@ impl<U: Datagrams> EventLoop<U> {
         self.costs = Some(meter);
     }
 
-    /// Limits how long the deliveries of a round may take.
+    /// Limits how long the datagrams of a connection, and the deliveries of a round, may take.
     pub(crate) fn limit_deliveries(&mut self, clock: fn() -> Instant) {
         self.clock = Some(clock);
     }
@@ -276,7 +288,7 @@ impl<U: Datagrams> EventLoop<U> {
 
     /// How long to wait for the system.
     fn timeout(&mut self) -> Option<Duration> {
-        if self.has_unread() || (!self.dirty.is_empty() && !self.udp.is_full()) {
+        if self.has_received() || (!self.dirty.is_empty() && !self.udp.is_full()) {
             return Some(Duration::ZERO);
         }
         let now = Instant::now();
@@ -292,12 +304,12 @@ impl<U: Datagrams> EventLoop<U> {
 
     /// Whether this loop has work that no event will report.
     pub(crate) fn is_due(&self, now: Instant) -> bool {
-        self.has_unread() || !self.dirty.is_empty() || self.deadline().is_some_and(|at| at <= now)
+        self.has_received() || !self.dirty.is_empty() || self.deadline().is_some_and(|at| at <= now)
     }
 
-    /// Whether datagrams wait that this loop may read.
-    fn has_unread(&self) -> bool {
-        !self.suspended && self.udp.has_unread()
+    /// Whether datagrams wait that this loop may read, or has read.
+    fn has_received(&self) -> bool {
+        !self.backlog.is_empty() || (!self.suspended && self.udp.has_unread())
     }
 
     pub(crate) fn udp(&mut self) -> &mut U {
@@ -348,7 +360,7 @@ impl<U: Datagrams> EventLoop<U> {
                 }
                 Command::Stop => self.stop = true,
                 Command::Datagram { received_at, bytes, meta } => {
-                    self.datagram(received_at, bytes, &meta);
+                    self.lone_datagram(received_at, bytes, &meta);
                 }
                 Command::Connection(key, command) => self.on_command(key, command, now),
             }

@@ -8,6 +8,7 @@
 use std::{
     any::Any,
     fmt,
+    net::IpAddr,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -16,7 +17,7 @@ use std::{
 };
 
 use quinn_proto::{
-    Connection, RttEstimator,
+    RttEstimator,
     congestion::{Controller, ControllerFactory, ControllerMetrics},
 };
 
@@ -42,8 +43,10 @@ const BASE_MTU: u64 = 1_200;
 /// Pacing rate over window / RTT, if the controller sets none (RFC 9002 7.7).
 const PACING_GAIN: f64 = 1.25;
 
-/// A connection that uses less than one part in this many of its window leaves it to its sibling.
+/// A connection that uses less than one part in this many of its window, beside what a moving stream has in
+/// flight, leaves it to its sibling.
 const UNUSED: u64 = 4;
+const MOVING_BYTES: u64 = 128 << 10;
 
 /// The shortest wait.
 const TICK: Duration = Duration::from_micros(1);
@@ -183,6 +186,17 @@ impl Controller for UnlimitedController {
     }
 }
 
+/// This host's address, if it is known, and the peer's.
+pub(crate) type NetworkPath = (Option<IpAddr>, IpAddr);
+
+/// A connection's controller for its sibling.
+pub(crate) struct HandedController {
+    inner: Box<dyn Controller>,
+    pub(crate) path: NetworkPath,
+    /// Bytes in flight on the connection that it comes from.
+    in_flight: u64,
+}
+
 /// Decides how much a connection may send now.
 #[derive(Debug)]
 pub(crate) struct CongestionGate {
@@ -215,20 +229,28 @@ impl CongestionGate {
         (gate, Arc::new(factory))
     }
 
-    /// The controller of `connection`, to continue on another connection of the same path; `None` if the
-    /// connection goes on using the window itself.
-    pub(crate) fn hand_over(&self, connection: &Connection) -> Option<Box<dyn Controller>> {
-        if self.shared.in_flight.load(Relaxed) >= self.window() / UNUSED {
+    /// The controller inside this one, which reports here, to continue on another connection of this path;
+    /// `None` if more streams than the one that moves use the window.
+    pub(crate) fn hand_over(
+        &self,
+        reporting: &dyn Controller,
+        path: NetworkPath,
+    ) -> Option<HandedController> {
+        let in_flight = self.shared.in_flight.load(Relaxed);
+        if in_flight.saturating_sub(MOVING_BYTES) >= self.window() / UNUSED {
             return None;
         }
-        let controller = connection.congestion_state().clone_box().into_any();
-        Some(controller.downcast::<UnlimitedController>().ok()?.inner)
+        let reporting = reporting.clone_box().into_any();
+        let inner = reporting.downcast::<UnlimitedController>().ok()?.inner;
+        Some(HandedController { inner, path, in_flight })
     }
 
-    /// Continues with the controller of another connection of the same path. What it believes to be in
-    /// flight is corrected by the next ACK.
-    pub(crate) fn take_over(&mut self, controller: Box<dyn Controller>, now: Instant) {
+    /// Continues with the controller of another connection of the same path. What is in flight on that counts
+    /// until the next ACK.
+    pub(crate) fn take_over(&mut self, handed: HandedController, now: Instant) {
+        let HandedController { inner: controller, in_flight, .. } = handed;
         self.shared.follow(&*controller);
+        self.shared.in_flight.fetch_add(in_flight, Relaxed);
         let mut successor = self.shared.successor.lock().unwrap_or_else(PoisonError::into_inner);
         *successor = Some(controller);
         self.shared.has_successor.store(true, Relaxed);
@@ -326,8 +348,12 @@ impl CongestionGate {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
     use crate::congestion::{CubicConfig, RateConfig};
+
+    const PATH: NetworkPath = (None, IpAddr::V4(Ipv4Addr::LOCALHOST));
 
     fn gate() -> (CongestionGate, Box<dyn Controller>, Instant) {
         let now = Instant::now();
@@ -377,14 +403,32 @@ mod tests {
         let (mut gate, mut controller, now) = gate();
         let mut known = CubicConfig::default();
         known.initial_window(1 << 19);
-        gate.take_over(Arc::new(known).build(now, 1_200), now);
+        let (from, known) = CongestionGate::new(Arc::new(known), 1 << 20, now);
+        let mut known = known.build(now, 1_200);
+        known.on_sent(now, 1_500, 1);
+        gate.take_over(from.hand_over(&*known, PATH).expect("it is unused"), now);
         assert_eq!(gate.window(), 1 << 19);
+        assert_eq!(gate.room(now), (1 << 19) - 1_500, "the rest is on the other connection");
         let rtt = Duration::from_millis(100);
         assert!(gate.paced(now, rtt, 1_200).is_err(), "the path has had its first burst");
         controller.on_end_acks(now, 0, true, Some(1));
-        assert_eq!(gate.window(), 1 << 19, "ACKs go to the new controller");
+        assert_eq!(gate.room(now), 1 << 19, "ACKs go to the new controller");
         controller.on_congestion_event(now, now, true, 1_200);
         assert!(gate.window() < 1 << 19);
+    }
+
+    #[test]
+    fn a_connection_hands_over_its_controller_unless_it_uses_the_window_itself() {
+        let (gate, mut controller, now) = gate();
+        let window = gate.window();
+        controller.on_sent(now, MOVING_BYTES + window / UNUSED, 1);
+        assert!(gate.hand_over(&*controller, PATH).is_none());
+        controller.on_congestion_event(now, now, false, 1_200);
+        let handed = gate.hand_over(&*controller, PATH).expect("it uses less").inner;
+        assert_eq!(handed.window(), gate.window(), "the real one");
+        assert!(handed.window() < window, "it knows of the loss");
+        let other = Arc::new(CubicConfig::default()).build(now, 1_200);
+        assert!(gate.hand_over(&*other, PATH).is_none(), "another kind");
     }
 
     #[test]

@@ -14,6 +14,7 @@
 mod admission;
 mod allowance;
 mod announcement;
+mod backlog;
 mod channel;
 mod cid;
 pub mod congestion;

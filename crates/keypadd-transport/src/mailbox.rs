@@ -10,10 +10,7 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
-use quinn_proto::{
-    ConnectError, ConnectionError, ConnectionStats, ServerConfig, StreamId, VarInt,
-    congestion::Controller,
-};
+use quinn_proto::{ConnectError, ConnectionError, ConnectionStats, ServerConfig, StreamId, VarInt};
 use quinn_udp::RecvMeta;
 use tokio::sync::{Notify, oneshot, watch};
 
@@ -21,6 +18,7 @@ use crate::{
     announcement::Continuation,
     dial::Dial,
     flows::handles::{FlowCommand, FlowCommands},
+    gate::HandedController,
     held::HeldStreams,
     queue_state::QueueState,
     settings::Proof,
@@ -109,8 +107,8 @@ pub(crate) enum Migration {
     Attach { sibling: Sibling, bulk: bool },
     /// Continue this direction, which stream `origin` of the sibling has carried up to `offset`.
     Adopt(Box<MigratingDirection>),
-    /// The peer has followed: send. `controller` knows the path; it comes with the first direction.
-    Proceed { origin: StreamId, controller: Option<Box<dyn Controller>> },
+    /// The peer has followed: send all.
+    Proceed { origin: StreamId },
     /// The peer continues stream `origin` from `offset` on in the sibling's stream `at`.
     Continue { origin: StreamId, continuation: Continuation },
     /// Everything before stream `at` has been delivered.
@@ -127,6 +125,8 @@ pub(crate) struct MigratingDirection {
     pub(crate) socket: Socket,
     pub(crate) origin: StreamId,
     pub(crate) offset: u64,
+    /// Comes with the first direction.
+    pub(crate) controller: Option<HandedController>,
 }
 
 /// Ends what a message carries if its connection is gone.

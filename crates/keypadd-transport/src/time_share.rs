@@ -1,8 +1,8 @@
-//! Limits how long one connection's deliveries hold up the other connections of its loop.
+//! Limits how long one connection's datagrams and deliveries hold up the other connections of its loop.
 //!
 //! A packet may have hundreds of frames with a few bytes each for as many sockets, and each takes a
-//! system call. Whoever delivers them asks after each whether to leave the rest for the next round.
-//! Knows times only.
+//! system call. Whoever handles packets or delivers bytes asks after each whether to leave the rest for
+//! later. Knows times only.
 
 use std::time::{Duration, Instant};
 
@@ -23,6 +23,11 @@ pub(crate) struct TimeShare {
 impl TimeShare {
     pub(crate) fn new(clock: Option<fn() -> Instant>, share: Duration) -> Self {
         Self { clock, share, until: None, calls: 0 }
+    }
+
+    /// Begins the share then, and not at the first reading.
+    pub(crate) fn since(self, began: Option<Instant>) -> Self {
+        Self { until: began.map(|at| at + self.share), ..self }
     }
 
     /// Counts a call, and returns whether to stop after it.

@@ -26,6 +26,13 @@ use crate::{
 /// small.
 const BULK_BYTES: usize = 384 << 10;
 
+/// Bytes in one burst that make a bulk connection worth having where it takes round trips to make: most
+/// of a first flight.
+const BULK_SOON_BYTES: usize = 8 << 10;
+
+/// Bytes that a direction may send before the peer has followed its move: what start-up sends meanwhile.
+pub(crate) const AHEAD_BYTES: usize = 128 << 10;
+
 /// Bytes that leak from a burst per microsecond in which the socket has nothing to read. A transfer
 /// that briefly outpaces its source is still one burst, and requests that await answers never add
 /// up to one.
@@ -63,8 +70,8 @@ pub(crate) struct ToStream {
     received: bool,
     /// Whether the stream must get credit first.
     blocked: bool,
-    /// Whether the peer must follow a move first (`migrate`).
-    pub(crate) moving: bool,
+    /// Until the peer has followed a move (`migrate`): bytes that may still be sent ahead of that.
+    ahead: Option<usize>,
     /// Whether the driver has it in a queue.
     pub(crate) queued: bool,
     /// Bytes read in this burst, a leaky bucket: above [`SPARSE_BYTES`] the stream queues as bulk, above
@@ -102,7 +109,7 @@ impl ToStream {
             full: false,
             received: false,
             blocked: false,
-            moving: false,
+            ahead: None,
             queued: false,
             burst_bytes: 0,
             dry_since: None,
@@ -124,14 +131,29 @@ impl ToStream {
         Self { unsent: preface, ..self }
     }
 
-    /// Continues on another connection's stream, which begins with `head`, once the peer has
-    /// followed. The new registration reports again whatever is ready.
-    pub(crate) fn move_to(&mut self, registered: Arc<Registered>, head: Bytes, now: Instant) {
+    /// Continues on another connection's stream, which begins with `head`: up to `ahead` bytes until the
+    /// peer has followed. The new registration reports again whatever is ready.
+    pub(crate) fn move_to(
+        &mut self,
+        registered: Arc<Registered>,
+        (head, ahead): (Bytes, usize),
+        now: Instant,
+    ) {
         (self.registered, self.head, self.sent_at) = (registered, head, now);
         (self.readable, self.blocked, self.queued, self.full) = (true, false, false, false);
-        (self.moving, self.offset) = (true, 0);
+        (self.ahead, self.offset) = (Some(ahead), 0);
         // Still bulk, if it was, but as on its first connection it must be so for a while to move.
         self.burst_bytes = self.burst_bytes.min(SPARSE_BYTES + 1);
+    }
+
+    /// Whether the peer has yet to follow a move.
+    pub(crate) fn is_moving(&self) -> bool {
+        self.ahead.is_some()
+    }
+
+    /// The peer has followed.
+    pub(crate) fn followed(&mut self) {
+        self.ahead = None;
     }
 
     fn socket(&self) -> &Socket {
@@ -160,7 +182,7 @@ impl ToStream {
         self.stage == Stage::Open
             && !self.blocked
             && (!self.head.is_empty()
-                || (!self.moving
+                || (self.ahead != Some(0)
                     && (self.has_more() || (!self.full && self.readable && !self.drained))))
     }
 
@@ -190,14 +212,19 @@ impl ToStream {
     /// move at a time.
     pub(crate) fn wants_bulk(&self, rtt: Duration) -> bool {
         self.stage == Stage::Open
-            && !self.moving
+            && !self.is_moving()
             && (self.burst_bytes > BULK_BYTES || (self.blocked && rtt > FAR_RTT))
+    }
+
+    /// Whether it may belong there in a few round trips.
+    pub(crate) fn wants_bulk_soon(&self, rtt: Duration) -> bool {
+        self.burst_bytes > BULK_SOON_BYTES && rtt > FAR_RTT
     }
 
     /// Whether it has been idle since `since`, with nothing left to send.
     pub(crate) fn is_idle_since(&self, since: Instant) -> bool {
         self.stage == Stage::Open
-            && !self.moving
+            && !self.is_moving()
             && !self.readable
             && !self.has_more()
             && self.sent_at <= since
@@ -217,6 +244,11 @@ impl ToStream {
             self.offset += sent as u64;
             return Ok(sent);
         }
+        let most = self.ahead.unwrap_or(usize::MAX);
+        if most == 0 {
+            return Ok(0);
+        }
+        let (bytes, read) = (bytes.min(most), read.min(most));
         if self.unsent.is_empty() {
             if let Some(piece) = self.again.pop_front() {
                 self.count(piece.len());
@@ -242,6 +274,7 @@ impl ToStream {
             sent
         };
         self.offset += sent as u64;
+        self.ahead = self.ahead.map(|ahead| ahead.saturating_sub(sent));
         self.sent_at = now;
         Ok(sent)
     }
@@ -319,7 +352,12 @@ impl ToStream {
         self.stage == Stage::Open && (!self.drained || self.has_more())
     }
 
+    /// Ends the stream; while the peer has yet to follow a move, when it has.
     fn finish(&mut self, stream: &mut SendStream<'_>) {
+        if self.is_moving() {
+            self.ahead = Some(0);
+            return;
+        }
         self.stage = Stage::Finishing;
         // A stream that has been stopped in the meantime is cut by the event that reports it.
         let _ = stream.finish();

@@ -1,5 +1,5 @@
-//! Tests step by step what ends a stream whose socket has failed, and how long one connection's
-//! deliveries hold up another's: the production event loops without threads, UDP sockets or a clock.
+//! Tests step by step what ends a stream whose socket has failed, what a direction that moves to another connection
+//! sends, and how long one connection's datagrams and deliveries hold up another's: the production event loops without threads, UDP sockets or a clock.
 #![allow(unreachable_pub, clippy::unwrap_used)]
 
 mod stepped;
@@ -86,6 +86,16 @@ impl Pair {
         self.now = until;
     }
 
+    /// Lets this many round trips of that length pass.
+    fn round_trips(&mut self, count: u32, rtt: Duration) {
+        for _ in 0..count {
+            for end in [0, 1] {
+                self.run(end);
+                self.now += rtt / 2;
+            }
+        }
+    }
+
     /// Lets time pass until both have a result.
     fn until<T, U>(
         &mut self,
@@ -106,8 +116,17 @@ impl Pair {
     }
 
     fn connect(&mut self, endpoints: &[Endpoint; 2], config: ClientConfig) -> [Connection; 2] {
+        self.connect_lane(endpoints, config, Lane::Sparse)
+    }
+
+    fn connect_lane(
+        &mut self,
+        endpoints: &[Endpoint; 2],
+        config: ClientConfig,
+        lane: Lane,
+    ) -> [Connection; 2] {
         let (client, server) = (endpoints[0].clone(), endpoints[1].clone());
-        let (server_name, lane, address) = ("keypadd", Lane::Sparse, self.addresses[1]);
+        let (server_name, address) = ("keypadd", self.addresses[1]);
         let dial = Dial { config, address, server_name, lane, rtt: None };
         let connecting = async move { client.connect(dial).await.unwrap() };
         let accepting = async move {
@@ -180,15 +199,68 @@ fn a_stream_whose_socket_fails_after_its_end_was_read_ends_when_the_peers_socket
     assert!(matches!(poll(&mut splices[1]), Some(Ok(()))));
 }
 
-/// Counts, when it is woken, the programs that have received something.
+#[test]
+fn a_direction_that_moves_sends_some_ahead_and_the_rest_when_the_peer_has_followed() {
+    const RTT: Duration = Duration::from_millis(40);
+    const KIB: u64 = 1 << 10;
+    let (client, server) = configs(Suite::AES_128_GCM);
+    let (mut pair, endpoints) = Pair::new(server);
+    let sparse = pair.connect(&endpoints, client.clone());
+    let bulk = pair.connect_lane(&endpoints, client, Lane::Bulk);
+    sparse.iter().zip(&bulk).for_each(|(sparse, bulk)| sparse.attach_bulk(bulk));
+    let (mut programs, mut carried) = (Vec::new(), Vec::new());
+    let _splices = pair.open(&sparse).map(|stream| {
+        let (program, socket) = UnixStream::pair().unwrap();
+        program.set_nonblocking(true).unwrap();
+        programs.push(program);
+        let splice = stream.splice(socket.into(), Delivery::Bounded, "".into());
+        carried.push(splice.carried());
+        splice
+    });
+    let bytes: Vec<u8> = (0_u32..2 << 20).map(|nth| (nth / 251) as u8).collect();
+    let (mut sent, mut received) = (0, Vec::new());
+    let write = |program: &mut UnixStream, sent: &mut usize| {
+        while let Ok(more) = program.write(&bytes[*sent..]) {
+            *sent += more;
+            if *sent == bytes.len() {
+                break;
+            }
+        }
+    };
+    // Nobody reads there: it lacks credit.
+    for _ in 0..60 {
+        write(&mut programs[0], &mut sent);
+        pair.round_trips(1, RTT);
+    }
+    let ahead = carried[0].from_socket() - carried[1].to_socket();
+    // What the peer's window holds, what is sent ahead, and what was read and not sent.
+    assert!((224 * KIB..=448 * KIB).contains(&ahead), "{ahead}");
+    for _ in 0..200 {
+        write(&mut programs[0], &mut sent);
+        pair.round_trips(1, RTT);
+        let _ = programs[1].read_to_end(&mut received);
+    }
+    assert!(received == bytes, "{} of {}", received.len(), bytes.len());
+}
+
+/// A clock by which everything takes a millisecond.
+fn slow_clock() -> Instant {
+    static EPOCH: LazyLock<Instant> = LazyLock::new(Instant::now);
+    static READINGS: AtomicU32 = AtomicU32::new(0);
+    *EPOCH + READINGS.fetch_add(1, Relaxed) * Duration::from_millis(1)
+}
+
+/// Counts, when it is woken, the bytes that programs have received, of each up to `each`.
 struct Counter {
     programs: Vec<UnixStream>,
+    each: usize,
     counted: AtomicUsize,
 }
 
 impl Counter {
     fn count(&self) -> usize {
-        self.programs.iter().filter(|program| matches!((&**program).read(&mut [0]), Ok(1))).count()
+        let read = |program: &UnixStream| { program }.read(&mut vec![0; self.each]).unwrap_or(0);
+        self.programs.iter().map(read).sum()
     }
 }
 
@@ -201,10 +273,6 @@ impl Wake for Counter {
 #[test]
 fn a_packet_for_many_sockets_holds_up_another_connection_for_a_few_of_them_only() {
     const STREAMS: usize = 200;
-    static EPOCH: LazyLock<Instant> = LazyLock::new(Instant::now);
-    static READINGS: AtomicU32 = AtomicU32::new(0);
-    // A delivery takes long.
-    let clock = || *EPOCH + READINGS.fetch_add(1, Relaxed) * Duration::from_millis(1);
     let (client, server) = configs(Suite::AES_128_GCM);
     let (mut pair, endpoints) = Pair::new(server);
     let [busy, other] = [(); 2].map(|()| pair.connect(&endpoints, client.clone()));
@@ -219,8 +287,8 @@ fn a_packet_for_many_sockets_holds_up_another_connection_for_a_few_of_them_only(
     }
     let [near, mut far] = pair.open(&other);
     pair.pass(&[0, 1]);
-    pair.loops[1].limit_deliveries(clock);
-    let counter = Arc::new(Counter { programs, counted: AtomicUsize::new(0) });
+    pair.loops[1].limit_deliveries(slow_clock);
+    let counter = Arc::new(Counter { programs, each: 1, counted: AtomicUsize::new(0) });
     let mut reading = Box::pin(async move { far.recv.read_exact(&mut [0]).await });
     let waker = Waker::from(Arc::clone(&counter));
     assert!(reading.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
@@ -240,4 +308,46 @@ fn a_packet_for_many_sockets_holds_up_another_connection_for_a_few_of_them_only(
     let before = counter.counted.load(Relaxed);
     assert!((1..STREAMS / 4).contains(&before), "{before} of {STREAMS} before the other's byte");
     assert_eq!(before + counter.count(), STREAMS);
+}
+
+#[test]
+fn a_connections_excess_datagrams_wait_until_anothers_are_handled() {
+    const BYTES: usize = 200_000;
+    let (client, server) = configs(Suite::AES_128_GCM);
+    let (mut pair, endpoints) = Pair::new(server);
+    let [busy, other] = [(); 2].map(|()| pair.connect(&endpoints, client.clone()));
+    let mut programs = Vec::new();
+    let _splices = pair.open(&busy).map(|stream| {
+        let (program, socket) = UnixStream::pair().unwrap();
+        program.set_nonblocking(true).unwrap();
+        programs.push(program);
+        stream.splice(socket.into(), Delivery::Bounded, "".into())
+    });
+    let [near, mut far] = pair.open(&other);
+    let mut sender = programs.remove(0);
+    let counter = Arc::new(Counter { programs, each: 2 * BYTES, counted: AtomicUsize::new(0) });
+    // So that the window is large enough for the rest at once.
+    sender.write_all(&[1; BYTES]).unwrap();
+    pair.pass(&[0, 1]);
+    assert_eq!(counter.count(), BYTES);
+    pair.loops[1].limit_deliveries(slow_clock);
+    let mut reading = Box::pin(async move { far.recv.read_exact(&mut [0]).await });
+    let waker = Waker::from(Arc::clone(&counter));
+    assert!(reading.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+
+    // All of this arrives in one round, in this order.
+    sender.write_all(&[2; BYTES]).unwrap();
+    pair.pass(&[0]);
+    let datagrams = pair.wires.borrow()[1].len();
+    assert!(datagrams > 20, "{datagrams}");
+    let mut writing: Task<_> = Box::pin(async move { near.send.write_all(&[7]).await });
+    while poll(&mut writing).is_none() {
+        pair.run(0);
+    }
+    pair.run(0);
+    pair.run(1);
+    let before = counter.counted.load(Relaxed);
+    assert!((1..BYTES / 2).contains(&before), "{before} of {BYTES} before the other's byte");
+    pair.pass(&[0, 1]);
+    assert_eq!(before + counter.count(), BYTES);
 }

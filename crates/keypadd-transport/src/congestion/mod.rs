@@ -19,7 +19,7 @@ use std::{sync::Arc, time::Instant};
 pub(crate) use controller::LONG_PATH;
 pub use controller::RateController;
 use quinn_proto::congestion::Controller;
-pub use quinn_proto::congestion::{BbrConfig, ControllerFactory, CubicConfig};
+pub use quinn_proto::congestion::{ControllerFactory, CubicConfig};
 
 /// Builds a [`RateController`] for each path.
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,17 +1,17 @@
 //! Moves a direction of a splice between the two connections of a session.
 //!
-//! A session has one connection for sparse streams and, once there is bulk or far away any data, one for
-//! bulk, each in its own loop and on its own UDP socket: a keystroke waits neither for bulk data nor for the thread that
-//! carries it. A direction begins on the first connection and moves at a byte boundary:
+//! A session has one connection for sparse streams and, once there is bulk or, on a long path, any data, one
+//! for bulk, each in its own loop and on its own UDP socket: a keystroke waits neither for bulk data nor for
+//! the thread that carries it. A direction begins on the first connection and moves at a byte boundary:
 //!
 //! 1. The sender stops writing to stream X at offset N and opens a unidirectional stream on the
-//!    sibling connection, whose first 16 bytes say X and N.
+//!    sibling connection, whose first 16 bytes say X and N. It continues there at once, but no further than
+//!    [`AHEAD_BYTES`].
 //! 2. The receiver continues to deliver X. When its socket has taken all N bytes, it stops X with
 //!    [`MOVED`] and delivers the new stream from then on.
-//! 3. The sender sees X stopped, and continues on the new stream.
+//! 3. The sender sees X stopped, and continues without that limit.
 //!
-//! So a stream that its target does not read never moves, and uses none of the sibling's window.
-//! Moving back works the same way in the other direction. If either end fails, the splice is cut,
+//! So streams that their targets do not read use little of the sibling's window. Moving back works the same way in the other direction. If either end fails, the splice is cut,
 //! wherever its directions are.
 
 use std::{
@@ -28,16 +28,21 @@ use crate::{
     announcement::{Announced, Announcement, Continuation, HEAD_BYTES},
     channel::{Channel, Spliced},
     congestion::LONG_PATH,
+    gate::NetworkPath,
     mailbox::{MigratingDirection, Migration, Sibling},
     receipts::ReceiptReader,
     socket::{READS, Socket},
     splice::{Cut, Registered, Registrar},
     to_socket::ToSocket,
-    to_stream::ToStream,
+    to_stream::{AHEAD_BYTES, ToStream},
 };
 
 /// The error code that stops a stream which continues on the sibling connection ("move").
 pub(crate) const MOVED: VarInt = VarInt::from_u32(0x6d6f_7665);
+
+/// With more directions than this waiting for the peer to follow, the next ones send nothing ahead: those
+/// that nobody reads wait for good, and leave most of the connection's window to others.
+const AHEAD_MAX: usize = 32;
 
 /// Interval of requests for a bulk connection.
 const ASK_INTERVAL: Duration = Duration::from_secs(1);
@@ -58,16 +63,16 @@ impl Driver {
         match message {
             Migration::Attach { sibling, bulk } => self.attach(sibling, bulk),
             Migration::Adopt(moving) if self.lost => moving.to_stream.park(),
-            Migration::Adopt(moving) => {
+            Migration::Adopt(mut moving) => {
+                if let Some(handed) = moving.controller.take()
+                    && handed.path == self.path()
+                {
+                    self.gate.take_over(handed, now);
+                }
                 self.moves.waiting.push_back(*moving);
                 self.adopt(registrar, now);
             }
-            Migration::Proceed { origin, controller } => {
-                if let Some(controller) = controller {
-                    self.gate.take_over(controller, now);
-                }
-                self.proceed(origin);
-            }
+            Migration::Proceed { origin } => self.proceed(origin),
             Migration::Continue { origin, continuation } => {
                 self.continue_at(origin, continuation);
             }
@@ -102,11 +107,14 @@ impl Driver {
         }
         let Some(Channel::Spliced(spliced)) = self.channels.get(&id) else { return };
         let rtt = self.connection.rtt();
-        let is_bulk = spliced.to_stream.as_ref().is_some_and(|to_stream| to_stream.wants_bulk(rtt));
+        let Some(to_stream) = &spliced.to_stream else { return };
+        let is_bulk = to_stream.wants_bulk(rtt);
         match self.moves.sibling {
             Some(_) if is_bulk => self.move_out(id),
             // On a long path making it takes long: three round trips, and several more if packets are lost.
-            None if is_bulk || rtt > LONG_PATH => self.want_bulk(now),
+            None if is_bulk || to_stream.wants_bulk_soon(rtt) || rtt > LONG_PATH => {
+                self.want_bulk(now);
+            }
             _ => {}
         }
     }
@@ -157,7 +165,12 @@ impl Driver {
                     to_socket.registered.set_interest(Interest::WRITABLE);
                 }
                 let offset = to_stream.offset;
-                let moving = MigratingDirection { to_stream, socket, origin: id, offset };
+                let is_first = std::mem::take(&mut self.moves.hands_over_controller);
+                let controller = self.connection.congestion_state();
+                let controller =
+                    is_first.then(|| self.gate.hand_over(controller, self.path())).flatten();
+                let moving =
+                    MigratingDirection { to_stream, socket, origin: id, offset, controller };
                 sibling.send(Migration::Adopt(Box::new(moving)));
             }
             Err(error) => {
@@ -173,10 +186,12 @@ impl Driver {
         while !self.lost && !self.moves.waiting.is_empty() {
             let Some(id) = self.connection.streams().open(Dir::Uni) else { return };
             let Some(moving) = self.moves.waiting.pop_front() else { return };
-            let MigratingDirection { mut to_stream, socket, origin, offset } = moving;
+            let MigratingDirection { mut to_stream, socket, origin, offset, .. } = moving;
+            let ahead = if self.moves.following.len() < AHEAD_MAX { AHEAD_BYTES } else { 0 };
             match registrar.register(id, socket, READS) {
                 Ok(registered) => {
-                    to_stream.move_to(registered, Announcement::encode(origin, offset), now);
+                    let head = Announcement::encode(origin, offset);
+                    to_stream.move_to(registered, (head, ahead), now);
                     self.moves.following.push((origin, id));
                     self.insert_half(id, Some(to_stream), None);
                     self.enqueue(id);
@@ -218,14 +233,15 @@ impl Driver {
             Some(Channel::Spliced(spliced)) if code == MOVED && spliced.moved_out => {
                 spliced.moved_out = false;
                 let _ = self.connection.send_stream(id).reset(MOVED);
-                let is_first = std::mem::take(&mut self.moves.hands_over_controller);
-                let controller =
-                    if is_first { self.gate.hand_over(&self.connection) } else { None };
-                self.tell(Migration::Proceed { origin: id, controller });
+                self.tell(Migration::Proceed { origin: id });
                 self.retire(id);
             }
             _ => self.cut(id, Cut::Remote(code)),
         }
+    }
+
+    fn path(&self) -> NetworkPath {
+        (self.connection.local_ip(), self.connection.remote_address().ip())
     }
 
     fn proceed(&mut self, origin: StreamId) {
@@ -235,7 +251,7 @@ impl Driver {
         if let Some(Channel::Spliced(spliced)) = self.channels.get_mut(&id)
             && let Some(to_stream) = &mut spliced.to_stream
         {
-            to_stream.moving = false;
+            to_stream.followed();
             self.enqueue(id);
         }
     }

@@ -54,6 +54,8 @@ impl<U: Datagrams> EventLoop<U> {
             deadline: None,
             routed: true,
             excess: ExcessCost::default(),
+            round: 0,
+            handled_for: Duration::ZERO,
         };
         self.slots.insert(key, Box::new(slot));
         self.routes.insert(handle.0, key);

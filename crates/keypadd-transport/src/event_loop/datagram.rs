@@ -8,7 +8,9 @@ use quinn_udp::RecvMeta;
 use tracing::warn;
 
 use super::EventLoop;
-use crate::{cid::loop_of, datagrams::Datagrams, splice::Key, udp::ReceivedDatagrams};
+use crate::{
+    cid::loop_of, datagrams::Datagrams, splice::Key, time_share::TimeShare, udp::ReceivedDatagrams,
+};
 
 /// Batches to receive before driving connections. With fewer, a busy host answers a flood of ACKs with
 /// more packets than the peer can take.
@@ -18,15 +20,44 @@ const BATCHES_PER_ROUND: usize = 16;
 /// socket, before everyone's datagrams.
 const RECEIVING_TIME: Duration = Duration::from_millis(2);
 
+/// What handling the datagrams of a connection may take of a round, shared with those before it. The rest
+/// waits in the backlog until others' have been handled.
+const HANDLING_TIME: Duration = Duration::from_millis(1);
+
+/// What handling the backlog may take of a round.
+const BACKLOG_TIME: Duration = Duration::from_micros(500);
+
+/// A connection's datagrams of one batch.
+pub(super) struct Turn {
+    key: Key,
+    began: Option<Instant>,
+    share: TimeShare,
+    is_over: bool,
+}
+
 impl<U: Datagrams> EventLoop<U> {
-    /// Receives up to a round's batches; returns when the last one was read.
+    /// Receives up to a round's batches and handles the backlog; returns when the last batch was read.
     pub(super) fn receive(&mut self, now: Instant) -> Option<Instant> {
-        if !self.has_unread() {
+        if !self.has_received() {
             return None;
         }
         let began = Instant::now();
         if let Some(costs) = &mut self.costs {
             costs.begin(now);
+        }
+        (self.round, self.handling) = (self.round + 1, 0);
+        let read_at = self.read(began, now).unwrap_or(now);
+        self.handle_backlog(read_at);
+        if let Some(costs) = &mut self.costs {
+            costs.end(began, Instant::now());
+        }
+        Some(read_at)
+    }
+
+    /// Reads up to a round's batches; returns when the last one was read.
+    fn read(&mut self, began: Instant, now: Instant) -> Option<Instant> {
+        if self.suspended {
+            return None;
         }
         let mut last = None;
         for batch in 1.. {
@@ -35,28 +66,40 @@ impl<U: Datagrams> EventLoop<U> {
             let now = read_at.unwrap_or(now);
             last = Some(now);
             self.carried_bytes += datagrams.len();
-            let mut handler = None;
+            let mut turn = None;
             for datagram in datagrams {
                 match loop_of(&datagram) {
                     Some(number) if number != self.number => {
                         self.hand_over(number, datagram, &meta, now);
                     }
-                    _ => handler = self.datagram(now, datagram, &meta).or(handler),
+                    _ => self.datagram(now, datagram, &meta, &mut turn),
                 }
             }
-            // A batch is from one source.
-            if let Some(key) = handler {
-                self.charge(key, now);
-            }
+            self.end_turn(turn, now);
             if batch >= BATCHES_PER_ROUND && now.saturating_duration_since(began) >= RECEIVING_TIME
             {
                 break;
             }
         }
-        if let Some(costs) = &mut self.costs {
-            costs.end(began, Instant::now());
-        }
         last
+    }
+
+    /// Handles datagrams that have waited for their connections' turns.
+    fn handle_backlog(&mut self, now: Instant) {
+        let connections = self.backlog.connections();
+        let time = BACKLOG_TIME / connections.max(1) as u32;
+        for _ in 0..connections {
+            let Some(key) = self.backlog.turn() else { return };
+            let began = self.clock.map(|clock| clock());
+            let mut share = TimeShare::new(self.clock, time).since(began);
+            while let Some(event) = self.backlog.pop(key) {
+                self.handle(key, event, now);
+                if share.is_used_up() {
+                    break;
+                }
+            }
+            self.charge(key, now);
+        }
     }
 
     /// Passes a datagram to the loop that owns its connection.
@@ -64,33 +107,86 @@ impl<U: Datagrams> EventLoop<U> {
         match self.peers.get(usize::from(number)) {
             Some(peer) => peer.hand_over(now, bytes, *meta),
             // From an earlier run of the daemon, or forged: answered with a reset.
-            None => {
-                self.datagram(now, bytes, meta);
-            }
+            None => self.lone_datagram(now, bytes, meta),
         }
     }
 
-    /// Passes a datagram to its connection, and returns that.
-    pub(super) fn datagram(
+    /// Passes a datagram that is not part of a batch to its connection.
+    pub(super) fn lone_datagram(&mut self, now: Instant, bytes: BytesMut, meta: &RecvMeta) {
+        let mut turn = None;
+        self.datagram(now, bytes, meta, &mut turn);
+        self.end_turn(turn, now);
+    }
+
+    /// Passes a datagram to its connection, now or later. A batch is from one source: its first datagram
+    /// begins the turn.
+    fn datagram(
         &mut self,
         now: Instant,
         bytes: BytesMut,
         meta: &RecvMeta,
-    ) -> Option<Key> {
+        turn: &mut Option<Turn>,
+    ) {
+        let len = bytes.len();
         let ecn = meta.ecn.and_then(|ecn| quinn_proto::EcnCodepoint::from_bits(ecn as u8));
         self.send_buffer.clear();
         let event =
             self.endpoint.handle(now, meta.addr, meta.dst_ip, ecn, bytes, &mut self.send_buffer);
-        match event? {
-            DatagramEvent::ConnectionEvent(handle, event) => {
-                let key = *self.routes.get(&handle.0)?;
-                self.handle(key, event, now);
-                return Some(key);
+        match event {
+            Some(DatagramEvent::ConnectionEvent(handle, event)) => {
+                let Some(key) = self.routes.get(&handle.0).copied() else { return };
+                self.handle_in_turn((key, event, len), turn, now);
             }
-            DatagramEvent::NewConnection(incoming) => self.incoming(incoming, now),
-            DatagramEvent::Response(transmit) => self.respond(transmit),
+            Some(DatagramEvent::NewConnection(incoming)) => self.incoming(incoming, now),
+            Some(DatagramEvent::Response(transmit)) => self.respond(transmit),
+            None => {}
         }
-        None
+    }
+
+    /// Lets a connection handle a datagram of this length if its share of the round is not used up.
+    fn handle_in_turn(
+        &mut self,
+        (key, event, len): (Key, ConnectionEvent, usize),
+        turn: &mut Option<Turn>,
+        now: Instant,
+    ) {
+        if turn.as_ref().is_none_or(|turn| turn.key != key) {
+            let begun = self.begin_turn(key);
+            self.end_turn(turn.replace(begun), now);
+        }
+        match turn {
+            Some(turn) if !turn.is_over => {
+                self.handle(key, event, now);
+                turn.is_over = turn.share.is_used_up();
+            }
+            _ => self.backlog.push(key, event, len),
+        }
+    }
+
+    fn begin_turn(&mut self, key: Key) -> Turn {
+        let mut left = Duration::ZERO;
+        if !self.backlog.holds(key)
+            && let Some(slot) = self.slots.get_mut(&key)
+        {
+            if slot.round != self.round {
+                (slot.round, slot.handled_for) = (self.round, Duration::ZERO);
+                self.handling += 1;
+            }
+            left = (HANDLING_TIME / self.handling.max(1)).saturating_sub(slot.handled_for);
+        }
+        let began = self.clock.map(|clock| clock());
+        let share = TimeShare::new(self.clock, left).since(began);
+        Turn { key, began, share, is_over: left.is_zero() }
+    }
+
+    fn end_turn(&mut self, turn: Option<Turn>, now: Instant) {
+        let Some(Turn { key, began, .. }) = turn else { return };
+        if let (Some(clock), Some(began)) = (self.clock, began)
+            && let Some(slot) = self.slots.get_mut(&key)
+        {
+            slot.handled_for += clock().saturating_duration_since(began);
+        }
+        self.charge(key, now);
     }
 
     /// Lets a connection handle a datagram, unless its datagrams take too much CPU time.

@@ -1,0 +1,136 @@
+//! Keeps datagrams of connections that have used up their share of a loop's time, for later rounds.
+//!
+//! The socket's buffer is one queue for all connections of a loop. It is emptied whether or not
+//! somebody's datagrams can be handled now, so that a peer that sends more than its share delays and
+//! loses its own. Knows connections and sizes.
+
+use std::collections::{VecDeque, hash_map::Entry};
+
+use rustc_hash::FxHashMap;
+
+use crate::splice::Key;
+
+/// Memory that all datagrams here may take.
+const BYTES_MAX: usize = 4 << 20;
+
+/// What a datagram takes beside its bytes.
+const RECORD_BYTES: usize = 512;
+
+/// Datagrams that wait, by connection.
+pub(crate) struct Backlog<D> {
+    waiting: FxHashMap<Key, Waiting<D>>,
+    /// Whose turn is next.
+    turns: VecDeque<Key>,
+    bytes: usize,
+}
+
+struct Waiting<D> {
+    /// Oldest first, each with its size.
+    datagrams: VecDeque<(D, usize)>,
+    bytes: usize,
+}
+
+impl<D> Backlog<D> {
+    pub(crate) fn new() -> Self {
+        Self { waiting: FxHashMap::default(), turns: VecDeque::new(), bytes: 0 }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.turns.is_empty()
+    }
+
+    /// How many connections have datagrams here.
+    pub(crate) fn connections(&self) -> usize {
+        self.turns.len()
+    }
+
+    /// Whether this connection has datagrams here: later ones must wait behind them.
+    pub(crate) fn holds(&self, key: Key) -> bool {
+        !self.is_empty() && self.waiting.contains_key(&key)
+    }
+
+    /// Keeps a connection's datagram of this size. Drops it, as a network may, if the connection has more here
+    /// than what is free, which leaves room for others.
+    pub(crate) fn push(&mut self, key: Key, datagram: D, bytes: usize) {
+        let bytes = bytes + RECORD_BYTES;
+        let waiting = match self.waiting.entry(key) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                self.turns.push_back(key);
+                entry.insert(Waiting { datagrams: VecDeque::new(), bytes: 0 })
+            }
+        };
+        if waiting.bytes + bytes <= BYTES_MAX.saturating_sub(self.bytes + bytes) {
+            waiting.datagrams.push_back((datagram, bytes));
+            waiting.bytes += bytes;
+            self.bytes += bytes;
+        }
+    }
+
+    /// The connection whose turn it is, which is last from now on.
+    pub(crate) fn turn(&mut self) -> Option<Key> {
+        self.turns.rotate_left(1.min(self.turns.len()));
+        self.turns.back().copied()
+    }
+
+    /// Takes a connection's oldest datagram.
+    pub(crate) fn pop(&mut self, key: Key) -> Option<D> {
+        let waiting = self.waiting.get_mut(&key)?;
+        let oldest = waiting.datagrams.pop_front();
+        if let Some((_, bytes)) = oldest {
+            waiting.bytes -= bytes;
+            self.bytes -= bytes;
+        }
+        if waiting.datagrams.is_empty() {
+            self.waiting.remove(&key);
+            self.turns.retain(|it| *it != key);
+        }
+        oldest.map(|(datagram, _)| datagram)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: Key = Key { handle: 0, serial: 0 };
+    const B: Key = Key { handle: 1, serial: 1 };
+
+    #[test]
+    fn datagrams_of_a_connection_keep_their_order_and_connections_take_turns() {
+        let mut backlog = Backlog::new();
+        assert_eq!(backlog.turn(), None);
+        for datagram in 0..4 {
+            backlog.push([A, B][datagram % 2], datagram, 1_200);
+        }
+        assert!(backlog.holds(A) && backlog.holds(B));
+        assert_eq!((backlog.turn(), backlog.pop(A)), (Some(A), Some(0)));
+        assert_eq!((backlog.turn(), backlog.pop(B)), (Some(B), Some(1)));
+        assert_eq!((backlog.turn(), backlog.pop(A)), (Some(A), Some(2)));
+        assert!(!backlog.holds(A), "it has none left");
+        assert_eq!((backlog.turn(), backlog.pop(B)), (Some(B), Some(3)));
+        assert!(backlog.is_empty());
+        assert_eq!((backlog.bytes, backlog.pop(A)), (0, None));
+    }
+
+    #[test]
+    fn whoever_sends_most_loses_most() {
+        let mut backlog = Backlog::new();
+        for datagram in 0..100_000 {
+            backlog.push(A, datagram, 1_200);
+        }
+        let kept = backlog.bytes;
+        assert!((BYTES_MAX / 3..=BYTES_MAX / 2).contains(&kept), "{kept}");
+        for datagram in 0..100 {
+            backlog.push(B, datagram, 1_200);
+        }
+        for datagram in 0..100 {
+            assert_eq!(backlog.pop(B), Some(datagram));
+        }
+        assert_eq!(backlog.bytes, kept);
+        for datagram in 0..100_000 {
+            backlog.push(B, datagram, 0);
+        }
+        assert!(backlog.bytes <= BYTES_MAX);
+    }
+}
