@@ -197,7 +197,7 @@ fn a_reload_names_changes_that_need_a_restart_and_a_daemon_without_a_file_refuse
     let far = pair.run("far");
     pair.write_far(
         &pair.permit(),
-        "congestion = \"bbr\"\nspin = \"0%\"\nloops = 3\nmetrics = \"127.0.0.1:1\"\nsuite = \"aes-128-gcm\"",
+        "congestion = \"cubic\"\nspin = \"0%\"\nloops = 3\nmetrics = \"127.0.0.1:1\"\nsuite = \"aes-128-gcm\"",
     );
     for _ in 0..2 {
         let (code, said, error) = pair.keypadd(&["reload"]);

@@ -81,7 +81,7 @@ Example:
 Examples:
   keypadd bench paths --quick --out quick
   keypadd bench paths --line 300,20,2 --rtt 20ms --loss 0,0.5,2 --out slow
-  keypadd bench paths --rtt 20ms --loss 10 --two-way --arm new='--congestion bbr'")]
+  keypadd bench paths --rtt 20ms --loss 10 --two-way --arm new='--pool off'")]
     Paths(Box<PathsArgs>),
     /// Reproduce the experiments of five papers, and judge their claims
     ///
@@ -141,7 +141,7 @@ pub(crate) struct TunnelFlags {
     #[arg(long, env = "KEYPADD_KEX", value_name = "NAME", value_parser = values::kex)]
     #[arg(default_value_t = KeyExchange::default(), help_heading = "Common")]
     pub(crate) kex: KeyExchange,
-    /// Congestion control: rate, cubic or bbr
+    /// Congestion control: rate or cubic
     #[arg(long, env = "KEYPADD_CONGESTION", value_name = "NAME")]
     #[arg(default_value_t = Congestion::default(), value_parser = values::congestion)]
     #[arg(help_heading = "Common")]
@@ -403,7 +403,7 @@ pub(crate) struct PathsArgs {
     /// Also measure every case with bulk data in both directions
     #[arg(long, env = "KEYPADD_TWO_WAY", value_parser = values::switch, help_heading = "Line")]
     pub(crate) two_way: bool,
-    /// Arms to run: keypadd, keypadd-cubic, keypadd-bbr, tcp-cubic, tcp-bbr, stunnel-cubic, stunnel-bbr and keypadd-3des
+    /// Arms to run: keypadd, keypadd-cubic, tcp-cubic, tcp-bbr, stunnel-cubic, stunnel-bbr and keypadd-3des
     ///
     /// [default: all but keypadd-3des]
     #[arg(long, env = "KEYPADD_ARMS", value_name = "ARM", value_delimiter = ',')]

@@ -144,12 +144,12 @@ settings! {
     }
     "congestion" => congestion: one Congestion = congestion {
         form: "NAME",
-        choices: &["rate", "cubic", "bbr"],
+        choices: &["rate", "cubic"],
         example: "cubic",
         default: "rate",
         reload: Reload::Restart,
         flag: Flag::Daemons,
-        help: "Congestion control: rate keeps queues short and tolerates loss, cubic is TCP's, bbr an early BBR",
+        help: "Congestion control: rate keeps queues short and tolerates loss, cubic is TCP's",
     }
     "peer-timeout" => peer_timeout: one Duration = peer_timeout {
         form: "DURATION",

@@ -223,7 +223,7 @@ pub fn cipher_backend(text: &str) -> Result<CipherEngine, BadValue> {
 /// A congestion control algorithm, by name.
 pub fn congestion(text: &str) -> Result<Congestion, BadValue> {
     let cause = format!("{} is not a congestion control algorithm", shown(text));
-    text.parse().map_err(|_| bad(cause, choices(text, &["rate", "cubic", "bbr"])))
+    text.parse().map_err(|_| bad(cause, choices(text, &["rate", "cubic"])))
 }
 
 /// How long to wait for a silent peer.

@@ -29,7 +29,7 @@ use keypadd_provider::Histogram;
 use keypadd_transport::{
     Endpoint, EndpointConfig, EndpointSettings, FLOW_IDLE, IdleTimeout, Inspect,
     MtuDiscoveryConfig, ServerConfig, SpinShare, Streams, TransportConfig, Windows,
-    congestion::{BbrConfig, ControllerFactory, CubicConfig, RateConfig},
+    congestion::{ControllerFactory, CubicConfig, RateConfig},
     crypto,
 };
 use thiserror::Error;
@@ -100,13 +100,11 @@ pub enum Congestion {
     Rate,
     /// RFC 9438: fills queues as TCP does; slow on paths with random loss.
     Cubic,
-    /// An early BBR: random loss costs little, queues are longer.
-    Bbr,
 }
 
 /// An unknown congestion controller.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("congestion control `{0}` is not one of rate, cubic, bbr")]
+#[error("congestion control `{0}` is not one of rate, cubic")]
 pub struct CongestionError(String);
 
 impl FromStr for Congestion {
@@ -116,7 +114,6 @@ impl FromStr for Congestion {
         match text {
             "rate" => Ok(Self::Rate),
             "cubic" => Ok(Self::Cubic),
-            "bbr" => Ok(Self::Bbr),
             text => Err(CongestionError(text.into())),
         }
     }
@@ -127,7 +124,6 @@ impl fmt::Display for Congestion {
         f.write_str(match self {
             Self::Rate => "rate",
             Self::Cubic => "cubic",
-            Self::Bbr => "bbr",
         })
     }
 }
@@ -243,7 +239,6 @@ impl TransportSettings {
         let congestion: Arc<dyn ControllerFactory + Send + Sync> = match self.congestion {
             Congestion::Rate => Arc::new(RateConfig),
             Congestion::Cubic => Arc::new(CubicConfig::default()),
-            Congestion::Bbr => Arc::new(BbrConfig::default()),
         };
         let mut config = reset_key.map_or_else(EndpointConfig::default, EndpointConfig::new);
         // QUIC version 1 only.
@@ -344,10 +339,10 @@ mod tests {
 
     #[test]
     fn displayed_congestion_parses_to_the_same() {
-        for congestion in [Congestion::Rate, Congestion::Cubic, Congestion::Bbr] {
+        for congestion in [Congestion::Rate, Congestion::Cubic] {
             assert_eq!(congestion.to_string().parse(), Ok(congestion));
         }
         let error = "reno".parse::<Congestion>().unwrap_err();
-        assert_eq!(error.to_string(), "congestion control `reno` is not one of rate, cubic, bbr");
+        assert_eq!(error.to_string(), "congestion control `reno` is not one of rate, cubic");
     }
 }

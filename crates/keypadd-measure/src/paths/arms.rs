@@ -45,10 +45,9 @@ pub struct PathArms {
 
 impl PathArms {
     /// All named arms, the default ones first.
-    pub const NAMES: [&'static str; 8] = [
+    pub const NAMES: [&'static str; 7] = [
         DEFAULT,
         "keypadd-cubic",
-        "keypadd-bbr",
         "tcp-cubic",
         "tcp-bbr",
         "stunnel-cubic",
@@ -57,7 +56,7 @@ impl PathArms {
     ];
 
     /// How many of them run if none are named: 3DES is optional.
-    pub const DEFAULTS: usize = 7;
+    pub const DEFAULTS: usize = 6;
 
     /// The arms, with this keypadd.
     ///
@@ -75,7 +74,6 @@ impl PathArms {
                 (Some(flags), _) => ours(flags.as_str()),
                 (None, DEFAULT) => ours(""),
                 (None, "keypadd-cubic") => ours("--congestion cubic"),
-                (None, "keypadd-bbr") => ours("--congestion bbr"),
                 (None, TRIPLE_DES) => ours(TRIPLE_DES_FLAGS),
                 (None, "tcp-cubic") => (Kind::Direct, "cubic"),
                 (None, "tcp-bbr") => (Kind::Direct, "bbr"),
@@ -182,8 +180,8 @@ mod tests {
         let arms = read(&PathArms::NAMES, &[("x", "--spin 0")]).unwrap();
         let peers: Vec<&str> = arms.iter().filter(|arm| arm.is_peer).map(PathArm::name).collect();
         assert_eq!(peers, ["tcp-cubic", "tcp-bbr", "stunnel-cubic", "stunnel-bbr"]);
-        assert_eq!(arms[8].words(), "x: --spin 0");
-        assert_eq!(arms[5].words(), "stunnel-cubic: stunnel over kernel TCP, cubic");
+        assert_eq!(arms[7].words(), "x: --spin 0");
+        assert_eq!(arms[4].words(), "stunnel-cubic: stunnel over kernel TCP, cubic");
     }
 
     #[test]
