@@ -157,6 +157,28 @@ fn new_processes_that_do_not_begin_keep_no_other_command_waiting() {
 }
 
 #[test]
+fn a_new_process_that_was_given_up_says_so() {
+    let hosts = Hosts::new("", "");
+    for begins in [false, true] {
+        let (old, new) = UnixStream::pair().unwrap();
+        let old = begins.then_some(old);
+        let mut command = hosts.desk.keypadd(&["run", "--config", "near.toml"]);
+        command.env("KEYPADD_TAKEOVER", "1").stdin(Stdio::from(OwnedFd::from(new)));
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(command);
+        let _bounded = bounded(&child);
+        if let Some(old) = old {
+            assert_eq!(hear_frame(&old), "begin");
+        }
+        let ended = child.wait_with_output().unwrap();
+        let line = "keypadd: cannot replace the old process: it has stopped waiting for this one, has been \
+                    reloaded, or has exited\n  hint: run `keypadd reload --binary` again\n";
+        let said = text(&ended.stderr);
+        assert!(ended.status.code() == Some(1) && said.ends_with(line), "{said}");
+    }
+}
+
+#[test]
 fn a_new_process_that_may_have_read_the_settings_before_a_reload_does_not_take_over() {
     let hosts = Hosts::new("", "");
     let mut near = hosts.run("near");

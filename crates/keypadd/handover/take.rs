@@ -223,8 +223,16 @@ fn use_streams(bye: Option<Received>) -> io::Result<()> {
 }
 
 fn failed(error: &io::Error) -> Error {
-    let cause = format!("cannot replace the old process: {}", system(error));
-    Error::new(Exit::Runtime, cause)
+    let failed =
+        |cause: &str| Error::new(Exit::Runtime, format!("cannot replace the old process: {cause}"));
+    match error.kind() {
+        // It has closed the channel.
+        ErrorKind::BrokenPipe | ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof => {
+            failed("it has stopped waiting for this one, has been reloaded, or has exited")
+                .hint("run `keypadd reload --binary` again")
+        }
+        _ => failed(&system(error)),
+    }
 }
 
 #[cfg(test)]
