@@ -130,7 +130,7 @@ pub(crate) struct Daemon {
     takeover: Option<Takeover>,
     program: Option<Program>,
     /// For a process that takes over, which may be unable to open it.
-    key_file: Option<File>,
+    key_file: Option<Arc<File>>,
     /// Whether this process has replaced another one, and so may lack that one's access.
     pub(crate) replaces: bool,
 }
@@ -233,14 +233,14 @@ impl Daemon {
             replaces: takeover.is_some(),
             takeover,
             program,
-            key_file: keyfile::open(&key_path).ok(),
+            key_file: keyfile::open(&key_path).ok().map(Arc::new),
         })
     }
 
     /// Hands over the file of a new key from now on. If this process may not open it, the key is the old one.
     pub(crate) fn use_key_file(&mut self, path: &Path) {
         if let Ok(file) = keyfile::open_anew(path) {
-            self.key_file = Some(file);
+            self.key_file = Some(Arc::new(file));
         }
     }
 
@@ -293,7 +293,7 @@ impl Daemon {
             handover: &self.transport.handover,
             limits: &self.transport.limits,
             program: self.program,
-            key_file: self.key_file.as_ref(),
+            key_file: self.key_file.clone(),
             servers,
             clients,
             metrics: self.metrics_socket.as_ref(),

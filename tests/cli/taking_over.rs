@@ -213,6 +213,12 @@ fn a_new_process_gets_the_key_file_of_the_last_reload() {
         panic!()
     };
     assert_eq!(rest(&mut File::from(files.next().unwrap())).unwrap(), NEAR_PRIVATE_KEY.as_bytes());
+    // There may be no descriptor left for another one.
+    let (key_file, open) = (hosts.desk.path("connect.key"), format!("/proc/{}/fd", near.pid()));
+    let is_of_key = |path| fs::read_link(path).is_ok_and(|file| file == key_file);
+    let open =
+        fs::read_dir(open).unwrap().filter(|entry| is_of_key(entry.as_ref().unwrap().path()));
+    assert_eq!(open.count(), 1);
 }
 
 #[test]

@@ -13,6 +13,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::pin::Pin;
 use std::process;
+use std::sync::Arc;
 use std::time::Duration;
 
 use keypadd_transport::HandedStream;
@@ -80,7 +81,7 @@ pub(crate) struct HandoverSource<'d> {
     /// The program that it runs.
     pub(crate) program: Option<Program>,
     /// The file of this host's key.
-    pub(crate) key_file: Option<&'d File>,
+    pub(crate) key_file: Option<Arc<File>>,
     pub(crate) servers: Vec<ServerHandle>,
     /// By name.
     pub(crate) clients: Vec<(String, &'d Client)>,
@@ -120,10 +121,9 @@ impl HandoverSource<'_> {
     /// nothing would change.
     pub(crate) fn offer(&self, Request { socket, unless }: Request) -> Beginning {
         let same = unless.is_some() && unless == self.program;
-        let key_file = self.key_file.map(File::try_clone).transpose();
+        let key_file = self.key_file.clone();
         let begun = async move {
             let mut channel = Channel::new(socket)?;
-            let key_file = key_file?;
             let key_file: Vec<_> = key_file.iter().map(|file| file.as_fd()).collect();
             channel.send(&Frame::Offer(offer(same)?), &[], &key_file).await?;
             if same {
