@@ -21,6 +21,9 @@ use crate::status::{no_answer, none_found};
 /// Longer than binding takes, with names to resolve.
 const TIMEOUT: Duration = Duration::from_secs(15);
 
+/// The request for a list.
+const LIST: &str = "list";
+
 /// A peer that a daemon connects to.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct PeerForwards {
@@ -114,7 +117,7 @@ fn daemons(given: Option<PathBuf>) -> Result<Vec<(PathBuf, Vec<PeerForwards>)>, 
     };
     let mut daemons = Vec::new();
     for socket in sockets {
-        match ask(&socket, &format!("{FORWARD_REQUEST} list")) {
+        match ask(&socket, &format!("{FORWARD_REQUEST} {LIST}")) {
             Ok(Answer { links: Some(links), .. }) => daemons.push((socket, links)),
             Err(error) if is_given => return Err(error),
             // One that only serves, or has just exited.
@@ -165,12 +168,17 @@ fn ask(socket: &Path, request: &str) -> Result<Answer, Error> {
         .map_err(|error| Error::new(Exit::Unreachable, no_answer(socket, &error)))
 }
 
+/// Whether a request changes nothing.
+pub(crate) fn is_list(request: &str) -> bool {
+    request == LIST
+}
+
 /// Answers a request in the daemon that has these clients, listed by peer name.
 pub(crate) async fn answer(request: &str, clients: &[(&str, &Client)]) -> Value {
     let words: Vec<&str> = request.splitn(4, ' ').collect();
     let refused = |cause: String, hint: String| json!({ "refused": cause, "hint": hint });
     match words[..] {
-        ["list"] => {
+        [LIST] => {
             json!({ "links": clients.iter().map(|link| listed(*link)).collect::<Vec<_>>() })
         }
         [action @ ("add" | "remove"), name, flag, text] => {

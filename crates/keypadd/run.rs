@@ -22,6 +22,7 @@ use crate::confine::{Confinement, SandboxNeeds};
 use crate::control::Requests;
 use crate::daemon::{Daemon, DaemonSettings};
 use crate::error::{Error, Exit, system};
+use crate::forward;
 use crate::handover::give;
 use crate::ready::RunReady;
 use crate::shutdown::Shutdown;
@@ -112,7 +113,7 @@ pub(crate) async fn run(
     }
     daemon.confinement.log();
     systemd::notify(&[sd_notify::NotifyState::Ready]);
-    // A new process that has not begun. Other requests do not wait for it.
+    // A new process that has not bound its sockets. Other requests do not wait for it.
     let mut starting: Option<give::Beginning> = None;
     let mode = loop {
         let reply: Option<oneshot::Sender<Value>> = tokio::select! {
@@ -121,15 +122,19 @@ pub(crate) async fn run(
             _ = hangup.recv() => None,
             Some(reply) = reloads.recv() => Some(reply),
             Some((request, reply)) = forward_requests.recv() => {
+                // The new process shares a listener that is to be closed.
+                if !forward::is_list(&request) {
+                    give_up(&mut starting, "a change of forwards");
+                }
                 tokio::select! {
                     mode = shutdown.requested() => break mode,
                     answer = running.forward(&request) => drop(reply.send(answer)),
                 }
                 continue;
             }
-            Some(begun) = async { Some(starting.as_mut()?.await) } => {
+            Some(bound) = async { Some(starting.as_mut()?.await) } => {
                 starting = None;
-                let Some(channel) = begun else { continue };
+                let Some(channel) = bound else { continue };
                 let handover = daemon.handover_source(running.servers(), running.clients());
                 let replaced = tokio::select! {
                     mode = shutdown.requested() => break mode,
@@ -153,8 +158,8 @@ pub(crate) async fn run(
         };
         systemd::notify(&[sd_notify::NotifyState::Ready]);
         // The new process may have read the file before.
-        if outcome.is_ok() && starting.take().is_some() {
-            tracing::warn!("not replaced: a reload came first; this process continues");
+        if outcome.is_ok() {
+            give_up(&mut starting, "a reload");
         }
         let document = outcome.map_or_else(
             |error| refusal(&error),
@@ -184,6 +189,13 @@ pub(crate) async fn run(
     running.end(mode).await;
     watching.shutdown().await;
     Ok(())
+}
+
+/// Gives up a new process that something else has overtaken.
+fn give_up(starting: &mut Option<give::Beginning>, first: &str) {
+    if starting.take().is_some() {
+        tracing::warn!("not replaced: {first} came first; this process continues");
+    }
 }
 
 /// Applies the changed file, all of it or nothing; returns what has changed, and warnings.

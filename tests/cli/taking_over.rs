@@ -157,6 +157,37 @@ fn new_processes_that_do_not_begin_keep_no_other_command_waiting() {
 }
 
 #[test]
+fn a_new_process_that_stops_while_it_binds_its_sockets_keeps_no_other_command_waiting() {
+    let hosts = Hosts::new("", "");
+    let mut near = hosts.run("near");
+    let path = hosts.socket(near.pid());
+    let mut socket = replace(&path);
+    assert!(hear_frame(&socket)["offer"].is_object());
+    socket.write_all(&frame(&json!("begin"))).unwrap();
+    let file = hosts.desk.path("near.toml");
+    let good = fs::read_to_string(&file).unwrap();
+    fs::write(&file, "no-such-setting = 1\n").unwrap();
+    let keypadd = |args: &[&str]| {
+        let mut command = hosts.desk.keypadd(args);
+        command.args(["--socket", path.to_str().unwrap()]).output().unwrap()
+    };
+    assert_eq!(keypadd(&["reload"]).status.code(), Some(3));
+    assert!(keypadd(&["forward", "list"]).status.success());
+    // It has not been given up, so nobody has waited for that.
+    while !hear_frame(&socket)["sockets"].is_object() {}
+    socket.set_nonblocking(true).unwrap();
+    assert_eq!(socket.read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
+
+    // It shares the listener that is to be closed.
+    fs::write(&file, good).unwrap();
+    let forward = format!("127.0.0.1:{}:{}", hosts.ports[0], hosts.target);
+    let removed = keypadd(&["forward", "remove", "@office", "-L", &forward]);
+    assert!(removed.status.success(), "{}", text(&removed.stderr));
+    assert_eq!(socket.read(&mut [0]).unwrap(), 0);
+    near.hear("not replaced: a change of forwards came first");
+}
+
+#[test]
 fn a_new_process_that_was_given_up_says_so() {
     let hosts = Hosts::new("", "");
     for begins in [false, true] {

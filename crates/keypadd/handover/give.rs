@@ -65,7 +65,7 @@ pub(crate) struct Request {
     pub(crate) unless: Option<Program>,
 }
 
-/// The way to a new process, once that has begun.
+/// The way to a new process, once that has bound its sockets.
 pub(crate) type Beginning = Pin<Box<dyn Future<Output = Option<Channel>>>>;
 
 /// How long a replaced process stays to tell its peers.
@@ -117,25 +117,35 @@ impl HandoverSource<'_> {
         }
     }
 
-    /// Offers to be replaced, and waits until a new process has read its settings; none if it does not, or
-    /// nothing would change.
+    /// Offers to be replaced, shares the sockets that this process listens on now, and waits until a new
+    /// process has bound its own; none if it does not, or nothing would change.
     pub(crate) fn offer(&self, Request { socket, unless }: Request) -> Beginning {
         let same = unless.is_some() && unless == self.program;
         let key_file = self.key_file.clone();
-        let begun = async move {
+        let sockets = if same { Vec::new() } else { self.sockets() };
+        let clients = self.clients.iter();
+        let instances = clients.map(|(name, client)| (name.clone(), client.instance().0)).collect();
+        let bound = async move {
             let mut channel = Channel::new(socket)?;
             let key_file: Vec<_> = key_file.iter().map(|file| file.as_fd()).collect();
             channel.send(&Frame::Offer(offer(same)?), &[], &key_file).await?;
             if same {
                 return Ok(None);
             }
-            expect(&mut channel, PREPARE_TIMEOUT, |frame| matches!(frame, Frame::Begin)).await?;
+            expect(&channel, |frame| matches!(frame, Frame::Begin)).await?;
+            for socket in sockets {
+                share(&mut channel, socket).await?;
+            }
+            channel.tell(&Frame::Sockets(instances)).await?;
+            expect(&channel, |frame| matches!(frame, Frame::Bound)).await?;
             Ok(Some(channel))
         };
-        Box::pin(async { done(begun.await).flatten() })
+        let bound = timeout(PREPARE_TIMEOUT, bound);
+        let bound = async { bound.await.map_err(|_| io::ErrorKind::TimedOut)? };
+        Box::pin(async { done(bound.await).flatten() })
     }
 
-    /// Hands over to a process that has begun; returns whether it has everything.
+    /// Hands over to a process that has bound its sockets; returns whether it has everything.
     pub(crate) async fn hand_over_to(&self, channel: Channel) -> bool {
         let replaced = done(self.give_to(channel).await);
         if let Some(pid) = replaced {
@@ -161,14 +171,7 @@ impl HandoverSource<'_> {
         process::exit(0)
     }
 
-    async fn give_to(&self, mut channel: Channel) -> io::Result<u32> {
-        for socket in self.sockets() {
-            share(&mut channel, socket).await?;
-        }
-        let clients = self.clients.iter();
-        let instances = clients.map(|(name, client)| (name.clone(), client.instance().0));
-        channel.tell(&Frame::Sockets(instances.collect())).await?;
-        expect(&mut channel, PREPARE_TIMEOUT, |frame| matches!(frame, Frame::Bound)).await?;
+    async fn give_to(&self, channel: Channel) -> io::Result<u32> {
         let mut suspension = Suspension::begin(self, channel);
         let handing = timeout(HANDOVER_TIMEOUT, self.hand_over(&mut suspension.channel));
         let pid = handing.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
@@ -268,13 +271,8 @@ async fn send_streams(channel: &mut Channel, streams: Vec<HandedStream>) -> io::
     Ok(())
 }
 
-async fn expect(
-    channel: &mut Channel,
-    within: Duration,
-    comes: impl Fn(&Frame) -> bool,
-) -> io::Result<()> {
-    let received = timeout(within, channel.receive()).await;
-    let frame = received.map_err(|_| io::ErrorKind::TimedOut)??.frame;
+async fn expect(channel: &Channel, comes: impl Fn(&Frame) -> bool) -> io::Result<()> {
+    let frame = channel.receive().await?.frame;
     if comes(&frame) { Ok(()) } else { Err(unexpected(&frame)) }
 }
 
