@@ -15,12 +15,16 @@ use rustix::{
     fs::{Mode, OFlags, open},
     io::{Errno, write},
     net::{SendFlags, send},
-    termios::tcgetsid,
+    termios::{isatty, tcgetsid},
 };
 use tracing_subscriber::fmt::MakeWriter;
 
 /// A pipe that is ready takes this much at once (PIPE_BUF, pipe(7)).
 const PIECE_BYTES: usize = 4096;
+
+/// A terminal that is ready takes this much text at once, or one control character, which may become several
+/// (`n_tty` and `pty` in Linux).
+const TERMINAL_PIECE_BYTES: usize = 64;
 
 /// How long a reader that is behind is waited for in each interval, in all.
 const PATIENCE: Duration = Duration::from_millis(50);
@@ -56,9 +60,11 @@ impl<F: AsFd> LogOutput<F> {
     /// Writes what the reader takes; returns how many bytes.
     fn write_now(&self, state: &mut State, line: &[u8]) -> usize {
         let mut written = 0;
+        let is_terminal = isatty(&self.to);
         while written < line.len() {
-            let piece = line.get(written..).unwrap_or_default();
-            let piece = piece.get(..PIECE_BYTES).unwrap_or(piece);
+            let rest = line.get(written..).unwrap_or_default();
+            let length = if is_terminal { terminal_piece(rest) } else { PIECE_BYTES };
+            let piece = rest.get(..length).unwrap_or(rest);
             let took = match self.has_room(Duration::ZERO) {
                 true => self.write_piece(piece).unwrap_or(0),
                 false => 0,
@@ -145,6 +151,12 @@ impl<'w, F: AsFd + 'w> MakeWriter<'w> for LogOutput<F> {
     }
 }
 
+/// How much of this a terminal that is ready takes at once.
+fn terminal_piece(rest: &[u8]) -> usize {
+    let text = rest.iter().position(u8::is_ascii_control).unwrap_or(rest.len());
+    text.clamp(1, TERMINAL_PIECE_BYTES)
+}
+
 /// Opens a terminal again, without waiting for its reader: one that is ready takes as little as one byte. Others
 /// share the description that it has; this one is our own.
 pub(crate) fn without_waiting(terminal: impl AsFd) -> rustix::io::Result<OwnedFd> {
@@ -222,14 +234,14 @@ mod tests {
         assert_eq!(is_done.recv_timeout(Duration::from_secs(30)).expect("it waits"), 1);
     }
 
-    #[test]
-    fn a_terminal_that_nobody_reads_makes_nobody_wait() {
+    /// Writes more to a terminal that nobody reads than it takes, through this description of it.
+    fn write_too_much(description: impl Fn(OwnedFd) -> OwnedFd) {
         let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&controller).unwrap();
         unlockpt(&controller).unwrap();
         let name = ptsname(&controller, Vec::new()).unwrap();
         let terminal = open(name, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).unwrap();
-        let output = LogOutput::new(without_waiting(terminal).unwrap(), false);
+        let output = LogOutput::new(description(terminal), false);
         let (done, is_done) = channel();
         thread::spawn(move || {
             for length in 0..3_000 {
@@ -238,5 +250,15 @@ mod tests {
             done.send(output.state.lock().unwrap().dropped).unwrap();
         });
         assert!(is_done.recv_timeout(Duration::from_secs(30)).expect("it waits") > 0);
+    }
+
+    #[test]
+    fn a_terminal_that_nobody_reads_makes_nobody_wait() {
+        write_too_much(|terminal| without_waiting(terminal).unwrap());
+    }
+
+    #[test]
+    fn a_terminal_that_cannot_be_opened_again_makes_nobody_wait_either() {
+        write_too_much(|terminal| terminal);
     }
 }
