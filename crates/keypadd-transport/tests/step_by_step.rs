@@ -351,3 +351,27 @@ fn a_connections_excess_datagrams_wait_until_anothers_are_handled() {
     pair.pass(&[0, 1]);
     assert_eq!(before + counter.count(), BYTES);
 }
+
+#[test]
+fn a_source_that_was_read_dry_does_not_wait_for_the_window() {
+    let (client, server) = configs(Suite::AES_128_GCM);
+    let (mut pair, endpoints) = Pair::new(server);
+    let connections = pair.connect(&endpoints, client);
+    let mut programs = Vec::new();
+    let _splices = pair.open(&connections).map(|stream| {
+        let (program, socket) = UnixStream::pair().unwrap();
+        programs.push(program);
+        stream.splice(socket.into(), Delivery::Bounded, "".into())
+    });
+    let window = || connections[0].stats().path.cwnd;
+    pair.pass(&[0, 1]);
+    let initial = window();
+    programs[0].write_all(&[7; 100_000]).unwrap();
+    pair.pass(&[0, 1]);
+    let grown = window();
+    assert!(grown > 2 * initial, "{initial}, {grown}");
+    // Bulk, and less than the window.
+    programs[0].write_all(&[7; 20_000]).unwrap();
+    pair.pass(&[0, 1]);
+    assert_eq!(window(), grown);
+}

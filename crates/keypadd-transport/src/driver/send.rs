@@ -61,10 +61,12 @@ impl Driver {
             let batch = self.batch(context);
             // Retransmissions by quinn-proto go before new data.
             let waited = self.repairs_wait;
-            self.gate.set_held_back(!self.bulk.is_empty() || self.flows.has_unsent());
             let gave = batches > 0
                 && !self.repairs_wait
                 && (self.give_flows(now, batch) || self.give_bulk(now, batch));
+            // Afterwards: a source that was expected to have data may have none.
+            let waits = !self.bulk.is_empty() || self.flows.has_unsent();
+            self.gate.set_held_back(waits);
             match self.transmit(context, &mut sends) {
                 Transmitted::All if waited => continue,
                 Transmitted::All => {}
@@ -73,7 +75,6 @@ impl Driver {
             }
             if !gave {
                 let least = if self.flows.has_unsent() { 1 } else { batch as u64 };
-                let waits = !self.bulk.is_empty() || self.flows.has_unsent();
                 return batches == 0 && waits && self.gate.room(now) >= least;
             }
             batches -= 1;
