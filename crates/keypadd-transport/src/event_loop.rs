@@ -79,6 +79,14 @@ pub(crate) struct LoopSettings {
     pub(crate) spin: SpinShare,
 }
 
+/// What limits how much a connection takes from the others of its loop.
+pub(crate) struct Clocks {
+    /// Measures what its datagrams cost.
+    pub(crate) costs: CostMeter,
+    /// Times what it handles and delivers in a round.
+    pub(crate) shares: fn() -> Instant,
+}
+
 /// A connection, and the loop's records of it.
 struct Slot {
     driver: Driver,
@@ -147,9 +155,7 @@ pub(crate) struct EventLoop<U> {
     carried_bytes: usize,
     spin: Spin,
     /// `None` in tests without a clock.
-    costs: Option<CostMeter>,
-    /// The same.
-    clock: Option<fn() -> Instant>,
+    clocks: Option<Clocks>,
     stop: bool,
 }
 
@@ -202,8 +208,7 @@ impl<U: Datagrams> EventLoop<U> {
             handling: 0,
             carried_bytes: 0,
             spin: Spin::new(parts.spin, now),
-            costs: None,
-            clock: None,
+            clocks: None,
             stop: false,
         };
         this.set_server(parts.server);
@@ -219,19 +224,18 @@ impl<U: Datagrams> EventLoop<U> {
         self.peers = peers;
     }
 
-    /// Limits what the datagrams of a connection cost.
-    pub(crate) fn measure_costs(&mut self, meter: CostMeter) {
-        self.costs = Some(meter);
+    /// Limits from now on what a connection takes from the others.
+    pub(crate) fn use_clocks(&mut self, clocks: Clocks) {
+        self.clocks = Some(clocks);
     }
 
-    /// Limits how long the datagrams of a connection, and the deliveries of a round, may take.
-    pub(crate) fn limit_deliveries(&mut self, clock: fn() -> Instant) {
-        self.clock = Some(clock);
+    /// The clock of its shares of a round.
+    fn clock(&self) -> Option<fn() -> Instant> {
+        self.clocks.as_ref().map(|clocks| clocks.shares)
     }
 
     pub(crate) fn run(mut self) {
-        self.measure_costs(CostMeter::of_this_thread());
-        self.limit_deliveries(Instant::now);
+        self.use_clocks(Clocks { costs: CostMeter::of_this_thread(), shares: Instant::now });
         // A panic outside of any connection must not leave handles waiting.
         if catch_unwind(AssertUnwindSafe(|| self.rounds())).is_err() {
             error!("an event loop failed; closing its connections");

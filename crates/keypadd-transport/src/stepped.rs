@@ -16,8 +16,13 @@ use mio::{Events, Registry, Token};
 use quinn_udp::RecvMeta;
 
 use crate::{
-    datagrams::Datagrams, endpoint::Endpoint, event_loop::EventLoop, handling_cost::CostMeter,
-    receive_buffers::Batch, settings::EndpointSettings, udp::ReceivedDatagrams,
+    datagrams::Datagrams,
+    endpoint::Endpoint,
+    event_loop::{Clocks, EventLoop},
+    handling_cost::CostMeter,
+    receive_buffers::Batch,
+    settings::EndpointSettings,
+    udp::ReceivedDatagrams,
 };
 
 /// Datagrams that a loop has sent in one call.
@@ -105,14 +110,14 @@ impl SteppedLoop {
         Ok((Self { inner, events: Events::with_capacity(1_024) }, endpoint))
     }
 
-    /// Limits what the datagrams of a connection cost by this clock of CPU time, until `until`.
-    pub fn measure_costs(&mut self, clock: fn() -> Duration, until: Instant) {
-        self.inner.measure_costs(CostMeter::new(clock, Some(until)));
-    }
-
-    /// Limits how long the deliveries of a round may take, by this clock.
-    pub fn limit_deliveries(&mut self, clock: fn() -> Instant) {
-        self.inner.limit_deliveries(clock);
+    /// Limits what the datagrams of a connection cost by a clock of CPU time, until `until`, and how long what
+    /// it handles and delivers in a round may take by another clock.
+    pub fn use_clocks(
+        &mut self,
+        (cpu, until): (fn() -> Duration, Instant),
+        shares: fn() -> Instant,
+    ) {
+        self.inner.use_clocks(Clocks { costs: CostMeter::new(cpu, Some(until)), shares });
     }
 
     /// Queues a datagram that has arrived for the next round.

@@ -287,7 +287,7 @@ fn a_packet_for_many_sockets_holds_up_another_connection_for_a_few_of_them_only(
     }
     let [near, mut far] = pair.open(&other);
     pair.pass(&[0, 1]);
-    pair.loops[1].limit_deliveries(slow_clock);
+    pair.loops[1].use_clocks((|| Duration::ZERO, pair.now), slow_clock);
     let counter = Arc::new(Counter { programs, each: 1, counted: AtomicUsize::new(0) });
     let mut reading = Box::pin(async move { far.recv.read_exact(&mut [0]).await });
     let waker = Waker::from(Arc::clone(&counter));
@@ -330,7 +330,7 @@ fn a_connections_excess_datagrams_wait_until_anothers_are_handled() {
     sender.write_all(&[1; BYTES]).unwrap();
     pair.pass(&[0, 1]);
     assert_eq!(counter.count(), BYTES);
-    pair.loops[1].limit_deliveries(slow_clock);
+    pair.loops[1].use_clocks((|| Duration::ZERO, pair.now), slow_clock);
     let mut reading = Box::pin(async move { far.recv.read_exact(&mut [0]).await });
     let waker = Waker::from(Arc::clone(&counter));
     assert!(reading.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());

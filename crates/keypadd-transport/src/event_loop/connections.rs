@@ -102,12 +102,12 @@ impl<U: Datagrams> EventLoop<U> {
     }
 
     fn drive_one(&mut self, key: Key, share: Duration, now: Instant) {
+        let share = TimeShare::new(self.clock(), share);
         let Self { registry, sockets, next_token, slots, udp, send_buffer, carried_bytes, .. } =
             self;
         let Some(slot) = slots.get_mut(&key) else { return };
         let mut registrar = Registrar { key, registry, sockets, next_token };
         let mut context = SendContext { udp, buffer: send_buffer, carried_bytes, now };
-        let share = TimeShare::new(self.clock, share);
         let mut outcome = slot.driver.drive(&mut context, &mut registrar, share);
         // The endpoint's answers may give a connection more to send.
         let mut answered = false;

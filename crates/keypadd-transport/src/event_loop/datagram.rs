@@ -7,7 +7,7 @@ use quinn_proto::{ConnectionEvent, DatagramEvent};
 use quinn_udp::RecvMeta;
 use tracing::warn;
 
-use super::EventLoop;
+use super::{Clocks, EventLoop};
 use crate::{
     cid::loop_of, datagrams::Datagrams, splice::Key, time_share::TimeShare, udp::ReceivedDatagrams,
 };
@@ -42,13 +42,13 @@ impl<U: Datagrams> EventLoop<U> {
             return None;
         }
         let began = Instant::now();
-        if let Some(costs) = &mut self.costs {
+        if let Some(Clocks { costs, .. }) = &mut self.clocks {
             costs.begin(now);
         }
         (self.round, self.handling) = (self.round + 1, 0);
         let read_at = self.read(began, now).unwrap_or(now);
         self.handle_backlog(read_at);
-        if let Some(costs) = &mut self.costs {
+        if let Some(Clocks { costs, .. }) = &mut self.clocks {
             costs.end(began, Instant::now());
         }
         Some(read_at)
@@ -90,8 +90,8 @@ impl<U: Datagrams> EventLoop<U> {
         let time = BACKLOG_TIME / connections.max(1) as u32;
         for _ in 0..connections {
             let Some(key) = self.backlog.turn() else { return };
-            let began = self.clock.map(|clock| clock());
-            let mut share = TimeShare::new(self.clock, time).since(began);
+            let began = self.clock().map(|clock| clock());
+            let mut share = TimeShare::new(self.clock(), time).since(began);
             while let Some(event) = self.backlog.pop(key) {
                 self.handle(key, event, now);
                 if share.is_used_up() {
@@ -174,14 +174,14 @@ impl<U: Datagrams> EventLoop<U> {
             }
             left = (HANDLING_TIME / self.handling.max(1)).saturating_sub(slot.handled_for);
         }
-        let began = self.clock.map(|clock| clock());
-        let share = TimeShare::new(self.clock, left).since(began);
+        let began = self.clock().map(|clock| clock());
+        let share = TimeShare::new(self.clock(), left).since(began);
         Turn { key, began, share, is_over: left.is_zero() }
     }
 
     fn end_turn(&mut self, turn: Option<Turn>, now: Instant) {
         let Some(Turn { key, began, .. }) = turn else { return };
-        if let (Some(clock), Some(began)) = (self.clock, began)
+        if let (Some(clock), Some(began)) = (self.clock(), began)
             && let Some(slot) = self.slots.get_mut(&key)
         {
             slot.handled_for += clock().saturating_duration_since(began);
@@ -197,7 +197,7 @@ impl<U: Datagrams> EventLoop<U> {
             return;
         }
         self.guarded(key, |slot| slot.driver.on_event(event));
-        if let Some(costs) = &mut self.costs {
+        if let Some(Clocks { costs, .. }) = &mut self.clocks {
             costs.count();
             if excess.is_any(now) {
                 self.charge(key, now);
@@ -207,7 +207,7 @@ impl<U: Datagrams> EventLoop<U> {
 
     /// Charges a connection for what it has handled since the last charge.
     fn charge(&mut self, key: Key, now: Instant) {
-        let Some(costs) = &mut self.costs else { return };
+        let Some(Clocks { costs, .. }) = &mut self.clocks else { return };
         let excess = costs.excess();
         if excess.is_zero() {
             return;

@@ -13,7 +13,7 @@ use std::{
     num::NonZeroU64,
     os::unix::net::UnixStream,
     rc::Rc,
-    sync::Arc,
+    sync::{Arc, LazyLock},
     time::{Duration, Instant},
 };
 
@@ -207,9 +207,10 @@ impl World {
     }
 
     /// Lets the server of a flow limit what datagrams cost by this clock of CPU time, until
-    /// `until`.
+    /// `until`. Rounds take no time.
     pub fn measure_costs(&mut self, flow: usize, clock: fn() -> Duration, until: Instant) {
-        self.flows[flow].ends[1].stepped.measure_costs(clock, until);
+        static STANDING: LazyLock<Instant> = LazyLock::new(Instant::now);
+        self.flows[flow].ends[1].stepped.use_clocks((clock, until), || *STANDING);
     }
 
     /// Adds a flow with this controller at both ends, and connects it.
