@@ -59,7 +59,7 @@ pub enum Lane {
     /// Streams that always have more to send.
     Bulk,
     /// Bulk over a path with a long round trip, which needs larger windows.
-    FarBulk,
+    LongPathBulk,
 }
 
 impl Lane {
@@ -78,7 +78,7 @@ impl Lane {
     /// random, so it may be any.
     pub(crate) fn of(first_cid: &ConnectionId) -> Self {
         match first_cid[..] {
-            [lane, distance, ..] if lane & distance & 1 == 1 => Self::FarBulk,
+            [lane, distance, ..] if lane & distance & 1 == 1 => Self::LongPathBulk,
             [lane, ..] if lane & 1 == 1 => Self::Bulk,
             _ => Self::Sparse,
         }
@@ -89,7 +89,7 @@ impl Lane {
         let mut bytes = [0; MAX_CID_SIZE];
         let _ = getrandom::fill(&mut bytes);
         bytes[0] = bytes[0] & !1 | u8::from(self.is_bulk());
-        bytes[1] = bytes[1] & !1 | u8::from(self == Self::FarBulk);
+        bytes[1] = bytes[1] & !1 | u8::from(self == Self::LongPathBulk);
         ConnectionId::new(&bytes)
     }
 }
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_first_id_says_its_lane() {
-        for lane in [Lane::Sparse, Lane::Bulk, Lane::FarBulk] {
+        for lane in [Lane::Sparse, Lane::Bulk, Lane::LongPathBulk] {
             assert_eq!(Lane::of(&lane.first_cid()), lane);
             assert_eq!(lane.first_loop(1), 0);
             assert_eq!(lane.first_loop(4), usize::from(lane.is_bulk()));

@@ -113,7 +113,7 @@ impl Endpoint {
                 windows: [
                     settings.sparse_windows,
                     settings.bulk_windows,
-                    settings.far_bulk_windows,
+                    settings.long_path_bulk_windows,
                 ],
                 budget: Arc::clone(&budget),
                 congestion: Arc::clone(&settings.congestion),

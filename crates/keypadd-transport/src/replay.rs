@@ -34,7 +34,7 @@ const ROUND_TRIPS: f64 = 4.0;
 
 /// Round trips above this are those of a long path. Receipts of what has arrived in order say little
 /// there: they wait for packets that are lost several times.
-pub(crate) const FAR_RTT: Duration = Duration::from_millis(5);
+pub(crate) const RECEIPTS_LONG_PATH: Duration = Duration::from_millis(5);
 
 /// Between busy hosts a receipt takes at least this long, however short the round trip is.
 const RECEIPT_TIME: Duration = Duration::from_millis(1);
@@ -191,7 +191,7 @@ impl Replay {
     /// from now on, if there was nothing to cover until now; but a stream that is read as fast as it
     /// may be sent often keeps nothing, too.
     pub fn begin(&mut self, now: Instant, rtt: Duration) {
-        if rtt > FAR_RTT {
+        if rtt > RECEIPTS_LONG_PATH {
             self.most = usize::MAX;
         }
         let is_idle = self.kept == 0 && self.measured.is_none_or(|(from, _)| from == self.start);
@@ -409,7 +409,9 @@ mod tests {
 
     #[test]
     fn a_stream_may_keep_what_its_receipts_cover_in_a_few_round_trips() {
-        for (rtt, rounds) in [(FAR_RTT, [1, 5, 21, 64, 64]), (2 * FAR_RTT, [64; 5])] {
+        for (rtt, rounds) in
+            [(RECEIPTS_LONG_PATH, [1, 5, 21, 64, 64]), (2 * RECEIPTS_LONG_PATH, [64; 5])]
+        {
             let mut replay = replay(16 << 20, 256 << 20);
             let mut now = Instant::now();
             // Read more slowly in the end, it keeps its share.

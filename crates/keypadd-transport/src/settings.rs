@@ -51,7 +51,7 @@ pub struct EndpointSettings {
     /// Receive windows of bulk connections.
     pub bulk_windows: Windows,
     /// Receive windows of bulk connections over a path with a long round trip.
-    pub far_bulk_windows: Windows,
+    pub long_path_bulk_windows: Windows,
     /// Bytes by which the windows of all connections together may grow, each up to its
     /// `connection_max`.
     pub growth: u64,
@@ -92,7 +92,7 @@ impl EndpointSettings {
             streams: Streams { bidirectional: 256, unidirectional: 256 },
             sparse_windows: PLAIN_WINDOWS,
             bulk_windows: PLAIN_WINDOWS,
-            far_bulk_windows: PLAIN_WINDOWS,
+            long_path_bulk_windows: PLAIN_WINDOWS,
             growth: 0,
             congestion: Arc::new(CubicConfig::default()),
             flight_max: PLAIN_WINDOWS.connection.into(),

@@ -14,7 +14,7 @@ use bytes::{Buf, Bytes};
 use quinn_proto::SendStream;
 
 use crate::{
-    replay::{FAR_RTT, Replay},
+    replay::{RECEIPTS_LONG_PATH, Replay},
     socket::{SPARSE_BYTES, Socket},
     splice::{Cut, Parked, Registered, SpliceState},
 };
@@ -213,12 +213,12 @@ impl ToStream {
     pub(crate) fn wants_bulk(&self, rtt: Duration) -> bool {
         self.stage == Stage::Open
             && !self.is_moving()
-            && (self.burst_bytes > BULK_BYTES || (self.blocked && rtt > FAR_RTT))
+            && (self.burst_bytes > BULK_BYTES || (self.blocked && rtt > RECEIPTS_LONG_PATH))
     }
 
     /// Whether it may belong there in a few round trips.
     pub(crate) fn wants_bulk_soon(&self, rtt: Duration) -> bool {
-        self.burst_bytes > BULK_SOON_BYTES && rtt > FAR_RTT
+        self.burst_bytes > BULK_SOON_BYTES && rtt > RECEIPTS_LONG_PATH
     }
 
     /// Whether it has been idle since `since`, with nothing left to send.

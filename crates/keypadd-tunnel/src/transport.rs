@@ -90,7 +90,7 @@ const RESET_INTERVAL: Duration = Duration::from_millis(1);
 const SPARSE_STREAM_WINDOW_BYTES: u32 = 64 << 10;
 
 /// A path with a longer round trip takes larger windows of streams: one that stops being read there holds more.
-pub(crate) const FAR: Duration = Duration::from_millis(15);
+pub(crate) const WINDOWS_LONG_PATH: Duration = Duration::from_millis(15);
 
 /// Congestion control.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -138,7 +138,7 @@ pub struct TransportSettings {
     /// Receive window of one stream on the bulk connection.
     pub stream_receive_window_bytes: u32,
     /// The same where the round trip was longer than 15 ms when that connection was made.
-    pub far_stream_receive_window_bytes: u32,
+    pub long_path_stream_receive_window_bytes: u32,
     /// Bytes that streams with slow or stopped readers may hold beyond the receive window, over all
     /// connections of an endpoint. One connection gets at most three quarters of what is left.
     pub stalled_bytes: u64,
@@ -187,7 +187,7 @@ impl Default for TransportSettings {
             stream_receive_window_bytes: 2 * MIB,
             // 300 Mbit/s at 150 ms take half of it. The rest bridges lost announcements of credit, one for each
             // eighth; data behind gaps takes none.
-            far_stream_receive_window_bytes: 16 * MIB,
+            long_path_stream_receive_window_bytes: 16 * MIB,
             // Enough for 1,500 stopped readers of one session, or 190 of a distant one.
             stalled_bytes: 4 << 30,
             send_window_bytes: 16 * MIB,
@@ -265,7 +265,7 @@ impl TransportSettings {
             streams: self.streams(end),
             sparse_windows: self.sparse_windows(),
             bulk_windows: bulk_windows(self.stream_receive_window_bytes),
-            far_bulk_windows: bulk_windows(self.far_stream_receive_window_bytes),
+            long_path_bulk_windows: bulk_windows(self.long_path_stream_receive_window_bytes),
             growth: self.stalled_bytes,
             congestion,
             flight_max: self.send_window_bytes.into(),

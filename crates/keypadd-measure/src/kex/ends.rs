@@ -129,7 +129,7 @@ fn endpoint(server: Option<ServerConfig>) -> io::Result<Endpoint> {
         }),
         sparse_windows: WINDOWS,
         bulk_windows: WINDOWS,
-        far_bulk_windows: WINDOWS,
+        long_path_bulk_windows: WINDOWS,
         flight_max: FLIGHT_MAX,
         connections_max: CONNECTIONS_MAX,
         ..EndpointSettings::plain(sockets, server)

@@ -481,7 +481,7 @@ fn settings(
         transport: Arc::new(transport),
         sparse_windows: windows,
         bulk_windows: windows,
-        far_bulk_windows: windows,
+        long_path_bulk_windows: windows,
         congestion,
         flight_max: WINDOW.into(),
         ..EndpointSettings::plain(Vec::new(), server)

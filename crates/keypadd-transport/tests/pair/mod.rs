@@ -43,7 +43,7 @@ fn endpoint(server: Option<ServerConfig>, spin: SpinShare) -> Endpoint {
         transport: Arc::new(transport),
         sparse_windows: WINDOWS,
         bulk_windows: WINDOWS,
-        far_bulk_windows: WINDOWS,
+        long_path_bulk_windows: WINDOWS,
         flight_max: SEND_WINDOW_BYTES.into(),
         connections_max: 64,
         hold_code: Some(HOLD),

@@ -18,7 +18,7 @@ use tracing::debug;
 use super::listed::ListedKeys;
 use crate::{
     sessions::{control::Control, proof::proof_of, session::LiveSession},
-    transport::{FAR, SERVER_NAME},
+    transport::{SERVER_NAME, WINDOWS_LONG_PATH},
     wire::{Frame, SessionToken, VERSION},
 };
 
@@ -65,7 +65,7 @@ impl BulkDialer {
         let config = self.config.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let address = session.connection.remote_address();
         let rtt = session.connection.stats().path.rtt;
-        let lane = if rtt > FAR { Lane::FarBulk } else { Lane::Bulk };
+        let lane = if rtt > WINDOWS_LONG_PATH { Lane::LongPathBulk } else { Lane::Bulk };
         let dial = Dial { config, address, server_name: SERVER_NAME, lane, rtt: Some(rtt) };
         let connection = self.endpoint.connect(dial).await.map_err(|error| error.to_string())?;
         let proof = proof_of(&connection).ok_or("the handshake did not authenticate a key")?;
