@@ -169,9 +169,9 @@ pub(crate) async fn follow(mut flow: Flow, mut stream: Stream, record: &mut Conn
     let code = match &outcome {
         FlowOutcome::Here(FlowEnd::Idle | FlowEnd::Displaced) => StreamCode::Idle,
         FlowOutcome::Here(FlowEnd::Local(_)) => StreamCode::Unreachable,
-        FlowOutcome::Here(_) => StreamCode::ShuttingDown,
+        FlowOutcome::Here(_) => StreamCode::Shutdown,
         FlowOutcome::There(SpliceError::Remote(code)) => *code,
-        FlowOutcome::There(_) => StreamCode::ShuttingDown,
+        FlowOutcome::There(_) => StreamCode::Shutdown,
     };
     record.flow_ended(&outcome);
     stream.reset(code.into());

@@ -190,7 +190,7 @@ impl Reply {
             }
             StreamCode::Refused => Self::Refused,
             StreamCode::Reset
-            | StreamCode::ShuttingDown
+            | StreamCode::Shutdown
             | StreamCode::BadHeader
             | StreamCode::OpenFiles
             | StreamCode::NotHeld
@@ -296,7 +296,7 @@ mod tests {
             (StreamCode::TimedOut, 4),
             (StreamCode::Refused, 5),
             (StreamCode::Reset, 1),
-            (StreamCode::ShuttingDown, 1),
+            (StreamCode::Shutdown, 1),
             (StreamCode::BadHeader, 1),
             (StreamCode::LocalPorts, 1),
             (StreamCode::Unknown(99), 1),

@@ -358,7 +358,7 @@ impl ServerContext {
                 Ok(_) = draining.changed(), if !is_draining => {}
                 Ok(stream) = session.connection.accept_bi() => {
                     if is_draining {
-                        stream.reset(StreamCode::ShuttingDown.into());
+                        stream.reset(StreamCode::Shutdown.into());
                         continue;
                     }
                     // Looked up for each stream, because permits may have changed. A session whose

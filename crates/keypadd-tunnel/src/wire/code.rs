@@ -18,7 +18,7 @@ pub enum StreamCode {
     /// The connection at the other end was reset.
     Reset,
     /// The other end is shutting down.
-    ShuttingDown,
+    Shutdown,
     /// The stream's header is not valid.
     BadHeader,
     /// The client's share of the other end's open files is used up.
@@ -82,7 +82,7 @@ impl StreamCode {
             Self::Unreachable => 4,
             Self::TimedOut => 5,
             Self::Reset => 6,
-            Self::ShuttingDown => 7,
+            Self::Shutdown => 7,
             Self::BadHeader => 8,
             Self::OpenFiles => 9,
             Self::NotHeld => 10,
@@ -102,7 +102,7 @@ impl StreamCode {
             4 => Self::Unreachable,
             5 => Self::TimedOut,
             6 => Self::Reset,
-            7 => Self::ShuttingDown,
+            7 => Self::Shutdown,
             8 => Self::BadHeader,
             9 => Self::OpenFiles,
             10 => Self::NotHeld,
@@ -123,7 +123,7 @@ impl fmt::Display for StreamCode {
             Self::Unreachable => "unreachable",
             Self::TimedOut => "timed out",
             Self::Reset => "connection reset",
-            Self::ShuttingDown => "the other end is shutting down",
+            Self::Shutdown => "the other end is shutting down",
             Self::BadHeader => "bad stream header",
             Self::OpenFiles => "too many open files at the other end",
             Self::NotHeld => "not held at the other end",
