@@ -28,7 +28,7 @@ use crate::carry;
 use crate::handover::Frame;
 use crate::handover::channel::Channel;
 use crate::handover::give::{self, Program};
-use crate::log_interval::LogInterval;
+use crate::line_rate_limit::LineRateLimit;
 use crate::runtime_directory;
 use crate::sources::Sources;
 use crate::status_builder::StatusBuilder;
@@ -158,7 +158,7 @@ impl ControlSocket {
         let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
         // Those that have sent no request, oldest first.
         let mut silent: VecDeque<oneshot::Sender<()>> = VecDeque::new();
-        let mut log_interval = LogInterval::default();
+        let mut log_limit = LineRateLimit::default();
         loop {
             match self.listener.accept().await {
                 Ok((client, _)) => {
@@ -176,7 +176,7 @@ impl ControlSocket {
                     });
                 }
                 Err(error) => {
-                    if log_interval.allows(Instant::now()) {
+                    if log_limit.allow(Instant::now()) {
                         tracing::warn!(%error, "control socket: accept failed");
                     }
                     match displace_oldest(&mut silent) {

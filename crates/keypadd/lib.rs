@@ -24,7 +24,7 @@ mod handover;
 mod invite;
 mod join;
 mod keygen;
-mod log_interval;
+mod line_rate_limit;
 mod man;
 mod metrics;
 mod named;

@@ -29,7 +29,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::error::{Error, Exit, bind_hint, system};
-use crate::log_interval::LogInterval;
+use crate::line_rate_limit::LineRateLimit;
 use crate::sources::Sources;
 
 /// What the encoder writes: OpenMetrics 1.0, which Prometheus has read since 2.5.
@@ -116,13 +116,13 @@ pub(crate) async fn serve(listener: TcpListener, figures: impl Collector, source
 #[derive(Debug, Default)]
 struct Displaced {
     closed: u64,
-    log_interval: LogInterval,
+    log_limit: LineRateLimit,
 }
 
 impl Displaced {
     fn closed(&mut self, newest: SocketAddr, now: Instant) {
         self.closed += 1;
-        if self.log_interval.allows(now.into_std()) {
+        if self.log_limit.allow(now.into_std()) {
             let (closed, max) = (self.closed, CONNECTIONS_MAX);
             tracing::warn!(%newest, closed, max, "metrics: too many connections; closed the oldest");
         }

@@ -7,11 +7,11 @@ const INTERVAL: Duration = Duration::from_secs(60);
 
 /// When a line was last logged.
 #[derive(Debug, Default)]
-pub(crate) struct LogInterval(Option<Instant>);
+pub(crate) struct LineRateLimit(Option<Instant>);
 
-impl LogInterval {
+impl LineRateLimit {
     /// Whether the line may be logged now; if so, not again for a minute.
-    pub(crate) fn allows(&mut self, now: Instant) -> bool {
+    pub(crate) fn allow(&mut self, now: Instant) -> bool {
         let allowed = self.0.is_none_or(|logged| now.saturating_duration_since(logged) >= INTERVAL);
         if allowed {
             self.0 = Some(now);
@@ -26,8 +26,8 @@ mod tests {
 
     #[test]
     fn a_line_that_is_due_all_the_time_is_logged_once_a_minute() {
-        let (mut interval, start) = (LogInterval::default(), Instant::now());
-        let due = |second: &u64| interval.allows(start + Duration::from_secs(*second));
+        let (mut limit, start) = (LineRateLimit::default(), Instant::now());
+        let due = |second: &u64| limit.allow(start + Duration::from_secs(*second));
         assert_eq!((0..180).filter(due).collect::<Vec<_>>(), [0, 60, 120]);
     }
 }
