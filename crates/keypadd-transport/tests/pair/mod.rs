@@ -1,17 +1,18 @@
 //! Provides two endpoints of one loop each in this process, over loopback, and connections between
 //! them.
 
+#[path = "../configs/mod.rs"]
+mod configs;
+
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
+use configs::configs;
 use keypadd_keystream::Suite;
-use keypadd_provider::{
-    AllowList, CryptoSettings, PrivateKey, PublicKey, client_config, server_config,
-};
 use keypadd_transport::{
     Accepted, ClientConfig, Connection, Delivery, Dial, Endpoint, EndpointSettings, Lane,
-    ServerConfig, SpinShare, Stream, TransportConfig, VarInt, Windows, crypto,
+    ServerConfig, SpinShare, Stream, TransportConfig, VarInt, Windows,
 };
 use tokio::runtime::Runtime;
 
@@ -22,15 +23,6 @@ const SEND_WINDOW_BYTES: u32 = 16 << 20;
 
 /// A close with this code holds streams.
 pub const HOLD: VarInt = VarInt::from_u32(6);
-
-#[derive(Debug)]
-struct AllowAll;
-
-impl AllowList for AllowAll {
-    fn allows(&self, _: &PublicKey) -> bool {
-        true
-    }
-}
 
 fn endpoint(server: Option<ServerConfig>, spin: SpinShare) -> Endpoint {
     let transport = |_| {
@@ -59,7 +51,7 @@ pub struct Pair {
     pub control: Runtime,
     pub client: Endpoint,
     pub server: Endpoint,
-    crypto: Arc<dyn crypto::ClientConfig>,
+    config: ClientConfig,
 }
 
 impl Pair {
@@ -67,13 +59,9 @@ impl Pair {
     pub fn new(spin: SpinShare) -> Self {
         let control =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build();
-        let [client, server] = [(); 2].map(|()| {
-            CryptoSettings::plain(Arc::new(PrivateKey::generate().unwrap()), Suite::AES_256_GCM)
-        });
-        let crypto = client_config(&client, server.key.public()).unwrap();
-        let server = server_config(&server, Arc::new(AllowAll)).unwrap();
-        let server = endpoint(Some(ServerConfig::with_crypto(server)), spin);
-        Self { control: control.unwrap(), client: endpoint(None, spin), server, crypto }
+        let (config, server) = configs(Suite::AES_256_GCM);
+        let server = endpoint(Some(server), spin);
+        Self { control: control.unwrap(), client: endpoint(None, spin), server, config }
     }
 
     /// A connection's ends: the client's, the server's.
@@ -83,7 +71,7 @@ impl Pair {
 
     /// The same through another address.
     pub fn connect_to(&self, address: SocketAddr) -> [Connection; 2] {
-        let config = ClientConfig::new(Arc::clone(&self.crypto));
+        let config = self.config.clone();
         let (server_name, lane) = ("keypadd", Lane::Sparse);
         let connect = self.client.connect(Dial { config, address, server_name, lane, rtt: None });
         let accept = async {
