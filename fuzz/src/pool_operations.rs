@@ -71,9 +71,10 @@ impl Held {
         let (mut pad, mut expected) = (vec![0; bytes], vec![0; bytes]);
         let (mask, data) = pad.split_at_mut(bytes.min(16));
         let mut is_whole = false;
+        let begins_after = self.lane.begins_after(packet);
         let taken = self.lane.take(packet, mask, data, least, || is_whole = true);
         assert_eq!(is_whole, taken.bytes > 0 && taken.bytes == bytes);
-        assert!(taken.bytes == 0 || taken.bytes >= least);
+        assert!(taken.bytes == 0 || taken.bytes >= least && !begins_after);
         self.inline.write(packet, 0, &mut expected);
         for (part, is_served) in Part::ALL.into_iter().zip([taken.head, taken.body]) {
             let range = part.range().start.min(bytes)..part.range().end.min(bytes);
@@ -172,6 +173,11 @@ impl State {
             (9, Some(at), _) => {
                 let (number, bytes) = (self.lanes[at].number(input), length(input));
                 self.lanes[at].peek(number, bytes);
+            }
+            (15, Some(at), _) => {
+                let number = self.lanes[at].number(input);
+                self.lanes[at].newest = self.lanes[at].newest.max(number);
+                self.lanes[at].lane.pass(PacketNumber::new(number));
             }
             (_, Some(at), _) => {
                 let (number, bytes) = (self.lanes[at].number(input), length(input));
