@@ -1,15 +1,17 @@
 //! Sets the congestion window and pacing rate of one path from round-trip times, losses and ECN marks.
 //!
 //! The window is what the path carries in its shortest round trip, plus a short queue. It doubles
-//! each round trip during start-up, and is lowered now and then to drain this flow's own queue and
-//! see the shortest round trip again. `losses` decides whether a loss means congestion, `crowd`
-//! whether others keep the queue full. Knows bytes and times.
+//! each round trip during start-up, and is lowered now and then (`dips`). `losses` decides whether a
+//! loss means congestion, `crowd` whether others keep the queue full. Knows bytes and times.
+
+mod dips;
 
 use std::{
     any::Any,
     time::{Duration, Instant},
 };
 
+use dips::{Dip, FIRST_DRAIN_DEPTH};
 use quinn_proto::{
     RttEstimator,
     congestion::{Controller, ControllerMetrics},
@@ -17,7 +19,7 @@ use quinn_proto::{
 
 use super::{
     ack_bursts::AckBursts,
-    crowd::{Crowd, EMPTY, FALL, TEST_SHARE},
+    crowd::Crowd,
     extremes::Windowed,
     flight_log::{Departure, FlightLog},
     losses::{Losses, TRIAL, Verdict},
@@ -30,7 +32,7 @@ const WINDOW_MIN_PACKETS: u64 = 4;
 /// Shorter sends are taken for pure ACKs, which are not acknowledged.
 const COUNTED_BYTES: u64 = 600;
 
-/// The shortest round trip is that of the last 10 to 20 s; [`DRAIN_INTERVAL`] keeps it visible.
+/// The shortest round trip is that of the last 10 to 20 s; `dips` keep it visible.
 const FLOOR_TIME: Duration = Duration::from_secs(10);
 
 /// Queue delay to keep at [`QUEUE_RATE`], in bytes per second (300 Mbit/s). It falls with the
@@ -80,17 +82,6 @@ const FULL_DELAY: Duration = Duration::from_millis(20);
 const GROWTH_MAX: f64 = 1.25;
 const SHRINKAGE_MAX: f64 = 0.5;
 
-/// Interval at which this flow's queue is drained, by this many times its content.
-const DRAIN_INTERVAL: Duration = Duration::from_secs(2);
-const DRAIN_DEPTH: f64 = 2.5;
-
-/// On a long path, where a deeper one would show: the bottleneck idles after its queue is empty, and while the gap
-/// travels round the path, the queue is longer by as much.
-const LONG_DRAIN_DEPTH: f64 = 1.25;
-
-/// At the end of start-up: others keep a queue too, whose delay must not be taken for the path's.
-const FIRST_DRAIN_DEPTH: f64 = 6.0;
-
 /// Rounds in which a window that loss has reduced does not grow, and the time limit for that.
 const HOLD_ROUNDS: u32 = 16;
 const HOLD_TIME: Duration = Duration::from_secs(1);
@@ -112,21 +103,6 @@ enum Phase {
     /// The window doubles each round trip.
     StartUp,
     Cruise,
-}
-
-/// The window is below the usual one until a packet sent within it is acknowledged.
-#[derive(Clone, Copy, Debug)]
-struct Dip {
-    window: u64,
-    rounds: u32,
-    test: Option<Test>,
-}
-
-/// A test for competing flows, which lasts as long as the delay falls.
-#[derive(Clone, Copy, Debug)]
-struct Test {
-    delay: Duration,
-    measured: Instant,
 }
 
 /// Measurements of one round trip.
@@ -301,20 +277,11 @@ impl RateController {
         let delay = rtt.saturating_sub(self.base());
         if self.dip.is_none() && rtt <= self.floor() + self.empty_delay(self.rate) {
             // The queue is empty, perhaps because another flow drains its own: do so together next time.
-            self.drain_at = Some(self.next_drain(now));
+            self.postpone_drain(now);
         }
         self.latest_rate = flight as f64 / rtt.as_secs_f64().max(1e-6);
         let began = self.round.get_or_insert_with(|| Round::new(now)).began;
-        if let Some(dip) = self.dip
-            && (flight <= dip.window + self.mtu || dip.rounds > 3)
-        {
-            match dip.test {
-                Some(test) if sent < test.measured => {}
-                Some(test) if delay < test.delay.mul_f64(FALL) => {
-                    self.dip = Some(Dip { test: Some(Test { delay, measured: now }), ..dip });
-                }
-                _ => self.end_dip(now, dip, delay),
-            }
+        if self.sample_dip(now, sent, flight, delay) {
             return;
         }
         let window = self.window as f64;
@@ -362,20 +329,6 @@ impl RateController {
         leaves
     }
 
-    fn end_dip(&mut self, now: Instant, dip: Dip, delay: Duration) {
-        self.dip = None;
-        // A queue that is being drained is no room to grow into.
-        self.hold = self.hold.max(2);
-        self.drain_at = Some(self.next_drain(now));
-        if dip.test.is_some() {
-            let empty = delay <= self.queue_delay(self.rate).mul_f64(EMPTY);
-            if self.crowd.tested(now, empty) {
-                self.set_window(self.window_at(self.rate));
-            }
-        }
-        self.round = Some(Round::new(now));
-    }
-
     fn end_round(&mut self, now: Instant) {
         let Some(mut round) = self.round.replace(Round::new(now)) else { return };
         self.hold = self.hold.saturating_sub(1);
@@ -409,10 +362,7 @@ impl RateController {
             self.window = self.crowd.window().max(self.window_min());
             if self.crowd.is_test_due(now, self.floor(), delay) {
                 // While another tests, this flow has more than its share.
-                let carried = self.carried_bytes(self.rate.min(former_rate));
-                let window = ((carried * TEST_SHARE) as u64).max(self.window_min());
-                self.dip =
-                    Some(Dip { window, rounds: 0, test: Some(Test { delay, measured: now }) });
+                self.test(now, self.rate.min(former_rate), delay);
             }
             return;
         }
@@ -441,9 +391,7 @@ impl RateController {
         }
         if self.phase == Phase::Cruise {
             self.follow(&round, delay, target);
-            if now >= *self.drain_at.get_or_insert(now + DRAIN_INTERVAL) {
-                self.drain(if self.is_long() { LONG_DRAIN_DEPTH } else { DRAIN_DEPTH });
-            }
+            self.drain_if_due(now);
         }
     }
 
@@ -483,20 +431,6 @@ impl RateController {
     fn is_mostly_queued(&self, round: &Round, target: Duration) -> bool {
         let mean = (round.rtt_sum / round.samples.max(1)).saturating_sub(self.base());
         self.is_long() && mean > (2 * target).max(self.floor().mul_f64(MEAN_NOISE))
-    }
-
-    /// When to drain the queue again.
-    fn next_drain(&self, now: Instant) -> Instant {
-        now + DRAIN_INTERVAL.max(10 * self.floor())
-    }
-
-    /// Drains this many times the queue's content, so that the shortest round trip is seen (ProbeRTT of
-    /// draft-ietf-ccwg-bbr 5.3.4, less deep and more often; flows of ours drain together).
-    fn drain(&mut self, depth: f64) {
-        let depth = (depth * self.queue_bytes(self.rate)) as u64;
-        let window = self.window.saturating_sub(depth);
-        let window = window.max(self.window / 2).max(self.window_min());
-        self.dip = Some(Dip { window, rounds: 0, test: None });
     }
 
     /// In bytes per second; `None` before the first round trip is known.

@@ -1,0 +1,96 @@
+//! Lowers the window for a round trip or a few: to drain this flow's own queue and see the shortest round trip
+//! again, or to test whether competing flows keep the queue full.
+
+use std::time::{Duration, Instant};
+
+use super::{RateController, Round};
+use crate::congestion::crowd::{EMPTY, FALL, TEST_SHARE};
+
+/// Interval at which this flow's queue is drained, by this many times its content.
+const DRAIN_INTERVAL: Duration = Duration::from_secs(2);
+const DRAIN_DEPTH: f64 = 2.5;
+
+/// On a long path, where a deeper one would show: the bottleneck idles after its queue is empty, and while the gap
+/// travels round the path, the queue is longer by as much.
+const LONG_DRAIN_DEPTH: f64 = 1.25;
+
+/// At the end of start-up: others keep a queue too, whose delay must not be taken for the path's.
+pub(super) const FIRST_DRAIN_DEPTH: f64 = 6.0;
+
+/// The window is below the usual one until a packet sent within it is acknowledged.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Dip {
+    pub(super) window: u64,
+    pub(super) rounds: u32,
+    test: Option<Test>,
+}
+
+/// A test for competing flows, which lasts as long as the delay falls.
+#[derive(Clone, Copy, Debug)]
+struct Test {
+    delay: Duration,
+    measured: Instant,
+}
+
+impl RateController {
+    /// Records the delay of a packet that was sent within a dip; returns whether this one was.
+    pub(super) fn sample_dip(
+        &mut self,
+        now: Instant,
+        sent: Instant,
+        flight: u64,
+        delay: Duration,
+    ) -> bool {
+        let Some(dip) = self.dip else { return false };
+        if flight > dip.window + self.mtu && dip.rounds <= 3 {
+            return false;
+        }
+        match dip.test {
+            Some(test) if sent < test.measured => {}
+            Some(test) if delay < test.delay.mul_f64(FALL) => {
+                self.dip = Some(Dip { test: Some(Test { delay, measured: now }), ..dip });
+            }
+            _ => self.end_dip(now, dip, delay),
+        }
+        true
+    }
+
+    fn end_dip(&mut self, now: Instant, dip: Dip, delay: Duration) {
+        self.dip = None;
+        // A queue that is being drained is no room to grow into.
+        self.hold = self.hold.max(2);
+        self.postpone_drain(now);
+        if dip.test.is_some() {
+            let empty = delay <= self.queue_delay(self.rate).mul_f64(EMPTY);
+            if self.crowd.tested(now, empty) {
+                self.set_window(self.window_at(self.rate));
+            }
+        }
+        self.round = Some(Round::new(now));
+    }
+
+    /// Tests for competing flows: leaves most of what the path carries at this rate in flight.
+    pub(super) fn test(&mut self, now: Instant, rate: f64, delay: Duration) {
+        let window = ((self.carried_bytes(rate) * TEST_SHARE) as u64).max(self.window_min());
+        self.dip = Some(Dip { window, rounds: 0, test: Some(Test { delay, measured: now }) });
+    }
+
+    pub(super) fn postpone_drain(&mut self, now: Instant) {
+        self.drain_at = Some(now + DRAIN_INTERVAL.max(10 * self.floor()));
+    }
+
+    pub(super) fn drain_if_due(&mut self, now: Instant) {
+        if now >= *self.drain_at.get_or_insert(now + DRAIN_INTERVAL) {
+            self.drain(if self.is_long() { LONG_DRAIN_DEPTH } else { DRAIN_DEPTH });
+        }
+    }
+
+    /// Drains this many times the queue's content, so that the shortest round trip is seen (ProbeRTT of
+    /// draft-ietf-ccwg-bbr 5.3.4, less deep and more often; flows of ours drain together).
+    pub(super) fn drain(&mut self, depth: f64) {
+        let depth = (depth * self.queue_bytes(self.rate)) as u64;
+        let window = self.window.saturating_sub(depth);
+        let window = window.max(self.window / 2).max(self.window_min());
+        self.dip = Some(Dip { window, rounds: 0, test: None });
+    }
+}
