@@ -95,6 +95,8 @@ impl Driver {
             Channel::Spliced(spliced) => {
                 spliced.to_socket.as_ref().is_some_and(|to_socket| to_socket.was_blocked(since))
             }
+            // What was sent ahead stays in its window until all before it is delivered.
+            Channel::Awaiting => true,
             _ => false,
         };
         let slow = self.channels.values().filter(slow).count();

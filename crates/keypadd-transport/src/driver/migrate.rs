@@ -267,6 +267,7 @@ impl Driver {
             }
             Ok(Some(Announced::Continuation(origin, offset))) => {
                 self.channels.insert(id, Channel::Awaiting);
+                self.window.blocked(now);
                 let continuation = Continuation { offset, at: id };
                 match &self.moves.sibling {
                     Some(sibling) => sibling.send(Migration::Continue { origin, continuation }),
