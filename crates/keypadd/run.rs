@@ -114,7 +114,7 @@ pub(crate) async fn run(
     daemon.confinement.log();
     systemd::notify(&[sd_notify::NotifyState::Ready]);
     // A new process that has not bound its sockets. Other requests do not wait for it.
-    let mut starting: Option<give::Beginning> = None;
+    let mut starting: Option<give::Preparation> = None;
     let mode = loop {
         let reply: Option<oneshot::Sender<Value>> = tokio::select! {
             biased;
@@ -122,14 +122,15 @@ pub(crate) async fn run(
             _ = hangup.recv() => None,
             Some(reply) = reloads.recv() => Some(reply),
             Some((request, reply)) = forward_requests.recv() => {
-                // The new process shares a listener that is to be closed.
-                if !forward::is_list(&request) {
+                let answer = tokio::select! {
+                    mode = shutdown.requested() => break mode,
+                    answer = running.forward(&request) => answer,
+                };
+                // The new process may share a listener that is closed now, or lack one.
+                if !forward::is_list(&request) && answer.get("error").is_none() {
                     give_up(&mut starting, "a change of forwards");
                 }
-                tokio::select! {
-                    mode = shutdown.requested() => break mode,
-                    answer = running.forward(&request) => drop(reply.send(answer)),
-                }
+                drop(reply.send(answer));
                 continue;
             }
             Some(bound) = async { Some(starting.as_mut()?.await) } => {
@@ -192,7 +193,7 @@ pub(crate) async fn run(
 }
 
 /// Gives up a new process that something else has overtaken.
-fn give_up(starting: &mut Option<give::Beginning>, first: &str) {
+fn give_up(starting: &mut Option<give::Preparation>, first: &str) {
     if starting.take().is_some() {
         tracing::warn!("not replaced: {first} came first; this process continues");
     }

@@ -37,6 +37,7 @@ pub(crate) struct LogOutput<F> {
     is_json: bool,
     patience: Duration,
     /// Locked while writing: two writers could both find room for one.
+    is_terminal: bool,
     state: Mutex<State>,
 }
 
@@ -54,16 +55,16 @@ struct State {
 
 impl<F: AsFd> LogOutput<F> {
     pub(crate) fn new(to: F, is_json: bool) -> Self {
-        Self { to, is_json, patience: PATIENCE, state: Mutex::default() }
+        let is_terminal = isatty(&to);
+        Self { to, is_json, patience: PATIENCE, is_terminal, state: Mutex::default() }
     }
 
     /// Writes what the reader takes; returns how many bytes.
     fn write_now(&self, state: &mut State, line: &[u8]) -> usize {
         let mut written = 0;
-        let is_terminal = isatty(&self.to);
         while written < line.len() {
             let rest = line.get(written..).unwrap_or_default();
-            let length = if is_terminal { terminal_piece(rest) } else { PIECE_BYTES };
+            let length = if self.is_terminal { terminal_piece(rest) } else { PIECE_BYTES };
             let piece = rest.get(..length).unwrap_or(rest);
             let took = match self.has_room(Duration::ZERO) {
                 true => self.write_piece(piece).unwrap_or(0),

@@ -112,7 +112,7 @@ impl Connection {
         self.0.shared.close(code, Bytes::copy_from_slice(reason));
     }
 
-    /// Completes when there is no bulk connection, and a stream becomes bulk or the peer is distant.
+    /// Completes when there is no bulk connection, and a stream becomes bulk, or may soon on a long path.
     pub async fn bulk_wanted(&self) {
         self.0.shared.bulk_wanted().await;
     }

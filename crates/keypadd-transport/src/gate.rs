@@ -43,9 +43,10 @@ const BASE_MTU: u64 = 1_200;
 /// Pacing rate over window / RTT, if the controller sets none (RFC 9002 7.7).
 const PACING_GAIN: f64 = 1.25;
 
-/// A connection that uses less than one part in this many of its window, beside what a moving stream has in
-/// flight, leaves it to its sibling.
+/// A connection that uses less than one part in this many of its window leaves it to its sibling.
 const UNUSED: u64 = 4;
+
+/// What the stream that moves may itself have in flight: twice its window on the sparse connection.
 const MOVING_BYTES: u64 = 128 << 10;
 
 /// The shortest wait.

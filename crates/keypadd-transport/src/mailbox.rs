@@ -188,7 +188,7 @@ impl ConnectionShared {
         }
     }
 
-    /// There is no bulk connection, and a stream has become bulk or the peer is distant.
+    /// There is no bulk connection, and a stream has become bulk, or may soon on a long path.
     pub(crate) fn want_bulk(&self) {
         self.bulk_wanted.notify_one();
     }

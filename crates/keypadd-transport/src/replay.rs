@@ -34,7 +34,7 @@ const ROUND_TRIPS: f64 = 4.0;
 
 /// Round trips above this are those of a long path. Receipts of what has arrived in order say little
 /// there: they wait for packets that are lost several times.
-pub(crate) const RECEIPTS_LONG_PATH: Duration = Duration::from_millis(5);
+const RECEIPTS_LONG_PATH: Duration = Duration::from_millis(5);
 
 /// Between busy hosts a receipt takes at least this long, however short the round trip is.
 const RECEIPT_TIME: Duration = Duration::from_millis(1);

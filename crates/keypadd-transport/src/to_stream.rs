@@ -14,7 +14,7 @@ use bytes::{Buf, Bytes};
 use quinn_proto::SendStream;
 
 use crate::{
-    replay::{RECEIPTS_LONG_PATH, Replay},
+    replay::Replay,
     socket::{SPARSE_BYTES, Socket},
     splice::{Cut, Parked, Registered, SpliceState},
 };
@@ -29,6 +29,9 @@ const BULK_BYTES: usize = 384 << 10;
 /// Bytes in one burst that make a bulk connection worth having where it takes round trips to make: most
 /// of a first flight.
 const BULK_SOON_BYTES: usize = 8 << 10;
+
+/// On longer round trips streams move when they lack credit, not only after [`BULK_BYTES`].
+const BULK_LONG_PATH: Duration = Duration::from_millis(5);
 
 /// Bytes that a direction may send before the peer has followed its move: what start-up sends meanwhile.
 pub(crate) const AHEAD_BYTES: usize = 128 << 10;
@@ -153,7 +156,7 @@ impl ToStream {
 
     /// The peer has followed.
     pub(crate) fn followed(&mut self) {
-        self.ahead = None;
+        (self.ahead, self.full) = (None, false);
     }
 
     fn socket(&self) -> &Socket {
@@ -213,12 +216,13 @@ impl ToStream {
     pub(crate) fn wants_bulk(&self, rtt: Duration) -> bool {
         self.stage == Stage::Open
             && !self.is_moving()
-            && (self.burst_bytes > BULK_BYTES || (self.blocked && rtt > RECEIPTS_LONG_PATH))
+            && self.head.is_empty()
+            && (self.burst_bytes > BULK_BYTES || (self.blocked && rtt > BULK_LONG_PATH))
     }
 
     /// Whether it may belong there in a few round trips.
     pub(crate) fn wants_bulk_soon(&self, rtt: Duration) -> bool {
-        self.burst_bytes > BULK_SOON_BYTES && rtt > RECEIPTS_LONG_PATH
+        self.burst_bytes > BULK_SOON_BYTES && rtt > BULK_LONG_PATH
     }
 
     /// Whether it has been idle since `since`, with nothing left to send.

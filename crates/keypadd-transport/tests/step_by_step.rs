@@ -1,5 +1,6 @@
-//! Tests step by step what ends a stream whose socket has failed, what a direction that moves to another connection
-//! sends, and how long one connection's datagrams and deliveries hold up another's: the production event loops without threads, UDP sockets or a clock.
+//! Tests step by step what ends a stream whose socket has failed, what a direction that moves to another
+//! connection sends, and how long one connection's datagrams and deliveries hold up another's: the
+//! production event loops without threads, UDP sockets or a clock.
 #![allow(unreachable_pub, clippy::unwrap_used)]
 
 mod stepped;
@@ -24,6 +25,7 @@ use keypadd_keystream::Suite;
 use keypadd_transport::{
     Accepted, ClientConfig, Connection, Cut, Delivery, Dial, Endpoint, EndpointSettings,
     HeldStreams, Lane, ReplayBudget, SentDatagrams, ServerConfig, Splice, SteppedLoop, Stream,
+    TransferStats,
 };
 use stepped::{Task, configs, poll};
 
@@ -44,6 +46,11 @@ struct Pair {
 impl Pair {
     /// Two loops without a connection, and their endpoints.
     fn new(server: ServerConfig) -> (Self, [Endpoint; 2]) {
+        Self::with_moves(server, 256)
+    }
+
+    /// The same, with this many unidirectional streams at once.
+    fn with_moves(server: ServerConfig, moves: u32) -> (Self, [Endpoint; 2]) {
         let now = Instant::now();
         let addresses = [1, 2].map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
         let wires = Rc::<RefCell<[VecDeque<Vec<u8>>; 2]>>::default();
@@ -53,7 +60,8 @@ impl Pair {
                 let datagrams = sent.bytes.chunks(sent.segment_bytes).map(<[u8]>::to_vec);
                 wires.borrow_mut()[1 - end].extend(datagrams);
             });
-            let settings = EndpointSettings::plain(Vec::new(), server);
+            let mut settings = EndpointSettings::plain(Vec::new(), server);
+            settings.streams.unidirectional = moves;
             SteppedLoop::new(settings, addresses[end], (BATCH, outbox), now).unwrap()
         };
         let (client, server) = (start(0, None), start(1, Some(server)));
@@ -199,47 +207,93 @@ fn a_stream_whose_socket_fails_after_its_end_was_read_ends_when_the_peers_socket
     assert!(matches!(poll(&mut splices[1]), Some(Ok(()))));
 }
 
-#[test]
-fn a_direction_that_moves_sends_some_ahead_and_the_rest_when_the_peer_has_followed() {
-    const RTT: Duration = Duration::from_millis(40);
-    const KIB: u64 = 1 << 10;
+const LONG_RTT: Duration = Duration::from_millis(40);
+
+/// A spliced stream between two programs.
+struct Spliced {
+    programs: Vec<UnixStream>,
+    carried: Vec<Arc<TransferStats>>,
+    _splices: [Splice; 2],
+    sent: usize,
+}
+
+impl Spliced {
+    fn open(pair: &mut Pair, connections: &[Connection; 2]) -> Self {
+        let (mut programs, mut carried) = (Vec::new(), Vec::new());
+        let splices = pair.open(connections).map(|stream| {
+            let (program, socket) = UnixStream::pair().unwrap();
+            program.set_nonblocking(true).unwrap();
+            programs.push(program);
+            let splice = stream.splice(socket.into(), Delivery::Bounded, "".into());
+            carried.push(splice.carried());
+            splice
+        });
+        Self { programs, carried, _splices: splices, sent: 0 }
+    }
+
+    /// Writes what the socket takes of these bytes in each of some round trips.
+    fn write(&mut self, pair: &mut Pair, bytes: &[u8], round_trips: u32) {
+        for _ in 0..round_trips {
+            while self.sent < bytes.len()
+                && let Ok(more) = self.programs[0].write(&bytes[self.sent..])
+            {
+                self.sent += more;
+            }
+            pair.round_trips(1, LONG_RTT);
+        }
+    }
+
+    /// Reads at the other end meanwhile; returns what has arrived.
+    fn write_and_read(&mut self, pair: &mut Pair, bytes: &[u8]) -> Vec<u8> {
+        let mut received = Vec::new();
+        for _ in 0..200 {
+            self.write(pair, bytes, 1);
+            let _ = self.programs[1].read_to_end(&mut received);
+        }
+        received
+    }
+}
+
+/// A session's two connections, with streams for so many moves at once.
+fn session(moves: u32) -> (Pair, [Connection; 2], [Connection; 2]) {
     let (client, server) = configs(Suite::AES_128_GCM);
-    let (mut pair, endpoints) = Pair::new(server);
+    let (mut pair, endpoints) = Pair::with_moves(server, moves);
     let sparse = pair.connect(&endpoints, client.clone());
     let bulk = pair.connect_lane(&endpoints, client, Lane::Bulk);
     sparse.iter().zip(&bulk).for_each(|(sparse, bulk)| sparse.attach_bulk(bulk));
-    let (mut programs, mut carried) = (Vec::new(), Vec::new());
-    let _splices = pair.open(&sparse).map(|stream| {
-        let (program, socket) = UnixStream::pair().unwrap();
-        program.set_nonblocking(true).unwrap();
-        programs.push(program);
-        let splice = stream.splice(socket.into(), Delivery::Bounded, "".into());
-        carried.push(splice.carried());
-        splice
-    });
-    let bytes: Vec<u8> = (0_u32..2 << 20).map(|nth| (nth / 251) as u8).collect();
-    let (mut sent, mut received) = (0, Vec::new());
-    let write = |program: &mut UnixStream, sent: &mut usize| {
-        while let Ok(more) = program.write(&bytes[*sent..]) {
-            *sent += more;
-            if *sent == bytes.len() {
-                break;
-            }
-        }
-    };
+    (pair, sparse, bulk)
+}
+
+fn some_bytes() -> Vec<u8> {
+    (0_u32..2 << 20).map(|nth| (nth / 251) as u8).collect()
+}
+
+#[test]
+fn a_direction_that_moves_sends_some_ahead_and_the_rest_when_the_peer_has_followed() {
+    const KIB: u64 = 1 << 10;
+    let (mut pair, sparse, _bulk) = session(256);
+    let bytes = some_bytes();
+    let mut spliced = Spliced::open(&mut pair, &sparse);
     // Nobody reads there: it lacks credit.
-    for _ in 0..60 {
-        write(&mut programs[0], &mut sent);
-        pair.round_trips(1, RTT);
-    }
-    let ahead = carried[0].from_socket() - carried[1].to_socket();
+    spliced.write(&mut pair, &bytes, 60);
+    let ahead = spliced.carried[0].from_socket() - spliced.carried[1].to_socket();
     // What the peer's window holds, what is sent ahead, and what was read and not sent.
     assert!((224 * KIB..=448 * KIB).contains(&ahead), "{ahead}");
-    for _ in 0..200 {
-        write(&mut programs[0], &mut sent);
-        pair.round_trips(1, RTT);
-        let _ = programs[1].read_to_end(&mut received);
+    let received = spliced.write_and_read(&mut pair, &bytes);
+    assert!(received == bytes, "{} of {}", received.len(), bytes.len());
+}
+
+#[test]
+fn moves_that_are_cut_before_the_peer_follows_leave_their_streams_to_others() {
+    let (mut pair, sparse, _bulk) = session(2);
+    let bytes = some_bytes();
+    for _ in 0..4 {
+        let mut spliced = Spliced::open(&mut pair, &sparse);
+        spliced.write(&mut pair, &bytes, 60);
+        drop(spliced);
+        pair.round_trips(10, LONG_RTT);
     }
+    let received = Spliced::open(&mut pair, &sparse).write_and_read(&mut pair, &bytes);
     assert!(received == bytes, "{} of {}", received.len(), bytes.len());
 }
 

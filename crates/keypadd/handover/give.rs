@@ -66,7 +66,7 @@ pub(crate) struct Request {
 }
 
 /// The way to a new process, once that has bound its sockets.
-pub(crate) type Beginning = Pin<Box<dyn Future<Output = Option<Channel>>>>;
+pub(crate) type Preparation = Pin<Box<dyn Future<Output = Option<Channel>>>>;
 
 /// How long a replaced process stays to tell its peers.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -119,7 +119,7 @@ impl HandoverSource<'_> {
 
     /// Offers to be replaced, shares the sockets that this process listens on now, and waits until a new
     /// process has bound its own; none if it does not, or nothing would change.
-    pub(crate) fn offer(&self, Request { socket, unless }: Request) -> Beginning {
+    pub(crate) fn offer(&self, Request { socket, unless }: Request) -> Preparation {
         let same = unless.is_some() && unless == self.program;
         let key_file = self.key_file.clone();
         let sockets = if same { Vec::new() } else { self.sockets() };

@@ -228,7 +228,7 @@ fn failed(error: &io::Error) -> Error {
     match error.kind() {
         // It has closed the channel.
         ErrorKind::BrokenPipe | ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof => {
-            failed("it has stopped waiting for this one, has been reloaded, or has exited")
+            failed("it has stopped waiting for this one, has been reloaded, has changed its forwards, or has exited")
                 .hint("run `keypadd reload --binary` again")
         }
         _ => failed(&system(error)),

@@ -84,7 +84,13 @@ impl Driver {
             }
             Some(Channel::Announced(_)) => self.read_announcement(id, now),
             Some(Channel::Receipts(_)) => self.read_receipts(id, now),
-            Some(Channel::Awaiting) | None => {}
+            // A move that was abandoned; what was sent ahead waits.
+            Some(Channel::Awaiting) => {
+                if let Ok(Some(_)) = self.connection.recv_stream(id).received_reset() {
+                    self.channels.remove(&id);
+                }
+            }
+            None => {}
         }
     }
 
@@ -95,8 +101,6 @@ impl Driver {
             Channel::Spliced(spliced) => {
                 spliced.to_socket.as_ref().is_some_and(|to_socket| to_socket.was_blocked(since))
             }
-            // What was sent ahead stays in its window until all before it is delivered.
-            Channel::Awaiting => true,
             _ => false,
         };
         let slow = self.channels.values().filter(slow).count();

@@ -104,9 +104,7 @@ impl Driver {
     pub(crate) fn remove_spliced(&mut self, id: StreamId) {
         if let Some(Channel::Spliced(spliced)) = self.channels.remove(&id) {
             self.ended_sockets.push(spliced.token);
-            if spliced.to_stream.is_some_and(|to_stream| to_stream.is_moving()) {
-                self.forget_move(id);
-            }
+            self.forget_move(id);
         }
     }
 

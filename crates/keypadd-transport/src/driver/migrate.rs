@@ -1,6 +1,6 @@
 //! Moves a direction of a splice between the two connections of a session.
 //!
-//! A session has one connection for sparse streams and, once there is bulk or, on a long path, any data, one
+//! A session has one connection for sparse streams and, once there is bulk or may soon be, one
 //! for bulk, each in its own loop and on its own UDP socket: a keystroke waits neither for bulk data nor for
 //! the thread that carries it. A direction begins on the first connection and moves at a byte boundary:
 //!
@@ -11,8 +11,8 @@
 //!    [`MOVED`] and delivers the new stream from then on.
 //! 3. The sender sees X stopped, and continues without that limit.
 //!
-//! So streams that their targets do not read use little of the sibling's window. Moving back works the same way in the other direction. If either end fails, the splice is cut,
-//! wherever its directions are.
+//! So streams that their targets do not read use little of the sibling's window. Moving back works the
+//! same way in the other direction. If either end fails, the splice is cut, wherever its directions are.
 
 use std::{
     sync::Arc,
@@ -68,6 +68,8 @@ impl Driver {
                     && handed.path == self.path()
                 {
                     self.gate.take_over(handed, now);
+                    // The answer corrects what it believes to be in flight.
+                    self.connection.ping();
                 }
                 self.moves.waiting.push_back(*moving);
                 self.adopt(registrar, now);
@@ -166,9 +168,10 @@ impl Driver {
                 }
                 let offset = to_stream.offset;
                 let is_first = std::mem::take(&mut self.moves.hands_over_controller);
-                let controller = self.connection.congestion_state();
-                let controller =
-                    is_first.then(|| self.gate.hand_over(controller, self.path())).flatten();
+                let is_alone = self.bulk.iter().all(|other| *other == id);
+                let controller = (is_first && is_alone)
+                    .then(|| self.gate.hand_over(self.connection.congestion_state(), self.path()))
+                    .flatten();
                 let moving =
                     MigratingDirection { to_stream, socket, origin: id, offset, controller };
                 sibling.send(Migration::Adopt(Box::new(moving)));
@@ -267,7 +270,6 @@ impl Driver {
             }
             Ok(Some(Announced::Continuation(origin, offset))) => {
                 self.channels.insert(id, Channel::Awaiting);
-                self.window.blocked(now);
                 let continuation = Continuation { offset, at: id };
                 match &self.moves.sibling {
                     Some(sibling) => sibling.send(Migration::Continue { origin, continuation }),

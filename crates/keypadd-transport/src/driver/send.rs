@@ -141,7 +141,8 @@ impl Driver {
         }
         let holds = |other| match self.channels.get(&other) {
             Some(Channel::Spliced(spliced)) => {
-                spliced.to_stream.as_ref().is_some_and(ToStream::has_unsent)
+                let ahead = |to_stream: &ToStream| to_stream.has_unsent() && !to_stream.is_moving();
+                spliced.to_stream.as_ref().is_some_and(ahead)
             }
             _ => false,
         };

@@ -195,7 +195,7 @@ pub enum Frame {
         /// Binds it to the session.
         token: SessionToken,
     },
-    /// From the server: it has bulk data to send, or on a long path any, so the client should
+    /// From the server: it has bulk data to send, or on a long path may have soon, so the client should
     /// make that connection.
     BulkWanted,
     /// The client's first frame on that connection.

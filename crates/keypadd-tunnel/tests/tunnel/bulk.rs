@@ -131,7 +131,8 @@ async fn streams_that_are_not_read_do_not_affect_others() {
 async fn stopped_readers_that_hold_many_windows_leave_the_others_theirs() {
     const STALLED: usize = 150;
     let transport = TransportSettings {
-        receive_window_bytes: 1 << 20,
+        // Moves that the peer cannot follow use up to 4 MiB.
+        receive_window_bytes: 5 << 20,
         stream_receive_window_bytes: 128 << 10,
         ..<_>::default()
     };
