@@ -46,11 +46,6 @@ struct Pair {
 impl Pair {
     /// Two loops without a connection, and their endpoints.
     fn new(server: ServerConfig) -> (Self, [Endpoint; 2]) {
-        Self::with_moves(server, 256)
-    }
-
-    /// The same, with this many unidirectional streams at once.
-    fn with_moves(server: ServerConfig, moves: u32) -> (Self, [Endpoint; 2]) {
         let now = Instant::now();
         let addresses = [1, 2].map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
         let wires = Rc::<RefCell<[VecDeque<Vec<u8>>; 2]>>::default();
@@ -60,8 +55,7 @@ impl Pair {
                 let datagrams = sent.bytes.chunks(sent.segment_bytes).map(<[u8]>::to_vec);
                 wires.borrow_mut()[1 - end].extend(datagrams);
             });
-            let mut settings = EndpointSettings::plain(Vec::new(), server);
-            settings.streams.unidirectional = moves;
+            let settings = EndpointSettings::plain(Vec::new(), server);
             SteppedLoop::new(settings, addresses[end], (BATCH, outbox), now).unwrap()
         };
         let (client, server) = (start(0, None), start(1, Some(server)));
@@ -254,10 +248,10 @@ impl Spliced {
     }
 }
 
-/// A session's two connections, with streams for so many moves at once.
-fn session(moves: u32) -> (Pair, [Connection; 2], [Connection; 2]) {
+/// A session's two connections.
+fn session() -> (Pair, [Connection; 2], [Connection; 2]) {
     let (client, server) = configs(Suite::AES_128_GCM);
-    let (mut pair, endpoints) = Pair::with_moves(server, moves);
+    let (mut pair, endpoints) = Pair::new(server);
     let sparse = pair.connect(&endpoints, client.clone());
     let bulk = pair.connect_lane(&endpoints, client, Lane::Bulk);
     sparse.iter().zip(&bulk).for_each(|(sparse, bulk)| sparse.attach_bulk(bulk));
@@ -271,7 +265,7 @@ fn some_bytes() -> Vec<u8> {
 #[test]
 fn a_direction_that_moves_sends_some_ahead_and_the_rest_when_the_peer_has_followed() {
     const KIB: u64 = 1 << 10;
-    let (mut pair, sparse, _bulk) = session(256);
+    let (mut pair, sparse, _bulk) = session();
     let bytes = some_bytes();
     let mut spliced = Spliced::open(&mut pair, &sparse);
     // Nobody reads there: it lacks credit.
@@ -280,23 +274,6 @@ fn a_direction_that_moves_sends_some_ahead_and_the_rest_when_the_peer_has_follow
     // What the peer's window holds, what is sent ahead, and what was read and not sent.
     assert!((224 * KIB..=448 * KIB).contains(&ahead), "{ahead}");
     let received = spliced.write_and_read(&mut pair, &bytes);
-    assert!(received == bytes, "{} of {}", received.len(), bytes.len());
-}
-
-#[test]
-fn moves_that_are_cut_before_the_peer_follows_leave_their_streams_to_others() {
-    let (mut pair, sparse, _bulk) = session(2);
-    let bytes = some_bytes();
-    let mut cut = Vec::new();
-    for _ in 0..4 {
-        let mut spliced = Spliced::open(&mut pair, &sparse);
-        spliced.write(&mut pair, &bytes, 60);
-        // It has bytes to read: this resets it.
-        drop(spliced.programs.pop());
-        pair.round_trips(60, LONG_RTT);
-        cut.push(spliced);
-    }
-    let received = Spliced::open(&mut pair, &sparse).write_and_read(&mut pair, &bytes);
     assert!(received == bytes, "{} of {}", received.len(), bytes.len());
 }
 
