@@ -365,6 +365,7 @@ mod tests {
 
     use super::*;
     use crate::arena::UNIT_BYTES;
+    use crate::chunk::PAD_BYTES;
     use crate::demand::Direction;
     use crate::lane::Lane;
     use crate::pool::{Pool, PoolSettings};
@@ -394,6 +395,22 @@ mod tests {
 
     fn units(released: &Receiver<Vec<Unit>>) -> usize {
         released.try_iter().map(|units| units.len()).sum()
+    }
+
+    #[test]
+    fn a_lane_that_has_ended_leaves_its_memory_to_others_and_keeps_pads_for_late_packets() {
+        let (pool, mut filler, mut lane, _released) = filled();
+        let full = lane.level(Part::Body).packets;
+        let packet = PacketNumber::new(10);
+        lane.seek(packet, PAD_BYTES);
+        let key = SuiteKey::derive(Suite::AES_128_GCM, &[3; 16], &[4; 12]).keystream;
+        let traffic = Traffic::new(Direction::Send);
+        let next = pool.open_lane(key.expect("pads"), &traffic, packet, Stage::Active);
+        lane.end();
+        fill(&mut filler);
+        assert!(next.level(Part::Body).packets + 128 > full, "{full}");
+        assert!(lane.level(Part::Body).packets <= 64);
+        assert_eq!(lane.peek(packet, PAD_BYTES).bytes(), PAD_BYTES);
     }
 
     #[test]

@@ -236,6 +236,15 @@ impl Lane {
         }
     }
 
+    /// Gives back all pads but those for late packets: no new packet uses this key.
+    pub fn end(&mut self) {
+        self.state.set_stage(Stage::Dormant);
+        for part in Part::ALL {
+            self.queues[part as usize].give_back_queued(&self.state.parts[part as usize]);
+        }
+        self.closer.wake.wake();
+    }
+
     /// The stage last set.
     pub fn stage(&self) -> Stage {
         self.state.stage()

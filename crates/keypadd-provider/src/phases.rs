@@ -336,9 +336,10 @@ impl Phases {
         if current > 0 {
             self.open_lane_here(current, Stage::Active);
         }
-        for pads in &self.pads {
-            match &pads.lane {
-                Some(lane) if pads.phase < current => lane.set_stage(Stage::Dormant),
+        for pads in &mut self.pads {
+            match &mut pads.lane {
+                // The next phase needs the memory before this one's key is gone.
+                Some(lane) if pads.phase < current => lane.end(),
                 Some(lane) if pads.phase == current && current > 0 => lane.set_stage(Stage::Active),
                 _ => {}
             }

@@ -134,6 +134,14 @@ impl PartQueue {
         recalled.is_some()
     }
 
+    /// Gives back all chunks to come.
+    pub(super) fn give_back_queued(&mut self, state: &PartState) {
+        while let Some(chunk) = self.next() {
+            state.count_pop();
+            give_back(&mut self.spent, chunk);
+        }
+    }
+
     fn give_back_all_but(
         &mut self,
         keep: u64,
