@@ -219,6 +219,8 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use keypadd_keystream::Suite;
+    use keypadd_pool::Direction;
+    use keypadd_provider::ConnectionKeys;
     use keypadd_traffic::{Due, Exchange, Requester, Requests};
 
     use super::*;
@@ -260,5 +262,25 @@ mod tests {
             drop(path);
             assert_eq!(quotas(), 0);
         }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn packets_at_hand_are_those_of_the_connection_that_carries_bulk() {
+        let suite = Suite::AES_256_GCM.protection();
+        let arm = Arm::Tunnel(TunnelArm { suite, pool: true, engine: CipherEngine::default() });
+        let kex = KeyExchange::X25519.into();
+        let settings = PathSettings { pool_budget_bytes: 4 << 20, kex, ..PathSettings::default() };
+        let path = open(arm, &settings).await.unwrap();
+        while !path.rest(Duration::from_secs(60)).await {}
+        let packets = |keys: &ConnectionKeys, way| {
+            let status = keys.status(way);
+            status.head.packets.min(status.body.packets)
+        };
+        let keys = path.keys();
+        let [near, far] = &keys[..] else { panic!("two ends") };
+        assert!(near.len() == 2 && packets(near[0], Direction::Send) > 0, "both have pads");
+        let of_bulk = packets(near[1], Direction::Send).min(packets(far[1], Direction::Receive));
+        assert_eq!(path.packets_at_hand(true), Some(of_bulk));
+        path.close().await;
     }
 }

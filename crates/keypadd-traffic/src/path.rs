@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use keypadd_pool::{Direction, Pool};
-use keypadd_provider::{ConnectionKeys, DirectionStatus, Meters};
+use keypadd_provider::{ConnectionKeys, Meters};
 use keypadd_tunnel::{ClientError, LiveSession, Sessions};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -120,15 +120,16 @@ impl Path {
         self.sessions.iter().map(|session| session.keys().collect()).collect()
     }
 
-    /// Packets whose whole pad is ready, where that is least: the near end sends and the far one, if
-    /// it runs here, receives (`up`), or the reverse. `None` without a pool.
+    /// Packets of bulk streams whose whole pad is ready, where that is least: the near end sends and the far
+    /// one, if it runs here, receives (`up`), or the reverse. `None` without a pool.
     pub fn packets_at_hand(&self, up: bool) -> Option<u64> {
         let ways = match up {
             true => [Direction::Send, Direction::Receive],
             false => [Direction::Receive, Direction::Send],
         };
         let at_hand = |(keys, way): (Vec<&ConnectionKeys>, Direction)| {
-            let status = DirectionStatus::of_all(keys, way);
+            // A session's last connection carries its bulk streams, and none but its own pads serve it.
+            let status = keys.last().map(|keys| keys.status(way)).unwrap_or_default();
             status.head.packets.min(status.body.packets)
         };
         let least = self.keys().into_iter().zip(ways).map(at_hand).min();
