@@ -4,10 +4,14 @@
 //! R* is the rate at which pads are made as fast as they are used. A short stage at any rate shows
 //! how fast they are made beside it, from packets and level. R* is where the line through all stages,
 //! by least squares, meets the rate: idle CPU comes unevenly, so no single stage decides. The result
-//! is then confirmed: a stage a little below must not run dry, a stage a little above must, both from
-//! a nearly empty pool, so that neither lives on reserves.
+//! is then confirmed by longer stages from a nearly empty pool, which cannot live on reserves: one a
+//! little below must last, one a little above must run dry. Where they contradict the line, they are
+//! moved until R* lies between them, and the nearer one counts.
 
-use super::readings::{DRY_PACKETS, Dry, Reading, filling, packet_rate, ran_dry, speed};
+use super::readings::{
+    DRY_PACKETS, DRY_SHARE, Dry, Reading, begins_in_hole, filling, lacking, packet_rate, ran_dry,
+    speed, used_up,
+};
 
 /// A pool under traffic.
 pub(super) trait Subject {
@@ -80,6 +84,8 @@ pub(super) struct Tried {
     pub seconds: f64,
     /// Whether the pool ran dry.
     pub dry: bool,
+    /// Whether it ended at once, as the pads at hand were not those of its packets.
+    pub hole: bool,
 }
 
 impl Tried {
@@ -88,7 +94,7 @@ impl Tried {
     fn guess(&self) -> f64 {
         match self.made {
             Some(made) => (self.rate * made.max(self.rate * LEAST_SHARE)).sqrt(),
-            None if self.dry => self.rate / 2.0,
+            None if self.dry || self.hole => self.rate / 2.0,
             None => self.rate * 2.0,
         }
     }
@@ -126,9 +132,9 @@ const FULL: f64 = f64::INFINITY;
 const LEAST_PACKETS: f64 = 256.0;
 /// Stages that look for R*, as far as each shows for its whole length how fast pads are made; at most
 /// [`PROBES_MAX`].
-const PROBES: f64 = 8.0;
+const PROBES: f64 = 16.0;
 /// Maximum stages that look for R*.
-const PROBES_MAX: usize = 24;
+const PROBES_MAX: usize = 32;
 /// Rates of these stages in turn, as multiples of R* as known by then: a line needs points apart.
 const AROUND: [f64; 3] = [1.0, 0.9, 1.1];
 /// A stage whose rate is off R* by this share counts half in the line: CPU time per packet, and with
@@ -136,21 +142,19 @@ const AROUND: [f64; 3] = [1.0, 0.9, 1.1];
 const NEAR: f64 = 0.2;
 /// The least that pads made beside the fastest rate say about R*, as a share of that rate.
 const LEAST_SHARE: f64 = 0.01;
-/// Distances of confirming stages from R*, as shares of it; the next one if the previous did not
-/// confirm.
+/// Distances of confirming stages from the line's R*, as shares of it; the next ones while R* does not lie
+/// between two stages.
 const MARGINS: [f64; 3] = [0.03, 0.06, 0.12];
 /// Level at which a probe starts, as a share of a full pool: its filler is awake.
 const PROBE_LEVEL: f64 = 0.5;
 /// Level at which a confirming stage starts: this many packets, or traffic of this many seconds, in
 /// which a filler may not be scheduled; at most half a full pool.
 const LOW_PACKETS: f64 = 512.0;
-const LOW_SECONDS: f64 = 0.05;
+const LOW_SECONDS: f64 = 0.02;
+/// Repetitions of a stage that began in a hole.
+const HOLES_MAX: usize = 4;
 /// Rate at which a pool is emptied, as a multiple of the rate of the stage that follows.
 const EMPTYING: f64 = 4.0;
-/// Above this share of a full pool fillers may sleep, and the level does not show their speed.
-const AWAKE_BELOW: f64 = 0.7;
-/// How much longer than the level suggests a stage above R* may take to run dry.
-const LENIENCE: f64 = 3.0;
 
 /// Finds R*.
 ///
@@ -208,8 +212,8 @@ impl<S: Subject> Search<'_, S> {
     fn run(&mut self) -> Result<Sustained, S::Ended> {
         let fastest = self.subject.fastest();
         let seconds = self.patience.stage_seconds;
-        let stage = self.stage(fastest, seconds, |readings| ran_dry(readings).is_some())?;
-        if !stage.dry {
+        let stage = self.stage(fastest, seconds)?;
+        if !stage.dry && !stage.hole {
             return Ok(Sustained::AtLeast { rate: stage.rate });
         }
         let (mut guess, mut seconds) = (stage.guess(), 0.0);
@@ -224,80 +228,98 @@ impl<S: Subject> Search<'_, S> {
         self.confirm(guess)
     }
 
-    /// Tries rates a little below and a little above.
+    /// Tries rates a little below and a little above, and farther off until R* lies between a rate that
+    /// lasted and one that ran dry.
     fn confirm(&mut self, rate: f64) -> Result<Sustained, S::Ended> {
-        let (mut lasts, mut runs_dry) = (None, None);
+        let (mut lasts, mut runs_dry): (Option<f64>, Option<f64>) = (None, None);
         let low = LOW_PACKETS.max(rate * LOW_SECONDS).min(self.capacity / 2.0);
         for margin in MARGINS {
-            // More than it takes to use up the level and then to lack pads.
-            let packets = LENIENCE * (low + DRY_PACKETS as f64);
-            let seconds = (packets / (rate * margin)).min(self.patience.stage_seconds).max(1.0);
-            for below in [true, false] {
-                if (if below { lasts } else { runs_dry }).is_some() {
+            for to in [rate * (1.0 - margin), rate * (1.0 + margin)] {
+                let is_known =
+                    lasts.is_some_and(|it| to <= it) || runs_dry.is_some_and(|it| to >= it);
+                if is_known || lasts.is_some() && runs_dry.is_some() {
                     continue;
                 }
-                let to = if below { rate * (1.0 - margin) } else { rate * (1.0 + margin) };
-                self.bring_to(low, rate)?;
-                let stage = self.stage(to, seconds, |readings| ran_dry(readings).is_some())?;
-                match (below, stage.dry) {
-                    (true, false) => lasts = Some(stage.rate),
-                    (false, true) => runs_dry = Some(stage.rate),
-                    _ => {}
-                }
+                let stage = self.long_stage(low, to)?;
+                *(if stage.dry { &mut runs_dry } else { &mut lasts }) = Some(to);
             }
         }
+        // The stages decide where they contradict the line.
+        let rate = rate.max(lasts.unwrap_or(rate)).min(runs_dry.unwrap_or(rate));
         Ok(Sustained::Found { rate, lasts, runs_dry })
+    }
+
+    /// Runs a long stage from a low level; again if that began in a hole.
+    fn long_stage(&mut self, low: f64, rate: f64) -> Result<Tried, S::Ended> {
+        let seconds = self.patience.stage_seconds;
+        for _ in 0..HOLES_MAX {
+            bring_to(self.subject, low, rate, seconds)?;
+            let stage = self.stage(rate, seconds)?;
+            if !stage.hole {
+                return Ok(stage);
+            }
+            self.subject.refill(self.capacity * PROBE_LEVEL)?;
+        }
+        bring_to(self.subject, low, rate, seconds)?;
+        self.stage(rate, seconds)
     }
 
     /// Measures how fast pads are made beside a rate, from a half-full pool; `None` if it cannot be
     /// emptied that far.
     fn probe(&mut self, rate: f64) -> Result<Option<Tried>, S::Ended> {
-        if !self.bring_to(self.capacity * PROBE_LEVEL, rate)? {
+        let seconds = self.patience.stage_seconds;
+        if !bring_to(self.subject, self.capacity * PROBE_LEVEL, rate, seconds)? {
             return Ok(None);
         }
-        let seconds = self.patience.probe_seconds;
-        self.stage(rate, seconds, |readings| ran_dry(readings).is_some()).map(Some)
+        self.stage(rate, self.patience.probe_seconds).map(Some)
     }
 
-    /// Brings the pool to a level, for a stage at this rate; returns false if it cannot be emptied that far.
-    fn bring_to(&mut self, level: f64, rate: f64) -> Result<bool, S::Ended> {
-        if self.subject.refill(level)? > level {
-            let mut below = |readings: &[Reading]| {
-                readings.last().is_some_and(|reading| reading.level <= level)
-                    || ran_dry(readings).is_some()
-            };
-            // No faster than it takes, so that it ends near the level.
-            let rate = (rate * EMPTYING).min(self.subject.fastest());
-            let readings = self.subject.offer(rate, self.patience.stage_seconds, &mut below)?;
-            if !below(&readings) {
-                return Ok(false);
-            }
-            // The last packets may have taken more than intended.
-            self.subject.refill(level)?;
-        }
-        Ok(true)
-    }
-
-    fn stage(
-        &mut self,
-        rate: f64,
-        seconds: f64,
-        mut enough: impl FnMut(&[Reading]) -> bool,
-    ) -> Result<Tried, S::Ended> {
-        let readings = self.subject.offer(rate, seconds, &mut enough)?;
+    /// Offers a rate until so many packets have lacked pad that the pool counts as dry however the rest goes.
+    /// A short spell does not decide: fillers wait for an idle CPU, and a nearly empty pool has no reserve.
+    fn stage(&mut self, rate: f64, seconds: f64) -> Result<Tried, S::Ended> {
+        let most = (DRY_SHARE * rate * seconds).max(DRY_PACKETS as f64);
+        let dry = |readings: &[Reading]| lacking(readings) >= most;
+        let mut ends = |readings: &[Reading]| dry(readings) || begins_in_hole(readings);
+        let readings = self.subject.offer(rate, seconds, &mut ends)?;
         // Traffic changes how the pool allots memory.
         let levels = readings.iter().map(|reading| reading.level);
         self.capacity = levels.fold(self.capacity, f64::max);
-        let filling = filling(&readings, self.capacity * AWAKE_BELOW);
+        let filling = filling(&readings, self.capacity);
         let tried = Tried {
             rate: filling.map(|it| it.rate).or_else(|| packet_rate(&readings)).unwrap_or(rate),
             made: filling.map(|it| it.made),
             seconds: filling.map_or(0.0, |it| it.seconds),
-            dry: ran_dry(&readings).is_some(),
+            dry: lacking(&readings) + used_up(&readings) >= most,
+            hole: begins_in_hole(&readings),
         };
         self.tried.push(tried);
         Ok(tried)
     }
+}
+
+/// Brings the pool to a level, for a stage at this rate; returns false if it cannot be emptied that far within
+/// this time.
+pub(super) fn bring_to<S: Subject>(
+    subject: &mut S,
+    level: f64,
+    rate: f64,
+    seconds: f64,
+) -> Result<bool, S::Ended> {
+    if subject.refill(level)? > level {
+        let mut below = |readings: &[Reading]| {
+            readings.last().is_some_and(|reading| reading.level <= level)
+                || ran_dry(readings).is_some()
+        };
+        // No faster than it takes, so that it ends near the level.
+        let rate = (rate * EMPTYING).min(subject.fastest());
+        let readings = subject.offer(rate, seconds, &mut below)?;
+        if !below(&readings) {
+            return Ok(false);
+        }
+        // The last packets may have taken more than intended.
+        subject.refill(level)?;
+    }
+    Ok(true)
 }
 
 /// The rate at which pads are made as fast as they are used, from the line through what was made beside

@@ -3,16 +3,17 @@
 //! Fillers run in class SCHED_IDLE: they get only idle CPU. With both ends of a tunnel on one
 //! machine with `C` cores, two fillers share it with the traffic. Traffic of `r` packets per second
 //! takes `r c(r)` CPU seconds per second at both ends together (`c` falls with the rate: wake-ups
-//! and system calls serve several packets at once), a background load takes the share `b` of every
-//! core, and each of `n` fillers gets
+//! and system calls serve several packets at once; and it is higher beside fillers that do not rest, as
+//! at R*, than after a full pool), a background load takes the share `b` of every core, and each of `n`
+//! fillers gets
 //!
 //! ```text
 //! s(r) = min(1, max(C (1 - b) - r c(r), C 3/1027) / n)        cores
 //! ```
 //!
-//! where 3/1027 is what the kernel grants the class beside a task that never sleeps. A filler makes
-//! `g` whole pads, heads and bodies, per CPU second, so pads are made at `f(r) = s(r) g` per
-//! second.
+//! where 3/1027 is what the kernel grants the class beside a task that never sleeps. Of such a CPU second
+//! a filler makes `g` whole pads, heads and bodies, so pads are made at `f(r) = s(r) g` per second. `g`
+//! includes what is lost of it: to unequal shares of two fillers, to pads made too late, to the kernel.
 //!
 //! **R*** is where `f(r) = r`. `f` does not rise, so there is one such rate, found by bisection.
 //!
@@ -23,8 +24,7 @@
 //! T* = w/r + (L - w) / (r - f(r))        B* = r T*
 //! ```
 //!
-//! The model ignores the rest of the machine, unequal shares of two fillers, that a key update
-//! discards the pads of the old key, and that a packet costs more where fillers leave no CPU idle.
+//! The model ignores the rest of the machine, and that a key update discards the pads of the old key.
 
 /// Measurements before the run. Packets are full ones of the predicted traffic.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,10 +35,12 @@ pub(super) struct Calibration {
     pub background: f64,
     /// Fillers on this machine that make pads for these packets: one, or two with both ends here.
     pub fillers: f64,
-    /// Whole pads that a filler makes per CPU second.
+    /// Whole pads that a filler makes per CPU second left to it.
     pub pads_per_cpu_second: f64,
-    /// CPU cost of traffic with ready pads, at all ends on this machine.
+    /// CPU cost of traffic with ready pads from a full pool, at all ends on this machine.
     pub traffic: TrafficCost,
+    /// The same beside fillers that do not rest.
+    pub beside_fillers: TrafficCost,
     /// Packets with ready pads before the first byte, at the end that has fewer.
     pub level: f64,
     /// Packets that a full pool serves before its filler wakes.
@@ -95,23 +97,28 @@ impl TrafficCost {
 }
 
 impl Calibration {
-    /// Cores left idle by this packet rate and the background load.
+    /// Cores left idle by traffic that takes this many, and by the background load.
     #[must_use]
-    pub(super) fn idle(&self, rate: f64) -> f64 {
-        let traffic = if rate > 0.0 { rate * self.traffic.at(rate) } else { 0.0 };
+    pub(super) fn idle(&self, traffic: f64) -> f64 {
         self.cores * (1.0 - self.background) - traffic
     }
 
-    /// Share of a core that each filler gets beside this packet rate.
+    /// Share of a core that traffic which takes this many leaves to each filler.
     #[must_use]
-    pub(super) fn share(&self, rate: f64) -> f64 {
-        (self.idle(rate).max(self.cores * IDLE_CLASS_SHARE) / self.fillers).min(1.0)
+    pub(super) fn share(&self, traffic: f64) -> f64 {
+        (self.idle(traffic).max(self.cores * IDLE_CLASS_SHARE) / self.fillers).min(1.0)
     }
 
-    /// Whole pads made per second beside this packet rate.
+    /// Whole pads made per second beside this packet rate, by fillers that do not rest.
     #[must_use]
     pub(super) fn filled(&self, rate: f64) -> f64 {
-        self.share(rate) * self.pads_per_cpu_second
+        self.share(rate * self.beside_fillers.at(rate)) * self.pads_per_cpu_second
+    }
+
+    /// Whole pads made per second during a burst.
+    #[must_use]
+    pub(super) fn filled_in_burst(&self, rate: f64) -> f64 {
+        self.share(rate * self.traffic.at(rate)) * self.pads_per_cpu_second
     }
 
     /// R*, in packets per second.
@@ -133,7 +140,7 @@ impl Calibration {
     #[must_use]
     pub(super) fn burst(&self, rate: f64) -> Burst {
         let asleep = self.asleep_packets.min(self.level);
-        let made = self.filled(rate);
+        let made = self.filled_in_burst(rate);
         let awake = match self.level - asleep {
             0.0 => 0.0,
             _ if rate <= made => return Burst::Lasts,

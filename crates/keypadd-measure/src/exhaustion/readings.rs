@@ -41,18 +41,13 @@ pub(super) struct Dry {
 /// When the pool ran dry, if it did. Ignores packets that lack pad right after a key update.
 #[must_use]
 pub(super) fn ran_dry(readings: &[Reading]) -> Option<Dry> {
-    let mut rekeyed_at: Option<u64> = None;
     // The reading before the first packets that lacked pad.
     let mut spell: Option<usize> = None;
-    for (at, pair) in readings.windows(2).enumerate() {
-        let (before, now) = (pair[0], pair[1]);
-        if now.phase != before.phase {
-            rekeyed_at = Some(now.packets);
-        }
-        if rekeyed_at.is_some_and(|rekeyed| now.packets - rekeyed < REKEY_PACKETS) {
+    for (at, pair) in settled(readings).enumerate() {
+        let Some((before, now)) = pair else {
             spell = None;
             continue;
-        }
+        };
         if spell.is_none() && now.missed > before.missed {
             spell = Some(at);
         }
@@ -65,6 +60,43 @@ pub(super) fn ran_dry(readings: &[Reading]) -> Option<Dry> {
         }
     }
     None
+}
+
+/// Packets that lacked pad, other than right after a key update.
+#[must_use]
+pub(super) fn lacking(readings: &[Reading]) -> f64 {
+    settled(readings).flatten().map(|(before, now)| (now.missed - before.missed) as f64).sum()
+}
+
+/// Pads of the level at the start that were used and not made again; zero once the key has changed.
+#[must_use]
+pub(super) fn used_up(readings: &[Reading]) -> f64 {
+    match (readings.first(), readings.last()) {
+        (Some(first), Some(last)) if first.phase == last.phase => first.level - last.level,
+        _ => 0.0,
+    }
+}
+
+/// Whether packets lacked pad before half as many were sent as had pads at first: near a key update some of
+/// those are the next key's, and a pool that was emptied may have pads for later packets only.
+#[must_use]
+pub(super) fn begins_in_hole(readings: &[Reading]) -> bool {
+    let Some(first) = readings.first() else { return false };
+    let lacks = readings.iter().find(|reading| reading.missed > 0);
+    lacks.is_some_and(|it| it.phase == first.phase && it.packets as f64 <= first.level / 2.0)
+}
+
+/// Neighboring readings; `None` for those right after a key update.
+fn settled(readings: &[Reading]) -> impl Iterator<Item = Option<(Reading, Reading)>> {
+    let mut rekeyed_at: Option<u64> = None;
+    readings.windows(2).map(move |pair| {
+        let (before, now) = (pair[0], pair[1]);
+        if now.phase != before.phase {
+            rekeyed_at = Some(now.packets);
+        }
+        let is_new = rekeyed_at.is_some_and(|rekeyed| now.packets - rekeyed < REKEY_PACKETS);
+        (!is_new).then_some((before, now))
+    })
 }
 
 /// Time within the first interval of a dry spell, from the packets that still had pads.
@@ -112,17 +144,24 @@ pub(super) struct Filling {
 /// Shortest time that shows how fast pads are made: a few turns of the scheduler.
 const FILLING_SECONDS_MIN: f64 = 0.02;
 
+/// Above this share of a full pool fillers may have stopped; those that have sleep until its level is below the
+/// second.
+pub(super) const ASLEEP_ABOVE: f64 = 0.95;
+const AWAKE_BELOW: f64 = 0.7;
+
 /// How fast pads were made, from packets and change of the level, over the readings that show it: the same
-/// key, no packet that lacked pad, and a level neither empty nor above `most`, where fillers sleep. `None` if
-/// these cover too little time.
+/// key, no packet that lacked pad, and a level that is neither empty nor tells that fillers sleep beside a pool
+/// that holds `full` packets. `None` if these cover too little time.
 #[must_use]
-pub(super) fn filling(readings: &[Reading], most: f64) -> Option<Filling> {
-    let telling = |reading: &Reading| reading.level > 0.0 && reading.level < most;
+pub(super) fn filling(readings: &[Reading], full: f64) -> Option<Filling> {
     let (mut seconds, mut used, mut change) = (0.0, 0.0, 0.0);
+    // At first nothing tells since when the level has been where it is.
+    let mut asleep = readings.first().is_some_and(|first| first.level >= full * AWAKE_BELOW);
     for pair in readings.windows(2) {
         let (before, now) = (pair[0], pair[1]);
+        asleep = now.level >= full * if asleep { AWAKE_BELOW } else { ASLEEP_ABOVE };
         let same = before.phase == now.phase && before.missed == now.missed;
-        if same && telling(&before) && telling(&now) {
+        if same && !asleep && before.level > 0.0 && now.level > 0.0 {
             seconds += now.seconds - before.seconds;
             used += (now.packets - before.packets) as f64;
             change += now.level - before.level;
@@ -177,6 +216,25 @@ mod tests {
     }
 
     #[test]
+    fn packets_that_lacked_pad_are_counted_but_for_those_after_a_key_change() {
+        assert_eq!(lacking(&stage(9.0, 1.0, &[])), 0.0);
+        assert!((lacking(&stage(1.0, 0.5, &[])) - 150_000.0).abs() < 1000.0);
+        let rekeyed = lacking(&stage(1.0, 0.5, &[2.0]));
+        assert!((rekeyed - (150_000.0 - REKEY_PACKETS as f64 / 2.0)).abs() < 1000.0, "{rekeyed}");
+    }
+
+    #[test]
+    fn packets_that_lack_pad_beside_pads_are_in_a_hole_and_those_after_a_key_change_are_not() {
+        let at = |dry_from, phases| {
+            let mut readings = stage(dry_from, 1.0, phases);
+            readings.iter_mut().for_each(|reading| reading.level = 50_000.0);
+            begins_in_hole(&readings)
+        };
+        assert!(at(0.1, &[]));
+        assert!(!at(0.1, &[0.05]) && !at(0.4, &[]) && !at(9.0, &[]));
+    }
+
+    #[test]
     fn misses_at_a_key_change_are_not_dryness_unless_they_outlast_it() {
         let mut rekeyed = stage(9.0, 1.0, &[1.0]);
         rekeyed.iter_mut().filter(|reading| reading.seconds > 1.02).for_each(|r| r.missed = 3000);
@@ -193,10 +251,30 @@ mod tests {
             let jump = if reading.phase > 0 { 9000.0 } else { 0.0 };
             reading.level = reading.level.min(4000.0) + jump;
         }
-        let made_below = |most| filling(&readings, most).unwrap().made;
-        assert!((made_below(3999.0) - 95_000.0).abs() < 1.0, "full, or of the next key");
-        assert!((made_below(20_000.0) - 95_000.0).abs() > 1.0, "full is told as steady");
+        let made_of = |full| filling(&readings, full).unwrap().made;
+        assert!((made_of(4000.0) - 95_000.0).abs() < 1.0, "full, or of the next key");
+        assert!((made_of(20_000.0) - 95_000.0).abs() > 1.0, "full is told as steady");
         assert_eq!(filling(&readings[..2], 1e9), None, "too short");
+    }
+
+    #[test]
+    fn fillers_that_have_filled_a_pool_are_not_read_until_it_is_far_from_full() {
+        // Up to full within a second, then asleep, then awake again from 70 % on.
+        let levels = (0..100)
+            .map(|at| f64::from(at) * 10.0)
+            .chain((0..60).map(|at| 1000.0 - f64::from(at) * 10.0));
+        let readings: Vec<Reading> = levels
+            .enumerate()
+            .map(|(at, level)| Reading {
+                seconds: at as f64 * 0.01,
+                level,
+                packets: at as u64 * 100,
+                ..Reading::default()
+            })
+            .collect();
+        let Filling { seconds, made, .. } = filling(&readings, 1000.0).unwrap();
+        assert!((seconds - 0.94 - 0.29).abs() < 0.03, "{seconds}");
+        assert!((made - 11_000.0 + 2000.0 * 0.29 / 1.23).abs() < 100.0, "{made}");
     }
 
     #[test]

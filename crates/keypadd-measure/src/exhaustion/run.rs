@@ -26,6 +26,8 @@ use crate::results::Section;
 
 /// Seconds that a burst continues after the pool is dry.
 const AFTER_SECONDS: f64 = 1.0;
+/// Calibration at a rate near R*, as a multiple of a probe.
+const NEAR_PROBES: f64 = 12.0;
 /// Maximum time per visit of a case, after which a load ends by itself.
 const VISIT_MAX: Duration = Duration::from_secs(600);
 
@@ -137,35 +139,29 @@ impl Visits {
     fn predict(&mut self, arm: TunnelArm, pool_bytes: usize) -> Result<(), Ended> {
         self.doing(format!("{}: calibration, pool {} MiB", Arm::Tunnel(arm), pool_bytes >> 20));
         let mut tunnel = self.open(arm, pool_bytes)?;
-        let calibrated = calibrate(&mut tunnel)?;
-        tunnel.close();
-        let Some(calibrated) = calibrated else { return Ok(()) };
         let fillers = match self.settings.path.place {
             Place::Here | Place::Hosts { .. } => 2.0,
             Place::There { .. } => 1.0,
         };
+        let Patience { probe_seconds, stage_seconds } = self.settings.patience;
+        let seconds = probe_seconds * NEAR_PROBES;
+        let calibrated = calibrate(&mut tunnel, cores().len() as f64, fillers, seconds)?;
+        tunnel.close();
+        let Some(calibrated) = calibrated else { return Ok(()) };
         for background in self.settings.backgrounds.clone() {
             let load = Background::start(background, VISIT_MAX);
             let mut tunnel = self.open(arm, pool_bytes)?;
             let level = tunnel.rest()?;
             tunnel.close();
             drop(load);
-            let calibration = Calibration {
-                cores: cores().len() as f64,
-                background,
-                fillers,
-                pads_per_cpu_second: calibrated.pads_per_cpu_second,
-                traffic: calibrated.traffic.clone(),
-                level,
-                asleep_packets: calibrated.asleep_packets,
-            };
+            let calibration = Calibration { background, level, ..calibrated.model.clone() };
             self.cells.push(Cell::new(
                 arm,
                 pool_bytes,
                 calibration,
                 calibrated.packet_bytes,
                 calibrated.fastest,
-                self.settings.patience.stage_seconds,
+                stage_seconds,
             ));
         }
         Ok(())

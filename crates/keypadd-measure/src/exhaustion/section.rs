@@ -23,11 +23,13 @@ pub(crate) fn section(cells: &[Cell], repetitions: u32) -> Section {
             "R* is the highest rate at which pads are made as fast as they are used; T* and B* are the time \
              and the payload from a full pool to the first packets without pads. Each case was tried {repetitions} \
              times, all cases in turn. R* is where the line through the pads made beside several rates, by least squares, \
-             meets the rate. It was then confirmed: a nearly empty pool must last a little below it and run dry a little above."
+             meets the rate. It was then confirmed: a nearly empty pool must last a little below it and run dry a little above; \
+             where it did not, R* is the nearest rate that lies between one that lasted and one that ran dry."
         ),
         "The predictions come from a calibration before the run, and were saved before the first byte of it: \
-         what a filler makes in a CPU second, what traffic costs, the level before the first byte, the cores \
-         and the load. Fillers get what traffic and load leave of the cores. Rates are of payload."
+         what a filler makes of a CPU second, what traffic costs, the level before the first byte, the cores \
+         and the load. Fillers get what traffic and load leave of the cores. Both figures for R* are of 90 % of \
+         an estimate of it, where fillers leave no CPU idle either: R* is extrapolated from that rate. Rates are of payload."
             .into(),
     ];
     let predictions: Vec<Judged> = cells.iter().flat_map(predictions).collect();
@@ -57,7 +59,7 @@ fn predictions(cell: &Cell) -> Vec<Judged> {
     let from = format!(
         "f(r) = r with {:.0} pads per CPU second, {:.1} µs a packet, {:.0} cores, load {:.0} %, {:.0} fillers",
         model.pads_per_cpu_second,
-        model.traffic.at(sustained) * 1e6,
+        model.beside_fillers.at(sustained) * 1e6,
         model.cores,
         model.background * 100.0,
         model.fillers,
@@ -69,7 +71,7 @@ fn predictions(cell: &Cell) -> Vec<Judged> {
         of_rate.compare(measured);
     }
     let judged = |prediction, idle| Judged { prediction, idle, is_quiet: cell.is_quiet() };
-    let mut all = vec![judged(of_rate, model.idle(sustained))];
+    let mut all = vec![judged(of_rate, model.idle(sustained * model.beside_fillers.at(sustained)))];
     for (rate, found) in &cell.bursts {
         let Burst::Dry { seconds, packets } = model.burst(*rate) else { continue };
         let at = format!("at {:.0} Mbit/s, {name}", cell.mbit(*rate));
@@ -77,7 +79,7 @@ fn predictions(cell: &Cell) -> Vec<Judged> {
             "a level of {:.0} packets, the first {:.0} before fillers wake, then {:.0} pads a second",
             model.level,
             model.asleep_packets,
-            model.filled(*rate),
+            model.filled_in_burst(*rate),
         );
         let mut time = Prediction::new(&format!("T* {at}"), "s", seconds, &from);
         let megabytes = packets * cell.packet_bytes / 1e6;
@@ -88,7 +90,8 @@ fn predictions(cell: &Cell) -> Vec<Judged> {
         if let Some(measured) = payloads(cell, found) {
             bytes.compare(measured);
         }
-        all.extend([time, bytes].map(|prediction| judged(prediction, model.idle(*rate))));
+        let idle = model.idle(rate * model.traffic.at(*rate));
+        all.extend([time, bytes].map(|prediction| judged(prediction, idle)));
     }
     all
 }

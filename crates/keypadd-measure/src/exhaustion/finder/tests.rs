@@ -13,9 +13,13 @@ struct Synthetic {
     capacity: f64,
     fastest: f64,
     made: Made,
+    /// Multiple of that, by seconds since the stage began.
+    pace: fn(f64) -> f64,
+    /// Packets that lack pad at the beginning of the next stages, one figure per stage.
+    holes: Vec<f64>,
     /// Relative deviation of a step's pads from that.
     noise: f64,
-    /// Packets per key; the next key starts with an empty pool, and 1,000 pads that come too late.
+    /// Packets per key; the next key starts with an empty pool.
     phase_packets: Option<f64>,
     random: fastrand::Rng,
     level: f64,
@@ -29,6 +33,8 @@ impl Synthetic {
             capacity,
             fastest,
             made,
+            pace: |_| 1.0,
+            holes: Vec::new(),
             noise: 0.0,
             phase_packets: None,
             random: fastrand::Rng::with_seed(5),
@@ -70,6 +76,7 @@ impl Subject for Synthetic {
             ..Reading::default()
         }];
         let (mut now, mut sent, mut missed) = (0.0, 0.0, 0.0);
+        let mut hole = self.holes.pop().unwrap_or(0.0);
         let mut asleep = self.level > self.capacity * 0.75;
         while now < seconds && !enough(&readings) {
             now += STEP_SECONDS;
@@ -77,14 +84,18 @@ impl Subject for Synthetic {
             (sent, self.sent) = (sent + packets, self.sent + packets);
             asleep &= self.level > self.capacity * 0.75;
             let uneven = 1.0 + self.noise * (2.0 * self.random.f64() - 1.0);
-            let made = if asleep { 0.0 } else { (self.made)(rate) * STEP_SECONDS * uneven };
+            let made = match asleep {
+                true => 0.0,
+                false => (self.made)(rate) * (self.pace)(now) * STEP_SECONDS * uneven,
+            };
             let before = readings[readings.len() - 1].phase;
             let phase = phase(self.sent, self.phase_packets);
             if phase != before {
-                self.level = -1000.0;
+                self.level = 0.0;
             }
             let level = self.level + made - packets;
-            missed += (-level).clamp(0.0, packets);
+            missed += (-level).clamp(0.0, packets) + hole.min(packets);
+            hole = (hole - packets).max(0.0);
             self.level = level.clamp(self.level.min(0.0), self.capacity);
             readings.push(Reading {
                 seconds: now,
@@ -99,10 +110,14 @@ impl Subject for Synthetic {
     }
 }
 
-const PATIENCE: Patience = Patience { probe_seconds: 1.0, stage_seconds: 60.0 };
+const PATIENCE: Patience = Patience { probe_seconds: 1.0, stage_seconds: 8.0 };
 
 fn found(pool: &mut Synthetic) -> (f64, f64, f64) {
-    let found = find(pool, &PATIENCE).unwrap();
+    found_with(pool, &PATIENCE)
+}
+
+fn found_with(pool: &mut Synthetic, patience: &Patience) -> (f64, f64, f64) {
+    let found = find(pool, patience).unwrap();
     match found.sustained {
         Sustained::Found { rate, lasts: Some(lasts), runs_dry: Some(runs_dry) } => {
             (rate, lasts, runs_dry)
@@ -127,7 +142,10 @@ fn a_known_threshold_is_found_and_confirmed_from_both_sides() {
         for capacity in [4096.0, 32_768.0] {
             for noise in [0.0, 0.3] {
                 let mut pool = Synthetic { noise, ..Synthetic::new(capacity, fastest, made) };
-                let (rate, lasts, runs_dry) = found(&mut pool);
+                // Few packets take long to use up a level.
+                let stage_seconds = PATIENCE.stage_seconds.max(24_000.0 / threshold);
+                let patience = Patience { stage_seconds, ..PATIENCE };
+                let (rate, lasts, runs_dry) = found_with(&mut pool, &patience);
                 let case = format!("{threshold} with {capacity} packets and noise {noise}");
                 assert!((rate / threshold - 1.0).abs() < 0.02, "{rate} instead of {case}");
                 assert!(lasts < threshold && threshold < runs_dry, "{lasts} {runs_dry}: {case}");
@@ -147,6 +165,40 @@ fn key_changes_that_empty_the_pool_do_not_move_the_threshold() {
         };
         let (rate, _, _) = found(&mut pool);
         assert!((rate / made(0.0) - 1.0).abs() < 0.03, "{rate}");
+    }
+}
+
+#[test]
+fn a_filler_that_is_absent_for_a_moment_does_not_make_a_rate_run_dry() {
+    // Longer than a nearly empty pool lasts, once a second.
+    let pace = |now: f64| if (0.02..0.09).contains(&(now % 1.0)) { 0.0 } else { 1.0 };
+    let mut pool = Synthetic { pace, ..Synthetic::new(32_768.0, 150_000.0, |_| 60_000.0) };
+    let (rate, lasts, runs_dry) = found(&mut pool);
+    assert!((rate / (60_000.0 * 0.93) - 1.0).abs() < 0.02, "{rate}");
+    assert!(runs_dry / lasts < 1.1, "{lasts} {runs_dry}");
+}
+
+#[test]
+fn a_stage_that_begins_in_a_hole_is_repeated() {
+    let mut pool = Synthetic::new(32_768.0, 150_000.0, |_| 60_000.0);
+    // Taken from the end: the first stage, and then every third.
+    pool.holes = (0..199).map(|nth| if nth % 3 == 0 { 20_000.0 } else { 0.0 }).collect();
+    let (rate, lasts, runs_dry) = found(&mut pool);
+    assert!((rate / 60_000.0 - 1.0).abs() < 0.02, "{rate}");
+    assert!(runs_dry / lasts < 1.1, "{lasts} {runs_dry}");
+}
+
+#[test]
+fn long_stages_that_contradict_the_line_move_the_threshold() {
+    for (short, long) in [(1.1, 1.0), (1.0, 1.1)] {
+        let pace: fn(f64) -> f64 = match short > long {
+            true => |now| if now < 1.1 { 1.1 } else { 1.0 },
+            false => |now| if now < 1.1 { 1.0 } else { 1.1 },
+        };
+        let mut pool = Synthetic { pace, ..Synthetic::new(32_768.0, 150_000.0, |_| 60_000.0) };
+        let (rate, lasts, runs_dry) = found(&mut pool);
+        assert!((rate / (60_000.0 * long) - 1.0).abs() < 0.04, "{rate} instead of {long}");
+        assert!(lasts <= rate && rate <= runs_dry, "{lasts} {rate} {runs_dry}");
     }
 }
 

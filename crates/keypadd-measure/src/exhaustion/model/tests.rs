@@ -10,6 +10,7 @@ fn slow_cipher() -> Calibration {
         fillers: 2.0,
         pads_per_cpu_second: 10_000.0,
         traffic: TrafficCost::new(vec![[1000.0, 10e-6]]).unwrap(),
+        beside_fillers: TrafficCost::new(vec![[1000.0, 10e-6]]).unwrap(),
         level: 32_768.0,
         asleep_packets: 0.0,
     }
@@ -87,10 +88,19 @@ fn cost_between_two_rates_lies_on_the_line_of_their_cpu_time() {
     close(cost.at(500.0), 50e-6);
     close(cost.at(1000.0), 50e-6);
     close(cost.at(10_000.0), 10e-6);
-    close(cost.at(99_000.0), 10e-6);
     // 0.05 and 0.1 of a core; halfway 0.075, at 5,500 per second.
     close(cost.at(5500.0), 0.075 / 5500.0);
+    close(cost.at(99_000.0), 10e-6);
     assert!(TrafficCost::new(vec![]).is_none());
     assert!(TrafficCost::new(vec![[0.0, 1.0]]).is_none());
     assert!(TrafficCost::new(vec![[1.0, f64::NAN]]).is_none());
+}
+
+#[test]
+fn r_star_is_of_busy_fillers_and_bursts_are_of_full_pools() {
+    let beside_fillers = TrafficCost::new(vec![[1000.0, 50e-6]]).unwrap();
+    let calibration = Calibration { beside_fillers, ..slow_cipher() };
+    // (2 - 50e-6 r) / 2 / 100e-6 = r
+    close(calibration.sustained(), 20_000.0 / 2.5);
+    close(dry(calibration.burst(20_000.0)).0, dry(slow_cipher().burst(20_000.0)).0);
 }

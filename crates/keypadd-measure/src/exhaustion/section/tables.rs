@@ -98,11 +98,11 @@ fn calibration(cells: &[Cell]) -> Table {
         let figures = [
             model.pads_per_cpu_second,
             model.traffic.at(cell.fastest) * 1e6,
-            model.traffic.at(sustained) * 1e6,
+            model.beside_fillers.at(sustained) * 1e6,
             cell.packet_bytes,
             model.level,
             model.asleep_packets,
-            model.idle(sustained),
+            model.idle(sustained * model.beside_fillers.at(sustained)),
         ];
         table.push(&cell.name(), figures.map(Entry::from).into());
     }

@@ -17,6 +17,7 @@ fn cell(backend: CipherBackend, background: f64) -> Cell {
         fillers: 2.0,
         pads_per_cpu_second: 10_000.0,
         traffic: TrafficCost::new(vec![[1000.0, 1e-6]]).unwrap(),
+        beside_fillers: TrafficCost::new(vec![[1000.0, 1e-6]]).unwrap(),
         level: 16_000.0,
         asleep_packets: 0.0,
     };
@@ -33,7 +34,7 @@ fn found(rate: f64) -> Found {
         0.0 => Sustained::NeverFills,
         _ => Sustained::Found { rate, lasts: Some(rate * 0.97), runs_dry: Some(rate * 1.03) },
     };
-    let tried = vec![Tried { rate, made: Some(rate), seconds: 1.0, dry: false }];
+    let tried = vec![Tried { rate, made: Some(rate), seconds: 1.0, dry: false, hole: false }];
     Found { capacity: 20_000.0, sustained, tried }
 }
 
