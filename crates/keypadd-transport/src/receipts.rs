@@ -26,6 +26,9 @@ const DELAY: Duration = Duration::from_secs(1);
 /// A peer that reads none gets no more, and its own streams do not end.
 const WAITING_MAX: usize = 1 << 17;
 
+/// Receipts, and pieces of the stream, to read at once: others may be due before the rest.
+const READ_AT_ONCE: usize = 256;
+
 /// The receipts that this end has to send.
 #[derive(Debug, Default)]
 pub(crate) struct Receipts {
@@ -104,22 +107,44 @@ impl Receipts {
 pub(crate) struct ReceiptReader {
     bytes: [u8; RECORD_BYTES],
     length: usize,
+    /// Read and not handled.
+    read: Vec<(StreamId, Receipt)>,
 }
 
 impl ReceiptReader {
-    /// Passes on what has arrived.
-    pub(crate) fn read(
-        &mut self,
-        mut stream: RecvStream<'_>,
-        mut to: impl FnMut(StreamId, Receipt),
-    ) {
+    /// The next receipt that has arrived.
+    pub(crate) fn next(&mut self, stream: RecvStream<'_>) -> Option<(StreamId, Receipt)> {
+        if self.read.is_empty() {
+            self.read(stream);
+            self.keep_highest();
+        }
+        self.read.pop()
+    }
+
+    fn read(&mut self, mut stream: RecvStream<'_>) {
         let Ok(mut chunks) = stream.read(true) else { return };
-        while let Ok(Some(chunk)) = chunks.next(usize::MAX) {
-            self.take(&chunk.bytes, &mut to);
+        for _ in 0..READ_AT_ONCE {
+            let room = READ_AT_ONCE.saturating_sub(self.read.len()) * RECORD_BYTES;
+            match chunks.next(room) {
+                Ok(Some(chunk)) if !chunk.bytes.is_empty() => self.take(&chunk.bytes),
+                _ => return,
+            }
         }
     }
 
-    fn take(&mut self, mut bytes: &[u8], to: &mut impl FnMut(StreamId, Receipt)) {
+    /// Of several receipts for one stream, the highest says all.
+    fn keep_highest(&mut self) {
+        if self.read.len() > 1 {
+            let mut highest = FxHashMap::<_, Receipt>::default();
+            for (id, receipt) in self.read.drain(..) {
+                let known = highest.entry(id).or_default();
+                *known = Receipt::decode(known.encode().max(receipt.encode()));
+            }
+            self.read.extend(highest.drain());
+        }
+    }
+
+    fn take(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let (now, rest) = bytes.split_at(bytes.len().min(RECORD_BYTES - self.length));
             self.bytes[self.length..self.length + now.len()].copy_from_slice(now);
@@ -128,9 +153,9 @@ impl ReceiptReader {
                 self.length = 0;
                 let (id, receipt) = self.bytes.split_at(8);
                 let number = |part: &[u8]| part.try_into().map(u64::from_be_bytes).unwrap_or(0);
-                if let Ok(id) = VarInt::from_u64(number(id)) {
-                    to(StreamId::from(id), Receipt::decode(number(receipt)));
-                }
+                // No stream has the highest ID.
+                let id = VarInt::from_u64(number(id)).unwrap_or(VarInt::MAX);
+                self.read.push((id.into(), Receipt::decode(number(receipt))));
             }
         }
     }
@@ -153,12 +178,26 @@ mod tests {
             sent.extend(receipt.to_be_bytes());
         }
         for piece in 1..=sent.len() {
-            let (mut reader, mut read) = (ReceiptReader::default(), Vec::new());
-            for bytes in sent.chunks(piece) {
-                reader.take(bytes, &mut |id, receipt| read.push((id, receipt.encode())));
-            }
-            assert_eq!(read, receipts.map(|(number, receipt)| (id(number), receipt)));
+            let mut reader = ReceiptReader::default();
+            sent.chunks(piece).for_each(|bytes| reader.take(bytes));
+            let received = |(number, receipt)| (id(number), Receipt::decode(receipt));
+            assert_eq!(reader.read, receipts.map(received));
         }
+    }
+
+    #[test]
+    fn the_highest_of_several_receipts_for_one_stream_is_kept() {
+        let receipt = |bytes, end| Receipt { bytes, end };
+        let read = vec![
+            (id(4), receipt(1, false)),
+            (id(8), receipt(7, false)),
+            (id(4), receipt(2, true)),
+            (id(4), receipt(2, false)),
+        ];
+        let mut reader = ReceiptReader { read, ..<_>::default() };
+        reader.keep_highest();
+        reader.read.sort_by_key(|(id, _)| *id);
+        assert_eq!(reader.read, [(id(4), receipt(2, true)), (id(8), receipt(7, false))]);
     }
 
     #[test]

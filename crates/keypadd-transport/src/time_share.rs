@@ -1,8 +1,8 @@
-//! Limits how long one connection's datagrams and deliveries hold up the other connections of its loop.
+//! Limits how long one connection holds up the other connections of its loop.
 //!
 //! A packet may have hundreds of frames with a few bytes each for as many sockets, and each takes a
-//! system call. Whoever handles packets or delivers bytes asks after each whether to leave the rest for
-//! later. Knows times only.
+//! system call. Whoever does something of which there may be much asks after each piece whether to
+//! leave the rest for later. Knows times only.
 
 use std::time::{Duration, Instant};
 
@@ -18,11 +18,12 @@ pub(crate) struct TimeShare {
     /// Set at the first reading.
     until: Option<Instant>,
     calls: u32,
+    is_over: bool,
 }
 
 impl TimeShare {
     pub(crate) fn new(clock: Option<fn() -> Instant>, share: Duration) -> Self {
-        Self { clock, share, until: None, calls: 0 }
+        Self { clock, share, until: None, calls: 0, is_over: false }
     }
 
     /// Begins the share then, and not at the first reading.
@@ -33,10 +34,28 @@ impl TimeShare {
     /// Counts a call, and returns whether to stop after it.
     pub(crate) fn is_used_up(&mut self) -> bool {
         self.calls += 1;
-        let Some(clock) = self.clock.filter(|_| self.calls.is_multiple_of(CALLS)) else {
-            return false;
-        };
-        let now = clock();
-        now >= *self.until.get_or_insert(now + self.share)
+        match self.calls.is_multiple_of(CALLS) {
+            true => self.is_used_up_by_now(),
+            false => self.is_over,
+        }
+    }
+
+    /// The same after a call that takes much longer than reading the clock.
+    pub(crate) fn is_used_up_by_now(&mut self) -> bool {
+        if let Some(clock) = self.clock {
+            let now = clock();
+            self.is_over = now >= *self.until.get_or_insert(now + self.share);
+        }
+        self.is_over
+    }
+
+    /// Whether to stop.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// Lets other work begin: none waits for good because others always use up the share.
+    pub(crate) fn go_on(&mut self) {
+        self.is_over = false;
     }
 }

@@ -15,7 +15,7 @@ use std::{
     rc::Rc,
     sync::{
         Arc, LazyLock,
-        atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     task::{Context, Wake, Waker},
     time::{Duration, Instant},
@@ -304,44 +304,114 @@ impl Wake for Counter {
     }
 }
 
+/// Streams of a crowd.
+const STREAMS: u64 = 200;
+
+/// A connection with many streams that can be held, and a stream of another connection.
+struct Crowd {
+    pair: Pair,
+    connections: [Connection; 2],
+    _others: [Connection; 2],
+    held: [HeldStreams; 2],
+    /// Of each end's sockets.
+    programs: [Vec<UnixStream>; 2],
+    splices: [Vec<Splice>; 2],
+    other: [Stream; 2],
+}
+
+impl Crowd {
+    fn new() -> Self {
+        let (client, server) = configs(Suite::AES_128_GCM);
+        let (mut pair, endpoints) = Pair::new(server);
+        let [connections, others] = [(); 2].map(|()| pair.connect(&endpoints, client.clone()));
+        let budget = || Arc::new(ReplayBudget::new(1 << 20, 1 << 30));
+        let held = [(); 2].map(|()| HeldStreams::new(budget()));
+        for (connection, streams) in connections.iter().zip(&held) {
+            connection.hold(streams, 0);
+        }
+        let (mut programs, mut splices) =
+            ([(); 2].map(|()| Vec::new()), [(); 2].map(|()| Vec::new()));
+        for _ in 0..STREAMS {
+            for (end, stream) in pair.open(&connections).into_iter().enumerate() {
+                let (program, socket) = UnixStream::pair().unwrap();
+                program.set_nonblocking(true).unwrap();
+                programs[end].push(program);
+                splices[end].push(stream.splice(socket.into(), Delivery::Bounded, "".into()));
+            }
+        }
+        let other = pair.open(&others);
+        pair.pass(&[0, 1]);
+        Self { pair, connections, _others: others, held, programs, splices, other }
+    }
+
+    /// What the server's streams carry.
+    fn carried(&self) -> Vec<Arc<TransferStats>> {
+        self.splices[1].iter().map(Splice::carried).collect()
+    }
+
+    /// What the client has to send arrives in one round, and after it a byte for the other connection.
+    /// Before that is read, the server has done only some of what `count` counts, and then all.
+    fn holds_up_another_for_a_few(self, count: impl Fn() -> u64 + Send + Sync + 'static) {
+        let Self {
+            mut pair, other: [near, mut far], splices: _splices, programs: _programs, ..
+        } = self;
+        pair.loops[1].use_clocks((|| Duration::ZERO, pair.now), slow_clock);
+        let progress = Arc::new(Progress { count: Box::new(count), before: AtomicU64::new(0) });
+        let mut reading = Box::pin(async move { far.recv.read_exact(&mut [0]).await });
+        let waker = Waker::from(Arc::clone(&progress));
+        assert!(reading.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        pair.run(0);
+        let mut writing: Task<_> = Box::pin(async move { near.send.write_all(&[7]).await });
+        while poll(&mut writing).is_none() {
+            pair.run(0);
+        }
+        pair.run(0);
+        assert!((2..16).contains(&pair.wires.borrow()[1].len()));
+        pair.run(1);
+        let before = progress.before.load(Relaxed);
+        assert!(
+            (1..STREAMS / 4).contains(&before),
+            "{before} of {STREAMS} before the other's byte"
+        );
+        assert_eq!((progress.count)(), STREAMS);
+    }
+}
+
+/// Counts what is done when it is woken.
+struct Progress {
+    count: Box<dyn Fn() -> u64 + Send + Sync>,
+    before: AtomicU64,
+}
+
+impl Wake for Progress {
+    fn wake(self: Arc<Self>) {
+        self.before.store((self.count)(), Relaxed);
+    }
+}
+
 #[test]
 fn a_packet_for_many_sockets_holds_up_another_connection_for_a_few_of_them_only() {
-    const STREAMS: usize = 200;
-    let (client, server) = configs(Suite::AES_128_GCM);
-    let (mut pair, endpoints) = Pair::new(server);
-    let [busy, other] = [(); 2].map(|()| pair.connect(&endpoints, client.clone()));
-    let (mut senders, mut programs, mut splices) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..STREAMS {
-        for (stream, ends) in pair.open(&busy).into_iter().zip([&mut senders, &mut programs]) {
-            let (program, socket) = UnixStream::pair().unwrap();
-            program.set_nonblocking(true).unwrap();
-            ends.push(program);
-            splices.push(stream.splice(socket.into(), Delivery::Bounded, "".into()));
-        }
+    let mut crowd = Crowd::new();
+    for program in &mut crowd.programs[0] {
+        program.write_all(b"z").unwrap();
     }
-    let [near, mut far] = pair.open(&other);
-    pair.pass(&[0, 1]);
-    pair.loops[1].use_clocks((|| Duration::ZERO, pair.now), slow_clock);
-    let counter = Arc::new(Counter { programs, each: 1, counted: AtomicUsize::new(0) });
-    let mut reading = Box::pin(async move { far.recv.read_exact(&mut [0]).await });
-    let waker = Waker::from(Arc::clone(&counter));
-    assert!(reading.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    let carried = crowd.carried();
+    crowd.holds_up_another_for_a_few(move || carried.iter().map(|of| of.to_socket()).sum());
+}
 
-    // All of this arrives in one round, in this order.
-    for sender in &mut senders {
-        sender.write_all(b"z").unwrap();
+#[test]
+fn receipts_for_many_streams_hold_up_another_connection_for_a_few_of_them_only() {
+    let mut crowd = Crowd::new();
+    for program in &mut crowd.programs[1] {
+        program.write_all(b"z").unwrap();
     }
-    pair.run(0);
-    let mut writing: Task<_> = Box::pin(async move { near.send.write_all(&[7]).await });
-    while poll(&mut writing).is_none() {
-        pair.run(0);
-    }
-    pair.run(0);
-    assert!((2..16).contains(&pair.wires.borrow()[1].len()));
-    pair.run(1);
-    let before = counter.counted.load(Relaxed);
-    assert!((1..STREAMS / 4).contains(&before), "{before} of {STREAMS} before the other's byte");
-    assert_eq!(before + counter.count(), STREAMS);
+    // Receipts for few bytes wait a second: then all of them are sent at once.
+    crowd.pair.pass(&[0, 1]);
+    let held = crowd.held[1].clone();
+    let handled = move || STREAMS - held.kept_bytes() as u64;
+    assert_eq!(handled(), 0);
+    crowd.pair.now += Duration::from_secs(1);
+    crowd.holds_up_another_for_a_few(handled);
 }
 
 #[test]

@@ -24,7 +24,7 @@ impl Driver {
         let mut delivered = 0;
         while let Some(&id) = arrived.get(delivered) {
             delivered += 1;
-            self.deliver_stream(id, now);
+            self.deliver_stream(id, now, share);
             if share.is_used_up() {
                 break;
             }
@@ -47,7 +47,7 @@ impl Driver {
         }
     }
 
-    fn deliver_stream(&mut self, id: StreamId, now: Instant) {
+    fn deliver_stream(&mut self, id: StreamId, now: Instant, share: &mut TimeShare) {
         match self.channels.get_mut(&id) {
             Some(Channel::Controlled(control)) => control.receive(self.connection.recv_stream(id)),
             Some(Channel::Spliced(spliced)) => {
@@ -82,8 +82,8 @@ impl Driver {
                     Err(cut) => self.end_splice(id, cut, now),
                 }
             }
-            Some(Channel::Announced(_)) => self.read_announcement(id, now),
-            Some(Channel::Receipts(_)) => self.read_receipts(id, now),
+            Some(Channel::Announced(_)) => self.read_announcement(id, now, share),
+            Some(Channel::Receipts(_)) => self.read_receipts(id, now, share),
             // A move that was abandoned; what was sent ahead waits.
             Some(Channel::Awaiting) => {
                 if let Ok(Some(_)) = self.connection.recv_stream(id).received_reset() {

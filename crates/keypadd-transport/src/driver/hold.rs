@@ -18,6 +18,7 @@ use crate::{
     replay::{Receipt, Replay},
     socket::{READS, Socket},
     splice::{Cut, Registrar, SpliceState, StreamName},
+    time_share::TimeShare,
     to_socket::ToSocket,
     to_stream::ToStream,
 };
@@ -150,12 +151,15 @@ impl Driver {
         self.receipts.send(self.connection.send_stream(stream));
     }
 
-    pub(super) fn read_receipts(&mut self, id: StreamId, now: Instant) {
-        let Some(Channel::Receipts(reader)) = self.channels.get_mut(&id) else { return };
-        let mut receipts = Vec::new();
-        reader.read(self.connection.recv_stream(id), |id, receipt| receipts.push((id, receipt)));
-        for (id, receipt) in receipts {
-            self.on_receipt(id, receipt, now);
+    pub(super) fn read_receipts(&mut self, id: StreamId, now: Instant, share: &mut TimeShare) {
+        while let Some(Channel::Receipts(reader)) = self.channels.get_mut(&id)
+            && let Some((of, receipt)) = reader.next(self.connection.recv_stream(id))
+        {
+            self.on_receipt(of, receipt, now);
+            if share.is_used_up() {
+                self.arrived.push(id);
+                return;
+            }
         }
     }
 

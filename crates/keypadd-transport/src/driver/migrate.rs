@@ -33,6 +33,7 @@ use crate::{
     receipts::ReceiptReader,
     socket::{READS, Socket},
     splice::{Cut, Registered, Registrar},
+    time_share::TimeShare,
     to_socket::ToSocket,
     to_stream::{AHEAD_BYTES, ToStream},
 };
@@ -260,13 +261,13 @@ impl Driver {
     }
 
     /// Reads the head of a stream.
-    pub(crate) fn read_announcement(&mut self, id: StreamId, now: Instant) {
+    pub(crate) fn read_announcement(&mut self, id: StreamId, now: Instant, share: &mut TimeShare) {
         let Some(Channel::Announced(announcement)) = self.channels.get_mut(&id) else { return };
         match announcement.read(self.connection.recv_stream(id)) {
             Ok(None) => {}
             Ok(Some(Announced::Receipts)) => {
                 self.channels.insert(id, Channel::Receipts(ReceiptReader::default()));
-                self.read_receipts(id, now);
+                self.read_receipts(id, now, share);
             }
             Ok(Some(Announced::Continuation(origin, offset))) => {
                 self.channels.insert(id, Channel::Awaiting);
