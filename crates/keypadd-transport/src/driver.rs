@@ -240,6 +240,7 @@ impl Driver {
         self.poll_events(now);
         self.deliver(now, &mut share);
         self.end_lingering(now);
+        share.go_on();
         let mut more = self.carry_flows(now, &mut share);
         self.adopt(registrar, now);
         self.move_idle_back(now);
@@ -248,15 +249,17 @@ impl Driver {
         self.send_receipts(now);
         self.send_tail(context);
         self.announce_free();
-        more |= self.send(context);
+        share.go_on();
+        more |= self.send(context, &mut share);
         // Handle timers after answering what has arrived: on a path that has just changed,
         // quinn-proto assumes that something is in flight.
         if self.connection.poll_timeout().is_some_and(|deadline| deadline <= now) {
             self.connection.handle_timeout(now);
             self.poll_events(now);
-            more |= self.send(context);
+            more |= self.send(context, &mut share);
         }
         self.poll_events(now);
+        more |= share.is_over() && !(self.sparse.is_empty() && self.bulk.is_empty());
         more |= !self.arrived.is_empty();
         self.publish();
         DriveOutcome { more, deadline: self.deadline(now), proved: self.proved, lost: self.lost }

@@ -307,8 +307,9 @@ impl Flows {
         }
     }
 
-    /// Reads what has arrived on sockets; returns whether there may be more.
-    pub(crate) fn read_sockets(&mut self, now: Instant) -> bool {
+    /// Reads what has arrived on sockets until its share of the round is used up; returns whether there
+    /// may be more.
+    pub(crate) fn read_sockets(&mut self, now: Instant, share: &mut TimeShare) -> bool {
         if self.readable.is_empty() {
             return false;
         }
@@ -317,8 +318,8 @@ impl Flows {
         for _ in 0..self.readable.len().min(SOCKETS) {
             let Some(owner) = self.readable.pop_front() else { break };
             let has_more = match owner {
-                Owner::Flow(id) => self.read_flow(id, &mut buffer, now),
-                Owner::Listener(listener) => self.read_listener(listener, &mut buffer, now),
+                Owner::Flow(id) => self.read_flow(id, &mut buffer, now, share),
+                Owner::Listener(listener) => self.read_listener(listener, &mut buffer, now, share),
                 Owner::Stream(_) => false,
             };
             // Sockets with more to read go to the back.
@@ -326,13 +327,22 @@ impl Flows {
                 true => self.readable.push_back(owner),
                 false => drop(self.is_readable.remove(&owner)),
             }
+            if share.is_over() {
+                break;
+            }
         }
         self.buffer = buffer;
         !self.readable.is_empty()
     }
 
     /// Returns whether there may be more to read.
-    fn read_flow(&mut self, id: StreamId, buffer: &mut [u8], now: Instant) -> bool {
+    fn read_flow(
+        &mut self,
+        id: StreamId,
+        buffer: &mut [u8],
+        now: Instant,
+        share: &mut TimeShare,
+    ) -> bool {
         for _ in 0..READS {
             let Some(flow) = self.open.get_mut(&id) else { return false };
             let OpenEnd::Connected(socket) = &flow.end else { return false };
@@ -346,14 +356,26 @@ impl Flows {
                     return false;
                 }
             }
+            if share.is_used_up() {
+                break;
+            }
         }
         true
     }
 
     /// Returns whether there may be more to read.
-    fn read_listener(&mut self, listener: u64, buffer: &mut [u8], now: Instant) -> bool {
+    fn read_listener(
+        &mut self,
+        listener: u64,
+        buffer: &mut [u8],
+        now: Instant,
+        share: &mut TimeShare,
+    ) -> bool {
         let mut has_made_room = false;
-        for _ in 0..READS {
+        for nth in 0..READS {
+            if nth > 0 && share.is_used_up() {
+                break;
+            }
             let Some(one) = self.listeners.get_mut(&listener) else { return false };
             let arrival = match one.receive(buffer) {
                 Ok(arrival) => arrival,

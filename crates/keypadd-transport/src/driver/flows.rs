@@ -38,7 +38,8 @@ impl Driver {
         let is_open = |id| matches!(channels.get(&id), Some(Channel::Controlled(_)));
         let more = flows.receive_some(is_open, now, share);
         flows.expire(now);
-        flows.read_sockets(now) || more
+        share.go_on();
+        flows.read_sockets(now, share) || more
     }
 
     /// Gives quinn-proto a batch of datagrams, as far as the window and pacing allow; returns

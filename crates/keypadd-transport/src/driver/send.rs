@@ -7,7 +7,8 @@ use quinn_proto::StreamId;
 
 use super::{Driver, SendContext};
 use crate::{
-    channel::Channel, receive_buffers::BATCH_BYTES, socket::SPARSE_BYTES, to_stream::ToStream,
+    channel::Channel, receive_buffers::BATCH_BYTES, socket::SPARSE_BYTES, time_share::TimeShare,
+    to_stream::ToStream,
 };
 
 /// Batches with bulk data that a connection may send before the loop serves other connections.
@@ -47,7 +48,7 @@ impl Driver {
     }
 
     /// Sends what may be sent; returns whether more could follow immediately.
-    pub(crate) fn send(&mut self, context: &mut SendContext<'_>) -> bool {
+    pub(crate) fn send(&mut self, context: &mut SendContext<'_>, share: &mut TimeShare) -> bool {
         let now = context.now;
         let mut sends = SENDS_PER_DRIVE;
         let mut batches = BATCHES_PER_DRIVE;
@@ -57,13 +58,13 @@ impl Driver {
             if context.udp.is_full() {
                 return false;
             }
-            self.give_sparse(now);
+            self.give_sparse(now, share);
             let batch = self.batch(context);
             // Retransmissions by quinn-proto go before new data.
             let waited = self.repairs_wait;
             let gave = batches > 0
                 && !self.repairs_wait
-                && (self.give_flows(now, batch) || self.give_bulk(now, batch));
+                && (self.give_flows(now, batch) || self.give_bulk(now, batch, share));
             // Afterwards: a source that was expected to have data may have none.
             let waits = !self.bulk.is_empty() || self.flows.has_unsent();
             self.gate.set_held_back(waits);
@@ -87,21 +88,24 @@ impl Driver {
         context.udp.batch(mtu) * usize::from(mtu).saturating_sub(OVERHEAD_BYTES)
     }
 
-    /// Sends sparse streams first, even if bulk has filled the window.
-    fn give_sparse(&mut self, now: Instant) {
+    /// Sends sparse streams first, even if bulk has filled the window, until its share of the round is
+    /// used up: each may take a read.
+    fn give_sparse(&mut self, now: Instant, share: &mut TimeShare) {
         for _ in 0..self.sparse.len() {
-            if self.gate.room(now) == 0 && self.gate.excess() >= SPARSE_RESERVE {
+            let is_full = self.gate.room(now) == 0 && self.gate.excess() >= SPARSE_RESERVE;
+            if is_full || share.is_over() {
                 return;
             }
             let Some(id) = self.sparse.pop_front() else { return };
             if self.give(id, SPARSE_BYTES, SPARSE_BYTES, now) > 0 {
                 self.guard_tail(now);
             }
+            share.is_used_up();
         }
     }
 
     /// Gives bulk streams one batch; returns whether it gave any bytes.
-    fn give_bulk(&mut self, now: Instant, batch: usize) -> bool {
+    fn give_bulk(&mut self, now: Instant, batch: usize, share: &mut TimeShare) -> bool {
         if self.bulk.is_empty() {
             return false;
         }
@@ -128,7 +132,12 @@ impl Driver {
         {
             let bytes = (paced - given).min(BATCH_BYTES);
             let read = if self.may_read_ahead(id) { ahead.max(bytes) } else { bytes };
-            given += self.give(id, bytes, read, now);
+            let taken = self.give(id, bytes, read, now);
+            given += taken;
+            // Bytes are limited, but sockets with nothing to read are not.
+            if taken == 0 && share.is_used_up() {
+                break;
+            }
         }
         given > 0
     }

@@ -78,7 +78,7 @@ fn a_flow_makes_room_only_when_it_was_idle_for_as_long_as_asked() {
         let now = start + Duration::from_secs(number);
         sender.send_to(b"first", entry).unwrap();
         flows.on_ready(Owner::Listener(0));
-        flows.read_sockets(now);
+        flows.read_sockets(now, &mut endless());
         let id = StreamId::from(VarInt::from_u64(4 * number).unwrap());
         carried.push(incoming.try_recv().unwrap().carried_over(id));
         for command in std::mem::take(&mut *asked.0.lock().unwrap()) {
@@ -130,18 +130,29 @@ fn the_lease_of_a_listening_socket_ends_once_the_socket_is_closed() {
     }
 }
 
+/// Carries a flow; returns its target's socket.
+fn carry(
+    flows: &mut Flows,
+    stream: StreamId,
+    registrar: &mut Registrar<'_>,
+    now: Instant,
+) -> (UdpSocket, Arc<TransferStats>) {
+    let [socket, target] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
+    socket.connect(target.local_addr().unwrap()).unwrap();
+    target.connect(socket.local_addr().unwrap()).unwrap();
+    let (carried, (ended, _)) = (Arc::new(TransferStats::for_flow()), oneshot::channel());
+    let new = NewFlow { end: FlowSide::Connected(socket), carried: Arc::clone(&carried), ended };
+    flows.carry(stream, new, registrar, now);
+    (target, carried)
+}
+
 #[test]
 fn datagrams_that_find_no_room_to_wait_are_counted() {
     let (mut flows, now) = (Flows::new(Duration::from_secs(60)), Instant::now());
     let mut sockets = LoopSockets::new();
     let mut registrar = sockets.registrar();
-    let (stream, carried) =
-        (StreamId::from(VarInt::from_u32(0)), Arc::new(TransferStats::for_flow()));
-    let target = UdpSocket::bind("127.0.0.1:0").unwrap();
-    target.connect(target.local_addr().unwrap()).unwrap();
-    let (end, (ended, _)) = (FlowSide::Connected(target), oneshot::channel());
-    let new = NewFlow { end, carried: Arc::clone(&carried), ended };
-    flows.carry(stream, new, &mut registrar, now);
+    let stream = StreamId::from(VarInt::from_u32(0));
+    let (_, carried) = carry(&mut flows, stream, &mut registrar, now);
 
     let datagram = |stream, fragment| {
         let bytes = Bytes::from_static(&[7; FRAGMENT_BYTES_MIN]);
@@ -211,4 +222,38 @@ fn the_frames_of_one_peer_are_handled_a_few_at_a_time() {
         assert!(round < 125 && (round >= 100 || !more), "{round}");
     }
     assert_eq!(handled.get(), FRAMES_WAITING_MAX);
+}
+
+#[test]
+fn sockets_are_read_in_turn_a_few_datagrams_at_a_time() {
+    const SENT: u64 = 32;
+    thread_local! {
+        static NOW: Cell<Instant> = Cell::new(Instant::now());
+    }
+    /// Each reading is later.
+    fn clock() -> Instant {
+        NOW.replace(NOW.get() + Duration::from_millis(1))
+    }
+    let (mut flows, now) = (Flows::new(Duration::from_secs(60)), Instant::now());
+    let mut sockets = LoopSockets::new();
+    let carried = [0, 4].map(|id| {
+        let stream = StreamId::from(VarInt::from_u32(id));
+        let (target, carried) = carry(&mut flows, stream, &mut sockets.registrar(), now);
+        for _ in 0..SENT {
+            target.send(b"datagram").unwrap();
+        }
+        carried
+    });
+    let read = || carried.each_ref().map(|of| of.datagrams().0);
+    let mut rounds = Vec::new();
+    loop {
+        let mut share = TimeShare::new(Some(clock), Duration::ZERO);
+        let more = flows.read_sockets(now, &mut share);
+        rounds.push(read());
+        if !more {
+            break;
+        }
+    }
+    assert_eq!(rounds[..4], [[8, 0], [8, 8], [16, 8], [16, 16]]);
+    assert_eq!(read(), [SENT, SENT]);
 }
