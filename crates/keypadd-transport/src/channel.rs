@@ -112,6 +112,16 @@ impl Spliced {
         self.to_socket.as_ref()?.deadline()
     }
 
+    /// Parks its directions.
+    pub(crate) fn park(self) {
+        if let Some(to_stream) = self.to_stream {
+            to_stream.park();
+        }
+        if let Some(to_socket) = self.to_socket {
+            to_socket.park();
+        }
+    }
+
     /// Whether its socket has failed, and the peer has what was read before.
     pub(crate) fn is_failed_and_delivered(&self) -> bool {
         let is_delivered = || match &self.to_stream {

@@ -18,7 +18,9 @@ use std::{collections::VecDeque, sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use mio::Token;
-use quinn_proto::{Connection, ConnectionError, EndpointEvent, Event, StreamId, VarInt};
+use quinn_proto::{
+    Connection, ConnectionError, EndpointEvent, Event, StreamEvent, StreamId, VarInt,
+};
 use rustc_hash::FxHashMap;
 use tokio::sync::{mpsc, oneshot};
 
@@ -82,7 +84,13 @@ pub(crate) struct Driver {
     pub(crate) channels: FxHashMap<StreamId, Channel>,
     /// Streams with data to read.
     pub(crate) arrived: Vec<StreamId>,
-    /// Streams whose sockets have failed, until the peer has what they delivered before.
+    /// Streams that the lost connection has left to be ended.
+    losing: FxHashMap<StreamId, Channel>,
+    /// Whether to look for splices that were cut elsewhere.
+    must_sweep: bool,
+    /// Streams whose sockets have failed, to be ended if they may be.
+    failed: Vec<StreamId>,
+    /// The same, until the peer has what they delivered before.
     lingering: Vec<StreamId>,
     /// When the first of them is reset at the latest.
     linger_at: Option<Instant>,
@@ -149,6 +157,9 @@ impl Driver {
             incoming: None,
             channels: FxHashMap::default(),
             arrived: Vec::new(),
+            losing: FxHashMap::default(),
+            must_sweep: false,
+            failed: Vec::new(),
             lingering: Vec::new(),
             linger_at: None,
             sparse: VecDeque::new(),
@@ -203,8 +214,6 @@ impl Driver {
         now: Instant,
     ) {
         match command {
-            // Dropping it tells the caller that the connection is gone.
-            ConnectionCommand::Open(_) if self.lost => {}
             ConnectionCommand::Open(reply) => {
                 self.opening.push_back(reply);
                 self.open();
@@ -226,7 +235,7 @@ impl Driver {
             self.connection.close(now, code, reason);
         }
         let holds = self.rules.hold_code == Some(code);
-        self.lose(ConnectionError::LocallyClosed, holds, now);
+        self.lose(ConnectionError::LocallyClosed, holds);
     }
 
     /// Drives the connection until it has nothing to do or has used up its share of the round.
@@ -237,11 +246,12 @@ impl Driver {
         mut share: TimeShare,
     ) -> DriveOutcome {
         let now = context.now;
-        self.poll_events(now);
-        self.deliver(now, &mut share);
-        self.end_lingering(now);
+        let mut more = self.poll_events(&mut share);
+        self.end_some(now, &mut share);
         share.go_on();
-        let mut more = self.carry_flows(now, &mut share);
+        self.deliver(now, &mut share);
+        share.go_on();
+        more |= self.carry_flows(now, &mut share);
         self.adopt(registrar, now);
         self.move_idle_back(now);
         self.adjust_window(now);
@@ -255,12 +265,12 @@ impl Driver {
         // quinn-proto assumes that something is in flight.
         if self.connection.poll_timeout().is_some_and(|deadline| deadline <= now) {
             self.connection.handle_timeout(now);
-            self.poll_events(now);
+            more |= self.poll_events(&mut share);
             more |= self.send(context, &mut share);
         }
-        self.poll_events(now);
         more |= share.is_over() && !(self.sparse.is_empty() && self.bulk.is_empty());
-        more |= !self.arrived.is_empty();
+        more |= self.poll_events(&mut share);
+        more |= !self.arrived.is_empty() || self.has_some_to_end();
         self.publish();
         DriveOutcome { more, deadline: self.deadline(now), proved: self.proved, lost: self.lost }
     }
@@ -274,7 +284,12 @@ impl Driver {
 
     /// Whether the connection is completely over.
     pub(crate) fn is_over(&self) -> bool {
-        self.drained && self.channels.is_empty()
+        self.drained && self.lost && !self.has_streams()
+    }
+
+    /// Whether it has streams or flows, also those that a lost connection has left to be ended.
+    pub(crate) fn has_streams(&self) -> bool {
+        !(self.channels.is_empty() && self.losing.is_empty() && self.flows.is_empty())
     }
 
     fn deadline(&mut self, now: Instant) -> Option<Instant> {
@@ -294,19 +309,32 @@ impl Driver {
             .min()
     }
 
-    fn poll_events(&mut self, now: Instant) {
+    /// Handles events until its share of the round is used up; returns whether there may be more.
+    fn poll_events(&mut self, share: &mut TimeShare) -> bool {
         while let Some(event) = self.connection.poll() {
+            let may_end_stream = matches!(
+                event,
+                Event::Stream(StreamEvent::Finished { .. } | StreamEvent::Stopped { .. })
+            );
             match event {
                 Event::Connected => self.established(),
                 Event::ConnectionLost { reason } => {
                     let holds = self.rules.holds(&reason);
-                    self.lose(reason, holds, now);
+                    self.lose(reason, holds);
                 }
                 Event::Stream(event) => self.on_stream_event(event),
                 Event::HandshakeDataReady | Event::DatagramReceived | Event::DatagramsUnblocked => {
                 }
             }
+            let is_used_up = match may_end_stream {
+                true => share.is_used_up_by_now(),
+                false => share.is_used_up(),
+            };
+            if is_used_up {
+                return true;
+            }
         }
+        false
     }
 
     fn established(&mut self) {

@@ -485,6 +485,22 @@ impl Flows {
         }
     }
 
+    /// Whether it has nothing to end.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.open.is_empty() && self.listeners.is_empty()
+    }
+
+    /// Ends flows, because the connection is gone, until its share of the round is used up.
+    pub(crate) fn end_some(&mut self, share: &mut TimeShare) {
+        while let Some(id) = self.open.keys().next().copied() {
+            self.end(id, FlowEnd::Lost);
+            if share.is_used_up_by_now() {
+                return;
+            }
+        }
+        self.end_all();
+    }
+
     /// Ends all flows: the connection is gone.
     pub(crate) fn end_all(&mut self) {
         let ids: Vec<_> = self.open.keys().copied().collect();

@@ -12,9 +12,10 @@ use std::{
     io::{ErrorKind, Read, Write},
     net::{Ipv4Addr, Shutdown, SocketAddr},
     os::unix::net::UnixStream,
+    pin::Pin,
     rc::Rc,
     sync::{
-        Arc, LazyLock,
+        Arc, LazyLock, Mutex,
         atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     task::{Context, Wake, Waker},
@@ -25,7 +26,7 @@ use keypadd_keystream::Suite;
 use keypadd_transport::{
     Accepted, ClientConfig, Connection, Cut, Delivery, Dial, Endpoint, EndpointSettings,
     HeldStreams, Lane, ReplayBudget, SentDatagrams, ServerConfig, Splice, SteppedLoop, Stream,
-    TransferStats,
+    TransferStats, VarInt,
 };
 use stepped::{Task, configs, poll};
 
@@ -34,6 +35,9 @@ const BATCH: usize = 8;
 
 /// Longer than acknowledgments and pacing take.
 const MOMENT: Duration = Duration::from_millis(200);
+
+/// Closes a connection whose streams are to be held.
+const HOLD: VarInt = VarInt::from_u32(6);
 
 /// Two loops, and the datagrams on their way to each.
 struct Pair {
@@ -55,7 +59,8 @@ impl Pair {
                 let datagrams = sent.bytes.chunks(sent.segment_bytes).map(<[u8]>::to_vec);
                 wires.borrow_mut()[1 - end].extend(datagrams);
             });
-            let settings = EndpointSettings::plain(Vec::new(), server);
+            let mut settings = EndpointSettings::plain(Vec::new(), server);
+            settings.hold_code = Some(HOLD);
             SteppedLoop::new(settings, addresses[end], (BATCH, outbox), now).unwrap()
         };
         let (client, server) = (start(0, None), start(1, Some(server)));
@@ -356,7 +361,7 @@ impl Crowd {
             mut pair, other: [near, mut far], splices: _splices, programs: _programs, ..
         } = self;
         pair.loops[1].use_clocks((|| Duration::ZERO, pair.now), slow_clock);
-        let progress = Arc::new(Progress { count: Box::new(count), before: AtomicU64::new(0) });
+        let progress = Arc::new(Progress { count: Box::new(count), before: 0.into() });
         let mut reading = Box::pin(async move { far.recv.read_exact(&mut [0]).await });
         let waker = Waker::from(Arc::clone(&progress));
         assert!(reading.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
@@ -422,6 +427,40 @@ fn many_sockets_with_bytes_to_read_hold_up_another_connection_for_a_few_of_them_
     }
     let carried = crowd.carried();
     crowd.holds_up_another_for_a_few(move || carried.iter().map(|of| of.from_socket()).sum());
+}
+
+#[test]
+fn streams_that_end_at_once_hold_up_another_connection_for_a_few_of_them_only() {
+    let ends: [fn(&mut Crowd); 2] = [
+        |crowd| crowd.connections[0].close(VarInt::from_u32(0), b""),
+        |crowd| crowd.splices[0].clear(),
+    ];
+    for end in ends {
+        let mut crowd = Crowd::new();
+        end(&mut crowd);
+        let programs = std::mem::take(&mut crowd.programs[1]);
+        let is_closed = |of: &&UnixStream| matches!({ *of }.read(&mut [0]), Ok(0));
+        let closed = move || programs.iter().filter(is_closed).count() as u64;
+        crowd.holds_up_another_for_a_few(closed);
+    }
+}
+
+#[test]
+fn a_lost_connection_holds_its_streams_a_few_at_a_time_and_has_then_settled() {
+    let crowd = Crowd::new();
+    crowd.connections[0].close(HOLD, b"");
+    let held = crowd.held[1].clone();
+    let count = move || held.held() as u64;
+    let settled = Arc::new(Progress { count: Box::new(count.clone()), before: 0.into() });
+    let (connection, waker) = (crowd.connections[1].clone(), Waker::from(Arc::clone(&settled)));
+    let settling: Pin<Box<dyn Future<Output = ()> + Send>> =
+        Box::pin(async move { connection.settled().await });
+    let settling = Mutex::new(settling);
+    crowd.holds_up_another_for_a_few(move || {
+        let _ = settling.lock().unwrap().as_mut().poll(&mut Context::from_waker(&waker));
+        count()
+    });
+    assert_eq!(settled.before.load(Relaxed), STREAMS);
 }
 
 #[test]

@@ -43,6 +43,9 @@ impl Driver {
             let ids: Vec<_> = overdue.map(|(id, _)| *id).collect();
             for id in ids {
                 self.cut(id, Cut::Lost);
+                if share.is_used_up_by_now() {
+                    break;
+                }
             }
         }
     }

@@ -1,4 +1,6 @@
 //! Ends splices, streams and the connection: cleanly, with a reset, or because the connection is lost.
+//!
+//! Closing a socket takes long: many streams that end at once are ended a few in each round.
 
 use std::{io, time::Instant};
 
@@ -11,6 +13,7 @@ use crate::{
     mailbox::Migration,
     splice::Cut,
     stream::{ReadError, Stopped},
+    time_share::TimeShare,
 };
 
 impl Driver {
@@ -40,11 +43,11 @@ impl Driver {
         spliced.state.fail(error, now);
         if spliced.to_stream.is_none() {
             // The direction to the stream is on another one.
-            self.sweep();
+            self.must_sweep = true;
             self.tell(Migration::Sweep);
         }
         self.linger(id);
-        self.end_delivered(id);
+        self.failed.push(id);
     }
 
     /// Waits for the peer to have what a failed socket has delivered.
@@ -57,17 +60,38 @@ impl Driver {
         self.enqueue(id);
     }
 
-    /// Resets the streams whose sockets have failed and whose time is over.
-    pub(super) fn end_lingering(&mut self, now: Instant) {
-        if self.linger_at.take_if(|at| *at <= now).is_none() {
-            return;
+    /// Ends streams that are to end, until its share of the round is used up.
+    pub(super) fn end_some(&mut self, now: Instant, share: &mut TimeShare) {
+        self.end_lost(now, share);
+        self.end_failed(now, share);
+        self.end_swept(share);
+    }
+
+    pub(super) fn has_some_to_end(&self) -> bool {
+        let has_ended = self.losing.is_empty() && self.flows.is_empty() && self.opening.is_empty();
+        self.must_sweep || !self.failed.is_empty() || (self.lost && !has_ended)
+    }
+
+    /// Resets streams whose sockets have failed, if the peer has what was read before or their time is
+    /// over.
+    fn end_failed(&mut self, now: Instant, share: &mut TimeShare) {
+        if self.linger_at.take_if(|at| *at <= now).is_some() {
+            for id in std::mem::take(&mut self.lingering) {
+                let Some(Channel::Spliced(spliced)) = self.channels.get(&id) else { continue };
+                match spliced.lingers_until() {
+                    Some(until) if until <= now => self.failed.push(id),
+                    _ => self.linger(id),
+                }
+            }
         }
-        for id in std::mem::take(&mut self.lingering) {
+        while let Some(id) = self.failed.pop() {
             let Some(Channel::Spliced(spliced)) = self.channels.get(&id) else { continue };
-            if spliced.lingers_until().is_some_and(|until| until <= now) {
+            let is_overdue = spliced.lingers_until().is_some_and(|until| until <= now);
+            if is_overdue || spliced.is_failed_and_delivered() {
                 self.cut_failed(id);
-            } else {
-                self.linger(id);
+                if share.is_used_up_by_now() {
+                    return;
+                }
             }
         }
     }
@@ -96,7 +120,7 @@ impl Driver {
         self.remove_spliced(id);
         if elsewhere {
             // The other direction is on another stream of this connection or of the sibling.
-            self.sweep();
+            self.must_sweep = true;
             self.tell(Migration::Sweep);
         }
     }
@@ -120,14 +144,12 @@ impl Driver {
     }
 
     /// Handles the loss of the connection; data that its streams have received is still delivered.
-    pub(super) fn lose(&mut self, reason: ConnectionError, holds: bool, now: Instant) {
+    pub(super) fn lose(&mut self, reason: ConnectionError, holds: bool) {
         if std::mem::replace(&mut self.lost, true) {
             return;
         }
         self.holds = holds;
-        let goodbye = self.rules.is_goodbye(&reason);
         self.shared.ended(reason.clone());
-        self.opening.clear();
         self.incoming = None;
         match std::mem::replace(&mut self.waiting, HandshakeReply::Nobody) {
             HandshakeReply::Client(reply) => drop(reply.send(Err(reason.clone()))),
@@ -139,41 +161,67 @@ impl Driver {
             HandshakeReply::Nobody => {}
         }
         self.end_moves();
-        self.flows.end_all();
-        let ids: Vec<_> = self.channels.keys().copied().collect();
-        for id in ids {
-            match self.channels.get_mut(&id) {
-                Some(Channel::Controlled(control)) => {
-                    control.receive(self.connection.recv_stream(id));
-                    control.received.fail(ReadError::Lost(reason.clone()));
-                    control.received.stop(Stopped::Lost);
-                    self.channels.remove(&id);
-                }
-                Some(Channel::Spliced(spliced)) if spliced.state.failed_at().is_some() => {
-                    self.cut_failed(id);
-                }
-                Some(Channel::Spliced(spliced)) if holds && spliced.state.can_be_held() => {
-                    self.park(id);
-                }
-                Some(Channel::Spliced(spliced)) => {
-                    if spliced.to_stream.as_mut().is_some_and(|half| half.is_done_at_end(goodbye)) {
-                        spliced.to_stream = None;
-                    }
-                    if spliced.to_stream.is_some() || spliced.moved_out {
-                        self.cut(id, Cut::Lost);
-                        continue;
-                    }
-                    if let Some(to_socket) = &mut spliced.to_socket {
-                        to_socket.connection_lost(now);
-                        self.arrived.push(id);
-                    }
-                    self.retire(id);
-                }
-                Some(Channel::Announced(_) | Channel::Awaiting | Channel::Receipts(_)) => {
-                    self.channels.remove(&id);
-                }
-                None => {}
+        self.losing = std::mem::take(&mut self.channels);
+    }
+
+    /// Ends the streams of a connection that is lost.
+    fn end_lost(&mut self, now: Instant, share: &mut TimeShare) {
+        if !self.lost {
+            return;
+        }
+        let Some(reason) = self.shared.close_reason() else { return };
+        let goodbye = self.rules.is_goodbye(&reason);
+        while let Some(id) = self.losing.keys().next().copied() {
+            let Some(channel) = self.losing.remove(&id) else { break };
+            self.channels.insert(id, channel);
+            self.end_lost_stream(id, (&reason, goodbye), now);
+            if share.is_used_up_by_now() {
+                return;
             }
+        }
+        self.flows.end_some(share);
+        if self.flows.is_empty() {
+            // Dropping them tells the callers that the connection is gone.
+            self.opening.clear();
+        }
+    }
+
+    fn end_lost_stream(
+        &mut self,
+        id: StreamId,
+        (reason, goodbye): (&ConnectionError, bool),
+        now: Instant,
+    ) {
+        match self.channels.get_mut(&id) {
+            Some(Channel::Controlled(control)) => {
+                control.receive(self.connection.recv_stream(id));
+                control.received.fail(ReadError::Lost(reason.clone()));
+                control.received.stop(Stopped::Lost);
+                self.channels.remove(&id);
+            }
+            Some(Channel::Spliced(spliced)) if spliced.state.failed_at().is_some() => {
+                self.cut_failed(id);
+            }
+            Some(Channel::Spliced(spliced)) if self.holds && spliced.state.can_be_held() => {
+                self.park(id);
+            }
+            Some(Channel::Spliced(spliced)) => {
+                if spliced.to_stream.as_mut().is_some_and(|half| half.is_done_at_end(goodbye)) {
+                    spliced.to_stream = None;
+                }
+                if spliced.to_stream.is_some() || spliced.moved_out {
+                    return self.cut(id, Cut::Lost);
+                }
+                if let Some(to_socket) = &mut spliced.to_socket {
+                    to_socket.connection_lost(now);
+                    self.arrived.push(id);
+                }
+                self.retire(id);
+            }
+            Some(Channel::Announced(_) | Channel::Awaiting | Channel::Receipts(_)) => {
+                self.channels.remove(&id);
+            }
+            None => {}
         }
     }
 
@@ -187,11 +235,15 @@ impl Driver {
         }
         self.end_moves();
         self.flows.end_all();
-        for (_, channel) in self.channels.drain() {
+        let streams = [&mut self.losing, &mut self.channels];
+        for (_, channel) in streams.into_iter().flat_map(|streams| streams.drain()) {
             match channel {
                 Channel::Controlled(control) => {
                     control.received.fail(ReadError::Lost(reason.clone()));
                     control.received.stop(Stopped::Lost);
+                }
+                Channel::Spliced(spliced) if self.holds && spliced.state.can_be_held() => {
+                    spliced.park();
                 }
                 Channel::Spliced(spliced) => drop(spliced.state.cut(Cut::Lost)),
                 Channel::Announced(_) | Channel::Awaiting | Channel::Receipts(_) => {}

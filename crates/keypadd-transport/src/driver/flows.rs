@@ -31,6 +31,9 @@ impl Driver {
     /// Delivers the datagrams that have arrived from the peer, and reads those of sockets; returns
     /// whether there may be more.
     pub(super) fn carry_flows(&mut self, now: Instant, share: &mut TimeShare) -> bool {
+        if self.lost {
+            return false;
+        }
         let Self { connection, flows, channels, .. } = self;
         while let Some(frame) = connection.datagrams().recv() {
             flows.arrive(frame);
@@ -45,7 +48,7 @@ impl Driver {
     /// Gives quinn-proto a batch of datagrams, as far as the window and pacing allow; returns
     /// whether it gave any.
     pub(super) fn give_flows(&mut self, now: Instant, batch: usize) -> bool {
-        if !self.flows.has_unsent() {
+        if self.lost || !self.flows.has_unsent() {
             return false;
         }
         let Some(bytes_max) = self.connection.datagrams().max_size() else { return false };

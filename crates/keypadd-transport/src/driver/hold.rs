@@ -50,13 +50,7 @@ impl Driver {
     pub(super) fn park(&mut self, id: StreamId) {
         let Some(Channel::Spliced(spliced)) = self.channels.remove(&id) else { return };
         self.ended_sockets.push(spliced.token);
-        let Spliced { to_stream, to_socket, .. } = *spliced;
-        if let Some(to_stream) = to_stream {
-            to_stream.park();
-        }
-        if let Some(to_socket) = to_socket {
-            to_socket.park();
-        }
+        spliced.park();
     }
 
     /// Continues a held stream; `receipt` says how much the peer's socket has accepted.

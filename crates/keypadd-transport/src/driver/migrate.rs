@@ -86,7 +86,7 @@ impl Driver {
                 self.channels.remove(&at);
                 self.reset(at, self.rules.cut_code);
             }
-            Migration::Sweep => self.sweep(),
+            Migration::Sweep => self.must_sweep = true,
         }
     }
 
@@ -358,8 +358,12 @@ impl Driver {
         }
     }
 
-    /// Ends the streams of splices that were cut, or whose sockets have failed.
-    pub(crate) fn sweep(&mut self) {
+    /// Ends the streams of splices that were cut, or whose sockets have failed, until its share of the
+    /// round is used up.
+    pub(super) fn end_swept(&mut self, share: &mut TimeShare) {
+        if !std::mem::take(&mut self.must_sweep) {
+            return;
+        }
         let (mut cut, mut failed) = (Vec::new(), Vec::new());
         for (id, channel) in &self.channels {
             let Channel::Spliced(spliced) = channel else { continue };
@@ -369,12 +373,16 @@ impl Driver {
                 failed.push(*id);
             }
         }
+        for id in failed {
+            self.linger(id);
+        }
         for id in cut {
             self.reset(id, self.rules.cut_code);
             self.remove_spliced(id);
-        }
-        for id in failed {
-            self.linger(id);
+            if share.is_used_up_by_now() {
+                self.must_sweep = true;
+                return;
+            }
         }
     }
 

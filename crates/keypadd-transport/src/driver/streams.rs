@@ -82,7 +82,7 @@ impl Driver {
             }
             // Its stream has moved or ended.
             (StreamCommand::Reset(_), None) => {
-                self.sweep();
+                self.must_sweep = true;
                 self.tell(Migration::Sweep);
             }
             // Dropping replies tells the caller that the stream is gone.

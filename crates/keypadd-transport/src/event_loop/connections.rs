@@ -23,8 +23,9 @@ use crate::{
     time_share::TimeShare,
 };
 
-/// What all deliveries of a round may take: less than receiving, so that what a peer sends in excess
-/// waits for its window and not in the socket, before everyone's datagrams.
+/// What all deliveries of a round may take, and reading sockets and ending streams: less than receiving,
+/// so that what a peer sends in excess waits for its window and not in the socket, before everyone's
+/// datagrams.
 const DELIVERY_TIME: Duration = Duration::from_micros(500);
 
 /// Most connections of a loop that have ended and wait for late packets.
@@ -160,7 +161,7 @@ impl<U: Datagrams> EventLoop<U> {
         while self.closing.len() > CLOSING_MAX {
             let Some(key) = self.closing.pop_front() else { return };
             let slot = self.slots.get(&key);
-            if slot.is_some_and(|slot| slot.driver.channels.is_empty()) {
+            if slot.is_some_and(|slot| !slot.driver.has_streams()) {
                 self.remove(key, ConnectionError::LocallyClosed);
             }
         }

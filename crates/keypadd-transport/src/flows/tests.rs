@@ -195,6 +195,11 @@ fn endless() -> TimeShare {
     TimeShare::new(None, Duration::ZERO)
 }
 
+/// Is used up when the clock is first read.
+fn short() -> TimeShare {
+    TimeShare::new(Some(Instant::now), Duration::ZERO)
+}
+
 #[test]
 fn the_frames_of_one_peer_are_handled_a_few_at_a_time() {
     thread_local! {
@@ -227,13 +232,6 @@ fn the_frames_of_one_peer_are_handled_a_few_at_a_time() {
 #[test]
 fn sockets_are_read_in_turn_a_few_datagrams_at_a_time() {
     const SENT: u64 = 32;
-    thread_local! {
-        static NOW: Cell<Instant> = Cell::new(Instant::now());
-    }
-    /// Each reading is later.
-    fn clock() -> Instant {
-        NOW.replace(NOW.get() + Duration::from_millis(1))
-    }
     let (mut flows, now) = (Flows::new(Duration::from_secs(60)), Instant::now());
     let mut sockets = LoopSockets::new();
     let carried = [0, 4].map(|id| {
@@ -247,8 +245,7 @@ fn sockets_are_read_in_turn_a_few_datagrams_at_a_time() {
     let read = || carried.each_ref().map(|of| of.datagrams().0);
     let mut rounds = Vec::new();
     loop {
-        let mut share = TimeShare::new(Some(clock), Duration::ZERO);
-        let more = flows.read_sockets(now, &mut share);
+        let more = flows.read_sockets(now, &mut short());
         rounds.push(read());
         if !more {
             break;
@@ -256,4 +253,19 @@ fn sockets_are_read_in_turn_a_few_datagrams_at_a_time() {
     }
     assert_eq!(rounds[..4], [[8, 0], [8, 8], [16, 8], [16, 16]]);
     assert_eq!(read(), [SENT, SENT]);
+}
+
+#[test]
+fn the_flows_of_a_lost_connection_end_a_few_at_a_time() {
+    let (mut flows, now) = (Flows::new(Duration::from_secs(60)), Instant::now());
+    let mut sockets = LoopSockets::new();
+    for id in [0, 4, 8] {
+        let stream = StreamId::from(VarInt::from_u32(id));
+        carry(&mut flows, stream, &mut sockets.registrar(), now);
+    }
+    for left in [2, 1, 0] {
+        flows.end_some(&mut short());
+        assert_eq!(flows.open.len(), left);
+    }
+    assert!(flows.is_empty());
 }
