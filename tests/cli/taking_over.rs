@@ -203,7 +203,7 @@ fn a_new_process_that_was_given_up_says_so() {
         }
         let ended = child.wait_with_output().unwrap();
         let line = "keypadd: cannot replace the old process: it has stopped waiting for this one, has been \
-                    reloaded, or has exited\n  hint: run `keypadd reload --binary` again\n";
+            reloaded, has changed its forwards, or has exited\n  hint: run `keypadd reload --binary` again\n";
         let said = text(&ended.stderr);
         assert!(ended.status.code() == Some(1) && said.ends_with(line), "{said}");
     }
