@@ -84,13 +84,15 @@ impl<U: Datagrams> EventLoop<U> {
         last
     }
 
-    /// Handles datagrams that have waited for their connections' turns.
+    /// Handles datagrams that have waited for their connections' turns; connections that have none this time
+    /// are first in the next round.
     fn handle_backlog(&mut self, now: Instant) {
         let connections = self.backlog.connections();
         let time = BACKLOG_TIME / connections.max(1) as u32;
+        let mut began = self.clock().map(|clock| clock());
+        let mut all = TimeShare::new(self.clock(), BACKLOG_TIME).since(began);
         for _ in 0..connections {
             let Some(key) = self.backlog.turn() else { return };
-            let began = self.clock().map(|clock| clock());
             let mut share = TimeShare::new(self.clock(), time).since(began);
             while let Some(event) = self.backlog.pop(key) {
                 self.handle(key, event, now);
@@ -99,6 +101,10 @@ impl<U: Datagrams> EventLoop<U> {
                 }
             }
             self.charge(key, now);
+            if all.is_used_up_by_now() {
+                return;
+            }
+            began = self.clock().map(|clock| clock());
         }
     }
 
