@@ -1,12 +1,13 @@
 //! Limits handshakes from unknown clients, so that stalled ones cannot lock others out.
 //!
 //! A handshake that has not proved a key yet holds one of a few thousand slots. When all are taken,
-//! or the newcomer's network has used up its share, the oldest is evicted: an honest handshake
-//! needs two round trips, a stalled one stays until it is the oldest. Shares are by IPv4 address
-//! and by IPv6 /64, /56 and /48. Some slots are reserved for networks that have proved a key
-//! before. Knows addresses and times, no packets.
+//! or the newcomer's network has used up its share, the oldest of the busiest network is evicted: an
+//! honest handshake needs two round trips, a stalled one stays until it is the oldest. Networks are
+//! IPv6 /64, /56 and /48, and IPv4 addresses, /24 and /16. Those that have proved a key before
+//! count by themselves, and some slots are reserved for them. Knows addresses and times, no packets.
 
 use std::{
+    cmp::Reverse,
     collections::{BTreeMap, BTreeSet, HashMap},
     net::{IpAddr, SocketAddr},
     time::{Duration, Instant},
@@ -18,7 +19,7 @@ const SLOTS: usize = 4096;
 /// One slot in this many is reserved for networks that have proved a key before.
 const KEPT_ONE_IN: usize = 8;
 
-/// Slots per network, by prefix length; an IPv4 address counts as a /64.
+/// Slots per network, by prefix length; an IPv4 address counts as a /64, its /24 as a /56.
 const SHARES: [(u32, usize); 3] = [(64, 64), (56, 256), (48, 1024)];
 
 /// From this many handshakes on, a client must validate its address first (RFC 9000 8.1.2).
@@ -30,6 +31,12 @@ const CROWD: usize = 512;
 
 /// How long an address must wait in a crowd after its last handshake, unless that proved a key.
 const CROWD_PACE: Duration = Duration::from_secs(2);
+
+/// The largest networks.
+const LARGEST: u32 = SHARES[2].0;
+
+/// Handshakes in progress in the networks of an address, the largest first.
+pub(crate) type Load = [usize; 3];
 
 /// Networks remembered as having proved a key.
 const PROVED_MAX: usize = 4096;
@@ -55,12 +62,12 @@ impl Network {
         Self { bits: bits >> (128 - length) << (128 - length), length }
     }
 
-    /// The prefixes that a handshake counts against; an IPv4 address has only one.
-    fn all(address: IpAddr) -> impl Iterator<Item = (Self, usize)> {
-        let v4 = address.to_canonical().is_ipv4();
+    /// The networks that a handshake counts against: one that has proved a key is not its
+    /// neighbors'.
+    fn all(address: IpAddr, known: bool) -> impl Iterator<Item = (Self, usize)> {
         SHARES
             .into_iter()
-            .take(if v4 { 1 } else { SHARES.len() })
+            .take(if known { 1 } else { SHARES.len() })
             .map(move |(length, share)| (Self::of(address, length), share))
     }
 
@@ -89,7 +96,7 @@ pub enum Refusal {
     Displaced,
     /// It took too long.
     TimedOut,
-    /// Many are in progress, and its network's last one has not finished.
+    /// Many are in progress, and its network's last one has not finished, or more wait to begin.
     Crowded,
 }
 
@@ -102,7 +109,8 @@ pub struct Refusals {
     pub displaced: u64,
     /// Timed out.
     pub timed_out: u64,
-    /// Ignored because many were in progress and their network had just begun another.
+    /// Ignored because many were in progress, and their network had just begun another or was the
+    /// busiest of those that waited.
     pub crowded: u64,
 }
 
@@ -160,32 +168,52 @@ impl<K: Copy + Eq + std::hash::Hash> Handshakes<K> {
 
     /// Whether a network that has never proved a key has just begun a handshake.
     fn has_just_begun(&self, address: IpAddr, now: Instant) -> bool {
-        let network = Network::smallest(address);
-        let newest = self.by_network.get(&network).and_then(BTreeSet::last);
+        let newest = self.by_network.get(&Network::smallest(address)).and_then(BTreeSet::last);
         let newest = newest.and_then(|age| self.by_age.get(age));
-        !self.proved.contains_key(&network)
+        !self.knows(address)
             && newest.is_some_and(|it| now.saturating_duration_since(it.since) < CROWD_PACE)
+    }
+
+    /// Whether the network has proved a key.
+    fn knows(&self, address: IpAddr) -> bool {
+        self.proved.contains_key(&Network::smallest(address))
+    }
+
+    /// How busy the networks of a newcomer are.
+    pub(crate) fn load(&self, address: IpAddr) -> Load {
+        let mut load = [0; SHARES.len()];
+        let networks = Network::all(address, self.knows(address));
+        for (busy, (network, _)) in load.iter_mut().rev().zip(networks) {
+            *busy = self.by_network.get(&network).map_or(0, BTreeSet::len);
+        }
+        load
     }
 
     /// The handshake to evict for a newcomer from `address`: abandon it, then [`add`](Self::add)
     /// the new one.
     pub(crate) fn displaced_by(&self, address: IpAddr) -> Option<K> {
+        let known = self.knows(address);
         let over_share = || {
-            Network::all(address).find_map(|(network, share)| {
+            Network::all(address, known).find_map(|(network, share)| {
                 let ages = self.by_network.get(&network).filter(|ages| ages.len() >= share)?;
                 ages.first()
             })
         };
-        let known = self.proved.contains_key(&Network::smallest(address));
+        let is_full = self.by_age.len() >= self.slots
+            || !known && self.unknown.len() >= self.slots - self.kept;
         let age = match over_share() {
             Some(age) => age,
-            None if self.by_age.len() >= self.slots => self.by_age.keys().next()?,
-            None if !known && self.unknown.len() >= self.slots - self.kept => {
-                self.unknown.first()?
-            }
+            None if is_full => self.oldest_of_busiest().or_else(|| self.by_age.keys().next())?,
             None => return None,
         };
         self.by_age.get(age).map(|entry| entry.id)
+    }
+
+    /// The oldest handshake of the network that has most, of those that have proved no key.
+    fn oldest_of_busiest(&self) -> Option<&u64> {
+        let largest = self.by_network.iter().filter(|(network, _)| network.length == LARGEST);
+        let ages = largest.map(|(_, ages)| ages);
+        ages.max_by_key(|ages| (ages.len(), Reverse(ages.first())))?.first()
     }
 
     /// Records a handshake that has begun.
@@ -193,8 +221,8 @@ impl<K: Copy + Eq + std::hash::Hash> Handshakes<K> {
         let address = address.ip();
         let age = self.next;
         self.next += 1;
-        let known = self.proved.contains_key(&Network::smallest(address));
-        for (network, _) in Network::all(address) {
+        let known = self.knows(address);
+        for (network, _) in Network::all(address, known) {
             self.by_network.entry(network).or_default().insert(age);
         }
         if !known {
@@ -208,7 +236,7 @@ impl<K: Copy + Eq + std::hash::Hash> Handshakes<K> {
     pub(crate) fn remove(&mut self, id: K, proved: bool) -> bool {
         let Some(age) = self.by_key.remove(&id) else { return false };
         let Some(entry) = self.by_age.remove(&age) else { return false };
-        for (network, _) in Network::all(entry.address) {
+        for (network, _) in Network::all(entry.address, false) {
             if let Some(ages) = self.by_network.get_mut(&network) {
                 ages.remove(&age);
                 if ages.is_empty() {
@@ -310,6 +338,36 @@ mod tests {
         }
         assert_eq!(arrive(&mut table, 256, at(7), now), Some(0));
         assert_eq!(arrive(&mut table, 257, at(0x100), now), None, "the next /56");
+    }
+
+    #[test]
+    fn a_full_table_gives_up_the_oldest_of_the_busiest_network() {
+        let (mut table, now) = (Handshakes::with_slots(8), Instant::now());
+        // Seven of eight are for the unknown: one network has three addresses.
+        for (id, host) in [(0, 1 << 16), (1, 1), (2, 2 << 16), (3, 2), (4, 3), (5, 3 << 16)] {
+            assert_eq!(arrive(&mut table, id, v4(host), now), None);
+        }
+        assert_eq!(table.load(v4(1).ip()), [3, 3, 1]);
+        assert_eq!(table.load(v4(1 << 10).ip()), [3, 0, 0]);
+        assert_eq!(table.load(v4(4 << 16).ip()), [0, 0, 0]);
+        assert_eq!(arrive(&mut table, 6, v4(4 << 16), now), None);
+        assert_eq!(arrive(&mut table, 7, v4(5 << 16), now), Some(1));
+        assert_eq!(arrive(&mut table, 8, v4(6 << 16), now), Some(3));
+        assert_eq!(arrive(&mut table, 9, v4(7 << 16), now), Some(0), "one each: the oldest");
+    }
+
+    #[test]
+    fn an_address_that_has_proved_a_key_counts_by_itself() {
+        let (mut table, now) = (Handshakes::with_slots(16), Instant::now());
+        table.add(100, v4(0), now);
+        assert!(table.remove(100, true));
+        for id in 0..15 {
+            arrive(&mut table, id, v4(1 + id), now);
+        }
+        assert_eq!(table.load(v4(0).ip()), [0, 0, 0]);
+        table.add(101, v4(0), now);
+        assert_eq!(table.load(v4(0).ip()), [0, 0, 1]);
+        assert_eq!(table.load(v4(99).ip()), [14, 14, 0]);
     }
 
     #[test]

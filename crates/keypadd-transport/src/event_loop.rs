@@ -19,7 +19,7 @@ use std::{
 
 use mio::{Events, Poll, Registry, Token};
 use quinn_proto::{
-    ConnectionError, ConnectionEvent, Endpoint, EndpointConfig, ServerConfig,
+    ConnectionError, ConnectionEvent, Endpoint, EndpointConfig, Incoming, ServerConfig,
     congestion::ControllerFactory,
 };
 use rustc_hash::FxHashMap;
@@ -36,6 +36,7 @@ use crate::{
     handling_cost::{CostMeter, ExcessCost},
     handshake::Accepted,
     mailbox::{Command, ConnectionCommand, Inbox, Mailbox},
+    newcomers::Newcomers,
     settings::{MakeTransport, Rules, Streams},
     spin::{Spin, SpinShare},
     splice::{Key, Owner, Registrar},
@@ -92,6 +93,8 @@ struct Slot {
     driver: Driver,
     key: Key,
     lane: Lane,
+    /// Whether it is a client that has not proved a key yet.
+    stranger: bool,
     /// Whether it counts as a client that has proved a key.
     counted: bool,
     /// Whether it is in the list of connections that are closing.
@@ -148,6 +151,9 @@ pub(crate) struct EventLoop<U> {
     next_token: usize,
     send_buffer: Vec<u8>,
     backlog: Backlog<ConnectionEvent>,
+    /// Datagrams of clients that have not proved a key yet, and clients that have only knocked.
+    strangers: Backlog<ConnectionEvent>,
+    newcomers: Newcomers<Incoming>,
     /// Rounds so far, and connections whose datagrams this one has handled.
     round: u64,
     handling: u32,
@@ -204,6 +210,8 @@ impl<U: Datagrams> EventLoop<U> {
             next_token: FIRST_SOCKET,
             send_buffer: Vec::new(),
             backlog: Backlog::new(),
+            strangers: Backlog::new(),
+            newcomers: Newcomers::new(),
             round: 0,
             handling: 0,
             carried_bytes: 0,
@@ -282,6 +290,7 @@ impl<U: Datagrams> EventLoop<U> {
         let now = received_at.unwrap_or(now);
         self.expire(now);
         self.drive(now);
+        self.shake_hands(now);
         if worked {
             self.spin.worked(now);
         }
@@ -292,7 +301,10 @@ impl<U: Datagrams> EventLoop<U> {
 
     /// How long to wait for the system.
     fn timeout(&mut self) -> Option<Duration> {
-        if self.has_received() || (!self.dirty.is_empty() && !self.udp.is_full()) {
+        if self.has_received()
+            || self.has_strangers()
+            || (!self.dirty.is_empty() && !self.udp.is_full())
+        {
             return Some(Duration::ZERO);
         }
         let now = Instant::now();
@@ -308,12 +320,20 @@ impl<U: Datagrams> EventLoop<U> {
 
     /// Whether this loop has work that no event will report.
     pub(crate) fn is_due(&self, now: Instant) -> bool {
-        self.has_received() || !self.dirty.is_empty() || self.deadline().is_some_and(|at| at <= now)
+        self.has_received()
+            || self.has_strangers()
+            || !self.dirty.is_empty()
+            || self.deadline().is_some_and(|at| at <= now)
     }
 
     /// Whether datagrams wait that this loop may read, or has read.
     fn has_received(&self) -> bool {
         !self.backlog.is_empty() || (!self.suspended && self.udp.has_unread())
+    }
+
+    /// Whether clients wait for a part of their handshakes.
+    fn has_strangers(&self) -> bool {
+        !self.strangers.is_empty() || !self.newcomers.is_empty()
     }
 
     pub(crate) fn udp(&mut self) -> &mut U {

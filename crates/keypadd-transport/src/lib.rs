@@ -33,6 +33,7 @@ mod handling_cost;
 mod handshake;
 mod held;
 mod mailbox;
+mod newcomers;
 mod pacer;
 mod queue_state;
 mod reassembly;

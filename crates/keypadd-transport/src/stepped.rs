@@ -136,13 +136,21 @@ impl SteppedLoop {
     /// # Errors
     /// The system's error about polling.
     pub fn run_until_idle(&mut self, now: Instant) -> io::Result<()> {
-        loop {
-            self.inner.poll(&mut self.events, Some(Duration::ZERO))?;
-            if self.events.is_empty() && !self.inner.is_due(now) {
-                return Ok(());
-            }
+        while self.run_round(now)? {}
+        Ok(())
+    }
+
+    /// Runs a round at `now`, unless the loop would wait; returns whether it did.
+    ///
+    /// # Errors
+    /// The system's error about polling.
+    pub fn run_round(&mut self, now: Instant) -> io::Result<bool> {
+        self.inner.poll(&mut self.events, Some(Duration::ZERO))?;
+        let is_due = !self.events.is_empty() || self.inner.is_due(now);
+        if is_due {
             self.inner.round(&self.events, now);
         }
+        Ok(is_due)
     }
 
     /// When the next work is due.

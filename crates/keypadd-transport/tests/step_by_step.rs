@@ -1,6 +1,6 @@
 //! Tests step by step what ends a stream whose socket has failed, what a direction that moves to another
-//! connection sends, and how long one connection's datagrams and deliveries hold up another's: the
-//! production event loops without threads, UDP sockets or a clock.
+//! connection sends, and how long one connection's datagrams and deliveries, and strangers' handshakes,
+//! hold up another's: the production event loops without threads, UDP sockets or a clock.
 #![allow(unreachable_pub, clippy::unwrap_used)]
 
 mod stepped;
@@ -527,4 +527,60 @@ fn a_source_that_was_read_dry_does_not_wait_for_the_window() {
     programs[0].write_all(&[7; 20_000]).unwrap();
     pair.pass(&[0, 1]);
     assert_eq!(window(), grown);
+}
+
+#[test]
+fn newcomers_handshakes_wait_until_a_peers_datagrams_are_answered_and_then_continue_one_by_one() {
+    const NEWCOMERS: usize = 7;
+    let (config, server) = configs(Suite::AES_128_GCM);
+    let (mut pair, endpoints) = Pair::new(server);
+    let peer = pair.connect(&endpoints, config.clone());
+    let [near, _far] = pair.open(&peer);
+    let near = Arc::new(near);
+    pair.pass(&[0, 1]);
+    pair.loops[1].use_clocks((|| Duration::ZERO, pair.now), slow_clock);
+
+    let client = endpoints[0].clone();
+    let dial = |config| {
+        let (server_name, address) = ("keypadd", pair.addresses[1]);
+        let dial = Dial { config, address, server_name, lane: Lane::Sparse, rtt: None };
+        let client = client.clone();
+        Box::pin(async move { client.connect(dial).await.unwrap() })
+    };
+    let mut newcomers: Vec<Task<Connection>> =
+        (0..NEWCOMERS).map(|_| -> Task<_> { dial(config.clone()) }).collect();
+    // First they knock, then they prove their keys: all of it arrives before a round.
+    for flight in ["first", "second"] {
+        for newcomer in &mut newcomers {
+            assert!(poll(newcomer).is_none());
+        }
+        pair.run(0);
+        // Two are acknowledged immediately.
+        for _ in 0..2 {
+            let near = Arc::clone(&near);
+            let mut writing: Task<_> = Box::pin(async move { near.send.write_all(&[7]).await });
+            while poll(&mut writing).is_none() {
+                pair.run(0);
+            }
+            pair.run(0);
+        }
+        let mut arrived = std::mem::take(&mut pair.wires.borrow_mut()[1]);
+        // A round receives at least 16.
+        arrived.rotate_right(2);
+        assert!(arrived.len() >= NEWCOMERS + 2, "{flight}");
+        for datagram in arrived {
+            pair.loops[1].arrive(pair.addresses[0], &datagram);
+        }
+        // What each round sends.
+        let mut sent = Vec::new();
+        while pair.loops[1].run_round(pair.now).unwrap() {
+            let total = pair.wires.borrow()[0].len();
+            sent.push(total - sent.iter().sum::<usize>());
+        }
+        assert_eq!(sent[0], 1, "{flight}: the acknowledgment, in {sent:?}");
+        let most = sent.iter().max().unwrap();
+        assert!(sent.len() > NEWCOMERS && *most < NEWCOMERS, "{flight}: one by one, in {sent:?}");
+    }
+    pair.pass(&[0, 1]);
+    assert!(newcomers.iter_mut().all(|newcomer| poll(newcomer).is_some()));
 }

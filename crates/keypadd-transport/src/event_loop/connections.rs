@@ -49,6 +49,7 @@ impl<U: Datagrams> EventLoop<U> {
             driver,
             key,
             lane,
+            stranger: false,
             counted: false,
             closing: false,
             dirty: false,
@@ -127,6 +128,7 @@ impl<U: Datagrams> EventLoop<U> {
             self.sockets.remove(&token);
         }
         let over = slot.driver.is_over();
+        slot.stranger &= !outcome.proved;
         if outcome.lost && !outcome.proved {
             self.handshakes.remove(key, false);
         }

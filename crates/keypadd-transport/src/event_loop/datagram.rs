@@ -33,6 +33,7 @@ pub(super) struct Turn {
     began: Option<Instant>,
     share: TimeShare,
     is_over: bool,
+    stranger: bool,
 }
 
 impl<U: Datagrams> EventLoop<U> {
@@ -165,14 +166,18 @@ impl<U: Datagrams> EventLoop<U> {
                 self.handle(key, event, now);
                 turn.is_over = turn.share.is_used_up();
             }
+            Some(Turn { stranger: true, .. }) => self.strangers.push(key, event, len),
             _ => self.backlog.push(key, event, len),
         }
     }
 
     fn begin_turn(&mut self, key: Key) -> Turn {
         let mut left = Duration::ZERO;
-        if !self.backlog.holds(key)
-            && let Some(slot) = self.slots.get_mut(&key)
+        let slot = self.slots.get_mut(&key);
+        let stranger = slot.as_ref().is_some_and(|slot| slot.stranger);
+        if !stranger
+            && !self.backlog.holds(key)
+            && let Some(slot) = slot
         {
             if slot.round != self.round {
                 (slot.round, slot.handled_for) = (self.round, Duration::ZERO);
@@ -182,7 +187,7 @@ impl<U: Datagrams> EventLoop<U> {
         }
         let began = self.clock().map(|clock| clock());
         let share = TimeShare::new(self.clock(), left).since(began);
-        Turn { key, began, share, is_over: left.is_zero() }
+        Turn { key, began, share, is_over: left.is_zero(), stranger }
     }
 
     fn end_turn(&mut self, turn: Option<Turn>, now: Instant) {
@@ -196,7 +201,7 @@ impl<U: Datagrams> EventLoop<U> {
     }
 
     /// Lets a connection handle a datagram, unless its datagrams take too much CPU time.
-    fn handle(&mut self, key: Key, event: ConnectionEvent, now: Instant) {
+    pub(super) fn handle(&mut self, key: Key, event: ConnectionEvent, now: Instant) {
         let Some(slot) = self.slots.get(&key) else { return };
         let excess = slot.excess;
         if excess.is_too_high(now) {

@@ -1,6 +1,10 @@
 //! Starts handshakes: connects, and accepts, challenges or refuses clients.
 
-use std::{net::SocketAddr, sync::Arc, time::Instant};
+use std::{
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use quinn_proto::{ConnectError, ConnectionError, Dir, Incoming, ServerConfig, TransportConfig};
 use tokio::sync::oneshot;
@@ -26,8 +30,20 @@ use crate::{
 /// Received DATAGRAM frames buffered until their connection is driven: as many as a round receives.
 const DATAGRAM_BUFFER_BYTES: usize = 1 << 20;
 
+/// What clients' handshakes may take of a round, after all else: packets of those that have begun up
+/// to half of it.
+const HANDSHAKE_TIME: Duration = Duration::from_micros(250);
+
+/// A client's other packets that are kept while it waits for its handshake, and those of all.
+const INCOMING_BYTES: u64 = 8 << 10;
+const INCOMING_BYTES_TOTAL: u64 = 1 << 20;
+
 impl<U: Datagrams> EventLoop<U> {
-    pub(super) fn set_server(&mut self, config: Option<ServerConfig>) {
+    pub(super) fn set_server(&mut self, mut config: Option<ServerConfig>) {
+        if let Some(config) = &mut config {
+            config.incoming_buffer_size(INCOMING_BYTES);
+            config.incoming_buffer_size_total(INCOMING_BYTES_TOTAL);
+        }
         self.server = config;
         self.endpoint.set_server_config(self.server.clone().map(Arc::new));
     }
@@ -84,39 +100,81 @@ impl<U: Datagrams> EventLoop<U> {
         }
     }
 
+    /// Handles a client's first packet: it waits for its handshake.
     pub(super) fn incoming(&mut self, incoming: Incoming, now: Instant) {
-        // Apply what the owner changed before this client spoke.
-        self.commands(now);
+        let Some(incoming) = self.admit(incoming, now) else { return };
+        let address = incoming.remote_address().ip();
+        let load = self.handshakes.load(address);
+        if let Some(ignored) = self.newcomers.push(incoming, address, load) {
+            self.refused(ignored.remote_address(), Refusal::Crowded);
+            self.endpoint.ignore(ignored);
+        }
+    }
+
+    /// Continues and begins clients' handshakes, for a share of the round that is short and not
+    /// empty.
+    pub(super) fn shake_hands(&mut self, now: Instant) {
+        let clock = self.clock().map(|clock| (clock, clock()));
+        let is_over = |share| clock.is_some_and(|(clock, began)| clock() >= began + share);
+        while let Some(key) = self.strangers.turn() {
+            if let Some(event) = self.strangers.pop(key) {
+                self.handle(key, event, now);
+            }
+            if is_over(HANDSHAKE_TIME / 2) {
+                break;
+            }
+        }
+        while let Some(incoming) = self.newcomers.pop(|address| self.handshakes.load(address)) {
+            // Apply what the owner changed before this client spoke.
+            self.commands(now);
+            if let Some(incoming) = self.admit(incoming, now) {
+                self.begin(incoming, now);
+            }
+            if is_over(HANDSHAKE_TIME) {
+                break;
+            }
+        }
+    }
+
+    /// Returns the client if its handshake may begin, now or later; otherwise answers it.
+    fn admit(&mut self, incoming: Incoming, now: Instant) -> Option<Incoming> {
         let remote = incoming.remote_address();
         self.send_buffer.clear();
         if !self.udp.may_send() {
             // The client could not be answered, and would be one more connection to wait for.
-            return self.endpoint.ignore(incoming);
+            self.endpoint.ignore(incoming);
+            return None;
         }
-        let lane = Lane::of(incoming.orig_dst_cid());
-        let full = self.counters.clients(lane) >= self.connections_max;
-        let displaced = self.handshakes.displaced_by(remote.ip());
+        let full = self.counters.clients(Lane::of(incoming.orig_dst_cid())) >= self.connections_max;
         if self.refusing || full {
             if !self.refusing {
                 self.refused(remote, Refusal::Full);
             }
             let transmit = self.endpoint.refuse(incoming, &mut self.send_buffer);
-            return self.respond(transmit);
+            self.respond(transmit);
+            return None;
         }
         match self.handshakes.decide(remote.ip(), incoming.remote_address_validated(), now) {
             Admission::Retry if incoming.may_retry() => {
                 if let Ok(transmit) = self.endpoint.retry(incoming, &mut self.send_buffer) {
                     self.respond(transmit);
                 }
-                return;
+                None
             }
             Admission::Wait => {
                 self.refused(remote, Refusal::Crowded);
-                return self.endpoint.ignore(incoming);
+                self.endpoint.ignore(incoming);
+                None
             }
-            Admission::Retry | Admission::Accept => {}
+            Admission::Retry | Admission::Accept => Some(incoming),
         }
-        if let Some(key) = displaced {
+    }
+
+    /// Begins a client's handshake.
+    fn begin(&mut self, incoming: Incoming, now: Instant) {
+        let remote = incoming.remote_address();
+        let lane = Lane::of(incoming.orig_dst_cid());
+        if let Some(key) = self.handshakes.displaced_by(remote.ip()) {
             self.give_up(key, Refusal::Displaced);
         }
         let Some(mut config) = self.server.clone() else { return self.endpoint.ignore(incoming) };
@@ -130,6 +188,9 @@ impl<U: Datagrams> EventLoop<U> {
                 let waiting = HandshakeReply::Server(self.accepted.clone());
                 let shared = self.add(handle, connection, (limits, lane), waiting, remote);
                 self.handshakes.add(shared.key, remote, now);
+                if let Some(slot) = self.slots.get_mut(&shared.key) {
+                    slot.stranger = true;
+                }
             }
             Err(error) => {
                 debug!(%remote, error = %error.cause, "not accepted");

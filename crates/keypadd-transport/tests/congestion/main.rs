@@ -187,7 +187,7 @@ fn keystrokes_beside_bulk_under_loss_wait_for_one_recovery_at_p99() {
 fn loss_of_acks_costs_nothing() {
     let mut back = line(100.0, 20 * MS);
     back.loss = 0.3;
-    let mut world = World::new(line(100.0, 20 * MS), back, 3);
+    let mut world = World::new(line(100.0, 20 * MS), back, 4);
     world.add(rate(), Traffic::Up);
     world.run(2 * SECOND);
     let share = share(&mut world, 0, 100.0, 3 * SECOND);
