@@ -14,13 +14,13 @@ use std::{
 };
 
 /// Handshakes in progress at once.
-const SLOTS: usize = 4096;
+const SLOTS: usize = 2048;
 
 /// One slot in this many is reserved for networks that have proved a key before.
 const KEPT_ONE_IN: usize = 8;
 
 /// Slots per network, by prefix length; an IPv4 address counts as a /64, its /24 as a /56.
-const SHARES: [(u32, usize); 3] = [(64, 64), (56, 256), (48, 1024)];
+const SHARES: [(u32, usize); 3] = [(64, 64), (56, 256), (48, 512)];
 
 /// From this many handshakes on, a client must validate its address first (RFC 9000 8.1.2).
 const RETRY_FROM: usize = 8;

@@ -23,7 +23,7 @@ use crate::traffic::Pinger;
 const CONNECT_GOAL: Duration = Duration::from_secs(3);
 /// Event loops of the server, and concurrent handshakes per loop (docs/DESIGN.md, "Strangers").
 const LOOPS: u64 = 2;
-const SLOTS: u64 = 4096;
+const SLOTS: u64 = 2048;
 /// Memory that the server may use for each of them.
 const SLOT_GOAL_BYTES: u64 = 96 << 10;
 /// Interval between checks of the memory.
@@ -131,7 +131,7 @@ pub(crate) async fn measure(cli: &Cli, keypadd: &Path) -> Outcome<Vec<Row>> {
         Row::judged(
             "memory of the server grows by",
             format!("{} MiB", most.saturating_sub(before) >> 20),
-            "at most 96 KiB for each of 8,192",
+            "at most 96 KiB for each of 4,096",
             most.saturating_sub(before) <= LOOPS * SLOTS * SLOT_GOAL_BYTES,
         ),
         Row::stated("a session from before, alone", alone.text()),
