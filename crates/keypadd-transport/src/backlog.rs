@@ -19,8 +19,8 @@ const RECORD_BYTES: usize = 512;
 /// Datagrams that wait, by connection.
 pub(crate) struct Backlog<D> {
     waiting: FxHashMap<Key, Waiting<D>>,
-    /// Whose turn is next.
-    turns: VecDeque<Key>,
+    /// The next one first.
+    order: VecDeque<Key>,
     bytes: usize,
 }
 
@@ -32,16 +32,16 @@ struct Waiting<D> {
 
 impl<D> Backlog<D> {
     pub(crate) fn new() -> Self {
-        Self { waiting: FxHashMap::default(), turns: VecDeque::new(), bytes: 0 }
+        Self { waiting: FxHashMap::default(), order: VecDeque::new(), bytes: 0 }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.turns.is_empty()
+        self.order.is_empty()
     }
 
     /// How many connections have datagrams here.
     pub(crate) fn connections(&self) -> usize {
-        self.turns.len()
+        self.order.len()
     }
 
     /// Whether this connection has datagrams here: later ones must wait behind them.
@@ -56,7 +56,7 @@ impl<D> Backlog<D> {
         let waiting = match self.waiting.entry(key) {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => {
-                self.turns.push_back(key);
+                self.order.push_back(key);
                 entry.insert(Waiting { datagrams: VecDeque::new(), bytes: 0 })
             }
         };
@@ -67,10 +67,10 @@ impl<D> Backlog<D> {
         }
     }
 
-    /// The connection whose turn it is, which is last from now on.
-    pub(crate) fn turn(&mut self) -> Option<Key> {
-        self.turns.rotate_left(1.min(self.turns.len()));
-        self.turns.back().copied()
+    /// The next connection, which is last from now on.
+    pub(crate) fn next_connection(&mut self) -> Option<Key> {
+        self.order.rotate_left(1.min(self.order.len()));
+        self.order.back().copied()
     }
 
     /// Takes a connection's oldest datagram.
@@ -83,7 +83,7 @@ impl<D> Backlog<D> {
         }
         if waiting.datagrams.is_empty() {
             self.waiting.remove(&key);
-            self.turns.retain(|it| *it != key);
+            self.order.retain(|it| *it != key);
         }
         oldest.map(|(datagram, _)| datagram)
     }
@@ -99,16 +99,16 @@ mod tests {
     #[test]
     fn datagrams_of_a_connection_keep_their_order_and_connections_take_turns() {
         let mut backlog = Backlog::new();
-        assert_eq!(backlog.turn(), None);
+        assert_eq!(backlog.next_connection(), None);
         for datagram in 0..4 {
             backlog.push([A, B][datagram % 2], datagram, 1_200);
         }
         assert!(backlog.holds(A) && backlog.holds(B));
-        assert_eq!((backlog.turn(), backlog.pop(A)), (Some(A), Some(0)));
-        assert_eq!((backlog.turn(), backlog.pop(B)), (Some(B), Some(1)));
-        assert_eq!((backlog.turn(), backlog.pop(A)), (Some(A), Some(2)));
+        assert_eq!((backlog.next_connection(), backlog.pop(A)), (Some(A), Some(0)));
+        assert_eq!((backlog.next_connection(), backlog.pop(B)), (Some(B), Some(1)));
+        assert_eq!((backlog.next_connection(), backlog.pop(A)), (Some(A), Some(2)));
         assert!(!backlog.holds(A), "it has none left");
-        assert_eq!((backlog.turn(), backlog.pop(B)), (Some(B), Some(3)));
+        assert_eq!((backlog.next_connection(), backlog.pop(B)), (Some(B), Some(3)));
         assert!(backlog.is_empty());
         assert_eq!((backlog.bytes, backlog.pop(A)), (0, None));
     }

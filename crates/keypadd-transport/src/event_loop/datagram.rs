@@ -28,7 +28,7 @@ const HANDLING_TIME: Duration = Duration::from_millis(1);
 const BACKLOG_TIME: Duration = Duration::from_micros(500);
 
 /// A connection's datagrams of one batch.
-pub(super) struct Turn {
+pub(super) struct BatchShare {
     key: Key,
     began: Option<Instant>,
     share: TimeShare,
@@ -67,16 +67,16 @@ impl<U: Datagrams> EventLoop<U> {
             let now = read_at.unwrap_or(now);
             last = Some(now);
             self.carried_bytes += datagrams.len();
-            let mut turn = None;
+            let mut current = None;
             for datagram in datagrams {
                 match loop_of(&datagram) {
                     Some(number) if number != self.number => {
                         self.hand_over(number, datagram, &meta, now);
                     }
-                    _ => self.datagram(now, datagram, &meta, &mut turn),
+                    _ => self.datagram(now, datagram, &meta, &mut current),
                 }
             }
-            self.end_turn(turn, now);
+            self.end_share(current, now);
             if batch >= BATCHES_PER_ROUND && now.saturating_duration_since(began) >= RECEIVING_TIME
             {
                 break;
@@ -85,7 +85,7 @@ impl<U: Datagrams> EventLoop<U> {
         last
     }
 
-    /// Handles datagrams that have waited for their connections' turns; connections that have none this time
+    /// Handles datagrams that have waited for their connections' shares; connections that have none this time
     /// are first in the next round.
     fn handle_backlog(&mut self, now: Instant) {
         let connections = self.backlog.connections();
@@ -93,7 +93,7 @@ impl<U: Datagrams> EventLoop<U> {
         let mut began = self.clock().map(|clock| clock());
         let mut all = TimeShare::new(self.clock(), BACKLOG_TIME).since(began);
         for _ in 0..connections {
-            let Some(key) = self.backlog.turn() else { return };
+            let Some(key) = self.backlog.next_connection() else { return };
             let mut share = TimeShare::new(self.clock(), time).since(began);
             while let Some(event) = self.backlog.pop(key) {
                 self.handle(key, event, now);
@@ -120,19 +120,19 @@ impl<U: Datagrams> EventLoop<U> {
 
     /// Passes a datagram that is not part of a batch to its connection.
     pub(super) fn lone_datagram(&mut self, now: Instant, bytes: BytesMut, meta: &RecvMeta) {
-        let mut turn = None;
-        self.datagram(now, bytes, meta, &mut turn);
-        self.end_turn(turn, now);
+        let mut current = None;
+        self.datagram(now, bytes, meta, &mut current);
+        self.end_share(current, now);
     }
 
     /// Passes a datagram to its connection, now or later. A batch is from one source: its first datagram
-    /// begins the turn.
+    /// begins its share.
     fn datagram(
         &mut self,
         now: Instant,
         bytes: BytesMut,
         meta: &RecvMeta,
-        turn: &mut Option<Turn>,
+        current: &mut Option<BatchShare>,
     ) {
         let len = bytes.len();
         let ecn = meta.ecn.and_then(|ecn| quinn_proto::EcnCodepoint::from_bits(ecn as u8));
@@ -142,7 +142,7 @@ impl<U: Datagrams> EventLoop<U> {
         match event {
             Some(DatagramEvent::ConnectionEvent(handle, event)) => {
                 let Some(key) = self.routes.get(&handle.0).copied() else { return };
-                self.handle_in_turn((key, event, len), turn, now);
+                self.handle_within_share((key, event, len), current, now);
             }
             Some(DatagramEvent::NewConnection(incoming)) => self.incoming(incoming, now),
             Some(DatagramEvent::Response(transmit)) => self.respond(transmit),
@@ -151,27 +151,27 @@ impl<U: Datagrams> EventLoop<U> {
     }
 
     /// Lets a connection handle a datagram of this length if its share of the round is not used up.
-    fn handle_in_turn(
+    fn handle_within_share(
         &mut self,
         (key, event, len): (Key, ConnectionEvent, usize),
-        turn: &mut Option<Turn>,
+        current: &mut Option<BatchShare>,
         now: Instant,
     ) {
-        if turn.as_ref().is_none_or(|turn| turn.key != key) {
-            let begun = self.begin_turn(key);
-            self.end_turn(turn.replace(begun), now);
+        if current.as_ref().is_none_or(|current| current.key != key) {
+            let begun = self.begin_share(key);
+            self.end_share(current.replace(begun), now);
         }
-        match turn {
-            Some(turn) if !turn.is_over => {
+        match current {
+            Some(current) if !current.is_over => {
                 self.handle(key, event, now);
-                turn.is_over = turn.share.is_used_up();
+                current.is_over = current.share.is_used_up();
             }
-            Some(Turn { stranger: true, .. }) => self.strangers.push(key, event, len),
+            Some(BatchShare { stranger: true, .. }) => self.strangers.push(key, event, len),
             _ => self.backlog.push(key, event, len),
         }
     }
 
-    fn begin_turn(&mut self, key: Key) -> Turn {
+    fn begin_share(&mut self, key: Key) -> BatchShare {
         let mut left = Duration::ZERO;
         let slot = self.slots.get_mut(&key);
         let stranger = slot.as_ref().is_some_and(|slot| slot.stranger);
@@ -187,11 +187,11 @@ impl<U: Datagrams> EventLoop<U> {
         }
         let began = self.clock().map(|clock| clock());
         let share = TimeShare::new(self.clock(), left).since(began);
-        Turn { key, began, share, is_over: left.is_zero(), stranger }
+        BatchShare { key, began, share, is_over: left.is_zero(), stranger }
     }
 
-    fn end_turn(&mut self, turn: Option<Turn>, now: Instant) {
-        let Some(Turn { key, began, .. }) = turn else { return };
+    fn end_share(&mut self, current: Option<BatchShare>, now: Instant) {
+        let Some(BatchShare { key, began, .. }) = current else { return };
         if let (Some(clock), Some(began)) = (self.clock(), began)
             && let Some(slot) = self.slots.get_mut(&key)
         {

@@ -116,7 +116,7 @@ impl<U: Datagrams> EventLoop<U> {
     pub(super) fn shake_hands(&mut self, now: Instant) {
         let clock = self.clock().map(|clock| (clock, clock()));
         let is_over = |share| clock.is_some_and(|(clock, began)| clock() >= began + share);
-        while let Some(key) = self.strangers.turn() {
+        while let Some(key) = self.strangers.next_connection() {
             if let Some(event) = self.strangers.pop(key) {
                 self.handle(key, event, now);
             }
