@@ -96,11 +96,11 @@ mod tests {
     }
 
     #[test]
-    fn a_full_run_has_ten_cases_and_seven_arms_and_a_quick_one_fewer_and_shorter() {
+    fn a_full_run_has_ten_cases_and_six_arms_and_a_quick_one_fewer_and_shorter() {
         let full = parse(&[]).unwrap();
-        assert_eq!((full.cases.len(), full.arms.len(), full.rounds), (10, 7, 5));
+        assert_eq!((full.cases.len(), full.arms.len(), full.rounds), (10, 6, 5));
         let quick = parse(&["--quick"]).unwrap();
-        assert_eq!((quick.cases.len(), quick.arms.len(), quick.rounds), (6, 7, 1));
+        assert_eq!((quick.cases.len(), quick.arms.len(), quick.rounds), (6, 6, 1));
         assert!(quick.time < full.time);
     }
 
