@@ -107,7 +107,7 @@ struct Slot {
     routed: bool,
     /// CPU time beyond the usual that its datagrams have taken.
     excess: ExcessCost,
-    /// The last round that handled its datagrams, and for how long.
+    /// The last round in which its datagrams were handled, and how long that took.
     round: u64,
     handled_for: Duration,
 }
@@ -151,7 +151,7 @@ pub(crate) struct EventLoop<U> {
     next_token: usize,
     send_buffer: Vec<u8>,
     backlog: Backlog<ConnectionEvent>,
-    /// Datagrams of clients that have not proved a key yet, and clients that have only knocked.
+    /// Datagrams of clients that have not proved a key yet, and clients whose handshakes have not begun.
     strangers: Backlog<ConnectionEvent>,
     newcomers: Newcomers<Incoming>,
     /// Rounds so far, and connections whose datagrams this one has handled.

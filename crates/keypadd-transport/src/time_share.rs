@@ -26,6 +26,11 @@ impl TimeShare {
         Self { clock, share, until: None, calls: 0, is_over: false }
     }
 
+    /// No share of this round.
+    pub(crate) fn none() -> Self {
+        Self { is_over: true, ..Self::new(None, Duration::ZERO) }
+    }
+
     /// Begins the share then, and not at the first reading.
     pub(crate) fn since(self, began: Option<Instant>) -> Self {
         Self { until: began.map(|at| at + self.share), ..self }

@@ -325,6 +325,13 @@ struct Crowd {
 }
 
 impl Crowd {
+    /// Writes a byte into each program of this end.
+    fn write(&mut self, end: usize) {
+        for program in &mut self.programs[end] {
+            program.write_all(b"z").unwrap();
+        }
+    }
+
     fn new() -> Self {
         let (client, server) = configs(Suite::AES_128_GCM);
         let (mut pair, endpoints) = Pair::new(server);
@@ -397,9 +404,7 @@ impl Wake for Progress {
 #[test]
 fn a_packet_for_many_sockets_holds_up_another_connection_for_a_few_of_them_only() {
     let mut crowd = Crowd::new();
-    for program in &mut crowd.programs[0] {
-        program.write_all(b"z").unwrap();
-    }
+    crowd.write(0);
     let carried = crowd.carried();
     crowd.holds_up_another_for_a_few(move || carried.iter().map(|of| of.to_socket()).sum());
 }
@@ -407,9 +412,7 @@ fn a_packet_for_many_sockets_holds_up_another_connection_for_a_few_of_them_only(
 #[test]
 fn receipts_for_many_streams_hold_up_another_connection_for_a_few_of_them_only() {
     let mut crowd = Crowd::new();
-    for program in &mut crowd.programs[1] {
-        program.write_all(b"z").unwrap();
-    }
+    crowd.write(1);
     // Receipts for few bytes wait a second: then all of them are sent at once.
     crowd.pair.pass(&[0, 1]);
     let held = crowd.held[1].clone();
@@ -422,9 +425,7 @@ fn receipts_for_many_streams_hold_up_another_connection_for_a_few_of_them_only()
 #[test]
 fn many_sockets_with_bytes_to_read_hold_up_another_connection_for_a_few_of_them_only() {
     let mut crowd = Crowd::new();
-    for program in &mut crowd.programs[1] {
-        program.write_all(b"z").unwrap();
-    }
+    crowd.write(1);
     let carried = crowd.carried();
     crowd.holds_up_another_for_a_few(move || carried.iter().map(|of| of.from_socket()).sum());
 }

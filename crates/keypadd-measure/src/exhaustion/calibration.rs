@@ -4,7 +4,7 @@
 //! First come bursts from a full pool, each after a rest in which it refills; they give a first estimate of
 //! R*. At R* no CPU is idle, and a packet costs more: every wake-up interrupts a filler, and both share
 //! caches. So costs for R* are measured in that state, at rates a little below the estimate, from a pool low
-//! enough that its fillers never rest; and pads as they come at hand at the end that has fewer, since two
+//! enough that its fillers never rest; and the rate at which pads become ready, at the end that has fewer: two
 //! fillers do not share idle CPU evenly. The cost of traffic is this process's CPU time, minus that of the
 //! fillers. Rates are paced, as those of the run are: data offered without a limit travels in larger
 //! trains, which cost less.
@@ -158,7 +158,7 @@ struct Near {
     rate: f64,
     /// CPU seconds per packet, without the fillers'.
     cpu_per_packet: f64,
-    /// Pads that came at hand per second.
+    /// Pads that became ready per second.
     made: f64,
 }
 

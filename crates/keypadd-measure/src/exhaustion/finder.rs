@@ -84,7 +84,7 @@ pub(super) struct Tried {
     pub seconds: f64,
     /// Whether the pool ran dry.
     pub dry: bool,
-    /// Whether it ended at once, as the pads at hand were not those of its packets.
+    /// Whether it ended at once, because the ready pads were not those of its packets.
     pub hole: bool,
 }
 

@@ -20,11 +20,11 @@ const BATCHES_PER_ROUND: usize = 16;
 /// socket, before everyone's datagrams.
 const RECEIVING_TIME: Duration = Duration::from_millis(2);
 
-/// What handling the datagrams of a connection may take of a round, shared with those before it. The rest
-/// waits in the backlog until others' have been handled.
+/// Time that a round spends on the datagrams of one connection, divided by the number of connections so far.
+/// The rest waits in the backlog until the others' have been handled.
 const HANDLING_TIME: Duration = Duration::from_millis(1);
 
-/// What handling the backlog may take of a round.
+/// Time that a round spends on the backlog.
 const BACKLOG_TIME: Duration = Duration::from_micros(500);
 
 /// A connection's datagrams of one batch.
@@ -32,7 +32,6 @@ pub(super) struct BatchShare {
     key: Key,
     began: Option<Instant>,
     share: TimeShare,
-    is_over: bool,
     stranger: bool,
 }
 
@@ -162,9 +161,9 @@ impl<U: Datagrams> EventLoop<U> {
             self.end_share(current.replace(begun), now);
         }
         match current {
-            Some(current) if !current.is_over => {
+            Some(current) if !current.share.is_over() => {
                 self.handle(key, event, now);
-                current.is_over = current.share.is_used_up();
+                current.share.is_used_up();
             }
             Some(BatchShare { stranger: true, .. }) => self.strangers.push(key, event, len),
             _ => self.backlog.push(key, event, len),
@@ -186,8 +185,11 @@ impl<U: Datagrams> EventLoop<U> {
             left = (HANDLING_TIME / self.handling.max(1)).saturating_sub(slot.handled_for);
         }
         let began = self.clock().map(|clock| clock());
-        let share = TimeShare::new(self.clock(), left).since(began);
-        BatchShare { key, began, share, is_over: left.is_zero(), stranger }
+        let share = match left.is_zero() {
+            true => TimeShare::none(),
+            false => TimeShare::new(self.clock(), left).since(began),
+        };
+        BatchShare { key, began, share, stranger }
     }
 
     fn end_share(&mut self, current: Option<BatchShare>, now: Instant) {
