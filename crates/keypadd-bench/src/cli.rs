@@ -146,7 +146,7 @@ pub(crate) struct TunnelFlags {
     #[arg(default_value_t = Congestion::default(), value_parser = values::congestion)]
     #[arg(help_heading = "Common")]
     pub(crate) congestion: Congestion,
-    /// Share of one core that each event loop may spend on busy polling; 0 turns it off
+    /// Share of one core that each event loop may spend on polls that find nothing; 0 turns polling off
     #[arg(long, env = "KEYPADD_SPIN", value_name = "PERCENT")]
     #[arg(default_value_t = SpinShare::default(), value_parser = values::spin)]
     #[arg(help_heading = "Common")]

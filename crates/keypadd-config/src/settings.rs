@@ -165,8 +165,8 @@ settings! {
         default: "2%",
         reload: Reload::Restart,
         flag: Flag::Daemons,
-        help: "Share of one core that each event loop may spend on busy polling; 0 turns it off",
-        detail: "A loop polls for 80 to 300 us after its last work, to avoid a wake-up.",
+        help: "Share of one core that each event loop may spend on polls that find nothing; 0 turns polling off",
+        detail: "A loop polls for 80 to 300 us after its last work, to avoid a wake-up; never beside bulk data.",
     }
     "loops" => loops: maybe usize = loops {
         kind: Kind::Number,

@@ -51,9 +51,6 @@ const FIRST_SOCKET: usize = 2;
 /// Events to take from the system at once.
 const EVENTS: usize = 256;
 
-/// A round that carries this many bytes carries bulk data: a batch of datagrams, or most of one.
-const BULK_ROUND_BYTES: usize = 32 << 10;
-
 /// Longest sleep of a loop without a timer.
 const SLEEP_MAX: Duration = Duration::from_secs(60);
 
@@ -294,7 +291,7 @@ impl<U: Datagrams> EventLoop<U> {
         if worked {
             self.spin.worked(now);
         }
-        if std::mem::take(&mut self.carried_bytes) >= BULK_ROUND_BYTES {
+        if self.spin.carried(std::mem::take(&mut self.carried_bytes), now) {
             self.counters.note_bulk(now);
         }
     }

@@ -33,6 +33,14 @@ const SAVED_MAX: Duration = Duration::from_millis(20);
 /// poll waits for; one that runs longer has other work.
 const GAP_MAX: Duration = Duration::from_micros(200);
 
+/// A round that carries less is one of small messages.
+const SMALL_ROUND_BYTES: usize = 1000;
+
+/// Other rounds carry bulk data if they carry this many bytes within [`BULK_TIME`], 26 Mbit/s. More
+/// slowly, packets come too rarely to be polled for.
+const BULK_BYTES: usize = 16 << 10;
+const BULK_TIME: Duration = Duration::from_millis(5);
+
 /// Such a gap is charged this many times: on busy cores, a share of 2 % polls again after 500 gaps,
 /// some 1.5 s. A thread that yields goes to the end of the run queue, while one that sleeps is
 /// scheduled soon after it wakes.
@@ -91,6 +99,8 @@ pub(crate) struct Spin {
     interval: Duration,
     state: State,
     spent: Duration,
+    /// Bytes of rounds that were not small, and since when they are counted.
+    carried: (usize, Instant),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -117,7 +127,21 @@ impl Spin {
             interval: INTERVAL_MAX,
             state: State::Working,
             spent: Duration::ZERO,
+            carried: (0, now),
         }
+    }
+
+    /// Records what a round has sent and received; returns whether the loop carries bulk data.
+    pub(crate) fn carried(&mut self, bytes: usize, now: Instant) -> bool {
+        if bytes < SMALL_ROUND_BYTES {
+            return false;
+        }
+        let (counted, since) = &mut self.carried;
+        if now.saturating_duration_since(*since) > BULK_TIME {
+            (*counted, *since) = (0, now);
+        }
+        *counted += bytes;
+        *counted >= BULK_BYTES
     }
 
     /// Records work: if the loop was polling, the poll was answered.
@@ -257,6 +281,21 @@ mod tests {
         assert!(!spin.again(start + LOOK, false), "until there is work");
         spin.worked(start + LOOK);
         assert!(spin.again(start + LOOK, false));
+    }
+
+    #[test]
+    fn bulk_is_told_from_small_messages_and_slow_packets() {
+        let carries_bulk = |bytes, interval| {
+            let mut now = Instant::now();
+            let mut spin = Spin::new(SpinShare::default(), now);
+            (0..1000).any(|_| {
+                now += interval;
+                spin.carried(bytes, now)
+            })
+        };
+        assert!(carries_bulk(1400, Duration::from_micros(50)), "a packet at a time, 224 Mbit/s");
+        assert!(!carries_bulk(400, Duration::from_micros(50)), "messages");
+        assert!(!carries_bulk(1400, Duration::from_micros(1000)), "11 Mbit/s");
     }
 
     #[test]
