@@ -9,6 +9,7 @@ mod end;
 mod flows;
 mod hold;
 mod migrate;
+mod roaming;
 mod send;
 mod silence;
 mod streams;
@@ -24,7 +25,7 @@ use quinn_proto::{
 use rustc_hash::FxHashMap;
 use tokio::sync::{mpsc, oneshot};
 
-use self::{silence::Silence, tail::Tail};
+use self::{roaming::Roaming, silence::Silence, tail::Tail};
 use crate::{
     allowance::Allowance,
     announcement::Continuation,
@@ -116,6 +117,7 @@ pub(crate) struct Driver {
     /// Datagrams that this drive may send regardless of pacing.
     free_datagrams: usize,
     silence: Silence,
+    roaming: Roaming,
     tail: Tail,
     proved: bool,
     pub(crate) lost: bool,
@@ -145,6 +147,7 @@ impl Driver {
         waiting: HandshakeReply,
     ) -> Self {
         let flows = Flows::new(rules.flow_idle);
+        let roaming = Roaming::new(connection.remote_address());
         Self {
             connection,
             gate,
@@ -176,6 +179,7 @@ impl Driver {
             repairs_wait: false,
             free_datagrams: 0,
             silence: Silence::default(),
+            roaming,
             tail: Tail::default(),
             proved: false,
             lost: false,
@@ -255,6 +259,7 @@ impl Driver {
         self.adopt(registrar, now);
         self.move_idle_back(now);
         self.adjust_window(now);
+        self.follow_own_address(now);
         self.probe_silence(now);
         self.send_receipts(now);
         self.send_tail(context);
@@ -275,8 +280,9 @@ impl Driver {
         DriveOutcome { more, deadline: self.deadline(now), proved: self.proved, lost: self.lost }
     }
 
-    fn publish(&self) {
+    fn publish(&mut self) {
         let (remote, mut stats) = (self.connection.remote_address(), self.connection.stats());
+        self.roaming.observe(remote, &stats);
         // quinn-proto has no limit of its own.
         stats.path.cwnd = self.gate.window();
         self.shared.publish(remote, stats, self.gate.acks());

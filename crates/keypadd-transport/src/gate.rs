@@ -199,8 +199,8 @@ pub(crate) struct HandedController {
 }
 
 /// Decides how much a connection may send now.
-#[derive(Debug)]
 pub(crate) struct CongestionGate {
+    controllers: Arc<dyn ControllerFactory + Send + Sync>,
     shared: Arc<ControllerState>,
     /// Most bytes in flight, whatever the controller allows: this end keeps them in memory.
     flight_max: u64,
@@ -218,8 +218,10 @@ impl CongestionGate {
         now: Instant,
     ) -> (Self, Arc<dyn ControllerFactory + Send + Sync>) {
         let shared = Arc::<ControllerState>::default();
+        let controllers = Arc::clone(&inner);
         let factory = UnlimitedFactory { inner, shared: Arc::clone(&shared) };
         let gate = Self {
+            controllers,
             shared,
             flight_max,
             pacer: Pacer::new(now, BASE_MTU),
@@ -249,9 +251,20 @@ impl CongestionGate {
     /// Continues with the controller of another connection of the same path. What is in flight on that counts
     /// until the next ACK.
     pub(crate) fn take_over(&mut self, handed: HandedController, now: Instant) {
-        let HandedController { inner: controller, in_flight, .. } = handed;
+        self.shared.in_flight.fetch_add(handed.in_flight, Relaxed);
+        self.continue_with(handed.inner, now);
+    }
+
+    /// Begins as on a new path, with nothing in flight (RFC 9000 9.4).
+    pub(crate) fn start_afresh(&mut self, now: Instant) {
+        let mtu = u16::try_from(self.mtu()).unwrap_or(u16::MAX);
+        let controller = Arc::clone(&self.controllers).build(now, mtu);
+        self.shared.in_flight.store(0, Relaxed);
+        self.continue_with(controller, now);
+    }
+
+    fn continue_with(&mut self, controller: Box<dyn Controller>, now: Instant) {
         self.shared.follow(&*controller);
-        self.shared.in_flight.fetch_add(in_flight, Relaxed);
         let mut successor = self.shared.successor.lock().unwrap_or_else(PoisonError::into_inner);
         *successor = Some(controller);
         self.shared.has_successor.store(true, Relaxed);

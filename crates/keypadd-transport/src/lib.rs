@@ -73,7 +73,7 @@ pub use handshake::{Accepted, Connecting, ConnectingError, HandshakeFailed};
 pub use held::{HeldStream, HeldStreams};
 pub use quinn_proto::{
     ApplicationClose, ClientConfig, ConnectionClose, ConnectionError, ConnectionStats,
-    EndpointConfig, IdleTimeout, MtuDiscoveryConfig, ServerConfig, TransportConfig,
+    EcnCodepoint, EndpointConfig, IdleTimeout, MtuDiscoveryConfig, ServerConfig, TransportConfig,
     TransportErrorCode, VarInt, crypto,
 };
 pub use replay::{BadReceipt, Receipt, Replay, ReplayBudget};
@@ -81,7 +81,7 @@ pub use settings::{EndpointSettings, FLOW_IDLE, Inspect, MakeTransport, Streams,
 pub use socket::Socket;
 pub use spin::{SpinShare, SpinShareError};
 pub use splice::{Cut, Delivery, Label, StreamName};
-pub use stepped::{Outbox, SentDatagrams, SteppedLoop};
+pub use stepped::{ArrivedDatagram, Outbox, SentDatagrams, SteppedLoop};
 pub use stream::{ReadError, RecvHalf, SendHalf, Splice, Stopped, Stream, WriteError};
 pub use transfer_stats::TransferStats;
 pub use udp::{Egress, Offloads};

@@ -7,12 +7,13 @@
 use std::{
     collections::VecDeque,
     io,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use mio::{Events, Registry, Token};
+use quinn_proto::EcnCodepoint;
 use quinn_udp::RecvMeta;
 
 use crate::{
@@ -34,6 +35,28 @@ pub struct SentDatagrams<'a> {
     pub bytes: &'a [u8],
     /// The length of each but the last.
     pub segment_bytes: usize,
+    /// Their ECN codepoint (RFC 3168), `None` for not capable.
+    pub ecn: Option<EcnCodepoint>,
+}
+
+/// A datagram that arrives.
+#[derive(Clone, Copy, Debug)]
+pub struct ArrivedDatagram<'a> {
+    /// Its source.
+    pub from: SocketAddr,
+    /// The host's address that it was sent to, if the system tells.
+    pub to: Option<IpAddr>,
+    /// Its ECN codepoint.
+    pub ecn: Option<EcnCodepoint>,
+    /// Its payload.
+    pub bytes: &'a [u8],
+}
+
+impl<'a> ArrivedDatagram<'a> {
+    /// Without ECN, to an unknown address.
+    pub const fn plain(from: SocketAddr, bytes: &'a [u8]) -> Self {
+        Self { from, to: None, ecn: None, bytes }
+    }
 }
 
 /// Receives what a loop sends.
@@ -71,8 +94,9 @@ impl Datagrams for Memory {
 
     fn send(&mut self, transmit: quinn_proto::Transmit, bytes: &[u8]) {
         let segment_bytes = transmit.segment_size.unwrap_or(transmit.size).max(1);
-        let (destination, bytes) = (transmit.destination, &bytes[..transmit.size]);
-        (self.outbox)(SentDatagrams { destination, bytes, segment_bytes });
+        let (destination, ecn, bytes) =
+            (transmit.destination, transmit.ecn, &bytes[..transmit.size]);
+        (self.outbox)(SentDatagrams { destination, bytes, segment_bytes, ecn });
     }
 
     fn on_readable(&mut self) {}
@@ -121,11 +145,12 @@ impl SteppedLoop {
     }
 
     /// Queues a datagram that has arrived for the next round.
-    pub fn arrive(&mut self, from: SocketAddr, datagram: &[u8]) {
-        let meta =
-            RecvMeta { addr: from, len: datagram.len(), stride: datagram.len(), ..<_>::default() };
+    pub fn arrive(&mut self, datagram: ArrivedDatagram<'_>) {
+        let ArrivedDatagram { from, to, ecn, bytes } = datagram;
+        let ecn = ecn.and_then(|ecn| quinn_udp::EcnCodepoint::from_bits(ecn as u8));
+        let meta = RecvMeta { addr: from, len: bytes.len(), stride: bytes.len(), ecn, dst_ip: to };
         self.inner.udp().arrived.push_back(ReceivedDatagrams {
-            datagrams: Batch::of(datagram),
+            datagrams: Batch::of(bytes),
             meta,
             read_at: None,
         });

@@ -24,9 +24,9 @@ use std::{
 
 use keypadd_keystream::Suite;
 use keypadd_transport::{
-    Accepted, ClientConfig, Connection, Cut, Delivery, Dial, Endpoint, EndpointSettings,
-    HeldStreams, Lane, ReplayBudget, SentDatagrams, ServerConfig, Splice, SteppedLoop, Stream,
-    TransferStats, VarInt,
+    Accepted, ArrivedDatagram, ClientConfig, Connection, Cut, Delivery, Dial, Endpoint,
+    EndpointSettings, HeldStreams, Lane, ReplayBudget, SentDatagrams, ServerConfig, Splice,
+    SteppedLoop, Stream, TransferStats, VarInt,
 };
 use stepped::{Task, configs, poll};
 
@@ -71,7 +71,7 @@ impl Pair {
     fn run(&mut self, end: usize) {
         let arrived = std::mem::take(&mut self.wires.borrow_mut()[end]);
         for datagram in arrived {
-            self.loops[end].arrive(self.addresses[1 - end], &datagram);
+            self.loops[end].arrive(ArrivedDatagram::plain(self.addresses[1 - end], &datagram));
         }
         self.loops[end].run_until_idle(self.now).unwrap();
     }
@@ -570,7 +570,7 @@ fn newcomers_handshakes_wait_until_a_peers_datagrams_are_answered_and_then_conti
         arrived.rotate_right(2);
         assert!(arrived.len() >= NEWCOMERS + 2, "{flight}");
         for datagram in arrived {
-            pair.loops[1].arrive(pair.addresses[0], &datagram);
+            pair.loops[1].arrive(ArrivedDatagram::plain(pair.addresses[0], &datagram));
         }
         // What each round sends.
         let mut sent = Vec::new();

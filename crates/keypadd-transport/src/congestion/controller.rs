@@ -121,7 +121,6 @@ struct Round {
     acked_rate: f64,
     /// Whether the window was used.
     full: bool,
-    marked: bool,
 }
 
 impl Round {
@@ -136,7 +135,6 @@ impl Round {
             acked: (0, began),
             acked_rate: 0.0,
             full: false,
-            marked: false,
         }
     }
 
@@ -182,6 +180,8 @@ pub struct RateController {
     filled: bool,
     losses: Losses,
     lost_at: Option<Instant>,
+    /// When the window was last reduced for an ECN mark.
+    marked_at: Option<Instant>,
     crowd: Crowd,
 }
 
@@ -209,6 +209,7 @@ impl RateController {
             filled: false,
             losses: Losses::default(),
             lost_at: None,
+            marked_at: None,
             crowd: Crowd::new(),
         }
     }
@@ -516,13 +517,9 @@ impl Controller for RateController {
             self.phase = Phase::StartUp;
             self.round = Some(Round::new(now));
             self.window = (self.window / RESTART_SHARE).max(INITIAL_PACKETS * self.mtu);
-        } else if lost == 0
-            && let Some(round) = &mut self.round
-            && !round.marked
-            && sent >= round.began
-        {
-            // An ECN mark counts once per round (RFC 9002 7.1).
-            round.marked = true;
+        } else if lost == 0 && self.marked_at.is_none_or(|at| sent > at) {
+            // What was sent before the last reduction does not show its effect (RFC 9002 7.3.2).
+            self.marked_at = Some(now);
             self.phase = Phase::Cruise;
             (self.hold, self.boost) = (2, 1.0);
             self.set_window(self.window as f64 * ECN_BETA);

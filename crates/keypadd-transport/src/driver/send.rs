@@ -54,21 +54,26 @@ impl Driver {
         let mut batches = BATCHES_PER_DRIVE;
         self.paced_until = None;
         self.free_datagrams = FREE_DATAGRAMS;
+        let is_proved = self.peer_is_proved();
         loop {
             if context.udp.is_full() {
                 return false;
             }
-            self.give_sparse(now, share);
+            let takes = is_proved || self.handed_over == 0;
+            if takes {
+                self.give_sparse(now, share);
+            }
             let batch = self.batch(context);
             // Retransmissions by quinn-proto go before new data.
             let waited = self.repairs_wait;
-            let gave = batches > 0
+            let gave = takes
+                && batches > 0
                 && !self.repairs_wait
                 && (self.give_flows(now, batch) || self.give_bulk(now, batch, share));
             // Afterwards: a source that was expected to have data may have none.
             let waits = !self.bulk.is_empty() || self.flows.has_unsent();
             self.gate.set_held_back(waits);
-            match self.transmit(context, &mut sends) {
+            match self.transmit(context, &mut sends, is_proved) {
                 Transmitted::All if waited => continue,
                 Transmitted::All => {}
                 Transmitted::Paced => return false,
@@ -185,7 +190,12 @@ impl Driver {
 
     /// Sends what quinn-proto has. New data was metered before; retransmissions are paced here,
     /// except for one datagram per call for what cannot wait: ACKs, probes, the connection's close.
-    fn transmit(&mut self, context: &mut SendContext<'_>, sends: &mut usize) -> Transmitted {
+    fn transmit(
+        &mut self,
+        context: &mut SendContext<'_>,
+        sends: &mut usize,
+        is_proved: bool,
+    ) -> Transmitted {
         loop {
             if context.udp.is_full() || *sends == 0 {
                 return Transmitted::Stopped;
@@ -206,7 +216,11 @@ impl Driver {
             context.buffer.clear();
             let transmit = self.connection.poll_transmit(context.now, datagrams, context.buffer);
             let Some(transmit) = transmit else {
-                (self.handed_over, self.repairs_wait) = (0, false);
+                self.repairs_wait = false;
+                // It keeps what it may not send to an unproved address.
+                if is_proved {
+                    self.handed_over = 0;
+                }
                 return Transmitted::All;
             };
             self.handed_over = self.handed_over.saturating_sub(transmit.size);

@@ -1,6 +1,9 @@
 //! Receives datagrams and passes each to its connection, in this loop or another one.
 
-use std::time::{Duration, Instant};
+use std::{
+    net::IpAddr,
+    time::{Duration, Instant},
+};
 
 use bytes::BytesMut;
 use quinn_proto::{ConnectionEvent, DatagramEvent};
@@ -141,7 +144,7 @@ impl<U: Datagrams> EventLoop<U> {
         match event {
             Some(DatagramEvent::ConnectionEvent(handle, event)) => {
                 let Some(key) = self.routes.get(&handle.0).copied() else { return };
-                self.handle_within_share((key, event, len), current, now);
+                self.handle_within_share((key, event, len), meta.dst_ip, current, now);
             }
             Some(DatagramEvent::NewConnection(incoming)) => self.incoming(incoming, now),
             Some(DatagramEvent::Response(transmit)) => self.respond(transmit),
@@ -153,11 +156,12 @@ impl<U: Datagrams> EventLoop<U> {
     fn handle_within_share(
         &mut self,
         (key, event, len): (Key, ConnectionEvent, usize),
+        arrived_at: Option<IpAddr>,
         current: &mut Option<BatchShare>,
         now: Instant,
     ) {
         if current.as_ref().is_none_or(|current| current.key != key) {
-            let begun = self.begin_share(key);
+            let begun = self.begin_share(key, arrived_at);
             self.end_share(current.replace(begun), now);
         }
         match current {
@@ -170,9 +174,12 @@ impl<U: Datagrams> EventLoop<U> {
         }
     }
 
-    fn begin_share(&mut self, key: Key) -> BatchShare {
+    fn begin_share(&mut self, key: Key, arrived_at: Option<IpAddr>) -> BatchShare {
         let mut left = Duration::ZERO;
-        let slot = self.slots.get_mut(&key);
+        let mut slot = self.slots.get_mut(&key);
+        if let Some(slot) = &mut slot {
+            slot.driver.arrived_at(arrived_at);
+        }
         let stranger = slot.as_ref().is_some_and(|slot| slot.stranger);
         if !stranger
             && !self.backlog.holds(key)

@@ -5,11 +5,11 @@
 //! programs.
 
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     cmp::Reverse,
     collections::BinaryHeap,
     io::{ErrorKind, Read, Write},
-    net::{Ipv4Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     num::NonZeroU64,
     os::unix::net::UnixStream,
     rc::Rc,
@@ -19,9 +19,9 @@ use std::{
 
 use keypadd_keystream::Suite;
 use keypadd_transport::{
-    Accepted, Connection, Delivery, Dial, Endpoint, EndpointConfig, EndpointSettings, IdleTimeout,
-    Lane, ServerConfig, SteppedLoop, TransportConfig, VarInt, Windows,
-    congestion::ControllerFactory,
+    Accepted, ArrivedDatagram, Connection, Delivery, Dial, EcnCodepoint, Endpoint, EndpointConfig,
+    EndpointSettings, IdleTimeout, Lane, SentDatagrams, ServerConfig, SteppedLoop, TransportConfig,
+    VarInt, Windows, congestion::ControllerFactory,
 };
 use socket2::SockRef;
 use testbed::line::{Line, LineSettings};
@@ -63,6 +63,9 @@ struct Flying {
     /// Flow and end.
     to: (usize, usize),
     from: SocketAddr,
+    address: SocketAddr,
+    /// Whether it is marked, if it is ECN-capable.
+    marked: Option<bool>,
     bytes: Vec<u8>,
 }
 
@@ -79,19 +82,39 @@ struct Wires {
 }
 
 impl Wires {
-    fn send(&mut self, flow: usize, end: usize, from: SocketAddr, datagram: &[u8]) {
+    fn send(&mut self, (flow, end): (usize, usize), from: SocketAddr, sent: &SentDatagrams<'_>) {
+        for datagram in sent.bytes.chunks(sent.segment_bytes) {
+            self.send_one((flow, end), from, sent, datagram);
+        }
+    }
+
+    fn send_one(
+        &mut self,
+        (flow, end): (usize, usize),
+        from: SocketAddr,
+        &SentDatagrams { destination, ecn, .. }: &SentDatagrams<'_>,
+        datagram: &[u8],
+    ) {
         let Ok(arrivals) = self.lines[end].offer(self.now, datagram.len() + HEADERS) else {
             return;
         };
         for arrival in arrivals {
+            let marked = ecn.map(|_| arrival.marked);
             let mut at = arrival.at;
             if end == 1 && !self.compression.is_zero() {
                 let bursts = (at - self.epoch).as_nanos() / self.compression.as_nanos() + 1;
                 at = self.epoch + self.compression * bursts as u32;
             }
             self.sent += 1;
-            let (number, bytes) = (self.sent, datagram.to_vec());
-            self.flying.push(Reverse(Flying { at, number, to: (flow, 1 - end), from, bytes }));
+            self.flying.push(Reverse(Flying {
+                at,
+                number: self.sent,
+                to: (flow, 1 - end),
+                from,
+                address: destination,
+                marked,
+                bytes: datagram.to_vec(),
+            }));
         }
     }
 }
@@ -99,10 +122,12 @@ impl Wires {
 /// One end of a flow.
 struct End {
     stepped: SteppedLoop,
+    address: Rc<Cell<SocketAddr>>,
     _endpoint: Endpoint,
     connection: Option<Connection>,
     program: UnixStream,
     received: u64,
+    written: u64,
     splice: Option<Task<()>>,
 }
 
@@ -172,6 +197,22 @@ impl World {
         }
     }
 
+    /// Gives a flow's client another address. What is sent to its old one is lost from now on.
+    pub fn move_client(&mut self, flow: usize, address: Ipv4Addr) {
+        let client = &self.flows[flow].ends[0].address;
+        client.set((address, client.get().port()).into());
+    }
+
+    /// Bytes that a flow's server program has written.
+    pub fn written_back(&self, flow: usize) -> u64 {
+        self.flows[flow].ends[1].written
+    }
+
+    /// Where a flow's server sends.
+    pub fn client_address(&self, flow: usize) -> IpAddr {
+        self.flows[flow].ends[1].connection.as_ref().unwrap().remote_address().ip()
+    }
+
     pub fn compress_acks(&mut self, interval: Duration) {
         self.wires.borrow_mut().compression = interval;
     }
@@ -222,22 +263,23 @@ impl World {
         let flow = self.flows.len();
         let (config, server) = configs(Suite::AES_256_GCM);
         let port = 1_000 + 2 * flow as u16;
-        let addresses = [0, 1].map(|end| SocketAddr::from((Ipv4Addr::LOCALHOST, port + end)));
+        let addresses = [0, 1]
+            .map(|end| Rc::new(Cell::new(SocketAddr::from((Ipv4Addr::LOCALHOST, port + end)))));
+        let server_address = addresses[1].get();
         let servers = [None, Some(server)];
         let mut tunnel_sides = Vec::new();
         let mut servers = servers.into_iter();
         let ends = [0, 1].map(|end| {
             let wires = Rc::clone(&self.wires);
-            let from = addresses[end];
-            let outbox = Box::new(move |sent: keypadd_transport::SentDatagrams<'_>| {
-                for datagram in sent.bytes.chunks(sent.segment_bytes) {
-                    wires.borrow_mut().send(flow, end, from, datagram);
-                }
+            let address = Rc::clone(&addresses[end]);
+            let from = Rc::clone(&address);
+            let outbox = Box::new(move |sent: SentDatagrams<'_>| {
+                wires.borrow_mut().send((flow, end), from.get(), &sent);
             });
             let settings = settings(Arc::clone(&congestion), servers.next().unwrap(), self.window);
             let now = self.now();
             let (stepped, endpoint) =
-                SteppedLoop::new(settings, from, (BATCH, outbox), now).unwrap();
+                SteppedLoop::new(settings, address.get(), (BATCH, outbox), now).unwrap();
             let (program, tunnel) = UnixStream::pair().unwrap();
             program.set_nonblocking(true).unwrap();
             if traffic == Traffic::Down {
@@ -246,16 +288,18 @@ impl World {
             tunnel_sides.push(tunnel);
             End {
                 stepped,
+                address,
                 _endpoint: endpoint,
                 connection: None,
                 program,
                 received: 0,
+                written: 0,
                 splice: None,
             }
         });
         let mut connecting: Task<_> = Box::pin(ends[0]._endpoint.connect(Dial {
             config,
-            address: addresses[1],
+            address: server_address,
             server_name: "keypadd",
             lane: Lane::Sparse,
             rtt: None,
@@ -373,7 +417,16 @@ impl World {
                 };
                 drop(wires);
                 let (flow, end) = flying.to;
-                self.flows[flow].ends[end].stepped.arrive(flying.from, &flying.bytes);
+                let end = &mut self.flows[flow].ends[end];
+                if flying.address != end.address.get() {
+                    continue;
+                }
+                let ecn = flying.marked.map(|marked| match marked {
+                    true => EcnCodepoint::Ce,
+                    false => EcnCodepoint::Ect0,
+                });
+                let (from, to) = (flying.from, Some(flying.address.ip()));
+                end.stepped.arrive(ArrivedDatagram { from, to, ecn, bytes: &flying.bytes });
                 touched[flow] = true;
             }
             for (flow, touched) in touched.into_iter().enumerate() {
@@ -436,6 +489,7 @@ impl Flow {
             };
             if writes {
                 while let Ok(bytes) = end.program.write(junk) {
+                    end.written += bytes as u64;
                     moved |= bytes > 0;
                 }
             }

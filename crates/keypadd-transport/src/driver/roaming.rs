@@ -1,0 +1,96 @@
+//! Follows a connection from one network to another (RFC 9000 9).
+//!
+//! `quinn-proto` moves a server's connection to the address from which its client sends, with a new
+//! congestion controller. Until the client has proved that address, it sends three times what came
+//! from there at most (8.1), and keeps the rest of what it is given: so it is given no more. At the
+//! client it notices nothing: here what arrives at another address of this host, with the server's
+//! challenge, lets the controller begin anew. Knows addresses, no sockets.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    time::Instant,
+};
+
+use quinn_proto::ConnectionStats;
+
+use super::Driver;
+
+/// Where both ends of a connection are.
+#[derive(Debug)]
+pub(super) struct Roaming {
+    /// The last address that the peer proved.
+    proved: SocketAddr,
+    /// PATH_RESPONSE frames received by then.
+    responses: u64,
+    /// The address of this host at which the peer was last seen to challenge, and the one at which datagrams
+    /// arrive. The second may be forged.
+    local: Option<IpAddr>,
+    arrived_at: Option<IpAddr>,
+    /// PATH_CHALLENGE frames received by then.
+    challenges: u64,
+}
+
+impl Roaming {
+    pub(super) fn new(remote: SocketAddr) -> Self {
+        Self { proved: remote, responses: 0, local: None, arrived_at: None, challenges: 0 }
+    }
+
+    /// Whether the peer has proved that it receives at this address.
+    fn is_proved(&mut self, remote: SocketAddr, stats: impl FnOnce() -> ConnectionStats) -> bool {
+        // After a failed proof quinn-proto returns to the old address.
+        if remote == self.proved {
+            return true;
+        }
+        let responses = stats().frame_rx.path_response;
+        if responses == self.responses {
+            return false;
+        }
+        (self.proved, self.responses) = (remote, responses);
+        true
+    }
+
+    /// Whether this host has another address than before.
+    fn has_moved(&mut self, stats: impl FnOnce() -> ConnectionStats) -> bool {
+        if self.arrived_at == self.local {
+            return false;
+        }
+        let challenges = stats().frame_rx.path_challenge;
+        let is_first = self.local.is_none();
+        if !is_first && challenges == self.challenges {
+            return false;
+        }
+        (self.local, self.challenges) = (self.arrived_at, challenges);
+        !is_first
+    }
+
+    /// Counts frames that concern no change under way.
+    pub(super) fn observe(&mut self, remote: SocketAddr, stats: &ConnectionStats) {
+        if remote == self.proved {
+            self.responses = stats.frame_rx.path_response;
+        }
+        if self.arrived_at == self.local {
+            self.challenges = stats.frame_rx.path_challenge;
+        }
+    }
+}
+
+impl Driver {
+    /// Records the address of this host at which a datagram of the connection has arrived.
+    pub(crate) fn arrived_at(&mut self, local: Option<IpAddr>) {
+        self.roaming.arrived_at = local.or(self.roaming.arrived_at);
+    }
+
+    /// Whether the peer has proved its address.
+    pub(super) fn peer_is_proved(&mut self) -> bool {
+        let Self { roaming, connection, .. } = self;
+        roaming.is_proved(connection.remote_address(), || connection.stats())
+    }
+
+    /// Begins congestion control anew if this host is a client that has another address.
+    pub(super) fn follow_own_address(&mut self, now: Instant) {
+        let Self { roaming, connection, gate, .. } = self;
+        if connection.side().is_client() && roaming.has_moved(|| connection.stats()) {
+            gate.start_afresh(now);
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Tests clients whose address changes under way.
+
+use std::{net::Ipv4Addr, time::Duration};
+
+use crate::{
+    MS, SECOND, bulk_of, queue_p99, share,
+    world::{Traffic, mbit},
+};
+
+const ELSEWHERE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+
+/// A client that only receives sends nothing but keep-alives.
+const KEEP_ALIVE: Duration = Duration::from_secs(3);
+
+#[test]
+fn data_flows_within_a_round_trip_of_the_first_packet_from_a_new_address() {
+    for rtt in [20 * MS, 150 * MS] {
+        for traffic in [Traffic::Up, Traffic::Down] {
+            let at = format!("{traffic:?}, {rtt:?}");
+            let mut world = bulk_of(traffic, 50.0, rtt);
+            world.run(4 * SECOND);
+            // What was on its way to the old address is lost.
+            world.move_client(0, ELSEWHERE);
+            let began = world.now();
+            while world.client_address(0) != ELSEWHERE {
+                world.run(MS);
+                assert!(world.now() - began < KEEP_ALIVE + rtt, "{at}: the client is silent");
+            }
+            // Then the client has proved its address; what the server sends needs half as long. The
+            // line has a queue.
+            let first = if traffic == Traffic::Up { rtt } else { rtt + rtt / 2 } + 5 * MS;
+            assert!(share(&mut world, 0, 50.0, first) > 0.0, "{at}");
+            world.run(SECOND + 10 * rtt);
+            let share = share(&mut world, 0, 50.0, SECOND);
+            assert!(share >= 0.9, "{at}: {share:.3} of the line");
+        }
+    }
+}
+
+#[test]
+fn a_client_that_moves_to_a_slow_distant_line_fills_it_and_its_queue_is_short() {
+    for traffic in [Traffic::Up, Traffic::Down] {
+        let mut world = bulk_of(traffic, 100.0, 20 * MS);
+        world.run(3 * SECOND);
+        world.move_client(0, ELSEWHERE);
+        world.change_both(|line| (line.bits_per_second, line.delay) = (mbit(10.0), 30 * MS));
+        world.run(KEEP_ALIVE + SECOND);
+        let queue = queue_p99(&mut world, 2 * SECOND);
+        let share = share(&mut world, 0, 10.0, 2 * SECOND);
+        assert!(share >= 0.9 && queue <= 9 * MS, "{traffic:?}: {share:.3} of the line, {queue:?}");
+    }
+}
+
+#[test]
+fn a_server_keeps_little_for_a_client_that_has_not_proved_its_new_address() {
+    let mut world = bulk_of(Traffic::Down, 50.0, 150 * MS);
+    world.run(4 * SECOND);
+    world.move_client(0, ELSEWHERE);
+    while world.client_address(0) != ELSEWHERE {
+        world.run(MS);
+    }
+    // The challenge takes 75 ms there, and its answer as long.
+    let before = world.written_back(0);
+    world.run(140 * MS);
+    let taken = world.written_back(0) - before;
+    assert!(taken <= 64 << 10, "{taken} bytes");
+}
