@@ -25,7 +25,9 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::channel::{Channel, unexpected};
-use super::{Frame, HANDOVER_TIMEOUT, Offer, PREPARE_TIMEOUT, STALL_TIMEOUT, VARIABLE, VERSION};
+use super::{
+    Frame, HANDOVER_TIMEOUT, Offer, PREPARE_TIMEOUT, SUSPENDED_STALL_TIMEOUT, VARIABLE, VERSION,
+};
 use crate::keyfile;
 use crate::shutdown::Shutdown;
 
@@ -213,7 +215,7 @@ impl HandoverSource<'_> {
             }
         }
         channel.tell(&Frame::End).await?;
-        let frame = timeout(STALL_TIMEOUT, channel.receive()).await??.frame;
+        let frame = timeout(SUSPENDED_STALL_TIMEOUT, channel.receive()).await??.frame;
         let Frame::Done(pid, unnamed) = frame else { return Err(unexpected(&frame)) };
         let streams = [stdin(), stdout(), stderr()];
         channel.send(&Frame::Bye, &[], &streams).await?;
@@ -240,7 +242,7 @@ struct Suspension<'s, 'd> {
 impl<'s, 'd> Suspension<'s, 'd> {
     fn begin(source: &'s HandoverSource<'d>, channel: Channel) -> Self {
         source.handover.suspend();
-        Self { source, channel }
+        Self { source, channel: channel.suspended() }
     }
 }
 
@@ -341,7 +343,7 @@ mod tests {
         let began = Instant::now();
         assert!(!source.answer(Request { socket, unless: None }).await);
         assert!(!handover.is_suspended());
-        assert_eq!(began.elapsed(), STALL_TIMEOUT);
+        assert_eq!(began.elapsed(), SUSPENDED_STALL_TIMEOUT);
     }
 
     #[tokio::test(start_paused = true)]
