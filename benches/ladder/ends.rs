@@ -7,8 +7,7 @@ use bytes::BytesMut;
 use keypadd_keystream::{Protection, SEGMENT_PACKETS, TAG_BYTES};
 use keypadd_pool::{Coverage, Direction, HEAD_BYTES, Pool};
 use keypadd_provider::{
-    AllowList, ConnectionKeys, CryptoSettings, HandshakeData, Meters, PrivateKey, PublicKey,
-    client_config, server_config,
+    ConnectionKeys, CryptoSettings, HandshakeData, Meters, PrivateKey, client_config, server_config,
 };
 use quinn_proto::Side;
 use quinn_proto::crypto::{PacketKey, Session};
@@ -26,15 +25,6 @@ const FIRST_BYTES: usize = 1400;
 const SKIPPED_MAX: usize = 4096;
 /// Available packets that are not used: those of the previous chunk and of the last one.
 const NOT_USED: u64 = 2 * SEGMENT_PACKETS as u64;
-
-#[derive(Debug)]
-struct AllowAll;
-
-impl AllowList for AllowAll {
-    fn allows(&self, _: &PublicKey) -> bool {
-        true
-    }
-}
 
 /// The end that has the pool and is measured.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -66,7 +56,7 @@ impl Ends {
         };
         let (client, server) = (settings(Measured::Sealing), settings(Measured::Opening));
         let connecting = client_config(&client, server.key.public()).expect("client");
-        let accepting = server_config(&server, Arc::new(AllowAll)).expect("server");
+        let accepting = server_config(&server, Arc::new(client.key.public())).expect("server");
         let params = parameters();
         let mut client = connecting.start_session(1, "keypadd", &params).expect("client session");
         let mut server = accepting.start_session(1, &params);

@@ -91,10 +91,16 @@ impl StatusBuilder {
     }
 
     fn encode_transport(&self, out: &mut Out<'_>) -> fmt::Result {
+        let (polled, dropped) = self.sources.loop_counts();
         out.counters(
             "keypadd_transport_spin_seconds",
             "CPU time that event loops spent on busy polling",
-            [(labels([]), self.sources.polling_time().as_secs_f64())],
+            [(labels([]), polled.as_secs_f64())],
+        )?;
+        out.counters(
+            "keypadd_transport_datagrams_dropped",
+            "Datagrams dropped because their connections took more than their shares of a loop",
+            [(labels([]), dropped)],
         )
     }
 

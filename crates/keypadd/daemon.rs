@@ -6,7 +6,6 @@
 use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -121,9 +120,7 @@ pub(crate) struct Daemon {
     pub(crate) pooling: Pooling,
     /// The sandbox.
     pub(crate) confinement: Confinement,
-    metrics: Option<TcpListener>,
-    /// The same socket, for a process that takes over.
-    metrics_socket: Option<std::net::TcpListener>,
+    metrics: Option<Arc<TcpListener>>,
     control_socket: bool,
     bench: Option<Bench>,
     /// The process that this one is replacing, until that is done.
@@ -188,12 +185,9 @@ impl Daemon {
             false => (None, Handover::default()),
         };
         let metrics = match &settings.metrics {
-            Some(address) => Some(metrics::bind(address.value, &handover)?),
+            Some(address) => Some(Arc::new(metrics::bind(address.value, &handover)?)),
             None => None,
         };
-        let metrics_socket = metrics.as_ref().and_then(|listener| {
-            Some(std::net::TcpListener::from(listener.as_fd().try_clone_to_owned().ok()?))
-        });
         let defaults = TransportSettings::default();
         let transport = TransportSettings {
             congestion: settings.congestion.value,
@@ -227,7 +221,6 @@ impl Daemon {
             pooling,
             confinement,
             metrics,
-            metrics_socket,
             control_socket,
             bench,
             replaces: takeover.is_some(),
@@ -296,7 +289,7 @@ impl Daemon {
             key_file: self.key_file.clone(),
             servers,
             clients,
-            metrics: self.metrics_socket.as_ref(),
+            metrics: self.metrics.as_deref(),
             notify_main_pid: systemd::notify_main_pid,
         }
     }
@@ -349,7 +342,7 @@ impl Daemon {
                 }
             }
         }
-        if let Some(listener) = self.metrics.take() {
+        if let Some(listener) = self.metrics.clone() {
             let sources = status.sources.clone();
             tasks.spawn(metrics::serve(listener, status, sources));
         }
@@ -474,10 +467,10 @@ mod tests {
         let closing = tokio::spawn(close_unclaimed(handover.clone()));
         handover.suspend();
         sleep(2 * INHERITED_FOR).await;
-        assert_eq!(handover.hand_over_remote().len(), 1);
+        assert_eq!(handover.hand_over_remote().unwrap().len(), 1);
         // It failed.
         handover.resume();
         closing.await.unwrap();
-        assert!(handover.hand_over_remote().is_empty());
+        assert!(handover.hand_over_remote().unwrap().is_empty());
     }
 }

@@ -49,6 +49,9 @@ const HANDOVER_TIMEOUT: Duration = Duration::from_secs(20);
 /// keep the other from serving: listeners that a server has left open for a client wait ten seconds.
 const STALL_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// The same for a new process while the old one is suspended, and all traffic with it.
+const SUSPENDED_STALL_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// What one process tells the other.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -74,7 +74,7 @@ fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
 }
 
 /// Answers scrapes until dropped, even during shutdown. A panic ends only its own scrape's connection.
-pub(crate) async fn serve(listener: TcpListener, figures: impl Collector, sources: Sources) {
+pub(crate) async fn serve(listener: Arc<TcpListener>, figures: impl Collector, sources: Sources) {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(figures));
     let served = Arc::new(Served { registry, sources });
@@ -238,7 +238,8 @@ mod tests {
         let listener = bind("127.0.0.1:0".parse().unwrap(), &Handover::default()).unwrap();
         let address = listener.local_addr().unwrap();
         let sources = Sources::new(PUBLIC_KEY.parse().unwrap(), Vec::new());
-        let serving = tokio::spawn(serve(listener, PanicsOnce(AtomicBool::new(false)), sources));
+        let serving =
+            tokio::spawn(serve(Arc::new(listener), PanicsOnce(AtomicBool::new(false)), sources));
         assert_eq!(scrape(address).await, "");
         let answer = scrape(address).await;
         assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");

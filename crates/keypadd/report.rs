@@ -63,6 +63,8 @@ pub(crate) struct TransportReport {
     pub(crate) spin_seconds: f64,
     /// The same as a share of one core, since the daemon started.
     pub(crate) spin_ratio: f64,
+    /// Datagrams dropped because their connections took more than their shares of a loop.
+    pub(crate) datagrams_dropped: u64,
 }
 
 /// Limits that peers share, and what they refused since the daemon started.

@@ -52,16 +52,17 @@ struct SourceList {
     public_key: PublicKey,
     sources: Vec<Source>,
     peer_terms: HashMap<PublicKey, PeerTerms>,
-    /// Polling time of endpoints since closed, so that the total never decreases.
-    polling_before: Duration,
+    /// Polling time of endpoints since closed, and datagrams that they dropped, so that the totals never
+    /// decrease.
+    before: (Duration, u64),
 }
 
 impl Sources {
     /// A list of these sources.
     pub(crate) fn new(public_key: PublicKey, sources: Vec<Source>) -> Self {
-        let polling_before = Duration::ZERO;
+        let before = (Duration::ZERO, 0);
         let peer_terms = HashMap::new();
-        Self(Arc::new(Mutex::new(SourceList { public_key, sources, peer_terms, polling_before })))
+        Self(Arc::new(Mutex::new(SourceList { public_key, sources, peer_terms, before })))
     }
 
     /// Replaces the list.
@@ -70,8 +71,7 @@ impl Sources {
         let stays =
             |one: &&Source| sources.iter().any(|new| new.loops.is_same_endpoint(&one.loops));
         let gone = listed.sources.iter().filter(|one| !stays(one));
-        let polled: Duration = gone.map(|one| one.loops.polling_time()).sum();
-        listed.polling_before += polled;
+        listed.before = counts(listed.before, gone);
         listed.public_key = public_key;
         listed.sources = sources;
     }
@@ -106,15 +106,25 @@ impl Sources {
         self.locked().sources.iter().map(|source| source.loops.loops()).sum()
     }
 
-    /// CPU time spent on busy polling since the daemon started.
-    pub(crate) fn polling_time(&self) -> Duration {
+    /// CPU time spent on busy polling since the daemon started, and the datagrams that were dropped because
+    /// their connections took more than their shares of a loop.
+    pub(crate) fn loop_counts(&self) -> (Duration, u64) {
         let listed = self.locked();
-        let running = listed.sources.iter().map(|source| source.loops.polling_time());
-        listed.polling_before + running.sum::<Duration>()
+        counts(listed.before, &listed.sources)
     }
 
     /// The list is always replaced as a whole, so it is consistent after a panic.
     fn locked(&self) -> MutexGuard<'_, SourceList> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Adds the polling time and the dropped datagrams of these endpoints.
+fn counts<'s>(
+    before: (Duration, u64),
+    sources: impl IntoIterator<Item = &'s Source>,
+) -> (Duration, u64) {
+    sources.into_iter().fold(before, |(polled, dropped), Source { loops, .. }| {
+        (polled + loops.polling_time(), dropped + loops.datagrams_dropped())
+    })
 }

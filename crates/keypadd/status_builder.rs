@@ -140,10 +140,12 @@ impl StatusBuilder {
     }
 
     fn transport_report(&self) -> TransportReport {
-        let spin_seconds = self.sources.polling_time().as_secs_f64();
+        let (polled, datagrams_dropped) = self.sources.loop_counts();
+        let spin_seconds = polled.as_secs_f64();
         let up = self.started.elapsed().map_or(0.0, |up| up.as_secs_f64());
         let spin_ratio = if up > 0.0 { spin_seconds / up } else { 0.0 };
-        TransportReport { loops: self.sources.loops(), spin_seconds, spin_ratio }
+        let loops = self.sources.loops();
+        TransportReport { loops, spin_seconds, spin_ratio, datagrams_dropped }
     }
 
     fn limits_report(&self) -> LimitsReport {

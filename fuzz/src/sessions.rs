@@ -5,8 +5,7 @@ use std::sync::{Arc, LazyLock};
 
 use keypadd_keystream::Protection;
 use keypadd_provider::{
-    AllowList, CryptoSettings, Group, Meters, PoolSwitch, PrivateKey, PublicKey, client_config,
-    server_config,
+    CryptoSettings, Group, Meters, PoolSwitch, PrivateKey, client_config, server_config,
 };
 use quinn_proto::Side;
 use quinn_proto::crypto::{Keys, Session};
@@ -15,15 +14,6 @@ use quinn_proto::transport_parameters::TransportParameters;
 /// Both ends' key: making one for each input would take longer than the handshake.
 static KEY: LazyLock<Arc<PrivateKey>> =
     LazyLock::new(|| Arc::new(PrivateKey::generate().expect("randomness")));
-
-#[derive(Debug)]
-struct AllowAll;
-
-impl AllowList for AllowAll {
-    fn allows(&self, _: &PublicKey) -> bool {
-        true
-    }
-}
 
 /// A client, whose keys take pads from `pool`, and a server, whose keys never do.
 pub(crate) fn sessions(
@@ -41,7 +31,7 @@ pub(crate) fn sessions(
     let client = settings(pool, Arc::clone(meters));
     let server = settings(PoolSwitch::default(), Arc::default());
     let connecting = client_config(&client, KEY.public()).expect("a client");
-    let accepting = server_config(&server, Arc::new(AllowAll)).expect("a server");
+    let accepting = server_config(&server, Arc::new(KEY.public())).expect("a server");
     // Parameters in their encoded form are all that TLS carries; an empty list is valid.
     let parameters = TransportParameters::read(Side::Server, &mut Cursor::new(&[][..]));
     let parameters = parameters.expect("no parameter is required");

@@ -14,12 +14,12 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Signal, getrlimit, kill_process, prlimit};
 use serde_json::{Value, json};
 
 use crate::daemons::{Daemon, NEAR_PRIVATE_KEY, bounded, desk, text};
 use crate::descriptors::with_few_files;
-use crate::ends::{PATIENCE, echoes, rest, through, until};
+use crate::ends::{PATIENCE, echoes, free_port, rest, through, until};
 use crate::replacing::{Hosts, traffic};
 
 /// A frame from the new process.
@@ -250,6 +250,38 @@ fn a_new_process_gets_the_key_file_of_the_last_reload() {
     let open =
         fs::read_dir(open).unwrap().filter(|entry| is_of_key(entry.as_ref().unwrap().path()));
     assert_eq!(open.count(), 1);
+}
+
+#[test]
+fn a_daemon_shares_all_of_its_listeners_or_says_that_it_has_too_many_open_files() {
+    let metrics = format!("127.0.0.1:{}", free_port());
+    let hosts = Hosts::new("", &format!("metrics = \"{metrics}\"\n"));
+    let mut near = hosts.run("near");
+    let (path, pid) = (hosts.socket(near.pid()), Pid::from_raw(near.pid() as i32).unwrap());
+    for spare in 0.. {
+        let open = format!("/proc/{}/fd", near.pid());
+        let is_free = |number: &u64| fs::read_link(format!("{open}/{number}")).is_err();
+        // The request takes one.
+        let limit = (0..).filter(is_free).nth(1 + spare);
+        let mut limits = getrlimit(Resource::Nofile);
+        limits.current = limit;
+        prlimit(Some(pid), Resource::Nofile, limits).unwrap();
+        let socket = replace(&path);
+        let mut head = [0; 8];
+        if (&socket).read(&mut head).unwrap() == 0 {
+            near.hear("Too many open files");
+            continue;
+        }
+        let [text, data] =
+            [0, 4].map(|at| u32::from_be_bytes(head[at..at + 4].try_into().unwrap()) as usize);
+        assert!(hear_body(&socket, [text, data])["offer"].is_object());
+        (&socket).write_all(&frame(&json!("begin"))).unwrap();
+        let next = || Some(hear_frame(&socket)["socket"].take()).filter(|it| !it.is_null());
+        let shared: Vec<_> = std::iter::from_fn(next).collect();
+        assert!(shared.contains(&json!({ "tcp": metrics })), "{shared:?}");
+        assert!(spare > 0 && shared.len() == spare, "{spare}: {shared:?}");
+        return;
+    }
 }
 
 #[test]

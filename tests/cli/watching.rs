@@ -121,6 +121,7 @@ fn polling_time_is_shown_and_is_zero_without_a_share() {
     until("busy polling is counted", || {
         assert_eq!(exchange(&format!("127.0.0.1:{port}"), b"hello").unwrap(), b"hello");
         let scraped = scrape(metrics);
+        assert!(scraped.contains("\nkeypadd_transport_datagrams_dropped_total 0\n"), "{scraped}");
         let mut lines = scraped.lines();
         let spun =
             lines.find_map(|line| line.strip_prefix("keypadd_transport_spin_seconds_total "));
@@ -136,6 +137,7 @@ fn polling_time_is_shown_and_is_zero_without_a_share() {
         assert!(transport["loops"].as_u64().unwrap() > 0, "{transport}");
         assert_eq!(transport["spin_seconds"].as_f64().unwrap() > 0.0, polls, "{transport}");
         assert!(transport["spin_ratio"].as_f64().unwrap() < 1.0, "{transport}");
+        assert_eq!(transport["datagrams_dropped"], 0, "{transport}");
     }
 }
 

@@ -21,7 +21,7 @@ use thiserror::Error as ThisError;
 
 use crate::identity::PublicKey;
 
-/// The clients that may connect. Queried once per handshake, by the thread that drives it, so it must
+/// The clients that may connect: a key allows its holder. Queried once per handshake, by the thread that drives it, so it must
 /// not block.
 pub trait AllowList: fmt::Debug + Send + Sync {
     /// Whether the holder of `key` may connect.
@@ -36,6 +36,12 @@ pub trait AllowList: fmt::Debug + Send + Sync {
     /// per connection, after the client has proved its key.
     fn allowance(&self, _key: &PublicKey) -> Option<Allowance> {
         None
+    }
+}
+
+impl AllowList for PublicKey {
+    fn allows(&self, key: &PublicKey) -> bool {
+        self == key
     }
 }
 

@@ -27,8 +27,7 @@ use interposer::expand_label;
 use keypadd_keystream::{Cipher, Mac, PacketNumber, Suite, SuiteKey};
 use keypadd_pool::{Pool, PoolSettings};
 use keypadd_provider::{
-    AllowList, CryptoSettings, PrivateKey, PublicKey, TestHooks, client_config_with,
-    server_config_with,
+    CryptoSettings, PrivateKey, TestHooks, client_config_with, server_config_with,
 };
 use quinn::{Connection, Endpoint, TransportConfig};
 use rustls::KeyLog;
@@ -64,15 +63,6 @@ impl KeyLog for Inverted {
     fn log(&self, label: &str, _: &[u8], secret: &[u8]) {
         let inverted = secret.iter().map(|byte| !byte).collect();
         self.0.lock().expect("no panic").insert(label.into(), inverted);
-    }
-}
-
-#[derive(Debug)]
-struct AllowOne(PublicKey);
-
-impl AllowList for AllowOne {
-    fn allows(&self, key: &PublicKey) -> bool {
-        *key == self.0
     }
 }
 
@@ -288,7 +278,7 @@ async fn live(suite: Suite, log: &Arc<Inverted>) -> File {
     };
     let hooks = TestHooks { key_log: Arc::clone(log) as _, ..TestHooks::default() };
     let client = client_config_with(&settings(0), keys[1].public(), &hooks).expect("settings");
-    let allowed = Arc::new(AllowOne(keys[0].public()));
+    let allowed = Arc::new(keys[0].public());
     let server = server_config_with(&settings(1), allowed, &hooks).expect("settings");
     let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     // Path probes would be padded with zeros, and so contain plain keystream.

@@ -35,6 +35,7 @@ pub(crate) struct Counters {
     displaced: AtomicU64,
     timed_out: AtomicU64,
     crowded: AtomicU64,
+    datagrams_dropped: AtomicU64,
     polling_nanos: AtomicU64,
 }
 
@@ -50,6 +51,7 @@ impl Counters {
             displaced: AtomicU64::new(0),
             timed_out: AtomicU64::new(0),
             crowded: AtomicU64::new(0),
+            datagrams_dropped: AtomicU64::new(0),
             polling_nanos: AtomicU64::new(0),
         }
     }
@@ -117,6 +119,11 @@ impl Counters {
         }
     }
 
+    /// Counts a received datagram that no connection handles.
+    pub(crate) fn datagram_dropped(&self) {
+        self.datagrams_dropped.fetch_add(1, Relaxed);
+    }
+
     /// Completes when the last connection closes.
     pub(crate) fn idle(&self) -> Notified<'_> {
         self.idle.notified()
@@ -151,6 +158,11 @@ impl LoopMeter {
     /// CPU time that all of them have spent polling, successful or not.
     pub fn polling_time(&self) -> Duration {
         Duration::from_nanos(self.counters.polling_nanos.load(Relaxed))
+    }
+
+    /// Received datagrams that they dropped because their connections took more than their shares.
+    pub fn datagrams_dropped(&self) -> u64 {
+        self.counters.datagrams_dropped.load(Relaxed)
     }
 
     /// Whether both belong to the same endpoint.

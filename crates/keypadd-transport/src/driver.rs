@@ -295,7 +295,10 @@ impl Driver {
 
     /// Whether it has streams or flows, also those that a lost connection has left to be ended.
     pub(crate) fn has_streams(&self) -> bool {
-        !(self.channels.is_empty() && self.losing.is_empty() && self.flows.is_empty())
+        !(self.channels.is_empty()
+            && self.losing.is_empty()
+            && self.moves.waiting.is_empty()
+            && self.flows.is_empty())
     }
 
     fn deadline(&mut self, now: Instant) -> Option<Instant> {

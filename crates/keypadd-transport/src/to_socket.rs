@@ -18,6 +18,7 @@ use crate::{
     reassembly::{OutOfOrder, Reassembly},
     replay::Receipt,
     splice::{Cut, DELIVERY_TIME, Delivery, Parked, Registered, SpliceState},
+    time_share::TimeShare,
 };
 
 /// Bytes to take from a stream for one write, until the socket has accepted that many at once.
@@ -25,6 +26,10 @@ const TAKEN_BYTES_MIN: usize = 16 << 10;
 
 /// Most bytes to take for one write: about what `SLICES` packets hold.
 const TAKEN_BYTES_MAX: usize = 90 << 10;
+
+/// Bytes that a socket gets in a round whatever the share. Writing what follows takes much longer than
+/// reading the clock.
+const UNTIMED_BYTES: u64 = 256 << 10;
 
 /// Bytes written before the peer must be told immediately.
 const RECEIPT_BYTES: u64 = 128 << 10;
@@ -48,6 +53,8 @@ enum Stage {
 pub(crate) enum Delivered {
     /// It waits for the socket or the stream.
     Partly,
+    /// It waits for the next round.
+    UpToShare,
     /// The socket has accepted everything and the end.
     Whole,
     /// It has accepted everything up to the offset from which another stream continues.
@@ -160,28 +167,36 @@ impl ToSocket {
         self.is_blocked || self.blocked_at.is_some_and(|at| at >= since)
     }
 
-    /// Moves bytes from the stream to the socket, as far as both allow.
+    /// Moves bytes from the stream to the socket, as far as both and the share of the round allow: what has
+    /// waited behind a gap may be the whole window.
     pub(crate) fn deliver(
         &mut self,
         mut stream: RecvStream<'_>,
         out_of_order: &Arc<OutOfOrder>,
+        share: &mut TimeShare,
         now: Instant,
     ) -> Result<Delivered, Cut> {
         let before = (self.offset, self.undelivered.len());
-        let delivered = self.deliver_all(&mut stream, now)?;
+        let delivered = self.deliver_some(&mut stream, share, now)?;
         if delivered == Delivered::Partly && self.reassembly.is_none() {
             let fruitless = before == (self.offset, 0) && self.undelivered.is_empty();
             self.fruitless = if fruitless { self.fruitless + 1 } else { 0 };
             if self.fruitless == FRUITLESS_MAX {
                 let reassembly = Reassembly::new(self.offset, Arc::clone(out_of_order));
                 self.reassembly = Some(Box::new(reassembly));
-                return self.deliver_all(&mut stream, now);
+                return self.deliver_some(&mut stream, share, now);
             }
         }
         Ok(delivered)
     }
 
-    fn deliver_all(&mut self, stream: &mut RecvStream<'_>, now: Instant) -> Result<Delivered, Cut> {
+    fn deliver_some(
+        &mut self,
+        stream: &mut RecvStream<'_>,
+        share: &mut TimeShare,
+        now: Instant,
+    ) -> Result<Delivered, Cut> {
+        let untimed = self.offset + UNTIMED_BYTES;
         loop {
             if !self.flush(now)? {
                 if let Some(reassembly) = &mut self.reassembly {
@@ -198,6 +213,9 @@ impl ToSocket {
                 }
                 self.state.to_socket_done(&self.registered.socket);
                 return Ok(Delivered::Whole);
+            }
+            if self.offset >= untimed && share.is_used_up_by_now() {
+                return Ok(Delivered::UpToShare);
             }
             let bytes = match self.moves_at {
                 Some(end) if end == self.offset => return Ok(Delivered::UpToMove),

@@ -19,6 +19,7 @@ use std::{
         atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     task::{Context, Wake, Waker},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -50,6 +51,11 @@ struct Pair {
 impl Pair {
     /// Two loops without a connection, and their endpoints.
     fn new(server: ServerConfig) -> (Self, [Endpoint; 2]) {
+        Self::with(server, |_| ())
+    }
+
+    /// The same with other settings.
+    fn with(server: ServerConfig, change: impl Fn(&mut EndpointSettings)) -> (Self, [Endpoint; 2]) {
         let now = Instant::now();
         let addresses = [1, 2].map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
         let wires = Rc::<RefCell<[VecDeque<Vec<u8>>; 2]>>::default();
@@ -61,6 +67,7 @@ impl Pair {
             });
             let mut settings = EndpointSettings::plain(Vec::new(), server);
             settings.hold_code = Some(HOLD);
+            change(&mut settings);
             SteppedLoop::new(settings, addresses[end], (BATCH, outbox), now).unwrap()
         };
         let (client, server) = (start(0, None), start(1, Some(server)));
@@ -242,6 +249,20 @@ impl Spliced {
         }
     }
 
+    /// Writes until this many bytes are sent or the congestion window is full; returns how many. The other
+    /// end gets them later.
+    fn fill(&mut self, pair: &mut Pair, bytes: usize) -> usize {
+        let (before, mut stuck) = (self.sent, false);
+        while !std::mem::replace(&mut stuck, true) {
+            let end = before + bytes;
+            while let Ok(more @ 1..) = self.programs[0].write(&vec![1; end - self.sent]) {
+                (self.sent, stuck) = (self.sent + more, false);
+            }
+            pair.pass(&[0]);
+        }
+        self.sent - before
+    }
+
     /// Reads at the other end meanwhile; returns what has arrived.
     fn write_and_read(&mut self, pair: &mut Pair, bytes: &[u8]) -> Vec<u8> {
         let mut received = Vec::new();
@@ -312,9 +333,14 @@ impl Wake for Counter {
 /// Streams of a crowd.
 const STREAMS: u64 = 200;
 
+/// The window of each.
+const SPARSE_WINDOW: u32 = 16 << 10;
+
 /// A connection with many streams that can be held, and a stream of another connection.
 struct Crowd {
     pair: Pair,
+    endpoints: [Endpoint; 2],
+    config: ClientConfig,
     connections: [Connection; 2],
     _others: [Connection; 2],
     held: [HeldStreams; 2],
@@ -333,9 +359,12 @@ impl Crowd {
     }
 
     fn new() -> Self {
-        let (client, server) = configs(Suite::AES_128_GCM);
-        let (mut pair, endpoints) = Pair::new(server);
-        let [connections, others] = [(); 2].map(|()| pair.connect(&endpoints, client.clone()));
+        let (config, server) = configs(Suite::AES_128_GCM);
+        let (mut pair, endpoints) = Pair::with(server, |settings| {
+            settings.sparse_windows.stream = SPARSE_WINDOW;
+            settings.streams.unidirectional = 8;
+        });
+        let [connections, others] = [(); 2].map(|()| pair.connect(&endpoints, config.clone()));
         let budget = || Arc::new(ReplayBudget::new(1 << 20, 1 << 30));
         let held = [(); 2].map(|()| HeldStreams::new(budget()));
         for (connection, streams) in connections.iter().zip(&held) {
@@ -353,7 +382,8 @@ impl Crowd {
         }
         let other = pair.open(&others);
         pair.pass(&[0, 1]);
-        Self { pair, connections, _others: others, held, programs, splices, other }
+        let _others = others;
+        Self { pair, endpoints, config, connections, _others, held, programs, splices, other }
     }
 
     /// What the server's streams carry.
@@ -378,7 +408,8 @@ impl Crowd {
             pair.run(0);
         }
         pair.run(0);
-        assert!((1..16).contains(&pair.wires.borrow()[1].len()));
+        let arriving = pair.wires.borrow()[1].len();
+        assert!((1..16).contains(&arriving), "{arriving}");
         pair.run(1);
         let before = progress.before.load(Relaxed);
         assert!(
@@ -465,6 +496,88 @@ fn a_lost_connection_holds_its_streams_a_few_at_a_time_and_has_then_settled() {
 }
 
 #[test]
+fn directions_that_wait_to_move_hold_up_another_connection_for_a_few_of_them_only() {
+    let mut crowd = Crowd::new();
+    let bulk = crowd.pair.connect_lane(&crowd.endpoints, crowd.config.clone(), Lane::Bulk);
+    crowd.connections.iter().zip(&bulk).for_each(|(sparse, bulk)| sparse.attach_bulk(bulk));
+    // Until the path is known to be long: there they are bulk without credit. The peer allows few to move.
+    for _ in 0..3 {
+        crowd.write(1);
+        crowd.pair.round_trips(2, LONG_RTT);
+    }
+    for program in &mut crowd.programs[1] {
+        program.write_all(&[1; 4 * SPARSE_WINDOW as usize]).unwrap();
+    }
+    crowd.pair.round_trips(5, LONG_RTT);
+    crowd.pair.pass(&[0, 1]);
+    bulk[0].close(VarInt::from_u32(0), b"");
+    let splices: Vec<_> = crowd.splices[1].drain(..).map(|it| Some(Box::pin(it))).collect();
+    let splices = Mutex::new(splices);
+    crowd.holds_up_another_for_a_few(move || {
+        let mut splices = splices.lock().unwrap();
+        let mut cx = Context::from_waker(Waker::noop());
+        for splice in splices.iter_mut() {
+            splice.take_if(|it| it.as_mut().poll(&mut cx).is_ready());
+        }
+        splices.iter().filter(|it| it.is_none()).count() as u64
+    });
+}
+
+#[test]
+fn a_window_behind_a_gap_holds_up_another_connection_for_a_part_of_it_only() {
+    const BYTES: usize = 900_000;
+    let (client, server) = configs(Suite::AES_128_GCM);
+    let (mut pair, endpoints) = Pair::new(server);
+    let [busy, other] = [(); 2].map(|()| pair.connect(&endpoints, client.clone()));
+    let mut spliced = Spliced::open(&mut pair, &busy);
+    let [near, mut far] = pair.open(&other);
+    let mut fast = spliced.programs.pop().unwrap();
+    fast.set_nonblocking(false).unwrap();
+    let received = thread::spawn(move || {
+        let mut received = Vec::new();
+        let _ = fast.read_to_end(&mut received);
+        received.len()
+    });
+    let carried = Arc::clone(&spliced.carried[1]);
+    // Until the congestion window is large enough for all of it.
+    while spliced.fill(&mut pair, BYTES) < BYTES {
+        pair.pass(&[0, 1]);
+    }
+    pair.pass(&[0, 1]);
+    while carried.to_socket() < spliced.sent as u64 {
+        pair.pass(&[0, 1]);
+        thread::yield_now();
+    }
+
+    let before = carried.to_socket();
+    assert_eq!(spliced.fill(&mut pair, BYTES), BYTES);
+    let first = pair.wires.borrow_mut()[1].pop_front().unwrap();
+    pair.run(1);
+    pair.loops[1].use_clocks((|| Duration::ZERO, pair.now), slow_clock);
+    let count = move || carried.to_socket() - before;
+    assert_eq!(count(), 0);
+    let progress = Arc::new(Progress { count: Box::new(count), before: 0.into() });
+    let mut reading = Box::pin(async move { far.recv.read_exact(&mut [0]).await });
+    let waker = Waker::from(Arc::clone(&progress));
+    assert!(reading.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    let mut writing: Task<_> = Box::pin(async move { near.send.write_all(&[7]).await });
+    while poll(&mut writing).is_none() {
+        pair.run(0);
+    }
+    pair.run(0);
+    pair.wires.borrow_mut()[1].push_front(first);
+    pair.run(1);
+    let before = progress.before.load(Relaxed);
+    assert!((1..BYTES as u64 / 2).contains(&before), "{before} of {BYTES} before the other's byte");
+    while (progress.count)() < BYTES as u64 {
+        pair.pass(&[0, 1]);
+        thread::yield_now();
+    }
+    drop(pair);
+    assert_eq!(received.join().unwrap(), spliced.sent);
+}
+
+#[test]
 fn a_connections_excess_datagrams_wait_until_anothers_are_handled() {
     const BYTES: usize = 200_000;
     let (client, server) = configs(Suite::AES_128_GCM);
@@ -504,6 +617,29 @@ fn a_connections_excess_datagrams_wait_until_anothers_are_handled() {
     assert!((1..BYTES / 2).contains(&before), "{before} of {BYTES} before the other's byte");
     pair.pass(&[0, 1]);
     assert_eq!(before + counter.count(), BYTES);
+}
+
+#[test]
+fn datagrams_of_a_connection_beyond_its_room_are_dropped_and_counted() {
+    const COPIES: u64 = 20_000;
+    let (client, server) = configs(Suite::AES_128_GCM);
+    let (mut pair, endpoints) = Pair::new(server);
+    let connections = pair.connect(&endpoints, client);
+    let [near, _far] = pair.open(&connections);
+    pair.pass(&[0, 1]);
+    pair.loops[1].use_clocks((|| Duration::ZERO, pair.now), slow_clock);
+    let mut writing: Task<_> = Box::pin(async move { near.send.write_all(&[7; 1_000]).await });
+    while poll(&mut writing).is_none() {
+        pair.run(0);
+    }
+    pair.run(0);
+    let datagram = pair.wires.borrow_mut()[1].pop_front().unwrap();
+    for _ in 0..COPIES {
+        pair.loops[1].arrive(pair.addresses[0], &datagram);
+    }
+    pair.run(1);
+    let dropped = endpoints[1].meter().datagrams_dropped();
+    assert!((COPIES / 4..COPIES).contains(&dropped), "{dropped} of {COPIES}");
 }
 
 #[test]

@@ -180,11 +180,14 @@ impl Handover {
     }
 
     /// The listeners of remote forwards that no client has asked for yet, for the process that follows.
-    pub fn hand_over_remote(&self) -> Vec<HandedSocket> {
+    ///
+    /// # Errors
+    /// There are too few descriptors.
+    pub fn hand_over_remote(&self) -> io::Result<Vec<HandedSocket>> {
         let copy = |HandedSocket { record, socket }: &HandedSocket| {
-            Some(HandedSocket { record: record.clone(), socket: socket.try_clone().ok()? })
+            Ok(HandedSocket { record: record.clone(), socket: socket.try_clone()? })
         };
-        self.inherited().remote.iter().filter_map(copy).collect()
+        self.inherited().remote.iter().map(copy).collect()
     }
 
     /// Closes the sockets that no setting names; returns the files of the unix sockets among them.

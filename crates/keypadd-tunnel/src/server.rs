@@ -83,10 +83,14 @@ pub struct ServerHandle {
 
 impl ServerHandle {
     /// The UDP sockets, for the process that follows.
-    pub fn hand_over_sockets(&self) -> Vec<HandedSocket> {
+    ///
+    /// # Errors
+    /// There are too few descriptors.
+    pub fn hand_over_sockets(&self) -> io::Result<Vec<HandedSocket>> {
         let record = || SocketRecord::Udp(self.endpoint.local_addr());
-        let sockets = self.udp.iter().filter_map(|socket| socket.try_clone().ok());
-        sockets.map(|socket| HandedSocket { record: record(), socket }).collect()
+        let copy =
+            |socket: &OwnedFd| Ok(HandedSocket { record: record(), socket: socket.try_clone()? });
+        self.udp.iter().map(copy).collect()
     }
 
     /// Ends all sessions of a [suspended](crate::handover::Handover::suspend) daemon so that their
@@ -98,8 +102,8 @@ impl ServerHandle {
     /// There are too few descriptors.
     pub async fn hand_over(&self) -> io::Result<(Vec<HandedChain>, Vec<HandedSocket>)> {
         self.endpoint.suspend(true);
-        let mut listeners = self.serving.reservations.hand_over();
-        listeners.extend(self.serving.handover.hand_over_remote());
+        let mut listeners = self.serving.reservations.hand_over()?;
+        listeners.extend(self.serving.handover.hand_over_remote()?);
         let (sessions, chains) = (&self.serving.sessions, &self.serving.chains);
         if !sessions.end_all(&SessionEnd::HandedOver, || chains.all_held()).await {
             warn!("some connections did not come to rest and are reset");

@@ -22,7 +22,7 @@ use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-use super::{Frame, STALL_TIMEOUT};
+use super::{Frame, STALL_TIMEOUT, SUSPENDED_STALL_TIMEOUT};
 
 /// Bytes before a frame's text.
 const HEAD_BYTES: usize = 8;
@@ -38,11 +38,15 @@ const DESCRIPTORS_MAX: usize = 3;
 
 /// One end of the socket between the two processes.
 #[derive(Debug)]
-pub(crate) struct Channel(UnixStream);
+pub(crate) struct Channel {
+    socket: UnixStream,
+    /// How long the other process may take to read a frame.
+    stall_timeout: Duration,
+}
 
 impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.socket.as_fd()
     }
 }
 
@@ -66,7 +70,12 @@ impl Channel {
     /// Needs a tokio runtime.
     pub(crate) fn new(socket: StdUnixStream) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
-        Ok(Self(UnixStream::from_std(socket)?))
+        Ok(Self { socket: UnixStream::from_std(socket)?, stall_timeout: STALL_TIMEOUT })
+    }
+
+    /// From now on all traffic waits for the other process.
+    pub(crate) fn suspended(self) -> Self {
+        Self { stall_timeout: SUSPENDED_STALL_TIMEOUT, ..self }
     }
 
     /// Sends a frame without bytes or descriptors.
@@ -85,7 +94,7 @@ impl Channel {
         descriptors: &[BorrowedFd<'_>],
     ) -> io::Result<()> {
         let text = serde_json::to_vec(frame)?;
-        timeout(STALL_TIMEOUT, self.send_all(&text, data, descriptors)).await?
+        timeout(self.stall_timeout, self.send_all(&text, data, descriptors)).await?
     }
 
     async fn send_all(
@@ -95,20 +104,20 @@ impl Channel {
         descriptors: &[BorrowedFd<'_>],
     ) -> io::Result<()> {
         let head = head(text.len(), data.iter().map(|piece| piece.len()).sum())?;
-        let sent = self.0.async_io(Interest::WRITABLE, || {
+        let sent = self.socket.async_io(Interest::WRITABLE, || {
             let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
             let mut attached = SendAncillaryBuffer::new(&mut space);
             if !descriptors.is_empty() {
                 attached.push(SendAncillaryMessage::ScmRights(descriptors));
             }
-            Ok(sendmsg(&self.0, &[IoSlice::new(&head)], &mut attached, SendFlags::NOSIGNAL)?)
+            Ok(sendmsg(&self.socket, &[IoSlice::new(&head)], &mut attached, SendFlags::NOSIGNAL)?)
         });
         if sent.await? != HEAD_BYTES {
             return Err(ErrorKind::WriteZero.into());
         }
-        self.0.write_all(text).await?;
+        self.socket.write_all(text).await?;
         for piece in data {
-            self.0.write_all(piece).await?;
+            self.socket.write_all(piece).await?;
         }
         Ok(())
     }
@@ -116,10 +125,10 @@ impl Channel {
     /// Stops receiving, and sends a last frame if there is room for it at once.
     pub(crate) fn end_with(&self, frame: &impl Serialize) {
         let ended = || -> io::Result<()> {
-            shutdown(&self.0, Shutdown::Read)?;
+            shutdown(&self.socket, Shutdown::Read)?;
             let text = serde_json::to_vec(frame)?;
             let message = [&head(text.len(), 0)?, &*text].concat();
-            send(&self.0, &message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
+            send(&self.socket, &message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
             Ok(())
         };
         // Fails if the other process has exited, or still has much to read. It cannot answer that.
@@ -136,7 +145,7 @@ impl Channel {
         if let Ok(received) = timeout(limit, receiving.as_mut()).await {
             return received;
         }
-        shutdown(&self.0, Shutdown::Read)?;
+        shutdown(&self.socket, Shutdown::Read)?;
         // All of it may have come meanwhile.
         receiving.await.map_err(|_| ErrorKind::TimedOut.into())
     }
@@ -165,11 +174,11 @@ impl Channel {
         let (mut head, mut read) = ([0; HEAD_BYTES], 0);
         let mut descriptors = Descriptors { received: Vec::new(), lacks_some: false };
         while read < HEAD_BYTES {
-            let received = self.0.async_io(Interest::READABLE, || {
+            let received = self.socket.async_io(Interest::READABLE, || {
                 let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
                 let mut attached = RecvAncillaryBuffer::new(&mut space);
                 let into = &mut [IoSliceMut::new(&mut head[read..])];
-                let received = recvmsg(&self.0, into, &mut attached, RecvFlags::CMSG_CLOEXEC)?;
+                let received = recvmsg(&self.socket, into, &mut attached, RecvFlags::CMSG_CLOEXEC)?;
                 let rights = attached.drain().filter_map(|message| match message {
                     RecvAncillaryMessage::ScmRights(rights) => Some(rights),
                     _ => None,
@@ -202,8 +211,8 @@ impl Channel {
         }
         let (mut buffer, mut filled) = (vec![0; bytes], 0);
         while filled < bytes {
-            let reading = self.0.async_io(Interest::READABLE, || {
-                Ok(rustix::io::read(&self.0, &mut buffer[filled..])?)
+            let reading = self.socket.async_io(Interest::READABLE, || {
+                Ok(rustix::io::read(&self.socket, &mut buffer[filled..])?)
             });
             match reading.await? {
                 0 => return Err(ErrorKind::UnexpectedEof.into()),
@@ -267,6 +276,8 @@ mod tests {
     use std::fs::File;
     use std::io::Read;
 
+    use tokio::time::Instant;
+
     use super::*;
 
     fn pair() -> (Channel, Channel) {
@@ -313,6 +324,22 @@ mod tests {
         assert_eq!(error.to_string(), "a frame has 3 descriptors, not 1");
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_process_that_reads_nothing_is_given_up_sooner_while_traffic_waits() {
+        for suspended in [false, true] {
+            let (mut near, _far) = pair();
+            if suspended {
+                near = near.suspended();
+            }
+            near.socket.writable().await.unwrap();
+            while near.socket.try_write(&[0; 4096]).is_ok() {}
+            let began = Instant::now();
+            let error = near.tell(&Frame::Begin).await.unwrap_err();
+            let limit = if suspended { SUSPENDED_STALL_TIMEOUT } else { STALL_TIMEOUT };
+            assert_eq!((error.kind(), began.elapsed()), (ErrorKind::TimedOut, limit));
+        }
+    }
+
     #[test]
     fn a_descriptor_that_may_be_missing_is_not_missing_for_lack_of_room() {
         let none = |lacks_some| Descriptors { received: Vec::new(), lacks_some };
@@ -327,7 +354,7 @@ mod tests {
         drop(near);
         assert_eq!(far.receive().await.unwrap_err().kind(), ErrorKind::UnexpectedEof);
         let (mut near, far) = pair();
-        near.0.write_all(&[0xff; HEAD_BYTES]).await.unwrap();
+        near.socket.write_all(&[0xff; HEAD_BYTES]).await.unwrap();
         assert_eq!(far.receive().await.unwrap_err().kind(), ErrorKind::FileTooLarge);
     }
 }

@@ -6,7 +6,6 @@ use std::fs::{self, File};
 use std::future::pending;
 use std::io;
 use std::mem::ManuallyDrop;
-use std::net::TcpListener;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
@@ -20,12 +19,15 @@ use keypadd_transport::HandedStream;
 use keypadd_tunnel::handover::{HandedSocket, Handover, SocketFile, SocketRecord};
 use keypadd_tunnel::{Client, Limits, ServerHandle};
 use rustix::stdio::{stderr, stdin, stdout};
+use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::channel::{Channel, unexpected};
-use super::{Frame, HANDOVER_TIMEOUT, Offer, PREPARE_TIMEOUT, STALL_TIMEOUT, VARIABLE, VERSION};
+use super::{
+    Frame, HANDOVER_TIMEOUT, Offer, PREPARE_TIMEOUT, SUSPENDED_STALL_TIMEOUT, VARIABLE, VERSION,
+};
 use crate::keyfile;
 use crate::shutdown::Shutdown;
 
@@ -122,11 +124,11 @@ impl HandoverSource<'_> {
     pub(crate) fn offer(&self, Request { socket, unless }: Request) -> Preparation {
         let same = unless.is_some() && unless == self.program;
         let key_file = self.key_file.clone();
-        let sockets = if same { Vec::new() } else { self.sockets() };
+        let sockets = if same { Ok(Vec::new()) } else { self.sockets() };
         let clients = self.clients.iter();
         let instances = clients.map(|(name, client)| (name.clone(), client.instance().0)).collect();
         let bound = async move {
-            let mut channel = Channel::new(socket)?;
+            let (mut channel, sockets) = (Channel::new(socket)?, sockets?);
             let key_file: Vec<_> = key_file.iter().map(|file| file.as_fd()).collect();
             channel.send(&Frame::Offer(offer(same)?), &[], &key_file).await?;
             if same {
@@ -181,15 +183,19 @@ impl HandoverSource<'_> {
     }
 
     /// The sockets that this process listens on itself.
-    fn sockets(&self) -> Vec<HandedSocket> {
-        let metrics = self.metrics.and_then(|listener| {
-            let record = SocketRecord::Tcp(listener.local_addr().ok()?);
-            let socket = listener.as_fd().try_clone_to_owned().ok()?;
-            Some(HandedSocket { record, socket })
-        });
-        let servers = self.servers.iter().flat_map(ServerHandle::hand_over_sockets);
-        let clients = self.clients.iter().flat_map(|(name, client)| client.hand_over_sockets(name));
-        servers.chain(clients).chain(metrics).collect()
+    fn sockets(&self) -> io::Result<Vec<HandedSocket>> {
+        let mut sockets = Vec::new();
+        for server in &self.servers {
+            sockets.extend(server.hand_over_sockets()?);
+        }
+        for (name, client) in &self.clients {
+            sockets.extend(client.hand_over_sockets(name)?);
+        }
+        if let Some(listener) = self.metrics {
+            let record = SocketRecord::Tcp(listener.local_addr()?);
+            sockets.push(HandedSocket { record, socket: listener.as_fd().try_clone_to_owned()? });
+        }
+        Ok(sockets)
     }
 
     /// Ends all sessions and sends what is held; returns the new process's ID. If this completes without an
@@ -213,7 +219,7 @@ impl HandoverSource<'_> {
             }
         }
         channel.tell(&Frame::End).await?;
-        let frame = timeout(STALL_TIMEOUT, channel.receive()).await??.frame;
+        let frame = timeout(SUSPENDED_STALL_TIMEOUT, channel.receive()).await??.frame;
         let Frame::Done(pid, unnamed) = frame else { return Err(unexpected(&frame)) };
         let streams = [stdin(), stdout(), stderr()];
         channel.send(&Frame::Bye, &[], &streams).await?;
@@ -240,7 +246,7 @@ struct Suspension<'s, 'd> {
 impl<'s, 'd> Suspension<'s, 'd> {
     fn begin(source: &'s HandoverSource<'d>, channel: Channel) -> Self {
         source.handover.suspend();
-        Self { source, channel }
+        Self { source, channel: channel.suspended() }
     }
 }
 
@@ -341,7 +347,7 @@ mod tests {
         let began = Instant::now();
         assert!(!source.answer(Request { socket, unless: None }).await);
         assert!(!handover.is_suspended());
-        assert_eq!(began.elapsed(), STALL_TIMEOUT);
+        assert_eq!(began.elapsed(), SUSPENDED_STALL_TIMEOUT);
     }
 
     #[tokio::test(start_paused = true)]

@@ -60,11 +60,17 @@ pub(super) fn render(document: Value) -> Result<String, serde_json::Error> {
 }
 
 /// The event loops.
-fn transport(TransportReport { loops, spin_seconds, spin_ratio }: &TransportReport) -> String {
+fn transport(transport: &TransportReport) -> String {
+    let TransportReport { loops, spin_seconds, spin_ratio, datagrams_dropped } = transport;
     let share = 100.0 * spin_ratio;
     let noun = if *loops == 1 { "event loop" } else { "event loops" };
+    let dropped = match datagrams_dropped {
+        0 => String::new(),
+        count => format!("; {count} datagrams dropped: too many of one connection"),
+    };
     format!(
-        "  {loops} {noun}, busy polling used {spin_seconds:.2} s of CPU, {share:.1} % of one core"
+        "  {loops} {noun}, busy polling used {spin_seconds:.2} s of CPU, {share:.1} % of one \
+         core{dropped}"
     )
 }
 

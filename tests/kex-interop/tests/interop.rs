@@ -5,9 +5,7 @@
 
 use std::sync::Arc;
 
-use keypadd_provider::{
-    AllowList, KeyExchange, ListedClients, PinnedServer, PrivateKey, PublicKey,
-};
+use keypadd_provider::{KeyExchange, ListedClients, PinnedServer, PrivateKey, PublicKey};
 use rustls::client::AlwaysResolvesClientRawPublicKeys;
 use rustls::crypto::{CryptoProvider, SupportedKxGroup, aws_lc_rs, ring};
 use rustls::pki_types::pem::PemObject;
@@ -76,16 +74,6 @@ fn a_changed_ciphertext_gives_no_common_secret_with_either() {
     }
 }
 
-/// Allows a single key.
-#[derive(Debug)]
-struct AllowOne(PublicKey);
-
-impl AllowList for AllowOne {
-    fn allows(&self, key: &PublicKey) -> bool {
-        *key == self.0
-    }
-}
-
 /// ring's suites with our group.
 fn our_provider(kex: KeyExchange) -> Arc<CryptoProvider> {
     Arc::new(CryptoProvider { kx_groups: vec![kex.group()], ..ring::default_provider() })
@@ -128,7 +116,7 @@ fn server_connection(
     let config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&TLS13])
         .unwrap()
-        .with_client_cert_verifier(Arc::new(ListedClients::new(Arc::new(AllowOne(listed)))))
+        .with_client_cert_verifier(Arc::new(ListedClients::new(Arc::new(listed))))
         .with_cert_resolver(resolver);
     ServerConnection::new(Arc::new(config)).unwrap().into()
 }

@@ -10,8 +10,8 @@ use fastrand::Rng;
 use keypadd_keystream::Suite;
 use keypadd_pool::Pool;
 use keypadd_provider::{
-    AllowList, CryptoSettings, Meters, PoolSwitch, PrivateKey, PublicKey, TestHooks,
-    client_config_with, server_config_with,
+    CryptoSettings, Meters, PoolSwitch, PrivateKey, TestHooks, client_config_with,
+    server_config_with,
 };
 use quinn_proto::congestion::{Controller, ControllerFactory};
 use quinn_proto::crypto;
@@ -64,15 +64,6 @@ pub(crate) struct Wiring {
 static IDENTITIES: LazyLock<[Arc<PrivateKey>; 2]> =
     LazyLock::new(|| [(); 2].map(|()| Arc::new(PrivateKey::generate().expect("randomness"))));
 
-#[derive(Debug)]
-struct AllowOne(PublicKey);
-
-impl AllowList for AllowOne {
-    fn allows(&self, key: &PublicKey) -> bool {
-        *key == self.0
-    }
-}
-
 impl Link {
     /// Whether this end may consider the handshake confirmed: a server once it is complete, a
     /// client once the server has said so. One that has closed need not know.
@@ -94,7 +85,7 @@ impl End {
         // Never used: each connection is accepted with a configuration of its own.
         let placeholder = (side == Side::Server).then(|| {
             let settings = settings(Suite::default(), side, PoolSwitch::default(), &Arc::default());
-            let allowed = Arc::new(AllowOne(IDENTITIES[0].public()));
+            let allowed = Arc::new(IDENTITIES[0].public());
             let crypto = server_config_with(&settings, allowed, &TestHooks::default());
             Arc::new(ServerConfig::with_crypto(crypto.expect("settings")))
         });
@@ -145,7 +136,7 @@ impl Wiring {
         };
         let (client, server) = (settings_of(Side::Client), settings_of(Side::Server));
         let client = client_config_with(&client, IDENTITIES[1].public(), &hooks);
-        let allowed = Arc::new(AllowOne(IDENTITIES[0].public()));
+        let allowed = Arc::new(IDENTITIES[0].public());
         let server = server_config_with(&server, allowed, &hooks);
         let spoiler = |side| bug.map(|bug| Spoiler { bug, suite, side, log: Arc::clone(&log) });
         let tapes = [Side::Client, Side::Server].map(|side| Arc::new(Tape::new(spoiler(side))));

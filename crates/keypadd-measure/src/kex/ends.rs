@@ -6,9 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use keypadd_keystream::Suite;
-use keypadd_provider::{
-    AllowList, CryptoSettings, Group, PrivateKey, PublicKey, client_config, server_config,
-};
+use keypadd_provider::{CryptoSettings, Group, PrivateKey, client_config, server_config};
 use keypadd_transport::{
     Accepted, ClientConfig, ConnectionError, Dial, Endpoint, EndpointSettings, Lane, ServerConfig,
     TransportConfig, VarInt, Windows,
@@ -29,16 +27,6 @@ const CONNECTIONS_MAX: usize = 1 << 16;
 
 /// Maximum bytes in flight per connection: more than a handshake ever has.
 const FLIGHT_MAX: u64 = 1 << 20;
-
-/// Allows only the other end.
-#[derive(Debug)]
-struct AllowOne(PublicKey);
-
-impl AllowList for AllowOne {
-    fn allows(&self, key: &PublicKey) -> bool {
-        *key == self.0
-    }
-}
 
 /// A client and a server; clones share them.
 #[derive(Clone, Debug)]
@@ -63,7 +51,7 @@ impl Ends {
             kex: vec![group],
             ..CryptoSettings::plain(Arc::clone(key), Suite::default().protection())
         };
-        let allowed = Arc::new(AllowOne(client_key.public()));
+        let allowed = Arc::new(client_key.public());
         let accepting = server_config(&settings(&server_key), allowed).map_err(|it| text(&it))?;
         let connecting = client_config(&settings(&client_key), server_key.public());
         let connecting = connecting.map_err(|error| text(&error))?;

@@ -9,8 +9,8 @@ use bytes::BytesMut;
 use interposer::{Interposer, Stubborn};
 use keypadd_keystream::{CipherEngine, Suite};
 use keypadd_provider::{
-    AllowList, CryptoSettings, KeyExchange, Meters, PoolSwitch, PrivateKey, PublicKey,
-    client_config, server_config,
+    CryptoSettings, KeyExchange, Meters, PoolSwitch, PrivateKey, PublicKey, client_config,
+    server_config,
 };
 use quinn_proto::{
     ClientConfig, Connection, ConnectionHandle, DatagramEvent, Endpoint, EndpointConfig,
@@ -33,15 +33,6 @@ pub(crate) struct End {
     endpoint: Endpoint,
     pub(crate) connection: Option<(ConnectionHandle, Connection)>,
     inbox: VecDeque<Vec<u8>>,
-}
-
-#[derive(Debug)]
-struct AllowAll;
-
-impl AllowList for AllowAll {
-    fn allows(&self, _: &PublicKey) -> bool {
-        true
-    }
 }
 
 /// Cryptography of a client and a server that know each other, with hooks for a test.
@@ -73,7 +64,7 @@ impl Crypto {
         let settings = [ends.next(), ends.next()].map(|end| end.expect("two ends"));
         Self {
             client: client_config(&settings[0], keys[1].public()).expect("settings"),
-            server: server_config(&settings[1], Arc::new(AllowAll)).expect("settings"),
+            server: server_config(&settings[1], Arc::new(keys[0].public())).expect("settings"),
             keys: keys.each_ref().map(|key| key.public()),
             meters: settings.map(|settings| settings.meters),
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use keypadd_keystream::Suite;
 use keypadd_pool::Pool;
 use keypadd_provider::{
-    ALPN, AllowList, CryptoSettings, ListedClients, Meters, PinnedServer, PrivateKey, PublicKey,
+    ALPN, CryptoSettings, ListedClients, Meters, PinnedServer, PrivateKey, PublicKey,
     client_config, server_config,
 };
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
@@ -33,16 +33,6 @@ pub(crate) struct Ends {
     _endpoints: [Endpoint; 2],
 }
 
-/// The holder of one key.
-#[derive(Debug)]
-pub(crate) struct AllowOne(pub(crate) PublicKey);
-
-impl AllowList for AllowOne {
-    fn allows(&self, key: &PublicKey) -> bool {
-        *key == self.0
-    }
-}
-
 impl Ends {
     pub(crate) async fn connect(suite: Suite, role: Role, pool: Option<Pool>) -> Self {
         let (our_key, stock_key) = (key(), key());
@@ -60,7 +50,7 @@ impl Ends {
                 ),
             ),
             Role::Server => {
-                let allowed = Arc::new(AllowOne(stock_key.public()));
+                let allowed = Arc::new(stock_key.public());
                 let crypto = server_config(&settings, allowed).expect("server");
                 (
                     quinn::ServerConfig::with_crypto(crypto),
@@ -109,7 +99,7 @@ fn stock_server(suite: Suite, key: &PrivateKey, client: PublicKey) -> quinn::Ser
     let mut tls = rustls::ServerConfig::builder_with_provider(provider(suite))
         .with_protocol_versions(&[&TLS13])
         .expect("TLS 1.3")
-        .with_client_cert_verifier(Arc::new(ListedClients::new(Arc::new(AllowOne(client)))))
+        .with_client_cert_verifier(Arc::new(ListedClients::new(Arc::new(client))))
         .with_cert_resolver(key.server_resolver().expect("key"));
     tls.alpn_protocols = vec![ALPN.to_vec()];
     let crypto = QuicServerConfig::with_initial(Arc::new(tls), initial()).expect("initial suite");

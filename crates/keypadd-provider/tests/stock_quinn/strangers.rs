@@ -9,7 +9,7 @@ use keypadd_pool::{Pool, PoolSettings};
 use keypadd_provider::{CryptoSettings, server_config};
 use quinn::{ConnectionError, Endpoint};
 
-use crate::ends::{AllowOne, key, stock_client};
+use crate::ends::{key, stock_client};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unlisted_key_fills_no_chunk_and_a_listed_one_does() {
@@ -20,7 +20,7 @@ async fn an_unlisted_key_fills_no_chunk_and_a_listed_one_does() {
         pool: Some(pool.clone()).into(),
         ..CryptoSettings::plain(Arc::clone(&our_key), suite)
     };
-    let crypto = server_config(&settings, Arc::new(AllowOne(listed.public()))).expect("server");
+    let crypto = server_config(&settings, Arc::new(listed.public())).expect("server");
     let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let server =
         Endpoint::server(quinn::ServerConfig::with_crypto(crypto), loopback).expect("endpoint");

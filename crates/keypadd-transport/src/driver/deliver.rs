@@ -62,7 +62,7 @@ impl Driver {
                 }
                 let before = to_socket.offset;
                 let stream = self.connection.recv_stream(id);
-                let delivered = to_socket.deliver(stream, self.window.out_of_order(), now);
+                let delivered = to_socket.deliver(stream, self.window.out_of_order(), share, now);
                 match to_socket.receipt_due() {
                     ReceiptDue::Now => self.receipts.add(id, to_socket.take_receipt()),
                     ReceiptDue::Later => self.receipts.add_later(id, now),
@@ -77,6 +77,7 @@ impl Driver {
                     _ if self.window.is_overrun() => self.cut(id, Cut::Lost),
                     Ok(Delivered::Partly) if to_socket.is_blocked() => self.window.blocked(now),
                     Ok(Delivered::Partly) => {}
+                    Ok(Delivered::UpToShare) => self.arrived.push(id),
                     Ok(Delivered::UpToMove) => self.move_in(id),
                     Ok(Delivered::Whole) => {
                         spliced.to_socket = None;

@@ -68,7 +68,10 @@ impl Driver {
     }
 
     pub(super) fn has_some_to_end(&self) -> bool {
-        let has_ended = self.losing.is_empty() && self.flows.is_empty() && self.opening.is_empty();
+        let has_ended = self.losing.is_empty()
+            && self.moves.waiting.is_empty()
+            && self.flows.is_empty()
+            && self.opening.is_empty();
         self.must_sweep || !self.failed.is_empty() || (self.lost && !has_ended)
     }
 
@@ -160,7 +163,7 @@ impl Driver {
             }
             HandshakeReply::Nobody => {}
         }
-        self.end_moves();
+        self.moves.idle_check = None;
         self.losing = std::mem::take(&mut self.channels);
     }
 
@@ -175,6 +178,11 @@ impl Driver {
             let Some(channel) = self.losing.remove(&id) else { break };
             self.channels.insert(id, channel);
             self.end_lost_stream(id, (&reason, goodbye), now);
+            if share.is_used_up_by_now() {
+                return;
+            }
+        }
+        while self.end_waiting_move() {
             if share.is_used_up_by_now() {
                 return;
             }
@@ -233,7 +241,7 @@ impl Driver {
         {
             let _ = reply.send(Err(reason.clone()));
         }
-        self.end_moves();
+        while self.end_waiting_move() {}
         self.flows.end_all();
         let streams = [&mut self.losing, &mut self.channels];
         for (_, channel) in streams.into_iter().flat_map(|streams| streams.drain()) {

@@ -391,15 +391,14 @@ impl Driver {
         self.moves.following.retain(|(_, at)| *at != id);
     }
 
-    /// Ends all moves in progress, because the connection is gone.
-    pub(crate) fn end_moves(&mut self) {
-        for moving in self.moves.waiting.drain(..) {
-            match self.holds {
-                true => moving.to_stream.park(),
-                false => drop(moving.to_stream.state.cut(Cut::Lost)),
-            }
+    /// Ends a direction that waits for a stream, because the connection is gone; returns false if none does.
+    pub(super) fn end_waiting_move(&mut self) -> bool {
+        let Some(moving) = self.moves.waiting.pop_front() else { return false };
+        match self.holds {
+            true => moving.to_stream.park(),
+            false => drop(moving.to_stream.state.cut(Cut::Lost)),
         }
-        self.moves.idle_check = None;
+        true
     }
 
     pub(crate) fn tell(&self, message: Migration) {

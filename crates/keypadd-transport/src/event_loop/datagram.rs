@@ -114,7 +114,11 @@ impl<U: Datagrams> EventLoop<U> {
     /// Passes a datagram to the loop that owns its connection.
     pub(super) fn hand_over(&mut self, number: u8, bytes: BytesMut, meta: &RecvMeta, now: Instant) {
         match self.peers.get(usize::from(number)) {
-            Some(peer) => peer.hand_over(now, bytes, *meta),
+            Some(peer) => {
+                if !peer.hand_over(now, bytes, *meta) {
+                    self.counters.datagram_dropped();
+                }
+            }
             // From an earlier run of the daemon, or forged: answered with a reset.
             None => self.lone_datagram(now, bytes, meta),
         }
@@ -164,13 +168,17 @@ impl<U: Datagrams> EventLoop<U> {
             let begun = self.begin_share(key, arrived_at);
             self.end_share(current.replace(begun), now);
         }
-        match current {
+        let is_kept = match current {
             Some(current) if !current.share.is_over() => {
                 self.handle(key, event, now);
                 current.share.is_used_up();
+                return;
             }
             Some(BatchShare { stranger: true, .. }) => self.strangers.push(key, event, len),
             _ => self.backlog.push(key, event, len),
+        };
+        if !is_kept {
+            self.counters.datagram_dropped();
         }
     }
 
@@ -214,7 +222,7 @@ impl<U: Datagrams> EventLoop<U> {
         let Some(slot) = self.slots.get(&key) else { return };
         let excess = slot.excess;
         if excess.is_too_high(now) {
-            return;
+            return self.counters.datagram_dropped();
         }
         self.guarded(key, |slot| slot.driver.on_event(event));
         if let Some(Clocks { costs, .. }) = &mut self.clocks {

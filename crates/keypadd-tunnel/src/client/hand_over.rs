@@ -21,7 +21,10 @@ impl Client {
     }
 
     /// The listeners of the client with this name, for the process that takes over.
-    pub fn hand_over_sockets(&self, name: &str) -> Vec<HandedSocket> {
+    ///
+    /// # Errors
+    /// There are too few descriptors.
+    pub fn hand_over_sockets(&self, name: &str) -> io::Result<Vec<HandedSocket>> {
         self.listeners.hand_over(name)
     }
 

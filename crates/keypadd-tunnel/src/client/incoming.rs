@@ -19,7 +19,7 @@ use crate::{
 /// accepts it, where the session before had one. Never returns.
 pub(super) async fn handle_incoming(
     session: &Arc<LiveSession>,
-    frames: mpsc::Receiver<Frame>,
+    frames: mpsc::Receiver<Box<Frame>>,
     tasks: &ConnectionTasks,
     lookups: &Lookups,
     bulk: (&Notify, bool),
@@ -51,14 +51,14 @@ async fn send_requests(session: &LiveSession) {
 
 async fn receive(
     session: &Arc<LiveSession>,
-    mut frames: mpsc::Receiver<Frame>,
+    mut frames: mpsc::Receiver<Box<Frame>>,
     tasks: &ConnectionTasks,
     lookups: &Lookups,
     (bulk_wanted, wants_bulk): (&Notify, bool),
 ) {
     loop {
         tokio::select! {
-            Some(frame) = frames.recv() => match frame {
+            Some(frame) = frames.recv() => match *frame {
                 Frame::Listening { id, outcome } => {
                     session.remote_forwards.answered(id, outcome, || session.may_log());
                 }

@@ -189,8 +189,8 @@ impl ListenerGroup {
     }
 
     /// The sockets, for the process that follows.
-    pub(crate) fn hand_over(&self) -> impl Iterator<Item = HandedSocket> {
-        self.0.iter().filter_map(|listener| listener.hand_over().ok())
+    pub(crate) fn hand_over(&self) -> impl Iterator<Item = io::Result<HandedSocket>> {
+        self.0.iter().map(|listener| listener.hand_over())
     }
 
     /// The bound addresses.

@@ -4,7 +4,7 @@
 //! runs: unchanged listeners are not touched, and open connections survive their listener.
 
 use std::{
-    mem,
+    io, mem,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -86,11 +86,12 @@ impl ForwardListeners {
     }
 
     /// The sockets, for the process that follows.
-    pub(crate) fn hand_over(&self, owner: &str) -> Vec<HandedSocket> {
+    pub(crate) fn hand_over(&self, owner: &str) -> io::Result<Vec<HandedSocket>> {
         let mut sockets = Vec::new();
         for ForwardListener { forward, listeners, .. } in &*self.open() {
             let is_chosen = forward.listens_here().is_some_and(|listen| listen.is_any_port());
-            for HandedSocket { record, socket } in listeners.hand_over() {
+            for handed in listeners.hand_over() {
+                let HandedSocket { record, socket } = handed?;
                 let record = match is_chosen {
                     true => SocketRecord::Chosen {
                         owner: owner.into(),
@@ -102,7 +103,7 @@ impl ForwardListeners {
                 sockets.push(HandedSocket { record, socket });
             }
         }
-        sockets
+        Ok(sockets)
     }
 
     /// Adds the sockets of forwards that are not among these.

@@ -86,7 +86,7 @@ impl OpenListener {
     }
 
     /// The sockets, for the process that takes over.
-    pub(crate) fn hand_over(&self) -> impl Iterator<Item = HandedSocket> {
+    pub(crate) fn hand_over(&self) -> impl Iterator<Item = io::Result<HandedSocket>> {
         self.listeners.hand_over()
     }
 }

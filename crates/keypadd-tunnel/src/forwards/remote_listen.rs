@@ -59,8 +59,8 @@ pub(crate) struct RemoteListeners {
     pub(crate) peers: Arc<Peers>,
     pub(crate) lookups: Lookups,
     pub(crate) reservations: Reservations,
-    /// Receives the accepted connections.
-    pub(crate) accepted: mpsc::Sender<RemoteConnection>,
+    /// Receives the accepted connections. Boxed, as there is memory for 32 of them.
+    pub(crate) accepted: mpsc::Sender<Box<RemoteConnection>>,
     /// Limits open connections over all listeners, to so many.
     pub(crate) slots: Arc<Semaphore>,
     pub(crate) slots_max: usize,
@@ -105,7 +105,7 @@ impl RemoteListeners {
     /// streams that the client resumes.
     pub(crate) async fn run(
         self,
-        mut frames: mpsc::Receiver<Frame>,
+        mut frames: mpsc::Receiver<Box<Frame>>,
         unpermitted: impl Fn(&Listen),
         claims: impl Fn(u32),
     ) {
@@ -113,7 +113,7 @@ impl RemoteListeners {
         let mut tasks = JoinSet::new();
         loop {
             tokio::select! {
-                Some(frame) = frames.recv() => match frame {
+                Some(frame) = frames.recv() => match *frame {
                     Frame::Listen { id, .. } if self.session.measures_only() => {
                         self.answer(id, Err(ListenCode::NotPermitted)).await;
                     }
@@ -386,7 +386,7 @@ impl RemoteListeners {
                 _room: room,
             };
             // Fails if the session has just ended: then it is dropped.
-            let _ = self.accepted.send(connection).await;
+            let _ = self.accepted.send(connection.into()).await;
         }
     }
 }

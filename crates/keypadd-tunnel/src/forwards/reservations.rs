@@ -8,6 +8,7 @@
 
 use std::{
     collections::HashMap,
+    io,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -130,13 +131,14 @@ impl Reservations {
     }
 
     /// The listeners, for the process that follows.
-    pub(crate) fn hand_over(&self) -> Vec<HandedSocket> {
+    pub(crate) fn hand_over(&self) -> io::Result<Vec<HandedSocket>> {
         let table = self.table();
         let entries = table.entries.values().map(|entry| &entry.listening);
         let mut sockets = Vec::new();
         for Listening { session, bound, .. } in entries.chain(&table.left) {
             let Some((number, _, open)) = bound else { continue };
-            for HandedSocket { record, socket } in open.hand_over() {
+            for handed in open.hand_over() {
+                let HandedSocket { record, socket } = handed?;
                 let bound = match record {
                     SocketRecord::Tcp(address) => RemoteBound::Tcp(address),
                     SocketRecord::Unix(file) => RemoteBound::Unix(file),
@@ -151,7 +153,7 @@ impl Reservations {
                 sockets.push(HandedSocket { record: SocketRecord::Remote(record), socket });
             }
         }
-        sockets
+        Ok(sockets)
     }
 
     /// Takes over what the session before listens on, if it goes on in this one.

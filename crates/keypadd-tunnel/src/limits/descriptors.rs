@@ -15,7 +15,7 @@ use std::{
 };
 
 use keypadd_provider::PublicKey;
-use tokio::sync::Notify;
+use tokio::sync::oneshot;
 use tracing::warn;
 
 use crate::limits::log_rate_limit::LogRateLimit;
@@ -65,7 +65,6 @@ struct BudgetState {
     files: usize,
     reserved: fn(usize) -> usize,
     held: Mutex<Holding>,
-    freed: Notify,
     refused: AtomicU64,
     log_limit: LogRateLimit<Holder>,
 }
@@ -76,6 +75,15 @@ struct Holding {
     apart: usize,
     sum: usize,
     by_holder: HashMap<Holder, usize>,
+    /// Who waits for their shares to allow more, in order of arrival.
+    waiting: Vec<Waiting>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    holder: Holder,
+    count: usize,
+    grant: oneshot::Sender<Descriptors>,
 }
 
 /// Descriptors set aside for a holder until this is dropped.
@@ -99,7 +107,6 @@ impl Default for BudgetState {
             files: usize::MAX,
             reserved: |_| 0,
             held: Mutex::default(),
-            freed: Notify::new(),
             refused: AtomicU64::default(),
             log_limit: LogRateLimit::default(),
         }
@@ -153,16 +160,34 @@ impl DescriptorBudget {
 
     /// Waits until the holder's share allows it; counts and logs nothing.
     pub(crate) async fn when_free(&self, holder: Holder, count: usize) -> Descriptors {
-        loop {
-            let freed = self.0.freed.notified();
-            tokio::pin!(freed);
-            // Before the attempt, so that no release in between is missed.
-            freed.as_mut().enable();
-            if let Some(granted) = self.try_acquire(holder, count) {
-                return granted;
+        let granted = {
+            let mut held = self.held();
+            if self.0.allows(&held, (holder, 0), count) {
+                return self.take(&mut held, holder, count);
             }
-            freed.await;
+            let (grant, granted) = oneshot::channel();
+            held.waiting.retain(|it| !it.grant.is_closed());
+            held.waiting.push(Waiting { holder, count, grant });
+            granted
+        };
+        granted.await.expect("only a grant ends the wait")
+    }
+
+    /// Gives what is free to those that wait and whose shares allow it, and wakes nobody else.
+    fn grant(&self) {
+        while let Some((grant, granted)) = self.next_grant() {
+            // If it no longer waits, they are dropped here, which grants them to the next.
+            let _ = grant.send(granted);
         }
+    }
+
+    fn next_grant(&self) -> Option<(oneshot::Sender<Descriptors>, Descriptors)> {
+        let mut held = self.held();
+        held.waiting.retain(|it| !it.grant.is_closed());
+        let allows = |it: &Waiting| self.0.allows(&held, (it.holder, 0), it.count);
+        let next = held.waiting.iter().position(allows)?;
+        let Waiting { holder, count, grant } = held.waiting.remove(next);
+        Some((grant, self.take(&mut held, holder, count)))
     }
 
     /// Sets `count` descriptors aside, if the holder's share allows; counts and logs nothing.
@@ -231,7 +256,7 @@ impl BudgetState {
 impl Drop for SetApart {
     fn drop(&mut self) {
         self.budget.held().apart -= self.count;
-        self.budget.0.freed.notify_waiters();
+        self.budget.grant();
     }
 }
 
@@ -246,12 +271,18 @@ impl Drop for Descriptors {
             }
         }
         drop(held);
-        self.budget.0.freed.notify_waiters();
+        self.budget.grant();
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        pin::Pin,
+        sync::atomic::AtomicUsize,
+        task::{Context, Poll, Wake},
+    };
+
     use super::*;
 
     /// Takes one at a time until refused.
@@ -297,6 +328,45 @@ mod tests {
         assert!(budget.total() == 0 && acquire_all(&budget, 1).is_empty());
         drop((apart, more));
         assert_eq!(budget.total(), 600);
+    }
+
+    #[derive(Default)]
+    struct Wakes(AtomicUsize);
+
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn poll(
+        waiting: &mut Pin<Box<impl Future<Output = Descriptors>>>,
+        wakes: &Arc<Wakes>,
+    ) -> Poll<Descriptors> {
+        waiting.as_mut().poll(&mut Context::from_waker(&Arc::clone(wakes).into()))
+    }
+
+    #[test]
+    fn a_release_wakes_only_the_first_whose_share_allows_it() {
+        let budget = DescriptorBudget::new(8, |_| 0);
+        let greedy = budget.adopt(Holder::Client(0), 4);
+        let [other, released] = [2, 2].map(|count| budget.adopt(Holder::Client(9), count));
+        let wakes: [Arc<Wakes>; 3] = Default::default();
+        let wake_ups = || wakes.each_ref().map(|one| one.0.load(Ordering::Relaxed));
+        let mut waiting: Vec<_> = (0..3)
+            .map(|holder| Some(Box::pin(budget.when_free(Holder::Client(holder), 1))))
+            .collect();
+        for (one, it) in waiting.iter_mut().flatten().enumerate() {
+            assert!(poll(it, &wakes[one]).is_pending());
+        }
+        drop(released);
+        assert_eq!(wake_ups(), [0, 1, 0], "the first one has half of the budget");
+        // The next one gets what another was granted and no longer waits for.
+        waiting[1] = None;
+        assert_eq!(wake_ups(), [0, 1, 1]);
+        assert!(waiting[2].as_mut().is_some_and(|it| poll(it, &wakes[2]).is_ready()));
+        drop((greedy, other));
+        assert_eq!(wake_ups(), [1, 1, 1]);
     }
 
     #[tokio::test]

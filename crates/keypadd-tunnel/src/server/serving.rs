@@ -108,7 +108,7 @@ enum Purpose {
 struct NewClient {
     registration: Registration,
     control: Control,
-    outgoing: mpsc::Receiver<Frame>,
+    outgoing: mpsc::Receiver<Box<Frame>>,
     /// Whether it goes on with another session's streams, which was alive.
     renewed: bool,
 }
@@ -261,7 +261,8 @@ impl ServerContext {
         let renews = older.as_deref().filter(|older| resumed && !older.has_ended());
         let (sender, outgoing) = mpsc::channel(FRAMES_MAX);
         let features = Features::OWN;
-        let _ = sender.try_send(Frame::HelloServer { version: VERSION, hold: grant, features });
+        let _ =
+            sender.try_send(Frame::HelloServer { version: VERSION, hold: grant, features }.into());
         let registration = self.sessions.add(NewSession {
             label: peer.label(),
             role: Role::Server,

@@ -78,8 +78,8 @@ impl Control {
     /// holds back the peer.
     pub(crate) async fn serve(
         self,
-        mut outgoing: mpsc::Receiver<Frame>,
-        incoming: mpsc::Sender<Frame>,
+        mut outgoing: mpsc::Receiver<Box<Frame>>,
+        incoming: mpsc::Sender<Box<Frame>>,
         limits: &Limits,
     ) -> ControlError {
         let Self { send, mut recv } = self;
@@ -96,7 +96,7 @@ impl Control {
             loop {
                 match read_frame(&mut recv).await {
                     // Dropped when nobody handles frames any longer.
-                    Ok(frame) => drop(incoming.send(frame).await),
+                    Ok(frame) => drop(incoming.send(frame.into()).await),
                     Err(error) => return error,
                 }
                 if let Err(wait) = bucket.take(RATE, Instant::now().into_std()) {
@@ -121,20 +121,21 @@ pub async fn read_frame<R: AsyncRead + Unpin>(recv: &mut R) -> Result<Frame, Con
         read_exact(recv, &mut head).await?;
         let FrameHead { body_bytes, kind } = FrameHead::decode(head);
 
-        let mut body = [0; Frame::BODY_BYTES_MAX];
-        let kept = usize::from(body_bytes).min(body.len());
-        read_exact(recv, &mut body[..kept]).await?;
+        // Not in the future, which each session has while it waits.
+        let kept = usize::from(body_bytes).min(Frame::BODY_BYTES_MAX);
+        let mut body = vec![0; kept];
+        read_exact(recv, &mut body).await?;
         skip(recv, usize::from(body_bytes) - kept).await?;
-        if let Some(frame) = Frame::decode(kind, &body[..kept])? {
+        if let Some(frame) = Frame::decode(kind, &body)? {
             return Ok(frame);
         }
     }
 }
 
 async fn skip<R: AsyncRead + Unpin>(recv: &mut R, mut bytes: usize) -> Result<(), ControlError> {
-    let mut skipped = [0; SKIP_BYTES];
+    let mut skipped = vec![0; bytes.min(SKIP_BYTES)];
     while bytes > 0 {
-        let now = bytes.min(SKIP_BYTES);
+        let now = bytes.min(skipped.len());
         read_exact(recv, &mut skipped[..now]).await?;
         bytes -= now;
     }

@@ -34,9 +34,7 @@ mod tests {
 
     use keypadd_keystream::Suite;
     use keypadd_pool::Direction;
-    use keypadd_provider::{
-        AllowList, CryptoSettings, PrivateKey, PublicKey, client_config, server_config,
-    };
+    use keypadd_provider::{CryptoSettings, PrivateKey, client_config, server_config};
     use keypadd_transport::{Accepted, ClientConfig, Dial, Endpoint, Lane, ServerConfig};
     use tokio::time::{sleep, timeout};
 
@@ -47,15 +45,6 @@ mod tests {
     use crate::sessions::proof::proof_of;
     use crate::transport::{End, TransportSettings};
 
-    #[derive(Debug)]
-    struct AllowAll;
-
-    impl AllowList for AllowAll {
-        fn allows(&self, _: &PublicKey) -> bool {
-            true
-        }
-    }
-
     /// Both ends of a connection, and the endpoints that they need to stay open.
     async fn connection() -> ([Connection; 2], [Endpoint; 2]) {
         let key = || Arc::new(PrivateKey::generate().expect("randomness"));
@@ -63,7 +52,7 @@ mod tests {
         let settings = |key: &Arc<PrivateKey>| {
             CryptoSettings::plain(Arc::clone(key), Suite::TRIPLE_DES_CTR_HMAC_SHA1)
         };
-        let server = server_config(&settings(&theirs), Arc::new(AllowAll)).expect("settings");
+        let server = server_config(&settings(&theirs), Arc::new(ours.public())).expect("settings");
         let client = client_config(&settings(&ours), theirs.public()).expect("settings");
         let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let endpoint = |end, server| {

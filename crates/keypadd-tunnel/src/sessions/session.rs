@@ -58,8 +58,8 @@ pub struct LiveSession {
     bulk: OnceLock<BulkConnection>,
     /// Ties a bulk connection to this session: drawn by the server and sent to the client.
     pub(crate) token: OnceLock<SessionToken>,
-    /// Queue of the control stream.
-    outgoing: mpsc::Sender<Frame>,
+    /// Queue of the control stream. Boxed: a queue has memory for 32 items from the beginning.
+    outgoing: mpsc::Sender<Box<Frame>>,
     /// Limits of the daemon.
     pub(crate) limits: Arc<Limits>,
     /// What the server can do.
@@ -97,7 +97,7 @@ pub(crate) struct NewSession<'a> {
     pub(crate) identity: PublicKey,
     pub(crate) connection: Connection,
     /// Queue of the control stream.
-    pub(crate) outgoing: mpsc::Sender<Frame>,
+    pub(crate) outgoing: mpsc::Sender<Box<Frame>>,
     pub(crate) limits: Arc<Limits>,
     /// Forwards listed even while they have no connection.
     pub(crate) forwards: &'a [String],
@@ -434,12 +434,12 @@ impl LiveSession {
     /// Queues a frame for the control stream; waits while the queue is full.
     pub(crate) async fn send(&self, frame: Frame) {
         // Fails when the session has ended, and then nobody needs the frame.
-        let _ = self.outgoing.send(frame).await;
+        let _ = self.outgoing.send(frame.into()).await;
     }
 
     /// Queues a frame for the control stream unless the queue is full.
     pub(crate) fn try_send(&self, frame: Frame) {
-        let _ = self.outgoing.try_send(frame);
+        let _ = self.outgoing.try_send(frame.into());
     }
 
     /// Sends a frame about a remote forward to the server. A `Listen` that it may not or cannot serve is
@@ -474,8 +474,8 @@ impl LiveSession {
     pub(crate) async fn supervise(
         &self,
         control: Control,
-        outgoing: mpsc::Receiver<Frame>,
-        incoming: mpsc::Sender<Frame>,
+        outgoing: mpsc::Receiver<Box<Frame>>,
+        incoming: mpsc::Sender<Box<Frame>>,
         mut jumps: Jumps,
     ) -> SessionEnd {
         tokio::select! {
