@@ -48,8 +48,9 @@ const WAKER: Token = Token(1);
 /// First token of sockets; tokens are never reused.
 const FIRST_SOCKET: usize = 2;
 
-/// Events to take from the system at once.
-const EVENTS: usize = 256;
+/// Events to take from the system at once: most of those of a peer's thousand streams each in several
+/// sessions, since everybody else's wait behind them.
+const EVENTS: usize = 4096;
 
 /// Longest sleep of a loop without a timer.
 const SLEEP_MAX: Duration = Duration::from_secs(60);
@@ -267,7 +268,9 @@ impl<U: Datagrams> EventLoop<U> {
     /// Handles the system's events, and drives the connections with pending work.
     pub(crate) fn round(&mut self, events: &Events, now: Instant) {
         let mut worked = !events.is_empty();
+        let mut taken = 0;
         for event in events {
+            taken += 1;
             match event.token() {
                 UDP => {
                     if event.is_readable() || event.is_error() {
@@ -280,6 +283,10 @@ impl<U: Datagrams> EventLoop<U> {
                 WAKER => {}
                 token => self.on_socket(token, event, now),
             }
+        }
+        // The UDP socket's event may be among those that are left.
+        if taken >= EVENTS {
+            self.udp.on_readable();
         }
         self.commands(now);
         let received_at = self.receive(now);

@@ -635,7 +635,7 @@ fn datagrams_of_a_connection_beyond_its_room_are_dropped_and_counted() {
     pair.run(0);
     let datagram = pair.wires.borrow_mut()[1].pop_front().unwrap();
     for _ in 0..COPIES {
-        pair.loops[1].arrive(pair.addresses[0], &datagram);
+        pair.loops[1].arrive(ArrivedDatagram::plain(pair.addresses[0], &datagram));
     }
     pair.run(1);
     let dropped = endpoints[1].meter().datagrams_dropped();
