@@ -94,9 +94,10 @@ impl Control {
         let receiving = async {
             let mut bucket = TokenBucket::new(Instant::now().into_std());
             loop {
-                match read_frame(&mut recv).await {
+                match read_any_frame(&mut recv).await {
                     // Dropped when nobody handles frames any longer.
-                    Ok(frame) => drop(incoming.send(frame.into()).await),
+                    Ok(Some(frame)) => drop(incoming.send(frame.into()).await),
+                    Ok(None) => {}
                     Err(error) => return error,
                 }
                 if let Err(wait) = bucket.take(RATE, Instant::now().into_std()) {
@@ -117,19 +118,24 @@ impl Control {
 /// may be half read. Public so that it can be fuzzed.
 pub async fn read_frame<R: AsyncRead + Unpin>(recv: &mut R) -> Result<Frame, ControlError> {
     loop {
-        let mut head = [0; FRAME_HEAD_BYTES];
-        read_exact(recv, &mut head).await?;
-        let FrameHead { body_bytes, kind } = FrameHead::decode(head);
-
-        // Not in the future, which each session has while it waits.
-        let kept = usize::from(body_bytes).min(Frame::BODY_BYTES_MAX);
-        let mut body = vec![0; kept];
-        read_exact(recv, &mut body).await?;
-        skip(recv, usize::from(body_bytes) - kept).await?;
-        if let Some(frame) = Frame::decode(kind, &body)? {
+        if let Some(frame) = read_any_frame(recv).await? {
             return Ok(frame);
         }
     }
+}
+
+/// Reads the next frame; `None` if its type is unknown.
+async fn read_any_frame<R: AsyncRead + Unpin>(recv: &mut R) -> Result<Option<Frame>, ControlError> {
+    let mut head = [0; FRAME_HEAD_BYTES];
+    read_exact(recv, &mut head).await?;
+    let FrameHead { body_bytes, kind } = FrameHead::decode(head);
+
+    // Not in the future, which each session has while it waits.
+    let kept = usize::from(body_bytes).min(Frame::BODY_BYTES_MAX);
+    let mut body = vec![0; kept];
+    read_exact(recv, &mut body).await?;
+    skip(recv, usize::from(body_bytes) - kept).await?;
+    Ok(Frame::decode(kind, &body)?)
 }
 
 async fn skip<R: AsyncRead + Unpin>(recv: &mut R, mut bytes: usize) -> Result<(), ControlError> {

@@ -323,6 +323,19 @@ async fn unknown_frames_are_skipped_before_and_after_the_hello() {
 }
 
 #[tokio::test]
+async fn unknown_frames_are_read_at_the_rate_of_all() {
+    let (key, transport) = (new_key(), holding());
+    let server =
+        RunningServer::start_with(key.public(), &[], |it| it.transport = transport.clone());
+    let crypto = client_config(&crypto(&key, Suite::AES_128_GCM), server.key).unwrap();
+    let (_endpoint, connection) = connect(&server, crypto).await;
+    let (mut send, mut recv) = control(&connection, &hello()).await;
+    welcome(&mut recv).await;
+    send.write_all(&[0, 0, 200].repeat(1000)).await.unwrap();
+    until("frames wait", || transport.limits.counts().frames_delayed > 0).await;
+}
+
+#[tokio::test]
 async fn a_malformed_header_resets_only_its_stream() {
     let (_server, _endpoint, connection) = raw_connection(&["localhost:*"]).await;
     let (_send, mut recv) = control(&connection, &hello()).await;
