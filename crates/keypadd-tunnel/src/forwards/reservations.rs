@@ -8,12 +8,13 @@
 
 use std::{
     collections::HashMap,
+    convert::Infallible,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use tokio::{
-    sync::{Notify, watch},
+    sync::{Notify, mpsc, watch},
     time::{Instant, sleep},
 };
 
@@ -39,7 +40,7 @@ pub(crate) struct Reservations(Arc<Mutex<Table>>);
 struct Table {
     next_id: u64,
     entries: HashMap<u64, Entry>,
-    /// Listeners of sessions that others go on with.
+    /// Listeners of sessions that others go on with, in the order in which they were left.
     left: Vec<Listening>,
 }
 
@@ -50,6 +51,8 @@ struct Listening {
     places: Vec<Bound>,
     /// Set once the sockets are bound.
     bound: Option<(u16, Listen, Arc<OpenListener>)>,
+    /// While it is left: tells what closes it in time that it is not any more.
+    left: Option<mpsc::Sender<Infallible>>,
 }
 
 impl Listening {
@@ -168,7 +171,7 @@ impl Reservations {
             same && listening.continues_in(session)
         };
         let mut table = self.table();
-        let left = table.left.iter().position(wanted).map(|at| table.left.swap_remove(at));
+        let left = table.left.iter().position(wanted).map(|at| table.left.remove(at));
         let (mut listening, revoke) = match left {
             Some(listening) => (listening, None),
             None => {
@@ -180,13 +183,38 @@ impl Reservations {
             }
         };
         let open = Arc::clone(&listening.bound.as_ref()?.2);
-        listening.session = Arc::clone(session);
+        (listening.session, listening.left) = (Arc::clone(session), None);
         let reservation = self.insert(&mut table, listening);
         drop(table);
         if let Some(revoke) = revoke {
             revoke.notify_one();
         }
         Some((open, reservation))
+    }
+
+    /// Ends when nothing is left of what this session has listened on, as all of it is closed or taken over.
+    /// Closes what others of its key have left, but for the newest: no more than `max` of them leave listeners.
+    pub(crate) fn left_by(&self, session: &LiveSession, max: usize) -> mpsc::Receiver<Infallible> {
+        let (left, is_left) = mpsc::channel(1);
+        let mut table = self.table();
+        let mut newest = Vec::new();
+        for listening in table.left.iter_mut().rev() {
+            let by = &listening.session;
+            if by.identity() == session.identity() && !newest.contains(&by.id) && newest.len() < max
+            {
+                newest.push(by.id);
+            }
+            if by.id == session.id {
+                listening.left = Some(left.clone());
+            }
+        }
+        let closed = table.left.extract_if(.., |Listening { session: by, .. }| {
+            by.identity() == session.identity() && !newest.contains(&by.id)
+        });
+        let closed: Vec<_> = closed.collect();
+        drop(table);
+        drop(closed);
+        is_left
     }
 
     /// Closes what this session has left to the one that goes on with it, and that has not taken over.
@@ -215,7 +243,7 @@ impl Reservations {
         // It listens there in another way now.
         table.left.retain(|listening| !(listening.continues_in(session) && overlaps(listening)));
         let (session, places) = (Arc::clone(session), places.to_vec());
-        Ok(self.insert(&mut table, Listening { session, places, bound: None }))
+        Ok(self.insert(&mut table, Listening { session, places, bound: None, left: None }))
     }
 
     fn insert(&self, table: &mut Table, listening: Listening) -> Reservation {

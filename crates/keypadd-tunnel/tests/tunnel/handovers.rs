@@ -1,10 +1,20 @@
 //! Tests connections and listeners that go on in a process that replaces the one of either end.
 
-use std::time::Duration;
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Weak},
+    thread,
+    time::{Duration, Instant},
+};
 
-use keypadd_tunnel::{TransportSettings, handover::HandedSocket};
+use keypadd_provider::PrivateKey;
+use keypadd_tunnel::{
+    LiveSession, TransportSettings,
+    handover::{HandedSocket, Handover},
+    wire::Instance,
+};
 use testbed::LineSettings;
-use tokio::net::TcpStream;
+use tokio::{net::TcpStream, task::spawn_blocking, time};
 
 use crate::{
     hold::{Site, holding},
@@ -45,30 +55,94 @@ async fn a_connection_that_is_being_opened_goes_on_in_the_process_that_replaces_
     assert_eq!(chains.iter().map(|chain| chain.streams.len()).sum::<usize>(), 1);
 }
 
+/// A server whose clients may listen, and may have this many sessions.
+fn listening_server(key: &Arc<PrivateKey>, sessions_per_key: usize) -> RunningServer {
+    RunningServer::start_with(key.public(), &["listen localhost:*"], |settings| {
+        settings.transport = holding();
+        settings.sessions_per_key = sessions_per_key;
+    })
+}
+
+/// A process of a client.
+async fn process(
+    server: &RunningServer,
+    key: &Arc<PrivateKey>,
+    instance: u8,
+    forwards: &[&str],
+) -> (RunningClient, Handover) {
+    let mut settings = client_settings(server, key, forwards);
+    settings.transport = holding();
+    settings.instance = Instance([instance; 16]);
+    let handover = settings.transport.handover.clone();
+    (RunningClient::start(settings).await, handover)
+}
+
+/// Hands the client over to a process that has not started; returns its session at the server, which has ended.
+async fn leave(
+    server: &RunningServer,
+    (client, handover): &(RunningClient, Handover),
+) -> Weak<LiveSession> {
+    let session = Arc::downgrade(&server.sessions.live()[0]);
+    handover.suspend();
+    client.hand_over().await;
+    until("the server notices", || server.sessions.live().is_empty()).await;
+    session
+}
+
+/// Waits with the clock of all timeouts stopped.
+async fn until_without_timeouts(what: &str, condition: impl Fn() -> bool) {
+    time::pause();
+    let began = Instant::now();
+    while !condition() {
+        assert!(began.elapsed() < HANG, "never: {what}");
+        // While it blocks, the clock does not advance.
+        spawn_blocking(|| thread::sleep(Duration::from_millis(5))).await.unwrap();
+    }
+    time::resume();
+}
+
+fn is_open(port: u16) -> bool {
+    std::net::TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], port))).is_ok()
+}
+
 #[tokio::test]
 async fn a_remote_listener_stays_open_while_a_new_process_replaces_its_client() {
     let (target, key) = (listener().await, new_key());
-    let permits = ["listen localhost:*"];
-    let server = RunningServer::start_with(key.public(), &permits, |settings| {
-        settings.transport = holding();
-    });
+    let server = listening_server(&key, 16);
     let forward = format!("-R 0:{}", target.local_addr().unwrap());
-    let process = async || {
-        let mut settings = client_settings(&server, &key, &[&forward]);
-        settings.transport = holding();
-        let handover = settings.transport.handover.clone();
-        (RunningClient::start(settings).await, handover)
-    };
-    let (old, handover) = process().await;
-    let port = old.remote_port();
-    handover.suspend();
-    old.hand_over().await;
-    until("the server notices", || server.sessions.live().is_empty()).await;
+    let old = process(&server, &key, 1, &[&forward]).await;
+    let port = old.0.remote_port();
+    let session = leave(&server, &old).await;
 
     let here = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-    let (new, _) = process().await;
+    let (new, _) = process(&server, &key, 1, &[&forward]).await;
     assert_eq!(new.remote_port(), port);
+    until_without_timeouts("what is taken over keeps nothing", || session.strong_count() == 0)
+        .await;
     exchange(here, accept(&target).await).await;
+}
+
+#[tokio::test]
+async fn a_session_that_leaves_no_listener_is_forgotten_at_once() {
+    let key = new_key();
+    let server = listening_server(&key, 16);
+    let session = leave(&server, &process(&server, &key, 1, &[]).await).await;
+    until_without_timeouts("it is forgotten", || session.strong_count() == 0).await;
+}
+
+#[tokio::test]
+async fn no_more_sessions_leave_listeners_than_their_key_may_have() {
+    let key = new_key();
+    let server = listening_server(&key, 1);
+    let mut ports = Vec::new();
+    for instance in 1..=3 {
+        let client = process(&server, &key, instance, &["-R 0:localhost:9"]).await;
+        ports.push(client.0.remote_port());
+        leave(&server, &client).await;
+    }
+    until_without_timeouts("the older ones close", || !ports[..2].iter().any(|&it| is_open(it)))
+        .await;
+    assert!(is_open(ports[2]));
 }
 
 /// A site with a remote forward, whose server is being replaced.

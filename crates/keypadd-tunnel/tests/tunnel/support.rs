@@ -26,7 +26,7 @@ use tokio::{
 };
 
 /// Longer than any test step; reaching it means a hang.
-const HANG: Duration = Duration::from_secs(60);
+pub const HANG: Duration = Duration::from_secs(60);
 
 pub fn new_key() -> Arc<PrivateKey> {
     Arc::new(PrivateKey::generate().unwrap())
