@@ -62,6 +62,13 @@ impl Listening {
             && self.session.identity() == session.identity()
             && self.session.instance() == session.instance()
     }
+
+    /// Whether it stays open without its session. Another process binds UDP sockets anew.
+    fn stays(&self) -> bool {
+        let is_udp = |place: &Bound| matches!(place, Bound::Udp(_));
+        let is_another_process = || self.session.is_handed_over() && self.places.iter().any(is_udp);
+        self.bound.is_some() && self.session.leaves_listeners() && !is_another_process()
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -99,7 +106,7 @@ impl Drop for Reservation {
     fn drop(&mut self) {
         let mut table = self.reservations.table();
         let Some(Entry { listening, .. }) = table.entries.remove(&self.id) else { return };
-        if listening.bound.is_some() && listening.session.leaves_listeners() {
+        if listening.stays() {
             table.left.push(listening);
         } else {
             drop(table);

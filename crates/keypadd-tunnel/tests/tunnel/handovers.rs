@@ -7,17 +7,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-use keypadd_provider::PrivateKey;
+use keypadd_keystream::Suite;
+use keypadd_provider::{PrivateKey, client_config};
 use keypadd_tunnel::{
-    LiveSession, TransportSettings,
+    Bind, Listen, LiveSession, TransportSettings,
     handover::{HandedSocket, Handover},
-    wire::Instance,
+    wire::{CloseCode, Frame, Instance, VERSION},
 };
 use testbed::LineSettings;
 use tokio::{net::TcpStream, task::spawn_blocking, time};
 
 use crate::{
     hold::{Site, holding},
+    hostile::{connect, control, holding_peer, receive, server_hello},
     support::*,
 };
 
@@ -143,6 +145,48 @@ async fn no_more_sessions_leave_listeners_than_their_key_may_have() {
     until_without_timeouts("the older ones close", || !ports[..2].iter().any(|&it| is_open(it)))
         .await;
     assert!(is_open(ports[2]));
+}
+
+#[tokio::test]
+async fn a_remote_listener_stays_open_if_a_bulk_connection_says_first_that_its_client_will_be_back()
+{
+    let key = new_key();
+    let server = listening_server(&key, 16);
+    let crypto = client_config(&crypto(&key, Suite::AES_128_GCM), server.key).unwrap();
+    let session = async || {
+        let (mut peer, _, token) = holding_peer(&server, Arc::clone(&crypto), None).await;
+        let listen = Listen::Tcp { bind: Bind::Loopback, port: 0 };
+        let listen = Frame::Listen { id: 1, listen, headers: <_>::default() };
+        peer.control.0.write_all(&listen.encode()).await.unwrap();
+        let Frame::Listening { outcome: Ok(port), .. } = receive(&mut peer.control.1).await else {
+            panic!("no listener")
+        };
+        (peer, token, port)
+    };
+    let (peer, token, port) = session().await;
+    let (_endpoint, bulk) = connect(&server, Arc::clone(&crypto)).await;
+    let hello = Frame::HelloBulk { version: VERSION, token }.encode();
+    let (_send, mut recv) = control(&bulk, &hello).await;
+    assert_eq!(receive(&mut recv).await, server_hello());
+    bulk.close(CloseCode::Hold.value().into(), b"");
+    within(peer.connection.closed()).await;
+    let (_peer, _, taken_over) = session().await;
+    assert_eq!(taken_over, port);
+}
+
+#[tokio::test]
+async fn a_remote_listener_stays_open_while_no_new_process_replaces_its_server() {
+    let target = listener().await;
+    let forward = format!("-R 0:{}", target.local_addr().unwrap());
+    let site = Site::start_with([holding(), holding()], &["listen localhost:*"], &[&forward]).await;
+    let [_, TransportSettings { handover, .. }] = &site.transports;
+    handover.suspend();
+    // The new process ends with all it was given.
+    drop(within(site.server.handle.hand_over()).await.unwrap());
+    let here = TcpStream::connect(("127.0.0.1", site.client.remote_port())).await.unwrap();
+    handover.resume();
+    site.server.handle.resume();
+    exchange(here, accept(&target).await).await;
 }
 
 /// A site with a remote forward, whose server is being replaced.
