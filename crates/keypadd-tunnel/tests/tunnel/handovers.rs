@@ -3,8 +3,7 @@
 use std::{
     net::SocketAddr,
     sync::{Arc, Weak},
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use keypadd_keystream::Suite;
@@ -15,7 +14,7 @@ use keypadd_tunnel::{
     wire::{CloseCode, Frame, Instance, VERSION},
 };
 use testbed::LineSettings;
-use tokio::{net::TcpStream, task::spawn_blocking, time};
+use tokio::net::TcpStream;
 
 use crate::{
     hold::{Site, holding},
@@ -89,18 +88,6 @@ async fn leave(
     client.hand_over().await;
     until("the server notices", || server.sessions.live().is_empty()).await;
     session
-}
-
-/// Waits with the clock of all timeouts stopped.
-async fn until_without_timeouts(what: &str, condition: impl Fn() -> bool) {
-    time::pause();
-    let began = Instant::now();
-    while !condition() {
-        assert!(began.elapsed() < HANG, "never: {what}");
-        // While it blocks, the clock does not advance.
-        spawn_blocking(|| thread::sleep(Duration::from_millis(5))).await.unwrap();
-    }
-    time::resume();
 }
 
 fn is_open(port: u16) -> bool {
