@@ -79,7 +79,7 @@ pub(super) struct HeldSession {
     pub(super) _listed: Arc<HeldListing>,
 }
 
-/// What was logged in one outage.
+/// What was logged in one outage, or in several with short sessions between them.
 #[derive(Debug, Default)]
 pub(super) struct Failures {
     logged: Vec<String>,
@@ -104,32 +104,43 @@ impl Client {
     /// Keeps a live session in `current`. Never returns.
     pub(super) async fn stay_connected(&self, current: &mut Option<ClientSession>) -> Infallible {
         let mut delays = backoff();
+        let mut failures = Failures::default();
         let mut outage: Option<(Instant, ReconnectReason)> = None;
-        // Two clients that replace each other must not do so all the time.
+        // Two clients that replace each other must not do so all the time, nor may a server end each session
+        // and say that it goes on.
         let mut lasted = true;
         loop {
             let session = match current {
                 Some(session) => session,
                 None => {
                     self.handover.resumed().await;
-                    let at_once = (lasted && self.server.may_be_several())
-                        || outage.is_none_or(|(_, reason)| {
-                            matches!(reason, ReconnectReason::Clock | ReconnectReason::Resumed)
-                        });
+                    let at_once = outage.is_none_or(|(_, reason)| match reason {
+                        ReconnectReason::Clock => true,
+                        ReconnectReason::Resumed => lasted,
+                        _ => lasted && self.server.may_be_several(),
+                    });
                     let away = self.away().clone();
                     let returned = match away {
-                        Some(away) => self.reconnect_held(&away).await,
+                        Some(away) => {
+                            if !lasted {
+                                self.link.waiting(RETRY_MIN, None);
+                                sleep(RETRY_MIN).await;
+                            }
+                            self.reconnect_held(&away).await
+                        }
                         None => None,
                     };
                     *self.away() = None;
                     let session = match returned {
                         Some(session) => session,
-                        None => self.reconnect(&mut delays, at_once).await,
+                        None => self.reconnect((&mut delays, &mut failures), at_once).await,
                     };
                     match outage {
                         Some((began, _)) => {
-                            let seconds = began.elapsed().as_secs_f64();
-                            info!(server = %self.server, "reconnected after {seconds:.1} s");
+                            if session.registration.session.may_log() {
+                                let seconds = began.elapsed().as_secs_f64();
+                                info!(server = %self.server, "reconnected after {seconds:.1} s");
+                            }
                         }
                         None => info!(server = %self.server, "connected"),
                     }
@@ -164,7 +175,8 @@ impl Client {
             session.registration.session.connection.settled().await;
             let held = self.held_after(session, now);
             match &held {
-                _ if matches!(lost, SessionEnd::HandedOver) => {}
+                _ if matches!(lost, SessionEnd::HandedOver)
+                    || !session.registration.session.may_log() => {}
                 Some(held) => {
                     let HeldSession { name, count, time, .. } = held;
                     let noun = if *count == 1 { "connection" } else { "connections" };
@@ -182,7 +194,7 @@ impl Client {
             // Removes it from the list, and tells the server if it is alive.
             *current = None;
             if began.elapsed() >= BACKOFF_RESET {
-                delays = backoff();
+                (delays, failures) = (backoff(), Failures::default());
             }
         }
     }
@@ -301,9 +313,12 @@ impl Client {
     }
 
     /// Retries until there is a session; the first attempt has no delay if `at_once`.
-    async fn reconnect(&self, delays: &mut ExponentialBackoff, at_once: bool) -> ClientSession {
+    async fn reconnect(
+        &self,
+        (delays, failures): (&mut ExponentialBackoff, &mut Failures),
+        at_once: bool,
+    ) -> ClientSession {
         let mut jumps = self.clock_monitor.jumps();
-        let mut failures = Failures::default();
         let mut cause = None;
         let mut pause = !at_once;
         loop {

@@ -44,7 +44,7 @@ pub(super) async fn resume(session: &Arc<LiveSession>, older: Option<Arc<LiveSes
     while let Some(claimed) = claims.join_next().await {
         resumed += usize::from(claimed.unwrap_or(false));
     }
-    if count > 0 && was_lost {
+    if count > 0 && was_lost && session.may_log() {
         info!(peer = session.peer(), "back; held connections resumed: {resumed} of {count}");
     }
     pending().await

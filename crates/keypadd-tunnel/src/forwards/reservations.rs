@@ -8,13 +8,14 @@
 
 use std::{
     collections::HashMap,
+    convert::Infallible,
     io,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use tokio::{
-    sync::{Notify, watch},
+    sync::{Notify, mpsc, watch},
     time::{Instant, sleep},
 };
 
@@ -40,7 +41,7 @@ pub(crate) struct Reservations(Arc<Mutex<Table>>);
 struct Table {
     next_id: u64,
     entries: HashMap<u64, Entry>,
-    /// Listeners of sessions that others go on with.
+    /// Listeners of sessions that others go on with, in the order in which they were left.
     left: Vec<Listening>,
 }
 
@@ -51,6 +52,8 @@ struct Listening {
     places: Vec<Bound>,
     /// Set once the sockets are bound.
     bound: Option<(u16, Listen, Arc<OpenListener>)>,
+    /// While it is left: tells what closes it in time that it is not any more.
+    left: Option<mpsc::Sender<Infallible>>,
 }
 
 impl Listening {
@@ -59,6 +62,13 @@ impl Listening {
         self.session.leaves_listeners()
             && self.session.identity() == session.identity()
             && self.session.instance() == session.instance()
+    }
+
+    /// Whether it stays open without its session. Another process binds UDP sockets anew.
+    fn stays(&self) -> bool {
+        let is_udp = |place: &Bound| matches!(place, Bound::Udp(_));
+        let is_another_process = || self.session.is_handed_over() && self.places.iter().any(is_udp);
+        self.bound.is_some() && self.session.leaves_listeners() && !is_another_process()
     }
 }
 
@@ -97,7 +107,7 @@ impl Drop for Reservation {
     fn drop(&mut self) {
         let mut table = self.reservations.table();
         let Some(Entry { listening, .. }) = table.entries.remove(&self.id) else { return };
-        if listening.bound.is_some() && listening.session.leaves_listeners() {
+        if listening.stays() {
             table.left.push(listening);
         } else {
             drop(table);
@@ -170,7 +180,7 @@ impl Reservations {
             same && listening.continues_in(session)
         };
         let mut table = self.table();
-        let left = table.left.iter().position(wanted).map(|at| table.left.swap_remove(at));
+        let left = table.left.iter().position(wanted).map(|at| table.left.remove(at));
         let (mut listening, revoke) = match left {
             Some(listening) => (listening, None),
             None => {
@@ -182,13 +192,38 @@ impl Reservations {
             }
         };
         let open = Arc::clone(&listening.bound.as_ref()?.2);
-        listening.session = Arc::clone(session);
+        (listening.session, listening.left) = (Arc::clone(session), None);
         let reservation = self.insert(&mut table, listening);
         drop(table);
         if let Some(revoke) = revoke {
             revoke.notify_one();
         }
         Some((open, reservation))
+    }
+
+    /// Ends when nothing is left of what this session has listened on, as all of it is closed or taken over.
+    /// Closes what others of its key have left, but for the newest: no more than `max` of them leave listeners.
+    pub(crate) fn left_by(&self, session: &LiveSession, max: usize) -> mpsc::Receiver<Infallible> {
+        let (left, is_left) = mpsc::channel(1);
+        let mut table = self.table();
+        let mut newest = Vec::new();
+        for listening in table.left.iter_mut().rev() {
+            let by = &listening.session;
+            if by.identity() == session.identity() && !newest.contains(&by.id) && newest.len() < max
+            {
+                newest.push(by.id);
+            }
+            if by.id == session.id {
+                listening.left = Some(left.clone());
+            }
+        }
+        let closed = table.left.extract_if(.., |Listening { session: by, .. }| {
+            by.identity() == session.identity() && !newest.contains(&by.id)
+        });
+        let closed: Vec<_> = closed.collect();
+        drop(table);
+        drop(closed);
+        is_left
     }
 
     /// Closes what this session has left to the one that goes on with it, and that has not taken over.
@@ -217,7 +252,7 @@ impl Reservations {
         // It listens there in another way now.
         table.left.retain(|listening| !(listening.continues_in(session) && overlaps(listening)));
         let (session, places) = (Arc::clone(session), places.to_vec());
-        Ok(self.insert(&mut table, Listening { session, places, bound: None }))
+        Ok(self.insert(&mut table, Listening { session, places, bound: None, left: None }))
     }
 
     fn insert(&self, table: &mut Table, listening: Listening) -> Reservation {

@@ -401,8 +401,7 @@ impl ServerContext {
         if !session.is_resumed() && session.may_log() {
             info!(peer = session.peer(), cause = %lost, "session ended");
         }
-        // What was accepted and is not forwarded goes back to its listener.
-        drop((listening, remote_connections));
+        drop(listening);
         // Leaves the list, and its place among those of its key, while the streams finish.
         drop(registration);
         let is_gone = !session.is_resumed() && !session.is_held();
@@ -410,26 +409,28 @@ impl ServerContext {
             (is_gone && !streams.is_empty()).then(|| self.finish(session, &mut streams));
         let mut draining_too = draining.clone();
         let left = async {
-            if session.leaves_listeners() {
-                // The session that goes on takes them over.
-                tokio::select! {
-                    () = sleep(TAKE_OVER_TIMEOUT) => {}
-                    _ = draining_too.wait_for(|draining| *draining) => {}
-                }
-                self.reservations.close_left_by(session);
+            // What was accepted and is not forwarded goes back to its listener. This ends when all listeners
+            // are closed or left.
+            while remote_connections.recv().await.is_some() {}
+            let mut is_left = self.reservations.left_by(session, self.sessions_per_key);
+            tokio::select! {
+                _ = is_left.recv() => {}
+                () = sleep(TAKE_OVER_TIMEOUT) => {}
+                _ = draining_too.wait_for(|draining| *draining) => {}
             }
+            self.reservations.close_left_by(session);
         };
         let held = async {
             if !session.is_resumed() {
                 self.hold(session, &mut draining).await;
             }
         };
-        tokio::join!(left, held);
         // The connection is closed, so the streams end by themselves, except where acknowledged
         // data waits for a slow target: that is delivered as long as the target reads (`splice`), and
         // where another session has resumed them. A server that shuts down drops this task, which
         // resets them.
-        while streams.join_next().await.is_some() {}
+        let finished = async { while streams.join_next().await.is_some() {} };
+        tokio::join!(left, held, finished);
     }
 
     /// Counts a session whose client is gone until its streams have finished; resets them if its key

@@ -32,7 +32,7 @@ use crate::{
         lifetime::KeyLifetimes,
         proof::Proof,
         remote_forwards::RemoteForwards,
-        session_end::{SessionEnd, holds, was_closed_with},
+        session_end::{SessionEnd, holds},
         status::{ForwardStatus, KeyRenewal, Role, SessionStatus},
     },
     wire::{CloseCode, Features, Frame, Instance, ListenCode, SessionToken},
@@ -345,12 +345,17 @@ impl LiveSession {
         matches!(self.ended_by.get(), Some(SessionEnd::Resumed))
     }
 
-    /// Whether its listeners stay open for the session that goes on with its streams: there is one, or the
-    /// client said that it will be back, as when a new process replaces it.
+    /// Whether another process goes on with its streams, unless that fails.
+    pub(crate) fn is_handed_over(&self) -> bool {
+        matches!(self.ended_by.get(), Some(SessionEnd::HandedOver))
+    }
+
+    /// Whether its listeners stay open for the session that goes on with its streams.
     pub(crate) fn leaves_listeners(&self) -> bool {
-        let is_back_soon = |error| was_closed_with(&error, CloseCode::Hold);
-        self.is_resumed()
-            || self.hold.is_some() && self.connection.close_reason().is_some_and(is_back_soon)
+        // Its bulk connection may have been closed first, which then closed this one.
+        let closed = self.connection.close_reason().map(SessionEnd::Connection);
+        let mut ends = self.ended_by.get().into_iter().chain(&closed);
+        self.hold.is_some() && ends.any(SessionEnd::leaves_listeners)
     }
 
     /// Its place among those of its key, for the session that continues or replaces it.

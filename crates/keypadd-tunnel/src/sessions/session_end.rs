@@ -72,6 +72,16 @@ impl SessionEnd {
             _ => false,
         }
     }
+
+    /// Whether listeners stay open for a next session: there is one, the client said that it will be back, as
+    /// when a new process replaces it, or it comes back here if no new process replaces this one.
+    pub(crate) fn leaves_listeners(&self) -> bool {
+        match self {
+            Self::Connection(error) => was_closed_with(error, CloseCode::Hold),
+            Self::Resumed | Self::HandedOver => true,
+            _ => false,
+        }
+    }
 }
 
 /// Whether streams are held after a connection ends for this reason.

@@ -1,13 +1,24 @@
 //! Tests connections and listeners that go on in a process that replaces the one of either end.
 
-use std::time::Duration;
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
-use keypadd_tunnel::{TransportSettings, handover::HandedSocket};
+use keypadd_keystream::Suite;
+use keypadd_provider::{PrivateKey, client_config};
+use keypadd_tunnel::{
+    Bind, Listen, LiveSession, TransportSettings,
+    handover::{HandedSocket, Handover},
+    wire::{CloseCode, Frame, Instance, VERSION},
+};
 use testbed::LineSettings;
 use tokio::net::TcpStream;
 
 use crate::{
     hold::{Site, holding},
+    hostile::{connect, control, holding_peer, receive, server_hello},
     support::*,
 };
 
@@ -45,29 +56,123 @@ async fn a_connection_that_is_being_opened_goes_on_in_the_process_that_replaces_
     assert_eq!(chains.iter().map(|chain| chain.streams.len()).sum::<usize>(), 1);
 }
 
+/// A server whose clients may listen, and may have this many sessions.
+fn listening_server(key: &Arc<PrivateKey>, sessions_per_key: usize) -> RunningServer {
+    RunningServer::start_with(key.public(), &["listen localhost:*"], |settings| {
+        settings.transport = holding();
+        settings.sessions_per_key = sessions_per_key;
+    })
+}
+
+/// A process of a client.
+async fn process(
+    server: &RunningServer,
+    key: &Arc<PrivateKey>,
+    instance: u8,
+    forwards: &[&str],
+) -> (RunningClient, Handover) {
+    let mut settings = client_settings(server, key, forwards);
+    settings.transport = holding();
+    settings.instance = Instance([instance; 16]);
+    let handover = settings.transport.handover.clone();
+    (RunningClient::start(settings).await, handover)
+}
+
+/// Hands the client over to a process that has not started; returns its session at the server, which has ended.
+async fn leave(
+    server: &RunningServer,
+    (client, handover): &(RunningClient, Handover),
+) -> Weak<LiveSession> {
+    let session = Arc::downgrade(&server.sessions.live()[0]);
+    handover.suspend();
+    client.hand_over().await;
+    until("the server notices", || server.sessions.live().is_empty()).await;
+    session
+}
+
+fn is_open(port: u16) -> bool {
+    std::net::TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], port))).is_ok()
+}
+
 #[tokio::test]
 async fn a_remote_listener_stays_open_while_a_new_process_replaces_its_client() {
     let (target, key) = (listener().await, new_key());
-    let permits = ["listen localhost:*"];
-    let server = RunningServer::start_with(key.public(), &permits, |settings| {
-        settings.transport = holding();
-    });
+    let server = listening_server(&key, 16);
     let forward = format!("-R 0:{}", target.local_addr().unwrap());
-    let process = async || {
-        let mut settings = client_settings(&server, &key, &[&forward]);
-        settings.transport = holding();
-        let handover = settings.transport.handover.clone();
-        (RunningClient::start(settings).await, handover)
-    };
-    let (old, handover) = process().await;
-    let port = old.remote_port();
-    handover.suspend();
-    old.hand_over().await;
-    until("the server notices", || server.sessions.live().is_empty()).await;
+    let old = process(&server, &key, 1, &[&forward]).await;
+    let port = old.0.remote_port();
+    let session = leave(&server, &old).await;
 
     let here = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-    let (new, _) = process().await;
+    let (new, _) = process(&server, &key, 1, &[&forward]).await;
     assert_eq!(new.remote_port(), port);
+    until_without_timeouts("what is taken over keeps nothing", || session.strong_count() == 0)
+        .await;
+    exchange(here, accept(&target).await).await;
+}
+
+#[tokio::test]
+async fn a_session_that_leaves_no_listener_is_forgotten_at_once() {
+    let key = new_key();
+    let server = listening_server(&key, 16);
+    let session = leave(&server, &process(&server, &key, 1, &[]).await).await;
+    until_without_timeouts("it is forgotten", || session.strong_count() == 0).await;
+}
+
+#[tokio::test]
+async fn no_more_sessions_leave_listeners_than_their_key_may_have() {
+    let key = new_key();
+    let server = listening_server(&key, 1);
+    let mut ports = Vec::new();
+    for instance in 1..=3 {
+        let client = process(&server, &key, instance, &["-R 0:localhost:9"]).await;
+        ports.push(client.0.remote_port());
+        leave(&server, &client).await;
+    }
+    until_without_timeouts("the older ones close", || !ports[..2].iter().any(|&it| is_open(it)))
+        .await;
+    assert!(is_open(ports[2]));
+}
+
+#[tokio::test]
+async fn a_remote_listener_stays_open_if_a_bulk_connection_says_first_that_its_client_will_be_back()
+{
+    let key = new_key();
+    let server = listening_server(&key, 16);
+    let crypto = client_config(&crypto(&key, Suite::AES_128_GCM), server.key).unwrap();
+    let session = async || {
+        let (mut peer, _, token) = holding_peer(&server, Arc::clone(&crypto), None).await;
+        let listen = Listen::Tcp { bind: Bind::Loopback, port: 0 };
+        let listen = Frame::Listen { id: 1, listen, headers: <_>::default() };
+        peer.control.0.write_all(&listen.encode()).await.unwrap();
+        let Frame::Listening { outcome: Ok(port), .. } = receive(&mut peer.control.1).await else {
+            panic!("no listener")
+        };
+        (peer, token, port)
+    };
+    let (peer, token, port) = session().await;
+    let (_endpoint, bulk) = connect(&server, Arc::clone(&crypto)).await;
+    let hello = Frame::HelloBulk { version: VERSION, token }.encode();
+    let (_send, mut recv) = control(&bulk, &hello).await;
+    assert_eq!(receive(&mut recv).await, server_hello());
+    bulk.close(CloseCode::Hold.value().into(), b"");
+    within(peer.connection.closed()).await;
+    let (_peer, _, taken_over) = session().await;
+    assert_eq!(taken_over, port);
+}
+
+#[tokio::test]
+async fn a_remote_listener_stays_open_while_no_new_process_replaces_its_server() {
+    let target = listener().await;
+    let forward = format!("-R 0:{}", target.local_addr().unwrap());
+    let site = Site::start_with([holding(), holding()], &["listen localhost:*"], &[&forward]).await;
+    let [_, TransportSettings { handover, .. }] = &site.transports;
+    handover.suspend();
+    // The new process ends with all it was given.
+    drop(within(site.server.handle.hand_over()).await.unwrap());
+    let here = TcpStream::connect(("127.0.0.1", site.client.remote_port())).await.unwrap();
+    handover.resume();
+    site.server.handle.resume();
     exchange(here, accept(&target).await).await;
 }
 

@@ -9,7 +9,7 @@ use keypadd_tunnel::{
     Destination, Peers, TransportSettings,
     wire::{
         CONNECTED, Claim, CloseCode, Features, Frame, HoldGrant, HoldRequest, HoldToken, Instance,
-        StreamCode, StreamHeader, VERSION,
+        SessionToken, StreamCode, StreamHeader, VERSION,
     },
 };
 use quinn::crypto::ClientConfig;
@@ -193,19 +193,19 @@ async fn leave_unread(
     sent
 }
 
-/// Connects like [`RawPeer::connect`] as a client that holds; returns the server's grant, too.
-async fn holding_peer(
+/// Connects like [`RawPeer::connect`] as a client that holds; returns the server's grant and its bulk offer's token, too.
+pub async fn holding_peer(
     server: &RunningServer,
     crypto: Arc<dyn ClientConfig>,
     token: Option<HoldToken>,
-) -> (RawPeer, HoldGrant) {
+) -> (RawPeer, HoldGrant, SessionToken) {
     let (endpoint, connection) = connect(server, crypto).await;
     let (instance, hold) = (Instance([9; 16]), Some(HoldRequest { seconds: 600, token }));
     let hello = Frame::HelloClient { version: VERSION, instance, hold };
     let (send, mut recv) = control(&connection, &hello.encode()).await;
     let Frame::HelloServer { hold: Some(grant), .. } = receive(&mut recv).await else { panic!() };
-    assert!(matches!(receive(&mut recv).await, Frame::BulkOffer { .. }));
-    (RawPeer { connection, control: (send, recv), _endpoint: endpoint }, grant)
+    let Frame::BulkOffer { token } = receive(&mut recv).await else { panic!("no offer") };
+    (RawPeer { connection, control: (send, recv), _endpoint: endpoint }, grant, token)
 }
 
 /// A stream of a client that was opened in an earlier session of it, and the target's end.
@@ -215,13 +215,13 @@ async fn resumed_stream(
     target: &TcpListener,
     transport: &TransportSettings,
 ) -> (RawPeer, (SendStream, RecvStream), TcpStream) {
-    let (peer, grant) = holding_peer(server, Arc::clone(&crypto), None).await;
+    let (peer, grant, _) = holding_peer(server, Arc::clone(&crypto), None).await;
     let (send, _recv) = open_valid_stream(&peer.connection, target).await;
     let there = accept(target).await;
     let stream = quinn::VarInt::from(send.id()).into_inner();
     peer.connection.close(CloseCode::Hold.value().into(), b"");
     until("it is held", || !transport.limits.held().is_empty()).await;
-    let (mut peer, resumed) = holding_peer(server, crypto, Some(grant.token)).await;
+    let (mut peer, resumed, _) = holding_peer(server, crypto, Some(grant.token)).await;
     assert!(resumed.resumed);
     peer.control.0.write_all(&Frame::Claims { count: 1 }.encode()).await.unwrap();
     let name = StreamName { epoch: grant.epoch, stream };

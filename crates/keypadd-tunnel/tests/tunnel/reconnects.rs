@@ -2,14 +2,26 @@
 
 use std::{future::pending, io::ErrorKind, net::SocketAddr, time::Duration};
 
-use keypadd_tunnel::{Client, LinkState, ReconnectReason};
+use keypadd_keystream::Suite;
+use keypadd_provider::client_config;
+use keypadd_tunnel::{
+    Client, LinkState, ReconnectReason, ServerLink,
+    wire::{CONNECTED, CloseCode, Features, Frame, HoldGrant, HoldToken, VERSION},
+};
+use quinn::Endpoint;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
+    sync::oneshot,
+    task::yield_now,
     time::Instant,
 };
 
-use crate::support::*;
+use crate::{
+    hold::holding,
+    hostile::{header, raw_server, receive},
+    support::*,
+};
 
 #[tokio::test]
 async fn a_client_reconnects_and_serves_connections_accepted_meanwhile() {
@@ -35,6 +47,58 @@ async fn a_client_reconnects_and_serves_connections_accepted_meanwhile() {
     let status = link.status();
     assert_eq!((status.state, status.cause), (LinkState::Connected, None));
     assert_eq!(Vec::from_iter(status.reconnects), [(ReconnectReason::Shutdown, 1)]);
+}
+
+/// Accepts one session after another, and ends each when the client has it, as if another process went on with
+/// it; the first one after a stream has carried a byte, if it `holds`.
+async fn end_all_sessions(endpoint: Endpoint, holds: bool, client: oneshot::Receiver<ServerLink>) {
+    let accept = async || {
+        let connection = endpoint.accept().await.unwrap().await.unwrap();
+        let (mut send, mut recv) = connection.accept_bi().await.unwrap();
+        assert!(matches!(receive(&mut recv).await, Frame::HelloClient { .. }));
+        let token = HoldToken::generate().unwrap();
+        let hold = HoldGrant { seconds: 600, epoch: 0, token, resumed: false };
+        let features = Features::OWN;
+        let hello = Frame::HelloServer { version: VERSION, hold: holds.then_some(hold), features };
+        send.write_all(&hello.encode()).await.unwrap();
+        (connection, send, recv)
+    };
+    let mut session = accept().await;
+    let link = client.await.unwrap();
+    if holds {
+        let (mut send, mut recv) = session.0.accept_bi().await.unwrap();
+        recv.read_exact(&mut vec![0; header("web:80").len()]).await.unwrap();
+        send.write_all(&[CONNECTED]).await.unwrap();
+        recv.read_exact(&mut [0]).await.unwrap();
+    }
+    for reconnects in 1.. {
+        session.0.close(CloseCode::Hold.value().into(), b"");
+        session = accept().await;
+        while link.status().reconnects.values().sum::<u64>() < reconnects {
+            yield_now().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_client_waits_before_it_returns_to_a_server_that_ends_its_sessions_at_once() {
+    for holds in [false, true] {
+        let (server_key, key) = (new_key(), new_key());
+        let settings = crypto(&server_key, Suite::AES_128_GCM);
+        let (endpoint, address, server_key) = raw_server(&settings, key.public());
+        let (connected, link) = oneshot::channel();
+        let server = tokio::spawn(end_all_sessions(endpoint, holds, link));
+        let crypto = client_config(&crypto(&key, Suite::AES_128_GCM), server_key).unwrap();
+        let mut settings = settings_for(address, crypto, vec![forward("0:web:80")]);
+        settings.transport = holding();
+        let client = RunningClient::start(settings).await;
+        let mut here = TcpStream::connect(client.listeners[0]).await.unwrap();
+        here.write_u8(7).await.unwrap();
+        assert!(connected.send(client.link.clone()).is_ok());
+        until_without_timeouts("it waits", || client.link.status().retry_unix_seconds.is_some())
+            .await;
+        server.abort();
+    }
 }
 
 #[tokio::test]

@@ -5,7 +5,8 @@ use std::{
     io,
     net::SocketAddr,
     sync::Arc,
-    time::{Duration, SystemTime},
+    thread,
+    time::{Duration, Instant, SystemTime},
 };
 
 use keypadd_keystream::{Protection, Suite};
@@ -21,8 +22,8 @@ use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::{TcpListener, TcpStream},
     sync::oneshot,
-    task::JoinHandle,
-    time::{sleep, timeout},
+    task::{JoinHandle, spawn_blocking},
+    time::{self, sleep, timeout},
 };
 
 /// Longer than any test step; reaching it means a hang.
@@ -391,6 +392,18 @@ pub async fn until(what: &str, mut condition: impl FnMut() -> bool) {
         }
     };
     timeout(HANG, wait).await.unwrap_or_else(|_| panic!("never: {what}"));
+}
+
+/// Waits with the clock of all timeouts stopped.
+pub async fn until_without_timeouts(what: &str, condition: impl Fn() -> bool) {
+    time::pause();
+    let began = Instant::now();
+    while !condition() {
+        assert!(began.elapsed() < HANG, "never: {what}");
+        // While it blocks, the clock does not advance.
+        spawn_blocking(|| thread::sleep(Duration::from_millis(5))).await.unwrap();
+    }
+    time::resume();
 }
 
 pub async fn listener() -> TcpListener {
