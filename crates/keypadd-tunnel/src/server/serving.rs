@@ -17,7 +17,7 @@ use keypadd_provider::PublicKey;
 use keypadd_transport::{Connection, ConnectionError, HeldStreams};
 use tokio::{
     sync::{Semaphore, mpsc, oneshot, watch},
-    task::{JoinSet, yield_now},
+    task::JoinSet,
     time::{Instant, sleep, sleep_until, timeout},
 };
 use tracing::{debug, info, warn};
@@ -66,10 +66,6 @@ const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long the listeners of a session wait for the one that goes on with it.
 const TAKE_OVER_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Streams that a session begins to answer before others have their turn: each goes through the one
-/// queue of tasks several times.
-const STREAMS_PER_TURN: u64 = 16;
 
 /// What the clients of a server share.
 #[derive(Debug)]
@@ -350,7 +346,6 @@ impl ServerContext {
         let mut claimed = pin!(sleep(hold_time.unwrap_or_default()));
         let mut renewal = pin!(require_new_keys(session));
         let mut draining = self.draining.subscribe();
-        let mut opened = 0_u64;
         let lost = loop {
             let is_draining = *draining.borrow_and_update();
             if is_draining {
@@ -372,10 +367,6 @@ impl ServerContext {
                     if let Some(peer) = self.peers.find(&session.key()) {
                         let (session, lookups) = (Arc::clone(session), lookups.clone());
                         streams.spawn(answer_client(session, peer, lookups, self.bench, stream));
-                    }
-                    opened += 1;
-                    if opened % STREAMS_PER_TURN == 0 {
-                        yield_now().await;
                     }
                 }
                 () = run(&mut listening) => {}
