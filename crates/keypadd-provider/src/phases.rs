@@ -23,6 +23,10 @@ use crate::meters::{Meters, Tally};
 /// The longest rest of a pad that is generated inline if the packet could be sealed or opened in one pass.
 pub(crate) const REST_BYTES_MAX: usize = 2 * HEAD_BYTES;
 
+/// Packets that rather go inline than that a lane filled for those after them is given up. A receiver that has
+/// lost a phase's first packets expects its end, and the next one's first packet, as much too late.
+const GAP_PACKETS_MAX: u64 = 512;
+
 /// All live phases, oldest first.
 pub(crate) struct Phases {
     traffic: Traffic,
@@ -321,9 +325,9 @@ impl Phases {
         }
     }
 
-    /// Opens the lane of a phase for the next packet, again if it was opened for later ones.
+    /// Opens the lane of a phase for the next packet, again if it was opened for much later ones.
     fn open_lane_here(&mut self, phase: u64, stage: Stage) {
-        let next = PacketNumber::new(self.next_packet);
+        let next = PacketNumber::new(self.next_packet.saturating_add(GAP_PACKETS_MAX));
         if let Some(pads) = self.pads.iter_mut().find(|pads| pads.phase == phase) {
             pads.lane.take_if(|lane| lane.begins_after(next));
         }

@@ -234,6 +234,13 @@ fn a_phase_that_ends_in_one_direction_is_prepared_in_both() {
     assert_eq!(begins_after(&quiet, 1000), Some(false));
 }
 
+/// Takes the pad of a full packet; whether the pool had all of it.
+fn is_hit(phases: &mut Phases, phase: u64, number: u64) -> bool {
+    let data = &mut [0; 1400][..];
+    let number = PacketNumber::new(number);
+    phases.apply(phase, number, (&mut [], data), 1, || ()) == Some(Coverage::Hit)
+}
+
 #[test]
 fn a_key_update_takes_no_pads_from_a_stream_without_pause() {
     const PHASE_PACKETS: u64 = 10_010;
@@ -244,11 +251,6 @@ fn a_key_update_takes_no_pads_from_a_stream_without_pause() {
     let key = |phase| SuiteKey::derive(Suite::AES_128_GCM, &[phase; 16], &[2; 12]).keystream;
     (0..4).for_each(|phase| phases.add(u64::from(phase), key(phase)));
     phases.use_pool(Some(pool.clone()));
-    let is_hit = |phases: &mut Phases, phase, number| {
-        let data = &mut [0; 1400][..];
-        let number = PacketNumber::new(number);
-        phases.apply(phase, number, (&mut [], data), 1, || ()) == Some(Coverage::Hit)
-    };
     let (mut number, mut now) = (0, Duration::ZERO);
     for phase in 1..3 {
         phases.retire_before(phase);
@@ -267,6 +269,26 @@ fn a_key_update_takes_no_pads_from_a_stream_without_pause() {
     let at_hand = packets_at_hand(&mut phases, 3, Part::Body);
     let end = number + at_hand - SEGMENT_PACKETS as u64;
     assert!((number..end).all(|number| is_hit(&mut phases, 3, number)));
+}
+
+#[test]
+fn a_receiver_that_lost_the_first_packets_of_a_phase_has_pads_for_the_next_one() {
+    const PHASE_PACKETS: u64 = 2_000;
+    const LOST: u64 = 300;
+    let settings = PoolSettings { budget_bytes: 8 << 20 };
+    let (pool, mut filler) = Pool::with_filler(settings).expect("a pool");
+    let mut phases =
+        Phases::new(Direction::Receive, PHASE_PACKETS, NewestPhase::default(), &Arc::default());
+    let key = |phase| SuiteKey::derive(Suite::AES_128_GCM, &[phase; 16], &[2; 12]).keystream;
+    (0..3).for_each(|phase| phases.add(u64::from(phase), key(phase)));
+    phases.use_pool(Some(pool));
+    for number in LOST..PHASE_PACKETS {
+        phases.skip(1, PacketNumber::new(number), 1400);
+        while filler.step(Duration::from_micros(100 * number)) == Step::Worked {}
+    }
+    let hits = (PHASE_PACKETS..2 * PHASE_PACKETS).filter(|&number| is_hit(&mut phases, 2, number));
+    let expected = PHASE_PACKETS - LOST - SEGMENT_PACKETS as u64;
+    assert!(hits.count() as u64 >= expected);
 }
 
 #[test]
