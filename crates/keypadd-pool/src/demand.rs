@@ -104,6 +104,11 @@ impl Traffic {
         }
     }
 
+    /// The same for all lanes of this direction, and for no other's.
+    pub(crate) fn id(&self) -> usize {
+        Arc::as_ptr(&self.counts) as usize
+    }
+
     /// Counts a new lane; false if the limit of queued lanes is reached.
     pub(crate) fn lane_may_wait(&self) -> bool {
         let may = self.waiting.fetch_add(1, Relaxed) < LANES_WAITING_MAX;

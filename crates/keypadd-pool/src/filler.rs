@@ -62,9 +62,16 @@ impl Feed {
     fn view(&mut self, now: Duration) -> LaneView {
         let Self { state, traffic, allowance, ends, .. } = self;
         let holdings = state.holdings();
+        let available = holdings.each_ref().map(PartHolding::available);
+        let left = Part::ALL.map(|part| {
+            let next = ends[part as usize].next.value().max(state.position());
+            available[part as usize].saturating_add(state.end().saturating_sub(next))
+        });
         LaneView {
             stage: state.stage(),
-            available: holdings.each_ref().map(PartHolding::available),
+            traffic: traffic.id(),
+            available,
+            left,
             kept: holdings.map(|holding| holding.kept),
             demand: traffic.demand(now),
             too_long: Part::ALL.map(|part| traffic.is_too_long(part)),

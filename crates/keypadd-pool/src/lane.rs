@@ -236,6 +236,13 @@ impl Lane {
         }
     }
 
+    /// Expects no packet after this segment, so that no pads are made for any; `None` expects all.
+    pub fn expect_last(&self, last: Option<Segment>) {
+        if self.state.set_end(last.map_or(u64::MAX, |last| last.next().value())) {
+            self.closer.wake.wake();
+        }
+    }
+
     /// Gives back all pads but those for late packets: no new packet uses this key.
     pub fn end(&mut self) {
         self.state.set_stage(Stage::Dormant);

@@ -19,6 +19,8 @@ pub(crate) struct LaneState {
     /// The lowest packet number whose pad may still be needed: one above the newest that was used, and
     /// not before the newest segment that the consumer needed.
     next: AtomicU64,
+    /// The segment from which on no packet is expected.
+    end: AtomicU64,
     pub(crate) parts: [PartState; 2],
 }
 
@@ -86,6 +88,7 @@ impl LaneState {
             stage: AtomicU8::new(stage as u8),
             closed: AtomicBool::new(false),
             next: AtomicU64::new(position.first().value()),
+            end: AtomicU64::new(u64::MAX),
             parts: Default::default(),
         }
     }
@@ -116,6 +119,16 @@ impl LaneState {
     #[inline(always)]
     pub(crate) fn set_next(&self, next: u64) {
         self.next.store(next, Relaxed);
+    }
+
+    /// The segment from which on no packet is expected.
+    pub(crate) fn end(&self) -> u64 {
+        self.end.load(Relaxed)
+    }
+
+    /// Sets it; true if it changed.
+    pub(crate) fn set_end(&self, end: u64) -> bool {
+        self.end.swap(end, Relaxed) != end
     }
 
     /// The consumer's segment.

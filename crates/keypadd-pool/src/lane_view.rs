@@ -1,5 +1,7 @@
 //! Describes a lane to the planner: its stage, what it holds and needs, and its peer's limit.
 
+use std::collections::HashMap;
+
 use crate::chunk::Part;
 
 /// The most head chunks a lane holds: 32,768 packets, 4 MiB.
@@ -10,10 +12,8 @@ pub(crate) const MAX_BODIES: u64 = 448;
 const FIRST_PHASE_HEADS: u64 = 16;
 /// Body chunks for a first phase: enough for the burst before the first key update.
 const FIRST_PHASE_BODIES: u64 = 4;
-/// Body chunks of a key about to come into use: 3,584 packets, while the filler takes up the new key.
-const STANDBY_BODIES: u64 = 56;
-/// Its head chunks: as many, and their reserve.
-const STANDBY_HEADS: u64 = 64;
+/// Head chunks of a key about to come into use: 4,096 packets.
+const NEXT_HEADS: u64 = 64;
 
 /// How far a lane may be filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub enum Stage {
     Dormant,
     /// The next phase, which may begin at any packet: heads only, as those passed are given up.
     Imminent,
-    /// The next phase, shortly before its use: pads for its first packets.
+    /// The next phase, before its use: heads, and the pads that the one in use has no packets left for.
     Standby,
     /// The first phase of a connection: pads for its fewer than 1,000 packets.
     Brief,
@@ -34,12 +34,11 @@ impl Stage {
     pub(crate) const ALL: [Self; 5] =
         [Self::Dormant, Self::Imminent, Self::Standby, Self::Brief, Self::Active];
 
-    /// The most chunks that a lane in this stage holds, by part.
+    /// The most chunks of its own share that a lane in this stage holds, by part.
     pub(crate) const fn most(self) -> [u64; 2] {
         match self {
             Self::Dormant => [0, 0],
-            Self::Imminent => [STANDBY_HEADS, 0],
-            Self::Standby => [STANDBY_HEADS, STANDBY_BODIES],
+            Self::Imminent | Self::Standby => [NEXT_HEADS, 0],
             Self::Brief => [FIRST_PHASE_HEADS, FIRST_PHASE_BODIES],
             Self::Active => [MAX_HEADS, MAX_BODIES],
         }
@@ -51,8 +50,12 @@ impl Stage {
 pub(crate) struct LaneView {
     /// How far it may be filled.
     pub stage: Stage,
+    /// Identifies its direction of a connection, whose keys share a division of the pool.
+    pub traffic: usize,
     /// Chunks with pads to come, counting the current one, by part.
     pub available: [u64; 2],
+    /// The most chunks with pads to come that it has packets for before its key ends, by part.
+    pub left: [u64; 2],
     /// Other chunks, kept for late packets, by part.
     pub kept: [u64; 2],
     /// Recent packets per second that needed each part.
@@ -84,6 +87,12 @@ impl LaneView {
     pub(crate) fn units_kept(&self) -> usize {
         units(self.kept)
     }
+}
+
+/// The lanes in use, by traffic.
+pub(crate) fn in_use(lanes: &[LaneView]) -> HashMap<usize, usize> {
+    let active = lanes.iter().enumerate().filter(|(_, view)| view.stage == Stage::Active);
+    active.map(|(lane, view)| (view.traffic, lane)).collect()
 }
 
 fn units(chunks: [u64; 2]) -> usize {

@@ -8,7 +8,7 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::chunk::Part;
-use crate::lane_view::{Allotment, LaneView};
+use crate::lane_view::{Allotment, LaneView, Stage, in_use};
 use crate::targets::{HEADS_ONLY_SHARE, PLENTY_HEADS, heads_for};
 
 /// A lane is not recalled unless it exceeds its target by more than one part in this many. Targets
@@ -60,6 +60,7 @@ pub(crate) fn plan_refill(
     let held = held_by_allotment(lanes);
     let left = |(&of, &held): (&Allotment, &usize)| (of, of.units.saturating_sub(held));
     let mut free = Free { units: free_units, by_allotment: held.iter().map(left).collect() };
+    let in_use = in_use(lanes);
     let mut work = Vec::new();
     // Whose memory has run out: the pool's (`None`) or one peer's. A peer whose limit was lowered is short
     // even though its lanes want nothing.
@@ -72,11 +73,18 @@ pub(crate) fn plan_refill(
     ] {
         let kept = if part == Part::Body { total_units / HEADS_ONLY_SHARE } else { 0 };
         let at = part as usize;
-        let deficit = |lane: usize| {
+        let own = |lane: usize| {
             let view = &lanes[lane];
             let wanted = targets[lane][at].min(wish(view));
             if view.recalled[at] { 0 } else { wanted.saturating_sub(view.available[at]) }
         };
+        // The packets of the key in use come first.
+        let waits = |lane: usize| {
+            let before =
+                in_use.get(&lanes[lane].traffic).filter(|_| lanes[lane].stage == Stage::Standby);
+            before.is_some_and(|&before| own(before) > 0)
+        };
+        let deficit = |lane: usize| if waits(lane) { 0 } else { own(lane) };
         let mut wanting: Vec<usize> = (0..lanes.len()).filter(|&lane| deficit(lane) > 0).collect();
         wanting.sort_by_key(|&lane| lanes[lane].available[at] * 1000 / targets[lane][at]);
         for lane in wanting {

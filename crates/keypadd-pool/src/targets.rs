@@ -4,13 +4,14 @@
 //! is a reserve for keystrokes when bulk traffic has used up the bodies. In order: one head chunk for
 //! every lane that may be used, unless its packets are too long; heads for expected packets, first for
 //! lanes that need few, because a head serves a keystroke at a tenth of the work; full pads for long
-//! packets, by their rate; what is left is spread evenly, since empty memory serves nobody. A peer with a
-//! limit is divided like a pool of its own. Knows no threads, keys or clock.
+//! packets, by their rate; what is left is spread evenly, since empty memory serves nobody. A key gets no more
+//! than it has packets left for; the rest of its share goes to the next one. A peer with a limit is divided like a
+//! pool of its own. Knows no threads, keys or clock.
 
 use std::collections::{BTreeMap, HashSet};
 
 use crate::chunk::Part;
-use crate::lane_view::{Allotment, LaneView};
+use crate::lane_view::{Allotment, LaneView, Stage, in_use};
 
 /// The least head chunks of every lane: 64 keystrokes.
 const FLOOR_HEADS: u64 = 1;
@@ -139,7 +140,27 @@ fn divide(lanes: &[LaneView], room: Room) -> Vec<[u64; 2]> {
         .collect();
     held.give_pads(&bodies, room.before_heads.min(room.all), |_| 1.0);
     held.give_heads(&heads_within(u64::MAX), room.all);
-    held.heads.into_iter().zip(held.bodies).map(|(heads, bodies)| [heads, bodies]).collect()
+    let pairs = held.heads.into_iter().zip(held.bodies);
+    let mut targets: Vec<[u64; 2]> = pairs.map(|(heads, bodies)| [heads, bodies]).collect();
+    pass_on(&mut targets, lanes);
+    targets
+}
+
+/// Limits lanes to the packets that their keys have left, and gives the rest of their share to the next keys.
+fn pass_on(targets: &mut [[u64; 2]], lanes: &[LaneView]) {
+    let in_use = in_use(lanes);
+    for (lane, view) in lanes.iter().enumerate().filter(|(_, view)| view.stage == Stage::Standby) {
+        let Some(&before) = in_use.get(&view.traffic) else { continue };
+        for part in Part::ALL.map(|part| part as usize) {
+            let rest = targets[before][part].saturating_sub(lanes[before].left[part]);
+            targets[lane][part] = targets[lane][part].max(rest);
+        }
+    }
+    for (target, view) in targets.iter_mut().zip(lanes) {
+        for part in Part::ALL.map(|part| part as usize) {
+            target[part] = target[part].min(view.left[part]);
+        }
+    }
 }
 
 impl LaneView {

@@ -49,9 +49,13 @@ const POLY1305_INTEGRITY_LIMIT: u64 = 1 << 36;
 /// closing packets.
 pub(crate) const CLOSING_PACKETS: u64 = 64;
 
-/// Packets before the expected end of a phase at which the next phase's first pads are precomputed: 40 ms
-/// of 2 Gbit/s.
-pub(crate) const STANDBY_PACKETS: u64 = 8_192;
+/// Packets before the expected end of a phase from which on pads of the next one are precomputed, as soon as all
+/// of its own are: as many as a lane holds.
+pub(crate) const STANDBY_PACKETS: u64 = 32_768;
+
+/// Packets before the end of one direction's phase from which on the other one, whose phase ends at the same moment,
+/// has heads of the next: 40 ms of 2 Gbit/s.
+pub(crate) const IMMINENT_PACKETS: u64 = 8_192;
 
 /// The limits of one key.
 #[derive(Clone, Copy, Debug)]

@@ -17,11 +17,15 @@ use keypadd_pool::{
     Coverage, Direction, HEAD_BYTES, Lane, PAD_BYTES, Part, PartLevel, Pool, Stage, Taken, Traffic,
 };
 
-use crate::limits::STANDBY_PACKETS;
+use crate::limits::{IMMINENT_PACKETS, STANDBY_PACKETS};
 use crate::meters::{Meters, Tally};
 
 /// The longest rest of a pad that is generated inline if the packet could be sealed or opened in one pass.
 pub(crate) const REST_BYTES_MAX: usize = 2 * HEAD_BYTES;
+
+/// Packets that rather go inline than that a lane filled for those after them is given up. A receiver that has
+/// lost a phase's first packets expects its end, and the next one's first packet, as much too late.
+const GAP_PACKETS_MAX: u64 = 512;
 
 /// All live phases, oldest first.
 pub(crate) struct Phases {
@@ -252,23 +256,23 @@ impl Phases {
         if segment.next() >= last {
             // In the other direction too, however far its own end is.
             self.ahead.expect(phase + 1);
-        } else if self.next_packet >= near {
+        } else if self.next_packet >= end.saturating_sub(IMMINENT_PACKETS).max(first) {
             self.ahead.reach(phase + 1);
+        }
+        if self.next_packet >= near && !self.ahead.is_due(phase + 1) {
+            self.open_lane(phase + 1, Stage::Standby, end);
+        } else if self.ahead.phase() > phase {
+            self.open_lane_here(phase + 1, Stage::Imminent);
         } else if near <= segment.next().first().value() {
             // The end comes near within this segment: check every packet.
             self.followed = None;
         }
-        if self.ahead.phase() <= phase {
-            return;
+        // Packet numbers that quinn skips may take the end one segment further.
+        let is_over = segment > last.next();
+        if let Some(lane) = self.lane(phase) {
+            lane.expect_last((!is_over).then(|| last.next()));
         }
-        if self.next_packet >= near && !self.ahead.is_due(phase + 1) {
-            self.open_lane(phase + 1, Stage::Standby, end);
-        } else {
-            self.open_lane_here(phase + 1, Stage::Imminent);
-        }
-        if segment > last.next()
-            && let Some(lane) = self.lane(phase + 1)
-        {
+        if is_over && let Some(lane) = self.lane(phase + 1) {
             // The peer does not update: the pads for the end are given up.
             lane.set_stage(Stage::Imminent);
         }
@@ -321,9 +325,9 @@ impl Phases {
         }
     }
 
-    /// Opens the lane of a phase for the next packet, again if it was opened for later ones.
+    /// Opens the lane of a phase for the next packet, again if it was opened for much later ones.
     fn open_lane_here(&mut self, phase: u64, stage: Stage) {
-        let next = PacketNumber::new(self.next_packet);
+        let next = PacketNumber::new(self.next_packet.saturating_add(GAP_PACKETS_MAX));
         if let Some(pads) = self.pads.iter_mut().find(|pads| pads.phase == phase) {
             pads.lane.take_if(|lane| lane.begins_after(next));
         }

@@ -24,7 +24,7 @@
 //! T* = w/r + (L - w) / (r - f(r))        B* = r T*
 //! ```
 //!
-//! The model ignores the rest of the machine, and that a key update discards the pads of the old key.
+//! The model ignores the rest of the machine. Key updates take no pads from a stream without pause.
 
 /// Measurements before the run. Packets are full ones of the predicted traffic.
 #[derive(Clone, Debug, PartialEq)]

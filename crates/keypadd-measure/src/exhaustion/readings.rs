@@ -247,6 +247,9 @@ mod tests {
     fn how_fast_pads_are_made_is_read_neither_from_full_and_empty_pools_nor_across_key_changes() {
         let mut readings = stage(9.0, 0.0, &[0.5]);
         assert!((filling(&readings, 1e9).unwrap().made - 95_000.0).abs() < 1.0);
+        let mut rekeyed = readings.clone();
+        rekeyed.iter_mut().filter(|it| it.phase == 0).for_each(|it| it.level += 500.0);
+        assert!((filling(&rekeyed, 1e9).unwrap().made - 95_000.0).abs() < 1.0);
         for reading in &mut readings {
             let jump = if reading.phase > 0 { 9000.0 } else { 0.0 };
             reading.level = reading.level.min(4000.0) + jump;

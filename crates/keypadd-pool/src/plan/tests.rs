@@ -9,7 +9,17 @@ const TOTAL: usize = 8192; // 64 MiB
 fn lane(stage: Stage, heads: u64, bodies: u64) -> LaneView {
     let (kept, demand, recalled, allotment) = ([0; 2], [0.0; 2], [false; 2], None);
     let available = [heads, bodies];
-    LaneView { stage, available, kept, demand, too_long: [false; 2], recalled, allotment }
+    LaneView {
+        stage,
+        traffic: 0,
+        available,
+        left: [u64::MAX; 2],
+        kept,
+        demand,
+        too_long: [false; 2],
+        recalled,
+        allotment,
+    }
 }
 
 /// An empty active lane with this many packets per second, and this many long ones among them.
@@ -108,6 +118,20 @@ fn a_lane_above_its_target_is_recalled_only_while_others_go_short() {
     let later = plan(&[asked, newcomer], TOTAL);
     assert_eq!(later.recalls, []);
     assert!(later.work.iter().all(|work| work.lane == 1), "{:?}", later.work);
+}
+
+#[test]
+fn the_next_key_waits_until_this_one_has_all_that_it_needs() {
+    let of_phase = |stage, bodies| LaneView {
+        left: if stage == Stage::Active { [100; 2] } else { [u64::MAX; 2] },
+        demand: [1e5; 2],
+        ..lane(stage, 100, bodies)
+    };
+    let next = of_phase(Stage::Standby, 0);
+    let work = |lanes: &[LaneView]| plan(lanes, TOTAL).work;
+    let bodies = |lane| [Work { lane, part: Part::Body, chunks: 2 }];
+    assert_eq!(work(&[of_phase(Stage::Active, 98), next]), bodies(0));
+    assert_eq!(work(&[of_phase(Stage::Active, 100), next]), bodies(1));
 }
 
 #[test]

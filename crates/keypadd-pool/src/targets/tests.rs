@@ -7,7 +7,17 @@ const TOTAL: usize = 8192; // 64 MiB
 
 fn lane(stage: Stage) -> LaneView {
     let (kept, demand, recalled, allotment) = ([0; 2], [0.0; 2], [false; 2], None);
-    LaneView { stage, available: [0; 2], kept, demand, too_long: [false; 2], recalled, allotment }
+    LaneView {
+        stage,
+        traffic: 0,
+        available: [0; 2],
+        left: [u64::MAX; 2],
+        kept,
+        demand,
+        too_long: [false; 2],
+        recalled,
+        allotment,
+    }
 }
 
 /// An active lane with this many packets per second, and this many long ones among them.
@@ -75,22 +85,31 @@ answers                 20000       0    512      16   5504
 }
 
 #[test]
-fn the_next_key_of_a_file_transfer_gets_full_pads_unless_it_may_begin_at_any_packet() {
-    for (stage, next_key) in [
-        (Stage::Standby, "next key                    0   50000     64      56   5440"),
-        (Stage::Imminent, "next key                    0   50000     64       0    512"),
+fn the_next_key_of_a_file_transfer_gets_what_this_one_has_no_packets_left_for() {
+    let next_key = LaneView { stage: Stage::Standby, ..carrying(50_000.0, 50_000.0) };
+    let targets_with = |left, total| {
+        let data = LaneView { left: [left; 2], ..carrying(50_000.0, 50_000.0) };
+        targets(&[data, next_key], total)
+    };
+    for (left, expected) in [
+        (u64::MAX, [[512, 448], [64, 0]]),
+        (500, [[500, 448], [64, 0]]),
+        (100, [[100, 100], [412, 348]]),
+        (0, [[0, 0], [512, 448]]),
     ] {
-        let data = carrying(50_000.0, 50_000.0);
-        let next = LaneView { stage, ..carrying(50_000.0, 50_000.0) };
-        let expected = format!(
-            "\
-lane                  short/s  long/s  heads  bodies    KiB
-data                        0   50000    512     448  43520
-{next_key}
-"
-        );
-        assert_eq!(shown(&[("data", data), ("next key", next)], TOTAL), expected);
+        assert_eq!(targets_with(left, TOTAL), expected, "{left} chunks left");
     }
+    // A small pool does not prepare the next key earlier than it has room for.
+    let [[heads, bodies], [next_heads, _]] = targets_with(u64::MAX, 512)[..] else { panic!() };
+    assert_eq!(targets_with(heads, 512), [[heads, bodies], [next_heads, 0]]);
+    assert_eq!(targets_with(10, 512), [[10, 10], [next_heads.max(heads - 10), bodies - 10]]);
+}
+
+#[test]
+fn the_next_key_gets_no_bodies_if_it_may_begin_at_any_packet() {
+    let data = LaneView { left: [100; 2], ..carrying(50_000.0, 50_000.0) };
+    let next = LaneView { stage: Stage::Imminent, ..carrying(50_000.0, 50_000.0) };
+    assert_eq!(targets(&[data, next], TOTAL), [[100, 100], [64, 0]]);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use keypadd_pool::{Coverage, Direction, Lane, Part, Pool, PoolSettings, Stage, S
 use super::support::{
     Receiver, Sender, material, new_pool, open, payload, poll_until, seal, with_pads,
 };
-use crate::limits::{Limits, STANDBY_PACKETS};
+use crate::limits::{IMMINENT_PACKETS, Limits, STANDBY_PACKETS};
 use crate::open::OpenKey;
 use crate::phases::{NewestPhase, Phases};
 use crate::seal::SealKey;
@@ -223,12 +223,83 @@ fn a_phase_that_ends_in_one_direction_is_prepared_in_both() {
         busy.follow(1, PacketNumber::new(number));
     }
     assert_eq!(stage(&mut busy, 2), Some(Stage::Standby));
-    assert_eq!(stage(&mut quiet, 2), None, "no packet of its own has come");
     quiet.follow(1, PacketNumber::new(1));
+    assert_eq!(stage(&mut quiet, 2), None, "too early");
+    busy.follow(1, PacketNumber::new(LAST + 1 - IMMINENT_PACKETS));
+    assert_eq!(stage(&mut quiet, 2), None, "no packet of its own has come");
+    quiet.follow(1, PacketNumber::new(2));
     assert_eq!(stage(&mut quiet, 2), Some(Stage::Imminent), "it gives up what it passes");
     // The busy direction uses the next key after its last packet, the quiet one at any time.
     assert_eq!(begins_after(&busy, 1000), Some(true));
     assert_eq!(begins_after(&quiet, 1000), Some(false));
+}
+
+/// Takes the pad of a full packet; whether the pool had all of it.
+fn is_hit(phases: &mut Phases, phase: u64, number: u64) -> bool {
+    let data = &mut [0; 1400][..];
+    let number = PacketNumber::new(number);
+    phases.apply(phase, number, (&mut [], data), 1, || ()) == Some(Coverage::Hit)
+}
+
+#[test]
+fn a_key_update_takes_no_pads_from_a_stream_without_pause() {
+    const PHASE_PACKETS: u64 = 10_010;
+    let settings = PoolSettings { budget_bytes: 8 << 20 };
+    let (pool, mut filler) = Pool::with_filler(settings).expect("a pool");
+    let mut phases =
+        Phases::new(Direction::Send, PHASE_PACKETS, NewestPhase::default(), &Arc::default());
+    let key = |phase| SuiteKey::derive(Suite::AES_128_GCM, &[phase; 16], &[2; 12]).keystream;
+    (0..4).for_each(|phase| phases.add(u64::from(phase), key(phase)));
+    phases.use_pool(Some(pool.clone()));
+    let (mut number, mut now) = (0, Duration::ZERO);
+    for phase in 1..3 {
+        phases.retire_before(phase);
+        for nth in 0..PHASE_PACKETS {
+            let is_first = (phase, nth / SEGMENT_PACKETS as u64) == (1, 0);
+            assert!(is_hit(&mut phases, phase, number) || is_first, "{number}");
+            number += 1;
+            now += Duration::from_micros(100);
+            while filler.step(now) == Step::Worked {}
+        }
+        // As many as in the middle of a phase.
+        assert!(packets_at_hand(&mut phases, phase + 1, Part::Body) > 3_500);
+    }
+    // Of the first phase, and of segments in which phases end.
+    assert!(pool.snapshot().pads_wasted_total < 2_500, "{:?}", pool.snapshot());
+    let at_hand = packets_at_hand(&mut phases, 3, Part::Body);
+    let end = number + at_hand - SEGMENT_PACKETS as u64;
+    assert!((number..end).all(|number| is_hit(&mut phases, 3, number)));
+}
+
+#[test]
+fn a_receiver_that_lost_the_first_packets_of_a_phase_has_pads_for_the_next_one() {
+    const PHASE_PACKETS: u64 = 2_000;
+    const LOST: u64 = 300;
+    let settings = PoolSettings { budget_bytes: 8 << 20 };
+    let (pool, mut filler) = Pool::with_filler(settings).expect("a pool");
+    let mut phases =
+        Phases::new(Direction::Receive, PHASE_PACKETS, NewestPhase::default(), &Arc::default());
+    let key = |phase| SuiteKey::derive(Suite::AES_128_GCM, &[phase; 16], &[2; 12]).keystream;
+    (0..3).for_each(|phase| phases.add(u64::from(phase), key(phase)));
+    phases.use_pool(Some(pool));
+    for number in LOST..PHASE_PACKETS {
+        phases.skip(1, PacketNumber::new(number), 1400);
+        while filler.step(Duration::from_micros(100 * number)) == Step::Worked {}
+    }
+    let hits = (PHASE_PACKETS..2 * PHASE_PACKETS).filter(|&number| is_hit(&mut phases, 2, number));
+    let expected = PHASE_PACKETS - LOST - SEGMENT_PACKETS as u64;
+    assert!(hits.count() as u64 >= expected);
+}
+
+#[test]
+fn pads_after_the_expected_end_of_a_phase_are_made_once_it_is_past() {
+    let pool = new_pool(4 << 20);
+    let [mut phases, _] = two_directions(&pool);
+    let last_segment = PacketNumber::new(LAST + 1).segment().next();
+    for number in 1..=last_segment.next().first().value() {
+        phases.skip(1, PacketNumber::new(number), 1400);
+    }
+    poll_until("it has more", || packets_at_hand(&mut phases, 1, Part::Body) > 0);
 }
 
 #[test]

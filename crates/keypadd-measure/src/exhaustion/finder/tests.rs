@@ -203,6 +203,18 @@ fn long_stages_that_contradict_the_line_move_the_threshold() {
 }
 
 #[test]
+fn the_line_never_rises_and_hardly_heeds_rates_far_off() {
+    let crossing = |points: &[(f64, f64)]| {
+        let tried =
+            |&(rate, made)| Tried { rate, made: Some(made), seconds: 1.0, dry: false, hole: false };
+        crossing(&points.iter().map(tried).collect::<Vec<_>>(), 100.0).unwrap()
+    };
+    assert!((crossing(&[(90.0, 110.0), (110.0, 90.0)]) - 100.0).abs() < 1e-9);
+    assert!((crossing(&[(90.0, 100.0), (110.0, 110.0)]) - 105.0).abs() < 1e-9);
+    assert!((crossing(&[(95.0, 105.0), (105.0, 95.0), (300.0, 200.0)]) - 100.0).abs() < 1.0);
+}
+
+#[test]
 fn a_threshold_beyond_what_can_be_offered_is_not_made_up() {
     let mut pool = Synthetic::new(32_768.0, 150_000.0, |_| 151_000.0);
     let found = find(&mut pool, &PATIENCE).unwrap();
