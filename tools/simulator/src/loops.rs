@@ -21,8 +21,8 @@ use keypadd_keystream::Suite;
 use keypadd_pool::{Coverage, Direction};
 use keypadd_provider::{Meters, PoolSwitch};
 use keypadd_transport::{
-    Accepted, ClientConfig, Connection, Cut, Delivery, Dial, Endpoint, EndpointConfig,
-    EndpointSettings, Lane, ServerConfig, SteppedLoop, Stream, VarInt, Windows,
+    Accepted, ArrivedDatagram, ClientConfig, Connection, Cut, Delivery, Dial, Endpoint,
+    EndpointConfig, EndpointSettings, Lane, ServerConfig, SteppedLoop, Stream, VarInt, Windows,
 };
 use quinn_proto::Side;
 use sha2::Digest;
@@ -398,7 +398,8 @@ impl World {
         loop {
             let arrival = self.path.borrow_mut().arrival();
             let Some(flying) = arrival else { break };
-            self.loops[flying.to as usize].arrive(flying.from, &flying.bytes);
+            self.loops[flying.to as usize]
+                .arrive(ArrivedDatagram::plain(flying.from, &flying.bytes));
             self.settle()?;
         }
         let now = self.now();
