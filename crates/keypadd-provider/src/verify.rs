@@ -21,8 +21,8 @@ use thiserror::Error as ThisError;
 
 use crate::identity::PublicKey;
 
-/// The clients that may connect: a key allows its holder. Queried once per handshake, by the thread that drives it, so it must
-/// not block.
+/// The clients that may connect; a key allows its holder. Queried once per handshake, by the thread
+/// that drives it, so it must not block.
 pub trait AllowList: fmt::Debug + Send + Sync {
     /// Whether the holder of `key` may connect.
     fn allows(&self, key: &PublicKey) -> bool;

@@ -54,12 +54,11 @@ impl Driver {
         let mut batches = BATCHES_PER_DRIVE;
         self.paced_until = None;
         self.free_datagrams = FREE_DATAGRAMS;
-        let is_proved = self.peer_is_proved();
         loop {
             if context.udp.is_full() {
                 return false;
             }
-            let takes = is_proved || self.handed_over == 0;
+            let takes = self.handed_over == 0 || self.peer_is_proved();
             if takes {
                 self.give_sparse(now, share);
             }
@@ -73,7 +72,7 @@ impl Driver {
             // Afterwards: a source that was expected to have data may have none.
             let waits = !self.bulk.is_empty() || self.flows.has_unsent();
             self.gate.set_held_back(waits);
-            match self.transmit(context, &mut sends, is_proved) {
+            match self.transmit(context, &mut sends) {
                 Transmitted::All if waited => continue,
                 Transmitted::All => {}
                 Transmitted::Paced => return false,
@@ -190,12 +189,7 @@ impl Driver {
 
     /// Sends what quinn-proto has. New data was metered before; retransmissions are paced here,
     /// except for one datagram per call for what cannot wait: ACKs, probes, the connection's close.
-    fn transmit(
-        &mut self,
-        context: &mut SendContext<'_>,
-        sends: &mut usize,
-        is_proved: bool,
-    ) -> Transmitted {
+    fn transmit(&mut self, context: &mut SendContext<'_>, sends: &mut usize) -> Transmitted {
         loop {
             if context.udp.is_full() || *sends == 0 {
                 return Transmitted::Stopped;
@@ -218,7 +212,7 @@ impl Driver {
             let Some(transmit) = transmit else {
                 self.repairs_wait = false;
                 // It keeps what it may not send to an unproved address.
-                if is_proved {
+                if self.peer_is_proved() {
                     self.handed_over = 0;
                 }
                 return Transmitted::All;

@@ -52,7 +52,7 @@ struct Listening {
     places: Vec<Bound>,
     /// Set once the sockets are bound.
     bound: Option<(u16, Listen, Arc<OpenListener>)>,
-    /// While it is left: tells what closes it in time that it is not any more.
+    /// While it is left: dropped once it is closed or taken over, which ends the wait of `left_by`.
     left: Option<mpsc::Sender<Infallible>>,
 }
 
