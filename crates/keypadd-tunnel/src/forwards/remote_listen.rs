@@ -37,7 +37,7 @@ use crate::{
     },
     handover::{Handover, RemoteBound, RemoteRecord, SocketFile},
     limits::{
-        descriptors::{Descriptors, OF_CONNECTION, OF_LISTENER, OF_UDP_LISTENER},
+        descriptors::{Descriptors, OF_CONNECTION, OF_UDP_SOCKET, OF_WAITING},
         log_rate_limit::LogRateLimit,
     },
     net::lookup::Lookups,
@@ -223,12 +223,10 @@ impl RemoteListeners {
         };
         let peer = self.peers.find(&self.session.key()).ok_or(ListenCode::NotPermitted)?;
         let permits = &peer.listen_permits;
-        let of_listener = match listen {
-            Listen::Udp { .. } => OF_UDP_LISTENER,
-            Listen::Tcp { .. } | Listen::Unix(_) => OF_LISTENER,
+        let descriptors = async |sockets| {
+            let count = descriptors_of(listen, sockets);
+            self.session.descriptors(count).await.ok_or(ListenCode::OpenFiles)
         };
-        let descriptors =
-            async || self.session.descriptors(of_listener).await.ok_or(ListenCode::OpenFiles);
         let inherited = |bound| {
             let (key, Instance(instance)) =
                 (self.session.identity().to_string(), self.session.instance());
@@ -244,7 +242,7 @@ impl RemoteListeners {
                 if !permits.admits_socket(path) {
                     return Err(ListenCode::NotPermitted);
                 }
-                let descriptors = descriptors().await?;
+                let descriptors = descriptors(1).await?;
                 let places = vec![Bound::Unix(path.clone())];
                 let reservation = self.reservations.reserve(&self.session, places).await?;
                 let file = SocketFile::at(path).ok();
@@ -264,7 +262,7 @@ impl RemoteListeners {
         if addresses.is_empty() {
             return Err(ListenCode::NotPermitted);
         }
-        let descriptors = descriptors().await?;
+        let descriptors = descriptors(addresses.len()).await?;
         let inherited =
             |address| inherited(RemoteBound::Tcp(address)).map(std::net::TcpListener::from);
         let bind = async || {
@@ -452,6 +450,14 @@ fn may_log(log_limit: &RemoteLogLimit, id: u16, code: Option<StreamCode>) -> boo
     log_limit.allow((id, code), Instant::now().into_std())
 }
 
+/// Descriptors of a remote forward with so many sockets.
+fn descriptors_of(listen: &Listen, sockets: usize) -> usize {
+    match listen {
+        Listen::Udp { .. } => sockets * OF_UDP_SOCKET,
+        Listen::Tcp { .. } | Listen::Unix(_) => sockets + OF_WAITING,
+    }
+}
+
 /// The listen address with the bound port.
 fn with_port(listen: &Listen, port: u16) -> Listen {
     match listen {
@@ -480,5 +486,19 @@ fn code_of(error: &BindError) -> ListenCode {
         io::ErrorKind::PermissionDenied => ListenCode::Denied,
         io::ErrorKind::AddrNotAvailable | io::ErrorKind::NotFound => ListenCode::NoAddress,
         _ => ListenCode::Failed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::addresses::forward::Bind;
+
+    #[test]
+    fn each_address_of_a_remote_forward_costs_its_sockets_descriptors() {
+        let costs = |listen: Listen| [1, 2, 64].map(|sockets| descriptors_of(&listen, sockets));
+        let (bind, port) = (Bind::Host("many.example".parse().unwrap()), 80);
+        assert_eq!(costs(Listen::Tcp { bind: bind.clone(), port }), [2, 3, 65]);
+        assert_eq!(costs(Listen::Udp { bind, port }), [2, 4, 128]);
     }
 }

@@ -28,15 +28,14 @@ pub(crate) const OF_CONNECTION: usize = 2;
 /// process that takes over.
 pub(crate) const OF_CARRIED: usize = OF_CONNECTION + 3;
 
-/// Descriptors of a remote forward: a socket for each address family, and one connection that
-/// waits.
-pub(crate) const OF_LISTENER: usize = 3;
+/// The descriptor of a connection that waits at a remote forward, whose sockets have one each.
+pub(crate) const OF_WAITING: usize = 1;
 
 /// Descriptors of a UDP flow with its own socket.
 pub(crate) const OF_FLOW: usize = 1;
 
-/// Descriptors of a UDP remote forward: a socket for each address family, here and in an event loop.
-pub(crate) const OF_UDP_LISTENER: usize = 4;
+/// Descriptors of a socket of a UDP remote forward: here and in an event loop.
+pub(crate) const OF_UDP_SOCKET: usize = 2;
 
 /// Who holds descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

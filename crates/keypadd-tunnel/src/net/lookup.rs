@@ -26,6 +26,10 @@ const CLIENT_LOOKUPS_MAX: usize = 8;
 /// Concurrent lookups of the process; tokio has more blocking threads than that.
 static ALL_LOOKUPS: Semaphore = Semaphore::const_new(64);
 
+/// Addresses of a name that are used, in the resolver's order: DNS can give it thousands, and each may
+/// cost an attempt to connect or a socket.
+const ADDRESSES_MAX: usize = 64;
+
 /// Resolves a name and port; blocks.
 pub(crate) type Resolver = fn(&str, u16) -> io::Result<Vec<SocketAddr>>;
 
@@ -89,8 +93,8 @@ impl ClientLookups {
     }
 }
 
-/// Resolves a host to all its addresses; never asks DNS for `localhost`. Waits while too many
-/// lookups are running.
+/// Resolves a host to its addresses, [`ADDRESSES_MAX`] at most; never asks DNS for `localhost`. Waits
+/// while too many lookups are running.
 pub(crate) async fn resolve(
     host: &Host,
     port: u16,
@@ -114,6 +118,9 @@ pub(crate) async fn resolve(
         };
         if !addresses.contains(&plain) {
             addresses.push(plain);
+        }
+        if addresses.len() == ADDRESSES_MAX {
+            break;
         }
     }
     if addresses.is_empty() { Err(io::ErrorKind::NotFound.into()) } else { Ok(addresses) }
@@ -157,6 +164,7 @@ async fn bounded<T: Send + 'static>(
 #[cfg(test)]
 mod tests {
     use std::{
+        net::Ipv4Addr,
         sync::{
             atomic::{AtomicUsize, Ordering},
             mpsc,
@@ -187,6 +195,18 @@ mod tests {
         bounded(&Lookups::default(), || ()).await.unwrap();
         drop(releases);
         timeout(Duration::from_secs(30), bounded(&lookups, || ())).await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn of_thousands_of_addresses_the_first_are_used() {
+        let many = |_: &str, port| {
+            let addresses = (0..5_000_u32).map(|nth| SocketAddr::from((Ipv4Addr::from(nth), port)));
+            Ok(addresses.collect())
+        };
+        let (name, lookups) = ("many.example".parse().unwrap(), Lookups::with_resolver(many));
+        let found = resolve(&name, 80, &lookups).await.unwrap();
+        let first = (0..ADDRESSES_MAX as u32).map(|nth| (Ipv4Addr::from(nth), 80).into());
+        assert_eq!(found, first.collect::<Vec<SocketAddr>>());
     }
 
     #[test]
