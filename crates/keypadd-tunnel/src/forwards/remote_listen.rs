@@ -49,6 +49,9 @@ use crate::{
 /// Remote forwards per session.
 const LISTENERS_MAX: usize = 64;
 
+/// Addresses that one remote forward may bind: each is compared with all that are reserved.
+const ADDRESSES_MAX: usize = 8;
+
 /// Timeout for resolving a name to bind.
 const NAME_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -257,11 +260,9 @@ impl RemoteListeners {
             return Err(ListenCode::NotPermitted);
         }
         let found = timeout(NAME_TIMEOUT, addresses_of(bind, port, &self.lookups)).await;
-        let mut addresses = found.ok().and_then(Result::ok).ok_or(ListenCode::NoAddress)?;
-        addresses.retain(|&address| permits.admits(protocol, bind, address, port));
-        if addresses.is_empty() {
-            return Err(ListenCode::NotPermitted);
-        }
+        let found = found.ok().and_then(Result::ok).ok_or(ListenCode::NoAddress)?;
+        let admits = |address| permits.admits(protocol, bind, address, port);
+        let addresses = permitted(found, admits)?;
         let descriptors = descriptors(addresses.len()).await?;
         let inherited =
             |address| inherited(RemoteBound::Tcp(address)).map(std::net::TcpListener::from);
@@ -450,6 +451,19 @@ fn may_log(log_limit: &RemoteLogLimit, id: u16, code: Option<StreamCode>) -> boo
     log_limit.allow((id, code), Instant::now().into_std())
 }
 
+/// Those of a listen address that are permitted, if they are not too many.
+fn permitted(
+    mut addresses: Vec<IpAddr>,
+    admits: impl Fn(IpAddr) -> bool,
+) -> Result<Vec<IpAddr>, ListenCode> {
+    addresses.retain(|&address| admits(address));
+    match addresses.len() {
+        0 => Err(ListenCode::NotPermitted),
+        1..=ADDRESSES_MAX => Ok(addresses),
+        _ => Err(ListenCode::Failed),
+    }
+}
+
 /// Descriptors of a remote forward with so many sockets.
 fn descriptors_of(listen: &Listen, sockets: usize) -> usize {
     match listen {
@@ -491,8 +505,22 @@ fn code_of(error: &BindError) -> ListenCode {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
     use crate::addresses::forward::Bind;
+
+    #[test]
+    fn a_remote_forward_binds_the_permitted_addresses_of_a_name_but_not_very_many() {
+        let addresses: Vec<IpAddr> = (1..20_u32).map(|nth| Ipv4Addr::from(nth).into()).collect();
+        let first = |count: usize| {
+            let admitted = &addresses[..count];
+            permitted(addresses.clone(), |address| admitted.contains(&address))
+        };
+        assert_eq!(first(0), Err(ListenCode::NotPermitted));
+        assert_eq!(first(ADDRESSES_MAX).as_deref(), Ok(&addresses[..ADDRESSES_MAX]));
+        assert_eq!(first(ADDRESSES_MAX + 1), Err(ListenCode::Failed));
+    }
 
     #[test]
     fn each_address_of_a_remote_forward_costs_its_sockets_descriptors() {
