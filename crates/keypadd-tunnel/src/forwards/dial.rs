@@ -24,7 +24,7 @@ use crate::{
     },
     net::{
         forwarded_socket::ForwardedSocket,
-        inward::Inward,
+        inward::INWARD,
         lookup::{Lookups, resolve},
     },
     permits::open::Permits,
@@ -211,8 +211,8 @@ fn sort(
     (protocol, target): (Protocol, &Target),
     permits: &Permits,
 ) -> (Vec<SocketAddr>, Vec<SocketAddr>, Option<IpAddr>) {
-    let inward = Inward::default();
-    let is_inward = |address| inward.contains(address);
+    let now = Instant::now().into_std();
+    let is_inward = |address| INWARD.contains(address, now);
     let (mut permitted, mut unknown, mut refused) = (Vec::new(), Vec::new(), None);
     for address in found {
         if permits.admits(protocol, target, address.ip(), |_| &[], is_inward) {

@@ -5,39 +5,51 @@
 //! credentials in many clouds.
 
 use std::{
-    cell::OnceCell,
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
 };
 
 use nix::ifaddrs::getifaddrs;
 use tracing::debug;
 
-/// Decides for one connection attempt. Asks the system for this host's addresses at most once, and
-/// only if the address alone does not decide: they may change at any time.
+/// How long a list of this host's addresses is used: listing a thousand takes half a millisecond, and a
+/// peer may ask for ten thousand connections a second.
+const LIST_TIME: Duration = Duration::from_secs(1);
+
+/// The addresses that lead inward on this host.
+pub(crate) static INWARD: Inward = Inward::new(own_addresses);
+
+/// Decides about addresses. Asks the system for this host's own only if an address alone does not
+/// decide.
 #[derive(Debug)]
 pub(crate) struct Inward {
-    own: OnceCell<Option<Vec<IpAddr>>>,
     list: fn() -> io::Result<Vec<IpAddr>>,
-}
-
-impl Default for Inward {
-    fn default() -> Self {
-        Self { own: OnceCell::new(), list: own_addresses }
-    }
+    own: Mutex<Option<(Instant, Vec<IpAddr>)>>,
 }
 
 impl Inward {
-    /// Whether an address is loopback, link-local, multicast, broadcast, unspecified or this
-    /// host's own. If the system does not list its addresses, every address counts as its own.
-    pub(crate) fn contains(&self, address: IpAddr) -> bool {
-        let forms = [Some(address), embedded_v4(address).map(IpAddr::V4)];
-        forms.into_iter().flatten().any(|form| is_special(form) || self.is_own(form))
+    const fn new(list: fn() -> io::Result<Vec<IpAddr>>) -> Self {
+        Self { list, own: Mutex::new(None) }
     }
 
-    fn is_own(&self, address: IpAddr) -> bool {
-        let listed = || (self.list)().inspect_err(|error| debug!(%error, "no addresses")).ok();
-        self.own.get_or_init(listed).as_ref().is_none_or(|own| own.contains(&address))
+    /// Whether an address is loopback, link-local, multicast, broadcast, unspecified or this
+    /// host's own. If the system does not list its addresses, every address counts as its own.
+    pub(crate) fn contains(&self, address: IpAddr, now: Instant) -> bool {
+        let forms = [Some(address), embedded_v4(address).map(IpAddr::V4)];
+        forms.into_iter().flatten().any(|form| is_special(form) || self.is_own(form, now))
+    }
+
+    fn is_own(&self, address: IpAddr, now: Instant) -> bool {
+        // Replaced as a whole, so a panic cannot leave it half changed.
+        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_current = |(since, _): &(Instant, _)| now.duration_since(*since) < LIST_TIME;
+        if !own.as_ref().is_some_and(is_current) {
+            let listed = (self.list)().inspect_err(|error| debug!(%error, "no addresses"));
+            *own = listed.ok().map(|listed| (now, listed));
+        }
+        own.as_ref().is_none_or(|(_, own)| own.contains(&address))
     }
 }
 
@@ -74,7 +86,7 @@ fn embedded_v4(address: IpAddr) -> Option<Ipv4Addr> {
     }
 }
 
-/// The addresses of all interfaces (getifaddrs(3)): one netlink request, some 10 us.
+/// The addresses of all interfaces (getifaddrs(3)).
 fn own_addresses() -> io::Result<Vec<IpAddr>> {
     let addresses = getifaddrs()?.filter_map(|interface| {
         let address = interface.address?;
@@ -86,14 +98,15 @@ fn own_addresses() -> io::Result<Vec<IpAddr>> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
     use super::*;
 
     #[test]
     fn addresses_of_this_host_and_its_link_are_inward_in_every_form() {
-        let inward = Inward {
-            list: || Ok(vec!["192.0.2.7".parse().unwrap(), "2001:db8::7".parse().unwrap()]),
-            ..Inward::default()
-        };
+        let inward =
+            Inward::new(|| Ok(vec!["192.0.2.7".parse().unwrap(), "2001:db8::7".parse().unwrap()]));
+        let now = Instant::now();
         for (address, expected) in [
             ("127.0.0.1", true),
             ("127.255.0.9", true),
@@ -122,7 +135,7 @@ mod tests {
             ("64:ff9b::808:808", false),
             ("fd00::1", false),
         ] {
-            assert_eq!(inward.contains(address.parse().unwrap()), expected, "{address}");
+            assert_eq!(inward.contains(address.parse().unwrap(), now), expected, "{address}");
         }
     }
 
@@ -133,7 +146,24 @@ mod tests {
 
     #[test]
     fn without_a_list_of_its_own_addresses_every_address_is_inward() {
-        let inward = Inward { list: || Err(io::ErrorKind::Other.into()), own: OnceCell::new() };
-        assert!(inward.contains("198.51.100.1".parse().unwrap()));
+        let inward = Inward::new(|| Err(io::ErrorKind::Other.into()));
+        assert!(inward.contains("198.51.100.1".parse().unwrap(), Instant::now()));
+    }
+
+    #[test]
+    fn this_hosts_addresses_are_listed_once_a_second_however_many_ask() {
+        static LISTED: AtomicUsize = AtomicUsize::new(0);
+        let inward = Inward::new(|| {
+            let nth = LISTED.fetch_add(1, Relaxed) as u8;
+            Ok(vec![Ipv4Addr::new(192, 0, 2, nth).into()])
+        });
+        let start = Instant::now();
+        let own = |millis: u64| {
+            let now = start + Duration::from_millis(millis);
+            [0, 1].map(|nth| inward.contains(Ipv4Addr::new(192, 0, 2, nth).into(), now))
+        };
+        assert_eq!([0, 1, 999].map(own), [[true, false]; 3]);
+        assert_eq!([1_000, 1_001].map(own), [[false, true]; 2]);
+        assert_eq!(LISTED.load(Relaxed), 2);
     }
 }
