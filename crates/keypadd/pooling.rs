@@ -3,18 +3,17 @@
 
 mod choice;
 
-use std::future::pending;
 use std::io::ErrorKind;
 use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 
 use keypadd_config::Settings;
 use keypadd_config::values::PoolMode;
 use keypadd_keystream::{CipherEngine, Protection, Suite};
 use keypadd_pool::{FillerFault, NotLocked, Pool, PoolSettings};
 use keypadd_provider::PoolSwitch;
-use tokio::sync::OwnedMutexGuard;
-use tokio::task::spawn_blocking;
+use tokio::sync::{OwnedMutexGuard, oneshot};
 
 use crate::error::{Error, Exit, system};
 
@@ -240,7 +239,7 @@ impl Pooling {
     /// Reverts a change that was prepared but not applied.
     pub(crate) async fn undo(&self, change: Change) {
         if let (Some(pool), Some(bytes)) = (change.pool, change.former_budget_bytes) {
-            let _ = elsewhere(move || pool.set_budget(bytes)).await;
+            let _ = elsewhere(move || Ok(pool.set_budget(bytes))).await;
         }
     }
 
@@ -251,14 +250,22 @@ impl Pooling {
 }
 
 /// Runs work that takes a while on a thread of its own.
-async fn elsewhere<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    match spawn_blocking(work).await {
-        Ok(done) => done,
-        Err(failed) => match failed.try_into_panic() {
-            Ok(panic) => resume_unwind(panic),
-            // Only a shutdown cancels it, which ends this task as well.
-            Err(_) => pending().await,
-        },
+///
+/// # Errors
+/// Those of the work; exit 1 if no thread can be started, where one of tokio's would panic.
+async fn elsewhere<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    let (sender, done) = oneshot::channel();
+    let thread = thread::Builder::new().spawn(move || drop(sender.send(work())));
+    let thread = thread.map_err(|error| {
+        Error::new(Exit::Runtime, format!("cannot start a thread: {}", system(&error)))
+            .hint("raise `ulimit -u`, or TasksMax= in the systemd unit")
+    })?;
+    match done.await {
+        Ok(outcome) => outcome,
+        // It panicked.
+        Err(_) => thread.join().map_or_else(|panic| resume_unwind(panic), |()| unreachable!()),
     }
 }
 

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::thread;
 use std::time::Duration;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 use serde_json::Value;
 
 use crate::daemons::{Daemon, Desk, PUBLIC_KEY, desk, text};
@@ -88,6 +88,27 @@ impl Hosts {
 fn new_key(desk: &Desk, name: &str) -> String {
     let output = desk.keypadd(&["keygen", name]).output().unwrap();
     text(&output.stdout).trim().to_owned()
+}
+
+#[test]
+fn a_reload_that_cannot_start_a_thread_is_refused_and_the_daemon_goes_on() {
+    let hosts = Hosts::new();
+    hosts.write_far("");
+    let far = hosts.run("far.toml");
+    let limit = |bytes| {
+        let limit = Rlimit { current: bytes, maximum: None };
+        prlimit(Some(Pid::from_raw(far.pid() as i32).unwrap()), Resource::As, limit).unwrap();
+    };
+    let status = fs::read_to_string(format!("/proc/{}/status", far.pid())).unwrap();
+    let mapped = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
+    let mapped: u64 = mapped.trim().trim_end_matches(" kB").parse().unwrap();
+    // Less than the stack of another thread.
+    limit(Some((mapped + 1_024) << 10));
+    let (code, _, error) = hosts.keypadd(&["reload"]);
+    assert_eq!(code, Some(3), "{error}");
+    assert!(error.contains("cannot start a thread"), "{error}");
+    limit(None);
+    hosts.reload();
 }
 
 #[test]
