@@ -39,6 +39,7 @@ use crate::{
 mod client_log;
 mod listed;
 mod serving;
+mod streams;
 
 /// The settings of a server.
 pub struct ServerSettings {

@@ -39,7 +39,10 @@ use crate::{
     },
     net::{lookup::ClientLookups, source::plain},
     permits::peers::Peers,
-    server::client_log::{ClientLog, LogLine},
+    server::{
+        client_log::{ClientLog, LogLine},
+        streams::SessionStreams,
+    },
     sessions::{
         control::{Control, ControlError},
         hold::{
@@ -322,7 +325,7 @@ impl ServerContext {
             info!(peer = session.peer(), remote = %session.remote(), "session established");
         }
         let lookups = self.lookups.of(session.identity());
-        let mut streams = JoinSet::new();
+        let mut streams = SessionStreams::new();
         let (incoming, frames) = mpsc::channel(FRAMES_MAX);
         let supervisor = session.supervise(control, outgoing, incoming, jumps);
         let (accepted, mut remote_connections) = mpsc::channel(1);
@@ -366,7 +369,7 @@ impl ServerContext {
                     // key is no longer listed is being closed.
                     if let Some(peer) = self.peers.find(&session.key()) {
                         let (session, lookups) = (Arc::clone(session), lookups.clone());
-                        streams.spawn(answer_client(session, peer, lookups, self.bench, stream));
+                        streams.push(answer_client(session, peer, lookups, self.bench, stream));
                     }
                 }
                 () = run(&mut listening) => {}
@@ -377,13 +380,13 @@ impl ServerContext {
                 () = session.connection.bulk_wanted() => session.try_send(Frame::BulkWanted),
                 Some(connection) = remote_connections.recv() => {
                     let forwarding = connection.forward(Arc::clone(session));
-                    streams.spawn(async move {
+                    streams.push(async move {
                         forwarding.await;
                         None
                     });
                 }
-                Some(done) = streams.join_next(), if !streams.is_empty() => {
-                    if let Ok(Some(unpermitted)) = done {
+                Some(done) = streams.next(), if !streams.is_empty() => {
+                    if let Some(unpermitted) = done {
                         self.log.unpermitted(session, &unpermitted);
                     }
                 }
@@ -420,7 +423,7 @@ impl ServerContext {
         // data waits for a slow target: that is delivered as long as the target reads (`splice`), and
         // where another session has resumed them. A server that shuts down drops this task, which
         // resets them.
-        let finished = async { while streams.join_next().await.is_some() {} };
+        let finished = async { while streams.next().await.is_some() {} };
         tokio::join!(left, held, finished);
     }
 
@@ -429,17 +432,18 @@ impl ServerContext {
     fn finish(
         &self,
         session: &LiveSession,
-        streams: &mut JoinSet<Option<Unpermitted>>,
+        streams: &mut SessionStreams<Option<Unpermitted>>,
     ) -> Option<KeySlot<PublicKey>> {
         let max = self.sessions_per_key;
         let slot = self.gone.acquire(session.identity(), max);
         if slot.is_none() {
-            streams.abort_all();
+            let reset = streams.len();
+            streams.clear();
             if let Some(hold) = &session.hold {
                 hold.streams.reset_all(StreamCode::Reset.into());
             }
             if session.may_log() {
-                let (peer, reset) = (session.peer(), streams.len());
+                let peer = session.peer();
                 warn!(
                     peer,
                     reset,
