@@ -303,14 +303,15 @@ impl Filler {
         // Chunks kept for late packets, and memory on its way back, cannot be assigned.
         let available: usize = views.iter().map(LaneView::units_available).sum();
         let elsewhere = self.units_in_use().saturating_sub(available);
-        let targets = targets(&views, self.budget_units.saturating_sub(elsewhere));
+        let total_units = self.budget_units.saturating_sub(elsewhere);
+        let targets = targets(&views, total_units);
         for (feed, target) in self.feeds.iter().zip(&targets) {
             for part in Part::ALL {
                 let low_water = target[part as usize] * 3 / 4;
                 feed.state.parts[part as usize].low_water.store(low_water, Relaxed);
             }
         }
-        plan_refill(&views, &targets, self.free.units(), self.budget_units)
+        plan_refill(&views, &targets, self.free.units(), total_units)
     }
 
     fn recall(&mut self, Recall { lane, part, keep }: Recall) {

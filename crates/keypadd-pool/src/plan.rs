@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 
 use crate::chunk::Part;
 use crate::lane_view::{Allotment, LaneView, Stage, in_use};
-use crate::targets::{HEADS_ONLY_SHARE, PLENTY_HEADS, heads_for};
+use crate::targets::{HEADS_ONLY_SHARE, NEWCOMERS_SHARE, PLENTY_HEADS, heads_for};
 
 /// A lane is not recalled unless it exceeds its target by more than one part in this many. Targets
 /// plus that slack stay below the arena, so a recall always helps whoever goes short.
@@ -71,7 +71,7 @@ pub(crate) fn plan_refill(
         (Part::Body, |_| u64::MAX),
         (Part::Head, |_| u64::MAX),
     ] {
-        let kept = if part == Part::Body { total_units / HEADS_ONLY_SHARE } else { 0 };
+        let kept = if part == Part::Body { kept_for_heads(lanes, total_units) } else { 0 };
         let at = part as usize;
         let own = |lane: usize| {
             let view = &lanes[lane];
@@ -107,6 +107,17 @@ pub(crate) fn plan_refill(
 fn urgent_heads(lane: &LaneView) -> u64 {
     let bodies = lane.available[Part::Body as usize] + BATCH[Part::Body as usize];
     PLENTY_HEADS.max(heads_for(bodies))
+}
+
+/// Memory that bodies leave free, in units: what is for heads only, less the heads in it, but no less than
+/// what is for new lanes.
+fn kept_for_heads(lanes: &[LaneView], total_units: usize) -> usize {
+    let without_bodies = |lane: &LaneView| {
+        let [heads, bodies] = lane.available;
+        heads.saturating_sub(heads_for(bodies)) as usize
+    };
+    let heads: usize = lanes.iter().map(without_bodies).sum();
+    (total_units / HEADS_ONLY_SHARE).saturating_sub(heads).max(total_units / NEWCOMERS_SHARE)
 }
 
 /// Free memory, in all and by peer.

@@ -59,10 +59,40 @@ fn full_and_dormant_lanes_get_no_work() {
 
 #[test]
 fn bodies_leave_memory_for_the_heads_of_later_connections() {
-    let early = lane(Stage::Active, MAX_HEADS, 0);
-    assert!(plan(&[early], TOTAL / HEADS_ONLY_SHARE).work.is_empty());
-    let work = plan(&[early, idle()], TOTAL / HEADS_ONLY_SHARE).work;
-    assert_eq!(work, [Work { lane: 1, part: Part::Head, chunks: 8 }]);
+    let full_of_heads = [lane(Stage::Active, MAX_HEADS, 0); 5];
+    for (early, least) in [(1, TOTAL / HEADS_ONLY_SHARE - 512), (5, TOTAL / NEWCOMERS_SHARE)] {
+        let early = &full_of_heads[..early];
+        let work = |lanes: &[LaneView], free| plan(lanes, free).work;
+        let body = Work { lane: 0, part: Part::Body, chunks: 1 };
+        assert_eq!(work(early, least + Part::Body.units()), [body]);
+        assert_eq!(work(early, least + Part::Body.units() - 1), []);
+        let newcomer = early.len();
+        let heads = Work { lane: newcomer, part: Part::Head, chunks: 8 };
+        assert_eq!(work(&[early, &[idle()]].concat(), least), [heads]);
+    }
+}
+
+#[test]
+fn every_lane_reaches_its_target_in_whatever_order_memory_came_back() {
+    let mut lanes = [carrying(20_000.0, 20_000.0), carrying(10_000.0, 0.0), idle(), idle()];
+    for total in [64, 128, 1024, TOTAL] {
+        let targets = targets(&lanes, total);
+        // After a burst, all heads have been filled again.
+        for (lane, [heads, _]) in lanes.iter_mut().zip(&targets) {
+            lane.available = [*heads, 0];
+        }
+        loop {
+            let held: usize = lanes.iter().map(LaneView::units_available).sum();
+            let Plan { work, .. } = plan_refill(&lanes, &targets, total - held, total);
+            if work.is_empty() {
+                break;
+            }
+            for Work { lane, part, chunks } in work {
+                lanes[lane].available[part as usize] += chunks;
+            }
+        }
+        assert_eq!(lanes.map(|lane| lane.available)[..], targets, "{total} units");
+    }
 }
 
 #[test]
