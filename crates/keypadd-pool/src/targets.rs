@@ -29,8 +29,12 @@ const HEADS_FIRST_SHARE: u64 = 2;
 const BODIES_A_RESERVE: u64 = 7;
 /// A rate below this, in packets per second, counts as zero: keep-alives are not keystrokes.
 const QUIET: f64 = 2.0;
+/// A lane has long packets if at least one in this many is: a body is used up by each packet, used or not.
+const PACKETS_A_LONG_ONE: f64 = 8.0;
 /// Body chunks of a lane that carries only keystrokes: 1,024 packets, a few screens of output.
 const TERMINAL_BODIES: u64 = 16;
+/// They last at least this long, or there are none. Acknowledgments use up thousands per second, in vain.
+const TERMINAL_BODIES_SECONDS: f64 = 10.0;
 /// One part in this many of the arena is for heads only, so that idle bulk pads of early connections
 /// leave later ones pads for their keystrokes.
 pub(crate) const HEADS_ONLY_SHARE: usize = 4;
@@ -133,11 +137,8 @@ fn divide(lanes: &[LaneView], room: Room) -> Vec<[u64; 2]> {
 
     // Memory that nobody needs yet.
     held.give_heads(&heads_within(PLENTY_HEADS), room.all);
-    let bodies: Vec<u64> = lanes
-        .iter()
-        .zip(&most)
-        .map(|(lane, most)| if lane.is_terminal() { TERMINAL_BODIES.min(most[1]) } else { most[1] })
-        .collect();
+    let bodies: Vec<u64> =
+        lanes.iter().zip(&most).map(|(lane, most)| lane.bodies_unneeded().min(most[1])).collect();
     held.give_pads(&bodies, room.before_heads.min(room.all), |_| 1.0);
     held.give_heads(&heads_within(u64::MAX), room.all);
     let pairs = held.heads.into_iter().zip(held.bodies);
@@ -166,7 +167,8 @@ fn pass_on(targets: &mut [[u64; 2]], lanes: &[LaneView]) {
 impl LaneView {
     /// Packets per second that need a body; zero if negligible.
     fn long(&self) -> f64 {
-        Some(self.demand[Part::Body as usize]).filter(|&long| long >= QUIET).unwrap_or(0.0)
+        let [packets, long] = self.demand;
+        if long >= QUIET && packets <= long * PACKETS_A_LONG_ONE { long } else { 0.0 }
     }
 
     /// Packets per second that need no body.
@@ -192,9 +194,14 @@ impl LaneView {
         Part::ALL.map(|part| if self.too_long[part as usize] { 0 } else { most[part as usize] })
     }
 
-    /// Whether it carries keystrokes or their echoes, and nothing else.
-    fn is_terminal(&self) -> bool {
-        self.has_keystrokes() && self.long() == 0.0
+    /// The most bodies to have of those that no long packet has needed.
+    fn bodies_unneeded(&self) -> u64 {
+        let used_up = self.demand[Part::Head as usize] * TERMINAL_BODIES_SECONDS / 64.0;
+        match self.has_keystrokes() && self.long() == 0.0 {
+            true if used_up > TERMINAL_BODIES as f64 => 0,
+            true => TERMINAL_BODIES,
+            false => u64::MAX,
+        }
     }
 }
 

@@ -46,13 +46,15 @@ fn a_terminal_session_gets_nearly_all_heads() {
     let lanes = [
         ("keystrokes", carrying(12.0, 0.0)),
         ("echoes", carrying(13.0, 0.1)),
-        ("keystrokes, fast", carrying(5000.0, 0.0)),
+        ("keystrokes, fast", carrying(100.0, 0.0)),
+        ("acknowledgments", carrying(110.0, 0.0)),
     ];
     let expected = "\
 lane                  short/s  long/s  heads  bodies    KiB
 keystrokes                 12       0    512      16   5504
 echoes                   12.9     0.1    512      16   5504
-keystrokes, fast         5000       0    512      16   5504
+keystrokes, fast          100       0    512      16   5504
+acknowledgments           110       0    512       0   4096
 ";
     assert_eq!(shown(&lanes, TOTAL), expected);
 }
@@ -75,11 +77,16 @@ and full packets            0    9000    512     448  43520
 
 #[test]
 fn a_file_transfer_gets_full_pads() {
-    let lanes = [("data", carrying(50_000.0, 50_000.0)), ("answers", carrying(20_000.0, 0.0))];
+    let lanes = [
+        ("data", carrying(50_000.0, 50_000.0)),
+        ("answers", carrying(20_000.0, 0.0)),
+        ("after losses", carrying(20_000.0, 2_000.0)),
+    ];
     let expected = "\
 lane                  short/s  long/s  heads  bodies    KiB
 data                        0   50000    512     448  43520
-answers                 20000       0    512      16   5504
+answers                 20000       0    512       0   4096
+after losses            18000    2000    512       0   4096
 ";
     assert_eq!(shown(&lanes, TOTAL), expected);
 }
@@ -121,7 +128,7 @@ fn a_mixed_session_keeps_a_reserve_of_heads_over_its_bodies() {
             "\
 lane                  short/s  long/s  heads  bodies    KiB
 mixed                      12   20000    512     448  43520
-answers                 10000       0    512      16   5504
+answers                 10000       0    512       0   4096
 ",
         ),
         (
