@@ -158,6 +158,11 @@ impl Traffic {
         is_too_many(self.counts.too_long[part as usize].load(Relaxed))
     }
 
+    /// Packets so far that needed this part; the count wraps.
+    pub(crate) fn packets(&self, part: Part) -> u64 {
+        self.counts.needed[part as usize].load(Relaxed)
+    }
+
     /// Recent packets per second that needed each part. Packets before the first reading count as if
     /// they had come at that moment, so a late filler misses nothing.
     pub(crate) fn demand(&self, now: Duration) -> [f64; 2] {

@@ -28,6 +28,10 @@ use crate::targets::targets;
 /// generate, so few are skipped.
 const MAX_LEAD: [u64; 2] = [2, 32];
 
+/// While long packets come, a filler with nothing to do looks again after this time. They do not wake it before
+/// low water, and bulk may stop above that: the pool would rest below full, and divided by former traffic.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
+
 /// Orders from the pool's handles to the filler.
 pub(crate) enum FillerCommand {
     /// Fill this lane.
@@ -141,7 +145,7 @@ pub enum Step {
     Worked,
     /// There is nothing to do until it is woken.
     Idle,
-    /// It has spent its share of the CPU and must rest this long.
+    /// It must rest this long, unless it is woken: its share of the CPU is spent, or it is to look again.
     Resting(Duration),
     /// The last handle of its pool is gone; it is done for good.
     Stopped,
@@ -163,6 +167,8 @@ pub struct Filler {
     mapped_units: usize,
     locked_units: usize,
     budget_units: usize,
+    /// Long packets of all lanes when there was last nothing to do.
+    long_packets: u64,
     cpu: CpuShare,
     cpu_spent: Duration,
 }
@@ -189,6 +195,7 @@ impl Filler {
             mapped_units: 0,
             locked_units: 0,
             budget_units,
+            long_packets: 0,
             cpu: CpuShare::default(),
             cpu_spent: Duration::ZERO,
         };
@@ -234,6 +241,13 @@ impl Filler {
             }
             let filled_units = self.units_in_use();
             self.state.filled_units.store(filled_units as u64, Relaxed);
+            let is_owed = self.feeds.iter().flat_map(|feed| &feed.ends).any(|end| end.recalled);
+            let looks_again = self.work.is_empty() && self.carries_bulk();
+            let unsettled = !self.work.is_empty() || is_owed || looks_again;
+            self.state.unsettled.store(unsettled, Relaxed);
+            if looks_again {
+                return Step::Resting(LOOK_AGAIN);
+            }
         }
         let Some(piece) = self.work.pop_front() else { return Step::Idle };
         if self.fill(&piece) && piece.chunks > 1 {
@@ -312,6 +326,13 @@ impl Filler {
             }
         }
         plan_refill(&views, &targets, self.free.units(), total_units)
+    }
+
+    /// Whether long packets have come since this was last asked.
+    fn carries_bulk(&mut self) -> bool {
+        let packets = self.feeds.iter().map(|feed| feed.traffic.packets(Part::Body));
+        let long_packets = packets.fold(0, u64::wrapping_add);
+        std::mem::replace(&mut self.long_packets, long_packets) != long_packets
     }
 
     fn recall(&mut self, Recall { lane, part, keep }: Recall) {

@@ -37,6 +37,8 @@ pub(crate) struct FillerState {
     /// Units locked into memory.
     pub(crate) locked_units: AtomicU64,
     pub(crate) pads_wasted: AtomicU64,
+    /// Lanes have yet to get pads, or to give some back.
+    pub(crate) unsettled: AtomicBool,
 }
 
 impl Default for FillerState {
@@ -56,6 +58,7 @@ impl Default for FillerState {
             withheld_units: AtomicU64::default(),
             locked_units: AtomicU64::default(),
             pads_wasted: AtomicU64::default(),
+            unsettled: AtomicBool::default(),
         }
     }
 }

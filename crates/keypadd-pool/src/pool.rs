@@ -58,6 +58,9 @@ pub struct PoolSnapshot {
     pub budget_bytes: u64,
     /// Memory that holds keystream, queued or in use. Exceeds a lowered budget until the excess is used up.
     pub filled_bytes: u64,
+    /// Whether every lane had the pads that it is to have when the filler last looked. False also while a lane
+    /// has yet to give back what others need, which it does at its next packet.
+    pub is_settled: bool,
     /// Unused memory above a lowered budget that stays mapped until what lies beside it is unused too.
     pub withheld_bytes: u64,
     /// Memory locked by the kernel.
@@ -231,6 +234,7 @@ impl Pool {
         PoolSnapshot {
             budget_bytes: bytes(self.handle.budget_units.load(Relaxed)),
             filled_bytes: bytes(filler.filled_units.load(Relaxed)),
+            is_settled: !filler.unsettled.load(Relaxed),
             withheld_bytes: bytes(filler.withheld_units.load(Relaxed)),
             locked_bytes: bytes(filler.locked_units.load(Relaxed)),
             fill_bytes_total: filler.fill_bytes.load(Relaxed),

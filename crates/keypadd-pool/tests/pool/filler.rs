@@ -93,6 +93,8 @@ fn the_filler_sleeps_when_all_is_full_and_wakes_for_a_consumer() {
     poll_until("the lane is served", || {
         seek(&mut lane, PacketNumber::new(0), PAD_BYTES) == Coverage::Hit
     });
+    // Not for a moment, to look again.
+    poll_until("all is full", || pool.snapshot().is_settled);
     task.await_rest();
     let full = Part::ALL.map(|part| lane.level(part));
     let made = pool.snapshot().fill_bytes_total;

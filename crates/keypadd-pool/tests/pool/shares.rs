@@ -196,6 +196,41 @@ fn idle_connections_that_carried_bulk_give_back_what_others_need() {
 }
 
 #[test]
+fn a_pool_at_rest_is_full_and_divided_by_the_latest_traffic() {
+    let (pool, mut filler) = Pool::with_filler(PoolSettings { budget_bytes: 8 * MIB }).expect("ok");
+    let key = key(Suite::AES_128_GCM, 20);
+    let mut lanes: Vec<Lane> =
+        (0..4).map(|_| open(&pool, &key, Direction::Send, Stage::Active)).collect();
+    fill(&mut filler, Duration::ZERO);
+    assert!(pool.snapshot().is_settled);
+    let share = lanes[0].level(Part::Body).packets;
+    // Sooner than it reads rates, and so few at last that they do not wake it.
+    let (mut now, mut looks) = (Duration::from_millis(10), 0);
+    for segment in 0..6 {
+        fill(&mut filler, now);
+        carry_bulk(&mut lanes[0], segment);
+    }
+    loop {
+        match filler.step(now) {
+            Step::Worked => {}
+            Step::Resting(rest) => (now, looks) = (now + rest, looks + 1),
+            Step::Idle | Step::Stopped => break,
+        }
+    }
+    assert_eq!(looks, 1, "it sleeps once no more packets come");
+    assert!(!pool.snapshot().is_settled, "lanes have yet to give back");
+    for _ in 0..3 {
+        for lane in &mut lanes {
+            lane.seek(PacketNumber::new(0), 0);
+        }
+        fill(&mut filler, now);
+    }
+    assert!(pool.snapshot().is_settled);
+    let bulk = lanes[0].level(Part::Body).packets;
+    assert!(bulk > 3 * share, "{bulk} instead of {share}");
+}
+
+#[test]
 fn chunks_kept_for_late_packets_count_against_the_allowance() {
     let (pool, mut filler) = Pool::with_filler(PoolSettings { budget_bytes: 8 * MIB }).expect("ok");
     let (key, mut now) = (key(Suite::AES_128_GCM, 18), Duration::ZERO);
