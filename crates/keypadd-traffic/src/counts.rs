@@ -99,17 +99,18 @@ impl Gauges {
         self.pools.iter().map(|pool| pool.snapshot().fill_bytes_total).sum()
     }
 
-    /// Whether all fillers sleep, which they do when they have nothing to make, by the kernel's word: one
-    /// that waits for a CPU makes nothing either. True where the kernel does not say.
-    pub fn fillers_sleep(&self) -> bool {
-        let sleeps = |pool: &Pool| {
-            let thread = pool.snapshot().filler_thread_id;
-            let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat"));
+    /// Whether all fillers are done: every lane has what it is to have, and they sleep. That is the kernel's
+    /// word, as one that waits for a CPU makes nothing either; where it gives none, they sleep.
+    pub fn fillers_are_done(&self) -> bool {
+        let is_done = |pool: &Pool| {
+            let snapshot = pool.snapshot();
+            let path = format!("/proc/self/task/{}/stat", snapshot.filler_thread_id);
+            let stat = std::fs::read_to_string(path);
             // The state follows the name, which is in parentheses (proc(5)).
             let state = stat.ok().and_then(|stat| stat.rsplit_once(") ")?.1.chars().next());
-            state.is_none_or(|state| state == 'S')
+            state.is_none_or(|state| state == 'S') && snapshot.is_settled
         };
-        self.pools.iter().all(sleeps)
+        self.pools.iter().all(is_done)
     }
 
     /// Attempts to use a pad twice, and packets that did not verify: 0 on an honest loopback.

@@ -144,7 +144,7 @@ impl Path {
         loop {
             let filled = self.gauges.filled_bytes();
             sleep(FILLER_AT_REST).await;
-            let at_rest = self.gauges.filled_bytes() == filled && self.gauges.fillers_sleep();
+            let at_rest = self.gauges.filled_bytes() == filled && self.gauges.fillers_are_done();
             if at_rest && self.has_heads() {
                 return self.is_past_first_phase();
             }

@@ -5,15 +5,15 @@ use keypadd_traffic::TunnelArm;
 
 use super::finder::{BurstFound, Found, Sustained};
 use super::model::{Burst, Calibration};
+use super::tunnel::PRIMING_PACKETS;
 
 /// Rates of the bursts, as multiples of the predicted R*: closer to it, a small error of R* is a
 /// large one of T*.
 const MULTIPLES: [f64; 3] = [1.5, 2.0, 4.0];
 /// Bursts at chosen rates stay below this share of the maximum.
 const BELOW_FASTEST: f64 = 0.8;
-/// Maximum packets per burst, so that no key update interferes: three quarters of a short phase,
-/// part of which was used for warming up.
-const BURST_PACKETS_MAX: f64 = 49_152.0;
+/// Maximum packets per burst, so that no key update interferes: what priming leaves of a short phase.
+const BURST_PACKETS_MAX: f64 = 65_536.0 - PRIMING_PACKETS as f64;
 
 /// Cores that other programs may take before results no longer represent this machine.
 const OTHERS_MAX: f64 = 0.05;

@@ -94,7 +94,7 @@ impl Tried {
     fn guess(&self) -> f64 {
         match self.made {
             Some(made) => (self.rate * made.max(self.rate * LEAST_SHARE)).sqrt(),
-            None if self.dry || self.hole => self.rate / 2.0,
+            None if self.dry => self.rate / 2.0,
             None => self.rate * 2.0,
         }
     }
@@ -211,15 +211,19 @@ struct Search<'a, S> {
 impl<S: Subject> Search<'_, S> {
     fn run(&mut self) -> Result<Sustained, S::Ended> {
         let fastest = self.subject.fastest();
-        let seconds = self.patience.stage_seconds;
-        let stage = self.stage(fastest, seconds)?;
+        let stage = self.long_stage(FULL, fastest)?;
         if !stage.dry && !stage.hole {
             return Ok(Sustained::AtLeast { rate: stage.rate });
         }
         let (mut guess, mut seconds) = (stage.guess(), 0.0);
         for nth in 0..PROBES_MAX {
             let Some(stage) = self.probe(guess * AROUND[nth % AROUND.len()])? else { break };
-            guess = crossing(&self.tried, guess).unwrap_or_else(|| stage.guess()).min(fastest);
+            guess = match crossing(&self.tried, guess) {
+                Some(rate) => rate.min(fastest),
+                // A stage that began in a hole says nothing.
+                None if stage.hole => guess,
+                None => stage.guess().min(fastest),
+            };
             seconds += stage.seconds;
             if seconds >= PROBES * self.patience.probe_seconds {
                 break;
@@ -249,18 +253,18 @@ impl<S: Subject> Search<'_, S> {
         Ok(Sustained::Found { rate, lasts, runs_dry })
     }
 
-    /// Runs a long stage from a low level; again if that began in a hole.
-    fn long_stage(&mut self, low: f64, rate: f64) -> Result<Tried, S::Ended> {
+    /// Runs a long stage from a level; again if that began in a hole.
+    fn long_stage(&mut self, level: f64, rate: f64) -> Result<Tried, S::Ended> {
         let seconds = self.patience.stage_seconds;
         for _ in 0..HOLES_MAX {
-            bring_to(self.subject, low, rate, seconds)?;
+            bring_to(self.subject, level, rate, seconds)?;
             let stage = self.stage(rate, seconds)?;
             if !stage.hole {
                 return Ok(stage);
             }
             self.subject.refill(self.capacity * PROBE_LEVEL)?;
         }
-        bring_to(self.subject, low, rate, seconds)?;
+        bring_to(self.subject, level, rate, seconds)?;
         self.stage(rate, seconds)
     }
 
@@ -281,9 +285,6 @@ impl<S: Subject> Search<'_, S> {
         let dry = |readings: &[Reading]| lacking(readings) >= most;
         let mut ends = |readings: &[Reading]| dry(readings) || begins_in_hole(readings);
         let readings = self.subject.offer(rate, seconds, &mut ends)?;
-        // Traffic changes how the pool allots memory.
-        let levels = readings.iter().map(|reading| reading.level);
-        self.capacity = levels.fold(self.capacity, f64::max);
         let filling = filling(&readings, self.capacity);
         let tried = Tried {
             rate: filling.map(|it| it.rate).or_else(|| packet_rate(&readings)).unwrap_or(rate),

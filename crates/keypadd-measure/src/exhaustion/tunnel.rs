@@ -26,11 +26,17 @@ const FILL_PATIENCE: Duration = Duration::from_secs(20);
 const FILLER_AT_REST: Duration = Duration::from_millis(50);
 /// Interval between level checks while a pool fills.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
-/// Uncounted packets that a new connection sends at once: they teach its pool that packets are
-/// long, so that it keeps bodies for more of them.
-const PRIMING_PACKETS: u64 = 4096;
+/// Uncounted packets that a new tunnel sends at once: they teach its pool that packets are long, so that it keeps
+/// bodies for them, and on the bulk connection: the other one carries the first 400 or so of every stream.
+pub(super) const PRIMING_PACKETS: u64 = 20_480;
 /// Time limit for them.
-const PRIMING_TIME: Duration = Duration::from_secs(2);
+const PRIMING_TIME: Duration = Duration::from_secs(5);
+
+/// Interval between messages that keep the stream on the bulk connection while a pool fills: idle for a second,
+/// it would go back to the other one, and below 100 MB/s stay there, with pads that are not those measured.
+const STAY_EVERY: Duration = Duration::from_millis(600);
+/// Their rate, which is low enough for one.
+const STAY_BYTES_PER_SECOND: f64 = 1e6;
 
 /// Why it did not complete.
 #[derive(Debug, thiserror::Error)]
@@ -166,20 +172,27 @@ impl Tunnel {
         self.wait_for(f64::INFINITY)
     }
 
-    fn wait_for(&self, packets: f64) -> Result<f64, Ended> {
-        let gauges = self.path().gauges();
+    fn wait_for(&mut self, packets: f64) -> Result<f64, Ended> {
+        let gauges = self.path().gauges().clone();
+        let mut sent = Instant::now();
         let deadline = Instant::now() + FILL_PATIENCE;
         let (mut filled, mut since) = (gauges.filled_bytes(), Instant::now());
         loop {
             self.interrupted()?;
             let level = self.level();
             let now_filled = gauges.filled_bytes();
-            if now_filled != filled || !gauges.fillers_sleep() {
+            if now_filled != filled || !gauges.fillers_are_done() {
                 (filled, since) = (now_filled, Instant::now());
             }
             let at_rest = level > 0.0 && since.elapsed() > FILLER_AT_REST;
             if level >= packets || at_rest || Instant::now() > deadline {
                 return Ok(level);
+            }
+            if sent.elapsed() > STAY_EVERY
+                && let Some(stream) = &mut self.stream
+            {
+                stream.offer(STAY_BYTES_PER_SECOND, |_, arrived| arrived == 0)?;
+                sent = Instant::now();
             }
             thread::sleep(LOOK_EVERY);
         }

@@ -24,6 +24,8 @@ struct Synthetic {
     random: fastrand::Rng,
     level: f64,
     sent: f64,
+    /// Packets that lacked pad.
+    missed: f64,
     offers_left: Option<u32>,
 }
 
@@ -40,6 +42,7 @@ impl Synthetic {
             random: fastrand::Rng::with_seed(5),
             level: 0.0,
             sent: 0.0,
+            missed: 0.0,
             offers_left: None,
         }
     }
@@ -106,6 +109,7 @@ impl Subject for Synthetic {
                 phase,
             });
         }
+        self.missed += missed;
         Ok(readings)
     }
 }
@@ -186,6 +190,33 @@ fn a_stage_that_begins_in_a_hole_is_repeated() {
     let (rate, lasts, runs_dry) = found(&mut pool);
     assert!((rate / 60_000.0 - 1.0).abs() < 0.02, "{rate}");
     assert!(runs_dry / lasts < 1.1, "{lasts} {runs_dry}");
+}
+
+#[test]
+fn a_hole_tells_neither_that_the_fastest_rate_empties_the_pool_nor_which_rate_does() {
+    let mut pool = Synthetic::new(32_768.0, 150_000.0, |_| 151_000.0);
+    pool.holes = vec![20_000.0];
+    let found = find(&mut pool, &PATIENCE).unwrap();
+    assert!(matches!(found.sustained, Sustained::AtLeast { .. }), "{found:?}");
+
+    let mut pool = Synthetic::new(32_768.0, 150_000.0, |_| 60_000.0);
+    // Taken from the end: the first stage, and the first probe.
+    pool.holes = vec![20_000.0, 0.0];
+    let [first, hole, next, ..] = find(&mut pool, &PATIENCE).unwrap().tried[..] else { panic!() };
+    assert!(hole.hole && hole.made.is_none(), "{hole:?}");
+    let guess = first.guess();
+    assert!((hole.rate / (AROUND[0] * guess) - 1.0).abs() < 0.01, "{hole:?} {guess}");
+    assert!((next.rate / (AROUND[1] * guess) - 1.0).abs() < 0.01, "{next:?} {guess}");
+}
+
+#[test]
+fn a_pool_is_emptied_also_at_a_rate_that_lasts_and_not_beyond_the_level() {
+    for level in [16_000.0, 512.0] {
+        let mut pool = Synthetic::new(32_000.0, 150_000.0, |_| 10_000.0);
+        pool.level = pool.capacity;
+        assert_eq!(bring_to(&mut pool, level, 9_000.0, 8.0), Ok(true), "{level}");
+        assert_eq!((pool.level, pool.missed), (level, 0.0));
+    }
 }
 
 #[test]

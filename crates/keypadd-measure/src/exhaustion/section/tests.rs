@@ -18,7 +18,7 @@ fn cell(backend: CipherBackend, background: f64) -> Cell {
         pads_per_cpu_second: 10_000.0,
         traffic: TrafficCost::new(vec![[1000.0, 1e-6]]).unwrap(),
         beside_fillers: TrafficCost::new(vec![[1000.0, 1e-6]]).unwrap(),
-        level: 16_000.0,
+        level: 15_000.0,
         asleep_packets: 0.0,
     };
     let arm = TunnelArm {
