@@ -339,14 +339,21 @@ const LIBRARIES_LEAVE: [&str; 5] =
 /// multiplication.
 fn state_of(suite: Suite) -> &'static str {
     match suite.protection().mac() {
-        Mac::Ghash
-            if cfg!(target_arch = "x86_64") && std::arch::is_x86_feature_detected!("pclmulqdq") =>
-        {
-            "GHASH key"
-        }
+        Mac::Ghash if multiplies_carry_less() => "GHASH key",
         Mac::Ghash | Mac::Poly1305 => "pad",
         _ => "MAC state",
     }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn multiplies_carry_less() -> bool {
+    std::arch::is_x86_feature_detected!("pclmulqdq")
+}
+
+/// Not known of other architectures.
+#[cfg(not(target_arch = "x86_64"))]
+fn multiplies_carry_less() -> bool {
+    false
 }
 
 #[test]
