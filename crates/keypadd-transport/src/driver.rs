@@ -9,6 +9,7 @@ mod end;
 mod flows;
 mod hold;
 mod migrate;
+mod one_way;
 mod roaming;
 mod send;
 mod silence;
@@ -25,7 +26,7 @@ use quinn_proto::{
 use rustc_hash::FxHashMap;
 use tokio::sync::{mpsc, oneshot};
 
-use self::{roaming::Roaming, silence::Silence, tail::Tail};
+use self::{one_way::OneWay, roaming::Roaming, silence::Silence, tail::Tail};
 use crate::{
     allowance::Allowance,
     announcement::Continuation,
@@ -118,6 +119,7 @@ pub(crate) struct Driver {
     free_datagrams: usize,
     silence: Silence,
     roaming: Roaming,
+    one_way: OneWay,
     tail: Tail,
     proved: bool,
     pub(crate) lost: bool,
@@ -180,6 +182,7 @@ impl Driver {
             free_datagrams: 0,
             silence: Silence::default(),
             roaming,
+            one_way: OneWay::new(),
             tail: Tail::default(),
             proved: false,
             lost: false,

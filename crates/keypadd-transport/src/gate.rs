@@ -21,7 +21,7 @@ use quinn_proto::{
     congestion::{Controller, ControllerFactory, ControllerMetrics},
 };
 
-use crate::pacer::Pacer;
+use crate::{congestion::RateController, pacer::Pacer};
 
 /// The window that `quinn-proto` sees: above `u32::MAX` it neither blocks nor paces.
 const OPEN_WINDOW: u64 = 1 << 40;
@@ -65,6 +65,8 @@ struct ControllerState {
     /// Total ACKs received.
     acks: AtomicU64,
     mtu: AtomicU64,
+    /// How long packets wait on the way back, in microseconds.
+    way_back: AtomicU64,
     /// Whether data waits for the window, in which case the controller may let it grow.
     held_back: AtomicBool,
     /// Takes the controller's place at the next packet.
@@ -105,23 +107,68 @@ impl ControllerFactory for UnlimitedFactory {
         self.shared.follow(&*inner);
         // A new path begins with nothing in flight, and a successor knows the old one.
         self.shared.take_successor();
+        self.shared.way_back.store(0, Relaxed);
         self.shared.in_flight.store(0, Relaxed);
         self.shared.mtu.store(current_mtu.into(), Relaxed);
+        let inner = Inner::of(inner);
         Box::new(UnlimitedController { inner, shared: Arc::clone(&self.shared) })
     }
 }
 
 /// A controller with a window that `quinn-proto` never fills; the real one is `inner`.
 struct UnlimitedController {
-    inner: Box<dyn Controller>,
+    inner: Inner,
     shared: Arc<ControllerState>,
+}
+
+/// The controller of this crate, which can tell the two ways apart, or another.
+enum Inner {
+    Rate(Box<RateController>),
+    Other(Box<dyn Controller>),
+}
+
+impl Inner {
+    fn of(controller: Box<dyn Controller>) -> Self {
+        let other = controller.clone_box();
+        match controller.into_any().downcast() {
+            Ok(rate) => Self::Rate(rate),
+            Err(_) => Self::Other(other),
+        }
+    }
+
+    fn into_box(self) -> Box<dyn Controller> {
+        match self {
+            Self::Rate(rate) => rate,
+            Self::Other(other) => other,
+        }
+    }
+}
+
+impl std::ops::Deref for Inner {
+    type Target = dyn Controller;
+
+    fn deref(&self) -> &Self::Target {
+        match self {
+            Self::Rate(rate) => &**rate,
+            Self::Other(other) => &**other,
+        }
+    }
+}
+
+impl std::ops::DerefMut for Inner {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        match self {
+            Self::Rate(rate) => &mut **rate,
+            Self::Other(other) => &mut **other,
+        }
+    }
 }
 
 impl UnlimitedController {
     /// Lets the successor continue, if there is one.
     fn succeed(&mut self) {
         if let Some(successor) = self.shared.take_successor() {
-            self.inner = successor;
+            self.inner = Inner::of(successor);
         }
     }
 }
@@ -145,6 +192,9 @@ impl Controller for UnlimitedController {
     fn on_end_acks(&mut self, now: Instant, in_flight: u64, _: bool, largest: Option<u64>) {
         self.succeed();
         let app_limited = !self.shared.held_back.load(Relaxed);
+        if let Inner::Rate(rate) = &mut self.inner {
+            rate.set_way_back(Duration::from_micros(self.shared.way_back.load(Relaxed)));
+        }
         self.inner.on_end_acks(now, in_flight, app_limited, largest);
         self.shared.follow(&*self.inner);
         self.shared.in_flight.store(in_flight, Relaxed);
@@ -175,7 +225,10 @@ impl Controller for UnlimitedController {
     }
 
     fn clone_box(&self) -> Box<dyn Controller> {
-        Box::new(Self { inner: self.inner.clone_box(), shared: Arc::clone(&self.shared) })
+        Box::new(Self {
+            inner: Inner::of(self.inner.clone_box()),
+            shared: Arc::clone(&self.shared),
+        })
     }
 
     fn initial_window(&self) -> u64 {
@@ -244,7 +297,7 @@ impl CongestionGate {
             return None;
         }
         let reporting = reporting.clone_box().into_any();
-        let inner = reporting.downcast::<UnlimitedController>().ok()?.inner;
+        let inner = reporting.downcast::<UnlimitedController>().ok()?.inner.into_box();
         Some(HandedController { inner, path, in_flight })
     }
 
@@ -259,6 +312,7 @@ impl CongestionGate {
     pub(crate) fn start_afresh(&mut self, now: Instant) {
         let mtu = u16::try_from(self.mtu()).unwrap_or(u16::MAX);
         let controller = Arc::clone(&self.controllers).build(now, mtu);
+        self.shared.way_back.store(0, Relaxed);
         self.shared.in_flight.store(0, Relaxed);
         self.continue_with(controller, now);
     }
@@ -352,6 +406,11 @@ impl CongestionGate {
     /// Bytes that pacing allowed at the last call.
     pub(crate) fn tokens_left(&self) -> u64 {
         self.pacer.left() as u64
+    }
+
+    /// Records how long packets wait on the way back.
+    pub(crate) fn set_way_back(&self, waited: Duration) {
+        self.shared.way_back.store(waited.as_micros() as u64, Relaxed);
     }
 
     /// Records whether data waits for the window.

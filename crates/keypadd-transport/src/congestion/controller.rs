@@ -51,6 +51,9 @@ const BURST_SHARE: f64 = 0.75;
 const NEAR: Duration = Duration::from_millis(1);
 const QUEUE_DELAY_NEAR: f64 = 0.004;
 
+/// The longest wait on the way back to allow for: a longer one may be caused by this flow's ACKs.
+const WAY_BACK_MAX: Duration = Duration::from_millis(10);
+
 /// Shortest time between decisions.
 const ROUND_MIN: Duration = Duration::from_millis(5);
 
@@ -183,6 +186,8 @@ pub struct RateController {
     /// When the window was last reduced for an ECN mark.
     marked_at: Option<Instant>,
     crowd: Crowd,
+    /// How long packets wait on the way back.
+    way_back: Duration,
 }
 
 impl RateController {
@@ -211,6 +216,7 @@ impl RateController {
             lost_at: None,
             marked_at: None,
             crowd: Crowd::new(),
+            way_back: Duration::ZERO,
         }
     }
 
@@ -223,10 +229,15 @@ impl RateController {
         self.floor() > LONG_PATH
     }
 
+    /// What packets wait on the way back, of which this flow causes nothing.
+    pub(crate) fn set_way_back(&mut self, waited: Duration) {
+        self.way_back = waited.min(WAY_BACK_MAX);
+    }
+
     /// The shortest round trip of packets whose ACKs wait longest.
     fn base(&self) -> Duration {
         let floor = self.floor();
-        floor + self.ack_bursts.wait().mul_f64(BURST_SHARE).min(floor)
+        self.way_back + floor + self.ack_bursts.wait().mul_f64(BURST_SHARE).min(floor)
     }
 
     /// Bytes that the path carries in that time at this rate.
@@ -274,9 +285,9 @@ impl RateController {
             Duration::ZERO => rtt,
             smoothed => (7 * smoothed + rtt) / 8,
         };
-        self.crowd.sample(now, rtt - self.floor());
+        self.crowd.sample(now, (rtt - self.floor()).saturating_sub(self.way_back));
         let delay = rtt.saturating_sub(self.base());
-        if self.dip.is_none() && rtt <= self.floor() + self.empty_delay(self.rate) {
+        if self.dip.is_none() && rtt <= self.floor() + self.way_back + self.empty_delay(self.rate) {
             // The queue is empty, perhaps because another flow drains its own: do so together next time.
             self.postpone_drain(now);
         }
@@ -314,7 +325,7 @@ impl RateController {
         if round.samples < START_UP_SAMPLES {
             return false;
         }
-        let delay = round.rtt_min - self.floor();
+        let delay = (round.rtt_min - self.floor()).saturating_sub(self.way_back);
         let doubles = self.latest_rate > DOUBLING * rate_before;
         let leaves = delay > self.queue_delay(round.rate)
             && (!doubles || delay > self.floor().max(FULL_DELAY));
@@ -323,7 +334,7 @@ impl RateController {
             // The excess is being lost now if the queue is short.
             self.losses.settle();
             self.rate = round.rate;
-            let carried = round.rate * self.floor().as_secs_f64();
+            let carried = round.rate * (self.floor() + self.way_back).as_secs_f64();
             self.set_window(carried + self.queue_bytes(round.rate));
             (self.round, self.filled) = (Some(Round::new(now)), true);
         }

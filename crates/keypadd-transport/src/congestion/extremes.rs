@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 /// An extreme over the last one to two spans: of the current span and the one before.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Windowed {
+pub(crate) struct Windowed {
     span: Duration,
     began: Option<Instant>,
     current: Duration,
@@ -15,12 +15,12 @@ pub(super) struct Windowed {
 
 impl Windowed {
     /// The minimum over `span` to twice as long.
-    pub(super) fn min(span: Duration) -> Self {
+    pub(crate) fn min(span: Duration) -> Self {
         Self::new(span, Ord::min, Duration::MAX)
     }
 
     /// The maximum.
-    pub(super) fn max(span: Duration) -> Self {
+    pub(crate) fn max(span: Duration) -> Self {
         Self::new(span, Ord::max, Duration::ZERO)
     }
 
@@ -28,7 +28,7 @@ impl Windowed {
         Self { span, began: None, current: neutral, previous: neutral, pick, neutral }
     }
 
-    pub(super) fn insert(&mut self, now: Instant, value: Duration) {
+    pub(crate) fn insert(&mut self, now: Instant, value: Duration) {
         let began = *self.began.get_or_insert(now);
         if now.saturating_duration_since(began) >= self.span {
             self.began = Some(now);
@@ -38,7 +38,7 @@ impl Windowed {
     }
 
     /// The extreme; the neutral element if nothing was inserted.
-    pub(super) fn get(&self) -> Duration {
+    pub(crate) fn get(&self) -> Duration {
         (self.pick)(self.current, self.previous)
     }
 }

@@ -18,6 +18,7 @@ use std::{sync::Arc, time::Instant};
 
 pub(crate) use controller::LONG_PATH;
 pub use controller::RateController;
+pub(crate) use extremes::Windowed;
 use quinn_proto::congestion::Controller;
 pub use quinn_proto::congestion::{ControllerFactory, CubicConfig};
 

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Instant};
 
-use super::Driver;
+use super::{Driver, one_way::is_one_way};
 use crate::{
     channel::Channel,
     flows::handles::{FlowCommand, FlowCommands},
@@ -34,9 +34,16 @@ impl Driver {
         if self.lost {
             return false;
         }
-        let Self { connection, flows, channels, .. } = self;
+        let Self { connection, flows, channels, one_way, gate, .. } = self;
         while let Some(frame) = connection.datagrams().recv() {
-            flows.arrive(frame);
+            if !is_one_way(&frame) {
+                flows.arrive(frame);
+            } else if let Some(waited) = one_way.arrive(&frame, now) {
+                gate.set_way_back(waited);
+            }
+        }
+        if let Some(answer) = one_way.answer() {
+            let _ = connection.datagrams().send(answer, false);
         }
         let is_open = |id| matches!(channels.get(&id), Some(Channel::Controlled(_)));
         let more = flows.receive_some(is_open, now, share);

@@ -88,9 +88,10 @@ impl Driver {
 
     /// Begins congestion control anew if this host is a client that has another address.
     pub(super) fn follow_own_address(&mut self, now: Instant) {
-        let Self { roaming, connection, gate, .. } = self;
+        let Self { roaming, connection, gate, one_way, .. } = self;
         if connection.side().is_client() && roaming.has_moved(|| connection.stats()) {
             gate.start_afresh(now);
+            one_way.start_afresh();
         }
     }
 }

@@ -143,6 +143,13 @@ impl Driver {
                 break;
             }
         }
+        if given > 0
+            && let Some(question) =
+                self.one_way.question(self.connection.remote_address(), self.connection.rtt(), now)
+        {
+            // A peer without datagrams does not answer.
+            let _ = self.connection.datagrams().send(question, false);
+        }
         given > 0
     }
 

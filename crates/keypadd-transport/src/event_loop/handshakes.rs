@@ -30,6 +30,9 @@ use crate::{
 /// Received DATAGRAM frames buffered until their connection is driven: as many as a round receives.
 const DATAGRAM_BUFFER_BYTES: usize = 1 << 20;
 
+/// The same of a connection without flows.
+const ONE_WAY_BUFFER_BYTES: usize = 1 << 10;
+
 /// What clients' handshakes may take of a round, after all else: packets of those that have begun up
 /// to half of it.
 const HANDSHAKE_TIME: Duration = Duration::from_micros(250);
@@ -62,10 +65,10 @@ impl<U: Datagrams> EventLoop<U> {
         // Indexed by `Dir`.
         let allowances = [bidirectional, unidirectional].map(Allowance::new);
         let mut transport = (self.transport)(route::payload_max(peer));
-        // Flows belong to sparse connections.
-        let datagrams = (!lane.is_bulk()).then_some(DATAGRAM_BUFFER_BYTES);
+        // Flows belong to sparse connections; the others tell how long answers wait.
+        let datagrams = if lane.is_bulk() { ONE_WAY_BUFFER_BYTES } else { DATAGRAM_BUFFER_BYTES };
         transport
-            .datagram_receive_buffer_size(datagrams)
+            .datagram_receive_buffer_size(Some(datagrams))
             .congestion_controller_factory(factory)
             .stream_receive_window(windows.stream.into())
             .receive_window(windows.connection.into())

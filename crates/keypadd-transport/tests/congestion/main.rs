@@ -380,6 +380,35 @@ fn both_directions_at_once_are_each_nearly_as_fast_as_one_alone_under_loss() {
 }
 
 #[test]
+fn a_direction_does_not_slow_down_for_the_queue_of_the_other_one() {
+    // What the slower direction carries besides bulk are the ACKs of the faster one.
+    for (down, up, least) in
+        [(300.0, 300.0, [0.85, 0.85]), (300.0, 20.0, [0.85, 0.5]), (100.0, 10.0, [0.8, 0.6])]
+    {
+        for connections in [1, 2] {
+            let mut world = World::new(line(up, 20 * MS), line(down, 20 * MS), 1);
+            let flows = match connections {
+                1 => [world.add(rate(), Traffic::Both); 2],
+                _ => [Traffic::Down, Traffic::Up].map(|traffic| world.add(rate(), traffic)),
+            };
+            world.run(5 * SECOND);
+            let received =
+                |world: &World| [world.received_back(flows[0]), world.received(flows[1])];
+            let before = received(&world);
+            let queue = queue_p99(&mut world, 10 * SECOND);
+            let shares = [0, 1].map(|way| {
+                let bytes = received(&world)[way] - before[way];
+                8.0 * bytes as f64 / 10.0 / ([down, up][way] * 1e6 * PAYLOAD)
+            });
+            let at =
+                format!("{shares:.3?} of {down} and {up} Mbit/s, {connections}, queue {queue:?}");
+            assert!(std::iter::zip(shares, least).all(|(share, least)| share >= least), "{at}");
+            assert!(queue <= 20 * MS, "{at}");
+        }
+    }
+}
+
+#[test]
 fn reordering_and_duplication_cost_a_tenth_at_most() {
     let mut world = bulk(50.0, 20 * MS);
     world.change(|line| (line.reorder, line.hold, line.duplicate) = (0.05, 10 * MS, 0.05));
