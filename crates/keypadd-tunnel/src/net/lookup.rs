@@ -20,11 +20,14 @@ use crate::addresses::{
 
 use super::dns::{Nameservers, SrvError, targets::SrvTarget};
 
-/// Concurrent lookups of one client, over all its connections.
-const CLIENT_LOOKUPS_MAX: usize = 8;
+/// Concurrent lookups of one client, over all its connections, of those that all clients share.
+const SHARED_OF_CLIENT: usize = 7;
 
-/// Concurrent lookups of the process; tokio has more blocking threads than that.
-static ALL_LOOKUPS: Semaphore = Semaphore::const_new(64);
+/// Concurrent lookups that all clients of the process share. Each has one more that is its own, so that names
+/// for which DNS is silent keep no other client waiting.
+const SHARED_MAX: usize = 64;
+
+static SHARED: Semaphore = Semaphore::const_new(SHARED_MAX);
 
 /// Addresses of a name that are used, in the resolver's order: DNS can give it thousands, and each may
 /// cost an attempt to connect or a socket.
@@ -33,26 +36,33 @@ const ADDRESSES_MAX: usize = 64;
 /// Resolves a name and port; blocks.
 pub(crate) type Resolver = fn(&str, u16) -> io::Result<Vec<SocketAddr>>;
 
-/// Lookups of one client; clones share its limit.
+/// Lookups of one client; clones share its limits.
 #[derive(Clone, Debug)]
 pub(crate) struct Lookups {
-    limit: Arc<Semaphore>,
+    limits: Arc<ClientLimits>,
     resolver: Resolver,
     /// DNS servers for SRV records; if empty, the system's.
     nameservers: Vec<SocketAddr>,
 }
 
+#[derive(Debug)]
+struct ClientLimits {
+    own: Arc<Semaphore>,
+    shared: Arc<Semaphore>,
+}
+
 impl Default for Lookups {
     fn default() -> Self {
-        Self::with_limit(Arc::new(Semaphore::new(CLIENT_LOOKUPS_MAX)))
+        let [own, shared] = [1, SHARED_OF_CLIENT].map(|max| Arc::new(Semaphore::new(max)));
+        Self::within(Arc::new(ClientLimits { own, shared }))
     }
 }
 
 impl Lookups {
     /// Lookups by the system's resolver.
-    fn with_limit(limit: Arc<Semaphore>) -> Self {
+    fn within(limits: Arc<ClientLimits>) -> Self {
         let resolver: Resolver = |name, port| Ok((name, port).to_socket_addrs()?.collect());
-        Self { limit, resolver, nameservers: Vec::new() }
+        Self { limits, resolver, nameservers: Vec::new() }
     }
 
     /// Asks these DNS servers for SRV records, if there is one.
@@ -63,10 +73,10 @@ impl Lookups {
 
 #[cfg(test)]
 impl Lookups {
-    /// Takes the whole limit, as lookups without an answer would.
-    pub(crate) fn exhaust(&self) -> tokio::sync::OwnedSemaphorePermit {
-        let all = u32::try_from(CLIENT_LOOKUPS_MAX).unwrap();
-        Arc::clone(&self.limit).try_acquire_many_owned(all).unwrap()
+    /// Takes the client's limits, as lookups without an answer would.
+    pub(crate) fn exhaust(&self) -> [tokio::sync::OwnedSemaphorePermit; 2] {
+        let take = |of: &Arc<Semaphore>, all| Arc::clone(of).try_acquire_many_owned(all).unwrap();
+        [take(&self.limits.own, 1), take(&self.limits.shared, SHARED_OF_CLIENT as u32)]
     }
 
     /// Lookups by another resolver.
@@ -77,18 +87,18 @@ impl Lookups {
 
 /// The lookup limits of all connected clients.
 #[derive(Debug, Default)]
-pub(crate) struct ClientLookups(Mutex<HashMap<PublicKey, Weak<Semaphore>>>);
+pub(crate) struct ClientLookups(Mutex<HashMap<PublicKey, Weak<ClientLimits>>>);
 
 impl ClientLookups {
     /// The lookups of this client, shared by its connections.
     pub(crate) fn of(&self, key: PublicKey) -> Lookups {
-        let mut limits = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(limit) = limits.get(&key).and_then(Weak::upgrade) {
-            return Lookups::with_limit(limit);
+        let mut clients = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(limits) = clients.get(&key).and_then(Weak::upgrade) {
+            return Lookups::within(limits);
         }
-        limits.retain(|_, limit| limit.strong_count() > 0);
+        clients.retain(|_, limits| limits.strong_count() > 0);
         let lookups = Lookups::default();
-        limits.insert(key, Arc::downgrade(&lookups.limit));
+        clients.insert(key, Arc::downgrade(&lookups.limits));
         lookups
     }
 }
@@ -151,11 +161,22 @@ async fn bounded<T: Send + 'static>(
     lookups: &Lookups,
     lookup: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<T> {
-    // The client's own limit first: waiting for it must not hold a permit that all share.
-    let of_client = Arc::clone(&lookups.limit).acquire_owned().await.map_err(io::Error::other)?;
-    let of_all = ALL_LOOKUPS.acquire().await.map_err(io::Error::other)?;
+    let limits = Arc::clone(&lookups.limits);
+    let own = Arc::clone(&limits.own).acquire_owned();
+    let shared = async {
+        // Waiting for the client's limit must not hold a permit that all share.
+        let of_client = Arc::clone(&limits.shared).acquire_owned().await?;
+        Ok((of_client, Some(SHARED.acquire().await?)))
+    };
+    let permit = tokio::select! {
+        biased;
+        own = own => own.map(|own| (own, None)),
+        shared = shared => shared,
+    };
+    let permit = permit.map_err(io::Error::other)?;
     let looking = spawn_blocking(move || {
-        let _permits = (of_client, of_all);
+        // Together with the limits, which the client finds as they are when it comes back.
+        let _counted = (permit, limits);
         lookup()
     });
     looking.await.map_err(io::Error::other)
@@ -181,7 +202,7 @@ mod tests {
         static RUNNING: AtomicUsize = AtomicUsize::new(0);
         let lookups = Lookups::default();
         let mut releases = Vec::new();
-        for _ in 0..CLIENT_LOOKUPS_MAX + 3 {
+        for _ in 0..1 + SHARED_OF_CLIENT + 3 {
             let (release, released) = mpsc::channel::<()>();
             releases.push(release);
             let dead = bounded(&lookups, move || {
@@ -190,11 +211,20 @@ mod tests {
             });
             assert!(timeout(Duration::from_millis(50), dead).await.is_err());
         }
-        assert!(RUNNING.load(Ordering::Relaxed) <= CLIENT_LOOKUPS_MAX);
+        assert!(RUNNING.load(Ordering::Relaxed) <= 1 + SHARED_OF_CLIENT);
         // Another client has its own limit; this one can resolve again when the resolver returns.
         bounded(&Lookups::default(), || ()).await.unwrap();
         drop(releases);
         timeout(Duration::from_secs(30), bounded(&lookups, || ())).await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_client_looks_names_up_though_all_that_clients_share_is_taken() {
+        let _taken = SHARED.acquire_many(SHARED_MAX as u32).await.unwrap();
+        let lookups = Lookups::default();
+        for _ in 0..2 {
+            timeout(Duration::from_secs(30), bounded(&lookups, || ())).await.unwrap().unwrap();
+        }
     }
 
     #[tokio::test]
@@ -227,7 +257,7 @@ mod tests {
         let key = keypadd_provider::PrivateKey::generate().unwrap().public();
         let other = keypadd_provider::PrivateKey::generate().unwrap().public();
         let (one, two) = (lookups.of(key), lookups.of(key));
-        assert!(Arc::ptr_eq(&one.limit, &two.limit));
+        assert!(Arc::ptr_eq(&one.limits, &two.limits));
         drop((one, two));
         let _other = lookups.of(other);
         assert_eq!(lookups.0.lock().unwrap().len(), 1);
