@@ -4,16 +4,15 @@
 mod choice;
 
 use std::io::ErrorKind;
-use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
 
 use keypadd_config::Settings;
 use keypadd_config::values::PoolMode;
 use keypadd_keystream::{CipherEngine, Protection, Suite};
 use keypadd_pool::{FillerFault, NotLocked, Pool, PoolSettings};
 use keypadd_provider::PoolSwitch;
-use tokio::sync::{OwnedMutexGuard, oneshot};
+use keypadd_tunnel::on_own_thread;
+use tokio::sync::OwnedMutexGuard;
 
 use crate::error::{Error, Exit, system};
 
@@ -252,21 +251,14 @@ impl Pooling {
 /// Runs work that takes a while on a thread of its own.
 ///
 /// # Errors
-/// Those of the work; exit 1 if no thread can be started, where one of tokio's would panic.
+/// Those of the work; exit 1 if no thread can be started.
 async fn elsewhere<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
-    let (sender, done) = oneshot::channel();
-    let thread = thread::Builder::new().spawn(move || drop(sender.send(work())));
-    let thread = thread.map_err(|error| {
+    on_own_thread(work).await.map_err(|error| {
         Error::new(Exit::Runtime, format!("cannot start a thread: {}", system(&error)))
             .hint("raise `ulimit -u`, or TasksMax= in the systemd unit")
-    })?;
-    match done.await {
-        Ok(outcome) => outcome,
-        // It panicked.
-        Err(_) => thread.join().map_or_else(|panic| resume_unwind(panic), |()| unreachable!()),
-    }
+    })?
 }
 
 /// Packets after which `auto` judges by their lengths: a second of moderate traffic, more than the

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -14,6 +15,9 @@ use crate::ends::{
     noise, through, until,
 };
 use crate::replacing::Followers;
+
+/// More than glibc keeps of threads that have ended, so that each needs memory of its own.
+const LARGE_STACK_BYTES: u64 = 256 << 20;
 
 /// Two hosts on one desk, a server and a connecting host, each with a key of its own.
 struct Hosts {
@@ -56,7 +60,17 @@ impl Hosts {
     }
 
     fn run(&self, file: &str) -> Daemon {
-        Daemon::start(self.desk.keypadd(&["run", "--config", file, "--log-format", "json"]))
+        Daemon::start(self.command(file))
+    }
+
+    fn run_with_large_stacks(&self, file: &str) -> Daemon {
+        let mut command = self.command(file);
+        command.env("RUST_MIN_STACK", LARGE_STACK_BYTES.to_string());
+        Daemon::start(command)
+    }
+
+    fn command(&self, file: &str) -> Command {
+        self.desk.keypadd(&["run", "--config", file, "--log-format", "json"])
     }
 
     /// Exit code, standard output, standard error.
@@ -90,25 +104,51 @@ fn new_key(desk: &Desk, name: &str) -> String {
     text(&output.stdout).trim().to_owned()
 }
 
+/// Limits the memory of a daemon with large stacks so that it can start no thread, or ends that.
+fn limit_threads(daemon: &Daemon, limited: bool) {
+    let status = fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
+    let mapped = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
+    let mapped: u64 = mapped.trim().trim_end_matches(" kB").parse().unwrap();
+    // Some of what is mapped may be for a moment only.
+    let current = limited.then_some((mapped << 10) + LARGE_STACK_BYTES / 8);
+    let limit = Rlimit { current, maximum: None };
+    prlimit(Some(Pid::from_raw(daemon.pid() as i32).unwrap()), Resource::As, limit).unwrap();
+}
+
 #[test]
 fn a_reload_that_cannot_start_a_thread_is_refused_and_the_daemon_goes_on() {
     let hosts = Hosts::new();
     hosts.write_far("");
-    let far = hosts.run("far.toml");
-    let limit = |bytes| {
-        let limit = Rlimit { current: bytes, maximum: None };
-        prlimit(Some(Pid::from_raw(far.pid() as i32).unwrap()), Resource::As, limit).unwrap();
-    };
-    let status = fs::read_to_string(format!("/proc/{}/status", far.pid())).unwrap();
-    let mapped = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
-    let mapped: u64 = mapped.trim().trim_end_matches(" kB").parse().unwrap();
-    // Less than the stack of another thread.
-    limit(Some((mapped + 1_024) << 10));
+    let far = hosts.run_with_large_stacks("far.toml");
+    limit_threads(&far, true);
     let (code, _, error) = hosts.keypadd(&["reload"]);
     assert_eq!(code, Some(3), "{error}");
     assert!(error.contains("cannot start a thread"), "{error}");
-    limit(None);
+    limit_threads(&far, false);
     hosts.reload();
+}
+
+#[test]
+fn names_that_no_thread_can_look_up_are_refused_with_one_line() {
+    let hosts = Hosts::new();
+    let (target, bind) = (hosts.target, "127.0.0.1");
+    hosts.write_far(&format!("permit-open = [\"*:9\", \"{target}\"]"));
+    let far = hosts.run_with_large_stacks("far.toml");
+    let [to_name, to_target] = [free_port(), free_port()];
+    hosts.write_near(&format!(
+        "local = [\"{bind}:{to_name}:host.invalid:9\", \"{bind}:{to_target}:{target}\"]"
+    ));
+    let _near = hosts.run("near.toml");
+    let open = through(to_target).expect("the connection is forwarded");
+    limit_threads(&far, true);
+    for _ in 0..3 {
+        assert!(through(to_name).is_none(), "refused");
+    }
+    assert!(echoes(&open), "the daemon goes on");
+    limit_threads(&far, false);
+    let log = text(&far.stop().stderr);
+    assert!(!log.contains("panicked"), "{log}");
+    assert_eq!(log.matches("cannot start a thread").count(), 1, "{log}");
 }
 
 #[test]

@@ -15,6 +15,7 @@ mod forwards;
 pub mod handover;
 mod limits;
 mod net;
+mod own_thread;
 mod pairing;
 mod permits;
 mod server;
@@ -55,6 +56,7 @@ pub use limits::{
     traffic::{ConnectionEnd, DatagramTotals, ForwardTotals},
 };
 pub use net::dns::message::{SrvQuestion, SrvRecord, SrvReply};
+pub use own_thread::on_own_thread;
 pub use pairing::{
     Invitation, InvitationError, InviteError, Inviter, InviterSettings, Joiner, suggested,
 };

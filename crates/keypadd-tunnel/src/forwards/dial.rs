@@ -137,7 +137,7 @@ pub(crate) async fn dial_own_target<S: Dialed>(
 ) -> Result<S, StreamCode> {
     let deadline = Instant::now() + DIAL_TIMEOUT;
     let found = timeout_at(deadline, resolve(&target.host, target.port, lookups)).await;
-    let found = found.map_err(|_| StreamCode::TimedOut)?.map_err(|_| StreamCode::NameNotFound)?;
+    let found = found.map_err(|_| StreamCode::TimedOut)?.map_err(|error| lookup_code_of(&error))?;
     connect_any(&found, deadline).await
 }
 
@@ -177,7 +177,7 @@ pub(crate) async fn dial_target<S: Dialed>(
     }
     let deadline = Instant::now() + DIAL_TIMEOUT;
     let found = timeout_at(deadline, resolve(&target.host, target.port, lookups)).await;
-    let found = found.map_err(|_| StreamCode::TimedOut)?.map_err(|_| StreamCode::NameNotFound)?;
+    let found = found.map_err(|_| StreamCode::TimedOut)?.map_err(|error| lookup_code_of(&error))?;
 
     let (permitted, unknown, inward) = sort(found, (S::PROTOCOL, target), permits);
     let names: HashSet<&str> = if unknown.is_empty() {
@@ -278,6 +278,15 @@ pub(crate) fn share_of(deadline: Instant, left: usize) -> Duration {
 
 fn is_self_connected(stream: &TcpStream) -> bool {
     matches!((stream.local_addr(), stream.peer_addr()), (Ok(local), Ok(peer)) if local == peer)
+}
+
+/// The code for a lookup that failed.
+fn lookup_code_of(error: &io::Error) -> StreamCode {
+    match error.kind() {
+        // EAGAIN: no thread for it.
+        ErrorKind::WouldBlock => StreamCode::Unreachable,
+        _ => StreamCode::NameNotFound,
+    }
 }
 
 /// The code for a TCP connection to this address that failed.

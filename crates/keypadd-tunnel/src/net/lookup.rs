@@ -8,14 +8,19 @@ use std::{
     io,
     net::{IpAddr, SocketAddr, ToSocketAddrs},
     sync::{Arc, Mutex, PoisonError, Weak},
+    time::{Duration, Instant},
 };
 
 use keypadd_provider::PublicKey;
-use tokio::{sync::Semaphore, task::spawn_blocking};
+use tokio::sync::Semaphore;
+use tracing::warn;
 
-use crate::addresses::{
-    service::ServiceName,
-    target::{Host, LOOPBACK},
+use crate::{
+    addresses::{
+        service::ServiceName,
+        target::{Host, LOOPBACK},
+    },
+    own_thread::on_own_thread,
 };
 
 use super::dns::{Nameservers, SrvError, targets::SrvTarget};
@@ -28,6 +33,10 @@ const SHARED_OF_CLIENT: usize = 7;
 const SHARED_MAX: usize = 64;
 
 static SHARED: Semaphore = Semaphore::const_new(SHARED_MAX);
+
+/// When a line about a thread that cannot be started was last logged, and the time between two.
+static NO_THREAD_LOGGED: Mutex<Option<Instant>> = Mutex::new(None);
+const NO_THREAD_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Addresses of a name that are used, in the resolver's order: DNS can give it thousands, and each may
 /// cost an attempt to connect or a socket.
@@ -155,7 +164,7 @@ pub(crate) fn names_this_host(host: &Host, addresses: &[SocketAddr]) -> bool {
     host.is_dns_name() && addresses.iter().all(|address| address.ip().to_canonical().is_loopback())
 }
 
-/// Runs `lookup` on a blocking thread, within the limits. It counts until it returns, even if the
+/// Runs `lookup` on a thread of its own, within the limits. It counts until it returns, even if the
 /// caller has given up.
 async fn bounded<T: Send + 'static>(
     lookups: &Lookups,
@@ -174,12 +183,21 @@ async fn bounded<T: Send + 'static>(
         shared = shared => shared,
     };
     let permit = permit.map_err(io::Error::other)?;
-    let looking = spawn_blocking(move || {
+    let looking = on_own_thread(move || {
         // Together with the limits, which the client finds as they are when it comes back.
         let _counted = (permit, limits);
         lookup()
     });
-    looking.await.map_err(io::Error::other)
+    looking.await.inspect_err(|error| {
+        let mut logged = NO_THREAD_LOGGED.lock().unwrap_or_else(PoisonError::into_inner);
+        if logged.is_none_or(|then| then.elapsed() > NO_THREAD_INTERVAL) {
+            *logged = Some(Instant::now());
+            warn!(
+                %error,
+                "cannot start a thread to look a name up: raise `ulimit -u`, or TasksMax= in the systemd unit"
+            );
+        }
+    })
 }
 
 #[cfg(test)]
@@ -190,7 +208,6 @@ mod tests {
             atomic::{AtomicUsize, Ordering},
             mpsc,
         },
-        time::Duration,
     };
 
     use tokio::time::timeout;
