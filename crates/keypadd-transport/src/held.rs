@@ -13,7 +13,7 @@ use std::{
 
 use bytes::Bytes;
 use quinn_proto::VarInt;
-use tokio::sync::Notify;
+use tokio::sync::oneshot;
 
 use crate::{
     handed::HandedStream,
@@ -29,8 +29,6 @@ pub struct HeldStreams(Arc<HeldShared>);
 #[derive(Debug)]
 struct HeldShared {
     streams: Mutex<Streams>,
-    /// Notified when a stream becomes held or ends.
-    changed: Notify,
     budget: Arc<ReplayBudget>,
 }
 
@@ -48,6 +46,8 @@ struct Streams {
 struct Entry {
     state: Arc<SpliceState>,
     parked: Parts,
+    /// Who waits for it to be held; dropped when it may be, and when it ends.
+    waiting: Vec<oneshot::Sender<()>>,
 }
 
 /// The parked parts of a stream.
@@ -61,8 +61,7 @@ struct Parts {
 impl HeldStreams {
     /// Starts empty. The replay buffers share `budget`.
     pub fn new(budget: Arc<ReplayBudget>) -> Self {
-        let streams = Mutex::default();
-        Self(Arc::new(HeldShared { streams, changed: Notify::new(), budget }))
+        Self(Arc::new(HeldShared { streams: Mutex::default(), budget }))
     }
 
     /// A new, empty set whose replay buffers share this one's budget.
@@ -95,11 +94,7 @@ impl HeldStreams {
     /// Waits until a stream is held, then takes it out; `None` if it has ended or is unknown.
     pub async fn take(&self, name: StreamName) -> Option<HeldStream> {
         loop {
-            let changed = self.0.changed.notified();
-            tokio::pin!(changed);
-            // Before looking, so that no change is missed.
-            changed.as_mut().enable();
-            {
+            let changed = {
                 let mut streams = self.0.streams();
                 let entry = streams.by_name.get_mut(&name)?;
                 if entry.is_held() {
@@ -107,8 +102,13 @@ impl HeldStreams {
                     let streams = Arc::downgrade(&self.0);
                     return Some(HeldStream { name, state, parts: Some(parts), streams });
                 }
-            }
-            changed.await;
+                let (waiting, changed) = oneshot::channel();
+                entry.waiting.retain(|one| !one.is_closed());
+                entry.waiting.push(waiting);
+                changed
+            };
+            // Nothing is ever sent.
+            let _ = changed.await;
         }
     }
 
@@ -156,7 +156,7 @@ impl HeldStreams {
     pub fn hand_over(&self) -> io::Result<Vec<HandedStream>> {
         let streams = self.0.streams();
         let held = streams.by_name.iter().filter(|(_, entry)| entry.is_held());
-        held.filter_map(|(name, Entry { state, parked })| {
+        held.filter_map(|(name, Entry { state, parked, .. })| {
             let socket = parked.socket.as_ref()?.try_clone();
             let to_stream = parked.to_stream.as_ref();
             Some(socket.map(|socket| HandedStream::new(*name, state, socket, to_stream)))
@@ -183,7 +183,8 @@ impl HeldStreams {
         let holder: Weak<HeldShared> = Arc::downgrade(&self.0);
         let added = !streams.closed && state.set_held_by(name, holder);
         if added {
-            streams.by_name.insert(name, Entry { state: Arc::clone(state), parked });
+            let entry = Entry { state: Arc::clone(state), parked, waiting: Vec::new() };
+            streams.by_name.insert(name, entry);
         }
         added
     }
@@ -212,9 +213,7 @@ impl HeldStreams {
             state.detach();
         }
         drop(streams);
-        if added {
-            self.0.changed.notify_waiters();
-        } else {
+        if !added {
             state.cut(Cut::Lost);
         }
     }
@@ -262,9 +261,10 @@ impl Holder for HeldShared {
             return Err(Cut::Lost);
         }
         // A splice that was cut in the meantime is not in the list.
-        let Some(Entry { state, parked: parts }) = streams.by_name.get_mut(&name) else {
+        let Some(entry) = streams.by_name.get_mut(&name) else {
             return Err(Cut::Lost);
         };
+        let Entry { state, parked: parts, waiting } = entry;
         if parts.socket.is_none() {
             // A clone, because the loop stops watching its own descriptor.
             parts.socket = Some(registered.socket.try_clone()?);
@@ -274,20 +274,23 @@ impl Holder for HeldShared {
             Parked::ToSocket => parts.to_socket = true,
         }
         state.detach();
+        let changed = mem::take(waiting);
         drop(streams);
-        self.changed.notify_waiters();
+        drop(changed);
         Ok(())
     }
 
-    fn notify(&self) {
-        self.changed.notify_waiters();
+    fn notify(&self, name: StreamName) {
+        let mut streams = self.streams();
+        let changed = streams.by_name.get_mut(&name).map(|entry| mem::take(&mut entry.waiting));
+        drop(streams);
+        drop(changed);
     }
 
     fn forget(&self, name: StreamName) {
         let entry = self.streams().by_name.remove(&name);
         // Dropped after the lock is released: its state takes the lock again.
         drop(entry);
-        self.changed.notify_waiters();
     }
 }
 
@@ -332,12 +335,14 @@ impl Drop for HeldStream {
             let mut streams = shared.streams();
             let open = !streams.closed;
             let entry = streams.by_name.get_mut(&self.name).filter(|_| open);
-            Some(entry.map(|entry| entry.parked = parts)).flatten()
+            entry.map(|entry| {
+                entry.parked = parts;
+                mem::take(&mut entry.waiting)
+            })
         });
-        match (kept, held) {
-            (Some(()), Some(shared)) => shared.changed.notify_waiters(),
+        if kept.is_none() {
             // It was cut, or nothing is held any more.
-            _ => drop(self.state.cut(Cut::Lost)),
+            self.state.cut(Cut::Lost);
         }
     }
 }

@@ -203,8 +203,8 @@ pub(crate) trait Holder: fmt::Debug + Send + Sync {
     /// Parks one direction; fails with the reason if the splice is cut.
     fn park(&self, name: StreamName, registered: &Registered, parked: Parked) -> Result<(), Cut>;
 
-    /// Announces that a direction has ended.
-    fn notify(&self);
+    /// Announces that a direction of a splice has ended.
+    fn notify(&self, name: StreamName);
 
     /// Forgets a splice that has ended.
     fn forget(&self, name: StreamName);
@@ -448,9 +448,9 @@ impl SpliceState {
             _ if self.failed_at().is_some() => {}
             _ if is_over => self.end_well(socket),
             // If the other direction is parked, the whole splice is now held.
-            Some((_, holder)) => {
+            Some((name, holder)) => {
                 if let Some(holder) = holder.upgrade() {
-                    holder.notify();
+                    holder.notify(*name);
                 }
             }
             None => {}

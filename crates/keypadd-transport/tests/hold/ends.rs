@@ -6,7 +6,12 @@ use std::{
     net::Shutdown,
     os::{fd::AsRawFd, unix::net::UnixStream},
     path::PathBuf,
-    sync::Arc,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    task::{Context, Wake},
     time::Duration,
 };
 
@@ -235,4 +240,40 @@ fn a_close_with_another_code_resets_what_is_open() {
         assert_eq!(program.read(&mut [0]).unwrap_or(0), 0);
     }
     held.until_over();
+}
+
+#[derive(Default)]
+struct Wakes(AtomicUsize);
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Relaxed);
+    }
+}
+
+#[test]
+fn who_waits_for_a_stream_is_woken_when_that_one_is_held_and_not_by_others() {
+    let held = Held::new();
+    let (programs, name) = (held.splice(), held.streams[0].names()[0]);
+    let other = held.splice();
+    let wakes = Arc::<Wakes>::default();
+    let waker = Arc::clone(&wakes).into();
+    let mut taking = pin!(held.streams[0].take(name));
+    assert!(taking.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    drop(other);
+    let until = |is_so: &dyn Fn() -> bool| {
+        let waiting = async {
+            while !is_so() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        held.pair.control.block_on(async { timeout(HANG, waiting).await.unwrap() });
+    };
+    until(&|| held.streams[0].names() == [name]);
+    assert_eq!(wakes.0.load(Relaxed), 0, "woken by the end of another stream");
+    held.lose(0);
+    until(&|| wakes.0.load(Relaxed) > 0);
+    until(&|| held.streams[0].held() == 1);
+    assert!(held.pair.control.block_on(taking).is_some());
+    drop(programs);
 }
