@@ -23,6 +23,11 @@ impl TokenBucket {
         Self { full_at: now }
     }
 
+    /// Whether it is as good as a new one.
+    pub(crate) fn is_full(&self, now: Instant) -> bool {
+        self.full_at <= now
+    }
+
     /// Takes a token, or returns how long until there is one.
     pub(crate) fn take(&mut self, rate: Rate, now: Instant) -> Result<(), Duration> {
         let full_at = self.full_at.max(now) + rate.interval;

@@ -48,6 +48,7 @@ use crate::{
         hold::{
             HoldSettings,
             chains::{Admitted, AdoptedChain, AwayState, ChainKey, Chains},
+            resume_rate::ResumeRate,
             room::Newcomer,
         },
         lifetime::{KeyLifetimes, jitter},
@@ -98,6 +99,7 @@ pub(super) struct ServerContext {
     key_lifetimes: KeyLifetimes,
     /// Sessions whose streams another connection may resume.
     pub(super) chains: Arc<Chains>,
+    resume_rate: ResumeRate,
 }
 
 /// What a connection is for, by the client's first frame.
@@ -160,6 +162,7 @@ impl ServerContext {
             handover: transport.handover.clone(),
             key_lifetimes: transport.key_lifetimes.clone(),
             chains: Arc::default(),
+            resume_rate: ResumeRate::default(),
         }
     }
 
@@ -227,6 +230,13 @@ impl ServerContext {
                 return Err(error.into());
             }
         };
+        if request.as_ref().is_some_and(|request| request.token.is_some()) {
+            let label = peer.label();
+            tokio::select! {
+                () = self.await_resumption(identity, &label) => {}
+                error = connection.closed() => return Err(error.into()),
+            }
+        }
         if self.handover.is_suspended() {
             close(&connection, CloseCode::Hold, &SessionEnd::HandedOver.to_string());
             return Err(ConnectionError::LocallyClosed.into());
@@ -425,6 +435,20 @@ impl ServerContext {
         // resets them.
         let finished = async { while streams.next().await.is_some() {} };
         tokio::join!(left, held, finished);
+    }
+
+    /// Waits until a client of this key may resume a session: what it would resume is held meanwhile, or
+    /// goes on.
+    async fn await_resumption(&self, key: PublicKey, peer: &str) {
+        let mut is_told = false;
+        loop {
+            let now = Instant::now().into_std();
+            let Err(wait) = self.resume_rate.take(key, self.sessions_per_key, now) else { return };
+            if !std::mem::replace(&mut is_told, true) && self.limits.log.allow(key, peer, now) {
+                warn!(peer, "sessions of this key are resumed too often: this one waits");
+            }
+            sleep(wait).await;
+        }
     }
 
     /// Counts a session whose client is gone until its streams have finished; resets them if its key

@@ -23,6 +23,7 @@ pub(crate) mod claims;
 pub(crate) mod held_list;
 #[cfg(test)]
 mod model;
+pub(crate) mod resume_rate;
 pub(crate) mod room;
 
 /// How streams are held.

@@ -1,6 +1,10 @@
 //! Tests a peer with a listed key that violates the protocol, at either end.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use keypadd_keystream::Suite;
 use keypadd_provider::{CryptoSettings, PublicKey, client_config, server_config};
@@ -279,6 +283,34 @@ async fn what_gone_clients_of_a_key_have_sent_is_delivered_for_as_many_as_it_may
     // Had the others only run out of time, this one would have before.
     assert_eq!(read_all(&mut first).await.unwrap().len(), sent);
     until("all is delivered", || transport.limits.counts().descriptors == 0).await;
+}
+
+#[tokio::test]
+async fn sessions_that_are_resumed_all_the_time_wait_and_keep_their_streams() {
+    const RESUMED: u32 = 38;
+    let (key, target) = (new_key(), listener().await);
+    let server = RunningServer::start_with(key.public(), &["localhost:*"], |settings| {
+        settings.transport = holding();
+    });
+    let crypto = client_config(&crypto(&key, Suite::AES_128_GCM), server.key).unwrap();
+    let begin = Instant::now();
+    let (mut peer, first, _) = holding_peer(&server, Arc::clone(&crypto), None).await;
+    let (send, _recv) = open_valid_stream(&peer.connection, &target).await;
+    let stream = quinn::VarInt::from(send.id()).into_inner();
+    let mut token = first.token;
+    for _ in 0..RESUMED {
+        let (next, grant, _) = holding_peer(&server, Arc::clone(&crypto), Some(token)).await;
+        assert!(grant.resumed);
+        (peer, token) = (next, grant.token);
+    }
+    // 32 at once, and 4 a second.
+    assert!(begin.elapsed() > Duration::from_millis(1_400), "{:?}", begin.elapsed());
+    peer.control.0.write_all(&Frame::Claims { count: 1 }.encode()).await.unwrap();
+    let name = StreamName { epoch: first.epoch, stream };
+    let claim = StreamHeader::Resume(Claim { name, receipt: Receipt::default() });
+    let (mut send, mut recv) = peer.connection.open_bi().await.unwrap();
+    send.write_all(&claim.encode()).await.unwrap();
+    within(recv.read_exact(&mut [0; 9])).await.unwrap();
 }
 
 #[tokio::test]
