@@ -53,9 +53,10 @@ settings! {
         example: "localhost:22",
         flag: Flag::Serve,
         help: "Targets that peers may connect to: HOST:PORT, `HOST:*`, `*:PORT`, CIDR:PORT, `*:*` or /PATH",
-        detail: "/PATH is a unix socket of this host. Names are resolved here; the address checked is the one \
-            connected to. `localhost` is 127.0.0.1 and ::1. Names and `*` do not match this host's own, \
-            loopback, link-local or multicast addresses. Only patterns such as `udp:resolver:53` permit UDP.",
+        detail: "/PATH is a unix socket. Names are resolved here; the address checked is the one connected to. \
+            `localhost` is 127.0.0.1 and ::1. Names and `*` never match this host's own, loopback, link-local \
+            or multicast addresses; CIDRs do, even `0.0.0.0/0`. Only patterns such as `udp:resolver:53` permit \
+            UDP.",
     }
     "permit-listen" => permit_listen: many ListenPermit = listen_permit {
         kind: Kind::List,
