@@ -19,7 +19,7 @@ use keypadd_traffic::{Host, Service};
 use keypadd_tunnel::handover::{Handover, SocketFile};
 use keypadd_tunnel::wire::Instance;
 use keypadd_tunnel::{Client, HoldSettings, KeyLifetimes, Limits, ServerHandle, TransportSettings};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Resource, getrlimit};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::{interval, sleep};
@@ -175,7 +175,7 @@ impl Daemon {
         } = settings;
         let program = Program::own();
         keypadd_transport::keep_freed_memory();
-        let limits = Arc::new(Limits::new(free_descriptors(raise_descriptor_limit()), reserved));
+        let limits = Arc::new(Limits::new(free_descriptors(), reserved));
         limits.set_log_connections(settings.log_connections.value);
         let bench = if permit_bench { Some(Bench::start().await?) } else { None };
         let cipher_engine = settings.cipher_backend.value;
@@ -350,21 +350,6 @@ impl Daemon {
     }
 }
 
-/// Raises the soft limit of open files to the hard one: each forwarded connection takes a
-/// descriptor, two once it is bulk, and the soft limit is commonly 1,024 for the sake of select(2).
-/// Returns the limit, `None` if there is none.
-fn raise_descriptor_limit() -> Option<u64> {
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: limit.maximum, ..limit };
-    match setrlimit(Resource::Nofile, raised) {
-        Ok(()) => limit.maximum,
-        Err(error) => {
-            tracing::debug!(%error, "cannot raise the limit of open files");
-            limit.current
-        }
-    }
-}
-
 /// Descriptors of a server's eight event loops and of two for each of eight clients, five each, and 24 others.
 const OWN_DESCRIPTORS: usize = (8 + 2 * 8) * 5 + 24;
 
@@ -384,7 +369,8 @@ fn reserved(files: usize) -> usize {
 }
 
 /// How many descriptors this process may still open, by the limit of open files.
-fn free_descriptors(limit: Option<u64>) -> usize {
+fn free_descriptors() -> usize {
+    let limit = getrlimit(Resource::Nofile).current;
     let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
     limit.saturating_sub(std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count))
 }

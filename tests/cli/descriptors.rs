@@ -5,7 +5,7 @@ use std::process::Command;
 
 use rustix::process::Signal;
 
-use crate::daemons::{Daemon, watched_desk};
+use crate::daemons::{Daemon, NEAR_PUBLIC_KEY, text, watched_desk};
 use crate::ends::{PATIENCE, echo, echoes, through, until};
 
 /// Fewer than the forwards of the test take.
@@ -24,6 +24,20 @@ pub(crate) fn with_few_files(command: &Command, how: &str, files: usize) -> Comm
     shell
 }
 
+#[test]
+fn a_daemon_that_may_open_too_few_files_says_so_and_does_not_start() {
+    let desk = watched_desk();
+    let serve = desk.keypadd(&["serve", "--listen", "127.0.0.1:0", "--allow", NEAR_PUBLIC_KEY]);
+    for files in [8, SOFT_LIMIT] {
+        let output = with_few_files(&serve, "-n", files).output().unwrap();
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        let cause =
+            format!("keypadd: only {files} open files are allowed; at least 128 are needed\n");
+        assert!(error.starts_with(&cause) && error.contains("ulimit -Hn"), "{error}");
+    }
+}
+
 fn open_files(daemon: &Daemon) -> usize {
     fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap().count()
 }
@@ -33,7 +47,7 @@ fn a_forward_takes_one_open_file_at_each_end_and_the_soft_limit_is_raised() {
     let (desk, target) = (watched_desk(), echo("127.0.0.1"));
     let permit = target.to_string();
     let mut serve = desk.keypadd(&["serve", "--log-format", "json", "--listen", "127.0.0.1:0"]);
-    serve.args(["--allow", crate::daemons::NEAR_PUBLIC_KEY, "--permit-open", &permit]);
+    serve.args(["--allow", NEAR_PUBLIC_KEY, "--permit-open", &permit]);
     let server = Daemon::start(with_few_files(&serve, "-S -n", SOFT_LIMIT));
     let connect =
         server.connect(&desk, &["--log-format", "json", "-L", &format!("127.0.0.1:0:{permit}")]);

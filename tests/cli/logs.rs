@@ -5,10 +5,11 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt;
 use std::thread;
 
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use serde_json::Value;
 
-use crate::daemons::{Daemon, PUBLIC_KEY, desk, text};
-use crate::ends::{echo, exchange, free_port, rest};
+use crate::daemons::{Daemon, NEAR_PUBLIC_KEY, PUBLIC_KEY, bounded, desk, text};
+use crate::ends::{echo, exchange, free_port, rest, until};
 use crate::staying::forwarding;
 
 #[test]
@@ -27,6 +28,23 @@ fn log_lines_have_a_time_except_in_the_systemd_journal() {
         let line = text.lines().find(|line| line.contains("UDP buffers")).unwrap();
         assert_eq!(!line.starts_with("20"), is_journal, "{text}");
     }
+}
+
+#[test]
+fn a_log_that_may_not_grow_does_not_end_the_daemon() {
+    let desk = desk();
+    let path = desk.path("log");
+    let mut serve = desk.keypadd(&["serve", "--listen", "127.0.0.1:0", "--log-format", "json"]);
+    serve.args(["--allow", NEAR_PUBLIC_KEY]);
+    let mut server = serve.stderr(File::create(&path).unwrap()).spawn().unwrap();
+    let _bounded = bounded(&server);
+    until("it is ready", || fs::read_to_string(&path).unwrap().contains("ready").then_some(()));
+    let full = Rlimit { current: Some(0), maximum: None };
+    let pid = Pid::from_child(&server);
+    prlimit(Some(pid), Resource::Fsize, full).unwrap();
+    // It logs that it is shutting down.
+    kill_process(pid, Signal::TERM).unwrap();
+    assert_eq!(server.wait().unwrap().code(), Some(0));
 }
 
 /// The lines about forwarded connections in a JSON log.

@@ -7,6 +7,7 @@ use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 
 pub use keypadd_config::quote::{is_private, one_line, shown};
+use rustix::io::Errno;
 
 /// Exit codes, as `keypadd --help` lists them; 0 is success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,6 +136,15 @@ pub fn bind_hint(error: &io::Error, example: &str) -> String {
         ErrorKind::AddrNotAvailable => {
             format!("this host does not have that address; choose one of its own, as in {example}")
         }
+        // EAGAIN and ENOMEM are of the thread that would serve it, EMFILE and ENFILE of its descriptors.
+        ErrorKind::WouldBlock | ErrorKind::OutOfMemory => {
+            "allow more threads and memory: `ulimit -u`, `-v` and `-d`, or TasksMax= and MemoryMax= in the \
+             systemd unit"
+                .into()
+        }
+        _ if matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE)) => {
+            "raise `ulimit -Hn`, or LimitNOFILE= in the systemd unit".into()
+        }
         _ => format!("choose an address of this host and a free port, as in {example}"),
     }
 }
@@ -149,6 +159,20 @@ mod tests {
         let text = error.to_string();
         assert_eq!(text.lines().count(), 2, "{text}");
         assert!(!text.contains('\x1b'));
+    }
+
+    #[test]
+    fn a_lack_of_threads_memory_or_files_is_not_blamed_on_the_address() {
+        for (error, hint) in [
+            (Errno::AGAIN, "ulimit -u"),
+            (Errno::NOMEM, "MemoryMax="),
+            (Errno::MFILE, "LimitNOFILE="),
+            (Errno::ADDRINUSE, "--listen 1"),
+        ] {
+            let hinted = bind_hint(&error.into(), "--listen 1");
+            assert!(hinted.contains(hint), "{hinted}");
+            assert_eq!(hinted.contains("port"), hint == "--listen 1", "{hinted}");
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::pin::{Pin, pin};
 use std::time::Duration;
 use std::{fs, io};
 
+use rustix::process::{self, Resource, Rlimit, getrlimit, setrlimit};
 use tokio::runtime::Builder;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
@@ -18,6 +19,9 @@ pub struct Trigger(watch::Sender<Option<ShutdownMode>>);
 /// Waits for a shutdown.
 #[derive(Clone, Debug)]
 pub struct Shutdown(watch::Receiver<Option<ShutdownMode>>);
+
+/// The open files that a daemon needs: its own, its reserve, and a few for forwards.
+const DESCRIPTORS_MIN: u64 = 128;
 
 /// How to stop a daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,19 +107,39 @@ fn install_handlers(signals: io::Result<Signals>) -> Result<Shutdown, Error> {
 /// threads. Abandons threads that are still blocked then, as in a read of standard input.
 ///
 /// # Errors
-/// Exit 1: threads cannot be started; and the daemon's own errors.
+/// Exit 1: threads cannot be started, or too few files opened; and the daemon's own errors.
 pub fn block_on(daemon: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
     block_on_pinned(pin!(daemon))
 }
 
 /// Compiled once for all commands.
 fn block_on_pinned(daemon: Pin<&mut dyn Future<Output = Result<(), Error>>>) -> Result<(), Error> {
+    raise_descriptor_limit()?;
     let runtime = Builder::new_current_thread().enable_all().build().map_err(|error| {
         Error::new(Exit::Runtime, format!("cannot start its event loop: {}", system(&error)))
     })?;
     let ended = runtime.block_on(daemon);
     runtime.shutdown_background();
     ended
+}
+
+/// Raises the soft limit of open files to the hard one: each forwarded connection takes a
+/// descriptor, two once it is bulk, and the soft limit is commonly 1,024 for the sake of select(2).
+///
+/// # Errors
+/// Exit 1: no forward would work.
+fn raise_descriptor_limit() -> Result<(), Error> {
+    let limit = getrlimit(Resource::Nofile);
+    if let Some(files) = limit.maximum.filter(|files| *files < DESCRIPTORS_MIN) {
+        let cause =
+            format!("only {files} open files are allowed; at least {DESCRIPTORS_MIN} are needed");
+        let hint = "raise `ulimit -Hn`, or LimitNOFILE= in the systemd unit";
+        return Err(Error::new(Exit::Runtime, cause).hint(hint));
+    }
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        tracing::debug!(%error, "cannot raise the limit of open files");
+    }
+    Ok(())
 }
 
 /// The signals that stop the process.
@@ -129,6 +153,9 @@ struct Signals {
 impl Signals {
     fn new() -> io::Result<Self> {
         let hangup = (!hangup_is_ignored()).then(|| signal(SignalKind::hangup()));
+        // Handled for good, so that a log that may not grow fails to be written, as on a full disk, and
+        // does not end the process.
+        let _ = signal(SignalKind::from_raw(process::Signal::XFSZ.as_raw()))?;
         Ok(Self {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
