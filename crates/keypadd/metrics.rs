@@ -50,6 +50,9 @@ pub(crate) const CONNECTIONS_MAX: usize = 32;
 /// How long a connection may take from accept to the end of the answer.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// The most bytes of a request: each read of a longer one would parse it anew.
+const REQUEST_BYTES_MAX: usize = 8 << 10;
+
 /// Takes the port before anything else of the daemon starts.
 ///
 /// # Errors
@@ -100,6 +103,7 @@ pub(crate) async fn serve(listener: Arc<TcpListener>, figures: impl Collector, s
                 // One answer per connection: an idle one would hold a descriptor.
                 let connection = http1::Builder::new()
                     .keep_alive(false)
+                    .max_buf_size(REQUEST_BYTES_MAX)
                     .serve_connection(TokioIo::new(stream), answer);
                 open.push_back(connections.spawn(timeout(CONNECTION_TIMEOUT, connection)));
             }

@@ -25,9 +25,10 @@ const RECENT_TIME: Duration = Duration::from_millis(100);
 const QUESTIONS: u32 = 4;
 const INTERVAL: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(50));
 
-/// First bytes of the frames. Those of flows begin with the ID of a bidirectional stream.
-const QUESTION: u8 = 2;
-const ANSWER: u8 = 3;
+/// First bytes of the frames: no flow's, whose frames begin with the ID of their stream and perhaps bit 1. Stream 0
+/// is the session's control stream.
+const QUESTION: u8 = 0;
+const ANSWER: u8 = 2;
 
 /// Keeps differences from the first one positive.
 const MIDDLE_MICROS: u32 = 1 << 31;
@@ -175,10 +176,11 @@ mod tests {
     #[test]
     fn frames_of_flows_and_garbage_are_no_answers() {
         let (mut one_way, now) = (OneWay::new(), Instant::now());
-        for frame in [&[][..], &[0, 1], &[4], &[QUESTION, 0], &[ANSWER], &[ANSWER, 1, 2, 3, 4, 5]] {
+        for frame in [&[][..], &[1], &[4], &[QUESTION, 0], &[ANSWER], &[ANSWER, 1, 2, 3, 4, 5]] {
             assert_eq!(one_way.arrive(frame, now), None);
             assert!(one_way.answer().is_none(), "{frame:?}");
         }
-        assert!(!is_one_way(&[]) && !is_one_way(&[0]) && !is_one_way(&[0x40, 4]));
+        let fragment_of_stream_1 = [3, 0, 1, 0, 2, 0, 0];
+        assert!(!is_one_way(&[]) && !is_one_way(&fragment_of_stream_1) && !is_one_way(&[0x40, 4]));
     }
 }
