@@ -286,7 +286,7 @@ fn a_daemon_shares_all_of_its_listeners_or_says_that_it_has_too_many_open_files(
 
 #[test]
 fn a_new_process_with_too_few_open_files_says_so() {
-    const FILES: usize = 64;
+    const FILES: usize = 192;
     let hosts = Hosts::new("", "");
     let (old, new) = UnixStream::pair().unwrap();
     old.set_read_timeout(Some(PATIENCE)).unwrap();
