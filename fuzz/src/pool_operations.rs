@@ -225,7 +225,11 @@ pub fn holds(bytes: &[u8]) {
         }
     }
     state.lanes.clear();
-    let last = state.fill(STEPS_MAX);
+    let mut last = state.fill(STEPS_MAX);
+    if matches!(last, Step::Resting(_)) {
+        // It looks again for more long packets, of which there are none now.
+        last = state.fill(STEPS_MAX);
+    }
     match state.pool.take() {
         Some(pool) => {
             assert_eq!(last, Step::Idle);
