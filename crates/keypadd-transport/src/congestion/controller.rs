@@ -234,10 +234,15 @@ impl RateController {
         self.way_back = waited.min(WAY_BACK_MAX);
     }
 
-    /// The shortest round trip of packets whose ACKs wait longest.
+    /// The round trip without a queue on the way there.
+    fn unqueued(&self) -> Duration {
+        self.floor() + self.way_back
+    }
+
+    /// The same of packets whose ACKs wait longest.
     fn base(&self) -> Duration {
         let floor = self.floor();
-        self.way_back + floor + self.ack_bursts.wait().mul_f64(BURST_SHARE).min(floor)
+        self.unqueued() + self.ack_bursts.wait().mul_f64(BURST_SHARE).min(floor)
     }
 
     /// Bytes that the path carries in that time at this rate.
@@ -285,9 +290,9 @@ impl RateController {
             Duration::ZERO => rtt,
             smoothed => (7 * smoothed + rtt) / 8,
         };
-        self.crowd.sample(now, (rtt - self.floor()).saturating_sub(self.way_back));
+        self.crowd.sample(now, rtt.saturating_sub(self.unqueued()));
         let delay = rtt.saturating_sub(self.base());
-        if self.dip.is_none() && rtt <= self.floor() + self.way_back + self.empty_delay(self.rate) {
+        if self.dip.is_none() && rtt <= self.unqueued() + self.empty_delay(self.rate) {
             // The queue is empty, perhaps because another flow drains its own: do so together next time.
             self.postpone_drain(now);
         }
@@ -325,7 +330,7 @@ impl RateController {
         if round.samples < START_UP_SAMPLES {
             return false;
         }
-        let delay = (round.rtt_min - self.floor()).saturating_sub(self.way_back);
+        let delay = round.rtt_min.saturating_sub(self.unqueued());
         let doubles = self.latest_rate > DOUBLING * rate_before;
         let leaves = delay > self.queue_delay(round.rate)
             && (!doubles || delay > self.floor().max(FULL_DELAY));
@@ -334,7 +339,7 @@ impl RateController {
             // The excess is being lost now if the queue is short.
             self.losses.settle();
             self.rate = round.rate;
-            let carried = round.rate * (self.floor() + self.way_back).as_secs_f64();
+            let carried = round.rate * self.unqueued().as_secs_f64();
             self.set_window(carried + self.queue_bytes(round.rate));
             (self.round, self.filled) = (Some(Round::new(now)), true);
         }
