@@ -107,6 +107,7 @@ fn new_key(desk: &Desk, name: &str) -> String {
 /// Limits the memory of a daemon with large stacks so that it can start no thread. False, and nothing is limited, if
 /// the C library keeps the stack of a thread that has ended: the next one would get that.
 fn limit_threads(daemon: &Daemon) -> bool {
+    until("no thread is about to end", || (!runs_once(daemon)).then_some(()));
     let of = |file: &str| fs::read_to_string(format!("/proc/{}/{file}", daemon.pid())).unwrap();
     let status = of("status");
     let value = |name: &str| -> u64 {
@@ -122,11 +123,19 @@ fn limit_threads(daemon: &Daemon) -> bool {
     let stacks = maps.lines().filter(is_stack).count() as u64;
     // The first thread's is another one.
     if stacks != value("Threads:") - 1 {
-        eprintln!("skipped: a thread has ended, or ends now");
+        eprintln!("skipped: the stack of a thread that has ended is kept");
         return false;
     }
     set_memory_limit(daemon, Some((value("VmSize:") << 10) + LARGE_STACK_BYTES / 8));
     true
+}
+
+/// Whether a thread does a single piece of work, after which it ends.
+fn runs_once(daemon: &Daemon) -> bool {
+    let threads = fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap();
+    let mut names =
+        threads.filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("comm")).ok());
+    names.any(|name| name.trim_end() == "keypadd-once")
 }
 
 fn set_memory_limit(daemon: &Daemon, current: Option<u64>) {

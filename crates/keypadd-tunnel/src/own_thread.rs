@@ -26,5 +26,5 @@ pub async fn on_own_thread<T: Send + 'static>(
 
 /// Compiled once for all work.
 fn start(work: Box<dyn FnOnce() + Send>) -> io::Result<JoinHandle<()>> {
-    Builder::new().spawn(work)
+    Builder::new().name("keypadd-once".into()).spawn(work)
 }
