@@ -305,7 +305,9 @@ impl CongestionGate {
     /// until the next ACK.
     pub(crate) fn take_over(&mut self, handed: HandedController, now: Instant) {
         self.shared.in_flight.fetch_add(handed.in_flight, Relaxed);
-        self.continue_with(handed.inner, now);
+        self.continue_with(handed.inner);
+        // The path has had the burst that a new one is allowed.
+        self.pacer = Pacer::empty(now);
     }
 
     /// Begins as on a new path, with nothing in flight (RFC 9000 9.4).
@@ -314,16 +316,15 @@ impl CongestionGate {
         let controller = Arc::clone(&self.controllers).build(now, mtu);
         self.shared.way_back.store(0, Relaxed);
         self.shared.in_flight.store(0, Relaxed);
-        self.continue_with(controller, now);
+        self.continue_with(controller);
+        self.pacer = Pacer::new(now, self.mtu());
     }
 
-    fn continue_with(&mut self, controller: Box<dyn Controller>, now: Instant) {
+    fn continue_with(&self, controller: Box<dyn Controller>) {
         self.shared.follow(&*controller);
         let mut successor = self.shared.successor.lock().unwrap_or_else(PoisonError::into_inner);
         *successor = Some(controller);
         self.shared.has_successor.store(true, Relaxed);
-        // The path has had the burst that a new one is allowed.
-        self.pacer = Pacer::empty(now);
     }
 
     /// Bytes that may be in flight now.

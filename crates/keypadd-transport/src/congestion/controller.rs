@@ -274,6 +274,13 @@ impl RateController {
         self.carried_bytes(rate) + self.queue_bytes(rate)
     }
 
+    /// What is left of a delay without the queue that the least window causes on a slow path.
+    fn avoidable(&self, delay: Duration) -> Duration {
+        let least = self.window_min() as f64 / self.crowd.rate();
+        let least = Duration::try_from_secs_f64(least).unwrap_or_default();
+        delay.saturating_sub(least.saturating_sub(self.base()))
+    }
+
     fn window_min(&self) -> u64 {
         WINDOW_MIN_PACKETS * self.mtu
     }
@@ -383,11 +390,13 @@ impl RateController {
             }
             return;
         }
-        let stands = delay > 2 * target + Duration::from_millis(1);
+        let mut stands = delay > 2 * target + Duration::from_millis(1);
         if self.phase == Phase::Cruise {
             let reference = self.crowd.reference_rate(now, round.rate);
             let usual = self.queue_delay(reference);
-            self.crowd.round(now, (round.rate, round.rtt_min), (delay, usual), self.mtu);
+            let avoidable = self.avoidable(delay);
+            stands &= !avoidable.is_zero();
+            self.crowd.round(now, (round.rate, round.rtt_min), (avoidable, usual), self.mtu);
         }
         if stands {
             self.losses.forget();

@@ -132,6 +132,11 @@ impl Crowd {
         (now.saturating_duration_since(at) < SUSPICION).then_some(window)
     }
 
+    /// The rate of the last call of [`Self::reference_rate`].
+    pub(super) fn rate(&self) -> f64 {
+        self.rate
+    }
+
     /// The highest recent rate, including this one. A flow that others have slowed down accepts a
     /// longer queue and would not see theirs.
     pub(super) fn reference_rate(&mut self, now: Instant, rate: f64) -> f64 {

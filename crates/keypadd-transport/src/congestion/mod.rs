@@ -14,13 +14,19 @@ mod extremes;
 mod flight_log;
 mod losses;
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 pub(crate) use controller::LONG_PATH;
 pub use controller::RateController;
 pub(crate) use extremes::Windowed;
 use quinn_proto::congestion::Controller;
 pub use quinn_proto::congestion::{ControllerFactory, CubicConfig};
+
+/// How long a receiver of bulk may wait before it acknowledges fewer packets than it was asked to.
+pub(crate) const ACK_DELAY: Duration = Duration::from_millis(2);
 
 /// Builds a [`RateController`] for each path.
 #[derive(Clone, Copy, Debug, Default)]

@@ -6,7 +6,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use quinn_proto::{ConnectError, ConnectionError, Dir, Incoming, ServerConfig, TransportConfig};
+use quinn_proto::{
+    AckFrequencyConfig, ConnectError, ConnectionError, Dir, Incoming, ServerConfig, TransportConfig,
+};
 use tokio::sync::oneshot;
 use tracing::debug;
 
@@ -15,6 +17,7 @@ use crate::{
     admission::{Admission, Refusal},
     allowance::Allowance,
     cid::Lane,
+    congestion::ACK_DELAY,
     datagrams::Datagrams,
     dial::Dial,
     driver::{HandshakeReply, Limits},
@@ -36,6 +39,10 @@ const ONE_WAY_BUFFER_BYTES: usize = 1 << 10;
 /// What clients' handshakes may take of a round, after all else: packets of those that have begun up
 /// to half of it.
 const HANDSHAKE_TIME: Duration = Duration::from_micros(250);
+
+/// Packets of bulk that one ACK acknowledges, unless that takes longer than [`ACK_DELAY`]: at an ACK for every
+/// other packet, a way back that is 40 times slower carries nothing but ACKs.
+const BULK_ACK_PACKETS: u32 = 10;
 
 /// A client's other packets that are kept while it waits for its handshake, and those of all.
 const INCOMING_BYTES: u64 = 8 << 10;
@@ -74,6 +81,9 @@ impl<U: Datagrams> EventLoop<U> {
             .receive_window(windows.connection.into())
             .max_concurrent_bidi_streams(allowances[Dir::Bi as usize].current())
             .max_concurrent_uni_streams(allowances[Dir::Uni as usize].current());
+        if lane.is_bulk() {
+            transport.ack_frequency_config(Some(bulk_acks()));
+        }
         let window = ReceiveWindow::new(windows, Arc::clone(&self.budget));
         (Limits { gate, window, allowances }, transport)
     }
@@ -218,4 +228,14 @@ impl<U: Datagrams> EventLoop<U> {
             self.remove(key, ConnectionError::TimedOut);
         }
     }
+}
+
+/// When a receiver of bulk is to acknowledge it.
+fn bulk_acks() -> AckFrequencyConfig {
+    let mut acks = AckFrequencyConfig::default();
+    // An ACK is due once there are more packets than the threshold; at each gap, too (RFC 9000 13.2.1).
+    acks.ack_eliciting_threshold((BULK_ACK_PACKETS - 1).into())
+        .max_ack_delay(Some(ACK_DELAY))
+        .reordering_threshold(1_u32.into());
+    acks
 }

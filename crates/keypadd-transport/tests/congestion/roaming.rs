@@ -26,9 +26,11 @@ fn data_flows_within_a_round_trip_of_the_first_packet_from_a_new_address() {
                 world.run(MS);
                 assert!(world.now() - began < KEEP_ALIVE + rtt, "{at}: the client is silent");
             }
-            // Then the client has proved its address; what the server sends needs half as long. The
-            // line has a queue.
-            let first = if traffic == Traffic::Up { rtt } else { rtt + rtt / 2 } + 5 * MS;
+            // What the line's queue holds arrives. Then the client has proved its address; what the server
+            // sends needs half as long.
+            let queue = 5 * MS;
+            world.run(queue);
+            let first = if traffic == Traffic::Up { rtt } else { rtt + rtt / 2 };
             assert!(share(&mut world, 0, 50.0, first) > 0.0, "{at}");
             world.run(SECOND + 10 * rtt);
             let share = share(&mut world, 0, 50.0, SECOND);

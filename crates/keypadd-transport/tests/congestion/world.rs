@@ -42,6 +42,9 @@ const BATCH: usize = 44;
 const PING_BYTES: usize = 128;
 const PING_INTERVAL: Duration = Duration::from_millis(25);
 
+/// A controller, and the kind of connection: what bulk connections carry is acknowledged less often.
+pub type Congestion = (Lane, Arc<dyn ControllerFactory + Send + Sync>);
+
 /// Traffic of a flow's programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Traffic {
@@ -254,12 +257,8 @@ impl World {
         self.flows[flow].ends[1].stepped.use_clocks((clock, until), || *STANDING);
     }
 
-    /// Adds a flow with this controller at both ends, and connects it.
-    pub fn add(
-        &mut self,
-        congestion: Arc<dyn ControllerFactory + Send + Sync>,
-        traffic: Traffic,
-    ) -> usize {
+    /// Adds a flow with this congestion control at both ends, and connects it.
+    pub fn add(&mut self, (lane, congestion): Congestion, traffic: Traffic) -> usize {
         let flow = self.flows.len();
         let (config, server) = configs(Suite::AES_256_GCM);
         let port = 1_000 + 2 * flow as u16;
@@ -301,7 +300,7 @@ impl World {
             config,
             address: server_address,
             server_name: "keypadd",
-            lane: Lane::Sparse,
+            lane,
             rtt: None,
         }));
         let accepting = ends[1]._endpoint.clone();

@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use super::{RateController, Round};
+use crate::congestion::ACK_DELAY;
 use crate::congestion::crowd::{EMPTY, FALL, TEST_SHARE};
 
 /// Interval at which this flow's queue is drained, by this many times its content.
@@ -61,7 +62,8 @@ impl RateController {
         self.hold = self.hold.max(2);
         self.postpone_drain(now);
         if dip.test.is_some() {
-            let empty = delay <= self.queue_delay(self.rate).mul_f64(EMPTY);
+            let most = self.queue_delay(self.rate).mul_f64(EMPTY) + ACK_DELAY;
+            let empty = self.avoidable(delay) <= most;
             if self.crowd.tested(now, empty) {
                 self.set_window(self.window_at(self.rate));
             }
