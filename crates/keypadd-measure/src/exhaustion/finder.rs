@@ -217,7 +217,16 @@ impl<S: Subject> Search<'_, S> {
         }
         let (mut guess, mut seconds) = (stage.guess(), 0.0);
         for nth in 0..PROBES_MAX {
-            let Some(stage) = self.probe(guess * AROUND[nth % AROUND.len()])? else { break };
+            let rate = guess * AROUND[nth % AROUND.len()];
+            let Some(stage) = self.probe(rate)? else {
+                // The pool lasted at the rate that was to empty it.
+                let lasted = rate * EMPTYING;
+                if lasted >= fastest {
+                    break;
+                }
+                guess = lasted;
+                continue;
+            };
             guess = match crossing(&self.tried, guess) {
                 Some(rate) => rate.min(fastest),
                 // A stage that began in a hole says nothing.

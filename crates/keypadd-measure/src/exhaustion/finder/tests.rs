@@ -17,6 +17,8 @@ struct Synthetic {
     pace: fn(f64) -> f64,
     /// Packets that lack pad at the beginning of the next stages, one figure per stage.
     holes: Vec<f64>,
+    /// Packets by which a refill is seen too late.
+    overshoot: f64,
     /// Relative deviation of a step's pads from that.
     noise: f64,
     /// Packets per key; the next key starts with an empty pool.
@@ -37,6 +39,7 @@ impl Synthetic {
             made,
             pace: |_| 1.0,
             holes: Vec::new(),
+            overshoot: 0.0,
             noise: 0.0,
             phase_packets: None,
             random: fastrand::Rng::with_seed(5),
@@ -56,8 +59,8 @@ impl Subject for Synthetic {
     }
 
     fn refill(&mut self, packets: f64) -> Result<f64, Self::Ended> {
-        if (self.made)(0.0) > 0.0 {
-            self.level = self.level.max(packets.min(self.capacity));
+        if (self.made)(0.0) > 0.0 && self.level < packets {
+            self.level = (packets + self.overshoot).min(self.capacity);
         }
         Ok(self.level)
     }
@@ -157,6 +160,16 @@ fn a_known_threshold_is_found_and_confirmed_from_both_sides() {
             }
         }
     }
+}
+
+#[test]
+fn a_guess_at_which_the_pool_cannot_be_emptied_is_raised() {
+    // Nothing is made at the fastest rate, which says little of the threshold.
+    let made: Made = |rate| (540_000.0 - 2.0 * rate).max(0.0);
+    let mut pool = Synthetic { overshoot: 2000.0, ..Synthetic::new(32_768.0, 300_000.0, made) };
+    let (rate, lasts, runs_dry) = found(&mut pool);
+    assert!((rate / 180_000.0 - 1.0).abs() < 0.02, "{rate}");
+    assert!(runs_dry / lasts < 1.15, "{lasts} {runs_dry}");
 }
 
 #[test]
