@@ -35,7 +35,7 @@ pub(super) struct Cell {
     pub bursts: Vec<(f64, Vec<BurstFound>)>,
     /// Results of the searches for R*, one per repetition.
     pub found: Vec<Found>,
-    /// Cores taken by other programs, one value per repetition.
+    /// Cores taken by other programs during the calibration, and in each repetition.
     pub others: Vec<f64>,
 }
 

@@ -138,6 +138,7 @@ impl Visits {
     /// Calibrates an arm without a load, and reads the level under each load.
     fn predict(&mut self, arm: TunnelArm, pool_bytes: usize) -> Result<(), Ended> {
         self.doing(format!("{}: calibration, pool {} MiB", Arm::Tunnel(arm), pool_bytes >> 20));
+        let since = CpuBaseline::now();
         let mut tunnel = self.open(arm, pool_bytes)?;
         let fillers = match self.settings.path.place {
             Place::Here | Place::Hosts { .. } => 2.0,
@@ -147,6 +148,7 @@ impl Visits {
         let seconds = probe_seconds * NEAR_PROBES;
         let calibrated = calibrate(&mut tunnel, cores().len() as f64, fillers, seconds)?;
         tunnel.close();
+        let others = since.cores_of_others();
         let Some(calibrated) = calibrated else { return Ok(()) };
         for background in self.settings.backgrounds.clone() {
             let load = Background::start(background, VISIT_MAX);
@@ -155,14 +157,16 @@ impl Visits {
             tunnel.close();
             drop(load);
             let calibration = Calibration { background, level, ..calibrated.model.clone() };
-            self.cells.push(Cell::new(
+            let mut cell = Cell::new(
                 arm,
                 pool_bytes,
                 calibration,
                 calibrated.packet_bytes,
                 calibrated.fastest,
                 stage_seconds,
-            ));
+            );
+            cell.others.extend(others);
+            self.cells.push(cell);
         }
         Ok(())
     }
@@ -251,6 +255,11 @@ mod tests {
         assert_eq!(exhausted.section.predictions.len(), saved[0].0);
         let capacity = &exhausted.section.tables[0].rows[0].cells[6];
         assert!(matches!(capacity, crate::results::Cell::Figure(it) if it.samples.len() == 1));
+        let others = &exhausted.section.tables[0].rows[0].cells[7];
+        assert!(
+            matches!(others, crate::results::Cell::Figure(it) if it.samples.len() == 2),
+            "that of the calibration, and that of the search: {others:?}"
+        );
     }
 
     #[tokio::test(flavor = "multi_thread")]
