@@ -118,7 +118,8 @@ impl Path {
         let way = Duration::from_micros(micros.into());
         self.least.insert(now, way);
         self.recent.insert(now, way);
-        self.recent.get() - self.least.get()
+        // After a pause the recent one may be older than what is remembered as the least.
+        self.recent.get().saturating_sub(self.least.get())
     }
 }
 
@@ -171,6 +172,15 @@ mod tests {
         let mut waited = |back| ask([&mut near, &mut far], now + back * 10, [MS, back]).unwrap();
         assert_eq!(waited(50 * MS), Duration::ZERO);
         assert_eq!(waited(51 * MS), Duration::ZERO, "the least of several");
+    }
+
+    #[test]
+    fn what_is_left_of_a_least_of_long_ago_is_no_waiting_time() {
+        // The least is forgotten while it still counts as recent.
+        let (mut path, start) = (Path::new(None), Instant::now());
+        for (at, since) in [(0, 9_000), (9_950, 1_000), (10_000, 5_000), (20_001, 5_000)] {
+            assert!(path.waited(since, start + at * MS) <= 4 * MS, "after {at} ms");
+        }
     }
 
     #[test]
