@@ -11,10 +11,7 @@ use std::{
 };
 
 use keypadd_transport::Stream;
-use tokio::{
-    sync::Semaphore,
-    time::{Instant, sleep, timeout},
-};
+use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, warn};
 
 use crate::{
@@ -27,8 +24,9 @@ use crate::{
         connection_log::ConnectionRecord,
         incomplete::{Incomplete, Unread},
         listen::{Accepted, ListenerGroup},
-        open_stream::{OpenError, open_stream, place_of_connection},
+        open_stream::{OpenError, open_stream},
         origin::Origin,
+        places::{Place, Places},
         proxy::{self, NoTarget},
         socks::Reply,
         splice::{splice, splice_with_preface},
@@ -61,10 +59,9 @@ pub(crate) const NO_PROXY_HEADER: &str =
 #[derive(Clone, Debug)]
 pub(crate) struct Acceptor {
     context: Context,
-    /// As many as the server allows. A slot is taken after accept, so an idle listener holds none;
-    /// one connection of each forward waits for a slot, the others in the listener's queue.
-    slots: Arc<Semaphore>,
-    slots_max: usize,
+    /// As many as the server allows. A place is taken after accept, so an idle listener holds none;
+    /// one connection of each forward waits for a place, the others in the listener's queue.
+    places: Arc<Places>,
     holder: Holder,
     tasks: ConnectionTasks,
     handover: Handover,
@@ -115,11 +112,10 @@ impl Acceptor {
         tasks: ConnectionTasks,
         handover: Handover,
     ) -> Self {
-        let slots_max = forwards_max.min(Semaphore::MAX_PERMITS);
         let (incomplete, log_limit) = <_>::default();
         let context = Context { link, headers, limits, incomplete, log_limit };
-        let slots = Arc::new(Semaphore::new(slots_max));
-        Self { context, slots, slots_max, holder: Holder::client(), tasks, handover }
+        let places = Places::new(forwards_max);
+        Self { context, places, holder: Holder::client(), tasks, handover }
     }
 
     /// Takes descriptors of listeners out of what forwards may use.
@@ -134,7 +130,7 @@ impl Acceptor {
             server,
             link: link.clone(),
             limits: Arc::clone(limits),
-            slots: Arc::clone(&self.slots),
+            slots: Arc::clone(&self.places.slots),
             holder: self.holder,
             tasks: self.tasks.clone(),
             handover: self.handover.clone(),
@@ -148,8 +144,9 @@ impl Acceptor {
 
     /// Accepts connections until it is dropped. Their tasks go on after that.
     pub(crate) async fn run(self, listeners: Arc<ListenerGroup>, forward: Arc<Forward>) {
-        let Self { context, slots, slots_max, holder, tasks, handover } = self;
+        let Self { context, places, holder, tasks, handover } = self;
         let name = forward.to_string();
+        let own_places = places.of_forward();
         loop {
             handover.resumed().await;
             let accepted = tokio::select! {
@@ -159,8 +156,8 @@ impl Acceptor {
             };
             match accepted {
                 Ok((socket, origin)) => {
-                    if slots.available_permits() == 0 && context.may_log(&name, Line::NoSlot) {
-                        let max = slots_max;
+                    if !own_places.is_free() && context.may_log(&name, Line::NoSlot) {
+                        let max = places.max;
                         warn!(forward = %name, max, "too many connections: new ones wait (max-forwards)");
                     }
                     let displace = |idle| {
@@ -169,12 +166,11 @@ impl Acceptor {
                         }
                     };
                     let room = async {
-                        let slot = Arc::clone(&slots).acquire_owned();
-                        let slot = place_of_connection(slot, displace).await;
+                        let place = own_places.take(&displace).await;
                         let budget = &context.limits.descriptors;
-                        (slot, budget.acquire_when_free(holder, &name, OF_CONNECTION).await)
+                        (place, budget.acquire_when_free(holder, &name, OF_CONNECTION).await)
                     };
-                    let slot = tokio::select! {
+                    let (place, descriptors) = tokio::select! {
                         room = context.incomplete.make_room(room) => room,
                         error = socket.failed() => {
                             let from = origin.source();
@@ -189,9 +185,10 @@ impl Acceptor {
                     let reads = headers.accept || matches!(&*forward, Forward::Dynamic(_));
                     let begin = (headers, reads.then(|| context.incomplete.add()));
                     let accepted = (socket, origin);
-                    let task = serve(context.clone(), accepted, Arc::clone(&forward), begin);
+                    let task =
+                        serve(context.clone(), accepted, (Arc::clone(&forward), place), begin);
                     tasks.spawn(async move {
-                        let _slot = slot;
+                        let _descriptors = descriptors;
                         task.await;
                     });
                 }
@@ -222,7 +219,7 @@ impl Context {
 async fn serve(
     context: Context,
     (mut socket, mut origin): Accepted,
-    forward: Arc<Forward>,
+    (forward, mut place): (Arc<Forward>, Place),
     (headers, mut unread): (ProxyHeaders, Option<Unread>),
 ) {
     let name = forward.to_string();
@@ -242,7 +239,7 @@ async fn serve(
         Forward::Bench(_) => (StreamHeader::Bench, "its bench service".into()),
         Forward::Dynamic(_) => {
             let Some(unread) = unread else { return };
-            return forward_proxied(&context, (socket, unread), from, &name, record).await;
+            return forward_proxied(&context, (socket, unread, place), from, &name, record).await;
         }
         // The server listens.
         Forward::Remote(_) => return,
@@ -250,6 +247,7 @@ async fn serve(
     record.set_target(&destination);
     match open(&context, &socket, from, (&header, &name), &mut record).await {
         Ok((stream, _count)) => {
+            place.connected();
             let preface = if headers.send { origin.header(&socket) } else { Vec::new() };
             let spliced = splice_with_preface(preface, socket, stream, &mut record);
             if let Err(error) = spliced.await {
@@ -287,7 +285,7 @@ fn refuse(
 /// Forwards a connection to the target that it requests by SOCKS.
 async fn forward_proxied(
     context: &Context,
-    (mut socket, unread): (ForwardedSocket, Unread),
+    (mut socket, unread, mut place): (ForwardedSocket, Unread, Place),
     from: Option<SocketAddr>,
     name: &str,
     mut record: ConnectionRecord,
@@ -315,6 +313,7 @@ async fn forward_proxied(
     let header = StreamHeader::Destination(Destination::Tcp(target.clone()));
     let refusal = match open(context, &socket, from, (&header, name), &mut record).await {
         Ok((stream, _count)) => {
+            place.connected();
             // If the reply cannot be sent, the splice fails as well.
             proxy::reply(&mut socket, Reply::Succeeded).await;
             if let Err(error) = splice(socket, stream, &mut record).await {

@@ -6,11 +6,7 @@
 use std::{fmt, future::poll_fn, net::UdpSocket, sync::Arc, task::Poll, time::Duration};
 
 use keypadd_transport::{Flow, FlowEnd, FlowListener, SocketLease, Source, Stream};
-use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore},
-    task::JoinSet,
-    time::timeout,
-};
+use tokio::{sync::OwnedSemaphorePermit, task::JoinSet, time::timeout};
 use tracing::{debug, warn};
 
 use crate::{
@@ -18,6 +14,7 @@ use crate::{
         connection_log::ConnectionRecord,
         flow_outcome::FlowOutcome,
         open_stream::{OPEN_TIMEOUT, OpenError, PLACE_TIMEOUT, answered, begin_flow},
+        places::Places,
         splice_error::SpliceError,
     },
     sessions::session::LiveSession,
@@ -28,9 +25,8 @@ use crate::{
 #[derive(Clone)]
 pub(crate) struct FlowForward {
     pub(crate) session: Arc<LiveSession>,
-    /// Slots for flows and connections, and their total.
-    pub(crate) slots: Arc<Semaphore>,
-    pub(crate) slots_max: usize,
+    /// For flows and connections.
+    pub(crate) places: Arc<Places>,
     /// The forward, in status and logs.
     pub(crate) name: Arc<str>,
     pub(crate) header: StreamHeader,
@@ -54,7 +50,7 @@ pub(crate) async fn carry(
     is_permitted: impl Fn() -> bool,
 ) {
     let connection = &forward.session.connection;
-    let listen = |(socket, lease)| connection.listen(socket, lease, forward.slots_max);
+    let listen = |(socket, lease)| connection.listen(socket, lease, forward.places.max);
     let mut listeners: Vec<_> = sockets.into_iter().map(listen).collect();
     let mut flows = JoinSet::new();
     loop {
@@ -118,11 +114,11 @@ impl FlowForward {
 
     /// Takes a slot; if none is free, displaces the flow that was idle for longest.
     async fn slot(&self) -> Option<OwnedSemaphorePermit> {
-        if let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() {
+        if let Ok(slot) = Arc::clone(&self.places.slots).try_acquire_owned() {
             return Some(slot);
         }
         self.session.connection.displace_flow(Duration::ZERO);
-        timeout(PLACE_TIMEOUT, Arc::clone(&self.slots).acquire_owned()).await.ok()?.ok()
+        timeout(PLACE_TIMEOUT, Arc::clone(&self.places.slots).acquire_owned()).await.ok()?.ok()
     }
 
     /// Opens the flow. Its first datagrams leave before the answer.

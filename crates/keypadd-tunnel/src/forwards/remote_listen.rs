@@ -10,7 +10,7 @@ use std::{
 };
 
 use tokio::{
-    sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc},
+    sync::{Notify, mpsc},
     task::JoinSet,
     time::{Instant, sleep, timeout},
 };
@@ -29,7 +29,8 @@ use crate::{
         incomplete::{Incomplete, Unread},
         listen::{Bound, addresses_of, bind_tcp, bind_udp, bind_unix},
         open_listener::{AcceptedSocket, OpenListener},
-        open_stream::{OpenError, open_stream, place_of_connection},
+        open_stream::{OpenError, open_stream},
+        places::{Place, Places},
         reservations::{Reservation, Reservations},
         spare_sockets::SpareSockets,
         splice::splice_with_preface,
@@ -65,8 +66,7 @@ pub(crate) struct RemoteListeners {
     /// Receives the accepted connections. Boxed, as there is memory for 32 of them.
     pub(crate) accepted: mpsc::Sender<Box<RemoteConnection>>,
     /// Limits open connections over all listeners, to so many.
-    pub(crate) slots: Arc<Semaphore>,
-    pub(crate) slots_max: usize,
+    pub(crate) places: Arc<Places>,
     pub(crate) incomplete: Incomplete,
     pub(crate) log_limit: Arc<RemoteLogLimit>,
     pub(crate) handover: Handover,
@@ -85,7 +85,8 @@ pub(crate) struct RemoteConnection {
     /// If it begins with a PROXY header.
     unread: Option<Unread>,
     log_limit: Arc<RemoteLogLimit>,
-    _room: (OwnedSemaphorePermit, Descriptors),
+    place: Place,
+    _descriptors: Descriptors,
 }
 
 /// What this session listens on. Fields drop in order: the sockets are closed before the reservation is
@@ -317,8 +318,7 @@ impl RemoteListeners {
         let (session, log_limit) = (Arc::clone(&self.session), Arc::clone(&self.log_limit));
         let forward = FlowForward {
             session: Arc::clone(&self.session),
-            slots: Arc::clone(&self.slots),
-            slots_max: self.slots_max,
+            places: Arc::clone(&self.places),
             name: Arc::clone(name),
             header: StreamHeader::Remote(id),
             target: None,
@@ -339,6 +339,7 @@ impl RemoteListeners {
         (listen, headers): (&Listen, ProxyHeaders),
         open: &OpenListener,
     ) -> ListenCode {
+        let places = self.places.of_forward();
         loop {
             self.handover.resumed().await;
             let accepted = tokio::select! {
@@ -362,19 +363,17 @@ impl RemoteListeners {
                 return ListenCode::NotPermitted;
             }
             let room = async {
-                let slot = Arc::clone(&self.slots).acquire_owned();
                 let displace = |idle| self.session.connection.displace_flow(idle);
-                let slot = place_of_connection(slot, displace).await.ok()?;
-                Some((slot, self.session.descriptors_when_free(OF_CONNECTION).await))
+                let place = places.take(&displace).await;
+                (place, self.session.descriptors_when_free(OF_CONNECTION).await)
             };
-            let room = tokio::select! {
+            let (place, descriptors) = tokio::select! {
                 room = self.incomplete.make_room(room) => room,
                 error = socket.failed() => {
                     debug!(forward = %name, %error, "closed while waiting for a slot");
                     continue;
                 }
             };
-            let Some(room) = room else { continue };
             let connection = RemoteConnection {
                 id,
                 name: Arc::clone(name),
@@ -382,7 +381,8 @@ impl RemoteListeners {
                 headers,
                 unread: headers.accept.then(|| self.incomplete.add()),
                 log_limit: Arc::clone(&self.log_limit),
-                _room: room,
+                place,
+                _descriptors: descriptors,
             };
             // Fails if the session has just ended: then it is dropped.
             let _ = self.accepted.send(connection.into()).await;
@@ -393,7 +393,8 @@ impl RemoteListeners {
 impl RemoteConnection {
     /// Forwards the connection to the client, to its end.
     pub(crate) async fn forward(self, session: Arc<LiveSession>) {
-        let Self { id, name, mut socket, headers, unread, log_limit, _room } = self;
+        let Self { id, name, mut socket, headers, unread, log_limit, mut place, _descriptors } =
+            self;
         let (name, peer) = (&*name, session.peer());
         let _count = session.count_connection(name);
         let mut record = ConnectionRecord::new(&session.limits);
@@ -424,6 +425,7 @@ impl RemoteConnection {
         };
         match opened {
             Ok(stream) => {
+                place.connected();
                 let Some((socket, origin)) = socket.into_accepted() else { return };
                 let preface = if headers.send { origin.header(&socket) } else { Vec::new() };
                 let spliced = splice_with_preface(preface, socket, stream, &mut record);

@@ -16,7 +16,7 @@ use std::{
 use keypadd_provider::PublicKey;
 use keypadd_transport::{Connection, ConnectionError, HeldStreams};
 use tokio::{
-    sync::{Semaphore, mpsc, oneshot, watch},
+    sync::{mpsc, oneshot, watch},
     task::JoinSet,
     time::{Instant, sleep, sleep_until, timeout},
 };
@@ -28,6 +28,7 @@ use crate::{
     forwards::{
         adopt::adopt,
         answer::{Unpermitted, answer_client},
+        places::Places,
         remote_listen::RemoteListeners,
         reservations::Reservations,
     },
@@ -345,8 +346,7 @@ impl ServerContext {
             lookups: lookups.clone(),
             reservations: self.reservations.clone(),
             accepted,
-            slots: Arc::new(Semaphore::new(self.forwards_max.min(Semaphore::MAX_PERMITS))),
-            slots_max: self.forwards_max,
+            places: Places::new(self.forwards_max),
             incomplete: <_>::default(),
             log_limit: Arc::default(),
             handover: self.handover.clone(),

@@ -1,6 +1,9 @@
 //! Tests many concurrent connections, and readers that stop.
 
+use std::net::SocketAddr;
+
 use keypadd_tunnel::TransportSettings;
+use socket2::{Domain, Socket, Type};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -139,5 +142,48 @@ async fn a_connection_that_ends_at_the_limit_makes_room_for_the_next_at_once() {
         })
         .await;
         open.push((tunnel.enter().await, accept(&target).await));
+    }
+}
+
+#[tokio::test]
+async fn a_forward_whose_target_does_not_answer_leaves_places_to_the_others() {
+    // Its queue is full: the system drops what else comes.
+    let silent = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    silent.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    silent.listen(0).unwrap();
+    let silent_at = silent.local_addr().unwrap().as_socket().unwrap();
+    let _queued = TcpStream::connect(silent_at).await.unwrap();
+    let target = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    target.set_nonblocking(true).unwrap();
+
+    for is_remote in [false, true] {
+        let transport = TransportSettings { forwards_max: 8, ..<_>::default() };
+        let mut forwards = Vec::new();
+        for at in [silent_at, target.local_addr().unwrap()] {
+            let port = listener().await.local_addr().unwrap().port();
+            forwards.push(format!("{}{port}:{at}", if is_remote { "-R " } else { "" }));
+        }
+        let entrances = forwards.iter().map(|forward| {
+            let port = forward.trim_start_matches("-R ").split(':').next().unwrap();
+            SocketAddr::from(([127, 0, 0, 1], port.parse().unwrap()))
+        });
+        let entrances: Vec<_> = entrances.collect();
+        let forwards: Vec<_> = forwards.iter().map(String::as_str).collect();
+        let permits = ["localhost:*", "listen localhost:*"];
+        let tunnel = Tunnel::start_with(&permits, &forwards, transport).await;
+        let mut waiting = Vec::new();
+        for at in &entrances {
+            until("it listens", || {
+                std::net::TcpStream::connect(at).map(|it| waiting.push(it)).is_ok()
+            })
+            .await;
+        }
+        until("the target is reached", || target.accept().is_ok()).await;
+        for _ in 0..20 {
+            waiting.push(std::net::TcpStream::connect(entrances[0]).unwrap());
+        }
+        until("they wait for the target", || tunnel.open().0.max(tunnel.open().1) >= 5).await;
+        let _here = TcpStream::connect(entrances[1]).await.unwrap();
+        until_without_timeouts("the other target is reached", || target.accept().is_ok()).await;
     }
 }

@@ -50,8 +50,7 @@ impl Acceptor {
                 let named = Arc::clone(&name);
                 let forward = FlowForward {
                     session,
-                    slots: Arc::clone(&self.slots),
-                    slots_max: self.slots_max,
+                    places: Arc::clone(&self.places),
                     name: Arc::clone(&name),
                     header: header.clone(),
                     target: Some(Arc::clone(&target)),
