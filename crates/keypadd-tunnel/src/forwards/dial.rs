@@ -4,6 +4,7 @@
 //! I10). Addresses of this host and its link need a permit that names them.
 
 use std::{
+    cell::LazyCell,
     collections::{HashMap, HashSet},
     io::{self, ErrorKind},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
@@ -24,7 +25,7 @@ use crate::{
     },
     net::{
         forwarded_socket::ForwardedSocket,
-        inward::INWARD,
+        inward::is_inward,
         lookup::{Lookups, resolve},
     },
     permits::open::Permits,
@@ -211,13 +212,13 @@ fn sort(
     (protocol, target): (Protocol, &Target),
     permits: &Permits,
 ) -> (Vec<SocketAddr>, Vec<SocketAddr>, Option<IpAddr>) {
-    let now = Instant::now().into_std();
-    let is_inward = |address| INWARD.contains(address, now);
     let (mut permitted, mut unknown, mut refused) = (Vec::new(), Vec::new(), None);
     for address in found {
-        if permits.admits(protocol, target, address.ip(), |_| &[], is_inward) {
+        // Asked for once, whatever the number of permits.
+        let inward = LazyCell::new(|| is_inward(address.ip()));
+        if permits.admits(protocol, target, address.ip(), |_| &[], |_| *inward) {
             permitted.push(address);
-        } else if is_inward(address.ip()) {
+        } else if *inward {
             refused = Some(address.ip());
         } else {
             unknown.push(address);

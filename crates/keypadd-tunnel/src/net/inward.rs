@@ -7,50 +7,47 @@
 use std::{
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
-    sync::{Mutex, PoisonError},
-    time::{Duration, Instant},
 };
 
-use nix::ifaddrs::getifaddrs;
+use rustix::{
+    io::Errno,
+    net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with},
+};
 use tracing::debug;
 
-/// How long a list of this host's addresses is used: listing a thousand takes half a millisecond, and a
-/// peer may ask for ten thousand connections a second.
-const LIST_TIME: Duration = Duration::from_secs(1);
+/// A request for the route to an address (rtnetlink(7)): `RTM_GETROUTE`, with `NLM_F_REQUEST` and `RTA_DST`.
+const GET_ROUTE: u16 = 26;
+const REQUEST: u16 = 1;
+const DESTINATION: u16 = 1;
 
-/// The addresses that lead inward on this host.
-pub(crate) static INWARD: Inward = Inward::new(own_addresses);
+/// The answer `RTM_NEWROUTE`; others are errors, whose number follows the header (netlink(7)).
+const NEW_ROUTE: u16 = 24;
 
-/// Decides about addresses. Asks the system for this host's own only if an address alone does not
-/// decide.
-#[derive(Debug)]
-pub(crate) struct Inward {
-    list: fn() -> io::Result<Vec<IpAddr>>,
-    own: Mutex<Option<(Instant, Vec<IpAddr>)>>,
+/// Bytes of `struct nlmsghdr` and `struct rtmsg`, of `struct rtattr`, and of all with an address; where the second
+/// has its type.
+const ROUTE_BYTES: usize = 16 + 12;
+const ATTRIBUTE_BYTES: usize = 4;
+const REQUEST_BYTES_MAX: usize = ROUTE_BYTES + ATTRIBUTE_BYTES + 16;
+const TYPE_AT: usize = 16 + 7;
+
+/// The type of a route out of this host: `RTN_UNICAST`. All others that lead anywhere lead to this host or to
+/// many.
+const UNICAST: u8 = 1;
+
+/// Whether an address is loopback, link-local, multicast, broadcast, unspecified or this host's own. If the
+/// system does not say, every address counts as its own.
+pub(crate) fn is_inward(address: IpAddr) -> bool {
+    leads_inward(address, |address| {
+        is_own(address).unwrap_or_else(|error| {
+            debug!(%error, "no route");
+            true
+        })
+    })
 }
 
-impl Inward {
-    const fn new(list: fn() -> io::Result<Vec<IpAddr>>) -> Self {
-        Self { list, own: Mutex::new(None) }
-    }
-
-    /// Whether an address is loopback, link-local, multicast, broadcast, unspecified or this
-    /// host's own. If the system does not list its addresses, every address counts as its own.
-    pub(crate) fn contains(&self, address: IpAddr, now: Instant) -> bool {
-        let forms = [Some(address), embedded_v4(address).map(IpAddr::V4)];
-        forms.into_iter().flatten().any(|form| is_special(form) || self.is_own(form, now))
-    }
-
-    fn is_own(&self, address: IpAddr, now: Instant) -> bool {
-        // Replaced as a whole, so a panic cannot leave it half changed.
-        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_current = |(since, _): &(Instant, _)| now.duration_since(*since) < LIST_TIME;
-        if !own.as_ref().is_some_and(is_current) {
-            let listed = (self.list)().inspect_err(|error| debug!(%error, "no addresses"));
-            *own = listed.ok().map(|listed| (now, listed));
-        }
-        own.as_ref().is_none_or(|(_, own)| own.contains(&address))
-    }
+fn leads_inward(address: IpAddr, is_own: impl Fn(IpAddr) -> bool) -> bool {
+    let forms = [Some(address), embedded_v4(address).map(IpAddr::V4)];
+    forms.into_iter().flatten().any(|form| is_special(form) || is_own(form))
 }
 
 fn is_special(address: IpAddr) -> bool {
@@ -86,27 +83,65 @@ fn embedded_v4(address: IpAddr) -> Option<Ipv4Addr> {
     }
 }
 
-/// The addresses of all interfaces (getifaddrs(3)).
-fn own_addresses() -> io::Result<Vec<IpAddr>> {
-    let addresses = getifaddrs()?.filter_map(|interface| {
-        let address = interface.address?;
-        let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
-        v4.or_else(|| Some(IpAddr::V6(address.as_sockaddr_in6()?.ip())))
-    });
-    Ok(addresses.collect())
+/// Whether the system's route to an address ends at this host: it has the address, or a local route covers it.
+fn is_own(address: IpAddr) -> io::Result<bool> {
+    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+    let (request, length) = request(address);
+    send(&socket, &request[..length], SendFlags::empty())?;
+    // The kernel has answered by now.
+    let mut answer = [0; ROUTE_BYTES];
+    let (_, bytes) = recv(&socket, &mut answer[..], RecvFlags::DONTWAIT)?;
+    if bytes < ROUTE_BYTES {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let [_, _, _, _, low, high, .., e0, e1, e2, e3, _, _, _, _, _, _, _, _] = answer;
+    if u16::from_ne_bytes([low, high]) == NEW_ROUTE {
+        return Ok(answer[TYPE_AT] != UNICAST);
+    }
+    match Errno::from_raw_os_error(i32::from_ne_bytes([e0, e1, e2, e3]).wrapping_neg()) {
+        // No route, one that refuses, or no IPv6: nothing can be reached there.
+        Errno::NETUNREACH
+        | Errno::HOSTUNREACH
+        | Errno::ACCESS
+        | Errno::INVAL
+        | Errno::OPNOTSUPP => Ok(false),
+        error => Err(error.into()),
+    }
+}
+
+/// The request for the route to an address, and its length.
+fn request(address: IpAddr) -> ([u8; REQUEST_BYTES_MAX], usize) {
+    let mut message = [0; REQUEST_BYTES_MAX];
+    let (head, octets) = message.split_at_mut(ROUTE_BYTES + ATTRIBUTE_BYTES);
+    let (family, bytes) = match address {
+        IpAddr::V4(v4) => {
+            octets[..4].copy_from_slice(&v4.octets());
+            (AddressFamily::INET, 4)
+        }
+        IpAddr::V6(v6) => {
+            octets.copy_from_slice(&v6.octets());
+            (AddressFamily::INET6, 16)
+        }
+    };
+    let length = head.len() + bytes;
+    head[..4].copy_from_slice(&(length as u32).to_ne_bytes());
+    head[4..6].copy_from_slice(&GET_ROUTE.to_ne_bytes());
+    head[6..8].copy_from_slice(&REQUEST.to_ne_bytes());
+    (head[16], head[17]) = (family.as_raw() as u8, 8 * bytes as u8);
+    head[28..30].copy_from_slice(&((ATTRIBUTE_BYTES + bytes) as u16).to_ne_bytes());
+    head[30..].copy_from_slice(&DESTINATION.to_ne_bytes());
+    (message, length)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+    use testbed::Namespace;
 
     use super::*;
 
     #[test]
     fn addresses_of_this_host_and_its_link_are_inward_in_every_form() {
-        let inward =
-            Inward::new(|| Ok(vec!["192.0.2.7".parse().unwrap(), "2001:db8::7".parse().unwrap()]));
-        let now = Instant::now();
+        let own = ["192.0.2.7", "2001:db8::7"].map(|own| own.parse::<IpAddr>().unwrap());
         for (address, expected) in [
             ("127.0.0.1", true),
             ("127.255.0.9", true),
@@ -135,35 +170,39 @@ mod tests {
             ("64:ff9b::808:808", false),
             ("fd00::1", false),
         ] {
-            assert_eq!(inward.contains(address.parse().unwrap(), now), expected, "{address}");
+            let address = address.parse().unwrap();
+            assert_eq!(leads_inward(address, |it| own.contains(&it)), expected, "{address}");
         }
     }
 
     #[test]
-    fn the_system_lists_loopback_among_its_own_addresses() {
-        assert!(own_addresses().unwrap().contains(&IpAddr::V4(Ipv4Addr::LOCALHOST)));
-    }
-
-    #[test]
-    fn without_a_list_of_its_own_addresses_every_address_is_inward() {
-        let inward = Inward::new(|| Err(io::ErrorKind::Other.into()));
-        assert!(inward.contains("198.51.100.1".parse().unwrap(), Instant::now()));
-    }
-
-    #[test]
-    fn this_hosts_addresses_are_listed_once_a_second_however_many_ask() {
-        static LISTED: AtomicUsize = AtomicUsize::new(0);
-        let inward = Inward::new(|| {
-            let nth = LISTED.fetch_add(1, Relaxed) as u8;
-            Ok(vec![Ipv4Addr::new(192, 0, 2, nth).into()])
-        });
-        let start = Instant::now();
-        let own = |millis: u64| {
-            let now = start + Duration::from_millis(millis);
-            [0, 1].map(|nth| inward.contains(Ipv4Addr::new(192, 0, 2, nth).into(), now))
-        };
-        assert_eq!([0, 1, 999].map(own), [[true, false]; 3]);
-        assert_eq!([1_000, 1_001].map(own), [[false, true]; 2]);
-        assert_eq!(LISTED.load(Relaxed), 2);
+    fn what_a_route_leads_to_this_host_is_its_own() {
+        for own in ["127.0.0.1", "127.255.0.9"] {
+            assert!(is_own(own.parse().unwrap()).unwrap(), "{own}");
+        }
+        // Needs root.
+        let Ok(host) = Namespace::new() else { return };
+        host.ip("link set lo up
+             addr add 203.0.113.1/32 dev lo
+             route add local 192.0.2.0/24 dev lo
+             route add local 198.51.100.0/24 dev lo src 127.0.0.1
+             route add local 2001:db8::/64 dev lo
+             link add out type veth peer name other
+             link set out up
+             link set other up
+             route add 10.0.0.0/8 dev out
+             route add fd00::/8 dev out
+             route add unreachable 172.16.0.0/12")
+            .unwrap();
+        host.inside(|| {
+            let inward = |address: &&str| is_inward(address.parse().unwrap());
+            let own =
+                ["203.0.113.1", "192.0.2.9", "::ffff:192.0.2.9", "198.51.100.9", "2001:db8::9"];
+            assert!(own.iter().all(inward));
+            let others = ["10.0.0.1", "fd00::1", "172.16.0.1", "203.0.113.2", "2001:db9::1"];
+            assert!(!others.iter().any(inward));
+            Ok(())
+        })
+        .unwrap();
     }
 }
