@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use crate::carry::{self, CarryRequest};
 use crate::cli::{ConnectArgs, Flags, Server};
 use crate::confine::{Confinement, SandboxNeeds};
-use crate::control::Requests;
+use crate::control::{Requests, WAITING_MAX};
 use crate::daemon::{Daemon, DaemonSettings};
 use crate::error::{Error, Exit};
 use crate::forward;
@@ -42,8 +42,6 @@ const OF_TUNNEL: [&str; 7] = [
     "peer-timeout",
 ];
 
-/// Queued requests about forwards; more wait at the socket.
-const REQUESTS_WAITING_MAX: usize = 4;
 /// The client's name in a handover; there is only one client.
 const ONLY_CLIENT: &str = "";
 
@@ -232,7 +230,7 @@ pub(crate) async fn run(
     let sources = Sources::new(daemon.public_key(), vec![source]);
     let peer_terms = PeerTerms { has_other_key: peer.len() > 1, valid_until };
     sources.set_peer_terms(peer.iter().map(|key| (*key, peer_terms)).collect());
-    let (forward_request, mut requests) = mpsc::channel(REQUESTS_WAITING_MAX);
+    let (forward_request, mut requests) = mpsc::channel(WAITING_MAX);
     let (replace_request, mut replacements) = mpsc::channel(give::WAITING_MAX);
     let answered = match stdio.is_some() {
         // No other process can take over standard input and output.
@@ -274,7 +272,7 @@ pub(crate) async fn run(
                         _ = shutdown.requested() => break,
                         Some((request, reply)) = requests.recv() => {
                             let answer = forward::answer(&request, &[(&label, &client)]).await;
-                            let _ = reply.send(answer);
+                            let _ = reply.send(answer.into());
                         }
                         else => break,
                     }

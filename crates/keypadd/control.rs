@@ -71,11 +71,14 @@ impl Status for StatusBuilder {
 /// `handover` describes what follows.
 pub(crate) const REPLACE_REQUEST: &str = "replace";
 
+/// An answer, perhaps to several requests.
+pub(crate) type Answer = Arc<Value>;
+
 /// The requests that a daemon answers besides those for its status.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Requests {
     /// To reload its file; the receiver of a queued request sends the answer.
-    pub(crate) reload: Option<mpsc::Sender<oneshot::Sender<Value>>>,
+    pub(crate) reload: Option<mpsc::Sender<oneshot::Sender<Answer>>>,
     /// About its forwards.
     pub(crate) forward: Option<ForwardRequests>,
     /// To be replaced by a new process.
@@ -85,7 +88,7 @@ pub(crate) struct Requests {
 }
 
 /// Where requests about forwards are queued, each with a sender for the answer.
-pub(crate) type ForwardRequests = mpsc::Sender<(String, oneshot::Sender<Value>)>;
+pub(crate) type ForwardRequests = mpsc::Sender<(String, oneshot::Sender<Answer>)>;
 
 /// Longest request, including its newline: a forward from path to path.
 const REQUEST_BYTES_MAX: u64 = 512;
@@ -100,6 +103,9 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// Connections at once; more wait. One that has sent no request makes room, so there are more places than programs
 /// that ask at the same time.
 pub(crate) const CONNECTIONS_MAX: usize = 128;
+
+/// Requests of a kind that wait for the daemon; more are refused, so that there are always places for others.
+pub(crate) const WAITING_MAX: usize = CONNECTIONS_MAX / 4;
 
 /// Most daemons in one process, as in tests.
 const DAEMONS_MAX: u32 = 64;
@@ -222,7 +228,7 @@ async fn answer(
     let document = match (verb, requests) {
         (STATUS_REQUEST, _) => status.document()?,
         (RELOAD_REQUEST, Requests { reload: Some(queue), .. }) => {
-            serde_json::to_vec(&queued(queue, |answer| answer).await)?
+            serde_json::to_vec(&*queued(queue, |answer| answer).await)?
         }
         (REPLACE_REQUEST, Requests { replace: Some(queue), .. }) => {
             let unless = Program::read(rest);
@@ -241,9 +247,9 @@ async fn answer(
             return timeout(TIMEOUT, answered).await?;
         }
         (RELOAD_REQUEST, _) => serde_json::to_vec(&json!({ "no_file": status.verb() }))?,
-        (FORWARD_REQUEST, requests) => serde_json::to_vec(&match &requests.forward {
+        (FORWARD_REQUEST, requests) => serde_json::to_vec(&*match &requests.forward {
             Some(queue) => queued(queue, |answer| (rest.to_owned(), answer)).await,
-            None => json!({ "error": "this daemon cannot change forwards" }),
+            None => json!({ "error": "this daemon cannot change forwards" }).into(),
         })?,
         _ => serde_json::to_vec(&json!({ "error": "unknown request" }))?,
     };
@@ -264,19 +270,19 @@ fn reunite(
     reader.reunite(writer).map_err(io::Error::other)?.into_std()
 }
 
-/// Queues a request for the daemon and returns its answer.
+/// Queues a request for the daemon, unless too many wait, and returns its answer.
 async fn queued<T>(
     queue: &mpsc::Sender<T>,
-    request: impl FnOnce(oneshot::Sender<Value>) -> T,
-) -> Value {
+    request: impl FnOnce(oneshot::Sender<Answer>) -> T,
+) -> Answer {
     let (sender, answer) = oneshot::channel();
     let asked = async {
-        queue.send(request(sender)).await.ok()?;
+        queue.try_send(request(sender)).ok()?;
         answer.await.ok()
     };
     match timeout(RELOAD_TIMEOUT, asked).await {
         Ok(Some(outcome)) => outcome,
-        _ => json!({ "error": "the daemon is shutting down or too busy" }),
+        _ => json!({ "error": "the daemon is shutting down or too busy" }).into(),
     }
 }
 
@@ -393,14 +399,21 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn connections_that_send_nothing_or_wait_to_replace_the_daemon_do_not_delay_a_request() {
-        for said in ["", "replace\n"] {
+    async fn connections_that_send_nothing_or_wait_for_the_daemon_do_not_delay_a_request() {
+        for said in ["", "replace\n", "reload\n", "forward\n"] {
             let directory = tempfile::tempdir().unwrap();
             let socket = ControlSocket::bind(directory.path()).unwrap();
             let path = socket.path().to_owned();
             // Another one is being answered.
-            let (replace, _waiting) = mpsc::channel(1);
-            let requests = Requests { replace: Some(replace), ..Requests::default() };
+            let (replace, _to_replace) = mpsc::channel(1);
+            let (reload, _to_reload) = mpsc::channel(1);
+            let (forward, _to_forward) = mpsc::channel(1);
+            let requests = Requests {
+                reload: Some(reload),
+                forward: Some(forward),
+                replace: Some(replace),
+                carry: None,
+            };
             let serving = tokio::spawn(socket.serve(Panics(Arc::default()), requests));
             let ask = async |request: &str| {
                 let mut client = UnixStream::connect(&path).await.unwrap();

@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::cli::ConfigArgs;
 use crate::configfile::{self, Loaded};
 use crate::confine::{Confinement, SandboxNeeds};
-use crate::control::Requests;
+use crate::control::{Answer, Requests, WAITING_MAX};
 use crate::daemon::{Daemon, DaemonSettings};
 use crate::error::{Error, Exit, system};
 use crate::forward;
@@ -29,9 +29,6 @@ use crate::shutdown::Shutdown;
 use crate::systemd;
 
 use running_config::RunningConfig;
-
-/// Most queued requests of a kind; more wait at the socket.
-const RELOADS_WAITING_MAX: usize = 4;
 
 /// Printed as waiting for a restart if permits name TCP ports outside the sandbox.
 const NEW_PORTS: &str = "TCP ports outside the sandbox";
@@ -96,9 +93,9 @@ pub(crate) async fn run(
     let mut daemon = Daemon::prepare(daemon_settings(&loaded, confinement)).await?;
     let started = loaded.config.clone();
     let mut running = RunningConfig::start(&mut daemon, loaded).await?;
-    let (reload_request, mut reloads) = mpsc::channel(RELOADS_WAITING_MAX);
+    let (reload_request, mut reloads) = mpsc::channel(WAITING_MAX);
     let (replace_request, mut replacements) = mpsc::channel(give::WAITING_MAX);
-    let (forward_request, mut forward_requests) = mpsc::channel(RELOADS_WAITING_MAX);
+    let (forward_request, mut forward_requests) = mpsc::channel(WAITING_MAX);
     let requests = Requests {
         reload: Some(reload_request),
         forward: Some(forward_request),
@@ -116,11 +113,10 @@ pub(crate) async fn run(
     // A new process that has not bound its sockets. Other requests do not wait for it.
     let mut starting: Option<give::Preparation> = None;
     let mode = loop {
-        let reply: Option<oneshot::Sender<Value>> = tokio::select! {
+        let reply: Option<oneshot::Sender<Answer>> = tokio::select! {
             biased;
             mode = shutdown.requested() => break mode,
             _ = hangup.recv() => None,
-            Some(reply) = reloads.recv() => Some(reply),
             Some((request, reply)) = forward_requests.recv() => {
                 let answer = tokio::select! {
                     mode = shutdown.requested() => break mode,
@@ -130,9 +126,10 @@ pub(crate) async fn run(
                 if !forward::is_list(&request) && answer.get("error").is_none() {
                     give_up(&mut starting, "a change of forwards");
                 }
-                drop(reply.send(answer));
+                drop(reply.send(answer.into()));
                 continue;
             }
+            Some(reply) = reloads.recv() => Some(reply),
             Some(bound) = async { Some(starting.as_mut()?.await) } => {
                 starting = None;
                 let Some(channel) = bound else { continue };
@@ -152,6 +149,7 @@ pub(crate) async fn run(
                 continue;
             }
         };
+        let replies = waiting(reply, &mut reloads).await;
         announce_reload();
         let outcome = tokio::select! {
             mode = shutdown.requested() => break mode,
@@ -180,8 +178,9 @@ pub(crate) async fn run(
                 })
             },
         );
-        if let Some(reply) = reply {
-            let _ = reply.send(document);
+        let document = Arc::new(document);
+        for reply in replies {
+            let _ = reply.send(Arc::clone(&document));
         }
     };
     // Requests from now on are refused immediately.
@@ -190,6 +189,15 @@ pub(crate) async fn run(
     running.end(mode).await;
     watching.shutdown().await;
     Ok(())
+}
+
+/// This request and all that wait: the reload that begins now answers them.
+async fn waiting<T>(first: Option<T>, queue: &mut mpsc::Receiver<T>) -> Vec<T> {
+    let mut all = Vec::from_iter(first);
+    for _ in 0..queue.len() {
+        all.extend(queue.recv().await);
+    }
+    all
 }
 
 /// Gives up a new process that something else has overtaken.
@@ -300,6 +308,16 @@ mod tests {
     const KEY: &str = "-----BEGIN PRIVATE KEY-----\n\
         MC4CAQAwBQYDK2VwBCIEIJ1hsZ3v/VpguoRK9JLsLMREScVpezJpGXA7rAMcrn9g\n\
         -----END PRIVATE KEY-----\n";
+
+    #[tokio::test]
+    async fn a_reload_answers_all_requests_that_came_before_it() {
+        let (requests, mut queue) = mpsc::channel(4);
+        for nth in 1..4 {
+            requests.try_send(nth).unwrap();
+        }
+        assert_eq!(waiting(Some(0), &mut queue).await, [0, 1, 2, 3]);
+        assert!(waiting(None, &mut queue).await.is_empty());
+    }
 
     #[test]
     fn a_shutdown_does_not_wait_for_a_reload() {
