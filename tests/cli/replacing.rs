@@ -4,7 +4,7 @@
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
@@ -109,6 +109,30 @@ impl Hosts {
     pub(crate) fn follower(&self) -> u32 {
         self.followers.0.last().unwrap().as_raw_nonzero().get().unsigned_abs()
     }
+}
+
+#[test]
+fn a_program_that_was_deleted_says_so_and_replaces_nothing() {
+    let hosts = Hosts::new("", "");
+    let daemon = hosts.run("far");
+    let copy = hosts.desk.path("copy");
+    fs::copy(env!("CARGO_BIN_EXE_keypadd"), &copy).unwrap();
+    let file = fs::File::open(&copy).unwrap();
+    fs::remove_file(&copy).unwrap();
+    let (here, mut command) =
+        (hosts.desk.keypadd(&[]), Command::new(format!("/proc/self/fd/{}", file.as_raw_fd())));
+    let variables = here.get_envs().filter_map(|(name, value)| Some((name, value?)));
+    command.env_clear().envs(variables).current_dir(hosts.desk.path(""));
+    let socket = hosts.socket(daemon.pid());
+    command.args(["reload", "--binary", "--socket", socket.to_str().unwrap()]);
+    // As in `install_and_reload`.
+    let output = until("the copy runs", || match command.output() {
+        Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => None,
+        output => Some(output.unwrap()),
+    });
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("this program's own file") && !said.contains("the daemon"), "{said}");
 }
 
 /// Sends bytes to an echo server and checks the echo, while something else happens.

@@ -10,7 +10,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -69,7 +69,7 @@ struct ReplaceOffer {
 /// # Errors
 /// Exit 1: it has exited or was replaced, or the new process fails and has printed why; then it continues.
 pub(super) fn replace(socket: &Path, forced: bool) -> Result<Replaced, Error> {
-    let program = env::current_exe().map_err(|error| replace_error(socket, &error))?;
+    let program = own_file()?;
     let mut replaced = Replaced::Same;
     block_on(async {
         let asked = ask(socket, forced);
@@ -86,6 +86,16 @@ pub(super) fn replace(socket: &Path, forced: bool) -> Result<Replaced, Error> {
         Ok(())
     })?;
     Ok(replaced)
+}
+
+/// The file of this program, for the new process.
+fn own_file() -> Result<PathBuf, Error> {
+    let file = env::current_exe();
+    let file = file.and_then(|file| fs::metadata(&file).map(|_| file));
+    file.map_err(|error| {
+        let cause = format!("cannot start this program's own file again: {}", system(&error));
+        Error::new(Exit::Runtime, cause).hint("run `keypadd` from where it is installed now")
+    })
 }
 
 async fn ask(socket: &Path, forced: bool) -> io::Result<ReplaceOffer> {
