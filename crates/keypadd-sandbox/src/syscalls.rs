@@ -208,7 +208,7 @@ const PRCTLS: &[u64] = &[
     libc::PR_SET_VMA as u64,
 ];
 
-/// Addresses that sockets may have (socket(2)); AF_NETLINK asks for this host's addresses.
+/// Addresses that sockets may have (socket(2)); AF_NETLINK asks for routes and this host's addresses.
 const FAMILIES: &[u64] = &[libc::AF_UNIX as u64, libc::AF_INET as u64, libc::AF_INET6 as u64];
 
 /// What a new thread may share or own: no namespaces (clone(2)).
