@@ -20,8 +20,11 @@ pub(crate) trait Datagrams {
     /// Whether the socket's buffer is full.
     fn is_full(&self) -> bool;
 
-    /// Whether sending is allowed now.
-    fn may_send(&self) -> bool;
+    /// The epoch of what it sends: the network gets nothing of it once that is over.
+    fn epoch(&self) -> u64;
+
+    /// Begins the current epoch, and drops what waits for room; returns false if it has begun before.
+    fn begin_epoch(&mut self) -> bool;
 
     /// Retries what did not fit before.
     fn flush(&mut self);
@@ -56,8 +59,12 @@ impl Datagrams for Udp {
         Self::is_full(self)
     }
 
-    fn may_send(&self) -> bool {
-        Self::may_send(self)
+    fn epoch(&self) -> u64 {
+        Self::epoch(self)
+    }
+
+    fn begin_epoch(&mut self) -> bool {
+        Self::begin_epoch(self)
     }
 
     fn flush(&mut self) {

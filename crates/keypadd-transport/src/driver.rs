@@ -60,6 +60,9 @@ pub(crate) struct SendContext<'a> {
     pub(crate) buffer: &'a mut Vec<u8>,
     /// Counts sent bytes.
     pub(crate) carried_bytes: &'a mut usize,
+    /// Whether the connection was made in an earlier epoch (see [`Egress`](crate::Egress)): it seals
+    /// and sends nothing more.
+    pub(crate) outdated: bool,
     pub(crate) now: Instant,
 }
 

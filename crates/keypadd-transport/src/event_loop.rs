@@ -91,6 +91,8 @@ struct Slot {
     driver: Driver,
     key: Key,
     lane: Lane,
+    /// The epoch in which it was made: it sends in no other.
+    epoch: u64,
     /// Whether it is a client that has not proved a key yet.
     stranger: bool,
     /// Whether it counts as a client that has proved a key.
@@ -267,6 +269,7 @@ impl<U: Datagrams> EventLoop<U> {
 
     /// Handles the system's events, and drives the connections with pending work.
     pub(crate) fn round(&mut self, events: &Events, now: Instant) {
+        self.begin_epoch();
         let mut worked = !events.is_empty();
         let mut taken = 0;
         for event in events {

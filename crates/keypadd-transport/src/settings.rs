@@ -62,7 +62,7 @@ pub struct EndpointSettings {
     /// Most connections of clients that have proved a key, sparse and bulk each; more are refused.
     /// Handshakes have a limit of their own (`admission`).
     pub connections_max: usize,
-    /// Asked before each send.
+    /// Asked before each send, and which epoch it is in each round.
     pub egress: Arc<dyn Egress>,
     /// What to keep from a handshake.
     pub inspect: Inspect,
@@ -113,7 +113,11 @@ impl EndpointSettings {
 struct Unrestricted;
 
 impl Egress for Unrestricted {
-    fn may_send(&self) -> bool {
+    fn epoch(&self) -> u64 {
+        0
+    }
+
+    fn may_send(&self, _: u64) -> bool {
         true
     }
 }

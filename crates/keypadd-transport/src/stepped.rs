@@ -23,7 +23,7 @@ use crate::{
     handling_cost::CostMeter,
     receive_buffers::Batch,
     settings::EndpointSettings,
-    udp::ReceivedDatagrams,
+    udp::{Egress, ReceivedDatagrams},
 };
 
 /// Datagrams that a loop has sent in one call.
@@ -67,6 +67,8 @@ struct Memory {
     arrived: VecDeque<ReceivedDatagrams>,
     outbox: Outbox,
     batch: usize,
+    egress: Arc<dyn Egress>,
+    epoch: u64,
 }
 
 impl Datagrams for Memory {
@@ -86,8 +88,12 @@ impl Datagrams for Memory {
         false
     }
 
-    fn may_send(&self) -> bool {
-        true
+    fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    fn begin_epoch(&mut self) -> bool {
+        std::mem::replace(&mut self.epoch, self.egress.epoch()) != self.epoch
     }
 
     fn flush(&mut self) {}
@@ -96,7 +102,9 @@ impl Datagrams for Memory {
         let segment_bytes = transmit.segment_size.unwrap_or(transmit.size).max(1);
         let (destination, ecn, bytes) =
             (transmit.destination, transmit.ecn, &bytes[..transmit.size]);
-        (self.outbox)(SentDatagrams { destination, bytes, segment_bytes, ecn });
+        if self.egress.may_send(self.epoch) {
+            (self.outbox)(SentDatagrams { destination, bytes, segment_bytes, ecn });
+        }
     }
 
     fn on_readable(&mut self) {}
@@ -118,7 +126,7 @@ pub struct SteppedLoop {
 
 impl SteppedLoop {
     /// A loop that sends up to `batch` datagrams at once into `outbox`, with its endpoint. Ignores
-    /// the sockets and the egress of the settings.
+    /// the sockets of the settings.
     ///
     /// # Errors
     /// The system's error about polling.
@@ -128,7 +136,9 @@ impl SteppedLoop {
         (batch, outbox): (usize, Outbox),
         now: Instant,
     ) -> io::Result<(Self, Endpoint)> {
-        let memory = Memory { arrived: VecDeque::new(), outbox, batch };
+        let egress = Arc::clone(&settings.egress);
+        let (arrived, epoch) = (VecDeque::new(), egress.epoch());
+        let memory = Memory { arrived, outbox, batch, egress, epoch };
         let (endpoint, loops) = Endpoint::with_loops(settings, address, vec![memory], now)?;
         let inner = loops.into_iter().next().ok_or(io::ErrorKind::InvalidInput)?;
         Ok((Self { inner, events: Events::with_capacity(1_024) }, endpoint))

@@ -21,11 +21,15 @@ use crate::receive_buffers::{BATCH_BYTES, Batch, ReceiveBuffers};
 /// One send in this many is timed.
 const TIMED_ONE_IN: u64 = 64;
 
-/// A gate that every send passes; the owner of the endpoint closes it.
+/// A gate that every send passes. A connection may send only in the epoch in which it was made: its
+/// keys may serve elsewhere once that is over.
 pub trait Egress: fmt::Debug + Send + Sync {
-    /// Whether sending is allowed now. Asked once before each send; what is not allowed is dropped,
-    /// as a network may drop it.
-    fn may_send(&self) -> bool;
+    /// The current epoch. Only grows.
+    fn epoch(&self) -> u64;
+
+    /// Whether the current epoch is still this one. Asked once before each send; what is of an earlier
+    /// epoch is dropped, as a network may drop it.
+    fn may_send(&self, epoch: u64) -> bool;
 
     /// Reports the cost of one packet of a send. Called for a sample of the sends.
     fn observe_send(&self, per_packet: Duration) {
@@ -75,6 +79,8 @@ pub(crate) struct Udp {
     socket: UdpSocket,
     state: UdpSocketState,
     egress: Arc<dyn Egress>,
+    /// The epoch of all it is given to send.
+    epoch: u64,
     buffers: ReceiveBuffers,
     events: Option<(Arc<Registry>, Token)>,
     unsent: Option<Unsent>,
@@ -89,6 +95,7 @@ impl Udp {
         Ok(Self {
             socket,
             state,
+            epoch: egress.epoch(),
             egress,
             buffers: ReceiveBuffers::default(),
             events: None,
@@ -134,9 +141,19 @@ impl Udp {
         self.unsent.is_some()
     }
 
-    /// Whether sending is allowed now.
-    pub(crate) fn may_send(&self) -> bool {
-        self.egress.may_send()
+    /// The epoch of what it sends.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Begins the current epoch, and drops what waits for room; returns false if it has begun before.
+    pub(crate) fn begin_epoch(&mut self) -> bool {
+        let ended = std::mem::replace(&mut self.epoch, self.egress.epoch());
+        let begun = self.epoch != ended;
+        if begun && self.unsent.take().is_some() {
+            self.watch_room(false);
+        }
+        begun
     }
 
     /// Retries what did not fit before.
@@ -161,7 +178,7 @@ impl Udp {
 
     /// Whether the socket is full.
     fn try_send(&mut self, transmit: &quinn_proto::Transmit, bytes: &[u8]) -> bool {
-        if !self.egress.may_send() {
+        if !self.egress.may_send(self.epoch) {
             return false;
         }
         self.sends += 1;
@@ -241,5 +258,54 @@ impl Udp {
         let [meta] = meta;
         let datagrams = self.buffers.take(meta.len, meta.stride);
         Some(ReceivedDatagrams { datagrams, meta, read_at: Some(Instant::now()) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+    use super::*;
+
+    #[derive(Debug, Default)]
+    struct Epochs(AtomicU64);
+
+    impl Egress for Epochs {
+        fn epoch(&self) -> u64 {
+            self.0.load(Relaxed)
+        }
+
+        fn may_send(&self, epoch: u64) -> bool {
+            epoch == self.epoch()
+        }
+    }
+
+    #[test]
+    fn what_waits_for_room_is_of_its_own_epoch() {
+        let socket = || UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let (epochs, peer) = (Arc::<Epochs>::default(), socket());
+        peer.set_nonblocking(true).unwrap();
+        let mut udp = Udp::new(socket(), Arc::<Epochs>::clone(&epochs)).unwrap();
+        let transmit = |bytes: &[u8]| quinn_proto::Transmit {
+            destination: peer.local_addr().unwrap(),
+            ecn: None,
+            size: bytes.len(),
+            segment_size: None,
+            src_ip: None,
+        };
+        let mut received = [0; 16];
+        let mut next = || peer.recv(&mut received).ok().map(|bytes| received[..bytes].to_vec());
+
+        for epoch_is_noticed in [false, true] {
+            udp.unsent = Some(Unsent { transmit: transmit(b"older"), bytes: b"older".to_vec() });
+            epochs.0.fetch_add(1, Relaxed);
+            assert!(!epoch_is_noticed || udp.begin_epoch());
+            udp.flush();
+            assert!(!udp.is_full());
+            assert_eq!(next(), None);
+        }
+        assert!(!udp.begin_epoch());
+        udp.send(transmit(b"newer"), b"newer");
+        assert_eq!(next().as_deref(), Some(&b"newer"[..]));
     }
 }

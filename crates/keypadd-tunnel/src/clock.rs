@@ -1,5 +1,5 @@
-//! Detects clock jumps, and stops all output until every older connection is closed. Also
-//! converts times for the status.
+//! Detects clock jumps, and drops all output of older connections. Also converts times for the
+//! status.
 
 use std::time::SystemTime;
 

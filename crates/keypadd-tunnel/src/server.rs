@@ -4,7 +4,6 @@
 //! client after its handshake.
 
 use std::{
-    convert::Infallible,
     io, mem,
     net::SocketAddr,
     os::fd::{AsFd, OwnedFd},
@@ -221,17 +220,7 @@ impl Server {
         let adopted = adopted.unwrap_or_else(PoisonError::into_inner);
         tokio::select! {
             () = self.serve(adopted, shutdown) => {}
-            never = self.reopen_gate() => match never {},
             never = self.serving.watch_expiry() => match never {},
-        }
-    }
-
-    /// Reopens the egress gate after each jump, including one before the call.
-    async fn reopen_gate(&self) -> Infallible {
-        let mut jumps = self.serving.clock_monitor.jumps();
-        loop {
-            self.serving.clock_monitor.gate().reopen(&self.endpoint).await;
-            jumps.next().await;
         }
     }
 

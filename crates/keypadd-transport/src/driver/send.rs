@@ -55,7 +55,7 @@ impl Driver {
         self.paced_until = None;
         self.free_datagrams = FREE_DATAGRAMS;
         loop {
-            if context.udp.is_full() {
+            if context.outdated || context.udp.is_full() {
                 return false;
             }
             let takes = self.handed_over == 0 || self.peer_is_proved();

@@ -84,7 +84,7 @@ impl Driver {
 
     /// Sends the PING or the copy once it is due.
     pub(super) fn send_tail(&mut self, context: &mut SendContext<'_>) {
-        if !self.tail.is_due(context.now) || !self.proved || self.lost {
+        if !self.tail.is_due(context.now) || !self.proved || self.lost || context.outdated {
             return;
         }
         self.connection.ping();

@@ -49,6 +49,7 @@ impl<U: Datagrams> EventLoop<U> {
             driver,
             key,
             lane,
+            epoch: self.udp.epoch(),
             stranger: false,
             counted: false,
             closing: false,
@@ -109,7 +110,8 @@ impl<U: Datagrams> EventLoop<U> {
             self;
         let Some(slot) = slots.get_mut(&key) else { return };
         let mut registrar = Registrar { key, registry, sockets, next_token };
-        let mut context = SendContext { udp, buffer: send_buffer, carried_bytes, now };
+        let outdated = slot.epoch != udp.epoch();
+        let mut context = SendContext { udp, buffer: send_buffer, carried_bytes, outdated, now };
         let mut outcome = slot.driver.drive(&mut context, &mut registrar, share);
         // The endpoint's answers may give a connection more to send.
         let mut answered = false;

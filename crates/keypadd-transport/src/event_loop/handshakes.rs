@@ -95,6 +95,7 @@ impl<U: Datagrams> EventLoop<U> {
         now: Instant,
     ) {
         let Dial { mut config, address, server_name, lane, rtt } = dial;
+        self.begin_epoch();
         let (limits, mut transport) = self.limits(address, lane, now);
         if let Some(rtt) = rtt {
             transport.initial_rtt(rtt);
@@ -153,11 +154,6 @@ impl<U: Datagrams> EventLoop<U> {
     fn admit(&mut self, incoming: Incoming, now: Instant) -> Option<Incoming> {
         let remote = incoming.remote_address();
         self.send_buffer.clear();
-        if !self.udp.may_send() {
-            // The client could not be answered, and would be one more connection to wait for.
-            self.endpoint.ignore(incoming);
-            return None;
-        }
         let full = self.counters.clients(Lane::of(incoming.orig_dst_cid())) >= self.connections_max;
         if self.refusing || full {
             if !self.refusing {
@@ -187,6 +183,7 @@ impl<U: Datagrams> EventLoop<U> {
     fn begin(&mut self, incoming: Incoming, now: Instant) {
         let remote = incoming.remote_address();
         let lane = Lane::of(incoming.orig_dst_cid());
+        self.begin_epoch();
         if let Some(key) = self.handshakes.displaced_by(remote.ip()) {
             self.give_up(key, Refusal::Displaced);
         }
@@ -217,6 +214,21 @@ impl<U: Datagrams> EventLoop<U> {
     pub(super) fn refused(&self, remote: SocketAddr, refusal: Refusal) {
         self.counters.refused(refusal);
         let _ = self.accepted.send(Accepted::Refused(remote, refusal));
+    }
+
+    /// Begins the current epoch if it is a new one. Called before keys are made, so that no connection
+    /// counts as made in a later epoch than it was.
+    ///
+    /// Drops the handshakes of clients that can no longer be answered: their places are for others.
+    pub(super) fn begin_epoch(&mut self) {
+        if !self.udp.begin_epoch() {
+            return;
+        }
+        let strangers = self.slots.values().filter(|slot| slot.stranger);
+        let keys: Vec<_> = strangers.map(|slot| slot.key).collect();
+        for key in keys {
+            self.remove(key, ConnectionError::TimedOut);
+        }
     }
 
     /// Drops a handshake that has proved nothing, without an answer.

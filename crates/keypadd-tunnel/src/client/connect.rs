@@ -104,7 +104,7 @@ impl Client {
             return Err(ClientError::Expired { server: self.server.clone() });
         }
         let searching = async {
-            self.prepare().await;
+            self.handover.resumed().await;
             Ok(self.reach(search, |address| self.open(address, rtt), finish).await)
         };
         let unreachable = |failure: ConnectFailure| {
@@ -126,18 +126,12 @@ impl Client {
         }
         let jumps = self.clock_monitor.jumps();
         let handshake = async {
-            self.prepare().await;
+            self.handover.resumed().await;
             let connection = self.open(address, rtt).await?;
             let greeting = self.greet(Reached { connection, place, hello_timeout: None }).await?;
             Ok(self.establish(greeting, jumps))
         };
         self.guarded(handshake).await
-    }
-
-    /// Waits until this client may dial.
-    async fn prepare(&self) {
-        self.handover.resumed().await;
-        self.clock_monitor.gate().reopen(&self.endpoint).await;
     }
 
     /// Drops an attempt when a clock jumps or another process is about to go on.

@@ -73,7 +73,6 @@ impl Client {
         own: PublicKey,
     ) -> Step<'a, Result<Joined, ClientError>> {
         Box::pin(async move {
-            self.clock_monitor.gate().reopen(&self.endpoint).await;
             let open = |address| self.open(address, None);
             let join = |reached| join_over(reached, invitation, own);
             self.reach(self.everywhere(self.connect_timeout), open, join).await

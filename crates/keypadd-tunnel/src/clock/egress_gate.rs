@@ -1,26 +1,22 @@
-//! Drops all output after a clock jump until every older connection is closed.
+//! Drops all output of connections from before a clock jump.
 //!
 //! After a jump this process may be a restored copy, and the original may have used the next packet
 //! numbers already. Then not even a CONNECTION_CLOSE may be sent: it would reuse keystream. So the
 //! clocks are read before every send; the monitor's check twice a second would be too late for the
-//! first packets. Knows nothing of connections except how many are open.
+//! first packets. Each jump begins an epoch, and a connection sends only in its own: new ones wait for
+//! nothing. Knows no connections.
 
 use std::{
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
 use keypadd_provider::Histogram;
-use keypadd_transport::{Egress, Endpoint};
-use tokio::{sync::Notify, time::sleep};
+use keypadd_transport::Egress;
+use tokio::sync::watch;
+use tracing::warn;
 
 use crate::clock::jump::{Clocks, Jump, Readings, jump};
-
-/// Time between two counts of the open connections while the gate is shut.
-const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Decides whether packets may be sent; clones share one gate.
 #[derive(Clone, Debug)]
@@ -29,73 +25,62 @@ pub(crate) struct EgressGate(Arc<GateState>);
 #[derive(Debug)]
 struct GateState {
     clocks: Arc<dyn Clocks>,
-    /// The readings of the last check.
+    /// The readings of the last check, or of the last jump.
     last: Mutex<Readings>,
-    shut: AtomicBool,
-    jumped: Notify,
+    jumps: watch::Sender<Jumped>,
+}
+
+/// The jumps so far. One value, so that a connection of the epoch after a jump is not ended by it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Jumped {
+    /// Their number.
+    epoch: u64,
+    pub(crate) last: Option<Jump>,
 }
 
 impl EgressGate {
     pub(crate) fn new(clocks: Arc<dyn Clocks>) -> Self {
         let last = Mutex::new(clocks.read());
-        let (shut, jumped) = (AtomicBool::new(false), Notify::new());
-        Self(Arc::new(GateState { clocks, last, shut, jumped }))
+        Self(Arc::new(GateState { clocks, last, jumps: watch::Sender::default() }))
     }
 
-    /// Reads the clocks, and shuts the gate if they have jumped since the last check.
-    pub(crate) fn check(&self) -> Option<Jump> {
-        let mut last = self.last();
+    /// Reads the clocks, and begins an epoch if they have jumped since the last check.
+    pub(crate) fn check(&self) {
+        self.compare(true);
+    }
+
+    /// Receives the jumps from now on.
+    pub(crate) fn jumps(&self) -> watch::Receiver<Jumped> {
+        self.0.jumps.subscribe()
+    }
+
+    fn epoch(&self) -> u64 {
+        self.0.jumps.borrow().epoch
+    }
+
+    fn may_send(&self, epoch: u64) -> bool {
+        self.compare(false);
+        epoch == self.epoch()
+    }
+
+    /// Reads and compares the clocks. They are locked meanwhile, so that no reading is compared with a
+    /// later one. Readings are plain numbers, which no panic can leave half changed.
+    fn compare(&self, is_check: bool) {
+        let mut last = self.0.last.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.0.clocks.read();
-        let jump = self.compare(&last, &now);
-        *last = now;
-        jump
-    }
-
-    /// Waits until a send detects a jump: then a check is due at once.
-    pub(crate) async fn jumped(&self) {
-        self.0.jumped.notified().await;
-    }
-
-    /// Whether sends are dropped.
-    pub(crate) fn is_shut(&self) -> bool {
-        self.0.shut.load(Ordering::Acquire)
-    }
-
-    /// Waits until the endpoint has no connection, and opens the gate: then no packet sealed before
-    /// the jump is left. The owner of the connections must close them.
-    pub(crate) async fn reopen(&self, endpoint: &Endpoint) {
-        while self.is_shut() {
-            match endpoint.open_connections() {
-                0 => self.0.shut.store(false, Ordering::Release),
-                _ => sleep(POLL_INTERVAL).await,
-            }
+        let jump = jump(&last, &now);
+        if is_check || jump.is_some() {
+            *last = now;
         }
-    }
-
-    fn may_send(&self) -> bool {
-        if self.is_shut() {
-            return false;
-        }
-        let last = self.last();
-        let jumped = self.compare(&last, &self.0.clocks.read()).is_some();
-        if jumped {
-            self.0.jumped.notify_one();
-        }
-        !jumped
-    }
-
-    fn compare(&self, last: &Readings, now: &Readings) -> Option<Jump> {
-        let jump = jump(last, now);
         if jump.is_some() {
-            self.0.shut.store(true, Ordering::Release);
+            self.0.jumps.send_modify(|jumps| {
+                *jumps = Jumped { epoch: jumps.epoch + 1, last: jump };
+            });
         }
-        jump
-    }
-
-    /// Locked until the clocks are read and compared, so that no reading is compared with a later
-    /// one. Readings are plain numbers, which no panic can leave half changed.
-    fn last(&self) -> MutexGuard<'_, Readings> {
-        self.0.last.lock().unwrap_or_else(PoisonError::into_inner)
+        drop(last);
+        if let Some(jump) = jump {
+            warn!("{jump}: closing all connections; reconnecting with new keys");
+        }
     }
 }
 
@@ -107,11 +92,76 @@ pub(crate) struct MeteredEgress {
 }
 
 impl Egress for MeteredEgress {
-    fn may_send(&self) -> bool {
-        self.gate.may_send()
+    fn epoch(&self) -> u64 {
+        self.gate.epoch()
+    }
+
+    fn may_send(&self, epoch: u64) -> bool {
+        self.gate.may_send(epoch)
     }
 
     fn observe_send(&self, per_packet: Duration) {
         self.send_seconds.observe(per_packet);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::jump::SystemClocks;
+
+    /// Clocks that show what they are set to.
+    #[derive(Debug)]
+    struct SetClocks(Mutex<Readings>);
+
+    impl Clocks for SetClocks {
+        fn read(&self) -> Readings {
+            *self.0.lock().unwrap()
+        }
+    }
+
+    impl SetClocks {
+        fn new() -> Arc<Self> {
+            Arc::new(Self(Mutex::new(SystemClocks.read())))
+        }
+
+        fn set_time(&self, millis: i128) {
+            self.0.lock().unwrap().realtime_nanos += millis * 1_000_000;
+        }
+    }
+
+    #[test]
+    fn a_jump_ends_what_was_made_before_and_nothing_else_even_if_only_a_send_has_seen_it() {
+        let clocks = SetClocks::new();
+        let gate = EgressGate::new(Arc::<SetClocks>::clone(&clocks));
+        let mut jumps = gate.jumps();
+        let mut older = Vec::new();
+        for _ in 0..1_000 {
+            let epoch = gate.epoch();
+            assert!(gate.may_send(epoch));
+            clocks.set_time(2_000);
+            assert!(!gate.may_send(epoch));
+            older.push(epoch);
+            // At once, and this jump is not told again.
+            assert!(gate.may_send(gate.epoch()));
+            assert!(jumps.has_changed().unwrap() && jumps.borrow_and_update().last.is_some());
+            gate.check();
+            assert!(gate.may_send(gate.epoch()) && !jumps.has_changed().unwrap());
+        }
+        assert!(!older.iter().any(|epoch| gate.may_send(*epoch)));
+    }
+
+    #[test]
+    fn clocks_are_compared_with_those_of_the_last_check() {
+        let clocks = SetClocks::new();
+        let gate = EgressGate::new(Arc::<SetClocks>::clone(&clocks));
+        let began = gate.epoch();
+        clocks.set_time(700);
+        assert!(gate.may_send(began));
+        gate.check();
+        clocks.set_time(700);
+        assert!(gate.may_send(began));
+        clocks.set_time(700);
+        assert!(!gate.may_send(began));
     }
 }

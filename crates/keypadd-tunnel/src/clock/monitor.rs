@@ -1,13 +1,11 @@
 //! Checks the clocks twice a second and notifies connections of a jump.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tokio::{sync::watch, task::JoinSet, time::sleep};
-use tracing::warn;
 
 use crate::clock::{
-    egress_gate::EgressGate,
+    egress_gate::{EgressGate, Jumped},
     jump::{Clocks, Jump},
 };
 
@@ -17,7 +15,6 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// Runs the task that checks the clocks; the task stops on drop.
 #[derive(Debug)]
 pub(crate) struct ClockMonitor {
-    jumps: Jumps,
     gate: EgressGate,
     _task: JoinSet<()>,
 }
@@ -25,40 +22,31 @@ pub(crate) struct ClockMonitor {
 /// Receives the jumps detected since it was created; a clone also receives those that the original
 /// has not received yet.
 #[derive(Clone, Debug)]
-pub(crate) struct Jumps(watch::Receiver<Option<Jump>>);
+pub(crate) struct Jumps(watch::Receiver<Jumped>);
 
 impl ClockMonitor {
     /// Starts the task. Needs a tokio runtime.
     pub(crate) fn new(clocks: Arc<dyn Clocks>) -> Self {
-        let (sender, receiver) = watch::channel(None);
         let gate = EgressGate::new(clocks);
         let checked = gate.clone();
         let mut task = JoinSet::new();
         task.spawn(async move {
             loop {
-                tokio::select! {
-                    () = sleep(CHECK_INTERVAL) => {}
-                    () = checked.jumped() => {}
-                }
-                if let Some(jump) = checked.check() {
-                    warn!("{jump}: closing all connections; reconnecting with new keys");
-                    sender.send_replace(Some(jump));
-                }
+                sleep(CHECK_INTERVAL).await;
+                checked.check();
             }
         });
-        Self { jumps: Jumps(receiver), gate, _task: task }
+        Self { gate, _task: task }
     }
 
-    /// The gate that shuts at a jump. The owner of the endpoint must reopen it.
+    /// The gate that drops what connections from before a jump would send.
     pub(crate) fn gate(&self) -> EgressGate {
         self.gate.clone()
     }
 
     /// A receiver of the jumps from now on.
     pub(crate) fn jumps(&self) -> Jumps {
-        let mut receiver = self.jumps.0.clone();
-        receiver.mark_unchanged();
-        Jumps(receiver)
+        Jumps(self.gate.jumps())
     }
 }
 
@@ -70,7 +58,7 @@ impl Jumps {
                 // The monitor was dropped, with everything that uses it.
                 return std::future::pending().await;
             }
-            if let Some(jump) = *self.0.borrow_and_update() {
+            if let Some(jump) = self.0.borrow_and_update().last {
                 return jump;
             }
         }

@@ -4,7 +4,7 @@
 //! Wrong proofs do not end the wait: nobody can guess the secret, and a stranger must not be able
 //! to use up the invitation. The caller decides when it ends, by time or by a signal.
 
-use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use keypadd_provider::{PAIRING_PROOF_BYTES, PairingSecret, PairingStep, PublicKey};
 use keypadd_transport::{
@@ -55,7 +55,7 @@ pub struct Inviter {
     endpoint: Endpoint,
     key: PublicKey,
     secret: Arc<PairingSecret>,
-    clock_monitor: ClockMonitor,
+    _clock_monitor: ClockMonitor,
 }
 
 /// A host that has proved the secret, and waits to be accepted.
@@ -109,7 +109,7 @@ impl Inviter {
         let endpoint = transport
             .endpoint(End::Server, vec![socket], Some(config), None, CONNECTIONS_MAX, gate)
             .map_err(failed)?;
-        Ok(Self { endpoint, key, secret, clock_monitor })
+        Ok(Self { endpoint, key, secret, _clock_monitor: clock_monitor })
     }
 
     /// The bound UDP address.
@@ -122,21 +122,7 @@ impl Inviter {
     /// # Errors
     /// [`InviteError::Ended`].
     pub fn wait(&self) -> Step<'_, Result<Joiner, InviteError>> {
-        Box::pin(async {
-            tokio::select! {
-                joiner = self.first_right() => joiner,
-                never = self.reopen_gate() => match never {},
-            }
-        })
-    }
-
-    /// Reopens the egress gate after each jump of a clock.
-    async fn reopen_gate(&self) -> Infallible {
-        let mut jumps = self.clock_monitor.jumps();
-        loop {
-            self.clock_monitor.gate().reopen(&self.endpoint).await;
-            jumps.next().await;
-        }
+        Box::pin(self.first_right())
     }
 
     async fn first_right(&self) -> Result<Joiner, InviteError> {

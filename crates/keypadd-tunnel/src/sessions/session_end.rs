@@ -52,7 +52,7 @@ impl SessionEnd {
     /// The code sent to the peer when this end closes the connection.
     pub(crate) fn code(&self) -> CloseCode {
         match self {
-            // Nothing is sent after a jump: the egress gate is shut.
+            // After a jump the egress gate drops it.
             Self::Connection(_) | Self::Shutdown | Self::HandedOver | Self::Clock(_) => {
                 CloseCode::Shutdown
             }

@@ -1,5 +1,5 @@
 //! Tests clock jumps and restored machines: every connection ends, and the next one does a new
-//! handshake.
+//! handshake, whatever is still to be delivered.
 
 use std::{
     fs::{self, File},
@@ -15,7 +15,10 @@ use std::{
 use keypadd_tunnel::{Clocks, Hypervisor, Readings, SystemClocks};
 use tempfile::TempDir;
 use testbed::Direction;
-use tokio::net::TcpStream;
+use tokio::{
+    io::AsyncWriteExt,
+    net::{TcpStream, UnixListener},
+};
 
 use crate::support::*;
 
@@ -156,6 +159,39 @@ async fn after_a_jump_nothing_is_sent_with_the_old_keys_not_even_a_close() {
 async fn in_a_copy_of_the_machine_nothing_is_sent_with_the_old_keys() {
     let vm_clock = VmClock::new();
     nothing_is_sent_with_the_old_keys_after(vm_clock.clocks(), || vm_clock.disrupt()).await;
+}
+
+#[tokio::test]
+async fn a_target_that_does_not_read_delays_nobody_after_a_jump_and_gets_all() {
+    // More than a unix socket takes, and less than a socket and the stream.
+    let message = noise(5, 250_000);
+    let clocks = Arc::new(OffsetClocks::default());
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("target");
+    let target = UnixListener::bind(&path).unwrap();
+    let key = new_key();
+    let server = RunningServer::start_with(key.public(), &[path.to_str().unwrap()], |settings| {
+        settings.transport.clocks = clocks.clone();
+    });
+    let settings = client_settings(&server, &key, &[&format!("0:{}", path.display())]);
+    let client = RunningClient::start(settings).await;
+    let enter = || async {
+        let here = TcpStream::connect(client.listeners[0]).await.unwrap();
+        (here, within(target.accept()).await.unwrap().0)
+    };
+    let (mut here, mut slow) = enter().await;
+    slow.shutdown().await.unwrap();
+    assert_eq!(read_all(&mut here).await.unwrap(), b"");
+    here.write_all(&message).await.unwrap();
+    here.shutdown().await.unwrap();
+    until("the server has received all", || open(&client.sessions) == 0).await;
+    assert_eq!(open(&server.sessions), 1, "it is still being delivered");
+
+    clocks.set_nanos.store(HOUR_NANOS, Ordering::Relaxed);
+    until("the client reconnects", || client.reconnects() == [("forgotten", 1)]).await;
+    let (mut here, mut there) = enter().await;
+    send_byte(&mut here, &mut there).await;
+    assert!(read_all(&mut slow).await.unwrap() == message);
 }
 
 #[tokio::test]
