@@ -274,11 +274,12 @@ impl RateController {
         self.carried_bytes(rate) + self.queue_bytes(rate)
     }
 
-    /// What is left of a delay without the queue that the least window causes on a slow path.
+    /// What is left of a delay without the queue that the least window causes on a slow path, of which others'
+    /// ACKs may take half.
     fn avoidable(&self, delay: Duration) -> Duration {
         let least = self.window_min() as f64 / self.crowd.rate();
         let least = Duration::try_from_secs_f64(least).unwrap_or_default();
-        delay.saturating_sub(least.saturating_sub(self.base()))
+        delay.saturating_sub(2 * least.saturating_sub(self.base()))
     }
 
     fn window_min(&self) -> u64 {
