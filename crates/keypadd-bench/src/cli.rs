@@ -11,6 +11,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use keypadd_cli::logging::LogFlags;
 use keypadd_cli::values::path_parser;
 use keypadd_keystream::{CipherEngine, Protection};
+use keypadd_measure::LineRate;
 use keypadd_papers::Paper;
 use keypadd_provider::{Group, KeyExchange, PublicKey};
 use keypadd_tunnel::{Congestion, ServerAddress, SpinShare};
@@ -384,11 +385,10 @@ pub(crate) struct SuitesArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct PathsArgs {
-    /// Line rates, in Mbit/s of IP packets
+    /// Line rates, in Mbit/s of IP packets, as 300, or 100/2 where the way to the server is slower
     #[arg(long, env = "KEYPADD_LINE", value_name = "MBIT/S", value_delimiter = ',')]
-    #[arg(default_value = "300", value_parser = clap::value_parser!(u32).range(1..=1000))]
-    #[arg(help_heading = "Line")]
-    pub(crate) line: Vec<u32>,
+    #[arg(default_value = "300", value_parser = values::line_rate, help_heading = "Line")]
+    pub(crate) line: Vec<LineRate>,
     /// Round-trip times of the idle line
     #[arg(long, env = "KEYPADD_RTT", value_name = "DURATION", value_delimiter = ',')]
     #[arg(default_value = "20ms,150ms", value_parser = values::round_trip, help_heading = "Line")]

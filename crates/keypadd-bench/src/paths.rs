@@ -108,7 +108,7 @@ mod tests {
     fn lines_losses_ways_and_arms_can_be_chosen() {
         let chosen = [
             "--line",
-            "20,2",
+            "100/5,2",
             "--rtt",
             "30ms",
             "--loss",
@@ -123,6 +123,7 @@ mod tests {
         let paths = parse(&chosen).unwrap();
         let names: Vec<String> = paths.cases.iter().map(ToString::to_string).collect();
         assert_eq!(names.len(), 4);
+        assert_eq!(names[0], "100/5 Mbit/s, 30 ms, 1.5 % lost");
         assert_eq!(names[3], "2 Mbit/s, 30 ms, 1.5 % lost, both ways");
         let arms: Vec<&str> = paths.arms.iter().map(|arm| arm.name()).collect();
         assert_eq!(arms, ["keypadd", "keypadd-3des", "spin"]);
@@ -136,7 +137,8 @@ mod tests {
             (["--arm", "no-flags"], "is not an arm"),
             (["--loss", "60"], "is not a loss"),
             (["--rtt", "1m"], "is too long"),
-            (["--line", "0"], "0 is not in"),
+            (["--line", "0"], "is not a line's rate"),
+            (["--line", "100/2/1"], "is not a line's rate"),
         ] {
             let error = parse(&arguments).unwrap_err();
             assert!(error.contains(part), "{error}");

@@ -39,7 +39,7 @@ pub use interleave::{
 };
 pub use kex::{Ends, Handshakes, Kex, Times};
 pub use path::{PathError, PathSettings, Place};
-pub use paths::{LossPlace, PathArm, PathArms, PathCase, PathCases, Paths, PathsRun};
+pub use paths::{LineRate, LossPlace, PathArm, PathArms, PathCase, PathCases, Paths, PathsRun};
 pub use rehearsal::{OfferError, rehearse};
 pub use schedule::Typing;
 pub use suites::{Suites, SuitesMeasured};

@@ -28,7 +28,7 @@ use crate::interleave::{INTERRUPTED, OnProgress, Progress};
 use crate::results::Section;
 
 pub use arms::{PathArm, PathArms};
-pub use cases::{PathCase, PathCases};
+pub use cases::{LineRate, PathCase, PathCases};
 pub use testbed::line::LossPlace;
 
 /// MTU of the path's devices.
@@ -162,7 +162,7 @@ impl Bed {
     /// Renews both directions of the line, with losses or without.
     fn lay(&self, case: &PathCase, seed: u64) {
         for (end, seed) in [(End::Near, seed), (End::Far, seed.wrapping_add(1))] {
-            self.path.renew(end, case.settings(false), seed);
+            self.path.renew(end, case.settings(end, false), seed);
         }
     }
 
@@ -194,7 +194,7 @@ mod tests {
     fn a_line_of_20_mbit_and_40_ms_measures_as_such() {
         let arms = PathArms { names: vec!["tcp-cubic".into()], extra: Vec::new() };
         let cases = PathCases {
-            mbits: vec![20],
+            mbits: vec![LineRate::both(20)],
             rtts: vec![Duration::from_millis(40)],
             losses: vec![0.0],
             loss_place: LossPlace::default(),

@@ -12,6 +12,7 @@ pub(super) use keypadd_config::values::{
     cipher_backend, congestion, duration, kex, loops, public_key, server, spin,
 };
 use keypadd_keystream::{MeasureSuite, Protection, Suite};
+use keypadd_measure::LineRate;
 use keypadd_papers::Paper;
 use keypadd_provider::Group;
 use keypadd_traffic::Exchange;
@@ -52,6 +53,19 @@ pub(super) fn round_trip(text: &str) -> Result<Duration, BadValue> {
     match rtt <= most {
         true => Ok(rtt),
         false => Err(bad(format!("{} is too long", shown(text)), "at most 2s")),
+    }
+}
+
+/// Rates of a line, or of its two directions.
+pub(super) fn line_rate(text: &str) -> Result<LineRate, BadValue> {
+    let (down, up) = text.split_once('/').unwrap_or((text, text));
+    let rate = |text: &str| text.parse().ok().filter(|mbit| (1..=1000).contains(mbit));
+    match (rate(down), rate(up)) {
+        (Some(down), Some(up)) => Ok(LineRate { down, up }),
+        _ => Err(bad(
+            format!("{} is not a line's rate", shown(text)),
+            "1 to 1000, or two such as 100/2",
+        )),
     }
 }
 

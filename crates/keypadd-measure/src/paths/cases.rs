@@ -4,8 +4,8 @@ use std::fmt;
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-use testbed::LineSettings;
 use testbed::line::LossPlace;
+use testbed::{End, LineSettings};
 
 /// Bytes of an IP packet on the path, and of a TCP segment's payload in it, with timestamps (RFC
 /// 7323): what a line can deliver is its rate times their ratio.
@@ -21,11 +21,46 @@ const PINGS_SHARE: f64 = 0.02;
 const PING_PACKET_BYTES: f64 = 200.0;
 const PING_INTERVALS: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(50)];
 
-/// One line, the same in both directions, and its traffic.
+/// Rates of a line's directions, in Mbit/s of IP packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LineRate {
+    /// From the far host, as bulk data.
+    pub down: u32,
+    /// To it.
+    pub up: u32,
+}
+
+impl LineRate {
+    /// The same in both directions.
+    pub fn both(mbit: u32) -> Self {
+        Self { down: mbit, up: mbit }
+    }
+
+    /// Whether both directions are as fast.
+    pub(super) fn is_even(self) -> bool {
+        self.down == self.up
+    }
+
+    /// The slower direction's.
+    fn least(self) -> u32 {
+        self.down.min(self.up)
+    }
+}
+
+impl fmt::Display for LineRate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.is_even() {
+            true => write!(f, "{}", self.down),
+            false => write!(f, "{}/{}", self.down, self.up),
+        }
+    }
+}
+
+/// One line and its traffic.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PathCase {
-    /// Rate, in Mbit/s of IP packets.
-    pub mbit: u32,
+    /// Rates of both directions.
+    pub mbit: LineRate,
     /// Round trip of an empty line.
     pub rtt: Duration,
     /// Packets lost at random, in percent, each direction by itself.
@@ -39,8 +74,8 @@ pub struct PathCase {
 /// Cases by their factors.
 #[derive(Clone, Debug)]
 pub struct PathCases {
-    /// Rates in Mbit/s.
-    pub mbits: Vec<u32>,
+    /// Rates.
+    pub mbits: Vec<LineRate>,
     /// Round trips.
     pub rtts: Vec<Duration>,
     /// Losses in percent.
@@ -75,10 +110,14 @@ impl PathCases {
 }
 
 impl PathCase {
-    /// One direction, with its losses, or without them while connections are made.
-    pub(super) fn settings(&self, lossy: bool) -> LineSettings {
+    /// The direction in which this end sends, with its losses, or without them while connections are made.
+    pub(super) fn settings(&self, from: End, lossy: bool) -> LineSettings {
+        let mbit = match from {
+            End::Near => self.mbit.up,
+            End::Far => self.mbit.down,
+        };
         LineSettings {
-            bits_per_second: NonZeroU64::new(u64::from(self.mbit) * 1_000_000),
+            bits_per_second: NonZeroU64::new(u64::from(mbit) * 1_000_000),
             delay: self.rtt / 2,
             loss: if lossy { self.loss_percent / 100.0 } else { 0.0 },
             loss_place: self.loss_place,
@@ -93,12 +132,13 @@ impl PathCase {
             LossPlace::BeforeBottleneck => 1.0,
             LossPlace::AfterBottleneck => 1.0 - self.loss_percent / 100.0,
         };
-        f64::from(self.mbit) * PAYLOAD_BYTES / PACKET_BYTES * passes
+        f64::from(self.mbit.down) * PAYLOAD_BYTES / PACKET_BYTES * passes
     }
 
-    /// How long the line takes to send a full packet, in milliseconds.
-    pub(super) fn packet_ms(&self) -> f64 {
-        PACKET_BYTES * 8.0 / (f64::from(self.mbit) * 1e3)
+    /// How long the line takes to send a full packet in each direction, in milliseconds.
+    pub(super) fn two_packets_ms(&self) -> f64 {
+        let packet_ms = |mbit| PACKET_BYTES * 8.0 / (f64::from(mbit) * 1e3);
+        packet_ms(self.mbit.down) + packet_ms(self.mbit.up)
     }
 
     /// How much is cut off as start-up.
@@ -108,7 +148,8 @@ impl PathCase {
 
     /// How often a small message is due.
     pub(super) fn ping_interval(&self) -> Duration {
-        let per_second = PINGS_SHARE * f64::from(self.mbit) * 1e6 / (PING_PACKET_BYTES * 8.0);
+        let per_second =
+            PINGS_SHARE * f64::from(self.mbit.least()) * 1e6 / (PING_PACKET_BYTES * 8.0);
         let [shortest, longest] = PING_INTERVALS;
         Duration::from_secs_f64(1.0 / per_second).clamp(shortest, longest)
     }
@@ -136,6 +177,7 @@ mod tests {
     use super::*;
 
     fn case(mbit: u32, loss_percent: f64, loss_place: LossPlace) -> PathCase {
+        let mbit = LineRate::both(mbit);
         PathCase { mbit, rtt: Duration::from_millis(150), loss_percent, loss_place, two_way: false }
     }
 
@@ -151,13 +193,13 @@ mod tests {
         let at = |mbit| case(mbit, 0.0, LossPlace::default());
         assert_eq!([300, 20, 2].map(|mbit| at(mbit).ping_interval().as_millis()), [5, 5, 40]);
         assert_eq!(at(300).start_up(), Duration::from_secs(3));
-        assert!((at(2).packet_ms() - 6.0).abs() < 1e-9);
+        assert!((at(2).two_packets_ms() - 12.0).abs() < 1e-9);
     }
 
     #[test]
     fn cases_are_all_combinations() {
         let cases = PathCases {
-            mbits: vec![300, 20],
+            mbits: vec![LineRate { down: 300, up: 6 }, LineRate::both(20)],
             rtts: vec![Duration::from_millis(20)],
             losses: vec![0.0, 10.0],
             loss_place: LossPlace::default(),
@@ -165,7 +207,7 @@ mod tests {
         };
         let names: Vec<String> = cases.all().iter().map(ToString::to_string).collect();
         assert_eq!(names.len(), 8);
-        assert_eq!(names[0], "300 Mbit/s, 20 ms, 0 % lost");
+        assert_eq!(names[0], "300/6 Mbit/s, 20 ms, 0 % lost");
         assert_eq!(names[7], "20 Mbit/s, 20 ms, 10 % lost, both ways");
     }
 }

@@ -82,13 +82,13 @@ impl Goal {
             Self::Heavy => (one_way && loss > LOSS_MILD && loss <= LOSS_HEAVY, Limit::AtLeast(0.9)),
             Self::Ahead => (one_way && loss > 0.0, Limit::AtLeast(1.0)),
             Self::Clean => {
-                (one_way && loss == 0.0, Limit::AtMost(rtt_ms + PROMPT_MS + 2.0 * case.packet_ms()))
+                (one_way && loss == 0.0, Limit::AtMost(rtt_ms + PROMPT_MS + case.two_packets_ms()))
             }
             Self::Recovered => {
                 let limit = Limit::AtMost(rtt_ms * (1.0 + RECOVERY_ROUND_TRIPS));
                 (one_way && loss > 0.0 && loss <= LOSS_PROMPT, limit)
             }
-            Self::BothWays => (case.two_way, Limit::AtLeast(0.9)),
+            Self::BothWays => (case.two_way && case.mbit.is_even(), Limit::AtLeast(0.9)),
         };
         limit.0.then_some(limit.1)
     }
@@ -228,7 +228,7 @@ mod tests {
         let names = ["keypadd", "tcp-bbr"].map(str::to_owned).to_vec();
         let arms = PathArms { names, extra: Vec::new() }.read(Path::new("/k")).unwrap();
         let cases = PathCases {
-            mbits: vec![300],
+            mbits: vec![crate::LineRate::both(300)],
             rtts: vec![Duration::from_millis(20)],
             losses: vec![0.0, 2.0, 20.0],
             loss_place: LossPlace::default(),

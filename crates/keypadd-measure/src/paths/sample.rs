@@ -102,7 +102,7 @@ impl Sample {
         let up = up.map(|stream| Bulk::up(stream, &bed.service)).transpose().map_err(words)?;
 
         for end in [End::Near, End::Far] {
-            bed.path.set(end, case.settings(true));
+            bed.path.set(end, case.settings(end, true));
             drop(bed.path.take_trace(end));
         }
         let start = Instant::now();

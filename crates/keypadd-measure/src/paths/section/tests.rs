@@ -16,7 +16,7 @@ use crate::results::{Results, Run};
 fn paths(two_way: bool) -> Paths {
     let names = ["keypadd", "tcp-cubic"].map(str::to_owned).to_vec();
     let cases = PathCases {
-        mbits: vec![300],
+        mbits: vec![crate::LineRate::both(300)],
         rtts: [20, 150].map(Duration::from_millis).to_vec(),
         losses: vec![0.0, 10.0],
         loss_place: LossPlace::default(),
