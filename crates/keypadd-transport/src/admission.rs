@@ -2,9 +2,10 @@
 //!
 //! A handshake that has not proved a key yet holds one of a few thousand slots. When all are taken,
 //! or the newcomer's network has used up its share, the oldest of the busiest network is evicted: an
-//! honest handshake needs two round trips, a stalled one stays until it is the oldest. Networks are
-//! IPv6 /64, /56 and /48, and IPv4 addresses, /24 and /16. Those that have proved a key before
-//! count by themselves, and some slots are reserved for them. Knows addresses and times, no packets.
+//! honest handshake needs two round trips, a stalled one stays until it is the oldest. One that has
+//! failed has cost as much, and stays until it would have timed out. Networks are IPv6 /64, /56 and
+//! /48, and IPv4 addresses, /24 and /16. Those that have proved a key before count by themselves, and
+//! some slots are reserved for them. Knows addresses and times, no packets.
 
 use std::{
     cmp::Reverse,
@@ -114,14 +115,14 @@ pub struct Refusals {
     pub crowded: u64,
 }
 
-/// A handshake in progress.
+/// A handshake in progress, or one that has failed, which has no ID.
 struct Entry<K> {
-    id: K,
+    id: Option<K>,
     address: IpAddr,
     since: Instant,
 }
 
-/// Handshakes in progress, by age.
+/// Handshakes in progress, and those that have failed lately, by age.
 pub(crate) struct Handshakes<K> {
     by_age: BTreeMap<u64, Entry<K>>,
     by_key: HashMap<K, u64>,
@@ -189,9 +190,14 @@ impl<K: Copy + Eq + std::hash::Hash> Handshakes<K> {
         load
     }
 
-    /// The handshake to evict for a newcomer from `address`: abandon it, then [`add`](Self::add)
-    /// the new one.
-    pub(crate) fn displaced_by(&self, address: IpAddr) -> Option<K> {
+    /// Evicts a handshake if a newcomer from `address` needs its place; returns it if it was in progress:
+    /// abandon it.
+    pub(crate) fn make_room(&mut self, address: IpAddr) -> Option<K> {
+        let age = self.displaced_by(address)?;
+        self.forget(age)?.id
+    }
+
+    fn displaced_by(&self, address: IpAddr) -> Option<u64> {
         let known = self.knows(address);
         let over_share = || {
             Network::all(address, known).find_map(|(network, share)| {
@@ -201,12 +207,13 @@ impl<K: Copy + Eq + std::hash::Hash> Handshakes<K> {
         };
         let is_full = self.by_age.len() >= self.slots
             || !known && self.unknown.len() >= self.slots - self.kept;
-        let age = match over_share() {
-            Some(age) => age,
-            None if is_full => self.oldest_of_busiest().or_else(|| self.by_age.keys().next())?,
-            None => return None,
-        };
-        self.by_age.get(age).map(|entry| entry.id)
+        match over_share() {
+            Some(age) => Some(*age),
+            None if is_full => {
+                self.oldest_of_busiest().or_else(|| self.by_age.keys().next()).copied()
+            }
+            None => None,
+        }
     }
 
     /// The oldest handshake of the network that has most, of those that have proved no key.
@@ -216,8 +223,8 @@ impl<K: Copy + Eq + std::hash::Hash> Handshakes<K> {
         ages.max_by_key(|ages| (ages.len(), Reverse(ages.first())))?.first()
     }
 
-    /// Records a handshake that has begun.
-    pub(crate) fn add(&mut self, id: K, address: SocketAddr, now: Instant) {
+    /// Records a handshake that has begun, or `None` for one that has failed at once.
+    pub(crate) fn add(&mut self, id: Option<K>, address: SocketAddr, now: Instant) {
         let address = address.ip();
         let age = self.next;
         self.next += 1;
@@ -229,13 +236,34 @@ impl<K: Copy + Eq + std::hash::Hash> Handshakes<K> {
             self.unknown.insert(age);
         }
         self.by_age.insert(age, Entry { id, address, since: now });
-        self.by_key.insert(id, age);
+        if let Some(id) = id {
+            self.by_key.insert(id, age);
+        }
+    }
+
+    /// Records that a handshake has failed.
+    pub(crate) fn fail(&mut self, id: K) {
+        let age = self.by_key.remove(&id);
+        if let Some(entry) = age.and_then(|age| self.by_age.get_mut(&age)) {
+            entry.id = None;
+        }
     }
 
     /// Removes a handshake; `proved` if it has proved a key.
     pub(crate) fn remove(&mut self, id: K, proved: bool) -> bool {
-        let Some(age) = self.by_key.remove(&id) else { return false };
-        let Some(entry) = self.by_age.remove(&age) else { return false };
+        let Some(&age) = self.by_key.get(&id) else { return false };
+        let Some(entry) = self.forget(age) else { return false };
+        if proved {
+            self.remember(Network::smallest(entry.address));
+        }
+        true
+    }
+
+    fn forget(&mut self, age: u64) -> Option<Entry<K>> {
+        let entry = self.by_age.remove(&age)?;
+        if let Some(id) = entry.id {
+            self.by_key.remove(&id);
+        }
         for (network, _) in Network::all(entry.address, false) {
             if let Some(ages) = self.by_network.get_mut(&network) {
                 ages.remove(&age);
@@ -245,10 +273,7 @@ impl<K: Copy + Eq + std::hash::Hash> Handshakes<K> {
             }
         }
         self.unknown.remove(&age);
-        if proved {
-            self.remember(Network::smallest(entry.address));
-        }
-        true
+        Some(entry)
     }
 
     fn remember(&mut self, network: Network) {
@@ -265,10 +290,17 @@ impl<K: Copy + Eq + std::hash::Hash> Handshakes<K> {
         }
     }
 
-    /// A handshake past its time limit.
-    pub(crate) fn overdue(&self, now: Instant) -> Option<K> {
-        let (_, oldest) = self.by_age.first_key_value()?;
-        (now.saturating_duration_since(oldest.since) >= HANDSHAKE_TIME).then_some(oldest.id)
+    /// Forgets the handshakes past their time limit up to one that is in progress: abandon it.
+    pub(crate) fn overdue(&mut self, now: Instant) -> Option<K> {
+        loop {
+            let (&age, oldest) = self.by_age.first_key_value()?;
+            if now.saturating_duration_since(oldest.since) < HANDSHAKE_TIME {
+                return None;
+            }
+            if let Some(id) = self.forget(age)?.id {
+                return Some(id);
+            }
+        }
     }
 
     /// When the oldest will reach its time limit.
@@ -292,11 +324,8 @@ mod tests {
 
     /// Adds a handshake as a loop does; returns the evicted one.
     fn arrive(table: &mut Handshakes<u32>, id: u32, from: SocketAddr, now: Instant) -> Option<u32> {
-        let displaced = table.displaced_by(from.ip());
-        if let Some(id) = displaced {
-            assert!(table.remove(id, false));
-        }
-        table.add(id, from, now);
+        let displaced = table.make_room(from.ip());
+        table.add(Some(id), from, now);
         displaced
     }
 
@@ -314,7 +343,7 @@ mod tests {
     #[test]
     fn a_full_table_gives_up_the_oldest_and_keeps_slots_for_the_known() {
         let (mut table, now) = (Handshakes::with_slots(80), Instant::now());
-        table.add(1000, v4(5000), now);
+        table.add(Some(1000), v4(5000), now);
         assert!(table.remove(1000, true));
         for id in 0..70 {
             assert_eq!(arrive(&mut table, id, v4(id), now), None);
@@ -359,13 +388,13 @@ mod tests {
     #[test]
     fn an_address_that_has_proved_a_key_counts_by_itself() {
         let (mut table, now) = (Handshakes::with_slots(16), Instant::now());
-        table.add(100, v4(0), now);
+        table.add(Some(100), v4(0), now);
         assert!(table.remove(100, true));
         for id in 0..15 {
             arrive(&mut table, id, v4(1 + id), now);
         }
         assert_eq!(table.load(v4(0).ip()), [0, 0, 0]);
-        table.add(101, v4(0), now);
+        table.add(Some(101), v4(0), now);
         assert_eq!(table.load(v4(0).ip()), [0, 0, 1]);
         assert_eq!(table.load(v4(99).ip()), [14, 14, 0]);
     }
@@ -375,7 +404,7 @@ mod tests {
         let (mut table, now) = (Handshakes::new(), Instant::now());
         for id in 0..8 {
             assert_eq!(table.decide(v4(id).ip(), false, now), Admission::Accept);
-            table.add(id, v4(id), now);
+            table.add(Some(id), v4(id), now);
         }
         assert_eq!(table.decide(v4(8).ip(), false, now), Admission::Retry);
         assert_eq!(table.decide(v4(8).ip(), true, now), Admission::Accept);
@@ -384,11 +413,11 @@ mod tests {
     #[test]
     fn in_a_crowd_an_address_that_proves_nothing_waits_before_it_begins_again() {
         let (mut table, now) = (Handshakes::new(), Instant::now());
-        table.add(9_999, v4(0), now);
+        table.add(Some(9_999), v4(0), now);
         assert!(table.remove(9_999, true));
         for id in 0..512 {
             assert_eq!(table.decide(v4(1).ip(), true, now), Admission::Accept, "no crowd yet");
-            table.add(id, v4(id % 256), now);
+            table.add(Some(id), v4(id % 256), now);
         }
         assert_eq!(table.decide(v4(1).ip(), true, now), Admission::Wait);
         assert_eq!(table.decide(v4(1).ip(), true, now + CROWD_PACE), Admission::Accept);
@@ -398,6 +427,24 @@ mod tests {
             Admission::Accept,
             "it proved a key before"
         );
+    }
+
+    #[test]
+    fn a_handshake_that_has_failed_counts_until_it_would_have_timed_out() {
+        let (mut table, now) = (Handshakes::new(), Instant::now());
+        for id in 0..8 {
+            table.add((id % 2 == 0).then_some(id), v4(1), now);
+            table.fail(id);
+        }
+        assert_eq!(table.load(v4(1).ip()), [8, 8, 8]);
+        assert_eq!(table.decide(v4(2).ip(), false, now), Admission::Retry);
+        for id in 8..64 {
+            assert_eq!(arrive(&mut table, id, v4(1), now), None);
+        }
+        assert_eq!(arrive(&mut table, 64, v4(1), now), None, "in the place of a failed one");
+        assert_eq!(table.len(), 64);
+        assert_eq!(table.overdue(now + HANDSHAKE_TIME), Some(8));
+        assert_eq!(table.len(), 56);
     }
 
     #[test]
@@ -417,10 +464,11 @@ mod tests {
     #[test]
     fn the_oldest_is_overdue_first() {
         let (mut table, now) = (Handshakes::new(), Instant::now());
-        table.add(1, v4(1), now);
-        table.add(2, v4(2), now + Duration::from_secs(1));
+        table.add(Some(1), v4(1), now);
+        table.add(Some(2), v4(2), now + Duration::from_secs(1));
         assert_eq!(table.overdue(now + HANDSHAKE_TIME - Duration::from_millis(1)), None);
-        assert_eq!(table.overdue(now + HANDSHAKE_TIME), Some(1));
         assert_eq!(table.deadline(), Some(now + HANDSHAKE_TIME));
+        assert_eq!(table.overdue(now + HANDSHAKE_TIME), Some(1));
+        assert_eq!(table.overdue(now + HANDSHAKE_TIME), None);
     }
 }

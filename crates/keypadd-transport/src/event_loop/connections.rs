@@ -132,7 +132,7 @@ impl<U: Datagrams> EventLoop<U> {
         let over = slot.driver.is_over();
         slot.stranger &= !outcome.proved;
         if outcome.lost && !outcome.proved {
-            self.handshakes.remove(key, false);
+            self.handshakes.fail(key);
         }
         if outcome.proved && self.handshakes.remove(key, true) {
             slot.counted = true;

@@ -184,7 +184,7 @@ impl<U: Datagrams> EventLoop<U> {
         let remote = incoming.remote_address();
         let lane = Lane::of(incoming.orig_dst_cid());
         self.begin_epoch();
-        if let Some(key) = self.handshakes.displaced_by(remote.ip()) {
+        if let Some(key) = self.handshakes.make_room(remote.ip()) {
             self.give_up(key, Refusal::Displaced);
         }
         let Some(mut config) = self.server.clone() else { return self.endpoint.ignore(incoming) };
@@ -197,13 +197,14 @@ impl<U: Datagrams> EventLoop<U> {
             Ok((handle, connection)) => {
                 let waiting = HandshakeReply::Server(self.accepted.clone());
                 let shared = self.add(handle, connection, (limits, lane), waiting, remote);
-                self.handshakes.add(shared.key, remote, now);
+                self.handshakes.add(Some(shared.key), remote, now);
                 if let Some(slot) = self.slots.get_mut(&shared.key) {
                     slot.stranger = true;
                 }
             }
             Err(error) => {
                 debug!(%remote, error = %error.cause, "not accepted");
+                self.handshakes.add(None, remote, now);
                 if let Some(transmit) = error.response {
                     self.respond(transmit);
                 }
