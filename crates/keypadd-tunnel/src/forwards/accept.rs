@@ -59,7 +59,7 @@ pub(crate) const NO_PROXY_HEADER: &str =
 #[derive(Clone, Debug)]
 pub(crate) struct Acceptor {
     context: Context,
-    /// As many as the server allows. A place is taken after accept, so an idle listener holds none;
+    /// As many as this end allows; the server may allow fewer. A place is taken after accept, so an idle listener holds none;
     /// one connection of each forward waits for a place, the others in the listener's queue.
     places: Arc<Places>,
     holder: Holder,
