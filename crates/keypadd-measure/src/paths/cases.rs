@@ -36,6 +36,14 @@ impl LineRate {
         Self { down: mbit, up: mbit }
     }
 
+    /// That of what this end sends.
+    fn from(self, end: End) -> u32 {
+        match end {
+            End::Near => self.up,
+            End::Far => self.down,
+        }
+    }
+
     /// Whether both directions are as fast.
     pub(super) fn is_even(self) -> bool {
         self.down == self.up
@@ -112,12 +120,8 @@ impl PathCases {
 impl PathCase {
     /// The direction in which this end sends, with its losses, or without them while connections are made.
     pub(super) fn settings(&self, from: End, lossy: bool) -> LineSettings {
-        let mbit = match from {
-            End::Near => self.mbit.up,
-            End::Far => self.mbit.down,
-        };
         LineSettings {
-            bits_per_second: NonZeroU64::new(u64::from(mbit) * 1_000_000),
+            bits_per_second: NonZeroU64::new(u64::from(self.mbit.from(from)) * 1_000_000),
             delay: self.rtt / 2,
             loss: if lossy { self.loss_percent / 100.0 } else { 0.0 },
             loss_place: self.loss_place,
@@ -125,14 +129,14 @@ impl PathCase {
         }
     }
 
-    /// The most payload that a line can deliver, Mbit/s: full TCP segments and nothing else. Loss
+    /// The most payload that a line can deliver from this end, Mbit/s: full TCP segments and nothing else. Loss
     /// after the bottleneck reduces it.
-    pub fn deliverable_mbit(&self) -> f64 {
+    pub(super) fn deliverable_mbit(&self, from: End) -> f64 {
         let passes = match self.loss_place {
             LossPlace::BeforeBottleneck => 1.0,
             LossPlace::AfterBottleneck => 1.0 - self.loss_percent / 100.0,
         };
-        f64::from(self.mbit.down) * PAYLOAD_BYTES / PACKET_BYTES * passes
+        f64::from(self.mbit.from(from)) * PAYLOAD_BYTES / PACKET_BYTES * passes
     }
 
     /// How long the line takes to send a full packet in each direction, in milliseconds.
@@ -183,9 +187,17 @@ mod tests {
 
     #[test]
     fn loss_after_the_bottleneck_takes_its_share_of_what_a_line_can_deliver() {
-        let deliverable = |place| case(300, 10.0, place).deliverable_mbit();
+        let deliverable = |place| case(300, 10.0, place).deliverable_mbit(End::Far);
         assert!((deliverable(LossPlace::BeforeBottleneck) - 289.6).abs() < 0.01);
         assert!((deliverable(LossPlace::AfterBottleneck) - 260.64).abs() < 0.01);
+    }
+
+    #[test]
+    fn a_line_delivers_in_each_direction_what_that_one_carries() {
+        let mbit = LineRate { down: 300, up: 3 };
+        let case = PathCase { mbit, ..case(300, 0.0, LossPlace::default()) };
+        let [down, up] = [End::Far, End::Near].map(|end| case.deliverable_mbit(end));
+        assert!((down / up - 100.0).abs() < 1e-9, "{down} {up}");
     }
 
     #[test]

@@ -3,6 +3,8 @@
 //! A verdict follows from the range of the rounds, not from their median alone, and every case of a
 //! goal counts. Pure: knows no output.
 
+use testbed::End;
+
 use super::Paths;
 use super::arms::{DEFAULT, TRIPLE_DES};
 use super::cases::PathCase;
@@ -101,7 +103,7 @@ impl Goal {
         let down = |sample: &Sample| sample.down_mbit.unwrap_or(0.0);
         let own = down(&one.sample);
         match self {
-            Self::Mild | Self::Heavy => Some(own / case.deliverable_mbit()),
+            Self::Mild | Self::Heavy => Some(own / case.deliverable_mbit(End::Far)),
             Self::Ahead => {
                 let peers = taken.iter().filter(same_round);
                 let peers = peers.filter(|it| it.case == one.case && paths.arms[it.arm].is_peer);

@@ -1,5 +1,7 @@
 //! Builds the report's section on paths: method, tables, notes. Pure.
 
+use testbed::End;
+
 use super::Paths;
 use super::goals;
 use super::lines::{lines, of_line, over_rounds};
@@ -108,7 +110,7 @@ fn table(paths: &Paths, taken: &[Taken], line: &str, nth: usize, figure: &Figure
 
 /// The same for bulk, with the other direction if there is one, and what the line can deliver.
 fn bulk(paths: &Paths, taken: &[Taken], line: &str, nth: usize) -> Table {
-    let (id, name, unit, of) = BULK;
+    let (id, name, unit, down) = BULK;
     let mut table = Table::new(&format!("{id}-{}", nth + 1), &format!("{name}: {line}"), "arm");
     for (_, case) in of_line(paths, line) {
         table = table.column(&case.column(), unit);
@@ -116,20 +118,25 @@ fn bulk(paths: &Paths, taken: &[Taken], line: &str, nth: usize) -> Table {
             table = table.column(&format!("{}, to the far host", case.column()), unit);
         }
     }
-    let row = |cell: &dyn Fn(usize, FigureOf) -> Cell| {
+    let row = |cell: &dyn Fn(usize, End) -> Cell| {
         of_line(paths, line)
             .flat_map(|(index, case)| {
-                let up = case.two_way.then(|| cell(index, |sample| sample.up_mbit));
-                [Some(cell(index, of)), up].into_iter().flatten()
+                let up = case.two_way.then(|| cell(index, End::Near));
+                [Some(cell(index, End::Far)), up].into_iter().flatten()
             })
             .collect::<Vec<Cell>>()
     };
     table.push(
         "what the line can deliver",
-        row(&|case, _| paths.cases[case].deliverable_mbit().into()),
+        row(&|case, from| paths.cases[case].deliverable_mbit(from).into()),
     );
     for (arm, of_arm) in paths.arms.iter().enumerate() {
-        table.push(of_arm.name(), row(&|case, of| over_rounds(taken, case, arm, of).into()));
+        let of = |from| match from {
+            End::Near => |sample: &Sample| sample.up_mbit,
+            End::Far => down,
+        };
+        table
+            .push(of_arm.name(), row(&|case, from| over_rounds(taken, case, arm, of(from)).into()));
     }
     table
 }
