@@ -40,8 +40,8 @@ const ONE_WAY_BUFFER_BYTES: usize = 1 << 10;
 /// to half of it.
 const HANDSHAKE_TIME: Duration = Duration::from_micros(250);
 
-/// Packets of bulk that one ACK acknowledges, unless that takes longer than [`ACK_DELAY`]: at an ACK for every
-/// other packet, a way back that is 40 times slower carries nothing but ACKs.
+/// Packets of bulk that one ACK covers, unless [`ACK_DELAY`] passes first. With one for every other packet, ACKs
+/// alone fill a way back that is 40 times slower.
 const BULK_ACK_PACKETS: u32 = 10;
 
 /// A client's other packets that are kept while it waits for its handshake, and those of all.
@@ -234,7 +234,6 @@ impl<U: Datagrams> EventLoop<U> {
 
     /// Drops a handshake that has proved nothing, without an answer.
     pub(super) fn give_up(&mut self, key: Key, refusal: Refusal) {
-        self.handshakes.remove(key, false);
         if let Some(slot) = self.slots.get(&key) {
             let remote = slot.driver.shared().remote();
             self.refused(remote, refusal);
