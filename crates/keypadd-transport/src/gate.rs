@@ -10,7 +10,7 @@ use std::{
     fmt,
     net::IpAddr,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::{Duration, Instant},
@@ -21,7 +21,10 @@ use quinn_proto::{
     congestion::{Controller, ControllerFactory, ControllerMetrics},
 };
 
-use crate::{congestion::RateController, pacer::Pacer};
+use crate::{
+    congestion::{RateController, Waits},
+    pacer::Pacer,
+};
 
 /// The window that `quinn-proto` sees: above `u32::MAX` it neither blocks nor paces.
 const OPEN_WINDOW: u64 = 1 << 40;
@@ -65,8 +68,8 @@ struct ControllerState {
     /// Total ACKs received.
     acks: AtomicU64,
     mtu: AtomicU64,
-    /// How long packets wait on the way back, in microseconds.
-    way_back: AtomicU64,
+    /// What the controller has yet to be told of both ways.
+    waits: Mutex<Option<Waits>>,
     /// Whether data waits for the window, in which case the controller may let it grow.
     held_back: AtomicBool,
     /// Takes the controller's place at the next packet.
@@ -88,6 +91,10 @@ impl ControllerState {
         }
     }
 
+    fn waits(&self) -> MutexGuard<'_, Option<Waits>> {
+        self.waits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn follow(&self, inner: &dyn Controller) {
         self.window.store(inner.window(), Relaxed);
         let bits = inner.metrics().pacing_rate.unwrap_or_default();
@@ -107,7 +114,7 @@ impl ControllerFactory for UnlimitedFactory {
         self.shared.follow(&*inner);
         // A new path begins with nothing in flight, and a successor knows the old one.
         self.shared.take_successor();
-        self.shared.way_back.store(0, Relaxed);
+        *self.shared.waits() = None;
         self.shared.in_flight.store(0, Relaxed);
         self.shared.mtu.store(current_mtu.into(), Relaxed);
         let inner = Inner::of(inner);
@@ -192,8 +199,10 @@ impl Controller for UnlimitedController {
     fn on_end_acks(&mut self, now: Instant, in_flight: u64, _: bool, largest: Option<u64>) {
         self.succeed();
         let app_limited = !self.shared.held_back.load(Relaxed);
-        if let Inner::Rate(rate) = &mut self.inner {
-            rate.set_way_back(Duration::from_micros(self.shared.way_back.load(Relaxed)));
+        if let Inner::Rate(rate) = &mut self.inner
+            && let Some(waits) = self.shared.waits().take()
+        {
+            rate.set_waits(waits);
         }
         self.inner.on_end_acks(now, in_flight, app_limited, largest);
         self.shared.follow(&*self.inner);
@@ -314,7 +323,7 @@ impl CongestionGate {
     pub(crate) fn start_afresh(&mut self, now: Instant) {
         let mtu = u16::try_from(self.mtu()).unwrap_or(u16::MAX);
         let controller = Arc::clone(&self.controllers).build(now, mtu);
-        self.shared.way_back.store(0, Relaxed);
+        *self.shared.waits() = None;
         self.shared.in_flight.store(0, Relaxed);
         self.continue_with(controller);
         self.pacer = Pacer::new(now, self.mtu());
@@ -409,9 +418,9 @@ impl CongestionGate {
         self.pacer.left() as u64
     }
 
-    /// Records how long packets wait on the way back.
-    pub(crate) fn set_way_back(&self, waited: Duration) {
-        self.shared.way_back.store(waited.as_micros() as u64, Relaxed);
+    /// Records how long packets wait on each way.
+    pub(crate) fn set_waits(&self, waits: Waits) {
+        *self.shared.waits() = Some(waits);
     }
 
     /// Records whether data waits for the window.

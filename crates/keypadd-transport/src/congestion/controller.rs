@@ -8,6 +8,7 @@ mod dips;
 
 use std::{
     any::Any,
+    ops::Range,
     time::{Duration, Instant},
 };
 
@@ -32,6 +33,12 @@ const WINDOW_MIN_PACKETS: u64 = 4;
 /// Shorter sends are taken for pure ACKs, which are not acknowledged.
 const COUNTED_BYTES: u64 = 600;
 
+/// IPv4 and UDP headers.
+const HEADER_BYTES: u64 = 28;
+
+/// If ACKs are more than one part in this many of what is sent, the queue may be theirs.
+const MANY_ACKS: u64 = 10;
+
 /// The shortest round trip is that of the last 10 to 20 s; `dips` keep it visible.
 const FLOOR_TIME: Duration = Duration::from_secs(10);
 
@@ -51,8 +58,14 @@ const BURST_SHARE: f64 = 0.75;
 const NEAR: Duration = Duration::from_millis(1);
 const QUEUE_DELAY_NEAR: f64 = 0.004;
 
-/// The longest wait on the way back to allow for: a longer one may be caused by this flow's ACKs.
-const WAY_BACK_MAX: Duration = Duration::from_millis(10);
+/// The longest wait on the way back to allow for, above the shortest that the peer's clock shows: a longer one may
+/// be caused by this flow's ACKs.
+const VARYING_MAX: Duration = Duration::from_millis(10);
+
+/// The same if packets have always waited there, so that only the shortest round trip shows it. Shorter waits may
+/// be those on the way there, and longer ones others'.
+const STANDING: Range<Duration> = Duration::from_millis(10)..Duration::from_millis(60);
+const STANDING_MAX: Duration = Duration::from_millis(30);
 
 /// Shortest time between decisions.
 const ROUND_MIN: Duration = Duration::from_millis(5);
@@ -116,6 +129,8 @@ struct Round {
     /// Of samples with most of a window in flight, and their sum.
     rtt_min: Duration,
     rtt_sum: Duration,
+    /// The least wait on the way there.
+    there_min: Duration,
     /// Bytes per second.
     rate: f64,
     rate_sum: f64,
@@ -124,6 +139,9 @@ struct Round {
     acked_rate: f64,
     /// Whether the window was used.
     full: bool,
+    /// Bytes sent: in all, and in pure ACKs.
+    sent: u64,
+    acks: u64,
 }
 
 impl Round {
@@ -133,11 +151,14 @@ impl Round {
             samples: 0,
             rtt_min: Duration::MAX,
             rtt_sum: Duration::ZERO,
+            there_min: Duration::MAX,
             rate: 0.0,
             rate_sum: 0.0,
             acked: (0, began),
             acked_rate: 0.0,
             full: false,
+            sent: 0,
+            acks: 0,
         }
     }
 
@@ -152,6 +173,17 @@ impl Round {
             self.acked = (0, now);
         }
     }
+}
+
+/// How long packets wait on each way of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Waits {
+    /// On the way there, above the shortest.
+    pub(crate) there: Duration,
+    /// On the way back, above the shortest.
+    pub(crate) back: Duration,
+    /// A round trip less the wait on the way there.
+    pub(crate) round_trip: Duration,
 }
 
 /// The controller of one path.
@@ -186,7 +218,8 @@ pub struct RateController {
     /// When the window was last reduced for an ECN mark.
     marked_at: Option<Instant>,
     crowd: Crowd,
-    /// How long packets wait on the way back.
+    /// How long packets wait on the way there, if round trips do not show it, and on the way back.
+    way_there: Duration,
     way_back: Duration,
 }
 
@@ -216,6 +249,7 @@ impl RateController {
             lost_at: None,
             marked_at: None,
             crowd: Crowd::new(),
+            way_there: Duration::MAX,
             way_back: Duration::ZERO,
         }
     }
@@ -229,9 +263,22 @@ impl RateController {
         self.floor() > LONG_PATH
     }
 
-    /// What packets wait on the way back, of which this flow causes nothing.
-    pub(crate) fn set_way_back(&mut self, waited: Duration) {
-        self.way_back = waited.min(WAY_BACK_MAX);
+    /// Takes what the peer's clock says of both ways.
+    pub(crate) fn set_waits(&mut self, waits: Waits) {
+        // On a slow way there the least window keeps a queue, which the round trip of `waits` contains.
+        let own = (self.window_min() + self.mtu) as f64 / self.rate;
+        let own = Duration::try_from_secs_f64(own).unwrap_or(Duration::MAX);
+        let stands = waits.round_trip.saturating_sub(self.floor().max(own));
+        if STANDING.contains(&stands) && !self.crowd.is_found() {
+            self.way_back = stands.min(STANDING_MAX);
+            self.way_there = waits.there;
+        } else {
+            self.way_back = waits.back.min(VARYING_MAX);
+            self.way_there = Duration::MAX;
+        }
+        if let Some(round) = &mut self.round {
+            round.there_min = round.there_min.min(self.way_there);
+        }
     }
 
     /// The round trip without a queue on the way there.
@@ -243,6 +290,14 @@ impl RateController {
     fn base(&self) -> Duration {
         let floor = self.floor();
         self.unqueued() + self.ack_bursts.wait().mul_f64(BURST_SHARE).min(floor)
+    }
+
+    /// The queue that packets of this round trip met, of which they saw `there` on the way there. What is left of a
+    /// wait on the way back, beyond what is allowed for, may be caused by their ACKs.
+    fn delay(&self, rtt: Duration, there: Duration) -> Duration {
+        let delay = rtt.saturating_sub(self.base());
+        let excess = (delay + self.way_back).saturating_sub(STANDING_MAX);
+        delay.min(there.max(excess))
     }
 
     /// Bytes that the path carries in that time at this rate.
@@ -299,7 +354,7 @@ impl RateController {
             smoothed => (7 * smoothed + rtt) / 8,
         };
         self.crowd.sample(now, rtt.saturating_sub(self.unqueued()));
-        let delay = rtt.saturating_sub(self.base());
+        let delay = self.delay(rtt, self.way_there);
         if self.dip.is_none() && rtt <= self.unqueued() + self.empty_delay(self.rate) {
             // The queue is empty, perhaps because another flow drains its own: do so together next time.
             self.postpone_drain(now);
@@ -368,7 +423,7 @@ impl RateController {
         if self.phase == Phase::Cruise && round.samples < FEW_SAMPLES && !loses {
             round.rate = round.rate_sum / f64::from(round.samples);
         }
-        let delay = round.rtt_min.saturating_sub(self.base());
+        let delay = self.delay(round.rtt_min, round.there_min);
         let target = self.queue_delay(round.rate);
         let former_rate = std::mem::replace(&mut self.rate, round.rate);
         if std::mem::take(&mut self.filled) && round.full && round.acked_rate > 0.0 {
@@ -395,7 +450,10 @@ impl RateController {
         if self.phase == Phase::Cruise {
             let reference = self.crowd.reference_rate(now, round.rate);
             let usual = self.queue_delay(reference);
-            let avoidable = self.avoidable(delay);
+            let mut avoidable = self.avoidable(delay.min(round.there_min));
+            if MANY_ACKS * round.acks > round.sent {
+                avoidable = Duration::ZERO;
+            }
             stands &= !avoidable.is_zero();
             self.crowd.round(now, (round.rate, round.rtt_min), (avoidable, usual), self.mtu);
         }
@@ -482,7 +540,12 @@ impl RateController {
 
 impl Controller for RateController {
     fn on_sent(&mut self, now: Instant, bytes: u64, _: u64) {
-        if bytes >= COUNTED_BYTES {
+        let is_counted = bytes >= COUNTED_BYTES;
+        if let Some(round) = &mut self.round {
+            round.sent += bytes + HEADER_BYTES;
+            round.acks += if is_counted { 0 } else { bytes + HEADER_BYTES };
+        }
+        if is_counted {
             // Including the two packets that the first ACK of a batch covers.
             let flight = self.flight + bytes.min(2 * self.mtu);
             self.log.sent(now, Departure { flight, rate: self.latest_rate });

@@ -19,8 +19,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub(crate) use controller::LONG_PATH;
 pub use controller::RateController;
+pub(crate) use controller::{LONG_PATH, Waits};
 pub(crate) use extremes::Windowed;
 use quinn_proto::congestion::Controller;
 pub use quinn_proto::congestion::{ControllerFactory, CubicConfig};

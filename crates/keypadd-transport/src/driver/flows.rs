@@ -38,8 +38,8 @@ impl Driver {
         while let Some(frame) = connection.datagrams().recv() {
             if !is_one_way(&frame) {
                 flows.arrive(frame);
-            } else if let Some(waited) = one_way.arrive(&frame, now) {
-                gate.set_way_back(waited);
+            } else if let Some(waits) = one_way.arrive(&frame, now) {
+                gate.set_waits(waits);
             }
         }
         if let Some(answer) = one_way.answer() {

@@ -1,10 +1,10 @@
-//! Measures how long packets wait on the way back, so that bulk slows down for the queue that it causes, on the
-//! way there, and not for one of the other direction.
+//! Measures how long packets wait on each way, so that bulk slows down for the queue that it causes, on the way
+//! there, and not for one of the other direction.
 //!
-//! A sender of bulk asks, in a DATAGRAM frame (RFC 9221), and the receiver answers with its clock's time. What
-//! passes from then to the answer's arrival contains the unknown difference of two clocks; what exceeds the least
-//! seen is waiting time. The frames share packets with data and ACKs. A peer that does not answer changes nothing,
-//! and one that lies gets a queue longer by a few milliseconds. Knows clocks and frames, no window.
+//! A sender of bulk asks, in a DATAGRAM frame (RFC 9221) with its clock's time, and the receiver answers with its
+//! own. A way's time contains the unknown difference of the two clocks; what exceeds the least seen is waiting time.
+//! The frames share packets with data and ACKs. A peer that does not answer changes nothing, and one that lies gets
+//! a queue longer by some 30 ms. Knows clocks and frames, no window.
 
 use std::{
     net::SocketAddr,
@@ -13,12 +13,12 @@ use std::{
 
 use bytes::Bytes;
 
-use crate::congestion::Windowed;
+use crate::congestion::{Waits, Windowed};
 
 /// The least is that of the last 10 to 20 s, as of round trips: clocks drift apart.
 const LEAST_TIME: Duration = Duration::from_secs(10);
 
-/// What has waited is the least of the last 100 to 200 ms: answers come in bursts, as ACKs do.
+/// What has waited on the way back is the least of the last 100 to 200 ms: answers come in bursts, as ACKs do.
 const RECENT_TIME: Duration = Duration::from_millis(100);
 
 /// Questions in a round trip, and limits on the time between two.
@@ -26,7 +26,7 @@ const QUESTIONS: u32 = 4;
 const INTERVAL: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(50));
 
 /// First bytes of the frames: no flow's, whose frames begin with the ID of their stream and perhaps bit 1. Stream 0
-/// is the session's control stream.
+/// is the session's control stream. Times follow: of the question, and in an answer of its arrival.
 const QUESTION: u8 = 0;
 const ANSWER: u8 = 2;
 
@@ -39,17 +39,24 @@ pub(crate) struct OneWay {
     epoch: Option<Instant>,
     asked_at: Option<Instant>,
     /// The answer to be sent.
-    answer: Option<u32>,
+    answer: Option<[u32; 2]>,
     path: Path,
 }
 
 /// What is known of one network path.
 struct Path {
     peer: Option<SocketAddr>,
-    /// From the peer's time to the arrival of the first answer, in microseconds; wraps.
+    there: Way,
+    back: Way,
+    recent_back: Windowed,
+    recent_round_trip: Windowed,
+}
+
+/// One way of a path, between two clocks.
+struct Way {
+    /// Its time when first seen, in microseconds; wraps.
     first: Option<u32>,
     least: Windowed,
-    recent: Windowed,
 }
 
 impl OneWay {
@@ -72,23 +79,24 @@ impl OneWay {
             return None;
         }
         self.asked_at = Some(now);
-        Some(Bytes::from_static(&[QUESTION]))
+        Some(frame(QUESTION, &[self.micros(now)]))
     }
 
     /// The answer that is due.
     pub(crate) fn answer(&mut self) -> Option<Bytes> {
-        let [a, b, c, d] = self.answer.take()?.to_be_bytes();
-        Some(Bytes::copy_from_slice(&[ANSWER, a, b, c, d]))
+        self.answer.take().map(|times| frame(ANSWER, &times))
     }
 
-    /// Takes a frame that is no flow's; returns how long answers wait, if it is one.
-    pub(crate) fn arrive(&mut self, frame: &[u8], now: Instant) -> Option<Duration> {
+    /// Takes a frame that is no flow's; returns how long packets wait, if it is an answer.
+    pub(crate) fn arrive(&mut self, frame: &[u8], now: Instant) -> Option<Waits> {
         let micros = self.micros(now);
-        match *frame {
-            [QUESTION] => self.answer = Some(micros),
-            [ANSWER, a, b, c, d] => {
-                let since = micros.wrapping_sub(u32::from_be_bytes([a, b, c, d]));
-                return Some(self.path.waited(since, now));
+        let (kind, times) = frame.split_first()?;
+        let (times, []) = times.as_chunks() else { return None };
+        match (*kind, times) {
+            (QUESTION, &[asked]) => self.answer = Some([u32::from_be_bytes(asked), micros]),
+            (ANSWER, &[asked, arrived]) => {
+                let [asked, arrived] = [asked, arrived].map(u32::from_be_bytes);
+                return Some(self.path.waits(asked, arrived, micros, now));
             }
             _ => {}
         }
@@ -106,20 +114,52 @@ impl OneWay {
     }
 }
 
+fn frame(kind: u8, times: &[u32]) -> Bytes {
+    let times = times.iter().flat_map(|time| time.to_be_bytes());
+    std::iter::once(kind).chain(times).collect()
+}
+
 impl Path {
     fn new(peer: Option<SocketAddr>) -> Self {
-        let (least, recent) = (Windowed::min(LEAST_TIME), Windowed::min(RECENT_TIME));
-        Self { peer, first: None, least, recent }
+        let recent = Windowed::min(RECENT_TIME);
+        Self {
+            peer,
+            there: Way::new(),
+            back: Way::new(),
+            recent_back: recent,
+            recent_round_trip: recent,
+        }
     }
 
-    fn waited(&mut self, since: u32, now: Instant) -> Duration {
-        let first = *self.first.get_or_insert(since);
-        let micros = since.wrapping_sub(first).wrapping_add(MIDDLE_MICROS);
-        let way = Duration::from_micros(micros.into());
-        self.least.insert(now, way);
-        self.recent.insert(now, way);
-        // After a pause the recent one may be older than what is remembered as the least.
-        self.recent.get().saturating_sub(self.least.get())
+    /// An answer to what was asked at one time of this end's clock arrives at another; the peer's is `arrived`.
+    fn waits(&mut self, asked: u32, arrived: u32, micros: u32, now: Instant) -> Waits {
+        let there = self.there.passed(arrived.wrapping_sub(asked), now);
+        let there = there.saturating_sub(self.there.least.get());
+        let back = self.back.passed(micros.wrapping_sub(arrived), now);
+        let round_trip = Duration::from_micros(micros.wrapping_sub(asked).into());
+        self.recent_back.insert(now, back);
+        self.recent_round_trip.insert(now, round_trip.saturating_sub(there));
+        Waits {
+            there,
+            // After a pause the recent one may be older than what is remembered as the least.
+            back: self.recent_back.get().saturating_sub(self.back.least.get()),
+            round_trip: self.recent_round_trip.get(),
+        }
+    }
+}
+
+impl Way {
+    fn new() -> Self {
+        Self { first: None, least: Windowed::min(LEAST_TIME) }
+    }
+
+    /// The time of a packet, comparable to that of another.
+    fn passed(&mut self, micros: u32, now: Instant) -> Duration {
+        let first = *self.first.get_or_insert(micros);
+        let micros = micros.wrapping_sub(first).wrapping_add(MIDDLE_MICROS);
+        let passed = Duration::from_micros(micros.into());
+        self.least.insert(now, passed);
+        passed
     }
 }
 
@@ -141,22 +181,27 @@ mod tests {
         [near, far]: [&mut OneWay; 2],
         now: Instant,
         [there, back]: [Duration; 2],
-    ) -> Option<Duration> {
+    ) -> Option<Waits> {
         let question = near.question(PEER, 20 * MS, now)?;
         assert_eq!(far.arrive(&question, now + there), None);
         let answer = far.answer().unwrap();
         near.arrive(&answer, now + there + back)
     }
 
+    fn waits(there: Duration, back: Duration, round_trip: Duration) -> Waits {
+        Waits { there, back, round_trip }
+    }
+
     #[test]
-    fn a_queue_counts_on_the_way_back_only_and_whatever_the_clocks_say() {
+    fn a_queue_counts_on_its_own_way_only_and_whatever_the_clocks_say() {
         // The peer's clock is behind by an hour and wraps in between.
         let start = Instant::now() + Duration::from_secs(3_600);
         let (mut near, mut far) = (OneWay::new(), OneWay::new());
         far.epoch = Some(start - Duration::from_micros(u32::MAX.into()) + 150 * MS);
         near.epoch = Some(start);
         let mut now = start;
-        let mut waited = |there, back, times| {
+        let zero = Duration::ZERO;
+        let mut asked = |there, back, times| {
             let mut last = None;
             for _ in 0..times {
                 last = ask([&mut near, &mut far], now, [there, back]);
@@ -164,29 +209,31 @@ mod tests {
             }
             last.unwrap()
         };
-        assert_eq!(waited(10 * MS, 10 * MS, 30), Duration::ZERO);
-        assert_eq!(waited(90 * MS, 10 * MS, 30), Duration::ZERO);
-        assert_eq!(waited(10 * MS, 14 * MS, 30), 4 * MS);
-        assert_eq!(waited(10 * MS, 10 * MS, 1), Duration::ZERO);
+        assert_eq!(asked(10 * MS, 10 * MS, 30), waits(zero, zero, 20 * MS));
+        assert_eq!(asked(90 * MS, 10 * MS, 30), waits(80 * MS, zero, 20 * MS));
+        assert_eq!(asked(10 * MS, 14 * MS, 30), waits(zero, 4 * MS, 24 * MS));
+        assert_eq!(asked(10 * MS, 10 * MS, 1), waits(zero, zero, 20 * MS));
         near.start_afresh();
-        let mut waited = |back| ask([&mut near, &mut far], now + back * 10, [MS, back]).unwrap();
-        assert_eq!(waited(50 * MS), Duration::ZERO);
-        assert_eq!(waited(51 * MS), Duration::ZERO, "the least of several");
+        let mut asked = |back| ask([&mut near, &mut far], now + back * 10, [MS, back]).unwrap();
+        assert_eq!(asked(50 * MS), waits(zero, zero, 51 * MS));
+        assert_eq!(asked(51 * MS), waits(zero, zero, 51 * MS), "the least of several");
     }
 
     #[test]
     fn what_is_left_of_a_least_of_long_ago_is_no_waiting_time() {
         // The least is forgotten while it still counts as recent.
         let (mut path, start) = (Path::new(None), Instant::now());
-        for (at, since) in [(0, 9_000), (9_950, 1_000), (10_000, 5_000), (20_001, 5_000)] {
-            assert!(path.waited(since, start + at * MS) <= 4 * MS, "after {at} ms");
+        for (at, back) in [(0, 9_000), (9_950, 1_000), (10_000, 5_000), (20_001, 5_000)] {
+            assert!(path.waits(0, 0, back, start + at * MS).back <= 4 * MS, "after {at} ms");
         }
     }
 
     #[test]
     fn frames_of_flows_and_garbage_are_no_answers() {
         let (mut one_way, now) = (OneWay::new(), Instant::now());
-        for frame in [&[][..], &[1], &[4], &[QUESTION, 0], &[ANSWER], &[ANSWER, 1, 2, 3, 4, 5]] {
+        let frames =
+            [&[][..], &[1], &[4], &[QUESTION], &[QUESTION, 0, 0, 0], &[ANSWER; 8], &[ANSWER; 13]];
+        for frame in frames {
             assert_eq!(one_way.arrive(frame, now), None);
             assert!(one_way.answer().is_none(), "{frame:?}");
         }

@@ -291,7 +291,7 @@ fn a_policer_is_not_sent_twice_what_it_passes() {
 fn flows_of_ours_share_a_line_and_keep_its_queue_short() {
     // On long paths flows approach equal shares slowly.
     for (rtt, flows, least) in
-        [(20 * MS, 2, 0.9), (20 * MS, 4, 0.8), (60 * MS, 3, 0.6), (150 * MS, 3, 0.4)]
+        [(20 * MS, 2, 0.85), (20 * MS, 4, 0.8), (60 * MS, 3, 0.6), (150 * MS, 3, 0.4)]
     {
         let mut world = bulk(50.0, rtt);
         world.run(3 * SECOND);
@@ -401,6 +401,8 @@ fn a_direction_does_not_slow_down_for_the_queue_of_the_other_one() {
         (300.0, 20.0, [0.85, 0.85], 20 * MS),
         (100.0, 10.0, [0.8, 0.6], 20 * MS),
         (10.0, 1.0, [0.7, 0.7], 50 * MS),
+        (100.0, 2.0, [0.6, 0.65], 30 * MS),
+        (50.0, 1.0, [0.7, 0.65], 50 * MS),
     ] {
         for connections in [1, 2] {
             let mut world = World::new(line(up, 20 * MS), line(down, 20 * MS), 1);
