@@ -55,6 +55,17 @@ impl KeystreamKey {
         self.cipher
     }
 
+    /// Whether a pad costs little, and as much in a chunk as on demand: ChaCha20, and AES with instructions for
+    /// it. Bitsliced ciphers make chunks many times as fast.
+    pub fn is_cheap(&self) -> bool {
+        let is_cheap = match &self.inner {
+            Inner::Aes(key) => key.is_by_instructions(),
+            Inner::ChaCha(_) => true,
+            Inner::Legacy(_) => false,
+        };
+        is_cheap && self.pacing == Pacing::default()
+    }
+
     /// Writes the pads of a segment's packets: overwrites each row, in order from slot 0, with bytes
     /// `offset..offset + row.len()` of its packet's pad.
     ///

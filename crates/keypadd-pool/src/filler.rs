@@ -19,6 +19,7 @@ use crate::free_units::FreeUnits;
 use crate::lane_state::{LaneState, PartHolding};
 use crate::lane_view::{LaneView, Stage};
 use crate::plan::{Plan, Recall, Work, plan_refill};
+use crate::saturation::{Progress, Saturation};
 use crate::sync::Ordering::{AcqRel, Relaxed};
 use crate::sync::{Consumer, Producer, mpsc};
 use crate::targets::targets;
@@ -170,7 +171,9 @@ pub struct Filler {
     /// Long packets of all lanes when there was last nothing to do.
     long_packets: u64,
     cpu: CpuShare,
+    /// Zero if it is not reported.
     cpu_spent: Duration,
+    saturation: Saturation,
 }
 
 impl Filler {
@@ -198,6 +201,7 @@ impl Filler {
             long_packets: 0,
             cpu: CpuShare::default(),
             cpu_spent: Duration::ZERO,
+            saturation: Saturation::default(),
         };
         filler.take_in(units);
         filler
@@ -207,7 +211,7 @@ impl Filler {
         self.work.is_empty()
     }
 
-    /// Reports the total CPU time it has spent, for the CPU limit.
+    /// Reports the total CPU time it has spent, for the CPU limit and to see whether CPUs are idle.
     pub fn spent(&mut self, cpu: Duration) {
         self.cpu_spent = cpu;
     }
@@ -221,6 +225,13 @@ impl Filler {
         // Before clearing the wake-up flag, so that nobody wakes it while it rests.
         let percent = self.state.max_cpu_percent.load(Relaxed);
         if let Some(rest) = self.cpu.rest(now, self.cpu_spent, percent) {
+            self.saturation.pause();
+            return Step::Resting(rest);
+        }
+        if self.work.is_empty()
+            && let Some(progress) = self.progress(now)
+            && let Some(rest) = self.saturation.rest(progress)
+        {
             return Step::Resting(rest);
         }
         if self.work.is_empty() {
@@ -245,6 +256,9 @@ impl Filler {
             let looks_again = self.work.is_empty() && self.carries_bulk();
             let unsettled = !self.work.is_empty() || is_owed || looks_again;
             self.state.unsettled.store(unsettled, Relaxed);
+            if self.work.is_empty() {
+                self.saturation.pause();
+            }
             if looks_again {
                 return Step::Resting(LOOK_AGAIN);
             }
@@ -333,6 +347,21 @@ impl Filler {
         let packets = self.feeds.iter().map(|feed| feed.traffic.packets(Part::Body));
         let long_packets = packets.fold(0, u64::wrapping_add);
         std::mem::replace(&mut self.long_packets, long_packets) != long_packets
+    }
+
+    /// What it has done for the lanes in use; `None` if that is unknown, or a key is so slow that any CPU time is
+    /// worth taking.
+    fn progress(&self, now: Duration) -> Option<Progress> {
+        let mut needed = 0;
+        for feed in self.feeds.iter().filter(|feed| feed.state.stage() == Stage::Active) {
+            if !feed.keystream.is_cheap() {
+                return None;
+            }
+            let bytes = Part::ALL.map(|part| feed.traffic.packets(part) * part.row_bytes() as u64);
+            needed += bytes.iter().sum::<u64>();
+        }
+        let (spent, made) = (self.cpu_spent, self.state.fill_bytes.load(Relaxed));
+        (!spent.is_zero()).then_some(Progress { now, spent, made, needed })
     }
 
     fn recall(&mut self, Recall { lane, part, keep }: Recall) {
