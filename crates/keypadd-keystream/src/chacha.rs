@@ -5,6 +5,7 @@
 
 use crate::counter::{copy_overlap, wipe};
 use crate::number::{PacketNumber, Segment};
+use crate::prefetch::prefetch;
 use chacha20::variants::Ietf;
 use chacha20::{ChaChaCore, R20};
 use cipher::array::{Array, typenum::Unsigned};
@@ -43,8 +44,12 @@ impl ChaCha {
     /// inlined, so that the wipe below reaches everything that generation left on the stack.
     #[inline(never)]
     pub(crate) fn write_rows(&self, segment: Segment, offset: usize, rows: &mut [&mut [u8]]) {
-        for (slot, row) in rows.iter_mut().enumerate() {
-            self.generate(segment.packet(slot), offset, row);
+        for slot in 0..rows.len() {
+            // The memory of a pool is in no cache, or in that of the core that used it last.
+            if let Some(next) = rows.get(slot + 1) {
+                prefetch(next);
+            }
+            self.generate(segment.packet(slot), offset, rows[slot]);
         }
         zeroize_stack::<STACK_BYTES>();
     }
