@@ -233,6 +233,7 @@ impl Client {
             outgoing: sender,
             limits: Arc::clone(&self.limits),
             forwards: &self.forward_names(),
+            places: self.listeners.places(),
             counts: match hold {
                 Some(_) => Arc::clone(&self.hold.counts),
                 None => Arc::default(),

@@ -26,7 +26,7 @@ use crate::{
         listen::{Accepted, ListenerGroup},
         open_stream::{OpenError, open_stream},
         origin::Origin,
-        places::{Place, Places},
+        places::{ForwardPlaces, Place, Places},
         proxy::{self, NoTarget},
         socks::Reply,
         splice::{splice, splice_with_preface},
@@ -59,9 +59,11 @@ pub(crate) const NO_PROXY_HEADER: &str =
 #[derive(Clone, Debug)]
 pub(crate) struct Acceptor {
     context: Context,
-    /// As many as this end allows; the server may allow fewer. A place is taken after accept, so an idle listener holds none;
-    /// one connection of each forward waits for a place, the others in the listener's queue.
+    /// A place is taken after accept, so an idle listener holds none; one connection of each forward waits for
+    /// a place, the others in the listener's queue.
     places: Arc<Places>,
+    /// Those of connections of other processes.
+    carried: Arc<ForwardPlaces>,
     holder: Holder,
     tasks: ConnectionTasks,
     handover: Handover,
@@ -115,7 +117,8 @@ impl Acceptor {
         let (incomplete, log_limit) = <_>::default();
         let context = Context { link, headers, limits, incomplete, log_limit };
         let places = Places::new(forwards_max);
-        Self { context, places, holder: Holder::client(), tasks, handover }
+        let carried = places.of_forward();
+        Self { context, places, carried, holder: Holder::client(), tasks, handover }
     }
 
     /// Takes descriptors of listeners out of what forwards may use.
@@ -130,11 +133,16 @@ impl Acceptor {
             server,
             link: link.clone(),
             limits: Arc::clone(limits),
-            slots: Arc::clone(&self.places.slots),
+            places: Arc::clone(&self.carried),
             holder: self.holder,
             tasks: self.tasks.clone(),
             handover: self.handover.clone(),
         }
+    }
+
+    /// The places of its connections.
+    pub(crate) fn places(&self) -> Arc<Places> {
+        Arc::clone(&self.places)
     }
 
     /// Who holds the descriptors of its connections.
@@ -144,7 +152,7 @@ impl Acceptor {
 
     /// Accepts connections until it is dropped. Their tasks go on after that.
     pub(crate) async fn run(self, listeners: Arc<ListenerGroup>, forward: Arc<Forward>) {
-        let Self { context, places, holder, tasks, handover } = self;
+        let Self { context, places, carried: _, holder, tasks, handover } = self;
         let name = forward.to_string();
         let own_places = places.of_forward();
         loop {
@@ -157,7 +165,7 @@ impl Acceptor {
             match accepted {
                 Ok((socket, origin)) => {
                     if !own_places.is_free() && context.may_log(&name, Line::NoSlot) {
-                        let max = places.max;
+                        let max = places.limit();
                         warn!(forward = %name, max, "too many connections: new ones wait (max-forwards)");
                     }
                     let displace = |idle| {

@@ -10,10 +10,7 @@ use std::{
     sync::Arc,
 };
 
-use tokio::{
-    net::UnixStream,
-    sync::{OwnedSemaphorePermit, Semaphore},
-};
+use tokio::net::UnixStream;
 
 use crate::{
     addresses::{forward::Destination, servers::ServerAddresses, target::Target},
@@ -21,6 +18,7 @@ use crate::{
     forwards::{
         connection_log::ConnectionRecord,
         open_stream::{OpenError, open_stream},
+        places::{ForwardPlaces, Place},
         splice::splice,
         splice_error::SpliceError,
         tasks::ConnectionTasks,
@@ -43,7 +41,7 @@ pub struct Carrier {
     pub(crate) server: ServerAddresses,
     pub(crate) link: ServerLink,
     pub(crate) limits: Arc<Limits>,
-    pub(crate) slots: Arc<Semaphore>,
+    pub(crate) places: Arc<ForwardPlaces>,
     pub(crate) holder: Holder,
     pub(crate) tasks: ConnectionTasks,
     pub(crate) handover: Handover,
@@ -54,7 +52,8 @@ pub struct Carrier {
 pub struct CarrierSlot {
     server: ServerAddresses,
     session: Arc<LiveSession>,
-    _room: (OwnedSemaphorePermit, Descriptors),
+    place: Place,
+    _descriptors: Descriptors,
 }
 
 /// A connected target; if dropped, its connection is reset.
@@ -88,9 +87,9 @@ impl Carrier {
         if session.has_ended() || self.handover.is_suspended() || !wanted(&session) {
             return None;
         }
-        let slot = Arc::clone(&self.slots).try_acquire_owned().ok()?;
+        let place = self.places.try_take()?;
         let descriptors = self.limits.descriptors.acquire(self.holder, FORWARD, OF_CARRIED)?;
-        Some(CarrierSlot { server: self.server.clone(), session, _room: (slot, descriptors) })
+        Some(CarrierSlot { server: self.server.clone(), session, place, _descriptors: descriptors })
     }
 
     /// Runs a task that carries a connection as one of the client's own: it drains with them, and
@@ -110,7 +109,7 @@ impl CarrierSlot {
     ///
     /// # Errors
     /// [`ClientError::Refused`] if it cannot, [`ClientError::Lost`].
-    pub async fn connect(self, target: Target) -> Result<ConnectedTarget, ClientError> {
+    pub async fn connect(mut self, target: Target) -> Result<ConnectedTarget, ClientError> {
         let session = &self.session;
         let count = session.count_connection(&format!("{FORWARD} {target}"));
         let mut record = ConnectionRecord::new(&session.limits);
@@ -119,7 +118,10 @@ impl CarrierSlot {
         record.set_target(&target.to_string());
         let header = StreamHeader::Destination(Destination::Tcp(target.clone()));
         match open_stream(session, &header).await {
-            Ok(stream) => Ok(ConnectedTarget { slot: self, target, stream, record, _count: count }),
+            Ok(stream) => {
+                self.place.connected();
+                Ok(ConnectedTarget { slot: self, target, stream, record, _count: count })
+            }
             Err(OpenError::Refused(code)) => {
                 record.refused(code);
                 Err(ClientError::Refused { target, code })

@@ -6,15 +6,15 @@
 use std::{fmt, future::poll_fn, net::UdpSocket, sync::Arc, task::Poll, time::Duration};
 
 use keypadd_transport::{Flow, FlowEnd, FlowListener, SocketLease, Source, Stream};
-use tokio::{sync::OwnedSemaphorePermit, task::JoinSet, time::timeout};
+use tokio::{task::JoinSet, time::timeout};
 use tracing::{debug, warn};
 
 use crate::{
     forwards::{
         connection_log::ConnectionRecord,
         flow_outcome::FlowOutcome,
-        open_stream::{OPEN_TIMEOUT, OpenError, PLACE_TIMEOUT, answered, begin_flow},
-        places::Places,
+        open_stream::{OPEN_TIMEOUT, OpenError, PLACE_TIMEOUT, answered, begin},
+        places::Slot,
         splice_error::SpliceError,
     },
     sessions::session::LiveSession,
@@ -25,8 +25,6 @@ use crate::{
 #[derive(Clone)]
 pub(crate) struct FlowForward {
     pub(crate) session: Arc<LiveSession>,
-    /// For flows and connections.
-    pub(crate) places: Arc<Places>,
     /// The forward, in status and logs.
     pub(crate) name: Arc<str>,
     pub(crate) header: StreamHeader,
@@ -50,7 +48,7 @@ pub(crate) async fn carry(
     is_permitted: impl Fn() -> bool,
 ) {
     let connection = &forward.session.connection;
-    let listen = |(socket, lease)| connection.listen(socket, lease, forward.places.max);
+    let listen = |(socket, lease)| connection.listen(socket, lease, forward.session.places.max);
     let mut listeners: Vec<_> = sockets.into_iter().map(listen).collect();
     let mut flows = JoinSet::new();
     loop {
@@ -113,12 +111,13 @@ impl FlowForward {
     }
 
     /// Takes a slot; if none is free, displaces the flow that was idle for longest.
-    async fn slot(&self) -> Option<OwnedSemaphorePermit> {
-        if let Ok(slot) = Arc::clone(&self.places.slots).try_acquire_owned() {
+    async fn slot(&self) -> Option<Slot> {
+        let places = &self.session.places;
+        if let Some(slot) = places.try_take() {
             return Some(slot);
         }
         self.session.connection.displace_flow(Duration::ZERO);
-        timeout(PLACE_TIMEOUT, Arc::clone(&self.places.slots).acquire_owned()).await.ok()?.ok()
+        timeout(PLACE_TIMEOUT, places.take()).await.ok()
     }
 
     /// Opens the flow. Its first datagrams leave before the answer.
@@ -131,7 +130,7 @@ impl FlowForward {
         if session.measures_only() {
             return Err(OpenError::Refused(StreamCode::NotPermitted));
         }
-        let stream = begin_flow(session, &self.header).await?;
+        let stream = begin(session, &self.header).await?;
         let mut flow = session.connection.carry_source(&stream, source);
         record.set_carried(flow.carried());
         tokio::select! {

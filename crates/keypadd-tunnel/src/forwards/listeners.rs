@@ -20,6 +20,7 @@ use crate::{
         accept::Acceptor,
         carrier::Carrier,
         listen::{Bound, ListenerGroup, bind_own},
+        places::Places,
         spare_sockets::SpareSockets,
     },
     handover::{HandedSocket, Handover, SocketRecord},
@@ -72,6 +73,11 @@ impl ForwardListeners {
     /// Carries connections of other processes, beside those accepted here.
     pub(crate) fn carrier(&self, server: ServerAddresses) -> Carrier {
         self.acceptor.carrier(server)
+    }
+
+    /// The places of its connections.
+    pub(crate) fn places(&self) -> Arc<Places> {
+        self.acceptor.places()
     }
 
     /// Who holds the descriptors of its connections.

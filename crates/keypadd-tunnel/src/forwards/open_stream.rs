@@ -4,7 +4,7 @@
 
 use std::{pin::pin, time::Duration};
 
-use keypadd_transport::{ConnectionError, Receipt, Stream};
+use keypadd_transport::{Receipt, Stream};
 use tokio::time::timeout;
 
 use crate::{
@@ -16,7 +16,7 @@ use crate::{
 /// Timeout for opening a stream and for the answer; longer than the other end's own timeouts.
 pub(crate) const OPEN_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How long to wait for a stream before a UDP flow ends for it; and for the place of that one.
+/// How long a UDP flow waits for the place of another one, which ends for it.
 pub(crate) const PLACE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A UDP flow without a datagram for this long makes room for a connection; one that is in use does not.
@@ -96,38 +96,12 @@ pub(crate) async fn place_of_connection<T>(
     }
 }
 
-/// Opens a stream and says what it is to be connected to. Where the other end allows fewer streams than this
-/// one has places, flows that are not in use make room.
-async fn begin(session: &LiveSession, header: &StreamHeader) -> Result<Stream, OpenError> {
-    let connection = &session.connection;
-    let displace = |idle| connection.displace_flow(idle);
-    begin_or(session, header, place_of_connection(connection.open_bi(), displace)).await
-}
-
-/// The same for a flow, for which the one idle for longest makes room in any case.
-pub(crate) async fn begin_flow(
+/// Opens a stream and says what it is to be connected to.
+pub(crate) async fn begin(
     session: &LiveSession,
     header: &StreamHeader,
 ) -> Result<Stream, OpenError> {
-    let connection = &session.connection;
-    let displacing = async {
-        connection.displace_flow(Duration::ZERO);
-        connection.open_bi().await
-    };
-    begin_or(session, header, displacing).await
-}
-
-/// The same; `displacing` opens the stream if there is none for a while.
-async fn begin_or(
-    session: &LiveSession,
-    header: &StreamHeader,
-    displacing: impl Future<Output = Result<Stream, ConnectionError>>,
-) -> Result<Stream, OpenError> {
-    let opened = match timeout(PLACE_TIMEOUT, session.connection.open_bi()).await {
-        Ok(opened) => opened,
-        Err(_) => displacing.await,
-    };
-    let stream = opened.map_err(|_| OpenError::Lost)?;
+    let stream = session.connection.open_bi().await.map_err(|_| OpenError::Lost)?;
     stream.send.write_all(&header.encode()).await.map_err(SpliceError::from)?;
     Ok(stream)
 }

@@ -30,7 +30,7 @@ use crate::{
         listen::{Bound, addresses_of, bind_tcp, bind_udp, bind_unix},
         open_listener::{AcceptedSocket, OpenListener},
         open_stream::{OpenError, open_stream},
-        places::{Place, Places},
+        places::Place,
         reservations::{Reservation, Reservations},
         spare_sockets::SpareSockets,
         splice::splice_with_preface,
@@ -66,7 +66,6 @@ pub(crate) struct RemoteListeners {
     /// Receives the accepted connections. Boxed, as there is memory for 32 of them.
     pub(crate) accepted: mpsc::Sender<Box<RemoteConnection>>,
     /// Limits open connections over all listeners, to so many.
-    pub(crate) places: Arc<Places>,
     pub(crate) incomplete: Incomplete,
     pub(crate) log_limit: Arc<RemoteLogLimit>,
     pub(crate) handover: Handover,
@@ -138,6 +137,7 @@ impl RemoteListeners {
                         }
                     }
                     Frame::Claims { count } => claims(count),
+                    Frame::MaxForwards { count } => self.session.places.allow(count),
                     _ => {}
                 },
                 Some(done) = tasks.join_next(), if !tasks.is_empty() => match done {
@@ -318,7 +318,6 @@ impl RemoteListeners {
         let (session, log_limit) = (Arc::clone(&self.session), Arc::clone(&self.log_limit));
         let forward = FlowForward {
             session: Arc::clone(&self.session),
-            places: Arc::clone(&self.places),
             name: Arc::clone(name),
             header: StreamHeader::Remote(id),
             target: None,
@@ -339,7 +338,7 @@ impl RemoteListeners {
         (listen, headers): (&Listen, ProxyHeaders),
         open: &OpenListener,
     ) -> ListenCode {
-        let places = self.places.of_forward();
+        let places = self.session.places.of_forward();
         loop {
             self.handover.resumed().await;
             let accepted = tokio::select! {

@@ -18,6 +18,7 @@ use crate::{
     addresses::forward::{Listen, ProxyHeaders},
     addresses::target::ServerAddress,
     clock::{monitor::Jumps, unix_seconds},
+    forwards::places::Places,
     limits::{
         Limits,
         descriptors::{Descriptors, Holder},
@@ -70,6 +71,8 @@ pub struct LiveSession {
     /// What the peer is told; set before either connection is closed, as the end of one closes the other.
     farewell: OnceLock<(CloseCode, String)>,
     forwards: Arc<ForwardCounts>,
+    /// Places for the connections that this end forwards.
+    pub(crate) places: Arc<Places>,
     /// Streams that outlive its connections, if both ends hold them.
     pub(crate) hold: Option<SessionHold>,
     /// The chains of a server's clients, this one's among them.
@@ -101,6 +104,8 @@ pub(crate) struct NewSession<'a> {
     pub(crate) limits: Arc<Limits>,
     /// Forwards listed even while they have no connection.
     pub(crate) forwards: &'a [String],
+    /// Places for the connections that this end forwards.
+    pub(crate) places: Arc<Places>,
     /// Open connections of a session that this one continues.
     pub(crate) counts: Arc<ForwardCounts>,
     pub(crate) hold: Option<SessionHold>,
@@ -148,6 +153,7 @@ impl LiveSession {
             ended_by: OnceLock::new(),
             farewell: OnceLock::new(),
             forwards: new.counts,
+            places: new.places,
             hold: new.hold,
             chains: new.chains,
             claims: Claims::default(),
@@ -157,6 +163,7 @@ impl LiveSession {
             target: new.target,
         };
         session.pin_forwards(new.forwards);
+        session.try_send(Frame::MaxForwards { count: session.places.max as u32 });
         session
     }
 

@@ -29,6 +29,7 @@ const TYPE_BULK_WANTED: u8 = 8;
 const TYPE_HELLO_BULK: u8 = 9;
 const TYPE_CLAIMS: u8 = 10;
 const TYPE_RENEW: u8 = 11;
+const TYPE_MAX_FORWARDS: u8 = 12;
 
 /// Version of the fields of hellos about holding. A peer without them, or with another version, holds
 /// nothing.
@@ -213,6 +214,11 @@ pub enum Frame {
     /// From the server: its keys have served long enough, so the client should connect again and take
     /// its streams along.
     Renew,
+    /// From either end, after the hellos: how many streams for connections the other end may open, in the end.
+    MaxForwards {
+        /// So many at once.
+        count: u32,
+    },
 }
 
 /// The first three bytes of a control frame.
@@ -270,6 +276,7 @@ impl Frame {
             }
             Self::Claims { count } => (TYPE_CLAIMS, count.to_be_bytes().to_vec()),
             Self::Renew => (TYPE_RENEW, Vec::new()),
+            Self::MaxForwards { count } => (TYPE_MAX_FORWARDS, count.to_be_bytes().to_vec()),
         };
         let length = u16::try_from(body.len()).expect("our own bodies are short");
         [&length.to_be_bytes()[..], &[kind], &body].concat()
@@ -309,6 +316,7 @@ impl Frame {
             }
             TYPE_CLAIMS => Self::Claims { count: fields.long()? },
             TYPE_RENEW => Self::Renew,
+            TYPE_MAX_FORWARDS => Self::MaxForwards { count: fields.long()? },
             _ => return Ok(None),
         }))
     }

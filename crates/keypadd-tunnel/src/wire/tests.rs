@@ -69,6 +69,7 @@ fn frames_have_these_encodings() {
         ),
         (Frame::HelloServer { version: VERSION, hold: grant, features }, &granted_features[..]),
         (Frame::Claims { count: 0x102 }, &[0, 4, 10, 0, 0, 1, 2]),
+        (Frame::MaxForwards { count: 0x102 }, &[0, 4, 12, 0, 0, 1, 2]),
         (listen(0x102, "8080"), &[0, 6, 3, 1, 2, 1, 0x1f, 0x90, 0]),
         (listen(0, "*:8080"), b"\0\x07\x03\0\0\x01\x1f\x90\x01*"),
         (listen(0, "[::1]:0"), b"\0\x09\x03\0\0\x01\0\0\x03::1"),
@@ -200,6 +201,7 @@ proptest! {
             Frame::HelloServer { version, hold: None, features: Features { proxy_headers: resumed } },
             Frame::HelloServer { version, hold: grant, features: Features::OWN },
             Frame::Claims { count: seconds },
+            Frame::MaxForwards { count: seconds },
             Frame::Listen {
                 id,
                 listen: listen(&at),

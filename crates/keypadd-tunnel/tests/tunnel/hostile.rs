@@ -87,11 +87,12 @@ pub struct RawPeer {
 }
 
 impl RawPeer {
-    /// Connects as a client, and reads the server's hello and its bulk offer.
+    /// Connects as a client, and reads the server's first frames.
     pub async fn connect(server: &RunningServer, crypto: Arc<dyn ClientConfig>) -> Self {
         let (endpoint, connection) = connect(server, crypto).await;
         let (send, mut recv) = control(&connection, &hello()).await;
         assert_eq!(receive(&mut recv).await, server_hello());
+        assert!(matches!(receive(&mut recv).await, Frame::MaxForwards { .. }));
         assert!(matches!(receive(&mut recv).await, Frame::BulkOffer { .. }));
         Self { connection, control: (send, recv), _endpoint: endpoint }
     }
@@ -102,6 +103,7 @@ impl RawPeer {
         let (mut send, mut recv) = within(connection.accept_bi()).await.unwrap();
         assert!(matches!(receive(&mut recv).await, Frame::HelloClient { .. }));
         send.write_all(&server_hello().encode()).await.unwrap();
+        assert!(matches!(receive(&mut recv).await, Frame::MaxForwards { .. }));
         Self { connection, control: (send, recv), _endpoint: endpoint }
     }
 }
@@ -208,6 +210,7 @@ pub async fn holding_peer(
     let hello = Frame::HelloClient { version: VERSION, instance, hold };
     let (send, mut recv) = control(&connection, &hello.encode()).await;
     let Frame::HelloServer { hold: Some(grant), .. } = receive(&mut recv).await else { panic!() };
+    assert!(matches!(receive(&mut recv).await, Frame::MaxForwards { .. }));
     let Frame::BulkOffer { token } = receive(&mut recv).await else { panic!("no offer") };
     (RawPeer { connection, control: (send, recv), _endpoint: endpoint }, grant, token)
 }

@@ -1,6 +1,6 @@
 //! Tests many concurrent connections, and readers that stop.
 
-use std::net::SocketAddr;
+use std::{iter, net::SocketAddr};
 
 use keypadd_tunnel::TransportSettings;
 use socket2::{Domain, Socket, Type};
@@ -146,6 +146,29 @@ async fn a_connection_that_ends_at_the_limit_makes_room_for_the_next_at_once() {
 }
 
 #[tokio::test]
+async fn connections_of_other_processes_that_wait_leave_places_to_forwards() {
+    let (key, target) = (new_key(), listener().await);
+    let server = RunningServer::start(key.public(), &["localhost:*"]);
+    let forward = format!("0:{}", target.local_addr().unwrap());
+    let mut settings = client_settings(&server, &key, &[&forward]);
+    settings.transport.forwards_max = 8;
+    let (client, session) = connect_client(settings).await;
+    let (carrier, entrance) = (client.carrier(), addresses(&client)[0][0]);
+    let running = client.run(Some(session), std::future::pending());
+    let carried = async {
+        until("it has a session", || carrier.slot(|_| true).is_some()).await;
+        let waiting: Vec<_> = iter::from_fn(|| carrier.slot(|_| true)).collect();
+        assert_eq!(waiting.len(), 5);
+        let _here = TcpStream::connect(entrance).await.unwrap();
+        accept(&target).await;
+    };
+    tokio::select! {
+        () = carried => {}
+        () = running => {}
+    }
+}
+
+#[tokio::test]
 async fn a_forward_whose_target_does_not_answer_leaves_places_to_the_others() {
     // Its queue is full: the system drops what else comes.
     let silent = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
@@ -156,8 +179,11 @@ async fn a_forward_whose_target_does_not_answer_leaves_places_to_the_others() {
     let target = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     target.set_nonblocking(true).unwrap();
 
-    for is_remote in [false, true] {
-        let transport = TransportSettings { forwards_max: 8, ..<_>::default() };
+    // The other end may allow fewer.
+    for (is_remote, maxima) in [(false, [8, 8]), (true, [8, 8]), (false, [64, 8]), (true, [8, 64])]
+    {
+        let transports =
+            maxima.map(|forwards_max| TransportSettings { forwards_max, ..<_>::default() });
         let mut forwards = Vec::new();
         for at in [silent_at, target.local_addr().unwrap()] {
             let port = listener().await.local_addr().unwrap().port();
@@ -170,7 +196,7 @@ async fn a_forward_whose_target_does_not_answer_leaves_places_to_the_others() {
         let entrances: Vec<_> = entrances.collect();
         let forwards: Vec<_> = forwards.iter().map(String::as_str).collect();
         let permits = ["localhost:*", "listen localhost:*"];
-        let tunnel = Tunnel::start_with(&permits, &forwards, transport).await;
+        let tunnel = Tunnel::start_between(transports, &permits, &forwards).await;
         let mut waiting = Vec::new();
         for at in &entrances {
             until("it listens", || {
@@ -183,7 +209,9 @@ async fn a_forward_whose_target_does_not_answer_leaves_places_to_the_others() {
             waiting.push(std::net::TcpStream::connect(entrances[0]).unwrap());
         }
         until("they wait for the target", || tunnel.open().0.max(tunnel.open().1) >= 5).await;
-        let _here = TcpStream::connect(entrances[1]).await.unwrap();
-        until_without_timeouts("the other target is reached", || target.accept().is_ok()).await;
+        for _ in 0..20 {
+            let _here = TcpStream::connect(entrances[1]).await.unwrap();
+            until_without_timeouts("the other target is reached", || target.accept().is_ok()).await;
+        }
     }
 }

@@ -318,13 +318,23 @@ impl Tunnel {
         forwards: &[&str],
         transport: TransportSettings,
     ) -> Self {
+        Self::start_between([transport.clone(), transport], permits, forwards).await
+    }
+
+    /// The same, with the settings of the client and those of the server.
+    pub async fn start_between(
+        transports: [TransportSettings; 2],
+        permits: &[&str],
+        forwards: &[&str],
+    ) -> Self {
         let key = new_key();
         let client_key = key.public();
+        let [of_client, of_server] = transports;
         let server = RunningServer::start_with(client_key, permits, |settings| {
-            settings.transport = transport.clone();
+            settings.transport = of_server;
         });
         let mut settings = client_settings(&server, &key, forwards);
-        settings.transport = transport;
+        settings.transport = of_client;
         let (client, session) = connect_client(settings).await;
         let addresses = addresses(&client);
         let client_sessions = client.sessions();

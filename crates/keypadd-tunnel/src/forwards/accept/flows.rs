@@ -50,7 +50,6 @@ impl Acceptor {
                 let named = Arc::clone(&name);
                 let forward = FlowForward {
                     session,
-                    places: Arc::clone(&self.places),
                     name: Arc::clone(&name),
                     header: header.clone(),
                     target: Some(Arc::clone(&target)),
