@@ -4,14 +4,17 @@
 //! Wrong proofs do not end the wait: nobody can guess the secret, and a stranger must not be able
 //! to use up the invitation. The caller decides when it ends, by time or by a signal.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{collections::VecDeque, net::SocketAddr, sync::Arc, time::Duration};
 
 use keypadd_provider::{PAIRING_PROOF_BYTES, PairingSecret, PairingStep, PublicKey};
 use keypadd_transport::{
     Accepted, Connection, Endpoint, HandshakeFailed, ServerConfig, Stream, crypto,
 };
 use thiserror::Error;
-use tokio::{task::JoinSet, time::timeout};
+use tokio::{
+    task::{AbortHandle, JoinSet},
+    time::timeout,
+};
 use tracing::{debug, warn};
 
 use super::{DONE, JOIN_BYTES, JOINED, MESSAGE_TIMEOUT, Step, VERSION};
@@ -33,6 +36,9 @@ const PROOF_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Strangers served at once; more are refused.
 const CONNECTIONS_MAX: usize = 64;
+
+/// Those of them that have sent no proof; the oldest makes room for another.
+const CLAIMS_MAX: usize = CONNECTIONS_MAX / 2;
 
 /// Receive window of a connection: strangers may send no more than a proof.
 const WINDOW_BYTES: u32 = 4 << 10;
@@ -127,12 +133,20 @@ impl Inviter {
 
     async fn first_right(&self) -> Result<Joiner, InviteError> {
         let mut claims = JoinSet::new();
+        let mut claiming = VecDeque::<AbortHandle>::new();
         let mut wrong = 0;
         loop {
             tokio::select! {
                 accepted = self.endpoint.accept() => match accepted {
                     Some(Accepted::Connection(connection)) => {
-                        claims.spawn(timeout(PROOF_TIMEOUT, claim(connection)));
+                        claiming.retain(|one| !one.is_finished());
+                        if claiming.len() >= CLAIMS_MAX
+                            && let Some(oldest) = claiming.pop_front()
+                        {
+                            oldest.abort();
+                        }
+                        claiming
+                            .push_back(claims.spawn(timeout(PROOF_TIMEOUT, claim(connection))));
                     }
                     Some(Accepted::Failed(HandshakeFailed { remote, error })) => {
                         let error = Shown(&error);

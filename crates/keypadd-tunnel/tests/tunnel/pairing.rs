@@ -104,6 +104,33 @@ async fn wrong_secrets_are_turned_away_and_use_nothing_up() {
 }
 
 #[tokio::test]
+async fn strangers_that_send_no_proof_make_room_for_the_host_that_has_it() {
+    let (inviting, key) = (Inviting::start(), new_key());
+    let invitation = inviting.invitation();
+    let far = async {
+        let mut joiner = inviting.inviter.wait().await.unwrap();
+        assert_eq!(joiner.key, key.public());
+        joiner.accept(None).await.unwrap();
+        joiner.done().await;
+    };
+    let near = async {
+        let endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
+        let crypto = joiner_config(&crypto(&key, Suite::AES_128_GCM), invitation.key).unwrap();
+        let config = quinn::ClientConfig::new(crypto);
+        let mut silent = Vec::new();
+        // More than are served at once, of either lane.
+        for _ in 0..200 {
+            let address = inviting.inviter.local_addr();
+            let connecting = endpoint.connect_with(config.clone(), address, "keypadd").unwrap();
+            silent.push(connecting.await);
+        }
+        let (_client, joined) = join(&invitation, &key).await;
+        joined.unwrap().confirm().await.unwrap();
+    };
+    within(async { tokio::join!(far, near) }).await;
+}
+
+#[tokio::test]
 async fn whoever_comes_after_the_one_that_proved_the_secret_is_not_let_in() {
     let (inviting, key) = (Inviting::start(), new_key());
     let invitation = inviting.invitation();
