@@ -4,7 +4,7 @@
 //! Wrong proofs do not end the wait: nobody can guess the secret, and a stranger must not be able
 //! to use up the invitation. The caller decides when it ends, by time or by a signal.
 
-use std::{collections::VecDeque, net::SocketAddr, sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use keypadd_provider::{PAIRING_PROOF_BYTES, PairingSecret, PairingStep, PublicKey};
 use keypadd_transport::{
@@ -22,7 +22,10 @@ use crate::{
     addresses::forward::Forward,
     clock::monitor::ClockMonitor,
     error::BindError,
-    net::{bind::bind_udp, source::plain},
+    net::{
+        bind::bind_udp,
+        source::{Source, plain},
+    },
     sessions::{proof::proof_of, session_end::Shown},
     transport::{CLOSE_TIMEOUT, End, TransportSettings},
     wire::CloseCode,
@@ -37,7 +40,7 @@ const PROOF_TIMEOUT: Duration = Duration::from_secs(5);
 /// Strangers served at once; more are refused.
 const CONNECTIONS_MAX: usize = 64;
 
-/// Those of them that have sent no proof; the oldest makes room for another.
+/// Those of them that have sent no proof; the oldest of the busiest source makes room for another.
 const CLAIMS_MAX: usize = CONNECTIONS_MAX / 2;
 
 /// Receive window of a connection: strangers may send no more than a proof.
@@ -133,20 +136,22 @@ impl Inviter {
 
     async fn first_right(&self) -> Result<Joiner, InviteError> {
         let mut claims = JoinSet::new();
-        let mut claiming = VecDeque::<AbortHandle>::new();
+        let mut claiming = Vec::<(Source, AbortHandle)>::new();
         let mut wrong = 0;
         loop {
             tokio::select! {
                 accepted = self.endpoint.accept() => match accepted {
                     Some(Accepted::Connection(connection)) => {
-                        claiming.retain(|one| !one.is_finished());
+                        claiming.retain(|(_, task)| !task.is_finished());
+                        let sources: Vec<Source> = claiming.iter().map(|one| one.0).collect();
                         if claiming.len() >= CLAIMS_MAX
-                            && let Some(oldest) = claiming.pop_front()
+                            && let Some(oldest) = of_busiest(&sources)
                         {
-                            oldest.abort();
+                            claiming.remove(oldest).1.abort();
                         }
-                        claiming
-                            .push_back(claims.spawn(timeout(PROOF_TIMEOUT, claim(connection))));
+                        let source = Source::of(connection.remote_address());
+                        let task = claims.spawn(timeout(PROOF_TIMEOUT, claim(connection)));
+                        claiming.push((source, task));
                     }
                     Some(Accepted::Failed(HandshakeFailed { remote, error })) => {
                         let error = Shown(&error);
@@ -195,6 +200,13 @@ impl Inviter {
             let _ = timeout(CLOSE_TIMEOUT, self.endpoint.wait_idle()).await;
         })
     }
+}
+
+/// The first one of the source that is there most often.
+fn of_busiest(sources: &[Source]) -> Option<usize> {
+    let count = |source| sources.iter().filter(|&&other| other == source).count();
+    let most = sources.iter().map(|&source| count(source)).max()?;
+    sources.iter().position(|&source| count(source) == most)
 }
 
 /// Reads a connection's proof; `None` if there is none.
@@ -258,5 +270,18 @@ impl Joiner {
     /// then keeps nothing either.
     pub fn refuse(self, reason: &str) {
         self.connection.close(CloseCode::NotPaired.value().into(), reason.as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_of_the_busiest_source_makes_room() {
+        let strangers = ["10.0.0.1:7", "[2001:db8::1]:1", "[2001:db8::2]:1"];
+        let strangers = strangers.map(|address| Source::of(address.parse().unwrap()));
+        assert_eq!(of_busiest(&strangers), Some(1));
+        assert_eq!(of_busiest(&strangers[..2]), Some(0));
     }
 }

@@ -24,6 +24,12 @@ fn at(port: u16) -> SocketAddr {
     ([127, 0, 0, 1], port).into()
 }
 
+/// A connection, if somebody listens. A socket that the kernel gives this very port is connected to itself.
+async fn connect(port: u16) -> Option<TcpStream> {
+    let stream = TcpStream::connect(at(port)).await.ok()?;
+    (stream.local_addr().unwrap() != at(port)).then_some(stream)
+}
+
 /// A free port.
 async fn free_port() -> u16 {
     listener().await.local_addr().unwrap().port()
@@ -243,9 +249,9 @@ async fn remote_forwards_are_requested_again_after_a_reconnect() {
     let _server = RunningServer::start_again(stopped, key.public(), &["listen localhost:*"]);
     let near = within(async {
         loop {
-            match TcpStream::connect(at(port)).await {
-                Ok(near) => break near,
-                Err(_) => tokio::time::sleep(std::time::Duration::from_millis(20)).await,
+            match connect(port).await {
+                Some(near) => break near,
+                None => tokio::time::sleep(std::time::Duration::from_millis(20)).await,
             }
         }
     });
@@ -273,7 +279,7 @@ async fn refused_forwards_are_requested_again_when_the_forwards_are_set() {
     let near = within(async {
         loop {
             client.set_forwards(&[&forward]).await;
-            if let Ok(near) = TcpStream::connect(at(port)).await {
+            if let Some(near) = connect(port).await {
                 break near;
             }
             tokio::task::yield_now().await;
