@@ -60,7 +60,7 @@ impl AesCtr {
         Self { aes: Aes::new(key), bitslice, iv: u128::from_be_bytes(block) }
     }
 
-    pub(crate) fn is_by_instructions(&self) -> bool {
+    pub(crate) fn uses_aes_instructions(&self) -> bool {
         self.bitslice.is_none() && has_aes()
     }
 

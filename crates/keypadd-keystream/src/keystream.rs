@@ -55,11 +55,11 @@ impl KeystreamKey {
         self.cipher
     }
 
-    /// Whether a pad costs little, and as much in a chunk as on demand: ChaCha20, and AES with instructions for
-    /// it. Bitsliced ciphers make chunks many times as fast.
+    /// Whether the cipher is fast without making many pads at once: ChaCha20, and AES with instructions for it.
+    /// Bitsliced ciphers make a chunk of pads many times as fast as single ones.
     pub fn is_cheap(&self) -> bool {
         let is_cheap = match &self.inner {
-            Inner::Aes(key) => key.is_by_instructions(),
+            Inner::Aes(key) => key.uses_aes_instructions(),
             Inner::ChaCha(_) => true,
             Inner::Legacy(_) => false,
         };

@@ -49,6 +49,8 @@ pub(crate) struct Feed {
     traffic: Traffic,
     /// Its peer's limit, if it has one.
     allowance: Option<Allowance>,
+    /// Bytes of pads that its direction had needed when last asked; wraps.
+    needed: Option<u64>,
     ends: [FeedEnd; 2],
 }
 
@@ -60,7 +62,7 @@ impl Feed {
         (traffic, allowance): (Traffic, Option<Allowance>),
         ends: [FeedEnd; 2],
     ) -> Self {
-        Self { key, keystream, state, traffic, allowance, ends }
+        Self { key, keystream, state, traffic, allowance, needed: None, ends }
     }
 
     /// The lane as the planner sees it.
@@ -146,7 +148,8 @@ pub enum Step {
     Worked,
     /// There is nothing to do until it is woken.
     Idle,
-    /// It must rest this long, unless it is woken: its share of the CPU is spent, or it is to look again.
+    /// It rests this long, unless it is woken: its share of the CPU is spent, bulk outruns it on busy CPUs, or it
+    /// is to look again.
     Resting(Duration),
     /// The last handle of its pool is gone; it is done for good.
     Stopped,
@@ -174,6 +177,8 @@ pub struct Filler {
     /// Zero if it is not reported.
     cpu_spent: Duration,
     saturation: Saturation,
+    /// Bytes of pads that lanes have needed since they were first in use.
+    needed: u64,
 }
 
 impl Filler {
@@ -202,6 +207,7 @@ impl Filler {
             cpu: CpuShare::default(),
             cpu_spent: Duration::ZERO,
             saturation: Saturation::default(),
+            needed: 0,
         };
         filler.take_in(units);
         filler
@@ -228,12 +234,6 @@ impl Filler {
             self.saturation.pause();
             return Step::Resting(rest);
         }
-        if self.work.is_empty()
-            && let Some(progress) = self.progress(now)
-            && let Some(rest) = self.saturation.rest(progress)
-        {
-            return Step::Resting(rest);
-        }
         if self.work.is_empty() {
             // Pairs with the swap of a consumer: what it did before waking us is visible below.
             self.state.wanted.swap(false, AcqRel);
@@ -245,6 +245,15 @@ impl Filler {
         if self.work.is_empty() {
             self.collect();
             self.trim();
+            let progress = self.progress(now);
+            if progress.is_none() {
+                self.saturation.pause();
+            }
+            if let Some(rest) = progress.and_then(|progress| self.saturation.rest(progress)) {
+                // Lanes that want pads do not wake it.
+                self.state.wanted.store(true, Relaxed);
+                return Step::Resting(rest);
+            }
             let Plan { work, recalls } = self.make_plan(now);
             self.work = work.into();
             for recall in recalls {
@@ -351,17 +360,19 @@ impl Filler {
 
     /// What it has done for the lanes in use; `None` if that is unknown, or a key is so slow that any CPU time is
     /// worth taking.
-    fn progress(&self, now: Duration) -> Option<Progress> {
-        let mut needed = 0;
-        for feed in self.feeds.iter().filter(|feed| feed.state.stage() == Stage::Active) {
+    fn progress(&mut self, now: Duration) -> Option<Progress> {
+        for feed in self.feeds.iter_mut().filter(|feed| feed.state.stage() == Stage::Active) {
             if !feed.keystream.is_cheap() {
                 return None;
             }
-            let bytes = Part::ALL.map(|part| feed.traffic.packets(part) * part.row_bytes() as u64);
-            needed += bytes.iter().sum::<u64>();
+            let bytes =
+                |part: Part| feed.traffic.packets(part).wrapping_mul(part.row_bytes() as u64);
+            let needed = Part::ALL.map(bytes).into_iter().fold(0, u64::wrapping_add);
+            let before = feed.needed.replace(needed).unwrap_or(needed);
+            self.needed += needed.wrapping_sub(before);
         }
         let (spent, made) = (self.cpu_spent, self.state.fill_bytes.load(Relaxed));
-        (!spent.is_zero()).then_some(Progress { now, spent, made, needed })
+        (!spent.is_zero()).then_some(Progress { now, spent, made, needed: self.needed })
     }
 
     fn recall(&mut self, Recall { lane, part, keep }: Recall) {

@@ -202,7 +202,7 @@ impl Controller for UnlimitedController {
         if let Inner::Rate(rate) = &mut self.inner
             && let Some(waits) = self.shared.waits().take()
         {
-            rate.set_waits(waits);
+            rate.set_waits(now, waits);
         }
         self.inner.on_end_acks(now, in_flight, app_limited, largest);
         self.shared.follow(&*self.inner);

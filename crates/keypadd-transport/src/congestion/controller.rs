@@ -58,14 +58,17 @@ const BURST_SHARE: f64 = 0.75;
 const NEAR: Duration = Duration::from_millis(1);
 const QUEUE_DELAY_NEAR: f64 = 0.004;
 
-/// The longest wait on the way back to allow for, above the shortest that the peer's clock shows: a longer one may
-/// be caused by this flow's ACKs.
+/// The longest queueing delay of the return path to allow for, above the least that the peer's clock shows: a longer
+/// one may be caused by this flow's ACKs.
 const VARYING_MAX: Duration = Duration::from_millis(10);
 
-/// The same if packets have always waited there, so that only the shortest round trip shows it. Shorter waits may
-/// be those on the way there, and longer ones others'.
+/// The same if the queue was there before this end asked, so that only a shorter, earlier round trip shows it. A
+/// shorter delay may be that of the forward path, and a longer one others'.
 const STANDING: Range<Duration> = Duration::from_millis(10)..Duration::from_millis(60);
 const STANDING_MAX: Duration = Duration::from_millis(30);
+
+/// What the peer's clock shows counts for this long.
+const WAITS_TIME: Duration = Duration::from_secs(1);
 
 /// Shortest time between decisions.
 const ROUND_MIN: Duration = Duration::from_millis(5);
@@ -129,8 +132,8 @@ struct Round {
     /// Of samples with most of a window in flight, and their sum.
     rtt_min: Duration,
     rtt_sum: Duration,
-    /// The least wait on the way there.
-    there_min: Duration,
+    /// The least queueing delay of the forward path.
+    forward_min: Duration,
     /// Bytes per second.
     rate: f64,
     rate_sum: f64,
@@ -151,7 +154,7 @@ impl Round {
             samples: 0,
             rtt_min: Duration::MAX,
             rtt_sum: Duration::ZERO,
-            there_min: Duration::MAX,
+            forward_min: Duration::MAX,
             rate: 0.0,
             rate_sum: 0.0,
             acked: (0, began),
@@ -175,14 +178,14 @@ impl Round {
     }
 }
 
-/// How long packets wait on each way of a path.
+/// How long packets wait in queues on each way of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Waits {
-    /// On the way there, above the shortest.
-    pub(crate) there: Duration,
-    /// On the way back, above the shortest.
+    /// Of the last question on the forward path, above the least.
+    pub(crate) forward: Duration,
+    /// Of the last few answers on the return path the least, above the least of all.
     pub(crate) back: Duration,
-    /// A round trip less the wait on the way there.
+    /// The least of the last few round trips less their wait on the forward path.
     pub(crate) round_trip: Duration,
 }
 
@@ -218,9 +221,11 @@ pub struct RateController {
     /// When the window was last reduced for an ECN mark.
     marked_at: Option<Instant>,
     crowd: Crowd,
-    /// How long packets wait on the way there, if round trips do not show it, and on the way back.
-    way_there: Duration,
-    way_back: Duration,
+    /// How long packets wait on the forward path, if round trips do not show it, and on the return path.
+    forward: Option<Duration>,
+    back: Duration,
+    /// When that was last measured.
+    waits_at: Option<Instant>,
 }
 
 impl RateController {
@@ -249,8 +254,9 @@ impl RateController {
             lost_at: None,
             marked_at: None,
             crowd: Crowd::new(),
-            way_there: Duration::MAX,
-            way_back: Duration::ZERO,
+            forward: None,
+            back: Duration::ZERO,
+            waits_at: None,
         }
     }
 
@@ -264,26 +270,27 @@ impl RateController {
     }
 
     /// Takes what the peer's clock says of both ways.
-    pub(crate) fn set_waits(&mut self, waits: Waits) {
-        // On a slow way there the least window keeps a queue, which the round trip of `waits` contains.
+    pub(crate) fn set_waits(&mut self, now: Instant, waits: Waits) {
+        // On a slow line the least window keeps a queue, which the round trip of `waits` contains.
         let own = (self.window_min() + self.mtu) as f64 / self.rate;
         let own = Duration::try_from_secs_f64(own).unwrap_or(Duration::MAX);
         let stands = waits.round_trip.saturating_sub(self.floor().max(own));
         if STANDING.contains(&stands) && !self.crowd.is_found() {
-            self.way_back = stands.min(STANDING_MAX);
-            self.way_there = waits.there;
+            self.back = stands.min(STANDING_MAX);
+            self.forward = Some(waits.forward);
         } else {
-            self.way_back = waits.back.min(VARYING_MAX);
-            self.way_there = Duration::MAX;
+            self.back = waits.back.min(VARYING_MAX);
+            self.forward = None;
         }
-        if let Some(round) = &mut self.round {
-            round.there_min = round.there_min.min(self.way_there);
+        self.waits_at = Some(now);
+        if let (Some(round), Some(forward)) = (&mut self.round, self.forward) {
+            round.forward_min = round.forward_min.min(forward);
         }
     }
 
     /// The round trip without a queue on the way there.
     fn unqueued(&self) -> Duration {
-        self.floor() + self.way_back
+        self.floor() + self.back
     }
 
     /// The same of packets whose ACKs wait longest.
@@ -292,12 +299,12 @@ impl RateController {
         self.unqueued() + self.ack_bursts.wait().mul_f64(BURST_SHARE).min(floor)
     }
 
-    /// The queue that packets of this round trip met, of which they saw `there` on the way there. What is left of a
-    /// wait on the way back, beyond what is allowed for, may be caused by their ACKs.
-    fn delay(&self, rtt: Duration, there: Duration) -> Duration {
+    /// The queueing delay of packets with this round trip, of which `forward` was on the forward path. What the
+    /// return path takes beyond [`STANDING_MAX`] may be caused by their ACKs.
+    fn delay(&self, rtt: Duration, forward: Duration) -> Duration {
         let delay = rtt.saturating_sub(self.base());
-        let excess = (delay + self.way_back).saturating_sub(STANDING_MAX);
-        delay.min(there.max(excess))
+        let excess = (delay + self.back).saturating_sub(STANDING_MAX);
+        delay.min(forward.max(excess))
     }
 
     /// Bytes that the path carries in that time at this rate.
@@ -354,7 +361,10 @@ impl RateController {
             smoothed => (7 * smoothed + rtt) / 8,
         };
         self.crowd.sample(now, rtt.saturating_sub(self.unqueued()));
-        let delay = self.delay(rtt, self.way_there);
+        if self.waits_at.is_some_and(|at| now.saturating_duration_since(at) > WAITS_TIME) {
+            (self.forward, self.back, self.waits_at) = (None, Duration::ZERO, None);
+        }
+        let delay = self.delay(rtt, self.forward.unwrap_or(Duration::MAX));
         if self.dip.is_none() && rtt <= self.unqueued() + self.empty_delay(self.rate) {
             // The queue is empty, perhaps because another flow drains its own: do so together next time.
             self.postpone_drain(now);
@@ -423,7 +433,7 @@ impl RateController {
         if self.phase == Phase::Cruise && round.samples < FEW_SAMPLES && !loses {
             round.rate = round.rate_sum / f64::from(round.samples);
         }
-        let delay = self.delay(round.rtt_min, round.there_min);
+        let delay = self.delay(round.rtt_min, round.forward_min);
         let target = self.queue_delay(round.rate);
         let former_rate = std::mem::replace(&mut self.rate, round.rate);
         if std::mem::take(&mut self.filled) && round.full && round.acked_rate > 0.0 {
@@ -450,7 +460,7 @@ impl RateController {
         if self.phase == Phase::Cruise {
             let reference = self.crowd.reference_rate(now, round.rate);
             let usual = self.queue_delay(reference);
-            let mut avoidable = self.avoidable(delay.min(round.there_min));
+            let mut avoidable = self.avoidable(delay.min(round.forward_min));
             if MANY_ACKS * round.acks > round.sent {
                 avoidable = Duration::ZERO;
             }

@@ -1,8 +1,8 @@
-//! Measures how long packets wait on each way, so that bulk slows down for the queue that it causes, on the way
-//! there, and not for one of the other direction.
+//! Measures the queueing delay of the forward and the return path, so that bulk slows down for the queue that it
+//! causes, on the forward path, and not for one of the other direction.
 //!
 //! A sender of bulk asks, in a DATAGRAM frame (RFC 9221) with its clock's time, and the receiver answers with its
-//! own. A way's time contains the unknown difference of the two clocks; what exceeds the least seen is waiting time.
+//! own. A one-way delay contains the unknown difference of the two clocks; what exceeds the least seen is queueing.
 //! The frames share packets with data and ACKs. A peer that does not answer changes nothing, and one that lies gets
 //! a queue longer by some 30 ms. Knows clocks and frames, no window.
 
@@ -18,7 +18,7 @@ use crate::congestion::{Waits, Windowed};
 /// The least is that of the last 10 to 20 s, as of round trips: clocks drift apart.
 const LEAST_TIME: Duration = Duration::from_secs(10);
 
-/// What has waited on the way back is the least of the last 100 to 200 ms: answers come in bursts, as ACKs do.
+/// The delay of the return path is the least of the last 100 to 200 ms: answers come in bursts, as ACKs do.
 const RECENT_TIME: Duration = Duration::from_millis(100);
 
 /// Questions in a round trip, and limits on the time between two.
@@ -46,7 +46,7 @@ pub(crate) struct OneWay {
 /// What is known of one network path.
 struct Path {
     peer: Option<SocketAddr>,
-    there: Way,
+    forward: Way,
     back: Way,
     recent_back: Windowed,
     recent_round_trip: Windowed,
@@ -54,7 +54,7 @@ struct Path {
 
 /// One way of a path, between two clocks.
 struct Way {
-    /// Its time when first seen, in microseconds; wraps.
+    /// Its delay when first seen, in microseconds; wraps.
     first: Option<u32>,
     least: Windowed,
 }
@@ -124,7 +124,7 @@ impl Path {
         let recent = Windowed::min(RECENT_TIME);
         Self {
             peer,
-            there: Way::new(),
+            forward: Way::new(),
             back: Way::new(),
             recent_back: recent,
             recent_round_trip: recent,
@@ -133,14 +133,14 @@ impl Path {
 
     /// An answer to what was asked at one time of this end's clock arrives at another; the peer's is `arrived`.
     fn waits(&mut self, asked: u32, arrived: u32, micros: u32, now: Instant) -> Waits {
-        let there = self.there.passed(arrived.wrapping_sub(asked), now);
-        let there = there.saturating_sub(self.there.least.get());
-        let back = self.back.passed(micros.wrapping_sub(arrived), now);
+        let forward = self.forward.delay(arrived.wrapping_sub(asked), now);
+        let forward = forward.saturating_sub(self.forward.least.get());
+        let back = self.back.delay(micros.wrapping_sub(arrived), now);
         let round_trip = Duration::from_micros(micros.wrapping_sub(asked).into());
         self.recent_back.insert(now, back);
-        self.recent_round_trip.insert(now, round_trip.saturating_sub(there));
+        self.recent_round_trip.insert(now, round_trip.saturating_sub(forward));
         Waits {
-            there,
+            forward,
             // After a pause the recent one may be older than what is remembered as the least.
             back: self.recent_back.get().saturating_sub(self.back.least.get()),
             round_trip: self.recent_round_trip.get(),
@@ -153,13 +153,13 @@ impl Way {
         Self { first: None, least: Windowed::min(LEAST_TIME) }
     }
 
-    /// The time of a packet, comparable to that of another.
-    fn passed(&mut self, micros: u32, now: Instant) -> Duration {
+    /// The one-way delay of a packet, comparable to that of another.
+    fn delay(&mut self, micros: u32, now: Instant) -> Duration {
         let first = *self.first.get_or_insert(micros);
         let micros = micros.wrapping_sub(first).wrapping_add(MIDDLE_MICROS);
-        let passed = Duration::from_micros(micros.into());
-        self.least.insert(now, passed);
-        passed
+        let delay = Duration::from_micros(micros.into());
+        self.least.insert(now, delay);
+        delay
     }
 }
 
@@ -180,16 +180,16 @@ mod tests {
     fn ask(
         [near, far]: [&mut OneWay; 2],
         now: Instant,
-        [there, back]: [Duration; 2],
+        [forward, back]: [Duration; 2],
     ) -> Option<Waits> {
         let question = near.question(PEER, 20 * MS, now)?;
-        assert_eq!(far.arrive(&question, now + there), None);
+        assert_eq!(far.arrive(&question, now + forward), None);
         let answer = far.answer().unwrap();
-        near.arrive(&answer, now + there + back)
+        near.arrive(&answer, now + forward + back)
     }
 
-    fn waits(there: Duration, back: Duration, round_trip: Duration) -> Waits {
-        Waits { there, back, round_trip }
+    fn waits(forward: Duration, back: Duration, round_trip: Duration) -> Waits {
+        Waits { forward, back, round_trip }
     }
 
     #[test]
@@ -201,10 +201,10 @@ mod tests {
         near.epoch = Some(start);
         let mut now = start;
         let zero = Duration::ZERO;
-        let mut asked = |there, back, times| {
+        let mut asked = |forward, back, times| {
             let mut last = None;
             for _ in 0..times {
-                last = ask([&mut near, &mut far], now, [there, back]);
+                last = ask([&mut near, &mut far], now, [forward, back]);
                 now += 10 * MS;
             }
             last.unwrap()
