@@ -73,7 +73,8 @@ impl HandedStream {
         }
     }
 
-    pub(crate) fn name(&self) -> StreamName {
+    /// Its name.
+    pub fn name(&self) -> StreamName {
         StreamName { epoch: self.record.epoch, stream: self.record.stream }
     }
 

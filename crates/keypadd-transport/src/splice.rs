@@ -189,6 +189,11 @@ impl StreamName {
     pub(crate) fn new(epoch: u32, id: StreamId) -> Self {
         Self { epoch, stream: VarInt::from(id).into_inner() }
     }
+
+    /// Whether the server opened it first (RFC 9000 2.1).
+    pub fn is_of_server(self) -> bool {
+        self.stream & 1 == 1
+    }
 }
 
 /// One direction without a connection.

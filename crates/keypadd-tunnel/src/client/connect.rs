@@ -221,6 +221,9 @@ impl Client {
         if let Some(hold) = &hold {
             connection.hold(&hold.streams, hold.epoch);
         }
+        if !resumed {
+            self.listeners.places().forget_peer_limit();
+        }
         let (sender, outgoing) = mpsc::channel(FRAMES_MAX);
         let registration = self.sessions.add(NewSession {
             label: self.name.clone().unwrap_or_else(|| proof.key.short()),
@@ -353,6 +356,18 @@ mod tests {
         client.end_unlisted(&[server_key]);
         let greeting = client.greet(reached(&client, address).await).await.ok().unwrap();
         assert!(!client.establish(greeting, jumps()).live().has_ended());
+    }
+
+    #[tokio::test]
+    async fn a_server_that_names_no_limit_has_not_that_of_the_server_before() {
+        let (key, other) = (new_key(), new_key());
+        let (_server, client, address, _) = ends([&key, &other]).await;
+        let greeting = client.greet(reached(&client, address).await).await.ok().unwrap();
+        let places = client.listeners.places();
+        places.set_peer_limit(1);
+        let _session = client.establish(greeting, client.clock_monitor.jumps());
+        // Nothing is received before the next wait.
+        assert_eq!(places.limit(), places.max);
     }
 
     #[tokio::test]

@@ -84,12 +84,14 @@ impl Client {
             _listed: listed.into(),
         });
         // The programs of this host have one share, whichever process accepted their connections.
-        let holder = self.listeners.holder();
+        let (holder, places) = (self.listeners.holder(), self.listeners.places());
         let mut carried = Vec::new();
         for stream in streams {
             let descriptors = Arc::clone(&stream.descriptors);
             let peer = (&*name, holder);
-            let adopted = adopt(stream, &held, &self.hold.counts, &self.limits, peer);
+            // Another one takes its place when it is claimed.
+            let slot = (!stream.name().is_of_server()).then(|| places.occupy());
+            let adopted = adopt(stream, &held, &self.hold.counts, &self.limits, peer, slot);
             if descriptors.is_empty() {
                 self.tasks.spawn(async {
                     let _ = adopted.await;
@@ -113,11 +115,12 @@ impl Client {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::net::UnixStream;
+    use std::{iter, os::unix::net::UnixStream};
 
     use keypadd_provider::PrivateKey;
     use keypadd_transport::HandedStream;
     use serde_json::json;
+    use tokio::{task::yield_now, time::timeout};
 
     use super::*;
     use crate::{ClientSettings, Limits, TransportSettings, limits::descriptors::OF_CONNECTION};
@@ -144,20 +147,14 @@ mod tests {
         assert_eq!(began.elapsed(), Duration::ZERO);
     }
 
-    #[tokio::test]
-    async fn connections_of_another_process_count_in_the_share_of_the_programs_of_this_host() {
-        const STREAMS: usize = 3;
-        let server = PrivateKey::generate().unwrap().public();
-        let limits = Arc::new(Limits::new(100, |_| 0));
-        let transport =
-            TransportSettings { limits: Arc::clone(&limits), ..TransportSettings::default() };
-        let client = client(server, transport).await;
-        let streams = (0..STREAMS).map(|stream| {
+    /// What another process held: streams with these IDs.
+    fn handed(server: PublicKey, ids: &[u64]) -> HandedClient {
+        let streams = ids.iter().map(|id| {
             let splice = json!({
                 "to_stream_done": true, "to_socket_done": false, "shut": false, "given": 0, "got": 0,
             });
             let record = json!({
-                "epoch": 0, "stream": 4 * stream, "label": "", "unix": true, "unbounded": false,
+                "epoch": 0, "stream": id, "label": "", "unix": true, "unbounded": false,
                 "splice": splice, "to_stream": null,
             });
             HandedStream {
@@ -175,9 +172,39 @@ mod tests {
             rtt_micros: 0,
             remaining_millis: 60_000,
         };
-        let handed = HandedClient { record, streams: streams.collect() };
-        assert!(client.adopt(handed, &[server]).is_empty());
-        let held = STREAMS * OF_CONNECTION;
+        HandedClient { record, streams: streams.collect() }
+    }
+
+    #[tokio::test]
+    async fn connections_of_another_process_take_places_until_they_end_if_it_accepted_them() {
+        let server = PrivateKey::generate().unwrap().public();
+        let transport = TransportSettings { forwards_max: 4, ..<_>::default() };
+        let client = client(server, transport).await;
+        // The server accepted the last one.
+        assert!(client.adopt(handed(server, &[0, 4, 8, 1]), &[server]).is_empty());
+        let places = client.listeners.places();
+        let free = || iter::from_fn(|| places.try_take()).collect::<Vec<_>>().len();
+        assert_eq!(free(), 1);
+        client.hold.streams().close();
+        timeout(Duration::from_secs(30), async {
+            while free() < 4 {
+                yield_now().await;
+            }
+        })
+        .await
+        .unwrap();
+    }
+
+    #[tokio::test]
+    async fn connections_of_another_process_count_in_the_share_of_the_programs_of_this_host() {
+        let server = PrivateKey::generate().unwrap().public();
+        let limits = Arc::new(Limits::new(100, |_| 0));
+        let transport =
+            TransportSettings { limits: Arc::clone(&limits), ..TransportSettings::default() };
+        let client = client(server, transport).await;
+        let ids = [0, 4, 8];
+        assert!(client.adopt(handed(server, &ids), &[server]).is_empty());
+        let held = ids.len() * OF_CONNECTION;
         assert_eq!(limits.counts().descriptors, held);
         let programs = client.listeners.holder();
         assert!(limits.descriptors.would_allow(programs, held, (100 - held) / 2));

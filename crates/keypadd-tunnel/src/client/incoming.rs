@@ -70,7 +70,7 @@ async fn receive(
                 }
                 Frame::BulkWanted => bulk_wanted.notify_one(),
                 Frame::Renew => session.renewal_wanted.notify_one(),
-                Frame::MaxForwards { count } => session.places.allow(count),
+                Frame::MaxForwards { count } => session.places.set_peer_limit(count),
                 _ => {}
             },
             Ok(stream) = session.connection.accept_bi() => {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use keypadd_transport::{HandedStream, HeldStreams, Splice};
 
 use crate::{
-    forwards::{connection_log::ConnectionRecord, splice_error::SpliceError},
+    forwards::{connection_log::ConnectionRecord, places::Slot, splice_error::SpliceError},
     limits::{
         Limits,
         descriptors::{Holder, OF_CARRIED, OF_CONNECTION},
@@ -16,13 +16,14 @@ use crate::{
 };
 
 /// Holds the stream with those of `peer`; the returned task ends with the stream, and resets it if
-/// dropped.
+/// dropped. `slot` is its place, if this end accepted the connection.
 pub(crate) fn adopt(
     stream: HandedStream,
     streams: &HeldStreams,
     counts: &Arc<ForwardCounts>,
     limits: &Arc<Limits>,
     (peer, holder): (&str, Holder),
+    slot: Option<Slot>,
 ) -> impl Future<Output = Result<(), SpliceError>> + Send + use<> {
     let record = ConnectionRecord::adopted(limits, peer, stream.record.label());
     let count = counts.count(record.name());
@@ -30,7 +31,7 @@ pub(crate) fn adopt(
     let descriptors = limits.descriptors.adopt(holder, count_of);
     let spliced = Splice::adopt(stream, streams, StreamCode::Shutdown.into());
     async move {
-        let _held = (count, descriptors);
+        let _held = (count, descriptors, slot);
         record.follow(spliced).await
     }
 }

@@ -13,13 +13,16 @@ use crate::{
     forwards::{
         connection_log::ConnectionRecord,
         flow_outcome::FlowOutcome,
-        open_stream::{OPEN_TIMEOUT, OpenError, PLACE_TIMEOUT, answered, begin},
+        open_stream::{OPEN_TIMEOUT, OpenError, answered, begin},
         places::Slot,
         splice_error::SpliceError,
     },
     sessions::session::LiveSession,
     wire::{StreamCode, StreamHeader},
 };
+
+/// How long a flow waits for the place of another one, which ends for it.
+const PLACE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Settings for forwarding the flows of a listener.
 #[derive(Clone)]
@@ -48,7 +51,7 @@ pub(crate) async fn carry(
     is_permitted: impl Fn() -> bool,
 ) {
     let connection = &forward.session.connection;
-    let listen = |(socket, lease)| connection.listen(socket, lease, forward.session.places.max);
+    let listen = |(socket, lease)| connection.listen(socket, lease, forward.session.places.limit());
     let mut listeners: Vec<_> = sockets.into_iter().map(listen).collect();
     let mut flows = JoinSet::new();
     loop {

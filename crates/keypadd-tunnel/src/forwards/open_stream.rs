@@ -2,7 +2,7 @@
 //!
 //! The other end's part is in `answer`. A session for measurements opens bench streams only.
 
-use std::{pin::pin, time::Duration};
+use std::time::Duration;
 
 use keypadd_transport::{Receipt, Stream};
 use tokio::time::timeout;
@@ -15,15 +15,6 @@ use crate::{
 
 /// Timeout for opening a stream and for the answer; longer than the other end's own timeouts.
 pub(crate) const OPEN_TIMEOUT: Duration = Duration::from_secs(20);
-
-/// How long a UDP flow waits for the place of another one, which ends for it.
-pub(crate) const PLACE_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// A UDP flow without a datagram for this long makes room for a connection; one that is in use does not.
-const FLOW_UNUSED: Duration = Duration::from_secs(10);
-
-/// How often a connection that waits looks for such a flow.
-const FLOW_CHECK: Duration = Duration::from_secs(1);
 
 /// Why a stream could not be opened.
 #[derive(Debug)]
@@ -77,23 +68,6 @@ pub(crate) async fn claim_stream(
 
 async fn open(session: &LiveSession, header: &StreamHeader) -> Result<Stream, OpenError> {
     answered(begin(session, header).await?).await
-}
-
-/// Waits for the place of a connection. While there is none, unused UDP flows make room: `displace`
-/// ends the flow that has been idle longest, if that is at least the given time.
-pub(crate) async fn place_of_connection<T>(
-    place: impl Future<Output = T>,
-    displace: impl Fn(Duration),
-) -> T {
-    let mut place = pin!(place);
-    let mut wait = Duration::ZERO;
-    loop {
-        if let Ok(place) = timeout(wait, place.as_mut()).await {
-            return place;
-        }
-        displace(FLOW_UNUSED);
-        wait = FLOW_CHECK;
-    }
 }
 
 /// Opens a stream and says what it is to be connected to.

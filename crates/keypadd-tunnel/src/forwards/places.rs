@@ -1,10 +1,12 @@
 //! Shares the places for connections of a session among its forwards.
 //!
 //! A forward gets another place only if as many are free for each forward with connections that wait for their
-//! targets as it has of those itself: those whose targets do not answer leave half of the places to the others.
+//! targets as it has of those itself. So n forwards whose targets do not answer leave about 1/(n+1) of the places
+//! to the others, if each takes more than one.
 
 use std::{
     mem,
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
@@ -12,11 +14,18 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::Notify;
+use tokio::{
+    sync::{Notify, Semaphore},
+    time::timeout,
+};
 
-use crate::forwards::open_stream::place_of_connection;
+/// A UDP flow without a datagram for this long makes room for a connection; one that is in use does not.
+const FLOW_UNUSED: Duration = Duration::from_secs(10);
 
-/// All places. A client's last longer than its sessions.
+/// How often a connection that waits looks for such a flow.
+const FLOW_CHECK: Duration = Duration::from_secs(1);
+
+/// All places. They last as long as the client, or as the streams that a server's sessions resume.
 #[derive(Debug)]
 pub(crate) struct Places {
     /// As many as this end allows.
@@ -26,7 +35,11 @@ pub(crate) struct Places {
     taken: AtomicUsize,
     /// Forwards with connections that wait.
     waiting: AtomicUsize,
-    /// A place is free again, or its connection no longer waits.
+    /// Whose turn it is to get the next place: one waits for it, the others for their turn.
+    turn: Semaphore,
+    /// Tells the one whose turn it is that a place is free.
+    freed: Notify,
+    /// Tells the forwards that a place is free, or that a connection no longer waits for its target.
     changed: Notify,
 }
 
@@ -51,13 +64,24 @@ pub(crate) struct Place {
 
 impl Places {
     pub(crate) fn new(max: usize) -> Arc<Self> {
-        let (taken, waiting, changed) = <_>::default();
-        Arc::new(Self { max, limit: max.into(), taken, waiting, changed })
+        let (taken, waiting, freed, changed) = <_>::default();
+        let turn = Semaphore::new(1);
+        Arc::new(Self { max, limit: max.into(), taken, waiting, turn, freed, changed })
     }
 
-    /// Takes note of how many connections the other end allows.
-    pub(crate) fn allow(&self, count: u32) {
-        self.limit.store(self.max.min(count as usize), Relaxed);
+    /// Sets how many connections the other end allows; 0 counts as 1, or they would wait forever.
+    pub(crate) fn set_peer_limit(&self, count: u32) {
+        self.limit.store(self.max.min(count.max(1) as usize), Relaxed);
+        self.notify();
+    }
+
+    /// Forgets what the other end allows: another one may not say it.
+    pub(crate) fn forget_peer_limit(&self) {
+        self.set_peer_limit(u32::MAX);
+    }
+
+    fn notify(&self) {
+        self.freed.notify_one();
         self.changed.notify_waiters();
     }
 
@@ -74,21 +98,35 @@ impl Places {
         Arc::new(ForwardPlaces { all: Arc::clone(self), waiting: AtomicUsize::new(0) })
     }
 
-    /// Takes a place, if one is free.
+    /// Takes a place for a connection that is open already, even if none is free.
+    pub(crate) fn occupy(self: &Arc<Self>) -> Slot {
+        self.taken.fetch_add(1, Relaxed);
+        Slot(Arc::clone(self))
+    }
+
+    /// Takes a place, if one is free and nobody waits for it.
     pub(crate) fn try_take(self: &Arc<Self>) -> Option<Slot> {
+        if self.turn.available_permits() > 0 { self.take_free() } else { None }
+    }
+
+    fn take_free(self: &Arc<Self>) -> Option<Slot> {
         let more = |taken| (taken < self.limit()).then_some(taken + 1);
         self.taken.fetch_update(Relaxed, Relaxed, more).ok()?;
         Some(Slot(Arc::clone(self)))
     }
 
-    /// Takes a place once one is free.
+    /// Takes a place once one is free, in the order of the calls.
     pub(crate) async fn take(self: &Arc<Self>) -> Slot {
+        if let Some(slot) = self.try_take() {
+            return slot;
+        }
+        let _turn = self.turn.acquire().await;
         loop {
-            let changed = self.changed.notified();
-            if let Some(slot) = self.try_take() {
+            if let Some(slot) = self.take_free() {
                 return slot;
             }
-            changed.await;
+            // Completes at once if a place was freed since.
+            self.freed.notified().await;
         }
     }
 }
@@ -96,7 +134,7 @@ impl Places {
 impl Drop for Slot {
     fn drop(&mut self) {
         self.0.taken.fetch_sub(1, Relaxed);
-        self.0.changed.notify_waiters();
+        self.0.notify();
     }
 }
 
@@ -118,7 +156,8 @@ impl ForwardPlaces {
         if self.has_room() { self.all.try_take().map(|slot| self.place(slot)) } else { None }
     }
 
-    /// The same, but waits for it. `displace` ends a UDP flow that has been idle for this long, if there is one.
+    /// The same, but waits for it. While there is none, unused UDP flows make room: `displace` ends the flow that
+    /// has been idle longest, if that is at least the given time.
     pub(crate) async fn take(self: &Arc<Self>, displace: &(dyn Fn(Duration) + Sync)) -> Place {
         loop {
             let changed = self.all.changed.notified();
@@ -127,8 +166,15 @@ impl ForwardPlaces {
             }
             changed.await;
         }
-        let slot = place_of_connection(self.all.take(), displace).await;
-        self.place(slot)
+        let mut slot = pin!(self.all.take());
+        let mut wait = Duration::ZERO;
+        loop {
+            if let Ok(slot) = timeout(wait, slot.as_mut()).await {
+                return self.place(slot);
+            }
+            displace(FLOW_UNUSED);
+            wait = FLOW_CHECK;
+        }
     }
 
     fn place(self: &Arc<Self>, slot: Slot) -> Place {
@@ -160,6 +206,11 @@ impl Drop for Place {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        pin::Pin,
+        task::{Context, Poll, Waker},
+    };
+
     use super::*;
 
     /// Takes places until it would have to wait.
@@ -217,12 +268,12 @@ mod tests {
         let places = Places::new(1_000);
         let [silent, other] = [(); 2].map(|()| places.of_forward());
         let waiting = take_all(&silent).await;
-        places.allow(64);
+        places.set_peer_limit(64);
         // More than that are taken already.
         assert!(!other.is_free());
         drop(waiting);
         assert_eq!(take_all(&silent).await.len(), 33);
-        places.allow(2_000);
+        places.set_peer_limit(2_000);
         assert_eq!(take_all(&silent).await.len(), 501);
     }
 
@@ -232,5 +283,47 @@ mod tests {
         for _ in 0..2 {
             assert_eq!(take_all(&forward).await.len(), 1);
         }
+    }
+
+    #[tokio::test]
+    async fn a_limit_of_none_is_one() {
+        let places = Places::new(8);
+        places.set_peer_limit(0);
+        let forward = places.of_forward();
+        assert_eq!(take_all(&forward).await.len(), 1);
+    }
+
+    type Taking<'a> = (u8, Pin<Box<dyn Future<Output = Slot> + 'a>>);
+
+    #[test]
+    fn places_are_given_in_order_and_none_is_lost_with_one_that_gave_up() {
+        let places = Places::new(2);
+        let [first, second] = [(); 2].map(|()| places.try_take().unwrap());
+        let mut waiting: Vec<Taking<'_>> =
+            (0..4).map(|at| -> Taking<'_> { (at, Box::pin(places.take())) }).collect();
+        let mut served = Vec::new();
+        let context = &mut Context::from_waker(Waker::noop());
+        let mut poll_all = |waiting: &mut Vec<Taking<'_>>| {
+            waiting.retain_mut(|(at, taking)| match taking.as_mut().poll(context) {
+                Poll::Ready(slot) => {
+                    served.push((*at, slot));
+                    false
+                }
+                Poll::Pending => true,
+            });
+        };
+        poll_all(&mut waiting);
+        drop(first);
+        assert!(places.try_take().is_none(), "others have waited for it");
+        // Who gives up has been told of it.
+        drop(waiting.remove(0));
+        waiting.reverse();
+        poll_all(&mut waiting);
+        drop(second);
+        poll_all(&mut waiting);
+        assert_eq!(served.iter().map(|(at, _)| *at).collect::<Vec<_>>(), [1, 2]);
+        drop(served);
+        let (_, last) = &mut waiting[0];
+        assert!(last.as_mut().poll(context).is_ready());
     }
 }

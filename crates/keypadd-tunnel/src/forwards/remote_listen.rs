@@ -65,7 +65,6 @@ pub(crate) struct RemoteListeners {
     pub(crate) reservations: Reservations,
     /// Receives the accepted connections. Boxed, as there is memory for 32 of them.
     pub(crate) accepted: mpsc::Sender<Box<RemoteConnection>>,
-    /// Limits open connections over all listeners, to so many.
     pub(crate) incomplete: Incomplete,
     pub(crate) log_limit: Arc<RemoteLogLimit>,
     pub(crate) handover: Handover,
@@ -137,7 +136,7 @@ impl RemoteListeners {
                         }
                     }
                     Frame::Claims { count } => claims(count),
-                    Frame::MaxForwards { count } => self.session.places.allow(count),
+                    Frame::MaxForwards { count } => self.session.places.set_peer_limit(count),
                     _ => {}
                 },
                 Some(done) = tasks.join_next(), if !tasks.is_empty() => match done {

@@ -256,17 +256,21 @@ impl ServerContext {
             return Err(self.refuse_session(&connection, identity, &peer.label()));
         };
         // Without randomness nothing is held.
+        let new_places = Places::new(self.forwards_max);
         let admitted = HoldToken::generate().ok().and_then(|token| {
             // A session for measurements carries nothing worth holding.
             let request = request.filter(|_| !proof.handshake.measures_only());
             let settings = HoldSettings { time: peer.hold.unwrap_or(self.hold.time), ..self.hold };
-            self.chains.admit(client, request, &settings, token, Instant::now().into_std())
+            let now = Instant::now().into_std();
+            self.chains.admit(client, request, &settings, token, &new_places, now)
         });
         // From here on the session is served, even if its connection is lost: the end of that ends what was
         // admitted. So nothing waits here.
-        let (grant, hold, counts) = match admitted {
-            Some(Admitted { grant, hold, counts }) => (Some(grant), Some(hold), counts),
-            None => (None, None, Arc::default()),
+        let (grant, hold, counts, places) = match admitted {
+            Some(Admitted { grant, hold, counts, places }) => {
+                (Some(grant), Some(hold), counts, places)
+            }
+            None => (None, None, Arc::default(), new_places),
         };
         if let Some(hold) = &hold {
             connection.hold(&hold.streams, hold.epoch);
@@ -288,7 +292,7 @@ impl ServerContext {
             outgoing: sender,
             limits: Arc::clone(&self.limits),
             forwards: &[],
-            places: Places::new(self.forwards_max),
+            places,
             counts,
             hold,
             chains: Some(Arc::clone(&self.chains)),
@@ -544,12 +548,14 @@ impl ServerContext {
                 _over: over,
             }
         };
+        let places = &Places::new(self.forwards_max);
         let AdoptedChain { streams, counts, expires } =
-            self.chains.adopt(client, &record, &settings, of_chain, now);
+            self.chains.adopt(client, &record, &settings, places, of_chain, now);
         let mut splices = JoinSet::new();
         for stream in handed {
             let holder = (&*label, Holder::Peer(identity));
-            splices.spawn(adopt(stream, &streams, &counts, &self.limits, holder));
+            let slot = stream.name().is_of_server().then(|| places.occupy());
+            splices.spawn(adopt(stream, &streams, &counts, &self.limits, holder, slot));
         }
         let this = Arc::clone(self);
         Some(Box::pin(async move {

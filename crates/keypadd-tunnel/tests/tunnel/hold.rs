@@ -1,6 +1,7 @@
 //! Tests connections that survive a lost path between client and server: held, then resumed.
 
 use std::{
+    iter,
     net::SocketAddr,
     sync::Arc,
     time::{Duration, SystemTime},
@@ -525,4 +526,28 @@ async fn a_stdio_connection_that_is_given_up_ends_with_the_reason() {
     };
     let (forwarded, _there) = within(async { tokio::join!(forwarding, cutting) }).await;
     assert!(matches!(forwarded, Err(ClientError::Lost { .. })), "{forwarded:?}");
+}
+
+#[tokio::test]
+async fn connections_of_a_remote_forward_take_places_of_the_client_that_has_resumed_them() {
+    let target = listener().await;
+    let forward = format!("-R 0:{}", target.local_addr().unwrap());
+    let transports = [8, 1024].map(|forwards_max| TransportSettings { forwards_max, ..holding() });
+    let permits = ["localhost:*", "listen localhost:*"];
+    let site = Site::start_with(transports, &permits, &[&forward]).await;
+    let carrier = site.client.carrier();
+    let free = || iter::from_fn(|| carrier.slot(|_| true)).collect::<Vec<_>>().len();
+    // Those that wait for their targets leave some.
+    until("it has a session", || free() == 5).await;
+    let mut here = TcpStream::connect(("127.0.0.1", site.client.remote_port())).await.unwrap();
+    let mut there = accept(&target).await;
+    send_bytes_both_ways(&mut here, &mut there).await;
+    for resumed in 1..=2 {
+        site.lose().await;
+        site.heal();
+        site.until_resumed(resumed).await;
+        until("its connection takes a place", || free() == 4).await;
+    }
+    drop((here, there));
+    until("its place is free", || free() == 5).await;
 }

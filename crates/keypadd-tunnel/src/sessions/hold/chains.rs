@@ -17,6 +17,7 @@ use keypadd_transport::HeldStreams;
 use tokio::sync::oneshot;
 
 use crate::{
+    forwards::places::Places,
     handover::{ChainRecord, HandedChain, Secret},
     limits::{descriptors::OF_CONNECTION, per_key_limit::KeySlot},
     sessions::{
@@ -74,6 +75,7 @@ struct ClientChain {
     chain: Chain,
     streams: HeldStreams,
     counts: Arc<ForwardCounts>,
+    places: Arc<Places>,
     away: Option<AwayState>,
 }
 
@@ -129,6 +131,8 @@ pub(crate) struct Admitted {
     pub(crate) hold: SessionHold,
     /// The open connections of the chain's forwards.
     pub(crate) counts: Arc<ForwardCounts>,
+    /// Their places.
+    pub(crate) places: Arc<Places>,
 }
 
 /// A chain taken over from another process.
@@ -165,14 +169,15 @@ impl Chains {
     }
 
     /// Continues the chain of a client that presents the right token, or begins one. `token` is
-    /// random. Returns `None` if either end holds nothing. The streams of a chain that does not
-    /// continue end.
+    /// random, and `places` are those of a new chain. Returns `None` if either end holds nothing. The
+    /// streams of a chain that does not continue end.
     pub(crate) fn admit(
         &self,
         client: ChainKey,
         request: Option<HoldRequest>,
         settings: &HoldSettings,
         token: HoldToken,
+        places: &Arc<Places>,
         now: Instant,
     ) -> Option<Admitted> {
         let mut chains = self.chains();
@@ -198,13 +203,15 @@ impl Chains {
             // Never that of an earlier chain, whose last session may outlast the start of this one.
             let epoch = chains.get(&client).map_or(0, |ended| ended.chain.epoch.wrapping_add(1));
             let chain = Chain { epoch, ..Chain::new(token.clone()) };
-            let new = ClientChain { chain, streams, counts: Arc::default(), away: None };
+            let (counts, places) = (Arc::default(), Arc::clone(places));
+            let new = ClientChain { chain, streams, counts, places, away: None };
             ended = chains.insert(client, new);
         }
-        let ClientChain { chain, streams, counts, .. } = chains.get(&client)?;
+        let ClientChain { chain, streams, counts, places, .. } = chains.get(&client)?;
         let grant = HoldGrant { seconds: settings.seconds(), epoch: chain.epoch, token, resumed };
         let hold = SessionHold { streams: streams.clone(), epoch: chain.epoch, time };
-        let admitted = Admitted { grant, hold, counts: Arc::clone(counts) };
+        let (counts, places) = (Arc::clone(counts), Arc::clone(places));
+        let admitted = Admitted { grant, hold, counts, places };
         drop(chains);
         drop(away);
         close(ended);
@@ -277,6 +284,7 @@ impl Chains {
         client: ChainKey,
         record: &ChainRecord,
         settings: &HoldSettings,
+        places: &Arc<Places>,
         away: impl FnOnce(&HeldStreams) -> AwayState,
         now: Instant,
     ) -> AdoptedChain {
@@ -296,7 +304,8 @@ impl Chains {
         let adopted =
             AdoptedChain { streams: streams.clone(), counts: Arc::clone(&counts), expires };
         let away = Some(away(&streams));
-        chains.insert(client, ClientChain { chain, streams, counts, away });
+        let places = Arc::clone(places);
+        chains.insert(client, ClientChain { chain, streams, counts, places, away });
         adopted
     }
 
@@ -425,13 +434,29 @@ mod tests {
         let settings = HoldSettings { time: Duration::from_secs(600), ..HoldSettings::OFF };
         let admit = |presented: Option<HoldToken>, next| {
             let request = HoldRequest { seconds: 600, token: presented };
-            chains.admit(client, Some(request), &settings, next, now).unwrap()
+            chains.admit(client, Some(request), &settings, next, &Places::new(8), now).unwrap()
         };
         let first = admit(None, token(1)).hold;
         // The client holds nothing, so it presents no token.
         assert!(!admit(None, token(2)).grant.resumed);
         chains.end(&client, first.epoch);
         assert!(admit(Some(token(2)), token(3)).grant.resumed);
+    }
+
+    #[test]
+    fn sessions_that_resume_one_another_share_places() {
+        let (chains, now) = (Chains::default(), Instant::now());
+        let client = (PrivateKey::generate().unwrap().public(), Instance([1; 16]));
+        let settings = HoldSettings { time: Duration::from_secs(600), ..HoldSettings::OFF };
+        let admit = |presented: Option<HoldToken>, next| {
+            let request = HoldRequest { seconds: 600, token: presented };
+            let places = Places::new(1);
+            chains.admit(client, Some(request), &settings, next, &places, now).unwrap().places
+        };
+        let first = admit(None, token(1));
+        let _open = first.try_take().unwrap();
+        assert!(admit(Some(token(1)), token(2)).try_take().is_none());
+        assert!(admit(None, token(3)).try_take().is_some());
     }
 
     #[test]
@@ -444,7 +469,7 @@ mod tests {
         let settings = HoldSettings { time: Duration::from_secs(600), ..HoldSettings::OFF };
         let admit = |client, presented: Option<HoldToken>, next| {
             let request = HoldRequest { seconds: 600, token: presented };
-            chains.admit(client, Some(request), &settings, next, at(20)).unwrap()
+            chains.admit(client, Some(request), &settings, next, &Places::new(8), at(20)).unwrap()
         };
         let lose = |client: ChainKey, byte, seconds| {
             let Admitted { hold, .. } = admit(client, None, token(byte));

@@ -18,9 +18,12 @@ use super::{
     held_list::HeldList,
     *,
 };
-use crate::wire::{
-    Claim, FRAME_HEAD_BYTES, Features, Frame, Instance, STREAM_HEAD_BYTES, StreamHead,
-    StreamHeader, VERSION,
+use crate::{
+    forwards::places::Places,
+    wire::{
+        Claim, FRAME_HEAD_BYTES, Features, Frame, Instance, STREAM_HEAD_BYTES, StreamHead,
+        StreamHeader, VERSION,
+    },
 };
 
 /// Schedules in a plain `cargo test`.
@@ -213,7 +216,7 @@ impl World {
     fn admit(&mut self, by: (PublicKey, Instance), hello: Frame) -> Option<Admitted> {
         let Frame::HelloClient { hold, .. } = over_the_wire(hello) else { panic!("a hello") };
         let token = HoldToken(std::array::from_fn(|_| self.random.below(256) as u8));
-        self.chains.admit(by, hold, &settings(), token, self.now)
+        self.chains.admit(by, hold, &settings(), token, &Places::new(8), self.now)
     }
 
     /// The client connects and gets an answer; returns whether the streams continue.
@@ -378,7 +381,7 @@ impl World {
                 let listed = list.add("client", streams, HOLD);
                 AwayState { slot: None, _listed: listed, _over: oneshot() }
             };
-            chains.adopt(client, record, &settings(), away, self.now);
+            chains.adopt(client, record, &settings(), &Places::new(8), away, self.now);
         }
         self.chains = chains;
     }

@@ -79,7 +79,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        forwards::{adopt::adopt, splice_error::SpliceError},
+        forwards::{adopt::adopt, places::Places, splice_error::SpliceError},
         handover::{ChainRecord, Secret},
         limits::{descriptors::OF_CONNECTION, per_key_limit::PerKeyLimit},
         sessions::hold::{HoldSettings, chains::AwayState},
@@ -131,7 +131,14 @@ mod tests {
                 _over: oneshot::channel().0,
             };
             let now = Instant::now();
-            let chain = self.chains.adopt(self.client(number), &record, &SETTINGS, away, now);
+            let chain = self.chains.adopt(
+                self.client(number),
+                &record,
+                &SETTINGS,
+                &Places::new(8),
+                away,
+                now,
+            );
             for stream in 0..streams {
                 let splice = json!({
                     "to_stream_done": true, "to_socket_done": false, "shut": false, "given": 0, "got": 0,
@@ -155,6 +162,7 @@ mod tests {
                     &chain.counts,
                     &self.limits,
                     holder,
+                    None,
                 ));
             }
         }
@@ -169,7 +177,8 @@ mod tests {
             let (client, token) = (self.client(number), Some(HoldToken([number; 16])));
             let request = HoldRequest { seconds: 600, token };
             let (next, now) = (HoldToken([99; 16]), Instant::now());
-            let admitted = self.chains.admit(client, Some(request), &SETTINGS, next, now);
+            let admitted =
+                self.chains.admit(client, Some(request), &SETTINGS, next, &Places::new(8), now);
             admitted.unwrap().grant.resumed
         }
     }
