@@ -214,7 +214,7 @@ pub enum Frame {
     /// From the server: its keys have served long enough, so the client should connect again and take
     /// its streams along.
     Renew,
-    /// From either end, after the hellos: how many streams for connections the other end may open, in the end.
+    /// From either end, after the hellos: the most streams for connections that the other end may have open.
     MaxForwards {
         /// So many at once.
         count: u32,
