@@ -25,8 +25,9 @@ pub(crate) enum Channel {
     Spliced(Box<Spliced>),
     /// A stream of the sibling connection continues here; its head is still arriving.
     Announced(Announcement),
-    /// The head has been read; the sibling is still delivering the bytes before it.
-    Awaiting,
+    /// The head has been read; the sibling is still delivering the bytes before it. Has the stream and the
+    /// offset until the sibling is known.
+    Awaiting(Option<(StreamId, u64)>),
     /// The peer's receipts.
     Receipts(ReceiptReader),
 }

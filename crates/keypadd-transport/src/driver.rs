@@ -29,7 +29,6 @@ use tokio::sync::{mpsc, oneshot};
 use self::{one_way::OneWay, roaming::Roaming, silence::Silence, tail::Tail};
 use crate::{
     allowance::Allowance,
-    announcement::Continuation,
     channel::Channel,
     connection,
     datagrams::Datagrams,
@@ -381,8 +380,6 @@ pub(crate) struct MigrationState {
     pub(super) waiting: VecDeque<MigratingDirection>,
     /// Directions that came from these streams of the sibling, waiting for the peer to follow.
     pub(super) following: Vec<(StreamId, StreamId)>,
-    /// Heads that arrived before the sibling was known.
-    pub(super) early: Vec<(StreamId, Continuation)>,
     pub(super) idle_check: Option<Instant>,
     /// Whether the next direction that moves takes the controller along.
     pub(super) hands_over_controller: bool,

@@ -89,7 +89,7 @@ impl Driver {
             Some(Channel::Announced(_)) => self.read_announcement(id, now, share),
             Some(Channel::Receipts(_)) => self.read_receipts(id, now, share),
             // A move that was abandoned; what was sent ahead waits.
-            Some(Channel::Awaiting) => {
+            Some(Channel::Awaiting(_)) => {
                 if let Ok(Some(_)) = self.connection.recv_stream(id).received_reset() {
                     self.channels.remove(&id);
                 }

@@ -226,7 +226,7 @@ impl Driver {
                 }
                 self.retire(id);
             }
-            Some(Channel::Announced(_) | Channel::Awaiting | Channel::Receipts(_)) => {
+            Some(Channel::Announced(_) | Channel::Awaiting(_) | Channel::Receipts(_)) => {
                 self.channels.remove(&id);
             }
             None => {}
@@ -254,7 +254,7 @@ impl Driver {
                     spliced.park();
                 }
                 Channel::Spliced(spliced) => drop(spliced.state.cut(Cut::Lost)),
-                Channel::Announced(_) | Channel::Awaiting | Channel::Receipts(_) => {}
+                Channel::Announced(_) | Channel::Awaiting(_) | Channel::Receipts(_) => {}
             }
         }
         self.tell(Migration::Sweep);

@@ -95,8 +95,13 @@ impl Driver {
             // Told by this loop, so that each knows the other before the first message between them.
             sibling.send(Migration::Attach { sibling: self.shared.sibling(), bulk: true });
         }
-        for (origin, continuation) in self.moves.early.drain(..) {
-            sibling.send(Migration::Continue { origin, continuation });
+        for (at, channel) in &mut self.channels {
+            if let Channel::Awaiting(early) = channel
+                && let Some((origin, offset)) = early.take()
+            {
+                let continuation = Continuation { offset, at: *at };
+                sibling.send(Migration::Continue { origin, continuation });
+            }
         }
         (self.moves.sibling, self.moves.is_bulk) = (Some(sibling), bulk);
         self.moves.hands_over_controller = !bulk;
@@ -270,12 +275,15 @@ impl Driver {
                 self.read_receipts(id, now, share);
             }
             Ok(Some(Announced::Continuation(origin, offset))) => {
-                self.channels.insert(id, Channel::Awaiting);
                 let continuation = Continuation { offset, at: id };
-                match &self.moves.sibling {
-                    Some(sibling) => sibling.send(Migration::Continue { origin, continuation }),
-                    None => self.moves.early.push((origin, continuation)),
-                }
+                let early = match &self.moves.sibling {
+                    Some(sibling) => {
+                        sibling.send(Migration::Continue { origin, continuation });
+                        None
+                    }
+                    None => Some((origin, offset)),
+                };
+                self.channels.insert(id, Channel::Awaiting(early));
             }
             Err(()) => {
                 self.channels.remove(&id);
@@ -338,7 +346,7 @@ impl Driver {
         if self.lost {
             return to_socket.park();
         }
-        let awaited = matches!(self.channels.get(&at), Some(Channel::Awaiting));
+        let awaited = matches!(self.channels.get(&at), Some(Channel::Awaiting(_)));
         let registered: Result<Arc<Registered>, Cut> = match awaited {
             true => registrar.register(at, socket, Interest::WRITABLE).map_err(Cut::from),
             false => Err(Cut::Lost),
