@@ -429,7 +429,9 @@ fn a_window_behind_a_gap_holds_up_another_connection_for_a_part_of_it_only() {
     }
 
     let before = carried.to_socket();
-    assert_eq!(spliced.fill(&mut pair, BYTES), BYTES);
+    // The window may be a little smaller by now.
+    let sent = spliced.fill(&mut pair, BYTES) as u64;
+    assert!(sent > BYTES as u64 / 2, "{sent}");
     let first = pair.wires.borrow_mut()[1].pop_front().unwrap();
     pair.run(1);
     pair.loops[1].use_clocks((|| Duration::ZERO, pair.now), slow_clock);
@@ -447,8 +449,8 @@ fn a_window_behind_a_gap_holds_up_another_connection_for_a_part_of_it_only() {
     pair.wires.borrow_mut()[1].push_front(first);
     pair.run(1);
     let before = progress.before.load(Relaxed);
-    assert!((1..BYTES as u64 / 2).contains(&before), "{before} of {BYTES} before the other's byte");
-    while (progress.count)() < BYTES as u64 {
+    assert!((1..sent / 2).contains(&before), "{before} of {sent} before the other's byte");
+    while (progress.count)() < sent {
         pair.pass(&[0, 1]);
         thread::yield_now();
     }
