@@ -19,7 +19,6 @@ use crate::free_units::FreeUnits;
 use crate::lane_state::{LaneState, PartHolding};
 use crate::lane_view::{LaneView, Stage};
 use crate::plan::{Plan, Recall, Work, plan_refill};
-use crate::saturation::{Progress, Saturation};
 use crate::sync::Ordering::{AcqRel, Relaxed};
 use crate::sync::{Consumer, Producer, mpsc};
 use crate::targets::targets;
@@ -49,8 +48,6 @@ pub(crate) struct Feed {
     traffic: Traffic,
     /// Its peer's limit, if it has one.
     allowance: Option<Allowance>,
-    /// Bytes of pads that its direction had needed when last asked; wraps.
-    needed: Option<u64>,
     ends: [FeedEnd; 2],
 }
 
@@ -62,7 +59,7 @@ impl Feed {
         (traffic, allowance): (Traffic, Option<Allowance>),
         ends: [FeedEnd; 2],
     ) -> Self {
-        Self { key, keystream, state, traffic, allowance, needed: None, ends }
+        Self { key, keystream, state, traffic, allowance, ends }
     }
 
     /// The lane as the planner sees it.
@@ -148,8 +145,7 @@ pub enum Step {
     Worked,
     /// There is nothing to do until it is woken.
     Idle,
-    /// It rests this long, unless it is woken: its share of the CPU is spent, bulk outruns it on busy CPUs, or it
-    /// is to look again.
+    /// It must rest this long, unless it is woken: its share of the CPU is spent, or it is to look again.
     Resting(Duration),
     /// The last handle of its pool is gone; it is done for good.
     Stopped,
@@ -174,11 +170,7 @@ pub struct Filler {
     /// Long packets of all lanes when there was last nothing to do.
     long_packets: u64,
     cpu: CpuShare,
-    /// Zero if it is not reported.
     cpu_spent: Duration,
-    saturation: Saturation,
-    /// Bytes of pads that lanes have needed since they were first in use.
-    needed: u64,
 }
 
 impl Filler {
@@ -206,8 +198,6 @@ impl Filler {
             long_packets: 0,
             cpu: CpuShare::default(),
             cpu_spent: Duration::ZERO,
-            saturation: Saturation::default(),
-            needed: 0,
         };
         filler.take_in(units);
         filler
@@ -217,7 +207,7 @@ impl Filler {
         self.work.is_empty()
     }
 
-    /// Reports the total CPU time it has spent, for the CPU limit and to see whether CPUs are idle.
+    /// Reports the total CPU time it has spent, for the CPU limit.
     pub fn spent(&mut self, cpu: Duration) {
         self.cpu_spent = cpu;
     }
@@ -231,7 +221,6 @@ impl Filler {
         // Before clearing the wake-up flag, so that nobody wakes it while it rests.
         let percent = self.state.max_cpu_percent.load(Relaxed);
         if let Some(rest) = self.cpu.rest(now, self.cpu_spent, percent) {
-            self.saturation.pause();
             return Step::Resting(rest);
         }
         if self.work.is_empty() {
@@ -245,15 +234,6 @@ impl Filler {
         if self.work.is_empty() {
             self.collect();
             self.trim();
-            let progress = self.progress(now);
-            if progress.is_none() {
-                self.saturation.pause();
-            }
-            if let Some(rest) = progress.and_then(|progress| self.saturation.rest(progress)) {
-                // Lanes that want pads do not wake it.
-                self.state.wanted.store(true, Relaxed);
-                return Step::Resting(rest);
-            }
             let Plan { work, recalls } = self.make_plan(now);
             self.work = work.into();
             for recall in recalls {
@@ -265,9 +245,6 @@ impl Filler {
             let looks_again = self.work.is_empty() && self.carries_bulk();
             let unsettled = !self.work.is_empty() || is_owed || looks_again;
             self.state.unsettled.store(unsettled, Relaxed);
-            if self.work.is_empty() {
-                self.saturation.pause();
-            }
             if looks_again {
                 return Step::Resting(LOOK_AGAIN);
             }
@@ -356,23 +333,6 @@ impl Filler {
         let packets = self.feeds.iter().map(|feed| feed.traffic.packets(Part::Body));
         let long_packets = packets.fold(0, u64::wrapping_add);
         std::mem::replace(&mut self.long_packets, long_packets) != long_packets
-    }
-
-    /// What it has done for the lanes in use; `None` if that is unknown, or a key is so slow that any CPU time is
-    /// worth taking.
-    fn progress(&mut self, now: Duration) -> Option<Progress> {
-        for feed in self.feeds.iter_mut().filter(|feed| feed.state.stage() == Stage::Active) {
-            if !feed.keystream.is_cheap() {
-                return None;
-            }
-            let bytes =
-                |part: Part| feed.traffic.packets(part).wrapping_mul(part.row_bytes() as u64);
-            let needed = Part::ALL.map(bytes).into_iter().fold(0, u64::wrapping_add);
-            let before = feed.needed.replace(needed).unwrap_or(needed);
-            self.needed += needed.wrapping_sub(before);
-        }
-        let (spent, made) = (self.cpu_spent, self.state.fill_bytes.load(Relaxed));
-        (!spent.is_zero()).then_some(Progress { now, spent, made, needed: self.needed })
     }
 
     fn recall(&mut self, Recall { lane, part, keep }: Recall) {

@@ -9,7 +9,7 @@ use crate::cpu_share::WHOLE_CORE;
 use crate::sync::thread::Thread;
 use crate::sync::{
     AtomicBool, AtomicI32, AtomicU8, AtomicU64,
-    Ordering::{AcqRel, Relaxed, Release},
+    Ordering::{AcqRel, Relaxed},
     mpsc,
 };
 
@@ -17,7 +17,7 @@ use crate::sync::{
 #[derive(Debug)]
 pub(crate) struct FillerState {
     pub(crate) thread: OnceLock<Thread>,
-    /// Set by the first consumer that wants work done, cleared by the filler before it plans. Set while it rests.
+    /// Set by the first consumer that wants work done, cleared by the filler before it plans.
     pub(crate) wanted: AtomicBool,
     pub(crate) stop: AtomicBool,
     pub(crate) alive: AtomicBool,
@@ -68,21 +68,11 @@ impl Default for FillerState {
 pub(crate) struct FillerWaker(pub(crate) Arc<FillerState>);
 
 impl FillerWaker {
-    /// Wakes the filler unless it has been woken already, or rests. Never blocks.
+    /// Wakes the filler unless it has been woken already. Never blocks.
     pub(crate) fn wake(&self) {
-        if !self.0.wanted.swap(true, AcqRel) {
-            self.unpark();
-        }
-    }
-
-    /// Wakes the filler for something other than pads, even if it rests. Never blocks.
-    pub(crate) fn wake_anyway(&self) {
-        self.0.wanted.store(true, Release);
-        self.unpark();
-    }
-
-    fn unpark(&self) {
-        if let Some(thread) = self.0.thread.get() {
+        if !self.0.wanted.swap(true, AcqRel)
+            && let Some(thread) = self.0.thread.get()
+        {
             thread.unpark();
         }
     }
@@ -107,19 +97,5 @@ impl MemoryReturn {
 
     pub(crate) fn count_wasted(&self, pads: u64) {
         self.filler.pads_wasted.fetch_add(pads, Relaxed);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_order_wakes_a_filler_that_rests() {
-        let state = FillerState::default();
-        state.thread.set(std::thread::current()).expect("the first");
-        state.wanted.store(true, Relaxed);
-        FillerWaker(Arc::new(state)).wake_anyway();
-        std::thread::park();
     }
 }

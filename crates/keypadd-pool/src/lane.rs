@@ -78,7 +78,7 @@ struct Closer {
 impl Drop for Closer {
     fn drop(&mut self) {
         self.state.close();
-        self.wake.wake_anyway();
+        self.wake.wake();
     }
 }
 
@@ -100,7 +100,7 @@ impl Lane {
     #[cold]
     pub(crate) fn queue(&mut self, unqueued: UnqueuedFeed) {
         match unqueued.queue() {
-            Ok(()) => self.closer.wake.wake_anyway(),
+            Ok(()) => self.closer.wake.wake(),
             Err(unqueued) => self.unqueued = Some(Box::new(unqueued)),
         }
     }

@@ -158,7 +158,7 @@ impl Pool {
             return Err(io::Error::new(ended, "the pool filler has stopped"));
         }
         self.handle.budget_units.store(wanted as u64, Relaxed);
-        FillerWaker(Arc::clone(&self.handle.filler)).wake_anyway();
+        FillerWaker(Arc::clone(&self.handle.filler)).wake();
         Ok(())
     }
 
@@ -175,7 +175,7 @@ impl Pool {
     /// Limits the filler to this percentage of one core; 100 is no limit.
     pub fn set_max_fill_cpu(&self, percent: u8) {
         self.handle.filler.max_cpu_percent.store(u64::from(percent), Relaxed);
-        FillerWaker(Arc::clone(&self.handle.filler)).wake_anyway();
+        FillerWaker(Arc::clone(&self.handle.filler)).wake();
     }
 
     /// Requires all memory to be locked, now and after budget changes.
@@ -271,6 +271,6 @@ impl fmt::Debug for Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         self.filler.stop.store(true, Relaxed);
-        FillerWaker(Arc::clone(&self.filler)).wake_anyway();
+        FillerWaker(Arc::clone(&self.filler)).wake();
     }
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use keypadd_keystream::{PacketNumber, SEGMENT_PACKETS, Suite};
 use keypadd_pool::{
-    Coverage, Direction, Filler, FillerFault, FillerHost, HEAD_BYTES, Lane, PAD_BYTES, Part, Pool,
-    PoolSettings, Priority, Stage, Step, Traffic,
+    Coverage, Direction, FillerFault, FillerHost, HEAD_BYTES, PAD_BYTES, Part, Pool, PoolSettings,
+    Priority, Stage, Step, Traffic,
 };
 
 use crate::support::{key, poll_until, pool, seek};
@@ -199,62 +199,6 @@ fn a_failed_filler_leaves_dry_lanes_and_reports_why() {
         let late = pool.open_lane(key, &traffic, PacketNumber::new(0), Stage::Active);
         assert_eq!(late.level(Part::Head).packets, 0);
     }
-}
-
-/// Steps a filler through ten seconds of bulk that needs four times as many pads as it makes; a chunk takes a
-/// millisecond, of which it has the CPU for `micros`. Returns the chunks that it made.
-fn outrun(suite: Suite, micros: u64) -> u64 {
-    let (pool, mut filler) = Pool::with_filler(PoolSettings { budget_bytes: 8 << 20 }).expect("ok");
-    let traffic = Traffic::new(Direction::Send);
-    let mut lane = pool.open_lane(key(suite, 5), &traffic, PacketNumber::new(0), Stage::Active);
-    let (mut numbers, mut chunks) = (0.., 0);
-    for millis in 0..10_000 {
-        filler.spent(Duration::from_micros(1 + chunks * micros));
-        match filler.step(Duration::from_millis(millis)) {
-            Step::Worked => chunks += 1,
-            Step::Resting(_) | Step::Idle => {}
-            Step::Stopped => panic!("the pool is there"),
-        }
-        for number in numbers.by_ref().take(4 * SEGMENT_PACKETS) {
-            lane.seek(PacketNumber::new(number), PAD_BYTES);
-        }
-    }
-    chunks
-}
-
-#[test]
-fn a_filler_that_bulk_outruns_on_busy_cpus_leaves_them_alone_unless_its_cipher_is_slow() {
-    let made = outrun(Suite::CHACHA20_POLY1305, 200);
-    assert!((100..2_000).contains(&made), "{made}");
-    for (suite, micros) in [(Suite::CHACHA20_POLY1305, 900), (Suite::TRIPLE_DES_CTR_HMAC_SHA1, 200)]
-    {
-        let made = outrun(suite, micros);
-        assert!(made > 9_900, "{suite}: {made}");
-    }
-}
-
-#[test]
-fn a_filler_that_rests_for_bulk_begins_with_a_slow_cipher_at_once() {
-    let (pool, mut filler) = Pool::with_filler(PoolSettings { budget_bytes: 8 << 20 }).expect("ok");
-    let traffic = Traffic::new(Direction::Send);
-    let suite = Suite::CHACHA20_POLY1305;
-    let mut lane = pool.open_lane(key(suite, 5), &traffic, PacketNumber::new(0), Stage::Active);
-    let mut numbers = 0..;
-    let mut now = Duration::ZERO;
-    let mut step = |filler: &mut Filler, lane: &mut Lane| {
-        for number in numbers.by_ref().take(4 * SEGMENT_PACKETS) {
-            lane.seek(PacketNumber::new(number), PAD_BYTES);
-        }
-        now += Duration::from_millis(1);
-        filler.spent(now / 5);
-        filler.step(now)
-    };
-    while !matches!(step(&mut filler, &mut lane), Step::Resting(_)) {}
-    assert!(matches!(step(&mut filler, &mut lane), Step::Resting(_)));
-    let slow = key(Suite::TRIPLE_DES_CTR_HMAC_SHA1, 6);
-    let other = Traffic::new(Direction::Send);
-    let _slow = pool.open_lane(slow, &other, PacketNumber::new(0), Stage::Active);
-    assert_eq!(step(&mut filler, &mut lane), Step::Worked);
 }
 
 #[test]

@@ -79,12 +79,14 @@ impl OneWay {
             return None;
         }
         self.asked_at = Some(now);
-        Some(frame(QUESTION, &[self.micros(now)]))
+        let [a, b, c, d] = self.micros(now).to_be_bytes();
+        Some(Bytes::copy_from_slice(&[QUESTION, a, b, c, d]))
     }
 
     /// The answer that is due.
     pub(crate) fn answer(&mut self) -> Option<Bytes> {
-        self.answer.take().map(|times| frame(ANSWER, &times))
+        let [[a, b, c, d], [e, f, g, h]] = self.answer.take()?.map(u32::to_be_bytes);
+        Some(Bytes::copy_from_slice(&[ANSWER, a, b, c, d, e, f, g, h]))
     }
 
     /// Takes a frame that is no flow's; returns how long packets wait, if it is an answer.
@@ -112,11 +114,6 @@ impl OneWay {
     fn micros(&mut self, now: Instant) -> u32 {
         now.saturating_duration_since(*self.epoch.get_or_insert(now)).as_micros() as u32
     }
-}
-
-fn frame(kind: u8, times: &[u32]) -> Bytes {
-    let times = times.iter().flat_map(|time| time.to_be_bytes());
-    std::iter::once(kind).chain(times).collect()
 }
 
 impl Path {

@@ -143,9 +143,8 @@ impl Inviter {
                 accepted = self.endpoint.accept() => match accepted {
                     Some(Accepted::Connection(connection)) => {
                         claiming.retain(|(_, task)| !task.is_finished());
-                        let sources: Vec<Source> = claiming.iter().map(|one| one.0).collect();
                         if claiming.len() >= CLAIMS_MAX
-                            && let Some(oldest) = of_busiest(&sources)
+                            && let Some(oldest) = of_busiest(&claiming)
                         {
                             claiming.remove(oldest).1.abort();
                         }
@@ -203,10 +202,10 @@ impl Inviter {
 }
 
 /// The first one of the source that is there most often.
-fn of_busiest(sources: &[Source]) -> Option<usize> {
-    let count = |source| sources.iter().filter(|&&other| other == source).count();
-    let most = sources.iter().map(|&source| count(source)).max()?;
-    sources.iter().position(|&source| count(source) == most)
+fn of_busiest<T>(claims: &[(Source, T)]) -> Option<usize> {
+    let count = |source: &Source| claims.iter().filter(|(other, _)| other == source).count();
+    let most = claims.iter().map(|(source, _)| count(source)).max()?;
+    claims.iter().position(|(source, _)| count(source) == most)
 }
 
 /// Reads a connection's proof; `None` if there is none.
@@ -280,7 +279,7 @@ mod tests {
     #[test]
     fn the_oldest_of_the_busiest_source_makes_room() {
         let strangers = ["10.0.0.1:7", "[2001:db8::1]:1", "[2001:db8::2]:1"];
-        let strangers = strangers.map(|address| Source::of(address.parse().unwrap()));
+        let strangers = strangers.map(|address| (Source::of(address.parse().unwrap()), ()));
         assert_eq!(of_busiest(&strangers), Some(1));
         assert_eq!(of_busiest(&strangers[..2]), Some(0));
     }
