@@ -5,14 +5,16 @@
 //! loss means congestion, `crowd` whether others keep the queue full. Knows bytes and times.
 
 mod dips;
+mod queues;
 
 use std::{
     any::Any,
-    ops::Range,
     time::{Duration, Instant},
 };
 
 use dips::{Dip, FIRST_DRAIN_DEPTH};
+use queues::Queues;
+pub(crate) use queues::Waits;
 use quinn_proto::{
     RttEstimator,
     congestion::{Controller, ControllerMetrics},
@@ -57,18 +59,6 @@ const BURST_SHARE: f64 = 0.75;
 /// packets by milliseconds and queues do not.
 const NEAR: Duration = Duration::from_millis(1);
 const QUEUE_DELAY_NEAR: f64 = 0.004;
-
-/// The longest queueing delay of the return path to allow for, above the least that the peer's clock shows: a longer
-/// one may be caused by this flow's ACKs.
-const VARYING_MAX: Duration = Duration::from_millis(10);
-
-/// The same if the queue was there before this end asked, so that only a shorter, earlier round trip shows it. A
-/// shorter delay may be that of the forward path, and a longer one others'.
-const STANDING: Range<Duration> = Duration::from_millis(10)..Duration::from_millis(60);
-const STANDING_MAX: Duration = Duration::from_millis(30);
-
-/// What the peer's clock shows counts for this long.
-const WAITS_TIME: Duration = Duration::from_secs(1);
 
 /// Shortest time between decisions.
 const ROUND_MIN: Duration = Duration::from_millis(5);
@@ -178,17 +168,6 @@ impl Round {
     }
 }
 
-/// How long packets wait in queues on each way of a path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Waits {
-    /// Of the last question on the forward path, above the least.
-    pub(crate) forward: Duration,
-    /// Of the last few answers on the return path the least, above the least of all.
-    pub(crate) back: Duration,
-    /// The least of the last few round trips less their wait on the forward path.
-    pub(crate) round_trip: Duration,
-}
-
 /// The controller of one path.
 #[derive(Clone, Debug)]
 pub struct RateController {
@@ -221,11 +200,7 @@ pub struct RateController {
     /// When the window was last reduced for an ECN mark.
     marked_at: Option<Instant>,
     crowd: Crowd,
-    /// How long packets wait on the forward path, if round trips do not show it, and on the return path.
-    forward: Option<Duration>,
-    back: Duration,
-    /// When that was last measured.
-    waits_at: Option<Instant>,
+    queues: Queues,
 }
 
 impl RateController {
@@ -254,9 +229,7 @@ impl RateController {
             lost_at: None,
             marked_at: None,
             crowd: Crowd::new(),
-            forward: None,
-            back: Duration::ZERO,
-            waits_at: None,
+            queues: Queues::new(),
         }
     }
 
@@ -274,23 +247,16 @@ impl RateController {
         // On a slow line the least window keeps a queue, which the round trip of `waits` contains.
         let own = (self.window_min() + self.mtu) as f64 / self.rate;
         let own = Duration::try_from_secs_f64(own).unwrap_or(Duration::MAX);
-        let stands = waits.round_trip.saturating_sub(self.floor().max(own));
-        if STANDING.contains(&stands) && !self.crowd.is_found() {
-            self.back = stands.min(STANDING_MAX);
-            self.forward = Some(waits.forward);
-        } else {
-            self.back = waits.back.min(VARYING_MAX);
-            self.forward = None;
-        }
-        self.waits_at = Some(now);
-        if let (Some(round), Some(forward)) = (&mut self.round, self.forward) {
-            round.forward_min = round.forward_min.min(forward);
+        let least = (!self.crowd.is_found()).then(|| self.floor().max(own));
+        self.queues.measure(now, waits, least);
+        if let Some(round) = &mut self.round {
+            round.forward_min = round.forward_min.min(self.queues.forward());
         }
     }
 
-    /// The round trip without a queue on the way there.
+    /// The round trip without a queue on the forward path.
     fn unqueued(&self) -> Duration {
-        self.floor() + self.back
+        self.floor() + self.queues.back()
     }
 
     /// The same of packets whose ACKs wait longest.
@@ -299,12 +265,9 @@ impl RateController {
         self.unqueued() + self.ack_bursts.wait().mul_f64(BURST_SHARE).min(floor)
     }
 
-    /// The queueing delay of packets with this round trip, of which `forward` was on the forward path. What the
-    /// return path takes beyond [`STANDING_MAX`] may be caused by their ACKs.
+    /// The queueing delay of packets with this round trip, of which `forward` was on the forward path.
     fn delay(&self, rtt: Duration, forward: Duration) -> Duration {
-        let delay = rtt.saturating_sub(self.base());
-        let excess = (delay + self.back).saturating_sub(STANDING_MAX);
-        delay.min(forward.max(excess))
+        self.queues.counted(rtt.saturating_sub(self.base()), forward)
     }
 
     /// Bytes that the path carries in that time at this rate.
@@ -361,10 +324,8 @@ impl RateController {
             smoothed => (7 * smoothed + rtt) / 8,
         };
         self.crowd.sample(now, rtt.saturating_sub(self.unqueued()));
-        if self.waits_at.is_some_and(|at| now.saturating_duration_since(at) > WAITS_TIME) {
-            (self.forward, self.back, self.waits_at) = (None, Duration::ZERO, None);
-        }
-        let delay = self.delay(rtt, self.forward.unwrap_or(Duration::MAX));
+        self.queues.expire(now);
+        let delay = self.delay(rtt, self.queues.forward());
         if self.dip.is_none() && rtt <= self.unqueued() + self.empty_delay(self.rate) {
             // The queue is empty, perhaps because another flow drains its own: do so together next time.
             self.postpone_drain(now);

@@ -58,8 +58,8 @@ pub(crate) struct ForwardPlaces {
 #[derive(Debug)]
 pub(crate) struct Place {
     of: Arc<ForwardPlaces>,
-    slot: Option<Slot>,
     waits: bool,
+    _slot: Slot,
 }
 
 impl Places {
@@ -181,7 +181,7 @@ impl ForwardPlaces {
         if self.waiting.fetch_add(1, Relaxed) == 0 {
             self.all.waiting.fetch_add(1, Relaxed);
         }
-        Place { of: Arc::clone(self), slot: Some(slot), waits: true }
+        Place { of: Arc::clone(self), waits: true, _slot: slot }
     }
 }
 
@@ -199,7 +199,6 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.slot = None;
         self.connected();
     }
 }
