@@ -64,7 +64,7 @@ pub(crate) fn sockets(directory: &Path) -> Vec<PathBuf> {
         .filter_map(|entry| Some(entry.ok()?.path()))
         .filter(|path| path.extension().is_some_and(|extension| extension == "sock"))
         .collect();
-    paths.sort();
+    paths.sort_unstable();
     paths
 }
 

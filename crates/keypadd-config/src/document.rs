@@ -45,7 +45,7 @@ impl<'t> Table<'t> {
                 (Name { text: key.into_inner().into_owned(), at }, value)
             })
             .collect();
-        entries.sort_by_key(|(name, _)| name.at);
+        entries.sort_unstable_by_key(|(name, _)| name.at);
         Self { scope, entries }
     }
 

@@ -149,7 +149,7 @@ async fn fill(path: &Path, patience: &mut Duration) -> bool {
 
 fn median(rates: &[f64]) -> f64 {
     let mut sorted = rates.to_vec();
-    sorted.sort_by(f64::total_cmp);
+    sorted.sort_unstable_by(f64::total_cmp);
     sorted[sorted.len() / 2]
 }
 

@@ -1,7 +1,7 @@
 //! Runs the server and the clients of a file, and changes them to those of a reloaded file, all or
 //! nothing: steps that can fail come first, and what runs does not notice them.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -216,7 +216,7 @@ impl RunningConfig {
         new: &'n Config,
     ) -> Result<(PreparedLinks<'n>, Vec<String>), Error> {
         // Sessions come and go meanwhile.
-        let kept: BTreeSet<&str> = outgoing(new)
+        let kept: Vec<&str> = outgoing(new)
             .filter(|(peer, outgoing)| {
                 self.links.get(&peer.name).is_some_and(|link| link.leads_to(peer, outgoing))
             })
@@ -224,7 +224,8 @@ impl RunningConfig {
             .collect();
         let mut spare = SpareSockets::default();
         for (name, link) in &self.links {
-            let stay = outgoing(new).find(|(peer, _)| peer.name == *name && kept.contains(&**name));
+            let stay =
+                outgoing(new).find(|(peer, _)| peer.name == *name && kept.contains(&name.as_str()));
             let stay = stay.map_or(&[][..], |(_, outgoing)| &outgoing.forwards);
             link.client().add_spare(name, stay, &mut spare);
         }
@@ -232,7 +233,7 @@ impl RunningConfig {
         for (peer, outgoing) in outgoing(new) {
             let name = peer.name.as_str();
             let crypto = client_crypto(peer, outgoing, crypto, self.allowances.of(peer))?;
-            let old = self.links.get(name).filter(|_| kept.contains(name));
+            let old = self.links.get(name).filter(|_| kept.contains(&name));
             let (link, forwards) = match old {
                 Some(link) => (None, bind(name, link.client(), outgoing, &mut spare).await?),
                 None => {

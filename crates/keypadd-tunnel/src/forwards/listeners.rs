@@ -170,7 +170,7 @@ impl ForwardListeners {
                 open.push(self.start(forward.clone(), Arc::clone(listeners)));
             }
         }
-        open.sort_by_key(|entry| place(&entry.forward));
+        open.sort_unstable_by_key(|entry| place(&entry.forward));
     }
 
     /// Closes all listeners.

@@ -78,7 +78,7 @@ impl PeerLog {
         let mut counts: Vec<_> =
             counts.map(|(name, count)| (std::mem::take(count), name)).collect();
         drop(lines);
-        counts.sort_by(|one, other| other.cmp(one));
+        counts.sort_unstable_by(|one, other| other.cmp(one));
         let others: u64 = counts.iter().skip(NAMED_MAX).map(|(count, _)| count).sum();
         let named = counts.iter().take(NAMED_MAX).map(|(count, name)| format!("{count} of {name}"));
         let named: Vec<_> =

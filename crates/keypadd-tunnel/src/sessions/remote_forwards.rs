@@ -190,7 +190,7 @@ impl RemoteForwards {
     pub(crate) fn outcomes(&self) -> Vec<(RemoteForward, Outcome)> {
         let requests = self.0.borrow();
         let mut requests: Vec<_> = requests.by_id.values().collect();
-        requests.sort_by_key(|request| request.order);
+        requests.sort_unstable_by_key(|request| request.order);
         let answered = requests.into_iter().filter_map(|Request { forward, outcome, .. }| {
             outcome.map(|outcome| (RemoteForward::clone(forward), outcome))
         });
