@@ -1,4 +1,4 @@
-//! Serves one client after its handshake: exchanges hellos, then answers its streams.
+//! Serves one client after its handshake: `hello` finds out what it wants, then its streams are answered.
 //!
 //! The handshake has authenticated the client; here each stream is checked against its permits. All
 //! that a client can cause is bounded: its connections, its streams, and its time to send a
@@ -14,7 +14,7 @@ use std::{
 };
 
 use keypadd_provider::PublicKey;
-use keypadd_transport::{Connection, ConnectionError, HeldStreams};
+use keypadd_transport::{Connection, HeldStreams};
 use tokio::{
     sync::{mpsc, oneshot, watch},
     task::JoinSet,
@@ -22,6 +22,7 @@ use tokio::{
 };
 use tracing::{debug, info, warn};
 
+use self::hello::{HelloError, NewClient, Purpose};
 use crate::{
     addresses::forward::Listen,
     clock::monitor::{ClockMonitor, Jumps},
@@ -40,31 +41,23 @@ use crate::{
     },
     net::{lookup::ClientLookups, source::plain},
     permits::peers::Peers,
-    server::{
-        client_log::{ClientLog, LogLine},
-        streams::SessionStreams,
-    },
+    server::{client_log::ClientLog, streams::SessionStreams},
     sessions::{
-        control::{Control, ControlError},
         hold::{
             HoldSettings,
-            chains::{Admitted, AdoptedChain, AwayState, ChainKey, Chains},
+            chains::{AdoptedChain, AwayState, ChainKey, Chains},
             resume_rate::ResumeRate,
-            room::Newcomer,
         },
         lifetime::{KeyLifetimes, jitter},
-        proof::proof_of,
-        registry::{Registration, Sessions},
-        session::{FRAMES_MAX, LiveSession, NewSession},
+        registry::Sessions,
+        session::{FRAMES_MAX, LiveSession},
         session_end::SessionEnd,
-        status::Role,
     },
     transport::TransportSettings,
-    wire::{
-        CloseCode, Features, Frame, HoldRequest, HoldToken, Instance, SessionToken, StreamCode,
-        VERSION,
-    },
+    wire::{Frame, Instance, StreamCode},
 };
+
+mod hello;
 
 /// Timeout from the end of the handshake to the client's hello.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
@@ -101,40 +94,6 @@ pub(super) struct ServerContext {
     /// Sessions whose streams another connection may resume.
     pub(super) chains: Arc<Chains>,
     resume_rate: ResumeRate,
-}
-
-/// What a connection is for, by the client's first frame.
-enum Purpose {
-    Session(NewClient),
-    /// Carries the bulk streams of this session, for as long as its control stream is open.
-    Bulk(Arc<LiveSession>, Control),
-}
-
-/// A session ready to be served.
-struct NewClient {
-    registration: Registration,
-    control: Control,
-    outgoing: mpsc::Receiver<Box<Frame>>,
-    /// Whether it goes on with another session's streams, which was alive.
-    renewed: bool,
-}
-
-/// Why no session was established.
-enum HelloError {
-    Connection(ConnectionError),
-    Control(ControlError),
-}
-
-impl From<ConnectionError> for HelloError {
-    fn from(error: ConnectionError) -> Self {
-        Self::Connection(error)
-    }
-}
-
-impl From<ControlError> for HelloError {
-    fn from(error: ControlError) -> Self {
-        Self::Control(error)
-    }
 }
 
 impl ServerContext {
@@ -190,145 +149,6 @@ impl ServerContext {
             Ok(Err(HelloError::Control(error))) => debug!(%source, %error, "hello failed"),
             Err(_) => debug!(%source, "hello failed: timeout"),
         }
-    }
-
-    /// Exchanges hellos.
-    async fn exchange_hellos(&self, connection: Connection) -> Result<Purpose, HelloError> {
-        // The handshake has checked the same list, but it may have changed since.
-        let proof = proof_of(&connection);
-        let listed = proof.and_then(|proof| Some((self.peers.admitted(&proof.key)?, proof)));
-        let Some(((peer, identity), proof)) = listed else {
-            close(&connection, CloseCode::Protocol, "this key is not listed");
-            return Err(ConnectionError::LocallyClosed.into());
-        };
-        // A session may have two connections, and all sessions of a key may come back at once.
-        let without_hello = self.without_hello.acquire(identity, 2 * self.sessions_per_key);
-        let Some(_without_hello) = without_hello else {
-            return Err(self.refuse_session(&connection, identity, &peer.label()));
-        };
-        let mut control = Control::new(connection.accept_bi().await?);
-        let (instance, request) = match hello(&mut control).await {
-            Ok(Hello::Session(instance, request)) => (instance, request),
-            Ok(Hello::Bulk(token)) => {
-                let session = self.sessions.find(&identity, token);
-                return match session.filter(|it| it.attach_bulk(&connection, &proof)) {
-                    Some(session) => {
-                        // The list may have changed since the lookup.
-                        self.end_inadmissible(&session);
-                        let features = Features::OWN;
-                        let hello = Frame::HelloServer { version: VERSION, hold: None, features };
-                        control.send(&hello).await?;
-                        Ok(Purpose::Bulk(session, control))
-                    }
-                    None => {
-                        close(&connection, CloseCode::Protocol, "no session has this token");
-                        Err(ConnectionError::LocallyClosed.into())
-                    }
-                };
-            }
-            Err(error) => {
-                close(&connection, CloseCode::Protocol, &error.to_string());
-                return Err(error.into());
-            }
-        };
-        if request.as_ref().is_some_and(|request| request.token.is_some()) {
-            let label = peer.label();
-            tokio::select! {
-                () = self.await_resumption(identity, &label) => {}
-                error = connection.closed() => return Err(error.into()),
-            }
-        }
-        if self.handover.is_suspended() {
-            close(&connection, CloseCode::Hold, &SessionEnd::HandedOver.to_string());
-            return Err(ConnectionError::LocallyClosed.into());
-        }
-        let (client, max) = ((identity, instance), self.sessions_per_key);
-        // A client that comes back, or that replaces a live session, needs no other place.
-        let older = self.sessions.newest(&identity, instance);
-        let own = self.chains.take_slot(&client);
-        let own = own.or_else(|| older.as_ref().and_then(|session| session.take_place()));
-        let place = own.or_else(|| self.of_key.acquire(identity, max));
-        let of_away = || {
-            let (peer, chains, limits) = (&peer.label(), &self.chains, &self.limits);
-            Newcomer { client, peer, chains, limits }.place()
-        };
-        let Some(place) = place.or_else(of_away) else {
-            return Err(self.refuse_session(&connection, identity, &peer.label()));
-        };
-        // Without randomness nothing is held.
-        let new_places = Places::new(self.forwards_max);
-        let admitted = HoldToken::generate().ok().and_then(|token| {
-            // A session for measurements carries nothing worth holding.
-            let request = request.filter(|_| !proof.handshake.measures_only());
-            let settings = HoldSettings { time: peer.hold.unwrap_or(self.hold.time), ..self.hold };
-            let now = Instant::now().into_std();
-            self.chains.admit(client, request, &settings, token, &new_places, now)
-        });
-        // From here on the session is served, even if its connection is lost: the end of that ends what was
-        // admitted. So nothing waits here.
-        let (grant, hold, counts, places) = match admitted {
-            Some(Admitted { grant, hold, counts, places }) => {
-                (Some(grant), Some(hold), counts, places)
-            }
-            None => (None, None, Arc::default(), new_places),
-        };
-        if let Some(hold) = &hold {
-            connection.hold(&hold.streams, hold.epoch);
-        }
-        let resumed = grant.as_ref().is_some_and(|grant| grant.resumed);
-        let renews = older.as_deref().filter(|older| resumed && !older.has_ended());
-        let (sender, outgoing) = mpsc::channel(FRAMES_MAX);
-        let features = Features::OWN;
-        let _ =
-            sender.try_send(Frame::HelloServer { version: VERSION, hold: grant, features }.into());
-        let registration = self.sessions.add(NewSession {
-            label: peer.label(),
-            role: Role::Server,
-            instance,
-            features,
-            proof,
-            identity,
-            connection,
-            outgoing: sender,
-            limits: Arc::clone(&self.limits),
-            forwards: &[],
-            places,
-            counts,
-            hold,
-            chains: Some(Arc::clone(&self.chains)),
-            lifetimes: self.key_lifetimes.clone(),
-            renews,
-            place: Some(place),
-            target: None,
-        });
-        // The list may have changed since the lookup.
-        self.end_inadmissible(&registration.session);
-        self.sessions.replace_by(&registration.session, resumed);
-        // Without randomness there is no bulk connection: one connection carries everything.
-        if let Ok(token) = SessionToken::generate() {
-            let token = *registration.session.token.get_or_init(|| token);
-            registration.session.try_send(Frame::BulkOffer { token });
-        }
-        let renewed = renews.is_some();
-        Ok(Purpose::Session(NewClient { registration, control, outgoing, renewed }))
-    }
-
-    /// Refuses a connection of a key that has as many as it may.
-    fn refuse_session(
-        &self,
-        connection: &Connection,
-        identity: PublicKey,
-        peer: &str,
-    ) -> HelloError {
-        let max = self.sessions_per_key;
-        self.limits.count_refused_session();
-        if self.log.allows(LogLine::KeyFull(identity)) {
-            warn!(peer, max, "refused: too many sessions of this key (max-sessions-per-key)");
-        }
-        let noun = if max == 1 { "session" } else { "sessions" };
-        let reason = format!("this key already has {max} {noun} (max-sessions-per-key)");
-        close(connection, CloseCode::KeyFull, &reason);
-        ConnectionError::LocallyClosed.into()
     }
 
     /// Serves streams until the session ends.
@@ -439,20 +259,6 @@ impl ServerContext {
         // resets them.
         let finished = async { while streams.next().await.is_some() {} };
         tokio::join!(left, held, finished);
-    }
-
-    /// Waits until a client of this key may resume a session: what it would resume is held meanwhile, or
-    /// goes on.
-    async fn await_resumption(&self, key: PublicKey, peer: &str) {
-        let mut is_told = false;
-        loop {
-            let now = Instant::now().into_std();
-            let Err(wait) = self.resume_rate.take(key, self.sessions_per_key, now) else { return };
-            if !std::mem::replace(&mut is_told, true) && self.limits.log.allow(key, peer, now) {
-                warn!(peer, "sessions of this key are resumed too often: this one waits");
-            }
-            sleep(wait).await;
-        }
     }
 
     /// Counts a session whose client is gone until its streams have finished; resets them if its key
@@ -603,27 +409,4 @@ async fn run(task: &mut Option<impl Future<Output = ()> + Unpin>) {
         Some(task) => task.await,
         None => pending().await,
     }
-}
-
-/// A client's first frame.
-enum Hello {
-    Session(Instance, Option<HoldRequest>),
-    Bulk(SessionToken),
-}
-
-async fn hello(control: &mut Control) -> Result<Hello, ControlError> {
-    match control.receive().await? {
-        Frame::HelloClient { version: VERSION, instance, hold } => {
-            Ok(Hello::Session(instance, hold))
-        }
-        Frame::HelloBulk { version: VERSION, token } => Ok(Hello::Bulk(token)),
-        Frame::HelloClient { version, .. } | Frame::HelloBulk { version, .. } => {
-            Err(ControlError::Version(version))
-        }
-        _ => Err(ControlError::NoHello),
-    }
-}
-
-fn close(connection: &Connection, code: CloseCode, reason: &str) {
-    connection.close(code.value().into(), reason.as_bytes());
 }

@@ -1,0 +1,276 @@
+//! Finds out what a client's connection is for, from its hello: a session of its own, which may go on with
+//! streams that are held for it, or the bulk streams of one. A key has a limited number of sessions.
+
+use std::sync::Arc;
+
+use keypadd_provider::PublicKey;
+use keypadd_transport::{Connection, ConnectionError};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep},
+};
+use tracing::warn;
+
+use super::ServerContext;
+use crate::{
+    forwards::places::Places,
+    limits::per_key_limit::KeySlot,
+    permits::peers::AllowedPeer,
+    server::client_log::LogLine,
+    sessions::{
+        control::{Control, ControlError},
+        hold::{
+            HoldSettings,
+            chains::{Admitted, ChainKey},
+            room::Newcomer,
+        },
+        proof::{Proof, proof_of},
+        registry::Registration,
+        session::{FRAMES_MAX, LiveSession, NewSession},
+        session_end::SessionEnd,
+        status::Role,
+    },
+    wire::{CloseCode, Features, Frame, HoldRequest, HoldToken, Instance, SessionToken, VERSION},
+};
+
+/// What a connection is for, by the client's first frame.
+pub(super) enum Purpose {
+    Session(NewClient),
+    /// Carries the bulk streams of this session, for as long as its control stream is open.
+    Bulk(Arc<LiveSession>, Control),
+}
+
+/// A session ready to be served.
+pub(super) struct NewClient {
+    pub(super) registration: Registration,
+    pub(super) control: Control,
+    pub(super) outgoing: mpsc::Receiver<Box<Frame>>,
+    /// Whether it goes on with another session's streams, which was alive.
+    pub(super) renewed: bool,
+}
+
+/// Why no session was established.
+pub(super) enum HelloError {
+    Connection(ConnectionError),
+    Control(ControlError),
+}
+
+/// Who said hello, and its place among the sessions of its key.
+struct Identified<'a> {
+    peer: &'a AllowedPeer,
+    identity: PublicKey,
+    proof: Arc<Proof>,
+    instance: Instance,
+    /// Its newest session.
+    older: Option<Arc<LiveSession>>,
+    place: KeySlot<PublicKey>,
+}
+
+impl From<ConnectionError> for HelloError {
+    fn from(error: ConnectionError) -> Self {
+        Self::Connection(error)
+    }
+}
+
+impl From<ControlError> for HelloError {
+    fn from(error: ControlError) -> Self {
+        Self::Control(error)
+    }
+}
+
+impl ServerContext {
+    /// Exchanges hellos.
+    pub(super) async fn exchange_hellos(
+        &self,
+        connection: Connection,
+    ) -> Result<Purpose, HelloError> {
+        // The handshake has checked the same list, but it may have changed since.
+        let proof = proof_of(&connection);
+        let listed = proof.and_then(|proof| Some((self.peers.admitted(&proof.key)?, proof)));
+        let Some(((peer, identity), proof)) = listed else {
+            return Err(refuse(&connection, CloseCode::Protocol, "this key is not listed"));
+        };
+        // A session may have two connections, and all sessions of a key may come back at once.
+        let without_hello = self.without_hello.acquire(identity, 2 * self.sessions_per_key);
+        let Some(_without_hello) = without_hello else {
+            return Err(self.refuse_session(&connection, identity, &peer.label()));
+        };
+        let mut control = Control::new(connection.accept_bi().await?);
+        let (instance, request) = match hello(&mut control).await {
+            Ok(Hello::Session(instance, request)) => (instance, request),
+            Ok(Hello::Bulk(token)) => {
+                let session = self.sessions.find(&identity, token);
+                return match session.filter(|it| it.attach_bulk(&connection, &proof)) {
+                    Some(session) => {
+                        // The list may have changed since the lookup.
+                        self.end_inadmissible(&session);
+                        let features = Features::OWN;
+                        let hello = Frame::HelloServer { version: VERSION, hold: None, features };
+                        control.send(&hello).await?;
+                        Ok(Purpose::Bulk(session, control))
+                    }
+                    None => {
+                        let reason = "no session has this token";
+                        Err(refuse(&connection, CloseCode::Protocol, reason))
+                    }
+                };
+            }
+            Err(error) => {
+                refuse(&connection, CloseCode::Protocol, &error.to_string());
+                return Err(error.into());
+            }
+        };
+        if request.as_ref().is_some_and(|request| request.token.is_some()) {
+            let label = peer.label();
+            tokio::select! {
+                () = self.await_resumption(identity, &label) => {}
+                error = connection.closed() => return Err(error.into()),
+            }
+        }
+        if self.handover.is_suspended() {
+            let reason = SessionEnd::HandedOver.to_string();
+            return Err(refuse(&connection, CloseCode::Hold, &reason));
+        }
+        let older = self.sessions.newest(&identity, instance);
+        let Some(place) = self.place((identity, instance), &peer.label(), older.as_deref()) else {
+            return Err(self.refuse_session(&connection, identity, &peer.label()));
+        };
+        // A session for measurements carries nothing worth holding.
+        let request = request.filter(|_| !proof.handshake.measures_only());
+        let identified = Identified { peer: &peer, identity, proof, instance, older, place };
+        Ok(Purpose::Session(self.establish(identified, connection, control, request)))
+    }
+
+    /// A client's place among the sessions of its key; `None` if there is none left.
+    fn place(
+        &self,
+        client: ChainKey,
+        peer: &str,
+        older: Option<&LiveSession>,
+    ) -> Option<KeySlot<PublicKey>> {
+        // A client that comes back, or that replaces a live session, needs no other place.
+        let own = self.chains.take_slot(&client).or_else(|| older?.take_place());
+        let place = own.or_else(|| self.of_key.acquire(client.0, self.sessions_per_key));
+        let (chains, limits) = (&self.chains, &self.limits);
+        place.or_else(|| Newcomer { client, peer, chains, limits }.place())
+    }
+
+    /// Adds the session, which may go on with the streams of another. From here on it is served, even if its
+    /// connection is lost: the end of that ends what was admitted. So nothing waits here.
+    fn establish(
+        &self,
+        client: Identified<'_>,
+        connection: Connection,
+        control: Control,
+        request: Option<HoldRequest>,
+    ) -> NewClient {
+        let Identified { peer, identity, proof, instance, older, place } = client;
+        let new_places = Places::new(self.forwards_max);
+        // Without randomness nothing is held.
+        let admitted = HoldToken::generate().ok().and_then(|token| {
+            let settings = HoldSettings { time: peer.hold.unwrap_or(self.hold.time), ..self.hold };
+            let (client, now) = ((identity, instance), Instant::now().into_std());
+            self.chains.admit(client, request, &settings, token, &new_places, now)
+        });
+        let (grant, hold, counts, places) = match admitted {
+            Some(Admitted { grant, hold, counts, places }) => {
+                (Some(grant), Some(hold), counts, places)
+            }
+            None => (None, None, Arc::default(), new_places),
+        };
+        if let Some(hold) = &hold {
+            connection.hold(&hold.streams, hold.epoch);
+        }
+        let resumed = grant.as_ref().is_some_and(|grant| grant.resumed);
+        let renews = older.as_deref().filter(|older| resumed && !older.has_ended());
+        let (sender, outgoing) = mpsc::channel(FRAMES_MAX);
+        let features = Features::OWN;
+        let _ =
+            sender.try_send(Frame::HelloServer { version: VERSION, hold: grant, features }.into());
+        let registration = self.sessions.add(NewSession {
+            label: peer.label(),
+            role: Role::Server,
+            instance,
+            features,
+            proof,
+            identity,
+            connection,
+            outgoing: sender,
+            limits: Arc::clone(&self.limits),
+            forwards: &[],
+            places,
+            counts,
+            hold,
+            chains: Some(Arc::clone(&self.chains)),
+            lifetimes: self.key_lifetimes.clone(),
+            renews,
+            place: Some(place),
+            target: None,
+        });
+        // The list may have changed since the lookup.
+        self.end_inadmissible(&registration.session);
+        self.sessions.replace_by(&registration.session, resumed);
+        // Without randomness there is no bulk connection: one connection carries everything.
+        if let Ok(token) = SessionToken::generate() {
+            let token = *registration.session.token.get_or_init(|| token);
+            registration.session.try_send(Frame::BulkOffer { token });
+        }
+        NewClient { registration, control, outgoing, renewed: renews.is_some() }
+    }
+
+    /// Refuses a connection of a key that has as many as it may.
+    fn refuse_session(
+        &self,
+        connection: &Connection,
+        identity: PublicKey,
+        peer: &str,
+    ) -> HelloError {
+        let max = self.sessions_per_key;
+        self.limits.count_refused_session();
+        if self.log.allows(LogLine::KeyFull(identity)) {
+            warn!(peer, max, "refused: too many sessions of this key (max-sessions-per-key)");
+        }
+        let noun = if max == 1 { "session" } else { "sessions" };
+        let reason = format!("this key already has {max} {noun} (max-sessions-per-key)");
+        refuse(connection, CloseCode::KeyFull, &reason)
+    }
+
+    /// Waits until a client of this key may resume a session: what it would resume is held meanwhile, or
+    /// goes on.
+    async fn await_resumption(&self, key: PublicKey, peer: &str) {
+        let mut is_told = false;
+        loop {
+            let now = Instant::now().into_std();
+            let Err(wait) = self.resume_rate.take(key, self.sessions_per_key, now) else { return };
+            if !std::mem::replace(&mut is_told, true) && self.limits.log.allow(key, peer, now) {
+                warn!(peer, "sessions of this key are resumed too often: this one waits");
+            }
+            sleep(wait).await;
+        }
+    }
+}
+
+/// A client's first frame.
+enum Hello {
+    Session(Instance, Option<HoldRequest>),
+    Bulk(SessionToken),
+}
+
+async fn hello(control: &mut Control) -> Result<Hello, ControlError> {
+    match control.receive().await? {
+        Frame::HelloClient { version: VERSION, instance, hold } => {
+            Ok(Hello::Session(instance, hold))
+        }
+        Frame::HelloBulk { version: VERSION, token } => Ok(Hello::Bulk(token)),
+        Frame::HelloClient { version, .. } | Frame::HelloBulk { version, .. } => {
+            Err(ControlError::Version(version))
+        }
+        _ => Err(ControlError::NoHello),
+    }
+}
+
+/// Closes a connection.
+fn refuse(connection: &Connection, code: CloseCode, reason: &str) -> HelloError {
+    connection.close(code.value().into(), reason.as_bytes());
+    ConnectionError::LocallyClosed.into()
+}
