@@ -6,6 +6,7 @@
 
 mod dips;
 mod queues;
+mod round;
 
 use std::{
     any::Any,
@@ -19,6 +20,7 @@ use quinn_proto::{
     RttEstimator,
     congestion::{Controller, ControllerMetrics},
 };
+use round::{ROUND_MIN, Round};
 
 use super::{
     ack_bursts::AckBursts,
@@ -34,12 +36,6 @@ const WINDOW_MIN_PACKETS: u64 = 4;
 
 /// Shorter sends are taken for pure ACKs, which are not acknowledged.
 const COUNTED_BYTES: u64 = 600;
-
-/// IPv4 and UDP headers.
-const HEADER_BYTES: u64 = 28;
-
-/// If ACKs are more than one part in this many of what is sent, the queue may be theirs.
-const MANY_ACKS: u64 = 10;
 
 /// The shortest round trip is that of the last 10 to 20 s; `dips` keep it visible.
 const FLOOR_TIME: Duration = Duration::from_secs(10);
@@ -60,9 +56,6 @@ const BURST_SHARE: f64 = 0.75;
 const NEAR: Duration = Duration::from_millis(1);
 const QUEUE_DELAY_NEAR: f64 = 0.004;
 
-/// Shortest time between decisions.
-const ROUND_MIN: Duration = Duration::from_millis(5);
-
 /// Round trips above this are those of a long path.
 pub(crate) const LONG_PATH: Duration = Duration::from_millis(50);
 
@@ -76,9 +69,7 @@ const MEAN_NOISE: f64 = 0.03;
 /// 4.3).
 const START_UP_SAMPLES: u32 = 8;
 
-/// The highest of fewer samples of the rate exceeds it by a packet or two, which is much of a slow line's window:
-/// their mean counts, unless a packet was lost in this time, for whose loss the excess makes up.
-const FEW_SAMPLES: u32 = 8;
+/// For this long after a loss, the highest sample of the rate counts even if there are few.
 const LOSS_MEMORY: Duration = Duration::from_secs(5);
 
 /// A rate that grew by this factor in one round trip of start-up is still growing.
@@ -112,60 +103,6 @@ enum Phase {
     /// The window doubles each round trip.
     StartUp,
     Cruise,
-}
-
-/// Measurements of one round trip.
-#[derive(Clone, Copy, Debug)]
-struct Round {
-    began: Instant,
-    samples: u32,
-    /// Of samples with most of a window in flight, and their sum.
-    rtt_min: Duration,
-    rtt_sum: Duration,
-    /// The least queueing delay of the forward path.
-    forward_min: Duration,
-    /// Bytes per second.
-    rate: f64,
-    rate_sum: f64,
-    /// Bytes acknowledged since the time beside it, and the highest rate of a part of the round.
-    acked: (u64, Instant),
-    acked_rate: f64,
-    /// Whether the window was used.
-    full: bool,
-    /// Bytes sent: in all, and in pure ACKs.
-    sent: u64,
-    acks: u64,
-}
-
-impl Round {
-    fn new(began: Instant) -> Self {
-        Self {
-            began,
-            samples: 0,
-            rtt_min: Duration::MAX,
-            rtt_sum: Duration::ZERO,
-            forward_min: Duration::MAX,
-            rate: 0.0,
-            rate_sum: 0.0,
-            acked: (0, began),
-            acked_rate: 0.0,
-            full: false,
-            sent: 0,
-            acks: 0,
-        }
-    }
-
-    /// Counts acknowledged bytes, in parts at least this long. Sending pauses when start-up's window is cut:
-    /// the whole round's rate would be too low.
-    fn acked(&mut self, now: Instant, bytes: u64, part: Duration) {
-        let (acked, since) = &mut self.acked;
-        *acked += bytes;
-        let elapsed = now.saturating_duration_since(*since);
-        if elapsed >= part.max(ROUND_MIN) {
-            self.acked_rate = self.acked_rate.max(*acked as f64 / elapsed.as_secs_f64());
-            self.acked = (0, now);
-        }
-    }
 }
 
 /// The controller of one path.
@@ -341,11 +278,7 @@ impl RateController {
         if let Some(round) = &mut self.round
             && (self.phase == Phase::StartUp || used > 0.7 * window)
         {
-            round.samples += 1;
-            round.rtt_min = round.rtt_min.min(rtt);
-            round.rtt_sum += rtt;
-            round.rate = round.rate.max(self.latest_rate);
-            round.rate_sum += self.latest_rate;
+            round.sample(rtt, self.latest_rate);
             round.full |= used > 0.88 * window;
         }
         if self.phase == Phase::StartUp && self.leaves_start_up_on_delay(now, departure.rate) {
@@ -391,8 +324,8 @@ impl RateController {
             return;
         }
         let loses = self.lost_at.is_some_and(|at| now.saturating_duration_since(at) < LOSS_MEMORY);
-        if self.phase == Phase::Cruise && round.samples < FEW_SAMPLES && !loses {
-            round.rate = round.rate_sum / f64::from(round.samples);
+        if self.phase == Phase::Cruise && !loses {
+            round.settle_rate();
         }
         let delay = self.delay(round.rtt_min, round.forward_min);
         let target = self.queue_delay(round.rate);
@@ -422,7 +355,7 @@ impl RateController {
             let reference = self.crowd.reference_rate(now, round.rate);
             let usual = self.queue_delay(reference);
             let mut avoidable = self.avoidable(delay.min(round.forward_min));
-            if MANY_ACKS * round.acks > round.sent {
+            if round.has_many_acks() {
                 avoidable = Duration::ZERO;
             }
             stands &= !avoidable.is_zero();
@@ -485,7 +418,7 @@ impl RateController {
     /// Whether packets of a long path waited in a queue on average. Bursts, as after many losses, leave it
     /// empty now and then, so that the least round trip does not show it.
     fn is_mostly_queued(&self, round: &Round, target: Duration) -> bool {
-        let mean = (round.rtt_sum / round.samples.max(1)).saturating_sub(self.base());
+        let mean = round.rtt_mean().saturating_sub(self.base());
         self.is_long() && mean > (2 * target).max(self.floor().mul_f64(MEAN_NOISE))
     }
 
@@ -513,8 +446,7 @@ impl Controller for RateController {
     fn on_sent(&mut self, now: Instant, bytes: u64, _: u64) {
         let is_counted = bytes >= COUNTED_BYTES;
         if let Some(round) = &mut self.round {
-            round.sent += bytes + HEADER_BYTES;
-            round.acks += if is_counted { 0 } else { bytes + HEADER_BYTES };
+            round.sent(bytes, is_counted);
         }
         if is_counted {
             // Including the two packets that the first ACK of a batch covers.
