@@ -238,7 +238,7 @@ pub(crate) struct TypingFlags {
 pub(crate) struct TerminalArgs {
     #[command(flatten)]
     pub(crate) typing: TypingFlags,
-    /// How long each turn lasts
+    /// How long each arm runs in a round
     #[arg(long, env = "KEYPADD_TIME", value_name = "DURATION", default_value = "3s")]
     #[arg(value_parser = values::turn_time)]
     pub(crate) time: Duration,
@@ -252,7 +252,7 @@ pub(crate) struct BulkArgs {
     #[arg(long, env = "KEYPADD_STREAMS", value_name = "NUMBER", default_value = "1")]
     #[arg(value_parser = values::connections)]
     pub(crate) streams: u32,
-    /// How long each turn continues after its burst
+    /// How long each arm continues after its burst
     #[arg(long, env = "KEYPADD_TIME", value_name = "DURATION", default_value = "2s")]
     #[arg(value_parser = values::turn_time)]
     pub(crate) time: Duration,
@@ -281,7 +281,7 @@ pub(crate) struct MixedArgs {
     #[arg(long, env = "KEYPADD_STREAMS", value_name = "NUMBER", default_value = "1")]
     #[arg(value_parser = values::connections)]
     pub(crate) streams: u32,
-    /// How long each turn lasts
+    /// How long each arm runs in a round
     #[arg(long, env = "KEYPADD_TIME", value_name = "DURATION", default_value = "3s")]
     #[arg(value_parser = values::turn_time)]
     pub(crate) time: Duration,
@@ -303,7 +303,7 @@ pub(crate) struct FilesArgs {
     #[arg(long, env = "KEYPADD_RATE", value_name = "PER-SECOND", default_value = "20")]
     #[arg(value_parser = values::rate, allow_negative_numbers = true)]
     pub(crate) rate: f64,
-    /// How long each number of clients runs, in each turn
+    /// How long each number of clients runs in a round
     #[arg(long, env = "KEYPADD_TIME", value_name = "DURATION", default_value = "2s")]
     #[arg(value_parser = values::turn_time)]
     pub(crate) time: Duration,
@@ -342,7 +342,7 @@ pub(crate) struct KexArgs {
     #[arg(long, env = "KEYPADD_KEX", value_name = "NAME", value_delimiter = ',')]
     #[arg(value_parser = values::bench_kex, default_value = "x25519,x25519mlkem768,secp384r1")]
     pub(crate) kex: Vec<Group>,
-    /// Sequential handshakes in the first half of each turn
+    /// Sequential handshakes of each arm, in the first half of its time
     #[arg(long, env = "KEYPADD_HANDSHAKES", value_name = "NUMBER", default_value = "100")]
     #[arg(value_parser = values::count)]
     pub(crate) handshakes: u32,
@@ -385,7 +385,7 @@ pub(crate) struct SuitesArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct PathsArgs {
-    /// Line rates, in Mbit/s of IP packets, as 300, or 100/2 where the way to the server is slower
+    /// Line rates, in Mbit/s of IP packets, as 300, or 100/2 where the uplink is slower
     #[arg(long, env = "KEYPADD_LINE", value_name = "MBIT/S", value_delimiter = ',')]
     #[arg(default_value = "300", value_parser = values::line_rate, help_heading = "Line")]
     pub(crate) line: Vec<LineRate>,

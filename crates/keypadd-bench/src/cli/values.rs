@@ -153,15 +153,15 @@ pub(super) fn percent(text: &str) -> Result<f64, BadValue> {
     }
 }
 
-/// Longest turn of a measurement.
+/// The longest that an arm runs in a round.
 const TURN_MOST: Duration = Duration::from_secs(600);
 
-/// How long a turn lasts.
+/// How long an arm runs in a round.
 pub(super) fn turn_time(text: &str) -> Result<Duration, BadValue> {
     let time = duration(text)?;
     match time.is_zero() || time > TURN_MOST {
         true => Err(bad(
-            format!("{} is not a turn length", shown(text)),
+            format!("{} is not a length for a run", shown(text)),
             "above 0s and up to 10m; add rounds to measure longer",
         )),
         false => Ok(time),
