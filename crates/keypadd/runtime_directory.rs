@@ -77,16 +77,19 @@ pub(crate) fn prepare(directory: &Path) -> io::Result<()> {
     check(directory)
 }
 
-/// Checks that nobody else can replace files in the directory.
+/// Checks that nobody else can replace files in the directory. It may be a symbolic link of this user or
+/// root: systemd makes one for a unit with DynamicUser= (systemd.exec(5)).
 ///
 /// # Errors
-/// It is missing, or another user owns it or may write to it.
+/// It is missing, or another user owns it, or the link, or may write to it.
 pub(crate) fn check(directory: &Path) -> io::Result<()> {
     let metadata = fs::metadata(directory)?;
     let refused = |cause: String| Err(io::Error::new(ErrorKind::PermissionDenied, cause));
-    let (owner, mode) = (metadata.uid(), metadata.mode() & 0o777);
-    if owner != geteuid().as_raw() && owner != 0 {
-        return refused(format!("owned by another user (uid {owner}); chown it"));
+    let mode = metadata.mode() & 0o777;
+    for owner in [fs::symlink_metadata(directory)?.uid(), metadata.uid()] {
+        if owner != geteuid().as_raw() && owner != 0 {
+            return refused(format!("owned by another user (uid {owner}); chown it"));
+        }
     }
     if mode & OTHERS_WRITE != 0 {
         return refused(format!("other users may write to it (mode {mode:04o}); chmod go-w it"));

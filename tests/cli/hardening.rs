@@ -2,6 +2,7 @@
 //! trust. keypadd-sandbox/tests tests the sandbox from inside.
 
 use std::fs;
+use std::os::unix::fs::{lchown, symlink};
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
@@ -131,8 +132,26 @@ fn no_control_socket_is_made_where_others_may_replace_it() {
         assert!(said.contains(&cause), "{said}");
     }
     mode("0755");
-    let _daemon = Daemon::serve(&desk, &[]);
+    let daemon = Daemon::serve(&desk, &[]);
     assert_eq!(fs::read_dir(desk.path("run")).unwrap().count(), 1);
+    daemon.stop();
+}
+
+#[test]
+fn no_control_socket_is_made_behind_a_link_of_another_user() {
+    let desk = desk();
+    fs::create_dir(desk.path("real")).unwrap();
+    symlink(desk.path("real"), desk.path("run")).unwrap();
+    let daemon = Daemon::serve(&desk, &[]);
+    assert_eq!(fs::read_dir(desk.path("real")).unwrap().count(), 1);
+    daemon.stop();
+    if lchown(desk.path("run"), Some(65_534), None).is_err() {
+        eprintln!("skipped: only root gives a link away");
+        return;
+    }
+    let said = text(&Daemon::serve(&desk, &[]).stop().stderr);
+    let cause = "owned by another user (uid 65534)";
+    assert!(said.contains("no control socket") && said.contains(cause), "{said}");
 }
 
 /// More than the secrets of a daemon without a pool take.
