@@ -208,6 +208,34 @@ impl Driver {
         self.connection.handle_event(event);
     }
 
+    /// How many frames but padding have been received.
+    #[inline(never)]
+    pub(crate) fn frames_received(&self) -> u64 {
+        let of = self.connection.stats().frame_rx;
+        of.acks
+            + of.ack_frequency
+            + of.crypto
+            + of.data_blocked
+            + of.datagram
+            + of.immediate_ack
+            + of.max_data
+            + of.max_stream_data
+            + of.max_streams_bidi
+            + of.max_streams_uni
+            + of.new_connection_id
+            + of.new_token
+            + of.path_challenge
+            + of.path_response
+            + of.ping
+            + of.reset_stream
+            + of.retire_connection_id
+            + of.stream_data_blocked
+            + of.streams_blocked_bidi
+            + of.streams_blocked_uni
+            + of.stop_sending
+            + of.stream
+    }
+
     /// The next event for the endpoint.
     pub(crate) fn endpoint_event(&mut self) -> Option<EndpointEvent> {
         let event = self.connection.poll_endpoint_events()?;

@@ -1,26 +1,28 @@
 //! Limits the CPU time that one connection's datagrams take from the others of its loop.
 //!
 //! A datagram is usually handled in microseconds, but a peer can make one that takes a thousand
-//! times as long: single bytes with gaps between them, which `quinn-proto` puts in order. Many of
-//! them would keep everyone's datagrams waiting in the socket. So rounds that take long are
-//! measured, CPU time beyond the usual is charged to its connection, and the datagrams of one that
-//! has used up its share are dropped, as a network may do. Knows times only.
+//! times as long: single bytes with gaps between them, which `quinn-proto` puts in order. One full of
+//! the smallest frames takes fifty times as long. Many of them would keep everyone's datagrams waiting. So after
+//! datagrams that took long, what connections handle is measured, CPU time beyond the usual is
+//! charged to them, and the datagrams of one that has used up its share are dropped, as a network may do.
+//! Knows times and numbers only.
 
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// A round that receives for longer may contain costly datagrams. Rounds of bulk take 2 ms.
-const LONG_ROUND: Duration = Duration::from_millis(5);
-
-/// How long rounds are measured after a long one. Reading the clock of a thread takes as long as
-/// handling a datagram.
+/// How long connections are measured after datagrams that took long. Reading the clock of a thread takes a
+/// tenth of the time that handling a datagram does.
 const MEASURED_TIME: Duration = Duration::from_secs(1);
 
 /// CPU time within which handling a datagram is usual, also as a multiple of the shortest of the
-/// loop: on a slow machine the usual takes longer.
+/// loop: on a slow machine the usual takes longer. Opening one under 3DES takes half of it.
 const USUAL: Duration = Duration::from_micros(100);
 const USUAL_TIMES: u32 = 100;
+
+/// Datagrams with more frames than this are given a part of it: what takes long is not opening them.
+const MANY_FRAMES: u64 = 64;
+const PART_OF_MANY: u32 = 5;
 
 /// The share of a core that the excess may take: one in this many.
 const SHARE: u32 = 10;
@@ -37,14 +39,17 @@ pub(crate) struct CostMeter {
     /// CPU time of this thread.
     clock: fn() -> Duration,
     measured_until: Option<Instant>,
-    /// Whether this round is measured.
-    measures: bool,
-    /// The last reading of `clock`.
-    reading: Duration,
-    /// Datagrams handled since.
-    handled: u32,
     shortest: Duration,
     warned: Option<Instant>,
+}
+
+/// What a connection has handled since a measurement began.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Handled {
+    pub(crate) datagrams: u32,
+    /// How long it took, with whatever else ran meanwhile; zero if that is no reason to measure.
+    pub(crate) noticed: Duration,
+    pub(crate) frames: u64,
 }
 
 impl CostMeter {
@@ -56,51 +61,38 @@ impl CostMeter {
         Self::new(clock, None)
     }
 
-    /// A meter with a clock of CPU time, which measures all rounds until this time.
+    /// A meter with a clock of CPU time, which measures until this time whatever takes how long.
     pub(crate) fn new(clock: fn() -> Duration, measured_until: Option<Instant>) -> Self {
-        Self {
-            clock,
-            measured_until,
-            measures: false,
-            reading: Duration::ZERO,
-            handled: 0,
-            shortest: Duration::MAX,
-            warned: None,
-        }
+        Self { clock, measured_until, shortest: Duration::MAX, warned: None }
     }
 
-    /// Begins a round.
-    pub(crate) fn begin(&mut self, now: Instant) {
-        self.measures = self.measured_until.is_some_and(|until| until > now);
-        if self.measures {
-            (self.reading, self.handled) = ((self.clock)(), 0);
-        }
+    /// Begins to measure what a connection handles, if that is due.
+    pub(crate) fn begin(&self, now: Instant) -> Option<Duration> {
+        self.measured_until.is_some_and(|until| until > now).then(self.clock)
     }
 
-    /// Ends a round that began to receive at `began`.
-    pub(crate) fn end(&mut self, began: Instant, now: Instant) {
-        self.measures = false;
-        if now.saturating_duration_since(began) >= LONG_ROUND {
-            self.measured_until = self.measured_until.max(Some(now + MEASURED_TIME));
-        }
-    }
-
-    /// Counts a datagram that a connection has handled.
-    pub(crate) fn count(&mut self) {
-        self.handled += u32::from(self.measures);
-    }
-
-    /// CPU time beyond the usual that the datagrams counted since the last reading have taken.
-    pub(crate) fn excess(&mut self) -> Duration {
-        let handled = std::mem::take(&mut self.handled);
-        if handled == 0 {
+    /// Ends what began then; returns the CPU time beyond the usual.
+    pub(crate) fn excess(
+        &mut self,
+        began: Option<Duration>,
+        handled: Handled,
+        now: Instant,
+    ) -> Duration {
+        let Handled { datagrams, noticed, frames } = handled;
+        if datagrams == 0 {
             return Duration::ZERO;
         }
-        let before = std::mem::replace(&mut self.reading, (self.clock)());
-        let spent = self.reading.saturating_sub(before);
-        self.shortest = self.shortest.min(spent / handled);
-        let usual = USUAL.max(self.shortest.saturating_mul(USUAL_TIMES));
-        spent.saturating_sub(usual * handled)
+        if noticed > USUAL.max(USUAL / PART_OF_MANY * datagrams) {
+            self.measured_until = self.measured_until.max(Some(now + MEASURED_TIME));
+        }
+        let Some(began) = began else { return Duration::ZERO };
+        let spent = (self.clock)().saturating_sub(began);
+        self.shortest = self.shortest.min(spent / datagrams);
+        let mut usual = USUAL.max(self.shortest.saturating_mul(USUAL_TIMES)) * datagrams;
+        if frames > MANY_FRAMES * u64::from(datagrams) {
+            usual /= PART_OF_MANY;
+        }
+        spent.saturating_sub(usual)
     }
 
     /// Whether a warning is due.
@@ -129,11 +121,6 @@ impl ExcessCost {
         }
     }
 
-    /// Whether there is any.
-    pub(crate) fn is_any(&self, now: Instant) -> bool {
-        self.paid_at.is_some_and(|at| at > now)
-    }
-
     /// Whether the connection's datagrams are dropped.
     pub(crate) fn is_too_high(&self, now: Instant) -> bool {
         self.paid_at.is_some_and(|at| at.saturating_duration_since(now) > ADVANCE * SHARE)
@@ -152,68 +139,65 @@ mod tests {
         static CPU: Cell<Duration> = const { Cell::new(Duration::ZERO) };
     }
 
-    fn handle(meter: &mut CostMeter, each: Duration, datagrams: u32) -> Duration {
+    /// Handles datagrams that take this long each.
+    fn handle(meter: &mut CostMeter, each: Duration, datagrams: u32, frames: u64) -> Duration {
+        let now = Instant::now();
+        let began = meter.begin(now);
+        assert!(began.is_some());
         CPU.set(CPU.get() + each * datagrams);
-        for _ in 0..datagrams {
-            meter.count();
-        }
-        meter.excess()
+        let noticed = each * datagrams;
+        meter.excess(began, Handled { datagrams, noticed, frames }, now)
     }
 
-    /// Begins a round; returns whether it is measured.
-    fn begins(meter: &mut CostMeter, now: Instant) -> bool {
-        meter.begin(now);
-        meter.measures
-    }
-
-    fn measuring(now: Instant) -> CostMeter {
-        let mut meter = CostMeter::new(|| CPU.get(), None);
-        assert!(!begins(&mut meter, now));
-        meter.end(now, now + LONG_ROUND);
-        assert!(begins(&mut meter, now + LONG_ROUND));
-        meter
+    fn measuring() -> CostMeter {
+        CostMeter::new(|| CPU.get(), Some(Instant::now() + MEASURED_TIME))
     }
 
     #[test]
-    fn rounds_are_measured_for_a_second_after_a_long_one() {
+    fn connections_are_measured_for_a_second_after_datagrams_that_took_long() {
         let now = Instant::now();
-        let mut meter = measuring(now);
-        let end = now + LONG_ROUND + MEASURED_TIME;
-        assert!(begins(&mut meter, end - MICROSECOND));
-        assert!(!begins(&mut meter, end));
-        meter.end(end, end + LONG_ROUND - MICROSECOND);
-        assert!(!begins(&mut meter, end + LONG_ROUND));
+        let mut meter = CostMeter::new(|| CPU.get(), None);
+        for (datagrams, usual) in [(1, USUAL), (6, 120 * MICROSECOND)] {
+            let handled = Handled { datagrams, noticed: usual, frames: 0 };
+            assert!(meter.excess(meter.begin(now), handled, now).is_zero());
+            assert!(meter.begin(now).is_none());
+        }
+        let handled = Handled { datagrams: 6, noticed: 121 * MICROSECOND, frames: 0 };
+        assert!(meter.excess(None, handled, now).is_zero());
+        assert!(meter.begin(now + MEASURED_TIME - MICROSECOND).is_some());
+        assert!(meter.begin(now + MEASURED_TIME).is_none());
     }
 
     #[test]
     fn only_time_beyond_the_usual_is_charged() {
-        let mut meter = measuring(Instant::now());
-        assert_eq!(handle(&mut meter, 3 * MICROSECOND, 64), Duration::ZERO);
-        assert_eq!(handle(&mut meter, 300 * MICROSECOND, 10), Duration::ZERO);
-        assert_eq!(handle(&mut meter, 1_000 * MICROSECOND, 10), 7_000 * MICROSECOND);
-        // Without datagrams of connections there is nobody to charge.
-        assert_eq!(handle(&mut meter, MICROSECOND, 0), Duration::ZERO);
+        let mut meter = measuring();
+        assert_eq!(handle(&mut meter, 3 * MICROSECOND, 64, 64), Duration::ZERO);
+        assert_eq!(handle(&mut meter, 300 * MICROSECOND, 10, 10), Duration::ZERO);
+        assert_eq!(handle(&mut meter, 1_000 * MICROSECOND, 10, 10), 7_000 * MICROSECOND);
+        // Without datagrams there is nothing to charge.
+        assert_eq!(handle(&mut meter, MICROSECOND, 0, 0), Duration::ZERO);
     }
 
     #[test]
-    fn the_usual_is_at_least_a_hundred_microseconds() {
-        let mut meter = measuring(Instant::now());
-        assert_eq!(handle(&mut meter, Duration::from_nanos(10), 64), Duration::ZERO);
-        assert_eq!(handle(&mut meter, 101 * MICROSECOND, 2), 2 * MICROSECOND);
+    fn the_usual_is_at_least_a_hundred_microseconds_and_a_fifth_of_that_for_many_frames() {
+        let mut meter = measuring();
+        assert_eq!(handle(&mut meter, Duration::from_nanos(10), 64, 64), Duration::ZERO);
+        assert_eq!(handle(&mut meter, 101 * MICROSECOND, 2, 128), 2 * MICROSECOND);
+        assert_eq!(handle(&mut meter, 20 * MICROSECOND, 2, 129), Duration::ZERO);
+        assert_eq!(handle(&mut meter, 70 * MICROSECOND, 6, 8_400), 300 * MICROSECOND);
     }
 
     #[test]
     fn a_connection_may_use_twenty_milliseconds_in_advance_and_a_tenth_of_a_core() {
         let now = Instant::now();
         let mut cost = ExcessCost::default();
-        assert!(!cost.is_any(now));
+        assert!(!cost.is_too_high(now));
         cost.charge(ADVANCE, now);
-        assert!(cost.is_any(now) && !cost.is_too_high(now));
+        assert!(!cost.is_too_high(now));
         cost.charge(MICROSECOND, now);
         assert!(cost.is_too_high(now));
         assert!(!cost.is_too_high(now + SHARE * MICROSECOND));
         let later = now + Duration::from_secs(10);
-        assert!(!cost.is_any(later));
         cost.charge(ADVANCE, later);
         assert!(!cost.is_too_high(later));
     }

@@ -45,6 +45,11 @@ impl TimeShare {
         }
     }
 
+    /// The calls so far.
+    pub(crate) fn calls(&self) -> u32 {
+        self.calls
+    }
+
     /// The same after a call that takes much longer than reading the clock.
     pub(crate) fn is_used_up_by_now(&mut self) -> bool {
         if let Some(clock) = self.clock {

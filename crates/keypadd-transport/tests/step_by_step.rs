@@ -524,6 +524,32 @@ fn datagrams_of_a_connection_beyond_its_room_are_dropped_and_counted() {
 }
 
 #[test]
+fn datagrams_of_many_frames_may_take_less_cpu_time_than_others() {
+    const TIMES: usize = 40;
+    static CPU: AtomicU64 = AtomicU64::new(0);
+    static EACH: AtomicU64 = AtomicU64::new(10);
+    let cpu = || Duration::from_micros(CPU.fetch_add(EACH.load(Relaxed), Relaxed));
+    let mut crowd = Crowd::new();
+    let until = crowd.pair.now + Duration::from_secs(1);
+    crowd.pair.loops[1].use_clocks((cpu, until), slow_clock);
+    crowd.write(0);
+    [0, 1].into_iter().for_each(|end| crowd.pair.run(end));
+    // No time passes that would pay for it.
+    EACH.store(990, Relaxed);
+    let meter = crowd.endpoints[1].meter();
+    for _ in 0..TIMES {
+        crowd.programs[0][0].write_all(&[7; STREAMS as usize]).unwrap();
+        [0, 1].into_iter().for_each(|end| crowd.pair.run(end));
+    }
+    assert_eq!(meter.datagrams_dropped(), 0);
+    for _ in 0..TIMES {
+        crowd.write(0);
+        [0, 1].into_iter().for_each(|end| crowd.pair.run(end));
+    }
+    assert!(meter.datagrams_dropped() > 0);
+}
+
+#[test]
 fn a_source_that_was_read_dry_does_not_wait_for_the_window() {
     let (client, server) = configs(Suite::AES_128_GCM);
     let (mut pair, endpoints) = Pair::new(server);

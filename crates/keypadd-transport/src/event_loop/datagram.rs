@@ -12,7 +12,8 @@ use tracing::warn;
 
 use super::{Clocks, EventLoop};
 use crate::{
-    cid::loop_of, datagrams::Datagrams, splice::Key, time_share::TimeShare, udp::ReceivedDatagrams,
+    cid::loop_of, datagrams::Datagrams, handling_cost::Handled, splice::Key, time_share::TimeShare,
+    udp::ReceivedDatagrams,
 };
 
 /// Batches to receive before driving connections. With fewer, a busy host answers a flood of ACKs with
@@ -34,6 +35,8 @@ const BACKLOG_TIME: Duration = Duration::from_micros(500);
 pub(super) struct BatchShare {
     key: Key,
     began: Option<Instant>,
+    /// The reading of the CPU clock and the connection's frames then, if they are measured.
+    cost: Option<(Duration, u64)>,
     share: TimeShare,
     stranger: bool,
 }
@@ -45,15 +48,9 @@ impl<U: Datagrams> EventLoop<U> {
             return None;
         }
         let began = Instant::now();
-        if let Some(Clocks { costs, .. }) = &mut self.clocks {
-            costs.begin(now);
-        }
         (self.round, self.handling) = (self.round + 1, 0);
         let read_at = self.read(began, now).unwrap_or(now);
         self.handle_backlog(read_at);
-        if let Some(Clocks { costs, .. }) = &mut self.clocks {
-            costs.end(began, Instant::now());
-        }
         Some(read_at)
     }
 
@@ -92,22 +89,21 @@ impl<U: Datagrams> EventLoop<U> {
     fn handle_backlog(&mut self, now: Instant) {
         let connections = self.backlog.connections();
         let time = BACKLOG_TIME / connections.max(1) as u32;
-        let mut began = self.clock().map(|clock| clock());
-        let mut all = TimeShare::new(self.clock(), BACKLOG_TIME).since(began);
+        let mut all =
+            TimeShare::new(self.clock(), BACKLOG_TIME).since(self.clock().map(|clock| clock()));
         for _ in 0..connections {
             let Some(key) = self.backlog.next_connection() else { return };
-            let mut share = TimeShare::new(self.clock(), time).since(began);
+            let mut current = self.share(key, time, now);
             while let Some(event) = self.backlog.pop(key) {
                 self.handle(key, event, now);
-                if share.is_used_up() {
+                if current.share.is_used_up() {
                     break;
                 }
             }
-            self.charge(key, now);
+            self.charge(current, now);
             if all.is_used_up_by_now() {
                 return;
             }
-            began = self.clock().map(|clock| clock());
         }
     }
 
@@ -165,7 +161,7 @@ impl<U: Datagrams> EventLoop<U> {
         now: Instant,
     ) {
         if current.as_ref().is_none_or(|current| current.key != key) {
-            let begun = self.begin_share(key, arrived_at);
+            let begun = self.begin_share(key, arrived_at, now);
             self.end_share(current.replace(begun), now);
         }
         let is_kept = match current {
@@ -182,7 +178,7 @@ impl<U: Datagrams> EventLoop<U> {
         }
     }
 
-    fn begin_share(&mut self, key: Key, arrived_at: Option<IpAddr>) -> BatchShare {
+    fn begin_share(&mut self, key: Key, arrived_at: Option<IpAddr>, now: Instant) -> BatchShare {
         let mut left = Duration::ZERO;
         let mut slot = self.slots.get_mut(&key);
         if let Some(slot) = &mut slot {
@@ -199,53 +195,60 @@ impl<U: Datagrams> EventLoop<U> {
             }
             left = (HANDLING_TIME / self.handling.max(1)).saturating_sub(slot.handled_for);
         }
+        BatchShare { stranger, ..self.share(key, left, now) }
+    }
+
+    /// A share of this length, from now on.
+    fn share(&self, key: Key, left: Duration, now: Instant) -> BatchShare {
         let began = self.clock().map(|clock| clock());
         let share = match left.is_zero() {
             true => TimeShare::none(),
             false => TimeShare::new(self.clock(), left).since(began),
         };
-        BatchShare { key, began, share, stranger }
+        let cost = self.clocks.as_ref().and_then(|clocks| clocks.costs.begin(now));
+        let slot = self.slots.get(&key);
+        let cost = cost.zip(slot.map(|slot| slot.driver.frames_received()));
+        BatchShare { key, began, cost, share, stranger: false }
     }
 
     fn end_share(&mut self, current: Option<BatchShare>, now: Instant) {
-        let Some(BatchShare { key, began, .. }) = current else { return };
-        if let (Some(clock), Some(began)) = (self.clock(), began)
-            && let Some(slot) = self.slots.get_mut(&key)
-        {
-            slot.handled_for += clock().saturating_duration_since(began);
+        let Some(current) = current else { return };
+        let key = current.key;
+        let took = self.charge(current, now);
+        if let Some(slot) = self.slots.get_mut(&key) {
+            slot.handled_for += took;
         }
-        self.charge(key, now);
+    }
+
+    /// Charges a connection for what it has handled in its share; returns how long it took.
+    fn charge(&mut self, current: BatchShare, now: Instant) -> Duration {
+        let BatchShare { key, began, cost, share, .. } = current;
+        let (Some(Clocks { costs, shares }), Some(began), Some(slot)) =
+            (&mut self.clocks, began, self.slots.get_mut(&key))
+        else {
+            return Duration::ZERO;
+        };
+        let took = shares().saturating_duration_since(began);
+        let frames = cost.map_or(0, |(_, before)| slot.driver.frames_received() - before);
+        // Bulk delays only bulk, and an ACK for much of it takes long.
+        let noticed = if slot.lane.is_bulk() { Duration::ZERO } else { took };
+        let handled = Handled { datagrams: share.calls(), noticed, frames };
+        let excess = costs.excess(cost.map(|(began, _)| began), handled, now);
+        slot.excess.charge(excess, now);
+        if !excess.is_zero() && slot.excess.is_too_high(now) && costs.may_warn(now) {
+            let remote = slot.driver.shared().remote();
+            warn!(%remote, "dropping a peer's datagrams: they take too much CPU time");
+        }
+        took
     }
 
     /// Lets a connection handle a datagram, unless its datagrams take too much CPU time.
     pub(super) fn handle(&mut self, key: Key, event: ConnectionEvent, now: Instant) {
         let Some(slot) = self.slots.get(&key) else { return };
-        let excess = slot.excess;
-        if excess.is_too_high(now) {
+        if slot.excess.is_too_high(now) {
             return self.counters.datagram_dropped();
         }
         self.guarded(key, |slot| slot.driver.on_event(event));
-        if let Some(Clocks { costs, .. }) = &mut self.clocks {
-            costs.count();
-            if excess.is_any(now) {
-                self.charge(key, now);
-            }
-        }
-    }
-
-    /// Charges a connection for what it has handled since the last charge.
-    fn charge(&mut self, key: Key, now: Instant) {
-        let Some(Clocks { costs, .. }) = &mut self.clocks else { return };
-        let excess = costs.excess();
-        if excess.is_zero() {
-            return;
-        }
-        let Some(slot) = self.slots.get_mut(&key) else { return };
-        slot.excess.charge(excess, now);
-        if slot.excess.is_too_high(now) && costs.may_warn(now) {
-            let remote = slot.driver.shared().remote();
-            warn!(%remote, "dropping a peer's datagrams: they take too much CPU time");
-        }
     }
 
     pub(super) fn respond(&mut self, transmit: quinn_proto::Transmit) {
