@@ -397,7 +397,7 @@ pub(crate) fn accepted_groups(kex: &[KeyExchange], permit_bench: bool) -> Vec<Gr
 }
 
 /// Updates the rates, and what `--pool auto` chose, until it is dropped.
-async fn sample(status: StatusBuilder) {
+pub(crate) async fn sample(status: StatusBuilder) {
     let mut ticks = interval(rates::EVERY);
     loop {
         let now = ticks.tick().await.into_std();

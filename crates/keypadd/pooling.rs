@@ -2,6 +2,8 @@
 //! the suites and the packet lengths in use. A reload may change all of it.
 
 mod choice;
+#[cfg(test)]
+mod following;
 
 use std::io::ErrorKind;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -46,6 +46,13 @@ fn auto_uses_no_pool_if_no_suite_gains_and_says_how_to_force_one() {
         let line = shown.lines().find(|line| line.starts_with("  pool off (auto): pooled "));
         assert!(line.unwrap().ends_with(" us; force with --pool on"), "{shown}");
     }
+    let why = match suites[0]["suite"].as_str().unwrap() {
+        "aes-256-gcm" => "AES-GCM before ChaCha20: this CPU has AES instructions",
+        "chacha20-poly1305" => "ChaCha20 before AES-GCM: this CPU has no AES instructions",
+        other => panic!("{other} is preferred"),
+    };
+    assert_eq!(document["daemons"][0]["suite_preference"], why);
+    assert!(shown.contains(&format!("\n  prefers {why}\n")), "{shown}");
     for suite in suites {
         let way = match (suite["pays"] == true, suite["in_use"] == true) {
             (true, true) => "pooled",

@@ -185,7 +185,7 @@ pub(crate) struct TurnFlags {
 /// Rounds, seed and report.
 #[derive(Debug, Args)]
 pub(crate) struct RunFlags {
-    /// Rounds; each arm has one turn per round [default: 10, for exhaustion 3, for paths 5]
+    /// Rounds; each arm has one turn per round [default: 10, for exhaustion 3, for paths and suites 5]
     ///
     /// Confidence intervals are computed over rounds: they need at least 3, and narrow with more.
     #[arg(long, env = "KEYPADD_ROUNDS", value_name = "NUMBER", value_parser = values::count)]

@@ -67,6 +67,19 @@ impl Choice {
         choice
     }
 
+    /// A synthetic choice for ChaCha20-Poly1305: faster with a pool for short packets, slower for long
+    /// ones.
+    #[cfg(test)]
+    pub(super) fn mixed() -> Self {
+        let nanos = [(60, 170), (120, 240), (900, 700)];
+        let times = std::array::from_fn(|at| {
+            let (pooled, inline) = nanos[at];
+            let [pooled, inline] = [pooled, inline].map(std::time::Duration::from_nanos);
+            SealTimes { bytes: keypadd_provider::TIMED_BYTES[at], pooled, inline }
+        });
+        Self::timed(Suite::CHACHA20_POLY1305.into(), Some(times))
+    }
+
     /// The suite.
     pub(super) fn protection(&self) -> Protection {
         self.protection
@@ -117,26 +130,11 @@ fn seal_time(times: SealTimes) -> SealReport {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use keypadd_provider::TIMED_BYTES;
-
     use super::*;
-
-    /// Faster for short packets, slower for long ones.
-    fn mixed() -> Choice {
-        let mut nanos = [(60, 170), (120, 240), (900, 700)].into_iter();
-        let times = TIMED_BYTES.map(|bytes| {
-            let (pooled, inline) = nanos.next().expect("three lengths");
-            let [pooled, inline] = [pooled, inline].map(Duration::from_nanos);
-            SealTimes { bytes, pooled, inline }
-        });
-        Choice::timed(Suite::CHACHA20_POLY1305.into(), Some(times))
-    }
 
     #[test]
     fn packet_lengths_switch_a_suite_while_sessions_use_it() {
-        let mut choice = mixed();
+        let mut choice = Choice::mixed();
         assert!(!choice.is_worthwhile(), "before a packet: worse at some length");
         assert!(choice.follow(true, Some([1000, 0, 0])) && choice.wants_pool());
         // A mix between the two bounds changes nothing.
