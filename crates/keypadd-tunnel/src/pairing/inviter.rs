@@ -11,10 +11,7 @@ use keypadd_transport::{
     Accepted, Connection, Endpoint, HandshakeFailed, ServerConfig, Stream, crypto,
 };
 use thiserror::Error;
-use tokio::{
-    task::{AbortHandle, JoinSet},
-    time::timeout,
-};
+use tokio::{sync::oneshot, task::JoinSet, time::timeout};
 use tracing::{debug, warn};
 
 use super::{DONE, JOIN_BYTES, JOINED, MESSAGE_TIMEOUT, Step, VERSION};
@@ -136,21 +133,22 @@ impl Inviter {
 
     async fn first_right(&self) -> Result<Joiner, InviteError> {
         let mut claims = JoinSet::new();
-        let mut claiming = Vec::<(Source, AbortHandle)>::new();
+        let mut claiming = Vec::<(Source, oneshot::Sender<()>)>::new();
         let mut wrong = 0;
         loop {
             tokio::select! {
                 accepted = self.endpoint.accept() => match accepted {
                     Some(Accepted::Connection(connection)) => {
-                        claiming.retain(|(_, task)| !task.is_finished());
+                        claiming.retain(|(_, evict)| !evict.is_closed());
                         if claiming.len() >= CLAIMS_MAX
                             && let Some(oldest) = of_busiest(&claiming)
                         {
-                            claiming.remove(oldest).1.abort();
+                            let _ = claiming.remove(oldest).1.send(());
                         }
                         let source = Source::of(connection.remote_address());
-                        let task = claims.spawn(timeout(PROOF_TIMEOUT, claim(connection)));
-                        claiming.push((source, task));
+                        let (evict, evicted) = oneshot::channel();
+                        claims.spawn(claim_in_time(connection, evicted));
+                        claiming.push((source, evict));
                     }
                     Some(Accepted::Failed(HandshakeFailed { remote, error })) => {
                         let error = Shown(&error);
@@ -163,7 +161,7 @@ impl Inviter {
                 },
                 Some(claimed) = claims.join_next() => {
                     // A host that sends no proof has made no attempt.
-                    let Ok(Ok(Some(claim))) = claimed else { continue };
+                    let Ok(Some(claim)) = claimed else { continue };
                     if let Some(joiner) = self.judge(claim, &mut wrong) {
                         self.endpoint.refuse();
                         return Ok(joiner);
@@ -206,6 +204,18 @@ fn of_busiest<T>(claims: &[(Source, T)]) -> Option<usize> {
     let count = |source: &Source| claims.iter().filter(|(other, _)| other == source).count();
     let most = claims.iter().map(|(source, _)| count(source)).max()?;
     claims.iter().position(|(source, _)| count(source) == most)
+}
+
+/// Reads a connection's proof; `None` if there is none in time, or before others need its place.
+async fn claim_in_time(connection: Connection, evicted: oneshot::Receiver<()>) -> Option<Claim> {
+    tokio::select! {
+        claim = timeout(PROOF_TIMEOUT, claim(connection.clone())) => claim.ok()?,
+        Ok(()) = evicted => {
+            let reason = b"others try to join at the same time: try again";
+            connection.close(CloseCode::Shutdown.value().into(), reason);
+            None
+        }
+    }
 }
 
 /// Reads a connection's proof; `None` if there is none.

@@ -124,6 +124,8 @@ async fn strangers_that_send_no_proof_make_room_for_the_host_that_has_it() {
             let connecting = endpoint.connect_with(config.clone(), address, "keypadd").unwrap();
             silent.push(connecting.await);
         }
+        let evicted = silent.remove(0).unwrap().closed().await.to_string();
+        assert!(evicted.contains("try again"), "{evicted}");
         let (_client, joined) = join(&invitation, &key).await;
         joined.unwrap().confirm().await.unwrap();
     };
