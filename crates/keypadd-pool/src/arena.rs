@@ -102,7 +102,7 @@ pub(crate) fn locked(units: &[Unit]) -> usize {
 }
 
 /// Takes memory that will not be used again, see [`releaser`].
-pub(crate) type Released = mpsc::Sender<Vec<Unit>>;
+pub(crate) type Released = mpsc::Sender<Box<[Unit]>>;
 
 /// Starts a thread that returns pages to the kernel, until the last sender is gone.
 ///
@@ -110,7 +110,7 @@ pub(crate) type Released = mpsc::Sender<Vec<Unit>>;
 /// then, for seconds on a busy machine, and block whoever maps memory or starts a thread. So a filler
 /// passes memory on to this thread, which runs in its creator's scheduling class.
 pub(crate) fn releaser() -> io::Result<Released> {
-    let (sender, unwanted) = mpsc::channel::<Vec<Unit>>();
+    let (sender, unwanted) = mpsc::channel::<Box<[Unit]>>();
     let release = move || unwanted.into_iter().for_each(drop);
     thread::Builder::new().name("keypadd-unmap".into()).spawn(release)?;
     Ok(sender)

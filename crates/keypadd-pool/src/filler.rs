@@ -303,7 +303,7 @@ impl Filler {
             self.mapped_units -= units.len();
             self.locked_units -= locked(&units);
             self.state.locked_units.store(self.locked_units as u64, Relaxed);
-            let _ = self.released.send(units);
+            let _ = self.released.send(units.into());
         }
     }
 
@@ -382,7 +382,7 @@ impl Drop for Filler {
         self.feeds.clear();
         self.collect();
         let units = self.free.remove_all();
-        let _ = self.released.send(units);
+        let _ = self.released.send(units.into());
     }
 }
 
@@ -402,11 +402,11 @@ mod tests {
     const UNITS: usize = 128;
 
     /// A pool with a full lane, and the memory that the filler passes on for release.
-    fn filled() -> (Pool, Filler, Lane, Receiver<Vec<Unit>>) {
+    fn filled() -> (Pool, Filler, Lane, Receiver<Box<[Unit]>>) {
         filled_of(UNITS)
     }
 
-    fn filled_of(units: usize) -> (Pool, Filler, Lane, Receiver<Vec<Unit>>) {
+    fn filled_of(units: usize) -> (Pool, Filler, Lane, Receiver<Box<[Unit]>>) {
         let settings = PoolSettings { budget_bytes: units * UNIT_BYTES };
         let (pool, mut filler) = Pool::with_filler(settings).expect("memory");
         let (sender, released) = channel();
@@ -422,7 +422,7 @@ mod tests {
         while filler.step(Duration::ZERO) == Step::Worked {}
     }
 
-    fn units(released: &Receiver<Vec<Unit>>) -> usize {
+    fn units(released: &Receiver<Box<[Unit]>>) -> usize {
         released.try_iter().map(|units| units.len()).sum()
     }
 

@@ -5,7 +5,6 @@
 use std::sync::{Arc, OnceLock};
 
 use crate::arena::Unit;
-use crate::cpu_share::WHOLE_CORE;
 use crate::sync::thread::Thread;
 use crate::sync::{
     AtomicBool, AtomicI32, AtomicU8, AtomicU64,
@@ -14,7 +13,7 @@ use crate::sync::{
 };
 
 /// The filler's counters, settings and wake-up flag.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct FillerState {
     pub(crate) thread: OnceLock<Thread>,
     /// Set by the first consumer that wants work done, cleared by the filler before it plans.
@@ -41,37 +40,11 @@ pub(crate) struct FillerState {
     pub(crate) unsettled: AtomicBool,
 }
 
-impl Default for FillerState {
-    fn default() -> Self {
-        Self {
-            thread: OnceLock::new(),
-            wanted: AtomicBool::default(),
-            stop: AtomicBool::default(),
-            alive: AtomicBool::default(),
-            fault: AtomicU8::default(),
-            max_cpu_percent: AtomicU64::new(WHOLE_CORE),
-            idle_class: AtomicBool::default(),
-            thread_id: AtomicI32::default(),
-            fill_bytes: AtomicU64::default(),
-            fill_cpu_nanos: AtomicU64::default(),
-            filled_units: AtomicU64::default(),
-            withheld_units: AtomicU64::default(),
-            locked_units: AtomicU64::default(),
-            pads_wasted: AtomicU64::default(),
-            unsettled: AtomicBool::default(),
-        }
-    }
-}
-
-/// Wakes the filler.
-#[derive(Clone, Debug)]
-pub(crate) struct FillerWaker(pub(crate) Arc<FillerState>);
-
-impl FillerWaker {
+impl FillerState {
     /// Wakes the filler unless it has been woken already. Never blocks.
     pub(crate) fn wake(&self) {
-        if !self.0.wanted.swap(true, AcqRel)
-            && let Some(thread) = self.0.thread.get()
+        if !self.wanted.swap(true, AcqRel)
+            && let Some(thread) = self.thread.get()
         {
             thread.unpark();
         }

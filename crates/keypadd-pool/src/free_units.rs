@@ -106,7 +106,7 @@ impl FreeUnits {
             let wanted = (units - taken.len()).min(free.len());
             if wanted < free.len() && wanted > 0 {
                 let by_slab = count_by_slab(free);
-                free.sort_by_key(|unit| (by_slab[&unit.slab()], unit.slab()));
+                free.sort_unstable_by_key(|unit| (by_slab[&unit.slab()], unit.slab()));
             }
             taken.extend(free.drain(free.len() - wanted..));
         }
@@ -137,7 +137,7 @@ impl FreeUnits {
         self.holes += single;
         self.withheld = kept;
         // In address order, so that a slab shrinks from one end.
-        returned.sort_by_key(|unit| unit.as_ptr() as usize);
+        returned.sort_unstable_by_key(|unit| unit.as_ptr() as usize);
         returned
     }
 }

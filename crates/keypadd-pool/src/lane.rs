@@ -13,7 +13,7 @@ use keypadd_keystream::{PacketNumber, Segment};
 use crate::chunk::{BODY_BYTES, HEAD_BYTES, KeyId, PAD_BYTES, Part};
 use crate::demand::Traffic;
 use crate::filler::UnqueuedFeed;
-use crate::filler_state::FillerWaker;
+use crate::filler_state::FillerState;
 use crate::lane_state::LaneState;
 use crate::lane_view::Stage;
 use crate::sync::Ordering::Relaxed;
@@ -71,14 +71,14 @@ pub struct Lane {
 
 /// Wakes the filler, and closes the lane when dropped.
 struct Closer {
-    wake: FillerWaker,
+    filler: Arc<FillerState>,
     state: Arc<LaneState>,
 }
 
 impl Drop for Closer {
     fn drop(&mut self) {
         self.state.close();
-        self.wake.wake();
+        self.filler.wake();
     }
 }
 
@@ -88,9 +88,9 @@ impl Lane {
         state: Arc<LaneState>,
         traffic: Traffic,
         queues: [PartQueue; 2],
-        wake: FillerWaker,
+        filler: Arc<FillerState>,
     ) -> Self {
-        let closer = Closer { wake, state: Arc::clone(&state) };
+        let closer = Closer { filler, state: Arc::clone(&state) };
         let next = state.next();
         let segment = PacketNumber::new(next).segment();
         Self { key, segment, next, state, traffic, queues, unqueued: None, closer }
@@ -100,7 +100,7 @@ impl Lane {
     #[cold]
     pub(crate) fn queue(&mut self, unqueued: UnqueuedFeed) {
         match unqueued.queue() {
-            Ok(()) => self.closer.wake.wake(),
+            Ok(()) => self.closer.filler.wake(),
             Err(unqueued) => self.unqueued = Some(Box::new(unqueued)),
         }
     }
@@ -126,7 +126,7 @@ impl Lane {
     #[inline(always)]
     pub fn seek(&mut self, packet_number: PacketNumber, pad_bytes: usize) {
         if self.traffic.count(pad_bytes) {
-            self.closer.wake.wake();
+            self.closer.filler.wake();
         }
         let (needs_head, needs_body) = needs(pad_bytes);
         let [heads, bodies] = &self.queues;
@@ -224,7 +224,7 @@ impl Lane {
             let uses = moved || needs && goes_on;
             let available = || part_state.queued() + u64::from(queue.has_pads(*next));
             if gave_back || uses && available() <= part_state.low_water.load(Relaxed) {
-                self.closer.wake.wake();
+                self.closer.filler.wake();
             }
         }
     }
@@ -232,14 +232,14 @@ impl Lane {
     /// Sets how much the filler should hold ready for this key.
     pub fn set_stage(&self, stage: Stage) {
         if self.state.set_stage(stage) {
-            self.closer.wake.wake();
+            self.closer.filler.wake();
         }
     }
 
     /// Expects no packet after this segment, so that no pads are made for any; `None` expects all.
     pub fn expect_last(&self, last: Option<Segment>) {
         if self.state.set_end(last.map_or(u64::MAX, |last| last.next().value())) {
-            self.closer.wake.wake();
+            self.closer.filler.wake();
         }
     }
 
@@ -249,7 +249,7 @@ impl Lane {
         for part in Part::ALL {
             self.queues[part as usize].give_back_queued(&self.state.parts[part as usize]);
         }
-        self.closer.wake.wake();
+        self.closer.filler.wake();
     }
 
     /// The stage last set.

@@ -86,7 +86,9 @@ pub(crate) fn plan_refill(
         };
         let deficit = |lane: usize| if waits(lane) { 0 } else { own(lane) };
         let mut wanting: Vec<usize> = (0..lanes.len()).filter(|&lane| deficit(lane) > 0).collect();
-        wanting.sort_by_key(|&lane| lanes[lane].available[at] * 1000 / targets[lane][at]);
+        wanting.sort_unstable_by_key(|&lane| {
+            (lanes[lane].available[at] * 1000 / targets[lane][at], lane)
+        });
         for lane in wanting {
             let wanted = deficit(lane).min(BATCH[at]);
             let chunks = free.take(wanted, part, kept, lanes[lane].allotment);

@@ -11,9 +11,10 @@ use keypadd_keystream::{KeystreamKey, PacketNumber};
 
 use crate::arena::{self, UNIT_BYTES, Unit};
 use crate::chunk::{KeyId, Part};
+use crate::cpu_share::WHOLE_CORE;
 use crate::demand::{Allowance, Direction, Traffic};
 use crate::filler::{Feed, FeedEnd, Filler, FillerCommand, UnqueuedFeed};
-use crate::filler_state::{FillerState, FillerWaker};
+use crate::filler_state::FillerState;
 use crate::lane::{Lane, PartQueue};
 use crate::lane_state::LaneState;
 use crate::lane_view::{MAX_BODIES, MAX_HEADS, Stage};
@@ -124,7 +125,8 @@ impl Pool {
         let budget_units = units_of(settings.budget_bytes)?;
         let units = arena::map(budget_units)?;
         let (commands, received) = mpsc::channel();
-        let filler = Arc::new(FillerState::default());
+        let percent = AtomicU64::new(WHOLE_CORE);
+        let filler = Arc::new(FillerState { max_cpu_percent: percent, ..Default::default() });
         let worker = Filler::new(Arc::clone(&filler), received, units, arena::releaser()?);
         let handle = Handle {
             filler,
@@ -158,7 +160,7 @@ impl Pool {
             return Err(io::Error::new(ended, "the pool filler has stopped"));
         }
         self.handle.budget_units.store(wanted as u64, Relaxed);
-        FillerWaker(Arc::clone(&self.handle.filler)).wake();
+        self.handle.filler.wake();
         Ok(())
     }
 
@@ -175,7 +177,7 @@ impl Pool {
     /// Limits the filler to this percentage of one core; 100 is no limit.
     pub fn set_max_fill_cpu(&self, percent: u8) {
         self.handle.filler.max_cpu_percent.store(u64::from(percent), Relaxed);
-        FillerWaker(Arc::clone(&self.handle.filler)).wake();
+        self.handle.filler.wake();
     }
 
     /// Requires all memory to be locked, now and after budget changes.
@@ -216,13 +218,13 @@ impl Pool {
             let queue = PartQueue::new(ready_out, spent_in, keeps_recent);
             (queue, FeedEnd::new(ready_in, spent_out, next.segment()))
         });
-        let wake = FillerWaker(Arc::clone(&self.handle.filler));
+        let filler = Arc::clone(&self.handle.filler);
         let ends = [heads.1, bodies.1];
         let owner = self.allowance.clone();
         let feed = Feed::new(key, keystream, Arc::clone(&state), (traffic.clone(), owner), ends);
         let unqueued =
             UnqueuedFeed { feed: Box::new(feed), commands: self.handle.commands.clone() };
-        let mut lane = Lane::new(key, state, traffic.clone(), [heads.0, bodies.0], wake);
+        let mut lane = Lane::new(key, state, traffic.clone(), [heads.0, bodies.0], filler);
         lane.queue(unqueued);
         lane
     }
@@ -271,6 +273,6 @@ impl fmt::Debug for Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         self.filler.stop.store(true, Relaxed);
-        FillerWaker(Arc::clone(&self.filler)).wake();
+        self.filler.wake();
     }
 }
