@@ -21,7 +21,9 @@ fn pool() -> Pool {
 }
 
 async fn bulk_is_exact(suite: Suite, role: Role) {
-    let ends = Ends::connect(suite, role, Some(pool())).await;
+    let pool = pool();
+    let ends = Ends::connect(suite, role, Some(pool.clone())).await;
+    until_full(&pool).await;
     let data = ends.ours.handshake_data().expect("complete");
     assert_eq!(data.downcast::<HandshakeData>().expect("ours").suite, suite.protection());
     tokio::join!(send_and_check(&ends.ours, &ends.stock), send_and_check(&ends.stock, &ends.ours));
@@ -29,6 +31,20 @@ async fn bulk_is_exact(suite: Suite, role: Role) {
     assert!(pooled > 0, "no packet of the burst found a pad");
     assert_eq!(ends.meters.pad_reuse(), 0);
     assert_eq!(ends.meters.open_failures(), 0);
+}
+
+/// Waits for a full pool: on busy CPUs a burst leaves the filler no time for its first pads.
+async fn until_full(pool: &Pool) {
+    let fill = async {
+        loop {
+            let now = pool.snapshot();
+            if now.is_settled && now.filled_bytes > 0 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(120), fill).await.expect("a full pool");
 }
 
 /// 64 MiB of a known sequence over one stream.
