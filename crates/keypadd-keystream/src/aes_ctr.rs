@@ -4,7 +4,7 @@
 //! the mask of the tag and the payload starts with block 1 (SP 800-38D 7.1); without GCM the
 //! payload starts with block 0, whose counter is 1 (RFC 3686 4).
 
-use crate::backend::CipherEngine;
+use crate::backend::{CipherEngine, has_aes};
 use crate::bitslice::{AesPlanes, Path};
 use crate::counter;
 use crate::number::{PacketNumber, SEGMENT_PACKETS, Segment};
@@ -58,6 +58,10 @@ impl AesCtr {
         block[..12].copy_from_slice(iv);
         let bitslice = engine.aes_path().map(|path| (path, AesPlanes::new(key)));
         Self { aes: Aes::new(key), bitslice, iv: u128::from_be_bytes(block) }
+    }
+
+    pub(crate) fn uses_aes_instructions(&self) -> bool {
+        self.bitslice.is_none() && has_aes()
     }
 
     /// Block 0 of a packet: the number as 96 bits is XORed into the IV (RFC 9001 5.3); counters start

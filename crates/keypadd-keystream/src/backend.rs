@@ -41,7 +41,7 @@ pub struct CipherEngine {
 const MAY_USE_AES: bool = !cfg!(aes_backend = "soft");
 
 /// Whether the CPU has AES instructions; the `aes` crate is fastest then.
-fn has_aes() -> bool {
+pub(crate) fn has_aes() -> bool {
     MAY_USE_AES && has_aes_instructions()
 }
 

@@ -55,6 +55,17 @@ impl KeystreamKey {
         self.cipher
     }
 
+    /// Whether the cipher is fast without making many pads at once: ChaCha20, and AES with instructions for it.
+    /// Bitsliced ciphers make a chunk of pads many times as fast as single ones.
+    pub fn is_cheap(&self) -> bool {
+        let is_cheap = match &self.inner {
+            Inner::Aes(key) => key.uses_aes_instructions(),
+            Inner::ChaCha(_) => true,
+            Inner::Legacy(_) => false,
+        };
+        is_cheap && self.pacing == Pacing::default()
+    }
+
     /// Writes the pads of a segment's packets: overwrites each row, in order from slot 0, with bytes
     /// `offset..offset + row.len()` of its packet's pad.
     ///

@@ -11,7 +11,7 @@ use std::time::Duration;
 use keypadd_keystream::{KeystreamKey, PacketNumber, SEGMENT_PACKETS, Segment};
 
 use crate::arena::{Released, Unit, locked};
-use crate::chunk::{Chunk, KeyId, Part};
+use crate::chunk::{Chunk, KeyId, PAD_BYTES, Part};
 use crate::cpu_share::CpuShare;
 use crate::demand::{Allowance, Traffic};
 use crate::filler_state::{FillerState, MemoryReturn};
@@ -19,6 +19,7 @@ use crate::free_units::FreeUnits;
 use crate::lane_state::{LaneState, PartHolding};
 use crate::lane_view::{LaneView, Stage};
 use crate::plan::{Plan, Recall, Work, plan_refill};
+use crate::saturation::{Progress, Saturation};
 use crate::sync::Ordering::{AcqRel, Relaxed};
 use crate::sync::{Consumer, Producer, mpsc};
 use crate::targets::targets;
@@ -145,7 +146,8 @@ pub enum Step {
     Worked,
     /// There is nothing to do until it is woken.
     Idle,
-    /// It must rest this long, unless it is woken: its share of the CPU is spent, or it is to look again.
+    /// It rests this long, unless it is woken: its share of the CPU is spent, bulk outruns it on busy CPUs, or it
+    /// is to look again.
     Resting(Duration),
     /// The last handle of its pool is gone; it is done for good.
     Stopped,
@@ -167,10 +169,11 @@ pub struct Filler {
     mapped_units: usize,
     locked_units: usize,
     budget_units: usize,
-    /// Long packets of all lanes when there was last nothing to do.
+    /// Long packets of the lanes in use when there was last nothing to do.
     long_packets: u64,
     cpu: CpuShare,
     cpu_spent: Duration,
+    saturation: Saturation,
 }
 
 impl Filler {
@@ -198,6 +201,7 @@ impl Filler {
             long_packets: 0,
             cpu: CpuShare::default(),
             cpu_spent: Duration::ZERO,
+            saturation: Saturation::default(),
         };
         filler.take_in(units);
         filler
@@ -207,7 +211,7 @@ impl Filler {
         self.work.is_empty()
     }
 
-    /// Reports the total CPU time it has spent, for the CPU limit.
+    /// Reports the total CPU time it has spent, for the CPU limit and to see whether CPUs are idle.
     pub fn spent(&mut self, cpu: Duration) {
         self.cpu_spent = cpu;
     }
@@ -221,9 +225,13 @@ impl Filler {
         // Before clearing the wake-up flag, so that nobody wakes it while it rests.
         let percent = self.state.max_cpu_percent.load(Relaxed);
         if let Some(rest) = self.cpu.rest(now, self.cpu_spent, percent) {
+            self.saturation.pause();
             return Step::Resting(rest);
         }
         if self.work.is_empty() {
+            if let Some(rest) = self.rest_from_bulk(now) {
+                return Step::Resting(rest);
+            }
             // Pairs with the swap of a consumer: what it did before waking us is visible below.
             self.state.wanted.swap(false, AcqRel);
             // The last handle may have gone since.
@@ -245,6 +253,9 @@ impl Filler {
             let looks_again = self.work.is_empty() && self.carries_bulk();
             let unsettled = !self.work.is_empty() || is_owed || looks_again;
             self.state.unsettled.store(unsettled, Relaxed);
+            if self.work.is_empty() {
+                self.saturation.pause();
+            }
             if looks_again {
                 return Step::Resting(LOOK_AGAIN);
             }
@@ -330,9 +341,26 @@ impl Filler {
 
     /// Whether long packets have come since this was last asked.
     fn carries_bulk(&mut self) -> bool {
-        let packets = self.feeds.iter().map(|feed| feed.traffic.packets(Part::Body));
-        let long_packets = packets.fold(0, u64::wrapping_add);
+        let long_packets = self.long_packets_in_use();
         std::mem::replace(&mut self.long_packets, long_packets) != long_packets
+    }
+
+    /// Long packets so far on the lanes in use.
+    fn long_packets_in_use(&self) -> u64 {
+        let is_in_use = |feed: &&Feed| matches!(feed.state.stage(), Stage::Brief | Stage::Active);
+        let packets = |feed: &Feed| feed.traffic.packets(Part::Body);
+        self.feeds.iter().filter(is_in_use).map(packets).fold(0, u64::wrapping_add)
+    }
+
+    /// How long it must rest because bulk outruns it on busy CPUs. Never if a key is so slow that any CPU time
+    /// is worth taking.
+    fn rest_from_bulk(&mut self, now: Duration) -> Option<Duration> {
+        if !self.feeds.iter().all(|feed| feed.keystream.is_cheap()) {
+            return None;
+        }
+        let made = self.state.fill_bytes.load(Relaxed) / PAD_BYTES as u64;
+        let needed = self.long_packets_in_use();
+        self.saturation.rest(Progress { now, spent: self.cpu_spent, made, needed })
     }
 
     fn recall(&mut self, Recall { lane, part, keep }: Recall) {

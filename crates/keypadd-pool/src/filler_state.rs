@@ -41,7 +41,7 @@ pub(crate) struct FillerState {
 }
 
 impl FillerState {
-    /// Wakes the filler unless it has been woken already. Never blocks.
+    /// Wakes the filler unless it has been woken already, or rests. Never blocks.
     pub(crate) fn wake(&self) {
         if !self.wanted.swap(true, AcqRel)
             && let Some(thread) = self.thread.get()

@@ -20,6 +20,7 @@ mod lane_state;
 mod lane_view;
 mod plan;
 mod pool;
+mod saturation;
 mod sync;
 mod targets;
 mod thread;

@@ -1,9 +1,9 @@
 //! Runs the filler in a thread of the lowest priority.
 //!
 //! The thread sets its class to SCHED_IDLE, or its priority to nice 19 if that is refused; if both are, it
-//! exits rather than take CPU time from others. It sleeps when there is nothing to do or its CPU share is
-//! spent. If it exits unexpectedly, lanes run dry, keystream is generated inline, and the log and
-//! [`PoolSnapshot`](crate::PoolSnapshot) say why.
+//! exits rather than take CPU time from others. It sleeps when there is nothing to do, its CPU share is
+//! spent, or bulk outruns it on busy CPUs. If it exits unexpectedly, lanes run dry, keystream is generated
+//! inline, and the log and [`PoolSnapshot`](crate::PoolSnapshot) say why.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

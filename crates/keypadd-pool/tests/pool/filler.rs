@@ -201,6 +201,38 @@ fn a_failed_filler_leaves_dry_lanes_and_reports_why() {
     }
 }
 
+/// Steps a filler through `millis` of bulk that needs four times as many pads as it makes; a chunk takes a
+/// millisecond, of which it has the CPU for `micros`. Returns the chunks that it made.
+fn outrun(suite: Suite, micros: u64, millis: u64) -> u64 {
+    let (pool, mut filler) = Pool::with_filler(PoolSettings { budget_bytes: 8 << 20 }).expect("ok");
+    let traffic = Traffic::new(Direction::Send);
+    let mut lane = pool.open_lane(key(suite, 5), &traffic, PacketNumber::new(0), Stage::Active);
+    let (mut numbers, mut chunks) = (0.., 0);
+    for millis in 0..millis {
+        filler.spent(Duration::from_micros(chunks * micros));
+        match filler.step(Duration::from_millis(millis)) {
+            Step::Worked => chunks += 1,
+            Step::Resting(_) | Step::Idle => {}
+            Step::Stopped => panic!("the pool is there"),
+        }
+        for number in numbers.by_ref().take(4 * SEGMENT_PACKETS) {
+            lane.seek(PacketNumber::new(number), PAD_BYTES);
+        }
+    }
+    chunks
+}
+
+#[test]
+fn a_filler_that_bulk_outruns_on_busy_cpus_for_a_second_rests_unless_its_cipher_is_slow() {
+    let chacha = Suite::CHACHA20_POLY1305;
+    assert_eq!(outrun(chacha, 200, 1_000), 1_000, "a burst");
+    let made = outrun(chacha, 200, 11_000) - 1_000;
+    assert!((100..1_000).contains(&made), "{made}");
+    for (suite, micros) in [(chacha, 900), (Suite::TRIPLE_DES_CTR_HMAC_SHA1, 200)] {
+        assert_eq!(outrun(suite, micros, 10_000), 10_000, "{suite}");
+    }
+}
+
 #[test]
 fn a_filler_that_spent_its_cpu_share_rests_until_it_earned_more() {
     let (pool, mut filler) = Pool::with_filler(PoolSettings { budget_bytes: 8 << 20 }).expect("ok");
