@@ -109,8 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filler_without_cpu_time_rests_once_it_was_outrun_for_a_second_and_tries_twice_a_second()
-     {
+    fn a_filler_without_cpu_time_rests_once_it_was_outrun_for_a_second_and_tries_twice_a_second() {
         let mut run = Run::new();
         assert_eq!(run.on(1000, 200, 10, 40), 1000);
         let worked = run.on(10_000, 200, 10, 40);
