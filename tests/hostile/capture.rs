@@ -64,7 +64,8 @@ impl Capture {
     /// Adds the datagrams that the relay has recorded since the last call.
     pub(crate) fn take_from(&mut self, relay: &Relay) {
         for direction in [Direction::ToServer, Direction::ToClient] {
-            relay.take_recorded(direction).iter().for_each(|datagram| self.take(datagram));
+            let recorded = relay.take_recorded(direction);
+            recorded.iter().for_each(|datagram| self.take(&datagram.bytes));
         }
     }
 

@@ -4,6 +4,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use fastrand::Rng;
+use testbed::Datagram;
 use tokio::task::block_in_place;
 
 use crate::SUITES;
@@ -21,8 +22,9 @@ const SILENT_BYTES_MAX: u64 = 192 << 10;
 
 /// A forged packet: random bytes after a genuine connection ID, or a genuine packet with one to
 /// three bits flipped.
-fn forged(rng: &mut Rng, copies: &[Vec<u8>]) -> Vec<u8> {
-    let mut datagram = copies[rng.usize(..copies.len())].clone();
+fn forged(rng: &mut Rng, copies: &[Datagram]) -> Datagram {
+    let mut forged = copies[rng.usize(..copies.len())].clone();
+    let datagram = &mut forged.bytes;
     if rng.bool() {
         datagram.resize(rng.usize(40..1400), 0);
         // Short header: the fixed bit set, the long header bit clear.
@@ -34,7 +36,7 @@ fn forged(rng: &mut Rng, copies: &[Vec<u8>]) -> Vec<u8> {
             datagram[bit / 8] ^= 1 << (bit % 8);
         }
     }
-    datagram
+    forged
 }
 
 /// A daemon's counters: keystream spent, keystream filled, packets refused.
@@ -73,7 +75,7 @@ async fn forgeries(suite: &'static str, most: u64, rate: f64) {
     tunnel.quiet().await;
     for (at, verb) in ENDS {
         let mut copies = tunnel.relay.recorded(at);
-        copies.retain(|copy| copy.len() > 40 && copy[0] & 0x80 == 0);
+        copies.retain(|copy| copy.bytes.len() > 40 && copy.bytes[0] & 0x80 == 0);
         let mut rng = Rng::with_seed(most);
         let before = Spent::of(&tunnel, verb);
         let (mut sent, mut spent) = (0, before.since(before));

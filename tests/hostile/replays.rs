@@ -104,7 +104,7 @@ async fn carry(tunnel: &Tunnel, job: Job, victim: Victim, rate: f64) -> ReplayOu
         let copy = &copies[rng.usize(..copies.len())];
         // Datagrams that the kernel rejects count as sent: the attacker cannot tell.
         match victim {
-            Victim::Bystander => drop(bystander.send_to(copy, address)),
+            Victim::Bystander => drop(bystander.send_to(&copy.bytes, address)),
             _ => drop(tunnel.relay.inject(at, copy)),
         }
     };

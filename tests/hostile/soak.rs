@@ -71,7 +71,7 @@ async fn round(tunnel: &mut Tunnel, tally: &mut Tally) {
         jobs.push(tunnel.carry(Job::each_way(seed, 256 << 10)).await);
     }
     tunnel.relay.set_both(LineSettings::default());
-    tunnel.relay.rebind().await.unwrap();
+    tunnel.relay.rebind().unwrap();
     jobs.push(tunnel.carry(Job::each_way(seed + 3, BULK_BYTES)).await);
     tally.key_updates += tunnel.key_phases();
 

@@ -70,7 +70,7 @@ async fn begin_and_fall_silent(desk: &Desk, server: SocketAddr) {
     relay.record(Direction::ToServer, 1024);
     shake_hands(relay.address(), 30, 3).await;
     let mut firsts = relay.recorded(Direction::ToServer);
-    firsts.retain(|datagram| datagram[0] & 0xf0 == INITIAL);
+    firsts.retain(|datagram| datagram.bytes[0] & 0xf0 == INITIAL);
     let answered = || relay.counts(Direction::ToClient).taken;
     let answered_before = answered();
     let until = Instant::now() + HANDSHAKE_TIME;

@@ -126,19 +126,23 @@ impl Tunnel {
         if verb == "serve" { &self.server } else { &self.client }
     }
 
-    /// Datagrams that the kernel dropped because the receiver of this direction did not read them
+    /// Datagrams that the kernel dropped because a receiver of this direction did not read them
     /// in time (`/proc/net/udp`, last column).
     pub(crate) fn dropped(&self, direction: Direction) -> u64 {
-        let port = match direction {
-            Direction::ToServer => self.server.address().parse::<SocketAddr>().unwrap().port(),
-            Direction::ToClient => self.relay.client().unwrap().port(),
+        let receivers: Vec<SocketAddr> = match direction {
+            Direction::ToServer => vec![self.server.address().parse().unwrap()],
+            Direction::ToClient => self.relay.clients(),
         };
         let sockets =
             ["/proc/net/udp", "/proc/net/udp6"].map(|path| fs::read_to_string(path).unwrap());
         let lines = sockets.iter().flat_map(|sockets| sockets.lines());
-        let mut fields = lines.map(|line| line.split_whitespace().collect::<Vec<_>>());
-        let socket = fields.find(|fields| fields[1].ends_with(&format!(":{port:04X}")));
-        socket.unwrap().last().unwrap().parse().unwrap()
+        let fields = lines.map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let ports: Vec<_> =
+            receivers.iter().map(|address| format!(":{:04X}", address.port())).collect();
+        fields
+            .filter(|fields| ports.iter().any(|port| fields[1].ends_with(port)))
+            .map(|fields| fields.last().unwrap().parse::<u64>().unwrap())
+            .sum()
     }
 
     /// The statistics of a daemon: `serve` or `connect`.

@@ -147,7 +147,7 @@ async fn carry(
                 }
                 // Datagrams that the kernel drops count as sent: the attacker cannot tell.
                 match victim {
-                    Victim::Bystander => drop(bystander.send_to(copy, address)),
+                    Victim::Bystander => drop(bystander.send_to(&copy.bytes, address)),
                     Victim::Server | Victim::Client => drop(relay.inject(direction, copy)),
                 }
                 sent.fetch_add(1, Relaxed);

@@ -23,4 +23,4 @@ pub use link::{Link, LinkSettings};
 pub use namespace::{FourHosts, Namespace};
 pub use path::{End, Path};
 pub use quota::{PERIOD, Quota};
-pub use relay::{Counts, Direction, Relay};
+pub use relay::{Counts, Datagram, Direction, Relay};

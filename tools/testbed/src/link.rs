@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 
 use crate::line::{Line, LineSettings, QueueBound};
 
+pub(crate) use udp::bind;
+
 /// Minimum length of the queue before a line, in sending time. As is usual, it holds at least a
 /// round trip's worth.
 const QUEUE_MIN: Duration = Duration::from_millis(50);

@@ -1,31 +1,30 @@
-//! Relays UDP between one client and one server over a bad network: loss, delay, jitter,
-//! reordering, duplication, corruption, black holes, changes of the client's address and cuts.
+//! Relays UDP between clients and one server over a bad network: loss, delay, jitter,
+//! reordering, duplication, corruption, black holes, changes of the clients' addresses and cuts.
 //!
 //! Everything can be changed while it runs. The fate of the n-th datagram of a direction depends
-//! only on the seed and the [`LineSettings`] in force, which count the bytes of datagrams. The
-//! relay also plays an on-path attacker: it records datagrams and injects given ones, from the
-//! addresses that the ends know. Understands nothing of the payload.
+//! only on the seed and the [`LineSettings`] in force, which count the bytes of datagrams. Like a
+//! NAT the relay has a port per client address; a daemon has an address per connection. It also
+//! plays an on-path attacker: it records datagrams and injects given ones, from the addresses that
+//! the ends know. Understands nothing of the payload.
 
 #[cfg(test)]
 mod tests;
 mod way;
 
 use std::{
+    collections::BTreeMap,
     io,
-    net::SocketAddr,
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use socket2::SockRef;
 use tokio::{net::UdpSocket, sync::watch, task::JoinSet};
 
-use crate::line::LineSettings;
+use crate::{line::LineSettings, link::bind};
 
 pub use way::Counts;
 use way::Way;
-
-/// Requested socket buffer size, so that only the line loses packets; the kernel may grant less.
-const BUFFER_BYTES: usize = 4 << 20;
 
 /// Direction of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +33,15 @@ pub enum Direction {
     ToServer = 0,
     /// From the server.
     ToClient = 1,
+}
+
+/// A datagram between a client and the server.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Datagram {
+    /// The client's address.
+    pub client: SocketAddr,
+    /// The payload.
+    pub bytes: Vec<u8>,
 }
 
 /// A running relay. Dropping it ends it and loses what is in transit.
@@ -47,12 +55,10 @@ pub struct Relay {
 #[derive(Debug)]
 struct RelayState {
     server: SocketAddr,
-    /// The last address to send to the front socket.
-    client: Mutex<Option<SocketAddr>>,
-    /// The socket that the client knows.
+    /// The socket that the clients know.
     front: UdpSocket,
-    /// The socket that the server knows; replaced by a rebind.
-    back: watch::Sender<Arc<UdpSocket>>,
+    /// By client, the socket that the server knows; replaced by a rebind.
+    backs: Mutex<BTreeMap<SocketAddr, watch::Sender<Arc<UdpSocket>>>>,
     ways: [Way; 2],
 }
 
@@ -60,26 +66,24 @@ impl Relay {
     /// Starts a relay to `server` on a free port of the same family's loopback. Needs a tokio
     /// runtime, on which it runs.
     pub async fn start(server: SocketAddr, seed: u64) -> io::Result<Self> {
-        let front = bind_beside(server).await?;
+        let front = bind_beside(server)?;
         let address = front.local_addr()?;
-        let (back, _) = watch::channel(Arc::new(bind_beside(server).await?));
         let ways = [Direction::ToServer, Direction::ToClient]
             .map(|way| Way::new(seed.wrapping_add(way as u64)));
-        let shared = Arc::new(RelayState { server, client: Mutex::default(), front, back, ways });
+        let shared = Arc::new(RelayState { server, front, backs: Mutex::default(), ways });
         let mut tasks = JoinSet::new();
         tasks.spawn(way::carry_to_server(Arc::clone(&shared)));
-        tasks.spawn(way::carry_to_client(Arc::clone(&shared)));
         Ok(Self { shared, address, _tasks: tasks })
     }
 
-    /// The address for the client to send to.
+    /// The address for clients to send to.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The client's address: the source of the last datagram, if there was one.
-    pub fn client(&self) -> Option<SocketAddr> {
-        *lock(&self.shared.client)
+    /// The addresses that have sent something.
+    pub fn clients(&self) -> Vec<SocketAddr> {
+        lock(&self.shared.backs).keys().copied().collect()
     }
 
     /// Changes the settings of a direction; datagrams in transit arrive as already decided.
@@ -93,11 +97,12 @@ impl Relay {
         self.set(Direction::ToClient, settings);
     }
 
-    /// Gives the client another port towards the server, as a NAT does after losing its state. What
-    /// the server sends to the old port is lost.
-    pub async fn rebind(&self) -> io::Result<()> {
-        let socket = bind_beside(self.shared.server).await?;
-        self.shared.back.send_replace(Arc::new(socket));
+    /// Gives each client another port towards the server, as a NAT does after losing its state.
+    /// What the server sends to the old ports is lost. Needs a tokio runtime.
+    pub fn rebind(&self) -> io::Result<()> {
+        for back in lock(&self.shared.backs).values() {
+            back.send_replace(Arc::new(bind_beside(self.shared.server)?));
+        }
         Ok(())
     }
 
@@ -113,19 +118,19 @@ impl Relay {
     }
 
     /// The copies kept, oldest first.
-    pub fn recorded(&self, direction: Direction) -> Vec<Vec<u8>> {
+    pub fn recorded(&self, direction: Direction) -> Vec<Datagram> {
         self.way(direction).recorded()
     }
 
     /// Takes the copies, oldest first.
-    pub fn take_recorded(&self, direction: Direction) -> Vec<Vec<u8>> {
+    pub fn take_recorded(&self, direction: Direction) -> Vec<Datagram> {
         self.way(direction).take_recorded()
     }
 
     /// Sends this as if the other end had, bypassing impairments and counts. Never waits:
-    /// `WouldBlock` if the socket's buffer is full, `NotConnected` before a client has sent
+    /// `WouldBlock` if the socket's buffer is full, `NotConnected` if the client has not sent
     /// anything.
-    pub fn inject(&self, direction: Direction, datagram: &[u8]) -> io::Result<()> {
+    pub fn inject(&self, direction: Direction, datagram: &Datagram) -> io::Result<()> {
         self.shared.send(direction, datagram)
     }
 
@@ -135,32 +140,39 @@ impl Relay {
 }
 
 impl RelayState {
-    fn send(&self, direction: Direction, datagram: &[u8]) -> io::Result<()> {
-        match direction {
-            Direction::ToServer => {
-                let back = Arc::clone(&self.back.borrow());
-                back.try_send_to(datagram, self.server)?;
-            }
-            Direction::ToClient => {
-                let client = lock(&self.client).ok_or(io::ErrorKind::NotConnected)?;
-                self.front.try_send_to(datagram, client)?;
-            }
-        }
+    fn send(&self, direction: Direction, datagram: &Datagram) -> io::Result<()> {
+        let Datagram { client, bytes } = datagram;
+        let back = lock(&self.backs).get(client).map(|back| Arc::clone(&back.borrow()));
+        let back = back.ok_or(io::ErrorKind::NotConnected)?;
+        let (socket, to) = match direction {
+            Direction::ToServer => (&*back, self.server),
+            Direction::ToClient => (&self.front, *client),
+        };
+        // Not through tokio, which has yet to learn that a new socket is ready.
+        SockRef::from(socket).send_to(bytes, &to.into())?;
         Ok(())
+    }
+
+    /// Gives a client that is new a port towards the server; returns where to watch that port.
+    fn open_back(&self, client: SocketAddr) -> io::Result<Option<watch::Receiver<Arc<UdpSocket>>>> {
+        let mut backs = lock(&self.backs);
+        if backs.contains_key(&client) {
+            return Ok(None);
+        }
+        let (back, rebound) = watch::channel(Arc::new(bind_beside(self.server)?));
+        backs.insert(client, back);
+        Ok(Some(rebound))
     }
 }
 
 /// Binds a socket on the loopback address from which `server` is reachable.
-async fn bind_beside(server: SocketAddr) -> io::Result<UdpSocket> {
-    let loopback = match server {
-        SocketAddr::V4(_) => "127.0.0.1:0",
-        SocketAddr::V6(_) => "[::1]:0",
-    };
-    let socket = UdpSocket::bind(loopback).await?;
-    let buffers = SockRef::from(&socket);
-    buffers.set_recv_buffer_size(BUFFER_BYTES)?;
-    buffers.set_send_buffer_size(BUFFER_BYTES)?;
-    Ok(socket)
+fn bind_beside(server: SocketAddr) -> io::Result<UdpSocket> {
+    let socket = bind(match server {
+        SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+        SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+    })?;
+    socket.set_nonblocking(true)?;
+    UdpSocket::from_std(socket)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -81,7 +81,7 @@ impl Path {
     fn longest(&self) -> [usize; 2] {
         [Direction::ToServer, Direction::ToClient].map(|direction| {
             let recorded = self.relay.recorded(direction);
-            recorded.iter().map(Vec::len).max().unwrap_or(0)
+            recorded.iter().map(|datagram| datagram.bytes.len()).max().unwrap_or(0)
         })
     }
 }

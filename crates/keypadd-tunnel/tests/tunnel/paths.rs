@@ -62,7 +62,7 @@ async fn a_client_whose_address_changes_loses_nothing() {
     let moves = async {
         for _ in 0..3 {
             let before = session.remote();
-            relay.rebind().await.unwrap();
+            relay.rebind().unwrap();
             until("the server sees the new address", || session.remote() != before).await;
         }
     };

@@ -7,7 +7,7 @@ use std::{
 };
 
 use keypadd_tunnel::{HoldSettings, TransportSettings};
-use testbed::{Direction, LineSettings};
+use testbed::{Datagram, Direction, LineSettings};
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 
 use crate::support::*;
@@ -104,8 +104,8 @@ async fn nobody_gets_the_token_of_a_connection_in_use() {
     let mut here = TcpStream::connect(client.listeners[0]).await.unwrap();
     let mut there = assert_reaches(&mut here, &target).await;
     let seen = relay.recorded(Direction::ToServer);
-    let last = seen.iter().rfind(|datagram| datagram[0] & 0x80 == 0).expect("a short header");
-    let living: [u8; CID_BYTES] = last[1..=CID_BYTES].try_into().unwrap();
+    let last = seen.iter().rfind(|datagram| datagram.bytes[0] & 0x80 == 0).expect("a short header");
+    let living: [u8; CID_BYTES] = last.bytes[1..=CID_BYTES].try_into().unwrap();
     let mut unknown = living;
     unknown[CID_BYTES - 1] ^= 1;
 
@@ -128,6 +128,7 @@ async fn nobody_gets_the_token_of_a_connection_in_use() {
     // Another server with the same key has no state, and its tokens are not accepted here.
     let other = RunningServer::start_as(server.private.clone(), key.public(), &[], start);
     let forged = attacker.token(other.address, living);
+    let reset_with = |token| Datagram { client: last.client, bytes: reset_with(token) };
     relay.inject(Direction::ToClient, &reset_with(forged)).unwrap();
     send_bytes_both_ways(&mut here, &mut there).await;
     assert!(client.reconnects().is_empty());

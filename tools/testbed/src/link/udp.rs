@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Instant;
@@ -45,7 +45,8 @@ struct OneWay {
 /// chooses. Like a NAT it has a port per client address: answers go to the right socket, and a
 /// client with two sockets gets its datagrams in order.
 pub(super) fn start(ways: &[Arc<Way>; 2], to: SocketAddr) -> io::Result<Forwarder> {
-    let near = Arc::new(bind(to)?);
+    let near = Arc::new(bind(to.ip())?);
+    near.set_read_timeout(Some(LOOK_UP))?;
     let address = near.local_addr()?;
     let shared = Arc::new(ForwarderState::default());
     let one_way = |way: usize| {
@@ -61,9 +62,9 @@ pub(super) fn start(ways: &[Arc<Way>; 2], to: SocketAddr) -> io::Result<Forwarde
     Ok(Forwarder { address, shared })
 }
 
-fn bind(to: SocketAddr) -> io::Result<UdpSocket> {
-    let socket = UdpSocket::bind((to.ip(), 0))?;
-    socket.set_read_timeout(Some(LOOK_UP))?;
+/// A socket on this address that loses nothing in a burst.
+pub(crate) fn bind(ip: IpAddr) -> io::Result<UdpSocket> {
+    let socket = UdpSocket::bind((ip, 0))?;
     let buffers = socket2::SockRef::from(&socket);
     buffers.set_recv_buffer_size(SOCKET_BYTES)?;
     buffers.set_send_buffer_size(SOCKET_BYTES)?;
@@ -100,7 +101,8 @@ fn open_port(
     to: SocketAddr,
     back: &OneWay,
 ) -> io::Result<Arc<UdpSocket>> {
-    let port = bind(to)?;
+    let port = bind(to.ip())?;
+    port.set_read_timeout(Some(LOOK_UP))?;
     port.connect(to)?;
     let port = Arc::new(port);
     let (near, from, back) = (Arc::clone(near), Arc::clone(&port), back.clone());

@@ -21,9 +21,9 @@ struct Ends {
 
 impl Ends {
     async fn start(seed: u64) -> Self {
-        let server = bind_beside("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let server = bind_beside("127.0.0.1:0".parse().unwrap()).unwrap();
         let relay = Relay::start(server.local_addr().unwrap(), seed).await.unwrap();
-        let client = bind_beside(relay.address()).await.unwrap();
+        let client = bind_beside(relay.address()).unwrap();
         client.connect(relay.address()).await.unwrap();
         Self { client, server, relay }
     }
@@ -159,12 +159,46 @@ async fn a_cut_direction_passes_nothing_and_the_other_one_goes_on() {
     assert_eq!(&buffer[..bytes], b"still here");
 }
 
+/// What each of these gets.
+async fn all_receive<const N: usize>(sockets: [&UdpSocket; N]) -> [Vec<u8>; N] {
+    let mut all = [const { Vec::new() }; N];
+    for (socket, got) in sockets.into_iter().zip(&mut all) {
+        let mut buffer = [0; 100];
+        let bytes = timeout(HANG, socket.recv(&mut buffer)).await.unwrap().unwrap();
+        *got = buffer[..bytes].to_vec();
+    }
+    all
+}
+
+#[tokio::test]
+async fn each_of_two_clients_has_its_own_answers_before_and_after_a_rebind() {
+    let ends = Ends::start(12).await;
+    let other = bind_beside(ends.relay.address()).unwrap();
+    other.connect(ends.relay.address()).await.unwrap();
+    let mut ports = BTreeSet::new();
+    for _ in 0..2 {
+        // Both have sent before the first answer.
+        let mut from = Vec::new();
+        for client in [&ends.client, &other] {
+            client.send(b"hello").await.unwrap();
+            from.push(ends.arrived().await.1);
+        }
+        for (port, answer) in from.iter().zip([b"one", b"two"]) {
+            ends.server.send_to(answer, port).await.unwrap();
+        }
+        assert_eq!(all_receive([&ends.client, &other]).await, [b"one", b"two"]);
+        ports.extend(from);
+        ends.relay.rebind().unwrap();
+    }
+    assert_eq!(ports.len(), 4, "a port per client, and others after the rebind");
+}
+
 #[tokio::test]
 async fn a_rebound_client_has_another_port_and_gets_what_is_sent_there() {
     let ends = Ends::start(10).await;
     ends.send(1).await;
     let (_, before) = ends.arrived().await;
-    ends.relay.rebind().await.unwrap();
+    ends.relay.rebind().unwrap();
     ends.send(2).await;
     let (_, after) = ends.arrived().await;
     assert_ne!(before, after);
@@ -179,21 +213,24 @@ async fn a_rebound_client_has_another_port_and_gets_what_is_sent_there() {
 #[tokio::test]
 async fn an_attacker_on_the_path_has_copies_and_sends_what_it_likes() {
     let ends = Ends::start(11).await;
-    assert!(ends.relay.inject(ToClient, b"too early").is_err());
+    let client = ends.client.local_addr().unwrap();
+    let forged = Datagram { client, bytes: b"forged".to_vec() };
+    assert!(ends.relay.inject(ToClient, &forged).is_err(), "too early");
     ends.relay.record(ToServer, 3);
     for number in 0..5 {
         ends.send(number).await;
         ends.arrived().await;
     }
     let copies = ends.relay.recorded(ToServer);
-    assert_eq!(copies, [2_u16, 3, 4].map(|number| number.to_be_bytes().to_vec()));
+    let sent = |number: u16| Datagram { client, bytes: number.to_be_bytes().to_vec() };
+    assert_eq!(copies, [2, 3, 4].map(sent));
 
     let before = ends.relay.counts(ToServer);
     ends.relay.set(ToServer, LineSettings { cut: true, ..<_>::default() });
     ends.relay.inject(ToServer, &copies[0]).unwrap();
-    assert_eq!(ends.arrived().await.0, copies[0]);
+    assert_eq!(ends.arrived().await.0, copies[0].bytes);
     assert_eq!(ends.relay.counts(ToServer), before);
-    ends.relay.inject(ToClient, b"forged").unwrap();
+    ends.relay.inject(ToClient, &forged).unwrap();
     let mut buffer = [0; 100];
     let bytes = timeout(HANG, ends.client.recv(&mut buffer)).await.unwrap().unwrap();
     assert_eq!(&buffer[..bytes], b"forged");

@@ -5,12 +5,18 @@ use std::{
     cmp::Reverse,
     collections::{BinaryHeap, VecDeque},
     future::pending,
+    net::SocketAddr,
     sync::{Arc, Mutex},
 };
 
-use tokio::time::{Instant, sleep_until};
+use tokio::{
+    net::UdpSocket,
+    sync::watch,
+    task::JoinSet,
+    time::{Instant, sleep_until},
+};
 
-use super::{Direction, RelayState, lock};
+use super::{Datagram, Direction, RelayState, lock};
 use crate::line::{Arrivals, Line, LineSettings};
 
 /// Maximum datagrams in transit; more are lost, as in any queue.
@@ -49,7 +55,7 @@ struct State {
     /// Outcomes after the line had let datagrams pass.
     sent: u64,
     overflowed: u64,
-    recorded: VecDeque<Vec<u8>>,
+    recorded: VecDeque<Datagram>,
     recorded_max: usize,
 }
 
@@ -85,24 +91,24 @@ impl Way {
         state.recorded.clear();
     }
 
-    pub(crate) fn recorded(&self) -> Vec<Vec<u8>> {
+    pub(crate) fn recorded(&self) -> Vec<Datagram> {
         lock(&self.0).recorded.iter().cloned().collect()
     }
 
-    pub(crate) fn take_recorded(&self) -> Vec<Vec<u8>> {
+    pub(crate) fn take_recorded(&self) -> Vec<Datagram> {
         std::mem::take(&mut lock(&self.0).recorded).into()
     }
 
     /// Offers a datagram to the line; returns what arrives of it.
-    fn take(&self, now: Instant, datagram: &[u8]) -> Option<Arrivals> {
+    fn take(&self, now: Instant, datagram: &Datagram) -> Option<Arrivals> {
         let mut state = lock(&self.0);
         if state.recorded_max > 0 {
             if state.recorded.len() == state.recorded_max {
                 state.recorded.pop_front();
             }
-            state.recorded.push_back(datagram.to_vec());
+            state.recorded.push_back(datagram.clone());
         }
-        state.line.offer(now.into_std(), datagram.len()).ok()
+        state.line.offer(now.into_std(), datagram.bytes.len()).ok()
     }
 
     fn sent(&self, sent: bool) {
@@ -116,9 +122,9 @@ impl Way {
 }
 
 /// A datagram and when it is due; of two due at once the one that came first goes first.
-type Due = Reverse<(Instant, u64, Vec<u8>)>;
+type Due = Reverse<(Instant, u64, Datagram)>;
 
-/// Datagrams between the two sockets of a direction.
+/// Datagrams on the way to the server, or to one client.
 #[derive(Default)]
 struct InFlight {
     heap: BinaryHeap<Due>,
@@ -127,13 +133,13 @@ struct InFlight {
 
 impl InFlight {
     /// Accepts a datagram and sends whatever is due by now.
-    fn take(&mut self, shared: &RelayState, direction: Direction, datagram: &[u8]) {
+    fn take(&mut self, shared: &RelayState, direction: Direction, datagram: &Datagram) {
         let way = &shared.ways[direction as usize];
         let arrivals = way.take(Instant::now(), datagram);
         for arrival in arrivals.into_iter().flatten() {
-            let mut datagram = datagram.to_vec();
+            let mut datagram = datagram.clone();
             if let Some(bit) = arrival.flipped {
-                datagram[bit / 8] ^= 0x80 >> (bit % 8);
+                datagram.bytes[bit / 8] ^= 0x80 >> (bit % 8);
             }
             if self.heap.len() == UNDER_WAY_MAX {
                 way.sent(false);
@@ -164,34 +170,43 @@ impl InFlight {
     }
 }
 
-/// Relays what the client sends until dropped. Errors of `recv_from` are those of earlier sends.
+/// Relays what clients send until dropped, and starts the task of each that relays the answers.
+/// Errors of `recv_from` are those of earlier sends.
 pub(crate) async fn carry_to_server(shared: Arc<RelayState>) {
+    let mut answers = JoinSet::new();
     let mut in_flight = InFlight::default();
     let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
     loop {
         tokio::select! {
             () = in_flight.due() => in_flight.send_due(&shared, Direction::ToServer),
             received = shared.front.recv_from(&mut buffer) => {
-                let Ok((bytes, from)) = received else { continue };
-                *lock(&shared.client) = Some(from);
-                in_flight.take(&shared, Direction::ToServer, &buffer[..bytes]);
+                let Ok((bytes, client)) = received else { continue };
+                if let Ok(Some(rebound)) = shared.open_back(client) {
+                    answers.spawn(carry_to_client(Arc::clone(&shared), client, rebound));
+                }
+                let bytes = buffer[..bytes].to_vec();
+                in_flight.take(&shared, Direction::ToServer, &Datagram { client, bytes });
             }
         }
     }
 }
 
-/// Relays what the server sends until dropped.
-pub(crate) async fn carry_to_client(shared: Arc<RelayState>) {
+/// Relays what the server sends to a client until dropped.
+async fn carry_to_client(
+    shared: Arc<RelayState>,
+    client: SocketAddr,
+    mut rebound: watch::Receiver<Arc<UdpSocket>>,
+) {
     let mut in_flight = InFlight::default();
     let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
-    let mut rebound = shared.back.subscribe();
     loop {
         let back = Arc::clone(&rebound.borrow_and_update());
         tokio::select! {
             () = in_flight.due() => in_flight.send_due(&shared, Direction::ToClient),
             received = back.recv_from(&mut buffer) => match received {
                 Ok((bytes, from)) if from == shared.server => {
-                    in_flight.take(&shared, Direction::ToClient, &buffer[..bytes]);
+                    let bytes = buffer[..bytes].to_vec();
+                    in_flight.take(&shared, Direction::ToClient, &Datagram { client, bytes });
                 }
                 _ => {}
             },
