@@ -48,6 +48,9 @@ const QUEUE_RATE: f64 = 37.5e6;
 const QUEUE_DELAY_MIN: f64 = 0.001;
 const QUEUE_DELAY_MAX: f64 = 0.010;
 
+/// The longest time of a packet to allow for; slower lines are of no use.
+const PACKET_TIME_MAX: f64 = 0.1;
+
 /// Share of the ACKs' waiting time to allow for: the queue need not bridge all of it.
 const BURST_SHARE: f64 = 0.75;
 
@@ -217,7 +220,9 @@ impl RateController {
         let delay = QUEUE_DELAY * (QUEUE_RATE / rate.max(1.0)).sqrt().sqrt();
         let delay = delay.clamp(QUEUE_DELAY_MIN, QUEUE_DELAY_MAX);
         let least = if self.floor() < NEAR { QUEUE_DELAY_NEAR } else { 0.0 };
-        Duration::from_secs_f64(delay.max(least))
+        // No less than a packet takes.
+        let packet = (self.mtu as f64 / rate.max(1.0)).min(PACKET_TIME_MAX);
+        Duration::from_secs_f64(delay.max(least).max(packet))
     }
 
     /// Delays up to this are those of an empty queue.
@@ -228,7 +233,7 @@ impl RateController {
 
     /// Target size of the queue at this rate, in bytes.
     fn queue_bytes(&self, rate: f64) -> f64 {
-        (rate * self.queue_delay(rate).as_secs_f64()).max(self.mtu as f64)
+        rate * self.queue_delay(rate).as_secs_f64()
     }
 
     /// The window that carries this rate and keeps the queue.
@@ -336,7 +341,7 @@ impl RateController {
             self.hold = self.hold.min(2);
             // A policer keeps no queue.
             if delay > self.empty_delay(self.rate) {
-                self.drain(FIRST_DRAIN_DEPTH);
+                self.drain(now, FIRST_DRAIN_DEPTH);
             }
             self.losses.settle();
             return;

@@ -250,11 +250,14 @@ fn a_deep_queue_stays_short() {
 
 #[test]
 fn on_a_slow_line_no_more_waits_than_the_least_window() {
-    let mut world = bulk(0.5, 20 * MS);
-    world.run(10 * SECOND);
-    let queue = queue_p99(&mut world, 20 * SECOND);
-    // Four packets' time.
-    assert!(queue <= 100 * MS, "{queue:?}");
+    for (mbit, rtt) in [(0.5, 20 * MS), (0.25, 20 * MS), (0.5, 100 * MS), (0.5, 2 * MS)] {
+        let mut world = bulk(mbit, rtt);
+        world.run(10 * SECOND);
+        // Several times as long as the shortest round trip is remembered.
+        let queue = queue_p99(&mut world, 70 * SECOND);
+        // Four packets' time.
+        assert!(queue <= (50 * MS).div_f64(mbit), "{mbit} Mbit/s, {rtt:?}: {queue:?}");
+    }
 }
 
 #[test]

@@ -83,16 +83,21 @@ impl RateController {
 
     pub(super) fn drain_if_due(&mut self, now: Instant) {
         if now >= *self.drain_at.get_or_insert(now + DRAIN_INTERVAL) {
-            self.drain(if self.is_long() { LONG_DRAIN_DEPTH } else { DRAIN_DEPTH });
+            self.drain(now, if self.is_long() { LONG_DRAIN_DEPTH } else { DRAIN_DEPTH });
         }
     }
 
     /// Drains this many times the queue's content, so that the shortest round trip is seen (ProbeRTT of
     /// draft-ietf-ccwg-bbr 5.3.4, less deep and more often; flows of ours drain together).
-    pub(super) fn drain(&mut self, depth: f64) {
+    ///
+    /// Where the least window keeps a queue, the round trip without one is not seen, and stays what it was.
+    pub(super) fn drain(&mut self, now: Instant, depth: f64) {
         let depth = (depth * self.queue_bytes(self.rate)) as u64;
-        let window = self.window.saturating_sub(depth);
-        let window = window.max(self.window / 2).max(self.window_min());
+        let window = self.window.saturating_sub(depth).max(self.window / 2);
+        if window < self.window_min() {
+            self.floor.insert(now, self.floor());
+        }
+        let window = window.max(self.window_min());
         self.dip = Some(Dip { window, rounds: 0, test: None });
     }
 }
