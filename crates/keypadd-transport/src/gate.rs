@@ -262,7 +262,6 @@ pub(crate) struct HandedController {
 
 /// Decides how much a connection may send now.
 pub(crate) struct CongestionGate {
-    controllers: Arc<dyn ControllerFactory + Send + Sync>,
     shared: Arc<ControllerState>,
     /// Most bytes in flight, whatever the controller allows: this end keeps them in memory.
     flight_max: u64,
@@ -280,10 +279,8 @@ impl CongestionGate {
         now: Instant,
     ) -> (Self, Arc<dyn ControllerFactory + Send + Sync>) {
         let shared = Arc::<ControllerState>::default();
-        let controllers = Arc::clone(&inner);
         let factory = UnlimitedFactory { inner, shared: Arc::clone(&shared) };
         let gate = Self {
-            controllers,
             shared,
             flight_max,
             pacer: Pacer::new(now, BASE_MTU),
@@ -319,13 +316,8 @@ impl CongestionGate {
         self.pacer = Pacer::empty(now);
     }
 
-    /// Begins as on a new path, with nothing in flight (RFC 9000 9.4).
+    /// Begins to pace as on a new path. Its controller is new, too.
     pub(crate) fn start_afresh(&mut self, now: Instant) {
-        let mtu = u16::try_from(self.mtu()).unwrap_or(u16::MAX);
-        let controller = Arc::clone(&self.controllers).build(now, mtu);
-        *self.shared.waits() = None;
-        self.shared.in_flight.store(0, Relaxed);
-        self.continue_with(controller);
         self.pacer = Pacer::new(now, self.mtu());
     }
 

@@ -1,10 +1,10 @@
 //! Follows a connection from one network to another (RFC 9000 9).
 //!
 //! `quinn-proto` moves a server's connection to the address from which its client sends, with a new
-//! congestion controller. Until the client has proved that address, it sends three times what came
+//! congestion controller and small packets. Until the client has proved that address, it sends three times what came
 //! from there at most (8.1), and keeps the rest of what it is given: so it is given no more. At the
 //! client it notices nothing: here what arrives at another address of this host, with the server's
-//! challenge, lets the controller begin anew. Knows addresses, no sockets.
+//! challenge, lets the client begin anew. Knows addresses, no sockets.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -86,10 +86,12 @@ impl Driver {
         roaming.is_proved(connection.remote_address(), || connection.stats())
     }
 
-    /// Begins congestion control anew if this host is a client that has another address.
+    /// Begins as on a new path if this host is a client that has another address: with a new congestion
+    /// controller and round-trip time (RFC 9000 9.4), and packets that every path carries (14.3).
     pub(super) fn follow_own_address(&mut self, now: Instant) {
         let Self { roaming, connection, gate, one_way, .. } = self;
         if connection.side().is_client() && roaming.has_moved(|| connection.stats()) {
+            connection.path_changed(now);
             gate.start_afresh(now);
             one_way.start_afresh();
         }

@@ -33,8 +33,11 @@ const NO_ERROR: VarInt = VarInt::from_u32(0);
 /// Windows too large to be a limit here.
 const WINDOW: u32 = 64 << 20;
 
+/// The largest datagram.
+pub const MOST: u16 = 1_452;
+
 /// IP and UDP headers, which a line carries too.
-const HEADERS: usize = 28;
+pub const HEADERS: usize = 28;
 
 /// Datagrams per send.
 const BATCH: usize = 44;
@@ -214,6 +217,12 @@ impl World {
     /// Where a flow's server sends.
     pub fn client_address(&self, flow: usize) -> IpAddr {
         self.flows[flow].ends[1].connection.as_ref().unwrap().remote_address().ip()
+    }
+
+    /// The largest datagram that a flow's client sends, and its server.
+    pub fn datagram_bytes(&self, flow: usize) -> [u16; 2] {
+        let ends = self.flows[flow].ends.each_ref();
+        ends.map(|end| end.connection.as_ref().unwrap().stats().path.current_mtu)
     }
 
     pub fn compress_acks(&mut self, interval: Duration) {
