@@ -9,7 +9,6 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
 };
 
-use quinn_proto::MtuDiscoveryConfig;
 use rustix::net::sockopt::{ip_mtu, ipv6_mtu};
 
 /// Payload of an Ethernet frame over IPv6; over IPv4 there is room for 20 bytes more.
@@ -24,22 +23,6 @@ const IPV4_HEADERS: u32 = 20 + 8;
 
 /// Headers of IPv6 and UDP.
 const IPV6_HEADERS: u32 = 40 + 8;
-
-/// Sizes closer together than this are not told apart: more than half of what lies between 1,200
-/// bytes, which every path carries, and [`ETHERNET_PAYLOAD`], so that the latter is the first that
-/// `quinn-proto` tries.
-const PROBE_STEP: u16 = (ETHERNET_PAYLOAD - 1_200) / 2 + 1;
-
-/// Path MTU discovery up to UDP payloads of this many bytes.
-///
-/// Packets grow from 1,200 bytes to Ethernet's at once: while they grow in steps, `quinn-proto` takes
-/// several packets of an earlier step, lost at random after a successful probe, for a path that carries
-/// less, and returns to 1,200 bytes for a minute.
-pub fn mtu_discovery(payload_max: u16) -> MtuDiscoveryConfig {
-    let mut config = MtuDiscoveryConfig::default();
-    config.upper_bound(payload_max).minimum_change(PROBE_STEP);
-    config
-}
 
 /// The largest UDP payload to probe for on the path to `peer`.
 ///
