@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// How long connections are measured after datagrams that took long. Reading the clock of a thread takes a
-/// tenth of the time that handling a datagram does.
+/// How long connections are measured after datagrams that took long. Reading a thread's CPU clock takes a tenth
+/// as long as handling a datagram.
 const MEASURED_TIME: Duration = Duration::from_secs(1);
 
 /// CPU time within which handling a datagram is usual, also as a multiple of the shortest of the

@@ -206,8 +206,9 @@ impl<U: Datagrams> EventLoop<U> {
             false => TimeShare::new(self.clock(), left).since(began),
         };
         let cost = self.clocks.as_ref().and_then(|clocks| clocks.costs.begin(now));
-        let slot = self.slots.get(&key);
-        let cost = cost.zip(slot.map(|slot| slot.driver.frames_received()));
+        // Counting frames is not for every share.
+        let cost =
+            cost.and_then(|cost| Some((cost, self.slots.get(&key)?.driver.frames_received())));
         BatchShare { key, began, cost, share, stranger: false }
     }
 

@@ -40,8 +40,8 @@ const ONE_WAY_BUFFER_BYTES: usize = 1 << 10;
 /// to half of it.
 const HANDSHAKE_TIME: Duration = Duration::from_micros(250);
 
-/// Bulk packets per ACK, unless [`ACK_DELAY`] passes first. At an ACK for every second packet, ACKs alone would fill
-/// a return path 40 times slower than the forward path.
+/// Bulk packets per ACK, unless [`ACK_DELAY`] passes first. If every second packet were acknowledged, ACKs alone would
+/// fill a return path that is 40 times slower than the forward path.
 const BULK_ACK_PACKETS: u32 = 10;
 
 /// A client's other packets that are kept while it waits for its handshake, and those of all.
