@@ -218,9 +218,6 @@ impl Client {
         let older = self.sessions.newest(&identity, self.instance);
         let older = older.filter(|older| !older.has_ended() || older.is_held());
         let hold = self.hold.granted(grant);
-        if let Some(hold) = &hold {
-            connection.hold(&hold.streams, hold.epoch);
-        }
         if !resumed {
             self.listeners.places().forget_peer_limit();
         }

@@ -162,6 +162,9 @@ impl LiveSession {
             place: Mutex::new(new.place),
             target: new.target,
         };
+        if let Some(hold) = &session.hold {
+            session.connection.hold(&hold.streams, hold.epoch);
+        }
         session.pin_forwards(new.forwards);
         session.try_send(Frame::MaxForwards { count: session.places.max as u32 });
         session

@@ -178,9 +178,6 @@ impl ServerContext {
             }
             None => (None, None, Arc::default(), new_places),
         };
-        if let Some(hold) = &hold {
-            connection.hold(&hold.streams, hold.epoch);
-        }
         let resumed = grant.as_ref().is_some_and(|grant| grant.resumed);
         let renews = older.as_deref().filter(|older| resumed && !older.has_ended());
         let (sender, outgoing) = mpsc::channel(FRAMES_MAX);
