@@ -73,10 +73,11 @@ pub use handshake::{Accepted, Connecting, ConnectingError, HandshakeFailed};
 pub use held::{HeldStream, HeldStreams};
 pub use quinn_proto::{
     ApplicationClose, ClientConfig, ConnectionClose, ConnectionError, ConnectionStats,
-    EcnCodepoint, EndpointConfig, IdleTimeout, MtuDiscoveryConfig, ServerConfig, TransportConfig,
-    TransportErrorCode, VarInt, crypto,
+    EcnCodepoint, EndpointConfig, IdleTimeout, ServerConfig, TransportConfig, TransportErrorCode,
+    VarInt, crypto,
 };
 pub use replay::{BadReceipt, Receipt, Replay, ReplayBudget};
+pub use route::mtu_discovery;
 pub use settings::{EndpointSettings, FLOW_IDLE, Inspect, MakeTransport, Streams, holds};
 pub use socket::Socket;
 pub use spin::{SpinShare, SpinShareError};

@@ -27,10 +27,10 @@ use std::{
 
 use keypadd_provider::Histogram;
 use keypadd_transport::{
-    Endpoint, EndpointConfig, EndpointSettings, FLOW_IDLE, IdleTimeout, Inspect,
-    MtuDiscoveryConfig, ServerConfig, SpinShare, Streams, TransportConfig, Windows,
+    Endpoint, EndpointConfig, EndpointSettings, FLOW_IDLE, IdleTimeout, Inspect, ServerConfig,
+    SpinShare, Streams, TransportConfig, Windows,
     congestion::{ControllerFactory, CubicConfig, RateConfig},
-    crypto,
+    crypto, mtu_discovery,
 };
 use thiserror::Error;
 
@@ -303,8 +303,7 @@ impl TransportSettings {
 
     /// Timers and limits of one connection; its route carries UDP payloads of `route_bytes`.
     fn of_connection(&self, route_bytes: u16) -> TransportConfig {
-        let mut mtu = MtuDiscoveryConfig::default();
-        mtu.upper_bound(route_bytes.min(self.datagram_bytes_max));
+        let mtu = mtu_discovery(route_bytes.min(self.datagram_bytes_max));
         let idle = self.peer_timeout.clamp(Duration::from_secs(1), PEER_TIMEOUT_MAX);
         let keep_alive = KEEP_ALIVE.min(idle / 3);
         let idle = IdleTimeout::try_from(idle).expect("an hour is below 2^62 ms");

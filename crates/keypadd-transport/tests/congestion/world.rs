@@ -21,7 +21,7 @@ use keypadd_keystream::Suite;
 use keypadd_transport::{
     Accepted, ArrivedDatagram, Connection, Delivery, Dial, EcnCodepoint, Endpoint, EndpointConfig,
     EndpointSettings, IdleTimeout, Lane, SentDatagrams, ServerConfig, SteppedLoop, TransportConfig,
-    VarInt, Windows, congestion::ControllerFactory,
+    VarInt, Windows, congestion::ControllerFactory, mtu_discovery,
 };
 use socket2::SockRef;
 use testbed::line::{Line, LineSettings};
@@ -527,11 +527,12 @@ fn settings(
     window: u32,
 ) -> EndpointSettings {
     let windows = Windows { stream: window, connection: WINDOW, connection_max: WINDOW };
-    let transport = |_| {
+    let transport = |route_bytes| {
         let mut transport = TransportConfig::default();
         transport
             .send_window(u64::from(WINDOW))
             .packet_threshold(128)
+            .mtu_discovery_config(Some(mtu_discovery(MOST.min(route_bytes))))
             .keep_alive_interval(Some(Duration::from_secs(3)))
             .max_idle_timeout(Some(IdleTimeout::try_from(Duration::from_secs(30)).unwrap()));
         transport
