@@ -185,7 +185,7 @@ impl RateController {
     /// Takes what the peer's clock says of both ways.
     pub(crate) fn set_waits(&mut self, now: Instant, waits: Waits) {
         // On a slow line the least window keeps a queue, which the round trip of `waits` contains.
-        let own = (self.window_min() + self.mtu) as f64 / self.rate;
+        let own = (self.window_min() + self.mtu) as f64 / self.crowd.rate();
         let own = Duration::try_from_secs_f64(own).unwrap_or(Duration::MAX);
         let least = (!self.crowd.is_found()).then(|| self.floor().max(own));
         self.queues.measure(now, waits, least);
@@ -311,6 +311,7 @@ impl RateController {
             // The excess is being lost now if the queue is short.
             self.losses.settle();
             self.rate = round.rate;
+            self.crowd.reference_rate(now, round.rate);
             let carried = round.rate * self.unqueued().as_secs_f64();
             self.set_window(carried + self.queue_bytes(round.rate));
             (self.round, self.filled) = (Some(Round::new(now)), true);
@@ -384,13 +385,13 @@ impl RateController {
             return;
         }
         if self.phase == Phase::Cruise {
-            self.follow(&round, delay, target);
+            self.follow(&round, delay, target, loses);
             self.drain_if_due(now);
         }
     }
 
     /// Follows the window that the round's rate and delay ask for.
-    fn follow(&mut self, round: &Round, delay: Duration, target: Duration) {
+    fn follow(&mut self, round: &Round, delay: Duration, target: Duration, loses: bool) {
         let window = self.window as f64;
         let carried = self.carried_bytes(round.rate);
         let queue = self.queue_bytes(round.rate);
@@ -405,7 +406,10 @@ impl RateController {
             // There is room: the next step is twice as large (as in BBR, draft-ietf-ccwg-bbr
             // 5.3.3.4); on a long path, whose rounds are few, every step after the first is four
             // times as large.
-            let boost_max = (GROWTH_MAX - 1.0) * window / queue;
+            // What waits on the way back makes rates, and what is carried, look lower. What is lost may be too much.
+            let step =
+                if loses { (GROWTH_MAX - 1.0) * window } else { GROWTH_MAX * window - carried };
+            let boost_max = step / queue;
             let factor = if self.is_long() && self.boost > 1.0 { 4.0 } else { 2.0 };
             self.boost = (factor * self.boost).min(boost_max).max(1.0);
         }

@@ -27,6 +27,9 @@ const CUT_MIN: f64 = 0.7;
 /// Share of the window that a trial leaves.
 pub(super) const TRIAL: f64 = 0.8;
 
+/// No path is sent more than twice what it delivers for long, whatever the reason for its losses.
+const SHARE_MAX: f64 = 0.5;
+
 /// Rounds after a change of the window whose losses still belong to the old one.
 const SETTLING_ROUNDS: u32 = 2;
 
@@ -122,6 +125,11 @@ impl Losses {
             self.reference = Some(level);
             return Verdict::Keep;
         };
+        if level.share > SHARE_MAX && reference.share > SHARE_MAX / 2.0 {
+            self.forget();
+            self.trial = None;
+            return self.cut(level, Level { share: SHARE_MAX / 2.0, ..reference }, CUT_MIN);
+        }
         if let Some(before) = self.trial.take() {
             // Random loss takes the same share at the lower rate.
             if before.lost_more_than(level) {
@@ -253,6 +261,14 @@ mod tests {
             assert_eq!(round(&mut losses, rate, 0.2), Verdict::Keep);
             assert!(!losses.is_trial());
         }
+    }
+
+    #[test]
+    fn a_path_that_goes_on_to_lose_more_than_half_is_sent_less() {
+        let mut losses = Losses::default();
+        assert_eq!(round(&mut losses, 100.0, 0.6), Verdict::Keep);
+        let cut = Verdict::Cut { rate: 70.0, share: 0.7 };
+        assert_eq!(round(&mut losses, 100.0, 0.6), cut);
     }
 
     #[test]

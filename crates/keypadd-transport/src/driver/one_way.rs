@@ -19,7 +19,7 @@ use crate::congestion::{Waits, Windowed};
 const LEAST_TIME: Duration = Duration::from_secs(10);
 
 /// The delay of the return path is the least of the last 100 to 200 ms: answers come in bursts, as ACKs do.
-const RECENT_TIME: Duration = Duration::from_millis(100);
+const RECENT_TIME: Duration = Duration::from_millis(40);
 
 /// Questions in a round trip, and limits on the time between two.
 const QUESTIONS: u32 = 4;

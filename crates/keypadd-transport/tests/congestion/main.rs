@@ -2,6 +2,7 @@
 //! loops.
 #![allow(unreachable_pub, clippy::unwrap_used)]
 
+mod mtu;
 mod roaming;
 #[path = "../stepped/mod.rs"]
 mod stepped;
@@ -212,7 +213,7 @@ fn acks_that_arrive_in_bursts_neither_starve_a_flow_nor_fill_the_queue() {
     world.run(2 * SECOND);
     let queue = queue_p99(&mut world, 2 * SECOND);
     let share = share(&mut world, 0, 100.0, 3 * SECOND);
-    assert!(share >= 0.9 && queue <= 22 * MS, "{share:.3}, {queue:?}");
+    assert!(share >= 0.9 && queue <= 25 * MS, "{share:.3}, {queue:?}");
 }
 
 #[test]
@@ -401,11 +402,11 @@ fn a_direction_does_not_slow_down_for_the_queue_of_the_other_one() {
     // Four packets, which the slower one carries at least, are 47 ms of 1 Mbit/s.
     for (down, up, least, most) in [
         (300.0, 300.0, [0.85, 0.85], 20 * MS),
-        (300.0, 20.0, [0.85, 0.85], 20 * MS),
-        (100.0, 10.0, [0.8, 0.6], 20 * MS),
-        (10.0, 1.0, [0.7, 0.7], 50 * MS),
-        (100.0, 2.0, [0.6, 0.65], 30 * MS),
-        (50.0, 1.0, [0.7, 0.65], 50 * MS),
+        (300.0, 20.0, [0.84, 0.85], 20 * MS),
+        (100.0, 10.0, [0.85, 0.85], 20 * MS),
+        (10.0, 1.0, [0.8, 0.7], 50 * MS),
+        (100.0, 2.0, [0.75, 0.65], 30 * MS),
+        (50.0, 1.0, [0.8, 0.65], 50 * MS),
     ] {
         for connections in [1, 2] {
             let mut world = World::new(line(up, 20 * MS), line(down, 20 * MS), 1);

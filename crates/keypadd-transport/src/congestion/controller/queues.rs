@@ -12,7 +12,7 @@ const VARYING_MAX: Duration = Duration::from_millis(10);
 
 /// The same if the queue was there before this end asked, so that only a shorter, earlier round trip shows it. A
 /// shorter delay may be that of the forward path, and a longer one others'.
-const STANDING: Range<Duration> = Duration::from_millis(10)..Duration::from_millis(60);
+const STANDING: Range<Duration> = Duration::from_millis(7)..Duration::from_millis(60);
 const STANDING_MAX: Duration = Duration::from_millis(30);
 
 /// What the peer's clock shows counts for this long.
