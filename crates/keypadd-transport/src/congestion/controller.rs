@@ -95,6 +95,11 @@ const ECN_BETA: f64 = 0.85;
 /// Window after persistent congestion (RFC 9002 7.6.2): start-up doubles it each round trip from there.
 const RESTART_SHARE: u64 = 4;
 
+/// A path that carries nothing but small packets for three times a round trip, its variation and this time is
+/// taken for persistently congested, too: ACKs of those hide that from RFC 9002 7.6.
+const HOLE_ROUNDS: u32 = 3;
+const MAX_ACK_DELAY: Duration = Duration::from_millis(25);
+
 /// Pacing rate over window / round trip.
 const START_UP_GAIN: f64 = 2.0;
 const CRUISE_GAIN: f64 = 1.05;
@@ -137,6 +142,9 @@ pub struct RateController {
     filled: bool,
     losses: Losses,
     lost_at: Option<Instant>,
+    /// When the first packet was sent that was lost since one was acknowledged, and how many bytes were; of
+    /// those that are no pure ACKs.
+    hole: Option<(Instant, u64)>,
     /// When the window was last reduced for an ECN mark.
     marked_at: Option<Instant>,
     crowd: Crowd,
@@ -167,6 +175,7 @@ impl RateController {
             filled: false,
             losses: Losses::default(),
             lost_at: None,
+            hole: None,
             marked_at: None,
             crowd: Crowd::new(),
             queues: Queues::new(),
@@ -255,6 +264,18 @@ impl RateController {
 
     fn set_window(&mut self, window: f64) {
         self.window = (window as u64).max(self.window_min());
+    }
+
+    /// Whether nothing but small packets has arrived for long, after this loss; once each time.
+    fn is_hole(&mut self, sent: Instant, lost: u64) -> bool {
+        if lost < COUNTED_BYTES {
+            return false;
+        }
+        let (since, bytes) = self.hole.unwrap_or((sent, 0));
+        let time = HOLE_ROUNDS * (2 * self.smoothed + MAX_ACK_DELAY);
+        let is_hole = bytes >= self.window_min() && sent.saturating_duration_since(since) > time;
+        self.hole = Some(if is_hole { (sent, bytes) } else { (since, bytes + lost) });
+        is_hole
     }
 
     /// Records the round trip of a batch that was sent in this state.
@@ -475,6 +496,9 @@ impl Controller for RateController {
     ) {
         self.newest = self.newest.max(Some(sent));
         self.losses.acked(bytes);
+        if bytes >= COUNTED_BYTES {
+            self.hole = None;
+        }
         let part = self.floor() / 2;
         if let Some(round) = &mut self.round {
             round.acked(now, bytes, part);
@@ -510,6 +534,8 @@ impl Controller for RateController {
         if lost > 0 {
             self.lost_at = Some(now);
         }
+        let is_hole = self.is_hole(sent, lost);
+        let persistent = persistent || is_hole;
         self.crowd.lost(now, sent, persistent, lost);
         if persistent {
             self.crowd.leave();
@@ -517,7 +543,8 @@ impl Controller for RateController {
             self.dip = None;
             self.phase = Phase::StartUp;
             self.round = Some(Round::new(now));
-            self.window = (self.window / RESTART_SHARE).max(INITIAL_PACKETS * self.mtu);
+            let packets = if is_hole { WINDOW_MIN_PACKETS } else { INITIAL_PACKETS };
+            self.window = (self.window / RESTART_SHARE).max(packets * self.mtu);
         } else if lost == 0 && self.marked_at.is_none_or(|at| sent > at) {
             // What was sent before the last reduction does not show its effect (RFC 9002 7.3.2).
             self.marked_at = Some(now);

@@ -484,6 +484,26 @@ fn outlive(rtt: Duration) {
 }
 
 #[test]
+fn little_is_sent_over_a_path_that_has_come_to_carry_small_packets_only() {
+    for (mbits, rtt) in [(100.0, 20 * MS), (100.0, 150 * MS), (20.0, 20 * MS)] {
+        let mut world = bulk(mbits, rtt);
+        world.run(4 * SECOND);
+        world.change(|line| line.bytes_max = Some(1_100));
+        world.run(8 * SECOND);
+        let before = world.offered();
+        world.run(4 * SECOND);
+        let offered = 8e-6 * (world.offered() - before) as f64 / 4.0;
+        // Eight packets in a round trip are 4 Mbit/s at 20 ms.
+        assert!(offered <= 5.0, "{offered:.2} of {mbits} Mbit/s at {rtt:?}");
+
+        world.change(|line| line.bytes_max = None);
+        world.run(3 * SECOND);
+        let share = share(&mut world, 0, mbits, SECOND);
+        assert!(share >= 0.8, "{share:.3} of {mbits} Mbit/s at {rtt:?}");
+    }
+}
+
+#[test]
 fn the_end_of_a_connection_waits_for_no_window() {
     let mut world = bulk(2.0, 20 * MS);
     world.run(3 * SECOND);
