@@ -230,6 +230,8 @@ pub(crate) async fn run(
     let sources = Sources::new(daemon.public_key(), vec![source]);
     let peer_terms = PeerTerms { has_other_key: peer.len() > 1, valid_until };
     sources.set_peer_terms(peer.iter().map(|key| (*key, peer_terms)).collect());
+    // A set suite is offered alone.
+    sources.set_ranks_suites(daemon.suites.len() > 1);
     let (forward_request, mut requests) = mpsc::channel(WAITING_MAX);
     let (replace_request, mut replacements) = mpsc::channel(give::WAITING_MAX);
     let answered = match stdio.is_some() {

@@ -20,7 +20,7 @@ pub(crate) struct Report {
     pub(crate) sandbox: SandboxReport,
     #[serde(default)]
     pub(crate) transport: TransportReport,
-    /// Which suite is preferred, and why.
+    /// Which suite is preferred, and why; empty if settings name the suites.
     #[serde(default)]
     pub(crate) suite_preference: String,
     #[serde(default)]

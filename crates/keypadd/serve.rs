@@ -108,6 +108,7 @@ pub(crate) async fn run(
     on_ready: impl FnOnce(&ServerReady),
 ) -> Result<(), Error> {
     let ServeOptions { listen, allow, permits, listen_permits, daemon } = options;
+    let ranks_suites = daemon.settings.suite.is_none();
     let mut daemon = Daemon::prepare(daemon).await?;
     let peers = allow.into_iter().map(|Allowed { name, key }| AllowedPeer {
         name,
@@ -131,6 +132,7 @@ pub(crate) async fn run(
     let place = server.local_addr();
     let source = Source { sessions: server.sessions(), loops: server.loop_meter(), dialing: None };
     let sources = Sources::new(daemon.public_key(), vec![source]);
+    sources.set_ranks_suites(ranks_suites);
     let (replace, mut replacements) = mpsc::channel(give::WAITING_MAX);
     let requests = Requests { replace: Some(replace), ..Requests::default() };
     let mut watching = daemon.watch("serve", place.to_string(), sources, requests);

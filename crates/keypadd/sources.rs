@@ -52,6 +52,8 @@ struct SourceList {
     public_key: PublicKey,
     sources: Vec<Source>,
     peer_terms: HashMap<PublicKey, PeerTerms>,
+    /// Whether some endpoint prefers what this CPU does fastest.
+    ranks_suites: bool,
     /// Polling time of endpoints since closed, and datagrams that they dropped, so that the totals never
     /// decrease.
     before: (Duration, u64),
@@ -62,7 +64,13 @@ impl Sources {
     pub(crate) fn new(public_key: PublicKey, sources: Vec<Source>) -> Self {
         let before = (Duration::ZERO, 0);
         let peer_terms = HashMap::new();
-        Self(Arc::new(Mutex::new(SourceList { public_key, sources, peer_terms, before })))
+        Self(Arc::new(Mutex::new(SourceList {
+            public_key,
+            sources,
+            peer_terms,
+            ranks_suites: false,
+            before,
+        })))
     }
 
     /// Replaces the list.
@@ -84,6 +92,16 @@ impl Sources {
     /// What the file says about a key.
     pub(crate) fn peer_terms(&self, key: &PublicKey) -> PeerTerms {
         self.locked().peer_terms.get(key).copied().unwrap_or_default()
+    }
+
+    /// Sets whether some endpoint prefers the suite that this CPU does fastest, as its `suite` is not set.
+    pub(crate) fn set_ranks_suites(&self, ranks_suites: bool) {
+        self.locked().ranks_suites = ranks_suites;
+    }
+
+    /// Whether some endpoint does.
+    pub(crate) fn ranks_suites(&self) -> bool {
+        self.locked().ranks_suites
     }
 
     /// This host's key.

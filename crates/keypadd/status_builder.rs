@@ -120,7 +120,7 @@ impl StatusBuilder {
             started_unix_seconds: unix_seconds(self.started),
             sandbox: self.confinement.report(),
             transport: self.transport_report(),
-            suite_preference: suite_preference().to_owned(),
+            suite_preference: self.suite_preference().to_owned(),
             limits: self.limits_report(),
             hold: self.hold_report(),
             pool: self.pool_report(&sessions),
@@ -231,6 +231,15 @@ impl StatusBuilder {
         }
     }
 
+    /// Which suite this host prefers and why; empty if settings name the suites.
+    fn suite_preference(&self) -> &'static str {
+        match (self.sources.ranks_suites(), has_aes_gcm()) {
+            (true, true) => "AES-GCM before ChaCha20: this CPU has AES instructions",
+            (true, false) => "ChaCha20 before AES-GCM: this CPU has no AES instructions",
+            (false, _) => "",
+        }
+    }
+
     /// Why there is no pool: it is turned off, or no suite is faster with it.
     fn why_off(&self, choices: &[Choice]) -> String {
         let setting = |mode: &str| match self.verb {
@@ -246,13 +255,5 @@ impl StatusBuilder {
         let micros = |seconds: f64| format!("{:.2} us", seconds * 1e6);
         let (pooled, inline) = (micros(pooled), micros(inline));
         format!("pooled {pooled}, inline {inline}; force with {}", setting("on"))
-    }
-}
-
-/// Which suite this host prefers if `suite` is not set, and why.
-fn suite_preference() -> &'static str {
-    match has_aes_gcm() {
-        true => "AES-GCM before ChaCha20: this CPU has AES instructions",
-        false => "ChaCha20 before AES-GCM: this CPU has no AES instructions",
     }
 }

@@ -282,3 +282,35 @@ fn live_sessions_follow_pool_auto_and_a_suite_is_calibrated_once() {
         }
     }
 }
+
+#[test]
+fn a_suite_is_preferred_only_where_no_setting_names_one() {
+    let preference = |desk: &Desk| {
+        let (shown, document) = status(desk);
+        let preference = document["daemons"][0]["suite_preference"].as_str().unwrap().to_owned();
+        assert_eq!(shown.contains("\n  prefers "), !preference.is_empty(), "{shown}");
+        !preference.is_empty()
+    };
+    let own = SelfPeer::new();
+    own.write("", "");
+    let daemon = own.start();
+    assert!(preference(&own.desk));
+    let (of_file, of_peer) =
+        ("suite = [\"aes-256-gcm\", \"chacha20-poly1305\"]", "suite = \"aes-256-gcm\"\n");
+    for (of_file, of_peer, expected) in [("", of_peer, true), (of_file, "", false), ("", "", true)]
+    {
+        own.write(of_file, of_peer);
+        own.reload();
+        assert_eq!(preference(&own.desk), expected, "{of_file:?}, {of_peer:?}");
+    }
+    drop(daemon);
+    for (args, expected) in [(&[][..], true), (&["--suite", "aes-256-gcm"], false)] {
+        let (near, far) = (desk(), desk());
+        let server = Daemon::serve(&far, args);
+        assert_eq!(preference(&far), expected, "serve {args:?}");
+        let forward = format!("{}:localhost:22", free_port());
+        let args = [args, &["-L", &forward, "--log-format", "json"]].concat();
+        let _client = Daemon::start(server.connect(&near, &args));
+        assert_eq!(preference(&near), expected, "connect {args:?}");
+    }
+}

@@ -305,6 +305,10 @@ impl RunningConfig {
         let sources = server.chain(self.links.values().map(Link::source)).collect();
         self.sources.replace(daemon.public_key(), sources);
         self.sources.set_peer_terms(peer_terms(&self.config));
+        let accepts = self.server.is_some() && self.config.settings.suite.is_none();
+        // A set suite is offered alone.
+        let offers = outgoing(&self.config).any(|(_, outgoing)| outgoing.suites.len() > 1);
+        self.sources.set_ranks_suites(accepts || offers);
     }
 
     /// Shuts everything down, with a goodbye to every peer.

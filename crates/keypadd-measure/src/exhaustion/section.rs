@@ -50,6 +50,8 @@ struct Judged {
     idle: f64,
     /// Whether no other program took any.
     is_quiet: bool,
+    /// Whether it is R* without a load.
+    is_unloaded_rate: bool,
 }
 
 /// The predictions of a case, with results so far.
@@ -70,8 +72,12 @@ fn predictions(cell: &Cell) -> Vec<Judged> {
     if let Some(measured) = mean(&cell.sustained_mbit()).filter(|it| it.value > 0.0) {
         of_rate.compare(measured);
     }
-    let judged = |prediction, idle| Judged { prediction, idle, is_quiet: cell.is_quiet() };
-    let mut all = vec![judged(of_rate, model.idle(sustained * model.beside_fillers.at(sustained)))];
+    let judged = |prediction, idle| {
+        let is_quiet = cell.is_quiet();
+        Judged { prediction, idle, is_quiet, is_unloaded_rate: false }
+    };
+    let of_rate = judged(of_rate, model.idle(sustained * model.beside_fillers.at(sustained)));
+    let mut all = vec![Judged { is_unloaded_rate: model.background == 0.0, ..of_rate }];
     for (rate, found) in &cell.bursts {
         let Burst::Dry { seconds, packets } = model.burst(*rate) else { continue };
         let at = format!("at {:.0} Mbit/s, {name}", cell.mbit(*rate));
