@@ -123,6 +123,8 @@ pub(crate) struct Driver {
     roaming: Roaming,
     one_way: OneWay,
     tail: Tail,
+    /// When the first datagram of the handshake was sent.
+    began: Option<Instant>,
     proved: bool,
     pub(crate) lost: bool,
     /// The connection was lost in a way that lets its streams be held.
@@ -186,6 +188,7 @@ impl Driver {
             roaming,
             one_way: OneWay::new(),
             tail: Tail::default(),
+            began: None,
             proved: false,
             lost: false,
             holds: false,

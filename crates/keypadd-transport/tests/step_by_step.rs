@@ -628,3 +628,17 @@ fn newcomers_handshakes_wait_until_a_peers_datagrams_are_answered_and_then_conti
     pair.pass(&[0, 1]);
     assert!(newcomers.iter_mut().all(|newcomer| poll(newcomer).is_some()));
 }
+
+#[test]
+fn a_path_that_drops_what_could_be_marked_carries_a_connection_after_a_few_probe_timeouts() {
+    for drops in [[true, true], [true, false], [false, true]] {
+        let (client, server) = configs(Suite::AES_128_GCM);
+        let (mut pair, endpoints) = Pair::new(server);
+        pair.drops_capable.set(drops);
+        let began = pair.now;
+        let connections = pair.connect(&endpoints, client);
+        let took = pair.now - began;
+        assert!(took < Duration::from_secs(4), "{drops:?}: {took:?}");
+        pair.open(&connections);
+    }
+}

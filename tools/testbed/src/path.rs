@@ -106,6 +106,29 @@ struct State {
     /// Origin of the trace's moments.
     epoch: Instant,
     trace: Vec<Moment>,
+    ecn: Ecn,
+    ecn_counts: EcnCounts,
+}
+
+/// What a direction does with packets whose sender understands marks (ECN-capable, RFC 3168 5).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ecn {
+    /// Lets the line mark them.
+    #[default]
+    Pass,
+    /// Clears their ECN bits before the line.
+    Clear,
+    /// Drops them before the line.
+    Drop,
+}
+
+/// What happened to the ECN-capable packets of one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EcnCounts {
+    /// Packets that entered ECN-capable.
+    pub capable: u64,
+    /// Packets that arrive marked.
+    pub marked: u64,
 }
 
 /// What one direction did in [`MOMENT`].
@@ -127,7 +150,14 @@ impl Path {
         let way = |seed| {
             let line = Line::new(LineSettings::default(), seed);
             let epoch = Instant::now();
-            Way(Mutex::new(State { line, generation: 0, epoch, trace: Vec::new() }))
+            Way(Mutex::new(State {
+                line,
+                generation: 0,
+                epoch,
+                trace: Vec::new(),
+                ecn: Ecn::default(),
+                ecn_counts: EcnCounts::default(),
+            }))
         };
         let ways = [way(seed), way(seed.wrapping_add(1))];
         let shared = Arc::new(PathState { is_over: AtomicBool::new(false), ways });
@@ -160,6 +190,17 @@ impl Path {
         state.line = Line::new(settings, seed);
         state.generation += 1;
         state.trace.clear();
+        state.ecn_counts = EcnCounts::default();
+    }
+
+    /// Changes what happens to ECN-capable packets that this end sends.
+    pub fn set_ecn(&self, from: End, ecn: Ecn) {
+        self.state(from).ecn = ecn;
+    }
+
+    /// What happened to the ECN-capable packets that this end has sent.
+    pub fn ecn_counts(&self, from: End) -> EcnCounts {
+        self.state(from).ecn_counts
     }
 
     /// What happened to the packets that this end has sent.
@@ -247,6 +288,14 @@ impl Carrier<'_> {
             has_read = true;
             let now = Instant::now();
             let mut state = self.way.lock();
+            let packet = &mut buffer[..len];
+            let is_capable = packet::is_ecn_capable(packet);
+            state.ecn_counts.capable += u64::from(is_capable);
+            match state.ecn {
+                Ecn::Drop if is_capable => continue,
+                Ecn::Clear => packet::clear_ecn(packet),
+                Ecn::Pass | Ecn::Drop => {}
+            }
             let wait = state.line.queue(now).wait;
             let offered = state.line.offer(now, len);
             let generation = state.generation;
@@ -256,10 +305,12 @@ impl Carrier<'_> {
                 moment.dropped += u64::from(packet::is_dropped(offered));
                 continue;
             };
+            let is_marked = arrivals.packet.marked && packet::is_ecn_capable(packet);
+            state.ecn_counts.marked += u64::from(is_marked);
             drop(state);
             for arrival in arrivals {
                 if self.under_way.len() < UNDER_WAY_MAX {
-                    let packet = packet::arriving(&buffer[..len], arrival);
+                    let packet = packet::arriving(packet, arrival);
                     self.under_way.push(Reverse((arrival.at, self.read, generation, packet)));
                     self.read += 1;
                 }

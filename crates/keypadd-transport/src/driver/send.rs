@@ -1,7 +1,7 @@
 //! Sends sparse streams first, then the datagrams of flows, then bulk in full batches, within the congestion
 //! window and pacing.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use quinn_proto::StreamId;
 
@@ -27,6 +27,10 @@ const OVERHEAD_BYTES: usize = (1 + 20 + 4) + 16 + (1 + 8 + 8 + 2);
 
 /// Datagrams per drive that ignore pacing and the window.
 const FREE_DATAGRAMS: usize = 1;
+
+/// Datagrams of a handshake are ECN-capable for this long: until the first probe timeout of a path whose round
+/// trip is not known, 3 x 333 ms (RFC 9002 6.2.2).
+const ECN_TRIAL: Duration = Duration::from_millis(900);
 
 /// The largest read from a socket. Several batches: the kernel lets a source get as far ahead as
 /// the largest read it has seen (dynamic right-sizing, tcp_rmem in tcp(7)), and a source that is
@@ -216,7 +220,7 @@ impl Driver {
             };
             context.buffer.clear();
             let transmit = self.connection.poll_transmit(context.now, datagrams, context.buffer);
-            let Some(transmit) = transmit else {
+            let Some(mut transmit) = transmit else {
                 self.repairs_wait = false;
                 // It keeps what it may not send to an unproved address.
                 if self.peer_is_proved() {
@@ -224,12 +228,22 @@ impl Driver {
                 }
                 return Transmitted::All;
             };
+            if !self.proved && self.is_ecn_in_doubt(context.now) {
+                transmit.ecn = None;
+            }
             self.handed_over = self.handed_over.saturating_sub(transmit.size);
             self.tail.sealed(&transmit, context.buffer);
             *context.carried_bytes += transmit.size;
             context.udp.send(transmit, context.buffer);
             *sends -= 1;
         }
+    }
+
+    /// Whether a handshake has taken so long that the path may drop what is ECN-capable (RFC 9000 13.4.2).
+    /// quinn-proto ends ECN on a path whose packets are acknowledged without counts, and never if none arrive.
+    fn is_ecn_in_doubt(&mut self, now: Instant) -> bool {
+        let began = *self.began.get_or_insert(now);
+        now.saturating_duration_since(began) >= ECN_TRIAL.max(2 * self.connection.rtt())
     }
 
     /// Datagrams that pacing and the window allow now, including what was given to quinn-proto;

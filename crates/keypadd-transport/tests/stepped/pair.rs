@@ -1,7 +1,7 @@
 //! Provides two stepped event loops, and connections between them in virtual time.
 
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     collections::VecDeque,
     future::Future,
     net::{Ipv4Addr, SocketAddr},
@@ -31,6 +31,9 @@ pub struct Pair {
     pub loops: [SteppedLoop; 2],
     pub addresses: [SocketAddr; 2],
     pub wires: Rc<RefCell<[VecDeque<Vec<u8>>; 2]>>,
+    /// Which directions lose datagrams that could be marked (ECN-capable, RFC 3168).
+    #[allow(dead_code, reason = "only `step_by_step` sets it")]
+    pub drops_capable: Rc<Cell<[bool; 2]>>,
 }
 
 impl Pair {
@@ -42,9 +45,13 @@ impl Pair {
         let now = Instant::now();
         let addresses = [1, 2].map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
         let wires = Rc::<RefCell<[VecDeque<Vec<u8>>; 2]>>::default();
+        let drops_capable = Rc::<Cell<[bool; 2]>>::default();
         let start = |end: usize, server| {
-            let wires = Rc::clone(&wires);
+            let (wires, drops_capable) = (Rc::clone(&wires), Rc::clone(&drops_capable));
             let outbox = Box::new(move |sent: SentDatagrams<'_>| {
+                if drops_capable.get()[end] && sent.ecn.is_some() {
+                    return;
+                }
                 let datagrams = sent.bytes.chunks(sent.segment_bytes).map(<[u8]>::to_vec);
                 wires.borrow_mut()[1 - end].extend(datagrams);
             });
@@ -54,7 +61,8 @@ impl Pair {
             SteppedLoop::new(settings, addresses[end], (BATCH, outbox), now).unwrap()
         };
         let (client, server) = (start(0, None), start(1, Some(server)));
-        (Self { now, loops: [client.0, server.0], addresses, wires }, [client.1, server.1])
+        let loops = [client.0, server.0];
+        (Self { now, loops, addresses, wires, drops_capable }, [client.1, server.1])
     }
 
     /// Lets one end do what it can with what has arrived.

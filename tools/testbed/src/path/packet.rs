@@ -1,4 +1,4 @@
-//! Marks congestion in an IP packet (RFC 3168) or flips a bit of it. Pure.
+//! Marks congestion in an IP packet (RFC 3168), hides that it may be marked, or flips a bit of it. Pure.
 
 use crate::line::{Arrival, Arrivals, Loss};
 
@@ -25,18 +25,36 @@ pub(super) fn arriving(packet: &[u8], arrival: Arrival) -> Vec<u8> {
     packet
 }
 
+/// Whether the sender understands marks: ECT or CE.
+pub(super) fn is_ecn_capable(packet: &[u8]) -> bool {
+    match packet {
+        [first, traffic_class, ..] if *first >> 4 == 6 => (*traffic_class >> 4) & ECN != 0,
+        [first, tos, ..] if *first >> 4 == 4 => *tos & ECN != 0,
+        _ => false,
+    }
+}
+
 /// Sets congestion experienced, if the sender understands it.
 fn mark(packet: &mut [u8]) {
+    if is_ecn_capable(packet) {
+        set_ecn(packet, ECN);
+    }
+}
+
+/// Makes a packet look as if its sender did not understand marks.
+pub(super) fn clear_ecn(packet: &mut [u8]) {
+    set_ecn(packet, 0);
+}
+
+fn set_ecn(packet: &mut [u8], ecn: u8) {
     match packet {
-        [first, traffic_class, ..] if *first >> 4 == 6 && (*traffic_class >> 4) & ECN != 0 => {
-            *traffic_class |= ECN << 4;
+        [first, traffic_class, ..] if *first >> 4 == 6 => {
+            *traffic_class = *traffic_class & !(ECN << 4) | ecn << 4;
         }
-        [first, tos, _, _, _, _, _, _, _, _, high, low, ..]
-            if *first >> 4 == 4 && *tos & ECN != 0 =>
-        {
+        [first, tos, _, _, _, _, _, _, _, _, high, low, ..] if *first >> 4 == 4 => {
             // RFC 1624: a word m that becomes m' changes the checksum to ~(~sum + ~m + m').
             let before = u16::from_be_bytes([*first, *tos]);
-            *tos |= ECN;
+            *tos = *tos & !ECN | ecn;
             let after = u16::from_be_bytes([*first, *tos]);
             let sum = u32::from(!u16::from_be_bytes([*high, *low]))
                 + u32::from(!before)
@@ -88,6 +106,17 @@ mod tests {
             assert_eq!(v6[1] >> 4, expected);
         }
         assert_eq!(arriving(&ipv4(0b10), arrival(false, None)), ipv4(0b10));
+    }
+
+    #[test]
+    fn what_is_cleared_is_not_capable_and_its_checksum_right() {
+        for ecn in 0..4 {
+            let (mut v4, mut v6) = (ipv4(ecn), vec![0x60, ecn << 4 | 0xc0, 0, 0]);
+            assert_eq!([&v4, &v6].map(|packet| is_ecn_capable(packet)), [ecn != 0; 2]);
+            clear_ecn(&mut v4);
+            clear_ecn(&mut v6);
+            assert_eq!((v4, v6), (ipv4(0), vec![0x60, 0xc0, 0, 0]));
+        }
     }
 
     #[test]
