@@ -95,8 +95,8 @@ const ECN_BETA: f64 = 0.85;
 /// Window after persistent congestion (RFC 9002 7.6.2): start-up doubles it each round trip from there.
 const RESTART_SHARE: u64 = 4;
 
-/// A path that carries nothing but small packets for three times a round trip, its variation and this time is
-/// taken for persistently congested, too: ACKs of those hide that from RFC 9002 7.6.
+/// A path that delivers only small packets for this many times two round trips and the longest ACK delay counts as
+/// persistently congested. RFC 9002 7.6 does not see it, because the small packets are acknowledged.
 const HOLE_ROUNDS: u32 = 3;
 const MAX_ACK_DELAY: Duration = Duration::from_millis(25);
 
@@ -142,8 +142,7 @@ pub struct RateController {
     filled: bool,
     losses: Losses,
     lost_at: Option<Instant>,
-    /// When the first packet was sent that was lost since one was acknowledged, and how many bytes were; of
-    /// those that are no pure ACKs.
+    /// Large packets lost since one was last acknowledged: when the first was sent, and their bytes.
     hole: Option<(Instant, u64)>,
     /// When the window was last reduced for an ECN mark.
     marked_at: Option<Instant>,
@@ -266,7 +265,8 @@ impl RateController {
         self.window = (window as u64).max(self.window_min());
     }
 
-    /// Whether nothing but small packets has arrived for long, after this loss; once each time.
+    /// Records a loss; returns whether the path has delivered only small packets for a whole period, and begins
+    /// another one if so.
     fn is_hole(&mut self, sent: Instant, lost: u64) -> bool {
         if lost < COUNTED_BYTES {
             return false;
@@ -427,7 +427,8 @@ impl RateController {
             // There is room: the next step is twice as large (as in BBR, draft-ietf-ccwg-bbr
             // 5.3.3.4); on a long path, whose rounds are few, every step after the first is four
             // times as large.
-            // What waits on the way back makes rates, and what is carried, look lower. What is lost may be too much.
+            // A queue on the return path makes the rate, and `carried`, look too low, so the limit is that of the
+            // window. Not while packets are lost: the window may be too large.
             let step =
                 if loses { (GROWTH_MAX - 1.0) * window } else { GROWTH_MAX * window - carried };
             let boost_max = step / queue;

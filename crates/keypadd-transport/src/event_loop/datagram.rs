@@ -206,7 +206,7 @@ impl<U: Datagrams> EventLoop<U> {
             false => TimeShare::new(self.clock(), left).since(began),
         };
         let cost = self.clocks.as_ref().and_then(|clocks| clocks.costs.begin(now));
-        // Counting frames is not for every share.
+        // Frames are counted only while a connection is measured.
         let cost =
             cost.and_then(|cost| Some((cost, self.slots.get(&key)?.driver.frames_received())));
         BatchShare { key, began, cost, share, stranger: false }
