@@ -49,6 +49,12 @@ const PACING_GAIN: f64 = 1.25;
 /// A connection that uses less than one part in this many of its window leaves it to its sibling.
 const UNUSED: u64 = 4;
 
+/// Bytes that all sparse streams together may have in flight beyond the congestion window, and the time of the path
+/// that they may take, in seconds.
+const RESERVE_MIN: u64 = 8 << 10;
+const RESERVE_MAX: u64 = 64 << 10;
+const RESERVE_TIME: f64 = 0.02;
+
 /// What the stream that moves may itself have in flight: twice its window on the sparse connection.
 const MOVING_BYTES: u64 = 128 << 10;
 
@@ -72,8 +78,10 @@ struct ControllerState {
     waits: Mutex<Option<Waits>>,
     /// Whether data waits for the window, in which case the controller may let it grow.
     held_back: AtomicBool,
+    /// Whether start-up is over, so that the pacing rate is the path's.
+    is_rate_known: AtomicBool,
     /// Takes the controller's place at the next packet.
-    successor: Mutex<Option<Box<dyn Controller>>>,
+    successor: Mutex<Option<(Box<dyn Controller>, InFlightBefore)>>,
     has_successor: AtomicBool,
 }
 
@@ -84,7 +92,7 @@ impl fmt::Debug for ControllerState {
 }
 
 impl ControllerState {
-    fn take_successor(&self) -> Option<Box<dyn Controller>> {
+    fn take_successor(&self) -> Option<(Box<dyn Controller>, InFlightBefore)> {
         match self.has_successor.swap(false, Relaxed) {
             true => self.successor.lock().unwrap_or_else(PoisonError::into_inner).take(),
             false => None,
@@ -97,8 +105,9 @@ impl ControllerState {
 
     fn follow(&self, inner: &dyn Controller) {
         self.window.store(inner.window(), Relaxed);
-        let bits = inner.metrics().pacing_rate.unwrap_or_default();
-        self.pacing_rate.store(bits / 8, Relaxed);
+        let metrics = inner.metrics();
+        self.pacing_rate.store(metrics.pacing_rate.unwrap_or_default() / 8, Relaxed);
+        self.is_rate_known.store(metrics.ssthresh.is_some_and(|most| most < u64::MAX), Relaxed);
     }
 }
 
@@ -118,14 +127,23 @@ impl ControllerFactory for UnlimitedFactory {
         self.shared.in_flight.store(0, Relaxed);
         self.shared.mtu.store(current_mtu.into(), Relaxed);
         let inner = Inner::of(inner);
-        Box::new(UnlimitedController { inner, shared: Arc::clone(&self.shared) })
+        Box::new(UnlimitedController { inner, before: None, shared: Arc::clone(&self.shared) })
     }
 }
 
 /// A controller with a window that `quinn-proto` never fills; the real one is `inner`.
 struct UnlimitedController {
     inner: Inner,
+    before: Option<InFlightBefore>,
     shared: Arc<ControllerState>,
+}
+
+/// What another connection had in flight when it handed its controller over. It has left the path when a packet
+/// sent afterwards is acknowledged.
+#[derive(Clone, Copy)]
+struct InFlightBefore {
+    at: Instant,
+    bytes: u64,
 }
 
 /// The controller of this crate, which can tell the two ways apart, or another.
@@ -174,9 +192,15 @@ impl std::ops::DerefMut for Inner {
 impl UnlimitedController {
     /// Lets the successor continue, if there is one.
     fn succeed(&mut self) {
-        if let Some(successor) = self.shared.take_successor() {
-            self.inner = Inner::of(successor);
+        if let Some((successor, before)) = self.shared.take_successor() {
+            (self.inner, self.before) = (Inner::of(successor), Some(before));
         }
+    }
+
+    /// Records that a packet sent at this time has arrived.
+    fn acked(&mut self, sent: Instant) {
+        self.succeed();
+        self.before = self.before.filter(|before| sent < before.at);
     }
 }
 
@@ -191,7 +215,7 @@ impl Controller for UnlimitedController {
     }
 
     fn on_ack(&mut self, now: Instant, sent: Instant, bytes: u64, _: bool, rtt: &RttEstimator) {
-        self.succeed();
+        self.acked(sent);
         let app_limited = !self.shared.held_back.load(Relaxed);
         self.inner.on_ack(now, sent, bytes, app_limited, rtt);
     }
@@ -206,7 +230,8 @@ impl Controller for UnlimitedController {
         }
         self.inner.on_end_acks(now, in_flight, app_limited, largest);
         self.shared.follow(&*self.inner);
-        self.shared.in_flight.store(in_flight, Relaxed);
+        let before = self.before.map_or(0, |before| before.bytes);
+        self.shared.in_flight.store(in_flight + before, Relaxed);
         self.shared.acks.fetch_add(1, Relaxed);
     }
 
@@ -236,6 +261,7 @@ impl Controller for UnlimitedController {
     fn clone_box(&self) -> Box<dyn Controller> {
         Box::new(Self {
             inner: Inner::of(self.inner.clone_box()),
+            before: self.before,
             shared: Arc::clone(&self.shared),
         })
     }
@@ -308,10 +334,11 @@ impl CongestionGate {
     }
 
     /// Continues with the controller of another connection of the same path. What is in flight on that counts
-    /// until the next ACK.
+    /// until a packet sent from now on is acknowledged.
     pub(crate) fn take_over(&mut self, handed: HandedController, now: Instant) {
-        self.shared.in_flight.fetch_add(handed.in_flight, Relaxed);
-        self.continue_with(handed.inner);
+        let before = InFlightBefore { at: now, bytes: handed.in_flight };
+        self.shared.in_flight.fetch_add(before.bytes, Relaxed);
+        self.continue_with(handed.inner, before);
         // The path has had the burst that a new one is allowed.
         self.pacer = Pacer::empty(now);
     }
@@ -321,10 +348,10 @@ impl CongestionGate {
         self.pacer = Pacer::new(now, self.mtu());
     }
 
-    fn continue_with(&self, controller: Box<dyn Controller>) {
+    fn continue_with(&self, controller: Box<dyn Controller>, before: InFlightBefore) {
         self.shared.follow(&*controller);
         let mut successor = self.shared.successor.lock().unwrap_or_else(PoisonError::into_inner);
-        *successor = Some(controller);
+        *successor = Some((controller, before));
         self.shared.has_successor.store(true, Relaxed);
     }
 
@@ -360,9 +387,15 @@ impl CongestionGate {
         self.shared.in_flight.load(Relaxed) > 0
     }
 
-    /// Bytes in flight beyond the window.
-    pub(crate) fn excess(&self) -> u64 {
-        self.shared.in_flight.load(Relaxed).saturating_sub(self.window())
+    /// Bytes that sparse streams may send now. They may exceed the window, by no more than the path carries in
+    /// [`RESERVE_TIME`] where that is known.
+    pub(crate) fn sparse_room(&mut self, now: Instant, rtt: Duration) -> u64 {
+        let reserve = match self.shared.is_rate_known.load(Relaxed) {
+            true => (self.rate(rtt) * RESERVE_TIME) as u64,
+            false => RESERVE_MAX,
+        };
+        let excess = self.shared.in_flight.load(Relaxed).saturating_sub(self.window());
+        self.room(now) + reserve.clamp(RESERVE_MIN, RESERVE_MAX).saturating_sub(excess)
     }
 
     /// The pacing rate, in bytes per second.
@@ -448,6 +481,21 @@ mod tests {
     }
 
     #[test]
+    fn sparse_data_exceeds_the_window_by_what_the_path_carries_in_a_moment() {
+        let (mut gate, mut controller, now) = gate();
+        let rtt = Duration::from_millis(20);
+        let beyond = |gate: &mut CongestionGate| gate.sparse_room(now, rtt) - gate.room(now);
+        assert_eq!(beyond(&mut gate), RESERVE_MAX, "nothing is known of the path");
+        controller.on_sent(now, gate.window() + 1_000, 1);
+        assert_eq!(gate.sparse_room(now, rtt), RESERVE_MAX - 1_000);
+        // CUBIC leaves slow start.
+        controller.on_congestion_event(now, now, false, 1_200);
+        controller.on_end_acks(now, 0, true, Some(1));
+        let carried = PACING_GAIN * gate.window() as f64 * RESERVE_TIME / rtt.as_secs_f64();
+        assert_eq!(beyond(&mut gate), (carried as u64).max(RESERVE_MIN));
+    }
+
+    #[test]
     fn acks_alone_never_close_the_gate() {
         let (mut gate, mut controller, now) = gate();
         for number in 0..100_000 {
@@ -475,7 +523,7 @@ mod tests {
 
     #[test]
     fn another_connections_controller_continues_here_without_a_burst() {
-        let (mut gate, mut controller, now) = gate();
+        let (mut gate, controller, now) = gate();
         let mut known = CubicConfig::default();
         known.initial_window(1 << 19);
         let (from, known) = CongestionGate::new(Arc::new(known), 1 << 20, now);
@@ -486,7 +534,12 @@ mod tests {
         assert_eq!(gate.room(now), (1 << 19) - 1_500, "the rest is on the other connection");
         let rtt = Duration::from_millis(100);
         assert!(gate.paced(now, rtt, 1_200).is_err(), "the path has had its first burst");
+        let mut controller = controller.into_any().downcast::<UnlimitedController>().expect("it");
+        controller.acked(now - rtt);
         controller.on_end_acks(now, 0, true, Some(1));
+        assert_eq!(gate.room(now), (1 << 19) - 1_500, "what was sent earlier shows nothing");
+        controller.acked(now);
+        controller.on_end_acks(now, 0, true, Some(2));
         assert_eq!(gate.room(now), 1 << 19, "ACKs go to the new controller");
         controller.on_congestion_event(now, now, true, 1_200);
         assert!(gate.window() < 1 << 19);

@@ -78,7 +78,8 @@ const LOSS_MEMORY: Duration = Duration::from_secs(5);
 /// A rate that grew by this factor in one round trip of start-up is still growing.
 const DOUBLING: f64 = 1.5;
 
-/// Delay that ends start-up in any case, unless the shortest round trip is longer.
+/// Delay, unless the shortest round trip is longer, that ends start-up in any case if packets wait so long for as much
+/// time.
 const FULL_DELAY: Duration = Duration::from_millis(20);
 
 /// A window grows or shrinks by at most this factor per round.
@@ -140,6 +141,8 @@ pub struct RateController {
     /// Whether start-up has just filled the path: in this round ACKs arrive as fast as it carries. The rate
     /// at which start-up sent is higher.
     filled: bool,
+    /// In start-up: since when every sample has shown [`FULL_DELAY`].
+    waits_since: Option<Instant>,
     losses: Losses,
     lost_at: Option<Instant>,
     /// Large packets lost since one was last acknowledged: when the first was sent, and their bytes.
@@ -172,6 +175,7 @@ impl RateController {
             drain_at: None,
             hold: 0,
             filled: false,
+            waits_since: None,
             losses: Losses::default(),
             lost_at: None,
             hole: None,
@@ -195,7 +199,9 @@ impl RateController {
         // On a slow line the least window keeps a queue, which the round trip of `waits` contains.
         let own = (self.window_min() + self.mtu) as f64 / self.crowd.rate();
         let own = Duration::try_from_secs_f64(own).unwrap_or(Duration::MAX);
-        let least = (!self.crowd.is_found()).then(|| self.floor().max(own));
+        // Until start-up's queue is drained, the peer's clock has not shown the path without it.
+        let is_own = self.filled || self.dip.is_some();
+        let least = (!is_own && !self.crowd.is_found()).then(|| self.floor().max(own));
         self.queues.measure(now, waits, least);
         if let Some(round) = &mut self.round {
             round.forward_min = round.forward_min.min(self.queues.forward());
@@ -239,6 +245,12 @@ impl RateController {
         (target / 4).max(self.floor() / NOISE).min(target / 2)
     }
 
+    /// Whether a packet with this round trip has waited so long that start-up must not send faster.
+    fn waits_long(&self, rtt: Duration) -> bool {
+        let floor = self.floor();
+        rtt.saturating_sub(self.queues.back()).saturating_sub(floor) > floor.max(FULL_DELAY)
+    }
+
     /// Target size of the queue at this rate, in bytes.
     fn queue_bytes(&self, rate: f64) -> f64 {
         rate * self.queue_delay(rate).as_secs_f64()
@@ -249,12 +261,11 @@ impl RateController {
         self.carried_bytes(rate) + self.queue_bytes(rate)
     }
 
-    /// What is left of a delay without the queue that the least window causes on a slow path, of which others'
-    /// ACKs may take half.
+    /// What is left of a delay without the queue that least windows cause on a slow path which two flows share.
     fn avoidable(&self, delay: Duration) -> Duration {
-        let least = self.window_min() as f64 / self.crowd.rate();
+        let least = 2.0 * (self.window_min() + self.mtu) as f64 / self.crowd.rate();
         let least = Duration::try_from_secs_f64(least).unwrap_or_default();
-        delay.saturating_sub(2 * least.saturating_sub(self.base()))
+        delay.saturating_sub(least.saturating_sub(self.base()))
     }
 
     fn window_min(&self) -> u64 {
@@ -307,7 +318,7 @@ impl RateController {
             round.sample(rtt, self.latest_rate);
             round.full |= used > 0.88 * window;
         }
-        if self.phase == Phase::StartUp && self.leaves_start_up_on_delay(now, departure.rate) {
+        if self.phase == Phase::StartUp && self.leaves_start_up_on_delay(now, rtt, departure.rate) {
             return;
         }
         if sent >= began && now.saturating_duration_since(began) >= ROUND_MIN {
@@ -317,27 +328,29 @@ impl RateController {
 
     /// HyStart++ (RFC 9406): all packets of a round have waited, and the rate is not the one that
     /// doubling predicts from a round trip ago. (RFC 9406 4.2 continues more slowly instead.)
-    /// Without the second condition, delayed ACKs would look like a queue.
-    fn leaves_start_up_on_delay(&mut self, now: Instant, rate_before: f64) -> bool {
+    /// Without the second condition, delayed ACKs would look like a queue. A round of a slow line has too few samples:
+    /// there packets that wait long, for a while, suffice.
+    fn leaves_start_up_on_delay(&mut self, now: Instant, rtt: Duration, rate_before: f64) -> bool {
         let Some(round) = self.round else { return false };
-        if round.samples < START_UP_SAMPLES {
-            return false;
-        }
         let delay = round.rtt_min.saturating_sub(self.unqueued());
         let doubles = self.latest_rate > DOUBLING * rate_before;
-        let leaves = delay > self.queue_delay(round.rate)
-            && (!doubles || delay > self.floor().max(FULL_DELAY));
-        if leaves {
-            self.phase = Phase::Cruise;
-            // The excess is being lost now if the queue is short.
-            self.losses.settle();
-            self.rate = round.rate;
-            self.crowd.reference_rate(now, round.rate);
-            let carried = round.rate * self.unqueued().as_secs_f64();
-            self.set_window(carried + self.queue_bytes(round.rate));
-            (self.round, self.filled) = (Some(Round::new(now)), true);
+        let all_wait =
+            round.samples >= START_UP_SAMPLES && delay > self.queue_delay(round.rate) && !doubles;
+        self.waits_since = self.waits_long(rtt).then(|| self.waits_since.unwrap_or(now));
+        let is_full = |since| now.saturating_duration_since(since) >= FULL_DELAY;
+        if !all_wait && !self.waits_since.is_some_and(is_full) {
+            return false;
         }
-        leaves
+        self.phase = Phase::Cruise;
+        // The excess is being lost now if the queue is short.
+        self.losses.settle();
+        self.rate = round.rate;
+        self.crowd.reference_rate(now, round.rate);
+        let carried = round.rate * self.unqueued().as_secs_f64();
+        self.set_window(carried + self.queue_bytes(round.rate));
+        (self.round, self.filled, self.waits_since) = (Some(Round::new(now)), true, None);
+        self.queues = Queues::new();
+        true
     }
 
     fn end_round(&mut self, now: Instant) {
@@ -505,7 +518,8 @@ impl Controller for RateController {
             round.acked(now, bytes, part);
         }
         self.crowd.acked(now, sent, bytes, app_limited, rtt);
-        if self.phase == Phase::StartUp && !app_limited && self.hold == 0 {
+        let waits_long = self.waits_long(now.saturating_duration_since(sent));
+        if self.phase == Phase::StartUp && !app_limited && self.hold == 0 && !waits_long {
             self.window += bytes;
         }
     }
@@ -572,6 +586,7 @@ impl Controller for RateController {
         let mut metrics = ControllerMetrics::default();
         metrics.congestion_window = self.window();
         metrics.pacing_rate = self.pacing_rate().map(|rate| (8.0 * rate) as u64);
+        metrics.ssthresh = (self.phase == Phase::Cruise).then_some(self.window);
         metrics
     }
 

@@ -17,9 +17,6 @@ const BATCHES_PER_DRIVE: usize = 4;
 /// Sends in one drive, for any purpose.
 const SENDS_PER_DRIVE: usize = 64;
 
-/// Bytes that all sparse streams together may have in flight beyond the congestion window.
-const SPARSE_RESERVE: u64 = 64 << 10;
-
 /// Upper bound on what is not stream data in a datagram: a short header with the peer's connection
 /// ID and a packet number (RFC 9000 17.3.1), the tag, and the type, ID, offset and length of a
 /// STREAM frame (19.8).
@@ -100,12 +97,13 @@ impl Driver {
     /// used up: each may take a read.
     fn give_sparse(&mut self, now: Instant, share: &mut TimeShare) {
         for _ in 0..self.sparse.len() {
-            let is_full = self.gate.room(now) == 0 && self.gate.excess() >= SPARSE_RESERVE;
-            if is_full || share.is_over() {
+            let room = self.gate.sparse_room(now, self.connection.rtt());
+            if room < self.connection.current_mtu().into() || share.is_over() {
                 return;
             }
+            let bytes = SPARSE_BYTES.min(room as usize);
             let Some(id) = self.sparse.pop_front() else { return };
-            if self.give(id, SPARSE_BYTES, SPARSE_BYTES, now) > 0 {
+            if self.give(id, bytes, bytes, now) > 0 {
                 self.guard_tail(now);
             }
             share.is_used_up();
