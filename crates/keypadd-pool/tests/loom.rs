@@ -134,7 +134,7 @@ fn recalled_chunks_come_back_and_kept_ones_stay_right() {
         let mut late: Vec<Lane> =
             (0..2).map(|_| open(&pool, &late_key, Direction::Send, Stage::Active)).collect();
         let consumer = thread::spawn(move || {
-            for number in [0, SEGMENT, 2 * SEGMENT] {
+            for number in [0, 2 * SEGMENT] {
                 take(&mut early, &early_key, number);
             }
             early
