@@ -30,9 +30,12 @@ use super::{
     losses::{Losses, TRIAL, Verdict},
 };
 
-/// Initial window in packets (RFC 9002 7.2), and the minimum.
+/// Initial window in packets, and the minimum (RFC 9002 7.2).
 const INITIAL_PACKETS: u64 = 10;
-const WINDOW_MIN_PACKETS: u64 = 4;
+const WINDOW_MIN_PACKETS: u64 = 2;
+
+/// Two flows may keep as many packets of a slow line in flight before each takes the other for one that fills the queue.
+const TWO_FLOWS_PACKETS: u64 = 10;
 
 /// Shorter sends are taken for pure ACKs, which are not acknowledged.
 const COUNTED_BYTES: u64 = 600;
@@ -261,9 +264,9 @@ impl RateController {
         self.carried_bytes(rate) + self.queue_bytes(rate)
     }
 
-    /// What is left of a delay without the queue that least windows cause on a slow path which two flows share.
+    /// What is left of a delay without the queue that two flows keep on a slow line.
     fn avoidable(&self, delay: Duration) -> Duration {
-        let least = 2.0 * (self.window_min() + self.mtu) as f64 / self.crowd.rate();
+        let least = (TWO_FLOWS_PACKETS * self.mtu) as f64 / self.crowd.rate();
         let least = Duration::try_from_secs_f64(least).unwrap_or_default();
         delay.saturating_sub(least.saturating_sub(self.base()))
     }
