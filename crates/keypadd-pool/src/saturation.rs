@@ -10,8 +10,12 @@ use std::time::Duration;
 const WATCHED: Duration = Duration::from_millis(10);
 /// It rests once it was outrun for this much longer than not: no burst from a full pool takes as long.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// It rests this long before it tries again, and takes no commands meanwhile.
-const REST: Duration = Duration::from_millis(500);
+/// It rests this long before it looks whether the bulk goes on, and takes no commands meanwhile.
+const REST: Duration = Duration::from_millis(250);
+/// While bulk goes on it tries again after one rest, then after twice as many each time, up to these: 8 s.
+const RESTS_MAX: u32 = 32;
+/// Bulk goes on while packets come at more than one part in this many of the rate that outran the filler.
+const BULK_SHARE: f64 = 4.0;
 /// The CPUs are busy if a filler at work runs less than one part in this many of the time.
 const BUSY_SHARE: u32 = 2;
 
@@ -36,6 +40,11 @@ pub(crate) struct Saturation {
     works: bool,
     /// How much longer it was outrun than not.
     outrun: Duration,
+    /// Packets per second that needed whole pads when it was last outrun.
+    bulk: f64,
+    /// Rests until the next try, and how many there were before the last one.
+    rests_left: u32,
+    rests: u32,
 }
 
 impl Saturation {
@@ -46,31 +55,49 @@ impl Saturation {
 
     /// How long a filler that is about to work must rest, if at all.
     pub(crate) fn rest(&mut self, now: Progress) -> Option<Duration> {
-        let Self { start, works, outrun } = self;
-        let rest = start.now.saturating_sub(now.now);
+        let rest = self.start.now.saturating_sub(now.now);
         if !rest.is_zero() {
             return Some(rest);
         }
-        let passed = now.now - start.now;
-        if *works && passed < WATCHED {
+        let passed = now.now - self.start.now;
+        let needed = now.needed.saturating_sub(self.start.needed);
+        if self.rests_left > 0 {
+            return self.end_rest(now, needed as f64 / (REST + passed).as_secs_f64());
+        }
+        if self.works && passed < WATCHED {
             return None;
         }
-        let ran = now.spent.saturating_sub(start.spent);
+        let ran = now.spent.saturating_sub(self.start.spent);
         let lacks_cpu = !ran.is_zero() && ran * BUSY_SHARE < passed;
-        let too_few = now.made - start.made < now.needed.saturating_sub(start.needed);
-        let is_outrun = *works && lacks_cpu && too_few;
-        (*start, *works) = (now, true);
+        let is_outrun = self.works && lacks_cpu && now.made - self.start.made < needed;
+        (self.start, self.works) = (now, true);
         if !is_outrun {
-            *outrun = outrun.saturating_sub(passed);
+            self.outrun = self.outrun.saturating_sub(passed);
             return None;
         }
-        *outrun = PATIENCE.min(*outrun + passed);
-        if *outrun < PATIENCE {
+        self.outrun = PATIENCE.min(self.outrun + passed);
+        if self.outrun < PATIENCE {
             return None;
         }
-        start.now += REST;
-        *works = false;
-        Some(REST)
+        self.bulk = needed as f64 / passed.as_secs_f64();
+        self.rests = (self.rests * 2).clamp(1, RESTS_MAX);
+        self.rests_left = self.rests;
+        Some(self.begin_rest(now))
+    }
+
+    fn begin_rest(&mut self, now: Progress) -> Duration {
+        self.start = Progress { now: now.now + REST, ..now };
+        REST
+    }
+
+    /// A rest has ended in which packets came at this rate.
+    fn end_rest(&mut self, now: Progress, rate: f64) -> Option<Duration> {
+        if rate * BULK_SHARE <= self.bulk {
+            *self = Self::default();
+        }
+        (self.start, self.works) = (now, true);
+        self.rests_left = self.rests_left.saturating_sub(1);
+        (self.rests_left > 0).then(|| self.begin_rest(now))
     }
 }
 
@@ -109,11 +136,36 @@ mod tests {
     }
 
     #[test]
-    fn a_filler_without_cpu_time_rests_once_it_was_outrun_for_a_second_and_tries_twice_a_second() {
+    fn a_filler_without_cpu_time_rests_once_it_was_outrun_for_a_second_and_tries_ever_less_often() {
         let mut run = Run::new();
         assert_eq!(run.on(1000, 200, 10, 40), 1000);
-        let worked = run.on(10_000, 200, 10, 40);
-        assert!((150..250).contains(&worked), "{worked} of 10,000 ms");
+        for (seconds, tries) in [(8, 5), (8, 1), (80, 10)] {
+            let worked = run.on(seconds * 1000, 200, 10, 40);
+            assert!(worked.abs_diff(tries * 10) <= 11, "{worked} ms of {seconds} s");
+        }
+    }
+
+    #[test]
+    fn a_filler_works_on_half_a_second_after_bulk_has_ended() {
+        for seconds in [2, 4, 30] {
+            for shift in 0..50 {
+                let mut run = Run::new();
+                run.on(seconds * 1000 + 10 * shift, 200, 10, 40);
+                run.on(450, 200, 10, 0);
+                assert_eq!(run.on(500, 200, 10, 0), 500, "{seconds} s");
+                assert_eq!(run.on(900, 200, 10, 40), 900, "it is patient again");
+            }
+        }
+    }
+
+    #[test]
+    fn a_filler_that_gets_no_cpu_when_its_rest_ends_is_not_patient_again() {
+        let mut run = Run::new();
+        run.on(1_100, 200, 10, 40);
+        run.progress.now += Duration::from_secs(2);
+        run.progress.needed += 80_000;
+        let worked = run.on(1_000, 200, 10, 40);
+        assert!(worked < 30, "{worked} ms");
     }
 
     #[test]
@@ -162,7 +214,7 @@ mod tests {
     fn a_filler_that_rested_works_on_once_it_keeps_up() {
         let mut run = Run::new();
         run.on(3_000, 200, 10, 40);
-        assert!(run.on(2_000, 200, 10, 10) > 1_400);
+        assert!(run.on(2_000, 200, 10, 9) > 1_400);
         assert_eq!(run.on(900, 200, 10, 40), 900, "it is patient again");
     }
 }
