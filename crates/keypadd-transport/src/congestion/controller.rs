@@ -248,10 +248,12 @@ impl RateController {
         (target / 4).max(self.floor() / NOISE).min(target / 2)
     }
 
-    /// Whether a packet with this round trip has waited so long that start-up must not send faster.
+    /// Whether a packet with this round trip has waited so long that start-up must not send faster. Threads that wait
+    /// for a core cause such delays too; a slow line's packets take longer than [`NEAR`].
     fn waits_long(&self, rtt: Duration) -> bool {
         let floor = self.floor();
-        rtt.saturating_sub(self.queues.back()).saturating_sub(floor) > floor.max(FULL_DELAY)
+        floor >= NEAR
+            && rtt.saturating_sub(self.queues.back()).saturating_sub(floor) > floor.max(FULL_DELAY)
     }
 
     /// Target size of the queue at this rate, in bytes.
@@ -337,8 +339,9 @@ impl RateController {
         let Some(round) = self.round else { return false };
         let delay = round.rtt_min.saturating_sub(self.unqueued());
         let doubles = self.latest_rate > DOUBLING * rate_before;
-        let all_wait =
-            round.samples >= START_UP_SAMPLES && delay > self.queue_delay(round.rate) && !doubles;
+        let all_wait = round.samples >= START_UP_SAMPLES
+            && delay > self.queue_delay(round.rate)
+            && (!doubles || delay > self.floor().max(FULL_DELAY));
         self.waits_since = self.waits_long(rtt).then(|| self.waits_since.unwrap_or(now));
         let is_full = |since| now.saturating_duration_since(since) >= FULL_DELAY;
         if !all_wait && !self.waits_since.is_some_and(is_full) {
