@@ -14,7 +14,7 @@ use bytes::{Buf, Bytes};
 use quinn_proto::SendStream;
 
 use crate::{
-    replay::Replay,
+    replay::{Receipt, Replay},
     socket::{SPARSE_BYTES, Socket},
     splice::{Cut, Parked, Registered, SpliceState},
 };
@@ -395,10 +395,16 @@ impl ToStream {
         true
     }
 
-    /// The peer has written more to its socket. Returns whether this direction has finished.
+    /// The peer has written more to its socket, or gives up. Returns whether this direction has finished.
     pub(crate) fn on_receipt(&mut self, now: Instant, rtt: Duration) -> Result<bool, Cut> {
+        let receipt = self.state.peer_receipt();
+        if receipt == Receipt::GIVEN_UP {
+            // If the peer still lacked something, it has also stopped the stream.
+            self.replay = None;
+            return Ok(self.received && self.done());
+        }
         let Some(replay) = &mut self.replay else { return Ok(false) };
-        let written_all = replay.release(self.state.peer_receipt()).map_err(|_| Cut::Lost)?;
+        let written_all = replay.release(receipt).map_err(|_| Cut::Lost)?;
         replay.follow(now, rtt);
         self.full = false;
         Ok(written_all && self.done())

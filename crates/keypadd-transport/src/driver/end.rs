@@ -11,6 +11,7 @@ use crate::{
     channel::Channel,
     handshake::{Accepted, HandshakeFailed},
     mailbox::Migration,
+    replay::Receipt,
     splice::Cut,
     stream::{ReadError, Stopped},
     time_share::TimeShare,
@@ -118,6 +119,10 @@ impl Driver {
     pub(crate) fn cut(&mut self, id: StreamId, cut: Cut) {
         let Some(Channel::Spliced(spliced)) = self.channels.get(&id) else { return };
         let elsewhere = spliced.to_stream.is_none() || spliced.to_socket.is_none();
+        if spliced.to_socket.is_some() && spliced.state.can_be_held() {
+            // Stopping the stream tells nothing to a peer whose QUIC knows that all has arrived.
+            self.receipts.add(id, Some(Receipt::GIVEN_UP));
+        }
         spliced.state.cut(cut);
         self.reset(id, self.rules.cut_code);
         self.remove_spliced(id);

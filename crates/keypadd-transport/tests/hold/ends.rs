@@ -86,6 +86,28 @@ fn a_stream_that_is_delivered_without_a_connection_can_be_reset() {
 }
 
 #[test]
+fn a_stream_ends_at_both_ends_if_a_program_leaves_before_it_reads_an_answer_that_has_arrived() {
+    // More than a socket takes, and less than a socket and a stream that nobody reads.
+    const BYTES: usize = 320 << 10;
+    let held = Held::new();
+    let [near, mut far] = held.splice();
+    near.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(far.read(&mut [0]).unwrap(), 0);
+    far.write_all(&vec![7; BYTES]).unwrap();
+    far.shutdown(Shutdown::Write).unwrap();
+    let received = async {
+        while held.ends[0].stats().udp_rx.bytes < BYTES as u64 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    held.pair.control.block_on(async { timeout(HANG, received).await.expect("not received") });
+    // The end of the answer is acknowledged by now.
+    let _streams = held.pair.open(&held.ends);
+    drop(near);
+    held.until_over();
+}
+
+#[test]
 fn an_end_that_was_on_its_way_or_written_survives() {
     let mut held = Held::new();
     let [near, mut far] = held.splice();
