@@ -291,10 +291,8 @@ impl Crowd {
         assert!((1..16).contains(&arriving), "{arriving}");
         pair.run(1);
         let before = progress.before.load(Relaxed);
-        assert!(
-            (1..STREAMS / 4).contains(&before),
-            "{before} of {STREAMS} before the other's byte"
-        );
+        // None, where receipts of the streams come first.
+        assert!(before < STREAMS / 4, "{before} of {STREAMS} before the other's byte");
         assert_eq!((progress.count)(), STREAMS);
     }
 }
