@@ -34,7 +34,7 @@ use super::{
 const INITIAL_PACKETS: u64 = 10;
 const WINDOW_MIN_PACKETS: u64 = 2;
 
-/// Two flows may keep as many packets of a slow line in flight before each takes the other for one that fills the queue.
+/// Packets that two flows may keep in flight on a slow line before each takes the other for one that fills the queue.
 const TWO_FLOWS_PACKETS: u64 = 10;
 
 /// Shorter sends are taken for pure ACKs, which are not acknowledged.

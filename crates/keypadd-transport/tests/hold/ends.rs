@@ -32,6 +32,16 @@ fn open_descriptors() -> Vec<PathBuf> {
     descriptors.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok()).collect()
 }
 
+/// Waits until an end's QUIC has as many bytes.
+fn until_received(held: &Held, end: usize, bytes: usize) {
+    let received = async {
+        while held.ends[end].stats().udp_rx.bytes < bytes as u64 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    held.pair.control.block_on(async { timeout(HANG, received).await.expect("not received") });
+}
+
 #[test]
 fn a_stream_that_nobody_adopts_is_reset() {
     let mut held = Held::new();
@@ -65,12 +75,7 @@ fn a_stream_that_is_delivered_without_a_connection_can_be_reset() {
     near.write_all(&vec![7; BYTES]).unwrap();
     near.shutdown(Shutdown::Write).unwrap();
     let server = held.ends[1].clone();
-    let received = async {
-        while server.stats().udp_rx.bytes < BYTES as u64 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    };
-    held.pair.control.block_on(async { timeout(HANG, received).await.expect("not received") });
+    until_received(&held, 1, BYTES);
     // The end of the other direction is acknowledged by now.
     let _streams = held.pair.open(&held.ends);
     held.ends[0].close(VarInt::from_u32(1), b"");
@@ -95,12 +100,7 @@ fn a_stream_ends_at_both_ends_if_a_program_leaves_before_it_reads_an_answer_that
     assert_eq!(far.read(&mut [0]).unwrap(), 0);
     far.write_all(&vec![7; BYTES]).unwrap();
     far.shutdown(Shutdown::Write).unwrap();
-    let received = async {
-        while held.ends[0].stats().udp_rx.bytes < BYTES as u64 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    };
-    held.pair.control.block_on(async { timeout(HANG, received).await.expect("not received") });
+    until_received(&held, 0, BYTES);
     // The end of the answer is acknowledged by now.
     let _streams = held.pair.open(&held.ends);
     drop(near);
