@@ -7,6 +7,8 @@
 mod dips;
 mod queues;
 mod round;
+mod start_up;
+mod targets;
 
 use std::{
     any::Any,
@@ -34,25 +36,11 @@ use super::{
 const INITIAL_PACKETS: u64 = 10;
 const WINDOW_MIN_PACKETS: u64 = 2;
 
-/// Packets that two flows may keep in flight on a slow line before each takes the other for one that fills the queue.
-const TWO_FLOWS_PACKETS: u64 = 10;
-
 /// Shorter sends are taken for pure ACKs, which are not acknowledged.
 const COUNTED_BYTES: u64 = 600;
 
 /// The shortest round trip is that of the last 10 to 20 s; `dips` keep it visible.
 const FLOOR_TIME: Duration = Duration::from_secs(10);
-
-/// Queue delay to keep at [`QUEUE_RATE`], in bytes per second (300 Mbit/s). It falls with the
-/// fourth root of the rate: a flow with less than its share accepts a longer queue than one with
-/// more, so that our flows converge.
-const QUEUE_DELAY: f64 = 0.002;
-const QUEUE_RATE: f64 = 37.5e6;
-const QUEUE_DELAY_MIN: f64 = 0.001;
-const QUEUE_DELAY_MAX: f64 = 0.010;
-
-/// The longest time of a packet to allow for; slower lines are of no use.
-const PACKET_TIME_MAX: f64 = 0.1;
 
 /// Share of the ACKs' waiting time to allow for: the queue need not bridge all of it.
 const BURST_SHARE: f64 = 0.75;
@@ -60,30 +48,12 @@ const BURST_SHARE: f64 = 0.75;
 /// Shorter round trips are those of one host or a LAN, where threads waiting for a core delay
 /// packets by milliseconds and queues do not.
 const NEAR: Duration = Duration::from_millis(1);
-const QUEUE_DELAY_NEAR: f64 = 0.004;
 
 /// Round trips above this are those of a long path.
 pub(crate) const LONG_PATH: Duration = Duration::from_millis(50);
 
-/// The least round trip of a round varies by one part in this many without a queue.
-const NOISE: u32 = 200;
-
-/// The mean of a round's round trips varies by this share of the floor without a queue.
-const MEAN_NOISE: f64 = 0.03;
-
-/// Samples of a round that end start-up if all of them waited in a queue (N_RTT_SAMPLE, RFC 9406
-/// 4.3).
-const START_UP_SAMPLES: u32 = 8;
-
 /// For this long after a loss, the highest sample of the rate counts even if there are few.
 const LOSS_MEMORY: Duration = Duration::from_secs(5);
-
-/// A rate that grew by this factor in one round trip of start-up is still growing.
-const DOUBLING: f64 = 1.5;
-
-/// Delay, unless the shortest round trip is longer, that ends start-up in any case if packets wait so long for as much
-/// time.
-const FULL_DELAY: Duration = Duration::from_millis(20);
 
 /// A window grows or shrinks by at most this factor per round.
 const GROWTH_MAX: f64 = 1.25;
@@ -144,7 +114,7 @@ pub struct RateController {
     /// Whether start-up has just filled the path: in this round ACKs arrive as fast as it carries. The rate
     /// at which start-up sent is higher.
     filled: bool,
-    /// In start-up: since when every sample has shown [`FULL_DELAY`].
+    /// In start-up: since when every packet has waited long (`start_up`).
     waits_since: Option<Instant>,
     losses: Losses,
     lost_at: Option<Instant>,
@@ -227,52 +197,6 @@ impl RateController {
         self.queues.counted(rtt.saturating_sub(self.base()), forward)
     }
 
-    /// Bytes that the path carries in that time at this rate.
-    fn carried_bytes(&self, rate: f64) -> f64 {
-        rate * self.base().as_secs_f64()
-    }
-
-    /// Target delay of the queue at this rate.
-    fn queue_delay(&self, rate: f64) -> Duration {
-        let delay = QUEUE_DELAY * (QUEUE_RATE / rate.max(1.0)).sqrt().sqrt();
-        let delay = delay.clamp(QUEUE_DELAY_MIN, QUEUE_DELAY_MAX);
-        let least = if self.floor() < NEAR { QUEUE_DELAY_NEAR } else { 0.0 };
-        // No less than a packet takes.
-        let packet = (self.mtu as f64 / rate.max(1.0)).min(PACKET_TIME_MAX);
-        Duration::from_secs_f64(delay.max(least).max(packet))
-    }
-
-    /// Delays up to this are those of an empty queue.
-    fn empty_delay(&self, rate: f64) -> Duration {
-        let target = self.queue_delay(rate);
-        (target / 4).max(self.floor() / NOISE).min(target / 2)
-    }
-
-    /// Whether a packet with this round trip has waited so long that start-up must not send faster. Threads that wait
-    /// for a core cause such delays too; a slow line's packets take longer than [`NEAR`].
-    fn waits_long(&self, rtt: Duration) -> bool {
-        let floor = self.floor();
-        floor >= NEAR
-            && rtt.saturating_sub(self.queues.back()).saturating_sub(floor) > floor.max(FULL_DELAY)
-    }
-
-    /// Target size of the queue at this rate, in bytes.
-    fn queue_bytes(&self, rate: f64) -> f64 {
-        rate * self.queue_delay(rate).as_secs_f64()
-    }
-
-    /// The window that carries this rate and keeps the queue.
-    fn window_at(&self, rate: f64) -> f64 {
-        self.carried_bytes(rate) + self.queue_bytes(rate)
-    }
-
-    /// What is left of a delay without the queue that two flows keep on a slow line.
-    fn avoidable(&self, delay: Duration) -> Duration {
-        let least = (TWO_FLOWS_PACKETS * self.mtu) as f64 / self.crowd.rate();
-        let least = Duration::try_from_secs_f64(least).unwrap_or_default();
-        delay.saturating_sub(least.saturating_sub(self.base()))
-    }
-
     fn window_min(&self) -> u64 {
         WINDOW_MIN_PACKETS * self.mtu
     }
@@ -329,34 +253,6 @@ impl RateController {
         if sent >= began && now.saturating_duration_since(began) >= ROUND_MIN {
             self.end_round(now);
         }
-    }
-
-    /// HyStart++ (RFC 9406): all packets of a round have waited, and the rate is not the one that
-    /// doubling predicts from a round trip ago. (RFC 9406 4.2 continues more slowly instead.)
-    /// Without the second condition, delayed ACKs would look like a queue. A round of a slow line has too few samples:
-    /// there packets that wait long, for a while, suffice.
-    fn leaves_start_up_on_delay(&mut self, now: Instant, rtt: Duration, rate_before: f64) -> bool {
-        let Some(round) = self.round else { return false };
-        let delay = round.rtt_min.saturating_sub(self.unqueued());
-        let doubles = self.latest_rate > DOUBLING * rate_before;
-        let all_wait = round.samples >= START_UP_SAMPLES
-            && delay > self.queue_delay(round.rate)
-            && (!doubles || delay > self.floor().max(FULL_DELAY));
-        self.waits_since = self.waits_long(rtt).then(|| self.waits_since.unwrap_or(now));
-        let is_full = |since| now.saturating_duration_since(since) >= FULL_DELAY;
-        if !all_wait && !self.waits_since.is_some_and(is_full) {
-            return false;
-        }
-        self.phase = Phase::Cruise;
-        // The excess is being lost now if the queue is short.
-        self.losses.settle();
-        self.rate = round.rate;
-        self.crowd.reference_rate(now, round.rate);
-        let carried = round.rate * self.unqueued().as_secs_f64();
-        self.set_window(carried + self.queue_bytes(round.rate));
-        (self.round, self.filled, self.waits_since) = (Some(Round::new(now)), true, None);
-        self.queues = Queues::new();
-        true
     }
 
     fn end_round(&mut self, now: Instant) {
@@ -463,13 +359,6 @@ impl RateController {
             self.hold = 2;
         }
         self.set_window(next);
-    }
-
-    /// Whether packets of a long path waited in a queue on average. Bursts, as after many losses, leave it
-    /// empty now and then, so that the least round trip does not show it.
-    fn is_mostly_queued(&self, round: &Round, target: Duration) -> bool {
-        let mean = round.rtt_mean().saturating_sub(self.base());
-        self.is_long() && mean > (2 * target).max(self.floor().mul_f64(MEAN_NOISE))
     }
 
     /// In bytes per second; `None` before the first round trip is known.

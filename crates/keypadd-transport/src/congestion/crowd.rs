@@ -175,16 +175,21 @@ impl Crowd {
         if self.rounds >= ROUNDS && now.saturating_duration_since(since) >= time {
             let most = self.rate.max(rate) * rtt.as_secs_f64();
             let window = left.map_or(SHARE * most, |left| most.min(left as f64));
-            let mut config = CubicConfig::default();
-            config.initial_window((window / CUBIC_BETA) as u64);
-            let mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
-            let mut cubic = Cubic::new(Arc::new(config), now, mtu);
-            // Leave slow start.
-            cubic.on_congestion_event(now, now, false, 0);
-            self.cubic = Some(cubic);
+            self.start(now, window, mtu);
             self.longest = Windowed::max(PEAK_TIME);
             (self.test_at, self.empty) = (None, 0);
         }
+    }
+
+    /// Starts CUBIC with this window, as after a loss.
+    fn start(&mut self, now: Instant, window: f64, mtu: u64) {
+        let mut config = CubicConfig::default();
+        config.initial_window((window / CUBIC_BETA) as u64);
+        let mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
+        let mut cubic = Cubic::new(Arc::new(config), now, mtu);
+        // Leave slow start.
+        cubic.on_congestion_event(now, now, false, 0);
+        self.cubic = Some(cubic);
     }
 
     /// Records the queue delay of a packet.
@@ -228,11 +233,16 @@ impl Crowd {
         self.cubic.is_some() && (at <= now || joins)
     }
 
-    /// Ends a test that found the queue empty or not; returns whether nobody else fills it.
-    pub(super) fn tested(&mut self, now: Instant, empty: bool) -> bool {
+    /// Ends a test that found the queue empty or not; returns whether nobody else fills it. If others may, CUBIC
+    /// starts again from what the path `carries` without a queue: its window may have grown large against another
+    /// flow of ours.
+    pub(super) fn tested(&mut self, now: Instant, empty: bool, carries: f64, mtu: u64) -> bool {
         self.test_at = None;
         self.empty = if empty { self.empty + 1 } else { 0 };
         if self.empty < TESTS {
+            if empty && carries < self.window() as f64 {
+                self.start(now, carries, mtu);
+            }
             return false;
         }
         (self.left, self.rate_at) = (Some((now, self.window())), Some(now));

@@ -391,6 +391,21 @@ fn two_flows_of_ours_share_a_slow_line_and_keep_its_queue_short() {
 }
 
 #[test]
+fn two_flows_of_ours_that_take_each_other_for_strangers_keep_the_queue_short_again_soon() {
+    for mbits in [4.0, 6.0, 12.0] {
+        for n in 0..8 {
+            let mut world = bulk(mbits, 20 * MS + n * Duration::from_micros(370));
+            world.run(4 * SECOND);
+            world.add(rate(), Traffic::Up);
+            // Two tests' time.
+            world.run(11 * SECOND);
+            let queue = queue_p99(&mut world, 2 * SECOND);
+            assert!(queue <= 25 * MS, "{mbits} Mbit/s, {n}: {queue:?}");
+        }
+    }
+}
+
+#[test]
 fn two_flows_of_ours_that_cubic_has_left_keep_the_queue_short_again() {
     let mut world = bulk(50.0, 20 * MS);
     world.run(3 * SECOND);

@@ -18,6 +18,9 @@ const LONG_DRAIN_DEPTH: f64 = 1.25;
 /// At the end of start-up: others keep a queue too, whose delay must not be taken for the path's.
 pub(super) const FIRST_DRAIN_DEPTH: f64 = 6.0;
 
+/// A test that finds the queue empty leaves it so for this many of the shortest round trips.
+const LINGER: u32 = 3;
+
 /// The window is below the usual one until a packet sent within it is acknowledged.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Dip {
@@ -51,7 +54,11 @@ impl RateController {
             Some(test) if delay < test.delay.mul_f64(FALL) => {
                 self.dip = Some(Dip { test: Some(Test { delay, measured: now }), ..dip });
             }
-            _ => self.end_dip(now, dip, delay),
+            // So that another flow of ours that tests, too, sees the queue empty.
+            Some(test)
+                if self.is_empty(test.delay) && now < test.measured + LINGER * self.floor() => {}
+            Some(test) => self.end_dip(now, dip, test.delay.min(delay)),
+            None => self.end_dip(now, dip, delay),
         }
         true
     }
@@ -62,13 +69,20 @@ impl RateController {
         self.hold = self.hold.max(2);
         self.postpone_drain(now);
         if dip.test.is_some() {
-            let most = self.queue_delay(self.rate).mul_f64(EMPTY) + ACK_DELAY;
-            let empty = self.avoidable(delay) <= most;
-            if self.crowd.tested(now, empty) {
+            let carries = self.carried_bytes(self.rate);
+            if self.crowd.tested(now, self.is_empty(delay), carries, self.mtu) {
                 self.set_window(self.window_at(self.rate));
+            } else {
+                self.window = self.crowd.window().max(self.window_min());
             }
         }
         self.round = Some(Round::new(now));
+    }
+
+    /// Whether a test with this delay has found the queue empty.
+    fn is_empty(&self, delay: Duration) -> bool {
+        let most = self.queue_delay(self.rate).mul_f64(EMPTY) + ACK_DELAY;
+        self.avoidable(delay) <= most
     }
 
     /// Tests for competing flows: leaves most of what the path carries at this rate in flight.

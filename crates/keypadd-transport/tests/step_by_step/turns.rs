@@ -1,16 +1,8 @@
-//! Tests step by step what ends a stream whose socket has failed, what a direction that moves to another
-//! connection sends, and how long one connection's datagrams and deliveries, and strangers' handshakes,
-//! hold up another's: the production event loops without threads, UDP sockets or a clock.
-#![allow(unreachable_pub, clippy::unwrap_used)]
-
-#[path = "stepped/pair.rs"]
-mod pair;
-mod stepped;
+//! Tests how long one connection's datagrams and deliveries, and strangers' handshakes, hold up another's.
 
 use std::{
     future::Future,
-    io::{ErrorKind, Read, Write},
-    net::Shutdown,
+    io::{Read, Write},
     os::unix::net::UnixStream,
     pin::Pin,
     sync::{
@@ -24,163 +16,15 @@ use std::{
 
 use keypadd_keystream::Suite;
 use keypadd_transport::{
-    ArrivedDatagram, ClientConfig, Connection, Cut, Delivery, Dial, Endpoint, HeldStreams, Lane,
-    ReplayBudget, ServerConfig, Splice, Stream, TransferStats, VarInt,
+    ArrivedDatagram, ClientConfig, Connection, Delivery, Dial, Endpoint, HeldStreams, Lane,
+    ReplayBudget, Splice, Stream, TransferStats, VarInt,
 };
-use pair::{HOLD, Pair};
-use stepped::{Task, configs, poll};
 
-impl Pair {
-    /// Two loops without a connection, and their endpoints.
-    fn new(server: ServerConfig) -> (Self, [Endpoint; 2]) {
-        Self::with(server, |_| ())
-    }
-
-    /// Lets this many round trips of that length pass.
-    fn round_trips(&mut self, count: u32, rtt: Duration) {
-        for _ in 0..count {
-            for end in [0, 1] {
-                self.run(end);
-                self.now += rtt / 2;
-            }
-        }
-    }
-}
-
-#[test]
-fn a_stream_whose_socket_fails_after_its_end_was_read_ends_when_the_peers_socket_has_it() {
-    let (client, server) = configs(Suite::AES_128_GCM);
-    let (mut pair, endpoints) = Pair::new(server);
-    let connections = pair.connect(&endpoints, client);
-    // Receipts are of streams that can be held.
-    let held = [(); 2].map(|()| HeldStreams::new(Arc::new(ReplayBudget::new(1 << 20, 1 << 20))));
-    for (connection, streams) in connections.iter().zip(&held) {
-        connection.hold(streams, 0);
-    }
-    let streams = pair.open(&connections);
-    let mut programs = Vec::new();
-    let splices = streams.map(|stream| {
-        let (program, socket) = UnixStream::pair().unwrap();
-        programs.push(program);
-        stream.splice(socket.into(), Delivery::Bounded, "".into())
-    });
-    let carried = splices[0].carried();
-    let mut splices = splices.map(|splice: Splice| -> Task<Result<(), Cut>> { Box::pin(splice) });
-    let (mut here, mut there) = (programs.remove(0), programs.remove(0));
-
-    // The answer and its end have arrived, and nobody reads them.
-    there.write_all(b"answer").unwrap();
-    there.shutdown(Shutdown::Write).unwrap();
-    pair.pass(&[0, 1]);
-    assert_eq!(carried.to_socket(), 6);
-    // The question and its end are read and sent, and have not arrived.
-    here.write_all(b"question").unwrap();
-    here.shutdown(Shutdown::Write).unwrap();
-    pair.pass(&[0]);
-    assert_eq!(carried.from_socket(), 8);
-    // A socket that is closed with bytes to read resets its other end.
-    drop(here);
-    pair.run(0);
-    assert!(poll(&mut splices[0]).is_none(), "it waits for the receipt");
-    assert_eq!(held[0].names().len(), 1);
-
-    pair.pass(&[0, 1]);
-    let outcome = poll(&mut splices[0]).expect("it has an outcome");
-    let Err(Cut::Local(error)) = &outcome else { panic!("{outcome:?}") };
-    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
-    assert!(held[0].names().is_empty());
-    assert!(matches!(poll(&mut splices[1]), Some(Ok(()))));
-}
-
-const LONG_RTT: Duration = Duration::from_millis(40);
-
-/// A spliced stream between two programs.
-struct Spliced {
-    programs: Vec<UnixStream>,
-    carried: Vec<Arc<TransferStats>>,
-    _splices: [Splice; 2],
-    sent: usize,
-}
-
-impl Spliced {
-    fn open(pair: &mut Pair, connections: &[Connection; 2]) -> Self {
-        let (mut programs, mut carried) = (Vec::new(), Vec::new());
-        let splices = pair.open(connections).map(|stream| {
-            let (program, socket) = UnixStream::pair().unwrap();
-            program.set_nonblocking(true).unwrap();
-            programs.push(program);
-            let splice = stream.splice(socket.into(), Delivery::Bounded, "".into());
-            carried.push(splice.carried());
-            splice
-        });
-        Self { programs, carried, _splices: splices, sent: 0 }
-    }
-
-    /// Writes what the socket takes of these bytes in each of some round trips.
-    fn write(&mut self, pair: &mut Pair, bytes: &[u8], round_trips: u32) {
-        for _ in 0..round_trips {
-            while self.sent < bytes.len()
-                && let Ok(more) = self.programs[0].write(&bytes[self.sent..])
-            {
-                self.sent += more;
-            }
-            pair.round_trips(1, LONG_RTT);
-        }
-    }
-
-    /// Writes until this many bytes are sent or the congestion window is full; returns how many. The other
-    /// end gets them later.
-    fn fill(&mut self, pair: &mut Pair, bytes: usize) -> usize {
-        let (before, mut stuck) = (self.sent, false);
-        while !std::mem::replace(&mut stuck, true) {
-            let end = before + bytes;
-            while let Ok(more @ 1..) = self.programs[0].write(&vec![1; end - self.sent]) {
-                (self.sent, stuck) = (self.sent + more, false);
-            }
-            pair.pass(&[0]);
-        }
-        self.sent - before
-    }
-
-    /// Reads at the other end meanwhile; returns what has arrived.
-    fn write_and_read(&mut self, pair: &mut Pair, bytes: &[u8]) -> Vec<u8> {
-        let mut received = Vec::new();
-        for _ in 0..200 {
-            self.write(pair, bytes, 1);
-            let _ = self.programs[1].read_to_end(&mut received);
-        }
-        received
-    }
-}
-
-/// A session's two connections.
-fn session() -> (Pair, [Connection; 2], [Connection; 2]) {
-    let (client, server) = configs(Suite::AES_128_GCM);
-    let (mut pair, endpoints) = Pair::new(server);
-    let sparse = pair.connect(&endpoints, client.clone());
-    let bulk = pair.connect_lane(&endpoints, client, Lane::Bulk);
-    sparse.iter().zip(&bulk).for_each(|(sparse, bulk)| sparse.attach_bulk(bulk));
-    (pair, sparse, bulk)
-}
-
-fn some_bytes() -> Vec<u8> {
-    (0_u32..2 << 20).map(|nth| (nth / 251) as u8).collect()
-}
-
-#[test]
-fn a_direction_that_moves_sends_some_ahead_and_the_rest_when_the_peer_has_followed() {
-    const KIB: u64 = 1 << 10;
-    let (mut pair, sparse, _bulk) = session();
-    let bytes = some_bytes();
-    let mut spliced = Spliced::open(&mut pair, &sparse);
-    // Nobody reads there: it lacks credit.
-    spliced.write(&mut pair, &bytes, 60);
-    let ahead = spliced.carried[0].from_socket() - spliced.carried[1].to_socket();
-    // What the peer's window holds, what is sent ahead, and what was read and not sent.
-    assert!((224 * KIB..=448 * KIB).contains(&ahead), "{ahead}");
-    let received = spliced.write_and_read(&mut pair, &bytes);
-    assert!(received == bytes, "{} of {}", received.len(), bytes.len());
-}
+use crate::{
+    LONG_RTT, Spliced,
+    pair::{HOLD, Pair},
+    stepped::{Task, configs, poll},
+};
 
 /// A clock by which everything takes a millisecond.
 fn slow_clock() -> Instant {
@@ -553,30 +397,6 @@ fn datagrams_of_many_frames_may_take_less_cpu_time_than_others() {
 }
 
 #[test]
-fn a_source_that_was_read_dry_does_not_wait_for_the_window() {
-    let (client, server) = configs(Suite::AES_128_GCM);
-    let (mut pair, endpoints) = Pair::new(server);
-    let connections = pair.connect(&endpoints, client);
-    let mut programs = Vec::new();
-    let _splices = pair.open(&connections).map(|stream| {
-        let (program, socket) = UnixStream::pair().unwrap();
-        programs.push(program);
-        stream.splice(socket.into(), Delivery::Bounded, "".into())
-    });
-    let window = || connections[0].stats().path.cwnd;
-    pair.pass(&[0, 1]);
-    let initial = window();
-    programs[0].write_all(&[7; 100_000]).unwrap();
-    pair.pass(&[0, 1]);
-    let grown = window();
-    assert!(grown > 2 * initial, "{initial}, {grown}");
-    // Bulk, and less than the window.
-    programs[0].write_all(&[7; 20_000]).unwrap();
-    pair.pass(&[0, 1]);
-    assert_eq!(window(), grown);
-}
-
-#[test]
 fn newcomers_handshakes_wait_until_a_peers_datagrams_are_answered_and_then_continue_one_by_one() {
     const NEWCOMERS: usize = 7;
     let (config, server) = configs(Suite::AES_128_GCM);
@@ -630,18 +450,4 @@ fn newcomers_handshakes_wait_until_a_peers_datagrams_are_answered_and_then_conti
     }
     pair.pass(&[0, 1]);
     assert!(newcomers.iter_mut().all(|newcomer| poll(newcomer).is_some()));
-}
-
-#[test]
-fn a_path_that_drops_what_could_be_marked_carries_a_connection_after_a_few_probe_timeouts() {
-    for drops in [[true, true], [true, false], [false, true]] {
-        let (client, server) = configs(Suite::AES_128_GCM);
-        let (mut pair, endpoints) = Pair::new(server);
-        pair.drops_capable.set(drops);
-        let began = pair.now;
-        let connections = pair.connect(&endpoints, client);
-        let took = pair.now - began;
-        assert!(took < Duration::from_secs(4), "{drops:?}: {took:?}");
-        pair.open(&connections);
-    }
 }

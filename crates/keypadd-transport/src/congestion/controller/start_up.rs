@@ -1,0 +1,62 @@
+//! Ends start-up at a queue (HyStart++, RFC 9406).
+
+use std::time::{Duration, Instant};
+
+use super::{NEAR, Phase, RateController, queues::Queues, round::Round};
+
+/// Samples of a round that end start-up if all of them waited in a queue (N_RTT_SAMPLE, RFC 9406 4.3).
+const START_UP_SAMPLES: u32 = 8;
+
+/// A rate that grew by this factor in one round trip of start-up is still growing.
+const DOUBLING: f64 = 1.5;
+
+/// Delay of a full queue, unless the shortest round trip is longer: start-up ends if packets wait so long for this
+/// time.
+const FULL_DELAY: Duration = Duration::from_millis(20);
+
+impl RateController {
+    /// Whether a packet with this round trip has waited so long that start-up must not send faster. Threads that wait
+    /// for a core cause such delays too; a slow line's packets take longer than [`NEAR`].
+    pub(super) fn waits_long(&self, rtt: Duration) -> bool {
+        let floor = self.floor();
+        floor >= NEAR
+            && rtt.saturating_sub(self.queues.back()).saturating_sub(floor) > self.full_delay()
+    }
+
+    fn full_delay(&self) -> Duration {
+        self.floor().max(FULL_DELAY)
+    }
+
+    /// HyStart++ (RFC 9406): all packets of a round have waited, and the rate is not the one that
+    /// doubling predicts from a round trip ago. (RFC 9406 4.2 continues more slowly instead.)
+    /// Without the second condition, delayed ACKs would look like a queue. A round of a slow line has too few samples:
+    /// there packets that wait long, for a while, suffice.
+    pub(super) fn leaves_start_up_on_delay(
+        &mut self,
+        now: Instant,
+        rtt: Duration,
+        rate_before: f64,
+    ) -> bool {
+        let Some(round) = self.round else { return false };
+        let delay = round.rtt_min.saturating_sub(self.unqueued());
+        let doubles = self.latest_rate > DOUBLING * rate_before;
+        let all_wait = round.samples >= START_UP_SAMPLES
+            && delay > self.queue_delay(round.rate)
+            && (!doubles || delay > self.full_delay());
+        self.waits_since = self.waits_long(rtt).then(|| self.waits_since.unwrap_or(now));
+        let is_full = |since| now.saturating_duration_since(since) >= FULL_DELAY;
+        if !all_wait && !self.waits_since.is_some_and(is_full) {
+            return false;
+        }
+        self.phase = Phase::Cruise;
+        // The excess is being lost now if the queue is short.
+        self.losses.settle();
+        self.rate = round.rate;
+        self.crowd.reference_rate(now, round.rate);
+        let carried = round.rate * self.unqueued().as_secs_f64();
+        self.set_window(carried + self.queue_bytes(round.rate));
+        (self.round, self.filled, self.waits_since) = (Some(Round::new(now)), true, None);
+        self.queues = Queues::new();
+        true
+    }
+}
