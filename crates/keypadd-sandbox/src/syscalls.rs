@@ -35,9 +35,6 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_recvfrom,
     libc::SYS_recvmmsg,
     libc::SYS_recvmsg,
-    libc::SYS_sendmmsg,
-    libc::SYS_sendmsg,
-    libc::SYS_sendto,
     libc::SYS_setsockopt,
     libc::SYS_shutdown,
     libc::SYS_socketpair,
@@ -46,7 +43,6 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_close_range,
     libc::SYS_dup,
     libc::SYS_dup3,
-    libc::SYS_fcntl,
     libc::SYS_lseek,
     libc::SYS_pipe2,
     libc::SYS_pread64,
@@ -208,8 +204,30 @@ const PRCTLS: &[u64] = &[
     libc::PR_SET_VMA as u64,
 ];
 
-/// Addresses that sockets may have (socket(2)); AF_NETLINK asks for routes and this host's addresses.
-const FAMILIES: &[u64] = &[libc::AF_UNIX as u64, libc::AF_INET as u64, libc::AF_INET6 as u64];
+/// Commands on descriptors (fcntl(2)). Not F_SETOWN, by which the kernel signals any process.
+const FCNTLS: &[u64] = &[
+    libc::F_DUPFD as u64,
+    libc::F_DUPFD_CLOEXEC as u64,
+    libc::F_GETFD as u64,
+    libc::F_SETFD as u64,
+    libc::F_GETFL as u64,
+    libc::F_SETFL as u64,
+    libc::F_GETLK as u64,
+    libc::F_SETLK as u64,
+    libc::F_SETLKW as u64,
+];
+
+/// Types and protocols of internet sockets (socket(2)). Landlock's ports are those of plain TCP: not of MPTCP or
+/// SCTP.
+const PROTOCOLS: &[(i32, &[i32])] =
+    &[(libc::SOCK_STREAM, &[0, libc::IPPROTO_TCP]), (libc::SOCK_DGRAM, &[0, libc::IPPROTO_UDP])];
+
+/// The bits of a socket's type that are no flags (net.h of Linux).
+const TYPE_MASK: u64 = 0xf;
+
+/// Calls that send with flags, and which argument has them. MSG_FASTOPEN connects, past Landlock's ports.
+const SENDS: &[(c_long, u8)] =
+    &[(libc::SYS_sendto, 3), (libc::SYS_sendmsg, 2), (libc::SYS_sendmmsg, 3)];
 
 /// What a new thread may share or own: no namespaces (clone(2)).
 const NAMESPACES: u64 = (libc::CLONE_NEWCGROUP
@@ -263,10 +281,12 @@ fn allowed(replaces: bool) -> Result<Rules, seccompiler::BackendError> {
     let thread = libc::CLONE_THREAD as u64;
     let new_thread = vec![masked(0, thread, thread)?, masked(0, NAMESPACES, 0)?];
     rules.insert(libc::SYS_clone, vec![SeccompRule::new(new_thread)?]);
-    let mut sockets = one_of(0, FAMILIES)?;
-    let route = vec![equal(0, libc::AF_NETLINK as u64)?, equal(2, libc::NETLINK_ROUTE as u64)?];
-    sockets.push(SeccompRule::new(route)?);
-    rules.insert(libc::SYS_socket, sockets);
+    rules.insert(libc::SYS_socket, sockets()?);
+    for (call, flags) in SENDS {
+        let connects = libc::MSG_FASTOPEN as u64;
+        rules.insert(*call, vec![SeccompRule::new(vec![masked(*flags, connects, 0)?])?]);
+    }
+    rules.insert(libc::SYS_fcntl, one_of(1, FCNTLS)?);
     rules.insert(libc::SYS_ioctl, one_of(1, IOCTLS)?);
     rules.insert(libc::SYS_prctl, one_of(0, PRCTLS)?);
     // Whether a process exists, and abort(3).
@@ -282,6 +302,25 @@ fn allowed(replaces: bool) -> Result<Rules, seccompiler::BackendError> {
     let library = SeccompRule::new(vec![masked(2, exec | write, exec)?, masked(3, anonymous, 0)?])?;
     rules.insert(libc::SYS_mmap, vec![data, library]);
     rules.insert(libc::SYS_mprotect, vec![SeccompRule::new(vec![masked(2, exec, 0)?])?]);
+    Ok(rules)
+}
+
+/// Unix sockets, TCP and UDP, and routes and this host's addresses (AF_NETLINK).
+fn sockets() -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
+    let mut rules = one_of(0, &[libc::AF_UNIX as u64])?;
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        for (kind, protocols) in PROTOCOLS {
+            for protocol in *protocols {
+                rules.push(SeccompRule::new(vec![
+                    equal(0, family as u64)?,
+                    masked(1, TYPE_MASK, *kind as u64)?,
+                    equal(2, *protocol as u64)?,
+                ])?);
+            }
+        }
+    }
+    let route = vec![equal(0, libc::AF_NETLINK as u64)?, equal(2, libc::NETLINK_ROUTE as u64)?];
+    rules.push(SeccompRule::new(route)?);
     Ok(rules)
 }
 

@@ -15,8 +15,9 @@ use std::thread;
 
 use keypadd_sandbox::{Confined, Needs, Report, confine};
 use memmap2::MmapMut;
+use rustix::fs::fcntl_get_seals;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketType, socket};
+use rustix::net::{AddressFamily, SendFlags, SocketType, ipproto, sendto, socket};
 use rustix::process::{
     Resource, Rlimit, Signal, getpid, getppid, kill_process, setrlimit, test_kill_process,
 };
@@ -181,6 +182,9 @@ fn other_processes_get_no_signal_and_limits_stay() {
         test_kill_process(getpid()).unwrap();
         let limit = Rlimit { current: Some(64), maximum: Some(64) };
         assert_eq!(setrlimit(Resource::Nofile, limit), Err(Errno::PERM));
+        // Commands that are not listed, such as F_SETOWN, by which the kernel signals another process.
+        let (socket, _other) = UnixStream::pair().unwrap();
+        assert_eq!(fcntl_get_seals(&socket), Err(Errno::PERM));
     });
 }
 
@@ -223,6 +227,14 @@ fn tcp_connects_to_the_ports_that_are_needed_and_to_no_other() {
             return eprintln!("skipped: {:?}", report.lacks);
         }
         assert_eq!(TcpStream::connect(other).unwrap_err().kind(), PermissionDenied);
+        // Nor past the restriction of plain TCP.
+        for protocol in [ipproto::MPTCP, ipproto::SCTP] {
+            let other = socket(AddressFamily::INET, SocketType::STREAM, Some(protocol));
+            assert_eq!(other.map(drop), Err(Errno::PERM), "{protocol:?}");
+        }
+        let unconnected = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        let connects = SendFlags::from_bits_retain(libc::MSG_FASTOPEN.cast_unsigned());
+        assert_eq!(sendto(&unconnected, b"x", connects, &other), Err(Errno::PERM));
         // Listening and UDP are not restricted.
         TcpListener::bind("127.0.0.1:0").unwrap();
         UdpSocket::bind("127.0.0.1:0").unwrap().connect(other).unwrap();

@@ -297,8 +297,10 @@ impl TransportSettings {
             End::Client => self.forwards_max,
             End::Server => self.forwards_max.saturating_add(1),
         };
-        // One carries receipts.
-        Streams { bidirectional, unidirectional: self.forwards_max.saturating_add(1) }
+        // Each end forwards up to `forwards_max` connections, whose directions to one end may all be bulk; one
+        // more carries receipts.
+        let unidirectional = self.forwards_max.saturating_mul(2).saturating_add(1);
+        Streams { bidirectional, unidirectional }
     }
 
     /// Timers and limits of one connection; its route carries UDP payloads of `route_bytes`.

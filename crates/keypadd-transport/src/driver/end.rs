@@ -119,18 +119,26 @@ impl Driver {
     pub(crate) fn cut(&mut self, id: StreamId, cut: Cut) {
         let Some(Channel::Spliced(spliced)) = self.channels.get(&id) else { return };
         let elsewhere = spliced.to_stream.is_none() || spliced.to_socket.is_none();
-        if spliced.to_socket.is_some() && spliced.state.can_be_held() {
-            // Stopping the stream tells nothing to a peer whose QUIC knows that all has arrived.
-            self.receipts.add(id, Some(Receipt::GIVEN_UP));
-        }
         spliced.state.cut(cut);
-        self.reset(id, self.rules.cut_code);
-        self.remove_spliced(id);
+        self.end_cut(id);
         if elsewhere {
             // The other direction is on another stream of this connection or of the sibling.
             self.must_sweep = true;
             self.tell(Migration::Sweep);
         }
+    }
+
+    /// Resets the stream of a splice that was cut.
+    pub(super) fn end_cut(&mut self, id: StreamId) {
+        if let Some(Channel::Spliced(spliced)) = self.channels.get(&id)
+            && spliced.to_socket.is_some()
+            && spliced.state.can_be_held()
+        {
+            // Stopping the stream tells nothing to a peer whose QUIC knows that all has arrived.
+            self.receipts.add(id, Some(Receipt::GIVEN_UP));
+        }
+        self.reset(id, self.rules.cut_code);
+        self.remove_spliced(id);
     }
 
     pub(crate) fn remove_spliced(&mut self, id: StreamId) {

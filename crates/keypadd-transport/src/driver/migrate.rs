@@ -385,8 +385,7 @@ impl Driver {
             self.linger(id);
         }
         for id in cut {
-            self.reset(id, self.rules.cut_code);
-            self.remove_spliced(id);
+            self.end_cut(id);
             if share.is_used_up_by_now() {
                 self.must_sweep = true;
                 return;

@@ -42,16 +42,24 @@ impl Pair {
     }
 }
 
+/// Lets both ends hold the streams of these connections.
+fn hold(connections: &[&[Connection; 2]]) -> [HeldStreams; 2] {
+    let held = [(); 2].map(|()| HeldStreams::new(Arc::new(ReplayBudget::new(16 << 20, 256 << 20))));
+    for ends in connections {
+        for (connection, streams) in ends.iter().zip(&held) {
+            connection.hold(streams, 0);
+        }
+    }
+    held
+}
+
 #[test]
 fn a_stream_whose_socket_fails_after_its_end_was_read_ends_when_the_peers_socket_has_it() {
     let (client, server) = configs(Suite::AES_128_GCM);
     let (mut pair, endpoints) = Pair::new(server);
     let connections = pair.connect(&endpoints, client);
     // Receipts are of streams that can be held.
-    let held = [(); 2].map(|()| HeldStreams::new(Arc::new(ReplayBudget::new(1 << 20, 1 << 20))));
-    for (connection, streams) in connections.iter().zip(&held) {
-        connection.hold(streams, 0);
-    }
+    let held = hold(&[&connections]);
     let streams = pair.open(&connections);
     let mut programs = Vec::new();
     let splices = streams.map(|stream| {
@@ -175,6 +183,37 @@ fn a_direction_that_moves_sends_some_ahead_and_the_rest_when_the_peer_has_follow
     assert!((224 * KIB..=448 * KIB).contains(&ahead), "{ahead}");
     let received = spliced.write_and_read(&mut pair, &bytes);
     assert!(received == bytes, "{} of {}", received.len(), bytes.len());
+}
+
+#[test]
+fn a_download_ends_at_both_ends_if_its_program_leaves_as_soon_as_it_has_nothing_more_to_send() {
+    let (mut pair, sparse, bulk) = session();
+    let held = hold(&[&sparse]);
+    let bytes = some_bytes();
+    let mut spliced = Spliced::open(&mut pair, &sparse);
+    // Until most arrives over the bulk connection.
+    let mut received = 0;
+    while received < bytes.len() - (400 << 10) {
+        spliced.write(&mut pair, &bytes, 1);
+        received += spliced.programs[1].read(&mut [0; 64 << 10]).unwrap_or(0);
+    }
+    // The rest and its end arrive and are acknowledged, and nobody reads them.
+    spliced.write(&mut pair, &bytes, 10);
+    assert_eq!(spliced.sent, bytes.len());
+    spliced.programs[0].shutdown(Shutdown::Write).unwrap();
+    pair.round_trips(3, LONG_RTT);
+    let program = spliced.programs.remove(1);
+    program.shutdown(Shutdown::Write).unwrap();
+    for end in [1, 0] {
+        pair.run(end);
+    }
+    // The receipt for its end arrives after it has left.
+    let receipt = std::mem::take(&mut pair.wires.borrow_mut()[1]);
+    drop(program);
+    pair.run(1);
+    pair.wires.borrow_mut()[1] = receipt;
+    pair.round_trips(100, LONG_RTT);
+    assert_eq!(held.map(|held| held.names().len()), [0, 0]);
 }
 
 #[test]

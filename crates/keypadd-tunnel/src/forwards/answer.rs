@@ -25,7 +25,7 @@ use crate::{
     },
     limits::descriptors::OF_CONNECTION,
     net::{forwarded_socket::ForwardedSocket, lookup::Lookups},
-    permits::peers::AllowedPeer,
+    permits::peers::Peers,
     sessions::session::LiveSession,
     wire::{CONNECTED, Claim, STREAM_HEAD_BYTES, StreamCode, StreamHead, StreamHeader},
 };
@@ -41,11 +41,11 @@ pub(crate) struct Unpermitted {
     pub(crate) inward: Option<IpAddr>,
 }
 
-/// Serves a stream of a client. Returns the destination if no permit admits it. `bench` is the
-/// address of this end's bench service.
+/// Serves a stream of a client, which is one of these peers. Returns the destination if no permit admits it.
+/// `bench` is the address of this end's bench service.
 pub(crate) async fn answer_client(
     session: Arc<LiveSession>,
-    peer: Arc<AllowedPeer>,
+    peers: Arc<Peers>,
     lookups: Lookups,
     bench: Option<SocketAddr>,
     mut stream: Stream,
@@ -69,6 +69,8 @@ pub(crate) async fn answer_client(
             return None;
         }
     };
+    // Permits may have changed while the header came. A session whose key is no longer listed is being closed.
+    let peer = peers.find(&session.key())?;
     let name = destination.to_string();
     let mut inward = None;
     let mut note = |error: DialError| {

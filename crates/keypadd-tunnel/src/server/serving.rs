@@ -199,12 +199,8 @@ impl ServerContext {
                         stream.reset(StreamCode::Shutdown.into());
                         continue;
                     }
-                    // Looked up for each stream, because permits may have changed. A session whose
-                    // key is no longer listed is being closed.
-                    if let Some(peer) = self.peers.find(&session.key()) {
-                        let (session, lookups) = (Arc::clone(session), lookups.clone());
-                        streams.push(answer_client(session, peer, lookups, self.bench, stream));
-                    }
+                    let (session, peers) = (Arc::clone(session), Arc::clone(&self.peers));
+                    streams.push(answer_client(session, peers, lookups.clone(), self.bench, stream));
                 }
                 () = run(&mut listening) => {}
                 () = &mut claimed, if hold_time.is_some() && !claimed.is_elapsed() => {

@@ -11,7 +11,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::support::*;
+use crate::{hold::holding, support::*};
 
 /// Transfers data both ways at once and compares.
 async fn transfer_both_ways(here: &mut TcpStream, there: &mut TcpStream, seed: u64, bytes: usize) {
@@ -157,6 +157,39 @@ async fn stopped_readers_that_hold_many_windows_leave_the_others_theirs() {
     let mut there = accept(&target).await;
     transfer_both_ways(&mut here, &mut there, 7, 16 << 20).await;
     drop((held, writing));
+}
+
+#[tokio::test]
+async fn local_and_remote_forwards_may_all_be_bulk_at_once() {
+    let transport = TransportSettings { forwards_max: 1, ..holding() };
+    let [local, remote] = [listener().await, listener().await];
+    let (key, to) = (new_key(), |target: &TcpListener| target.local_addr().unwrap());
+    let server = RunningServer::start_with(
+        key.public(),
+        &["localhost:*", "listen localhost:*"],
+        |settings| {
+            settings.transport = transport.clone();
+        },
+    );
+    let forwards = [format!("0:{}", to(&local)), format!("-R 0:{}", to(&remote))];
+    let mut settings = client_settings(&server, &key, &forwards.each_ref().map(String::as_str));
+    settings.transport = transport;
+    let client = RunningClient::start(settings).await;
+
+    let mut download = TcpStream::connect(client.listeners[0]).await.unwrap();
+    let mut serves = accept(&local).await;
+    transfer_both_ways(&mut download, &mut serves, 1, 4 << 20).await;
+    let serving = tokio::spawn(async move {
+        // So that it stays bulk.
+        while serves.write_all(b"z").await.is_ok() {
+            sleep(Duration::from_millis(100)).await;
+        }
+    });
+    let mut stranger = TcpStream::connect(("127.0.0.1", client.remote_port())).await.unwrap();
+    let mut answers = accept(&remote).await;
+    transfer_both_ways(&mut stranger, &mut answers, 2, 8 << 20).await;
+    drop(download);
+    within(serving).await.unwrap();
 }
 
 #[tokio::test]

@@ -408,6 +408,24 @@ async fn streams_beyond_the_permits_are_told_code_2() {
 }
 
 #[tokio::test]
+async fn a_permit_that_is_revoked_while_a_header_comes_admits_it_no_more() {
+    let (server, _endpoint, connection) = raw_connection(&["localhost:*"]).await;
+    let (_send, mut recv) = control(&connection, &hello()).await;
+    welcome(&mut recv).await;
+    let target = listener().await;
+    let header = header(&target.local_addr().unwrap().to_string());
+    let (begin, rest) = header.split_at(5);
+    let (mut send, mut recv) = control(&connection, begin).await;
+    // Streams are answered in their order.
+    open_valid_stream(&connection, &target).await;
+    let key = server.sessions.live()[0].key();
+    server.handle.set_peers(Peers::new([allowed_peer(key, &[])]).unwrap());
+    send.write_all(rest).await.unwrap();
+    let code = within(recv.received_reset()).await.unwrap().expect("a reset");
+    assert_eq!(StreamCode::from_value(code.into_inner()), StreamCode::NotPermitted);
+}
+
+#[tokio::test]
 async fn an_invalid_hello_closes_the_connection() {
     let other_version =
         Frame::HelloClient { version: 9, instance: Instance([0; 16]), hold: None }.encode();
