@@ -161,7 +161,8 @@ async fn stopped_readers_that_hold_many_windows_leave_the_others_theirs() {
 
 #[tokio::test]
 async fn local_and_remote_forwards_may_all_be_bulk_at_once() {
-    let transport = TransportSettings { forwards_max: 1, ..holding() };
+    const FORWARDS: u32 = 8;
+    let transport = TransportSettings { forwards_max: FORWARDS, ..holding() };
     let [local, remote] = [listener().await, listener().await];
     let (key, to) = (new_key(), |target: &TcpListener| target.local_addr().unwrap());
     let server = RunningServer::start_with(
@@ -176,20 +177,25 @@ async fn local_and_remote_forwards_may_all_be_bulk_at_once() {
     settings.transport = transport;
     let client = RunningClient::start(settings).await;
 
-    let mut download = TcpStream::connect(client.listeners[0]).await.unwrap();
-    let mut serves = accept(&local).await;
-    transfer_both_ways(&mut download, &mut serves, 1, 4 << 20).await;
-    let serving = tokio::spawn(async move {
-        // So that it stays bulk.
-        while serves.write_all(b"z").await.is_ok() {
-            sleep(Duration::from_millis(100)).await;
-        }
-    });
+    let mut serving = JoinSet::new();
+    let mut downloads = Vec::new();
+    for seed in 0..FORWARDS {
+        let mut download = TcpStream::connect(client.listeners[0]).await.unwrap();
+        let mut serves = accept(&local).await;
+        transfer_both_ways(&mut download, &mut serves, seed.into(), 4 << 20).await;
+        downloads.push(download);
+        serving.spawn(async move {
+            // So that it stays bulk.
+            while serves.write_all(b"z").await.is_ok() {
+                sleep(Duration::from_millis(100)).await;
+            }
+        });
+    }
     let mut stranger = TcpStream::connect(("127.0.0.1", client.remote_port())).await.unwrap();
     let mut answers = accept(&remote).await;
     transfer_both_ways(&mut stranger, &mut answers, 2, 8 << 20).await;
-    drop(download);
-    within(serving).await.unwrap();
+    drop(downloads);
+    within(serving.join_all()).await;
 }
 
 #[tokio::test]
