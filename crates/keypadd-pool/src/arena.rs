@@ -9,7 +9,8 @@
 use std::ops::{Deref, DerefMut};
 // Not from `sync.rs`: the loom model does not cover releasing memory.
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::{Duration, Instant};
 use std::{io, thread};
 
 use memmap2::{Advice, MmapMut};
@@ -21,6 +22,9 @@ pub(crate) const UNIT_BYTES: usize = 8192;
 const SLAB_UNITS: usize = 256;
 /// A larger arena has larger slabs, so that it never has more pieces than these.
 const SLABS_MAX: usize = 8192;
+
+/// A larger budget waits this long for the unmapping of what a smaller one did not need.
+const UNMAPPING_TIME: Duration = Duration::from_secs(10);
 
 /// Identifies one slab; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -101,6 +105,77 @@ pub(crate) fn locked(units: &[Unit]) -> usize {
     units.iter().filter(|unit| unit.is_locked()).count()
 }
 
+/// Counts a pool's mapped memory, so that changes of the budget that follow each other faster than the filler gives
+/// memory back map no more than the largest of them.
+#[derive(Debug)]
+pub(crate) struct Ledger(Mutex<Mapped>);
+
+/// Units. Atomics of the loom model must not be used while this is locked.
+#[derive(Debug)]
+pub(crate) struct Mapped {
+    /// The budget.
+    pub(crate) wanted: usize,
+    /// Mapped, and not passed on to be unmapped.
+    pub(crate) mapped: usize,
+    /// Passed on to be unmapped.
+    pub(crate) unmapping: usize,
+}
+
+impl Ledger {
+    /// Of a pool with this budget, all of it mapped.
+    pub(crate) fn new(units: usize) -> Self {
+        Self(Mutex::new(Mapped { wanted: units, mapped: units, unmapping: 0 }))
+    }
+
+    /// Locks it for a moment.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Mapped> {
+        // Counts that a panic could leave half changed would only map too little.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the budget to `wanted` units and maps those that it lacks. Waits until all is unmapped that is to
+    /// be.
+    ///
+    /// # Errors
+    /// If the kernel refuses a mapping, `is_enough` the result, or unmapping takes longer than 10 s; the
+    /// budget then stays as it was.
+    pub(crate) fn resize(
+        &self,
+        wanted: usize,
+        is_enough: impl FnOnce(&[Unit]) -> io::Result<()>,
+    ) -> io::Result<Vec<Unit>> {
+        let (before, missing) = {
+            let mut counts = self.lock();
+            // From now on the filler gives nothing back that this budget needs.
+            let before = std::mem::replace(&mut counts.wanted, wanted);
+            (before, wanted.saturating_sub(counts.mapped))
+        };
+        let new = match missing {
+            0 => Ok(Vec::new()),
+            missing => self.wait_for_unmapping().and_then(|()| map(missing)),
+        };
+        let new = new.and_then(|new| is_enough(&new).map(|()| new));
+        let mut counts = self.lock();
+        match &new {
+            Ok(new) => counts.mapped += new.len(),
+            Err(_) => counts.wanted = before,
+        }
+        new
+    }
+
+    fn wait_for_unmapping(&self) -> io::Result<()> {
+        let deadline = Instant::now() + UNMAPPING_TIME;
+        while self.lock().unmapping > 0 {
+            if Instant::now() > deadline {
+                let busy = "the memory of a larger budget is still being given back";
+                return Err(io::Error::new(io::ErrorKind::TimedOut, busy));
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+}
+
 /// Takes memory that will not be used again, see [`releaser`].
 pub(crate) type Released = mpsc::Sender<Box<[Unit]>>;
 
@@ -109,9 +184,16 @@ pub(crate) type Released = mpsc::Sender<Box<[Unit]>>;
 /// Unmapping holds the lock of all the process's mappings. A SCHED_IDLE thread may be preempted right
 /// then, for seconds on a busy machine, and block whoever maps memory or starts a thread. So a filler
 /// passes memory on to this thread, which runs in its creator's scheduling class.
-pub(crate) fn releaser() -> io::Result<Released> {
+pub(crate) fn releaser(ledger: Arc<Ledger>) -> io::Result<Released> {
     let (sender, unwanted) = mpsc::channel::<Box<[Unit]>>();
-    let release = move || unwanted.into_iter().for_each(drop);
+    let release = move || {
+        for units in unwanted {
+            let count = units.len();
+            drop(units);
+            let mut counts = ledger.lock();
+            counts.unmapping = counts.unmapping.saturating_sub(count);
+        }
+    };
     thread::Builder::new().name("keypadd-unmap".into()).spawn(release)?;
     Ok(sender)
 }

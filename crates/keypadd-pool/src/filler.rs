@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use keypadd_keystream::{KeystreamKey, PacketNumber, SEGMENT_PACKETS, Segment};
 
-use crate::arena::{Released, Unit, locked};
+use crate::arena::{Ledger, Released, Unit, locked};
 use crate::chunk::{Chunk, KeyId, PAD_BYTES, Part};
 use crate::cpu_share::CpuShare;
 use crate::demand::{Allowance, Traffic};
@@ -164,6 +164,7 @@ pub struct Filler {
     /// Memory of chunks that were dropped instead of given back.
     returned: mpsc::Receiver<Box<[Unit]>>,
     released: Released,
+    ledger: Arc<Ledger>,
     home: MemoryReturn,
     free: FreeUnits,
     mapped_units: usize,
@@ -181,7 +182,7 @@ impl Filler {
         state: Arc<FillerState>,
         commands: mpsc::Receiver<FillerCommand>,
         units: Vec<Unit>,
-        released: Released,
+        (released, ledger): (Released, Arc<Ledger>),
     ) -> Self {
         let (sender, returned) = mpsc::channel();
         let home = MemoryReturn::new(sender, Arc::clone(&state));
@@ -193,6 +194,7 @@ impl Filler {
             work: VecDeque::new(),
             returned,
             released,
+            ledger,
             home,
             free: FreeUnits::default(),
             mapped_units: 0,
@@ -307,8 +309,15 @@ impl Filler {
     /// Withholds free memory above the budget, unlocked units first, and returns to the kernel what
     /// `free_units` allows.
     fn trim(&mut self) {
-        let excess = self.mapped_units.saturating_sub(self.budget_units);
-        let units = self.free.remove_excess(excess);
+        let units = {
+            let mut counts = self.ledger.lock();
+            // The budget may have been raised since.
+            let excess = self.mapped_units.saturating_sub(counts.wanted);
+            let units = self.free.remove_excess(excess);
+            counts.mapped -= units.len();
+            counts.unmapping += units.len();
+            units
+        };
         self.state.withheld_units.store(self.free.withheld() as u64, Relaxed);
         if !units.is_empty() {
             self.mapped_units -= units.len();
@@ -478,6 +487,19 @@ mod tests {
         pool.set_budget((UNITS - free) * UNIT_BYTES).expect("a smaller budget");
         fill(&mut filler);
         assert_eq!(units(&released), free);
+    }
+
+    #[test]
+    fn budgets_that_change_faster_than_the_filler_runs_map_no_more_than_the_largest() {
+        let (pool, mut filler, _lane, released) = filled();
+        for _ in 0..20 {
+            pool.set_budget(4 * UNITS * UNIT_BYTES).expect("a larger budget");
+            pool.set_budget(UNITS * UNIT_BYTES).expect("a smaller budget");
+        }
+        pool.set_budget(2 * UNITS * UNIT_BYTES).expect("a budget");
+        fill(&mut filler);
+        assert_eq!(units(&released), 2 * UNITS);
+        assert_eq!(filler.mapped_units, 2 * UNITS);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::{fmt, io};
 
 use keypadd_keystream::{KeystreamKey, PacketNumber};
 
-use crate::arena::{self, UNIT_BYTES, Unit};
+use crate::arena::{self, Ledger, UNIT_BYTES, Unit};
 use crate::chunk::{KeyId, Part};
 use crate::cpu_share::WHOLE_CORE;
 use crate::demand::{Allowance, Direction, Traffic};
@@ -48,6 +48,7 @@ struct Handle {
     require_locked: AtomicBool,
     /// The budget; fillers and lanes never read it.
     budget_units: AtomicU64,
+    ledger: Arc<Ledger>,
     /// Held while the budget changes, which takes seconds for a large one.
     changing: Mutex<()>,
 }
@@ -127,13 +128,16 @@ impl Pool {
         let (commands, received) = mpsc::channel();
         let percent = AtomicU64::new(WHOLE_CORE);
         let filler = Arc::new(FillerState { max_cpu_percent: percent, ..Default::default() });
-        let worker = Filler::new(Arc::clone(&filler), received, units, arena::releaser()?);
+        let ledger = Arc::new(Ledger::new(budget_units));
+        let released = (arena::releaser(Arc::clone(&ledger))?, Arc::clone(&ledger));
+        let worker = Filler::new(Arc::clone(&filler), received, units, released);
         let handle = Handle {
             filler,
             commands,
             next_key: AtomicU64::new(0),
             require_locked: AtomicBool::new(false),
             budget_units: AtomicU64::new(budget_units as u64),
+            ledger,
             changing: Mutex::new(()),
         };
         let handle = Arc::new(handle);
@@ -144,17 +148,19 @@ impl Pool {
     /// smaller one goes back to the kernel as packets use it up and lanes close.
     ///
     /// # Errors
-    /// As for [`Pool::new`]; [`io::ErrorKind::BrokenPipe`] if the filler has died; and if memory must be
-    /// locked and cannot be. The budget then stays unchanged.
+    /// As for [`Pool::new`]; [`io::ErrorKind::BrokenPipe`] if the filler has died; if memory must be locked
+    /// and cannot be; and [`io::ErrorKind::TimedOut`] if the memory of a former budget is not given back in
+    /// 10 s. The budget then stays unchanged.
     pub fn set_budget(&self, budget_bytes: usize) -> io::Result<()> {
         let wanted = units_of(budget_bytes)?;
         // Nothing is guarded that a panic could leave half changed.
         let _lock = self.handle.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let budget = self.handle.budget_units.load(Relaxed) as usize;
-        let new = arena::map(wanted.saturating_sub(budget))?;
-        if self.handle.require_locked.load(Relaxed) && !new.iter().all(Unit::is_locked) {
-            return Err(io::Error::other("pool memory cannot be locked"));
-        }
+        let new = self.handle.ledger.resize(wanted, |new| {
+            if self.handle.require_locked.load(Relaxed) && !new.iter().all(Unit::is_locked) {
+                return Err(io::Error::other("pool memory cannot be locked"));
+            }
+            Ok(())
+        })?;
         if self.handle.commands.send(FillerCommand::Budget { units: wanted, new }).is_err() {
             let ended = io::ErrorKind::BrokenPipe;
             return Err(io::Error::new(ended, "the pool filler has stopped"));
