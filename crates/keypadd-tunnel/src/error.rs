@@ -229,8 +229,9 @@ impl ConnectFailure {
         if !(0x100..0x200).contains(&u64::from(code)) {
             return Self::Unreachable(Shown(error).to_string());
         }
+        let is_ours = matches!(error, ConnectionError::TransportError(_));
         let reason = printable(&reason);
-        Self::Auth(if let Some(key) = reason.strip_prefix(SERVER_KEY) {
+        Self::Auth(if is_ours && let Some(key) = reason.strip_prefix(SERVER_KEY) {
             AuthError::ServerKey(key.into())
         } else if let Some(key) = reason.strip_prefix(KEY_NOT_ALLOWED) {
             AuthError::KeyNotAllowed(key.into())
@@ -240,7 +241,7 @@ impl ConnectFailure {
             AuthError::NoCommonSuite(reason)
         } else if reason.starts_with(NO_COMMON_KEX) {
             AuthError::NoCommonKeyExchange(reason)
-        } else if reason.is_empty() {
+        } else if reason.is_empty() || !is_ours {
             AuthError::Handshake(Shown(error).to_string())
         } else {
             AuthError::Handshake(reason)

@@ -187,7 +187,7 @@ fn a_direction_that_moves_sends_some_ahead_and_the_rest_when_the_peer_has_follow
 
 #[test]
 fn a_download_ends_at_both_ends_if_its_program_leaves_as_soon_as_it_has_nothing_more_to_send() {
-    let (mut pair, sparse, bulk) = session();
+    let (mut pair, sparse, _bulk) = session();
     let held = hold(&[&sparse]);
     let bytes = some_bytes();
     let mut spliced = Spliced::open(&mut pair, &sparse);
