@@ -42,15 +42,13 @@ impl Pair {
     }
 }
 
-/// Lets both ends hold the streams of these connections.
-fn hold(connections: &[&[Connection; 2]]) -> [HeldStreams; 2] {
-    let held = [(); 2].map(|()| HeldStreams::new(Arc::new(ReplayBudget::new(16 << 20, 256 << 20))));
-    for ends in connections {
-        for (connection, streams) in ends.iter().zip(&held) {
-            connection.hold(streams, 0);
-        }
-    }
-    held
+/// Lets both ends of a connection hold its streams.
+fn hold(ends: &[Connection; 2]) -> [HeldStreams; 2] {
+    ends.each_ref().map(|end| {
+        let streams = HeldStreams::new(Arc::new(ReplayBudget::new(16 << 20, 1 << 30)));
+        end.hold(&streams, 0);
+        streams
+    })
 }
 
 #[test]
@@ -59,7 +57,7 @@ fn a_stream_whose_socket_fails_after_its_end_was_read_ends_when_the_peers_socket
     let (mut pair, endpoints) = Pair::new(server);
     let connections = pair.connect(&endpoints, client);
     // Receipts are of streams that can be held.
-    let held = hold(&[&connections]);
+    let held = hold(&connections);
     let streams = pair.open(&connections);
     let mut programs = Vec::new();
     let splices = streams.map(|stream| {
@@ -188,7 +186,7 @@ fn a_direction_that_moves_sends_some_ahead_and_the_rest_when_the_peer_has_follow
 #[test]
 fn a_download_ends_at_both_ends_if_its_program_leaves_as_soon_as_it_has_nothing_more_to_send() {
     let (mut pair, sparse, _bulk) = session();
-    let held = hold(&[&sparse]);
+    let held = hold(&sparse);
     let bytes = some_bytes();
     let mut spliced = Spliced::open(&mut pair, &sparse);
     // Until most arrives over the bulk connection.

@@ -16,12 +16,12 @@ use std::{
 
 use keypadd_keystream::Suite;
 use keypadd_transport::{
-    ArrivedDatagram, ClientConfig, Connection, Delivery, Dial, Endpoint, HeldStreams, Lane,
-    ReplayBudget, Splice, Stream, TransferStats, VarInt,
+    ArrivedDatagram, ClientConfig, Connection, Delivery, Dial, Endpoint, HeldStreams, Lane, Splice,
+    Stream, TransferStats, VarInt,
 };
 
 use crate::{
-    LONG_RTT, Spliced,
+    LONG_RTT, Spliced, hold,
     pair::{HOLD, Pair},
     stepped::{Task, configs, poll},
 };
@@ -88,11 +88,7 @@ impl Crowd {
             settings.streams.unidirectional = 8;
         });
         let [connections, others] = [(); 2].map(|()| pair.connect(&endpoints, config.clone()));
-        let budget = || Arc::new(ReplayBudget::new(1 << 20, 1 << 30));
-        let held = [(); 2].map(|()| HeldStreams::new(budget()));
-        for (connection, streams) in connections.iter().zip(&held) {
-            connection.hold(streams, 0);
-        }
+        let held = hold(&connections);
         let (mut programs, mut splices) =
             ([(); 2].map(|()| Vec::new()), [(); 2].map(|()| Vec::new()));
         for _ in 0..STREAMS {
