@@ -205,6 +205,11 @@ impl RateController {
         self.window = (window as u64).max(self.window_min());
     }
 
+    /// Takes the window for competing with others.
+    fn follow_crowd(&mut self) {
+        self.window = self.crowd.window().max(self.window_min());
+    }
+
     /// Records a loss; returns whether the path has delivered only small packets for a whole period, and begins
     /// another one if so.
     fn is_hole(&mut self, sent: Instant, lost: u64) -> bool {
@@ -285,7 +290,7 @@ impl RateController {
         }
         if self.crowd.is_found() {
             self.losses.forget();
-            self.window = self.crowd.window().max(self.window_min());
+            self.follow_crowd();
             if self.crowd.is_test_due(now, self.floor(), delay) {
                 // While another tests, this flow has more than its share.
                 self.test(now, self.rate.min(former_rate), delay);

@@ -73,7 +73,7 @@ impl RateController {
             if self.crowd.tested(now, self.is_empty(delay), carries, self.mtu) {
                 self.set_window(self.window_at(self.rate));
             } else {
-                self.window = self.crowd.window().max(self.window_min());
+                self.follow_crowd();
             }
         }
         self.round = Some(Round::new(now));
