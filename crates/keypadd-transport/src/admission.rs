@@ -1,9 +1,10 @@
 //! Limits handshakes from unknown clients, so that stalled ones cannot lock others out.
 //!
 //! A handshake that has not proved a key yet holds one of a few thousand slots. When all are taken,
-//! or the newcomer's network has used up its share, the oldest of the busiest network is evicted: an
-//! honest handshake needs two round trips, a stalled one stays until it is the oldest. One that has
-//! failed has cost as much, and stays until it would have timed out. Networks are IPv6 /64, /56 and
+//! or some hundreds are and the newcomer's network has more than its share, the oldest of the busiest
+//! network is evicted: an honest handshake needs two round trips, a stalled one stays until it is the
+//! oldest. Below these hundreds, a client that shares its address with strangers has time, too. One that
+//! has failed has cost as much, and stays until it would have timed out. Networks are IPv6 /64, /56 and
 //! /48, and IPv4 addresses, /24 and /16. Those that have proved a key before count by themselves, and
 //! some slots are reserved for them. Knows addresses and times, no packets.
 
@@ -20,8 +21,13 @@ const SLOTS: usize = 2048;
 /// One slot in this many is reserved for networks that have proved a key before.
 const KEPT_ONE_IN: usize = 8;
 
-/// Slots per network, by prefix length; an IPv4 address counts as a /64, its /24 as a /56.
+/// Slots per network once [`ROOMY`] are taken, by prefix length; an IPv4 address counts as a /64, its /24
+/// as a /56.
 const SHARES: [(u32, usize); 3] = [(64, 64), (56, 256), (48, 512)];
+
+/// Up to this many handshakes in a loop, a network may have more than its share: with 3,000 a second from
+/// one address, each has 128 ms. Less than [`CROWD`], from which on that address would have to wait.
+const ROOMY: usize = 384;
 
 /// From this many handshakes on, a client must validate its address first (RFC 9000 8.1.2).
 const RETRY_FROM: usize = 8;
@@ -205,9 +211,10 @@ impl<K: Copy + Eq + std::hash::Hash> Handshakes<K> {
                 ages.first()
             })
         };
+        let over_share = if self.by_age.len() < ROOMY { None } else { over_share() };
         let is_full = self.by_age.len() >= self.slots
             || !known && self.unknown.len() >= self.slots - self.kept;
-        match over_share() {
+        match over_share {
             Some(age) => Some(*age),
             None if is_full => {
                 self.oldest_of_busiest().or_else(|| self.by_age.keys().next()).copied()
@@ -332,12 +339,27 @@ mod tests {
     #[test]
     fn stalled_handshakes_of_one_address_make_way_for_the_next_behind_it() {
         let (mut table, now) = (Handshakes::new(), Instant::now());
-        for id in 0..64 {
+        for id in 0..384 {
             assert_eq!(arrive(&mut table, id, v4(1), now), None);
         }
-        assert_eq!(arrive(&mut table, 64, v4(1), now), Some(0));
-        assert_eq!(arrive(&mut table, 65, v4(2), now), None, "another address has its own share");
-        assert_eq!(table.len(), 65);
+        assert_eq!(arrive(&mut table, 384, v4(1), now), Some(0));
+        assert_eq!(arrive(&mut table, 385, v4(2), now), Some(1), "of the same /24, the oldest");
+        assert_eq!(arrive(&mut table, 386, v4(1 << 8), now), None, "another one has its own share");
+        assert_eq!(table.len(), 385);
+    }
+
+    #[test]
+    fn a_client_has_time_beside_many_handshakes_from_its_own_address() {
+        const RATE: u32 = 3_000;
+        let (mut table, start) = (Handshakes::new(), Instant::now());
+        for id in 0..3 * RATE {
+            let now = start + id * Duration::from_secs(1) / RATE;
+            assert_eq!(table.decide(v4(1).ip(), true, now), Admission::Accept);
+            // The client's may be any of them.
+            let evicted = arrive(&mut table, id, v4(1), now);
+            let time = evicted.map(|evicted| (id - evicted) * Duration::from_secs(1) / RATE);
+            assert!(time.is_none_or(|time| time > Duration::from_millis(120)), "{time:?}");
+        }
     }
 
     #[test]
@@ -361,6 +383,9 @@ mod tests {
             SocketAddr::new(IpAddr::V6((0x2001_0db8_u128 << 96 | network << 64).into()), 1)
         };
         let (mut table, now) = (Handshakes::new(), Instant::now());
+        for id in 1_000..1_128 {
+            assert_eq!(arrive(&mut table, id, v4(id << 16), now), None, "from many networks");
+        }
         // 256 slots of a /56, from its 256 different /64s.
         for id in 0..256 {
             assert_eq!(arrive(&mut table, id, at(id.into()), now), None);
@@ -438,13 +463,13 @@ mod tests {
         }
         assert_eq!(table.load(v4(1).ip()), [8, 8, 8]);
         assert_eq!(table.decide(v4(2).ip(), false, now), Admission::Retry);
-        for id in 8..64 {
+        for id in 8..384 {
             assert_eq!(arrive(&mut table, id, v4(1), now), None);
         }
-        assert_eq!(arrive(&mut table, 64, v4(1), now), None, "in the place of a failed one");
-        assert_eq!(table.len(), 64);
+        assert_eq!(arrive(&mut table, 384, v4(1), now), None, "in the place of a failed one");
+        assert_eq!(table.len(), 384);
         assert_eq!(table.overdue(now + HANDSHAKE_TIME), Some(8));
-        assert_eq!(table.len(), 56);
+        assert_eq!(table.len(), 376);
     }
 
     #[test]

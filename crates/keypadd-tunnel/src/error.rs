@@ -150,6 +150,9 @@ pub(crate) enum ConnectFailure {
     /// The inviting host does not pair with this one.
     #[error("{0}")]
     NotPaired(String),
+    /// The server does not know the connection any more: another attempt may work.
+    #[error("the server has given up the handshake for others, or has restarted")]
+    Forgotten,
     /// Another address may work.
     #[error("{0}")]
     Unreachable(String),
@@ -200,7 +203,7 @@ impl ConnectFailure {
             Self::Auth(cause) => ClientError::Auth { server, cause },
             Self::TooMany(cause) => ClientError::TooManySessions { server, cause },
             Self::NotPaired(cause) => ClientError::NotPaired { server, cause },
-            Self::Unreachable(cause) => return Err(cause),
+            Self::Forgotten | Self::Unreachable(_) => return Err(self.to_string()),
         })
     }
 
@@ -216,6 +219,7 @@ impl ConnectFailure {
             {
                 return Self::TooMany(printable(&String::from_utf8_lossy(&close.reason)));
             }
+            ConnectionError::Reset => return Self::Forgotten,
             error => return Self::Unreachable(Shown(error).to_string()),
         };
         if code == TransportErrorCode::CONNECTION_REFUSED {

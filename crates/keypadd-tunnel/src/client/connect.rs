@@ -277,6 +277,8 @@ impl Client {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
     use keypadd_keystream::Suite;
     use keypadd_provider::{CryptoSettings, PrivateKey, PublicKey, server_config};
 
@@ -285,6 +287,8 @@ mod tests {
         AllowedPeer, ClientSettings, ListenPermits, Peers, Permits, Server, ServerHandle,
         ServerSettings, TransportSettings, sessions::session_end::SessionEnd,
     };
+
+    const PATIENCE: Duration = Duration::from_secs(30);
 
     fn list(keys: &[PublicKey]) -> Peers {
         Peers::new([AllowedPeer {
@@ -353,6 +357,29 @@ mod tests {
         client.end_unlisted(&[server_key]);
         let greeting = client.greet(reached(&client, address).await).await.ok().unwrap();
         assert!(!client.establish(greeting, jumps()).live().has_ended());
+    }
+
+    #[tokio::test]
+    async fn a_server_that_forgets_a_handshake_is_asked_again_until_the_timeout() {
+        let (_server, client, address, _) = ends([&new_key(), &new_key()]).await;
+        let (client, asked) = (&client, &AtomicUsize::new(0));
+        let forgotten = |times| {
+            move |to| async move {
+                assert_eq!(to, address);
+                match asked.fetch_add(1, Relaxed) < times {
+                    true => Err(ConnectFailure::Forgotten),
+                    false => client.open(to, None).await,
+                }
+            }
+        };
+        let finish = |_| async { Ok(()) };
+        client.reach(client.everywhere(PATIENCE), forgotten(2), finish).await.unwrap();
+        assert_eq!(asked.load(Relaxed), 3);
+
+        let time = Duration::from_millis(600);
+        let failed = client.reach(client.everywhere(time), forgotten(usize::MAX), finish).await;
+        let expected = format!("cannot reach {address}: {}", ConnectFailure::Forgotten);
+        assert_eq!(failed.unwrap_err().to_string(), expected);
     }
 
     #[tokio::test]

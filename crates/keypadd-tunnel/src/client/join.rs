@@ -100,9 +100,9 @@ async fn join_over(
         stream.recv.read_exact(&mut text).await.ok()?
     };
     if exchanged.await.is_none() {
-        // A stream ends with its connection, or the other end broke the protocol.
-        let error = connection.close_reason().unwrap_or(ConnectionError::Reset);
-        return Err(not_paired(&error));
+        let broken =
+            || ConnectFailure::Unreachable("it does not answer as an inviting host".into());
+        return Err(connection.close_reason().map_or_else(broken, |error| not_paired(&error)));
     }
     if !secret.is_proof(&answer, PairingStep::Accept, key, &own) {
         let cause = "the other end does not know the secret of the invitation";

@@ -138,7 +138,8 @@ impl Client {
     /// Resolves the server's names and runs `attempt` at their addresses, in the order of
     /// [`Attempts`], until one succeeds. Handshakes may overlap, but only one of them at a time is
     /// finished: the others are then given up. Returns the result immediately. If one end rejects
-    /// the other, its other addresses are not tried.
+    /// the other, its other addresses are not tried. A server that has forgotten a handshake is asked
+    /// again once all others have failed.
     pub(super) async fn reach<T, O, F>(
         &self,
         search: Search,
@@ -170,6 +171,7 @@ impl Client {
             attempts.begin_at(place.entry, *address);
         }
         let mut dialing = Running(Vec::new());
+        let mut forgotten = Vec::new();
         let mut due = began;
         // When a candidate no longer waits for the names of those before it.
         let mut skip_at = began + ATTEMPT_DELAY;
@@ -183,7 +185,13 @@ impl Client {
                 continue;
             }
             if attempts.is_empty() && dialing.0.is_empty() && lookups.0.is_empty() {
-                break;
+                if forgotten.is_empty() || candidates.refusal.is_some() {
+                    break;
+                }
+                for (nth, address) in forgotten.drain(..) {
+                    attempts.put_back(nth, address);
+                }
+                due = now + ATTEMPT_DELAY;
             }
             let wake = if now >= due { skip_at } else { due };
             tokio::select! {
@@ -234,6 +242,9 @@ impl Client {
                         }
                         Err(failure) => failure,
                     };
+                    if matches!(failure, ConnectFailure::Forgotten) {
+                        forgotten.push((nth, address));
+                    }
                     if candidates.count(nth, address, failure) {
                         attempts.give_up(nth);
                         dialing.0.retain(|((other, _), _)| *other != nth);
@@ -315,10 +326,14 @@ impl Candidates {
         let Some(Candidate { server, causes, .. }) = self.all.get_mut(nth) else { return };
         // The message already contains the address if the user gave it.
         let given = server.to_string();
-        causes.push(match address.map(|address| address.to_string()) {
+        let cause = match address.map(|address| address.to_string()) {
             Some(address) if address != given => format!("{address}: {cause}"),
             _ => cause,
-        });
+        };
+        // Of an address that is tried again.
+        if !causes.contains(&cause) {
+            causes.push(cause);
+        }
     }
 
     /// Records why an attempt failed. Returns whether to give up on this candidate.
