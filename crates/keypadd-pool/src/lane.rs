@@ -2,7 +2,7 @@
 //!
 //! A [`Lane`] never waits and takes no lock that a filler takes. It follows the newest packet number, keeps a
 //! few chunks behind it for late packets if its direction receives, and gives spent chunks back. The filler's
-//! end ([`Feed`](crate::filler::Feed)) is in `filler.rs`.
+//! end ([`Feed`](crate::feed::Feed)) is in `feed.rs`.
 
 mod part_queue;
 
@@ -12,7 +12,7 @@ use keypadd_keystream::{PacketNumber, Segment};
 
 use crate::chunk::{BODY_BYTES, HEAD_BYTES, KeyId, PAD_BYTES, Part};
 use crate::demand::Traffic;
-use crate::filler::UnqueuedFeed;
+use crate::feed::UnqueuedFeed;
 use crate::filler_state::FillerState;
 use crate::lane_state::LaneState;
 use crate::lane_view::Stage;

@@ -12,6 +12,7 @@ mod arena;
 mod chunk;
 mod cpu_share;
 mod demand;
+mod feed;
 mod filler;
 mod filler_state;
 mod free_units;
