@@ -109,6 +109,8 @@ pub struct RateController {
     latest_rate: f64,
     dip: Option<Dip>,
     drain_at: Option<Instant>,
+    /// Drains since the one at the end of start-up.
+    drains: usize,
     /// Rounds left without growth.
     hold: u32,
     /// Whether start-up has just filled the path: in this round ACKs arrive as fast as it carries. The rate
@@ -146,6 +148,7 @@ impl RateController {
             latest_rate: 0.0,
             dip: None,
             drain_at: None,
+            drains: 0,
             hold: 0,
             filled: false,
             waits_since: None,
@@ -281,6 +284,7 @@ impl RateController {
             self.rate = round.acked_rate / (1.0 - self.losses.random_share()).max(0.5);
             self.set_window(self.window_at(self.rate));
             self.hold = self.hold.min(2);
+            self.drains = 0;
             // A policer keeps no queue.
             if delay > self.empty_delay(self.rate) {
                 self.drain(now, FIRST_DRAIN_DEPTH);
@@ -302,7 +306,7 @@ impl RateController {
             let reference = self.crowd.reference_rate(now, round.rate);
             let usual = self.queue_delay(reference);
             let mut avoidable = self.avoidable(delay.min(round.forward_min));
-            if round.has_many_acks() {
+            if round.has_many_acks(self.mtu) {
                 avoidable = Duration::ZERO;
             }
             stands &= !avoidable.is_zero();

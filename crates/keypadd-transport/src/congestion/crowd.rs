@@ -25,8 +25,8 @@ use quinn_proto::{
 
 use super::extremes::Windowed;
 
-/// Rounds of standing delay despite a window that would let the queue drain. A round with a short
-/// delay takes back [`LEAK`] of them.
+/// Rounds of standing delay despite a window that would let the queue drain, unless it has stood for
+/// [`TIME_MAX`]: rounds take seconds in a very long queue. A round with a short delay takes back [`LEAK`] of them.
 const ROUNDS: u32 = 6;
 const LEAK: u32 = 2;
 
@@ -172,7 +172,8 @@ impl Crowd {
         self.rounds += 1;
         let since = *self.since.get_or_insert(now);
         let time = (trips * rtt.saturating_sub(delay)).clamp(time, TIME_MAX);
-        if self.rounds >= ROUNDS && now.saturating_duration_since(since) >= time {
+        let stood = now.saturating_duration_since(since);
+        if stood >= time && (self.rounds >= ROUNDS || stood >= TIME_MAX) {
             let most = self.rate.max(rate) * rtt.as_secs_f64();
             let window = left.map_or(SHARE * most, |left| most.min(left as f64));
             self.start(now, window, mtu);

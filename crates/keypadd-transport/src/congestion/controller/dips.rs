@@ -9,6 +9,15 @@ use crate::congestion::crowd::{EMPTY, FALL, TEST_SHARE};
 
 /// Interval at which this flow's queue is drained, by this many times its content.
 const DRAIN_INTERVAL: Duration = Duration::from_secs(2);
+
+/// The first intervals after start-up, on a path that is not long. The drain at its end does not show the path without
+/// a queue if others take a while to give way, and until it is seen, they have too little.
+const EARLY_INTERVALS: [Duration; 4] = [
+    Duration::from_millis(125),
+    Duration::from_millis(250),
+    Duration::from_millis(500),
+    Duration::from_secs(1),
+];
 const DRAIN_DEPTH: f64 = 2.5;
 
 /// On a long path, where a deeper one would show: the bottleneck idles after its queue is empty, and while the gap
@@ -92,11 +101,14 @@ impl RateController {
     }
 
     pub(super) fn postpone_drain(&mut self, now: Instant) {
-        self.drain_at = Some(now + DRAIN_INTERVAL.max(10 * self.floor()));
+        let early = EARLY_INTERVALS.get(self.drains).filter(|_| !self.is_long());
+        let (interval, trips) = early.map_or((DRAIN_INTERVAL, 10), |interval| (*interval, 5));
+        self.drain_at = Some(now + interval.max(trips * self.floor()));
     }
 
     pub(super) fn drain_if_due(&mut self, now: Instant) {
         if now >= *self.drain_at.get_or_insert(now + DRAIN_INTERVAL) {
+            self.drains += 1;
             self.drain(now, if self.is_long() { LONG_DRAIN_DEPTH } else { DRAIN_DEPTH });
         }
     }

@@ -12,7 +12,8 @@ const FEW_SAMPLES: u32 = 8;
 /// IPv4 and UDP headers.
 const HEADER_BYTES: u64 = 28;
 
-/// If ACKs are more than one part in this many of what is sent, the queue may be theirs.
+/// If ACKs are more than one part in this many of what is sent, the queue may be theirs. Not if they are less than a
+/// packet: a flow with the least window sends little else.
 const MANY_ACKS: u64 = 10;
 
 /// Measurements of one round trip. Rates are in bytes per second.
@@ -94,7 +95,7 @@ impl Round {
         self.rtt_sum / self.samples.max(1)
     }
 
-    pub(super) fn has_many_acks(&self) -> bool {
-        MANY_ACKS * self.acks > self.sent
+    pub(super) fn has_many_acks(&self, mtu: u64) -> bool {
+        self.acks > mtu && MANY_ACKS * self.acks > self.sent
     }
 }

@@ -18,8 +18,8 @@ const QUEUE_DELAY_NEAR: f64 = 0.004;
 /// The longest time of a packet to allow for; slower lines are of no use.
 const PACKET_TIME_MAX: f64 = 0.1;
 
-/// Packets that two flows may keep in flight on a slow line before each takes the other for one that fills the queue.
-const TWO_FLOWS_PACKETS: u64 = 10;
+/// Packets that a few flows may keep in flight on a slow line before each takes the others for some that fill the queue.
+const FEW_FLOWS_PACKETS: u64 = 13;
 
 /// The least round trip of a round varies by one part in this many without a queue.
 const NOISE: u32 = 200;
@@ -66,9 +66,9 @@ impl RateController {
         self.is_long() && mean > (2 * target).max(self.floor().mul_f64(MEAN_NOISE))
     }
 
-    /// What is left of a delay without the queue that two flows keep on a slow line.
+    /// What is left of a delay without the queue that a few flows keep on a slow line.
     pub(super) fn avoidable(&self, delay: Duration) -> Duration {
-        let least = (TWO_FLOWS_PACKETS * self.mtu) as f64 / self.crowd.rate();
+        let least = (FEW_FLOWS_PACKETS * self.mtu) as f64 / self.crowd.rate();
         let least = Duration::try_from_secs_f64(least).unwrap_or_default();
         delay.saturating_sub(least.saturating_sub(self.base()))
     }
