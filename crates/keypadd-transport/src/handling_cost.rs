@@ -20,6 +20,10 @@ const MEASURED_TIME: Duration = Duration::from_secs(1);
 const USUAL: Duration = Duration::from_micros(100);
 const USUAL_TIMES: u32 = 100;
 
+/// Bulk delays only bulk, and an ACK for much of it takes long: it is measured after datagrams that took this many
+/// times as long.
+const BULK_TIMES: u32 = 5;
+
 /// Datagrams with more frames than this are given a part of it: what takes long is not opening them.
 const MANY_FRAMES: u64 = 64;
 const PART_OF_MANY: u32 = 5;
@@ -47,8 +51,9 @@ pub(crate) struct CostMeter {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Handled {
     pub(crate) datagrams: u32,
-    /// How long it took, with whatever else ran meanwhile; zero if that is no reason to measure.
-    pub(crate) noticed: Duration,
+    /// How long it took, with whatever else ran meanwhile.
+    pub(crate) took: Duration,
+    pub(crate) is_bulk: bool,
     pub(crate) frames: u64,
 }
 
@@ -78,11 +83,12 @@ impl CostMeter {
         handled: Handled,
         now: Instant,
     ) -> Duration {
-        let Handled { datagrams, noticed, frames } = handled;
+        let Handled { datagrams, took, is_bulk, frames } = handled;
         if datagrams == 0 {
             return Duration::ZERO;
         }
-        if noticed > USUAL.max(USUAL / PART_OF_MANY * datagrams) {
+        let times = if is_bulk { BULK_TIMES } else { 1 };
+        if took > USUAL.max(USUAL / PART_OF_MANY * datagrams) * times {
             self.measured_until = self.measured_until.max(Some(now + MEASURED_TIME));
         }
         let Some(began) = began else { return Duration::ZERO };
@@ -145,8 +151,8 @@ mod tests {
         let began = meter.begin(now);
         assert!(began.is_some());
         CPU.set(CPU.get() + each * datagrams);
-        let noticed = each * datagrams;
-        meter.excess(began, Handled { datagrams, noticed, frames }, now)
+        let took = each * datagrams;
+        meter.excess(began, Handled { datagrams, took, is_bulk: false, frames }, now)
     }
 
     fn measuring() -> CostMeter {
@@ -158,14 +164,26 @@ mod tests {
         let now = Instant::now();
         let mut meter = CostMeter::new(|| CPU.get(), None);
         for (datagrams, usual) in [(1, USUAL), (6, 120 * MICROSECOND)] {
-            let handled = Handled { datagrams, noticed: usual, frames: 0 };
+            let handled = Handled { datagrams, took: usual, is_bulk: false, frames: 0 };
             assert!(meter.excess(meter.begin(now), handled, now).is_zero());
             assert!(meter.begin(now).is_none());
         }
-        let handled = Handled { datagrams: 6, noticed: 121 * MICROSECOND, frames: 0 };
+        let took = 121 * MICROSECOND;
+        let handled = Handled { datagrams: 6, took, is_bulk: false, frames: 0 };
         assert!(meter.excess(None, handled, now).is_zero());
         assert!(meter.begin(now + MEASURED_TIME - MICROSECOND).is_some());
         assert!(meter.begin(now + MEASURED_TIME).is_none());
+    }
+
+    #[test]
+    fn bulk_is_measured_after_datagrams_that_took_five_times_as_long() {
+        let now = Instant::now();
+        let mut meter = CostMeter::new(|| CPU.get(), None);
+        for (took, is_measured) in [(500 * MICROSECOND, false), (501 * MICROSECOND, true)] {
+            let handled = Handled { datagrams: 1, took, is_bulk: true, frames: 0 };
+            assert!(meter.excess(None, handled, now).is_zero());
+            assert_eq!(meter.begin(now).is_some(), is_measured);
+        }
     }
 
     #[test]

@@ -122,7 +122,6 @@ pub(crate) enum Migration {
 /// A direction between two connections.
 pub(crate) struct MigratingDirection {
     pub(crate) to_stream: ToStream,
-    pub(crate) socket: Socket,
     pub(crate) origin: StreamId,
     pub(crate) offset: u64,
     /// Comes with the first direction.

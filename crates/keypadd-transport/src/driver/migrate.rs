@@ -21,7 +21,6 @@ use std::{
 
 use mio::Interest;
 use quinn_proto::{Dir, StreamId, VarInt};
-use tracing::debug;
 
 use super::Driver;
 use crate::{
@@ -165,39 +164,32 @@ impl Driver {
         else {
             return;
         };
-        match to_stream.registered.socket.try_clone() {
-            Ok(socket) => {
-                spliced.moved_out = true;
-                // The other loop is told of data to read.
-                if let Some(to_socket) = &spliced.to_socket {
-                    to_socket.registered.set_interest(Interest::WRITABLE);
-                }
-                let offset = to_stream.offset;
-                let is_first = std::mem::take(&mut self.moves.hands_over_controller);
-                let is_alone = self.bulk.iter().all(|other| *other == id);
-                let controller = (is_first && is_alone)
-                    .then(|| self.gate.hand_over(self.connection.congestion_state(), self.path()))
-                    .flatten();
-                let moving =
-                    MigratingDirection { to_stream, socket, origin: id, offset, controller };
-                sibling.send(Migration::Adopt(Box::new(moving)));
-            }
-            Err(error) => {
-                debug!(%error, "cannot migrate a stream; it stays on this connection");
-                spliced.to_stream = Some(to_stream);
-            }
+        spliced.moved_out = true;
+        // The other loop is told of data to read.
+        if let Some(to_socket) = &spliced.to_socket {
+            to_socket.registered.set_interest(Interest::WRITABLE);
         }
+        let offset = to_stream.offset;
+        let is_first = std::mem::take(&mut self.moves.hands_over_controller);
+        let is_alone = self.bulk.iter().all(|other| *other == id);
+        let controller = (is_first && is_alone)
+            .then(|| self.gate.hand_over(self.connection.congestion_state(), self.path()))
+            .flatten();
+        let moving = MigratingDirection { to_stream, origin: id, offset, controller };
+        sibling.send(Migration::Adopt(Box::new(moving)));
     }
 
-    /// Continues the directions that the sibling has handed over, as many as the peer allows.
+    /// Continues the directions that the sibling has handed over, as many as the peer allows. The others have
+    /// no socket of their own yet, so that no splice has more than two, however long the peer lets them wait.
     pub(crate) fn adopt(&mut self, registrar: &mut Registrar<'_>, now: Instant) {
         self.moves.waiting.retain(|moving| !moving.to_stream.state.is_cut());
         while !self.lost && !self.moves.waiting.is_empty() {
             let Some(id) = self.connection.streams().open(Dir::Uni) else { return };
             let Some(moving) = self.moves.waiting.pop_front() else { return };
-            let MigratingDirection { mut to_stream, socket, origin, offset, .. } = moving;
+            let MigratingDirection { mut to_stream, origin, offset, .. } = moving;
             let ahead = if self.moves.following.len() < AHEAD_MAX { AHEAD_BYTES } else { 0 };
-            match registrar.register(id, socket, READS) {
+            let socket = to_stream.registered.socket.try_clone();
+            match socket.and_then(|socket| registrar.register(id, socket, READS)) {
                 Ok(registered) => {
                     let head = Announcement::encode(origin, offset);
                     to_stream.move_to(registered, (head, ahead), now);

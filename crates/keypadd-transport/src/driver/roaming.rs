@@ -4,14 +4,15 @@
 //! congestion controller and small packets. Until the client has proved that address, it sends three times what came
 //! from there at most (8.1), and keeps the rest of what it is given: so it is given no more. At the
 //! client it notices nothing: here what arrives at another address of this host, with the server's
-//! challenge, lets the client begin anew. Knows addresses, no sockets.
+//! challenge, lets the client begin anew. Answers to addresses off the path are limited here, too. Knows
+//! addresses, no sockets.
 
 use std::{
     net::{IpAddr, SocketAddr},
     time::Instant,
 };
 
-use quinn_proto::ConnectionStats;
+use quinn_proto::{ConnectionStats, Transmit};
 
 use super::Driver;
 
@@ -28,11 +29,34 @@ pub(super) struct Roaming {
     arrived_at: Option<IpAddr>,
     /// PATH_CHALLENGE frames received by then.
     challenges: u64,
+    /// Bytes that may be sent to addresses off the path, where nobody has to be.
+    off_path: usize,
 }
+
+/// Bytes sent for each that came from an address that is not proved (RFC 9000 8.1): also for the answer to a
+/// PATH_CHALLENGE (8.2.2).
+const ANTI_AMPLIFICATION: usize = 3;
 
 impl Roaming {
     pub(super) fn new(remote: SocketAddr) -> Self {
-        Self { proved: remote, responses: 0, local: None, arrived_at: None, challenges: 0 }
+        Self {
+            proved: remote,
+            responses: 0,
+            local: None,
+            arrived_at: None,
+            challenges: 0,
+            off_path: 0,
+        }
+    }
+
+    /// Whether this many bytes may be sent to an address off the path; counts them.
+    fn may_answer(&mut self, to: SocketAddr, bytes: usize) -> bool {
+        if to == self.proved {
+            return true;
+        }
+        let left = self.off_path.checked_sub(bytes);
+        self.off_path = left.unwrap_or(self.off_path);
+        left.is_some()
     }
 
     /// Whether the peer has proved that it receives at this address.
@@ -75,9 +99,21 @@ impl Roaming {
 }
 
 impl Driver {
-    /// Records the address of this host at which a datagram of the connection has arrived.
-    pub(crate) fn arrived_at(&mut self, local: Option<IpAddr>) {
+    /// Records the address of this host at which a datagram of the connection has arrived, and from where that
+    /// came, with its length.
+    pub(crate) fn arrived(&mut self, local: Option<IpAddr>, (from, len): (SocketAddr, usize)) {
         self.roaming.arrived_at = local.or(self.roaming.arrived_at);
+        if from != self.connection.remote_address() {
+            let more = ANTI_AMPLIFICATION * len;
+            self.roaming.off_path = self.roaming.off_path.saturating_add(more);
+        }
+    }
+
+    /// Whether a datagram may be sent: on the path, where quinn-proto heeds the limit, or off it within the
+    /// limit, which it does not heed there.
+    pub(super) fn may_send(&mut self, transmit: &Transmit) -> bool {
+        transmit.destination == self.connection.remote_address()
+            || self.roaming.may_answer(transmit.destination, transmit.size)
     }
 
     /// Whether the peer has proved its address.
@@ -95,5 +131,22 @@ impl Driver {
             gate.start_afresh(now);
             one_way.start_afresh();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_off_the_path_are_at_most_three_times_what_came_from_there() {
+        let [home, elsewhere] = [1, 2].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+        let mut roaming = Roaming::new(home);
+        assert!(!roaming.may_answer(elsewhere, 1_200));
+        roaming.off_path += ANTI_AMPLIFICATION * 400;
+        assert!(roaming.may_answer(elsewhere, 1_200));
+        assert!(!roaming.may_answer(elsewhere, 1));
+        // The challenge to the path that the client has just left (RFC 9000 9.3.3).
+        assert!(roaming.may_answer(home, 1_200));
     }
 }

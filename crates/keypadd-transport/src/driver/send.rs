@@ -226,6 +226,9 @@ impl Driver {
                 }
                 return Transmitted::All;
             };
+            if !self.may_send(&transmit) {
+                continue;
+            }
             if !self.proved && self.is_ecn_in_doubt(context.now) {
                 transmit.ecn = None;
             }

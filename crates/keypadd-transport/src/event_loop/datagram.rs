@@ -1,9 +1,6 @@
 //! Receives datagrams and passes each to its connection, in this loop or another one.
 
-use std::{
-    net::IpAddr,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use quinn_proto::{ConnectionEvent, DatagramEvent};
@@ -27,6 +24,10 @@ const RECEIVING_TIME: Duration = Duration::from_millis(2);
 /// Time that a round spends on the datagrams of one connection, divided by the number of connections so far.
 /// The rest waits in the backlog until the others' have been handled.
 const HANDLING_TIME: Duration = Duration::from_millis(1);
+
+/// Longer datagrams of clients that have proved no key are ignored: handshakes have none, probes for the path's MTU
+/// follow them, and one full of small frames can take 30 ms of CPU time.
+const STRANGERS_BYTES_MAX: usize = 1_472;
 
 /// Time that a round spends on the backlog.
 const BACKLOG_TIME: Duration = Duration::from_micros(500);
@@ -144,7 +145,11 @@ impl<U: Datagrams> EventLoop<U> {
         match event {
             Some(DatagramEvent::ConnectionEvent(handle, event)) => {
                 let Some(key) = self.routes.get(&handle.0).copied() else { return };
-                self.handle_within_share((key, event, len), meta.dst_ip, current, now);
+                self.handle_within_share((key, event, len), meta, current, now);
+            }
+            Some(DatagramEvent::NewConnection(incoming)) if len > STRANGERS_BYTES_MAX => {
+                self.counters.datagram_dropped();
+                self.endpoint.ignore(incoming);
             }
             Some(DatagramEvent::NewConnection(incoming)) => self.incoming(incoming, now),
             Some(DatagramEvent::Response(transmit)) => self.respond(transmit),
@@ -156,12 +161,12 @@ impl<U: Datagrams> EventLoop<U> {
     fn handle_within_share(
         &mut self,
         (key, event, len): (Key, ConnectionEvent, usize),
-        arrived_at: Option<IpAddr>,
+        meta: &RecvMeta,
         current: &mut Option<BatchShare>,
         now: Instant,
     ) {
         if current.as_ref().is_none_or(|current| current.key != key) {
-            let begun = self.begin_share(key, arrived_at, now);
+            let begun = self.begin_share((key, len), meta, now);
             self.end_share(current.replace(begun), now);
         }
         let is_kept = match current {
@@ -170,7 +175,9 @@ impl<U: Datagrams> EventLoop<U> {
                 current.share.is_used_up();
                 return;
             }
-            Some(BatchShare { stranger: true, .. }) => self.strangers.push(key, event, len),
+            Some(BatchShare { stranger: true, .. }) => {
+                len <= STRANGERS_BYTES_MAX && self.strangers.push(key, event, len)
+            }
             _ => self.backlog.push(key, event, len),
         };
         if !is_kept {
@@ -178,11 +185,16 @@ impl<U: Datagrams> EventLoop<U> {
         }
     }
 
-    fn begin_share(&mut self, key: Key, arrived_at: Option<IpAddr>, now: Instant) -> BatchShare {
+    fn begin_share(
+        &mut self,
+        (key, len): (Key, usize),
+        meta: &RecvMeta,
+        now: Instant,
+    ) -> BatchShare {
         let mut left = Duration::ZERO;
         let mut slot = self.slots.get_mut(&key);
         if let Some(slot) = &mut slot {
-            slot.driver.arrived_at(arrived_at);
+            slot.driver.arrived(meta.dst_ip, (meta.addr, len));
         }
         let stranger = slot.as_ref().is_some_and(|slot| slot.stranger);
         if !stranger
@@ -231,9 +243,8 @@ impl<U: Datagrams> EventLoop<U> {
         };
         let took = shares().saturating_duration_since(began);
         let frames = cost.map_or(0, |(_, before)| slot.driver.frames_received() - before);
-        // Bulk delays only bulk, and an ACK for much of it takes long.
-        let noticed = if slot.lane.is_bulk() { Duration::ZERO } else { took };
-        let handled = Handled { datagrams: share.calls(), noticed, frames };
+        let handled =
+            Handled { datagrams: share.calls(), took, is_bulk: slot.lane.is_bulk(), frames };
         let excess = costs.excess(cost.map(|(began, _)| began), handled, now);
         slot.excess.charge(excess, now);
         if !excess.is_zero() && slot.excess.is_too_high(now) && costs.may_warn(now) {
@@ -243,8 +254,16 @@ impl<U: Datagrams> EventLoop<U> {
         took
     }
 
+    /// Lets a connection handle a datagram, and charges it for that.
+    pub(super) fn handle_alone(&mut self, key: Key, event: ConnectionEvent, now: Instant) {
+        let mut current = self.share(key, HANDLING_TIME, now);
+        self.handle(key, event, now);
+        current.share.is_used_up();
+        self.charge(current, now);
+    }
+
     /// Lets a connection handle a datagram, unless its datagrams take too much CPU time.
-    pub(super) fn handle(&mut self, key: Key, event: ConnectionEvent, now: Instant) {
+    fn handle(&mut self, key: Key, event: ConnectionEvent, now: Instant) {
         let Some(slot) = self.slots.get(&key) else { return };
         if slot.excess.is_too_high(now) {
             return self.counters.datagram_dropped();

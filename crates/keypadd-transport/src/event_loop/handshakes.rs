@@ -132,7 +132,7 @@ impl<U: Datagrams> EventLoop<U> {
         let is_over = |share| clock.is_some_and(|(clock, began)| clock() >= began + share);
         while let Some(key) = self.strangers.next_connection() {
             if let Some(event) = self.strangers.pop(key) {
-                self.handle(key, event, now);
+                self.handle_alone(key, event, now);
             }
             if is_over(HANDSHAKE_TIME / 2) {
                 break;

@@ -10,9 +10,11 @@ mod stepped;
 mod turns;
 
 use std::{
+    cell::Cell,
+    fs,
     io::{ErrorKind, Read, Write},
     net::Shutdown,
-    os::unix::net::UnixStream,
+    os::{fd::AsRawFd, unix::net::UnixStream},
     sync::Arc,
     time::Duration,
 };
@@ -181,6 +183,43 @@ fn a_direction_that_moves_sends_some_ahead_and_the_rest_when_the_peer_has_follow
     assert!((224 * KIB..=448 * KIB).contains(&ahead), "{ahead}");
     let received = spliced.write_and_read(&mut pair, &bytes);
     assert!(received == bytes, "{} of {}", received.len(), bytes.len());
+}
+
+#[test]
+fn a_splice_has_two_descriptors_however_long_a_peer_lets_its_directions_wait() {
+    let (client, server) = configs(Suite::AES_128_GCM);
+    let is_server = Cell::new(false);
+    let (mut pair, endpoints) = Pair::with(server, |settings| {
+        if !is_server.replace(true) {
+            settings.streams.unidirectional = 0;
+        }
+    });
+    let sparse = pair.connect(&endpoints, client.clone());
+    let bulk = pair.connect_lane(&endpoints, client, Lane::Bulk);
+    sparse.iter().zip(&bulk).for_each(|(sparse, bulk)| sparse.attach_bulk(bulk));
+    let (mut programs, mut sockets) = (Vec::new(), Vec::new());
+    let _splices = pair.open(&sparse).map(|stream| {
+        let (program, socket) = UnixStream::pair().unwrap();
+        program.set_nonblocking(true).unwrap();
+        programs.push(program);
+        // Identifies the socket, whichever descriptor refers to it.
+        sockets.push(fs::read_link(format!("/proc/self/fd/{}", socket.as_raw_fd())).unwrap());
+        stream.splice(socket.into(), Delivery::Bounded, "".into())
+    });
+    let mut most = 0;
+    // Both directions become bulk: the client's moves, and the server's cannot.
+    for _ in 0..200 {
+        for program in &mut programs {
+            while program.write(&[7; 64 << 10]).is_ok() {}
+            while program.read(&mut [0; 64 << 10]).is_ok() {}
+        }
+        pair.round_trips(1, LONG_RTT);
+        let open = fs::read_dir("/proc/self/fd").unwrap();
+        // Other tests are closing theirs at the same time.
+        let open = open.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+        most = most.max(open.filter(|of| *of == sockets[1]).count());
+    }
+    assert_eq!(most, 2);
 }
 
 #[test]

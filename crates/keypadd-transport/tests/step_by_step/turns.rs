@@ -447,3 +447,51 @@ fn newcomers_handshakes_wait_until_a_peers_datagrams_are_answered_and_then_conti
     pair.pass(&[0, 1]);
     assert!(newcomers.iter_mut().all(|newcomer| poll(newcomer).is_some()));
 }
+
+/// A stranger's first datagram on its way to the server, and that server's count of dropped ones.
+fn knock() -> (Pair, Vec<u8>, impl Fn() -> u64) {
+    let (config, server) = configs(Suite::AES_128_GCM);
+    let (mut pair, [client, server]) = Pair::new(server);
+    let (server_name, address) = ("keypadd", pair.addresses[1]);
+    let dial = Dial { config, address, server_name, lane: Lane::Sparse, rtt: None };
+    let mut connecting: Task<_> =
+        Box::pin(async move { client.connect(dial).await.map(drop).unwrap() });
+    assert!(poll(&mut connecting).is_none());
+    pair.run(0);
+    let first = pair.wires.borrow_mut()[1].pop_front().unwrap();
+    (pair, first, move || server.meter().datagrams_dropped())
+}
+
+#[test]
+fn a_strangers_datagrams_that_take_too_much_cpu_time_are_dropped() {
+    static CPU: AtomicU64 = AtomicU64::new(0);
+    static EACH: AtomicU64 = AtomicU64::new(2);
+    let cpu = || Duration::from_micros(CPU.fetch_add(EACH.load(Relaxed), Relaxed));
+    let (mut pair, first, dropped) = knock();
+    pair.loops[1].use_clocks((cpu, pair.now + Duration::from_secs(60)), slow_clock);
+    let mut knock = |times| {
+        for _ in 0..times {
+            pair.loops[1].arrive(ArrivedDatagram::plain(pair.addresses[0], &first));
+            pair.run(1);
+        }
+        dropped()
+    };
+    // What is usual is learned first.
+    assert_eq!(knock(10), 0);
+    EACH.store(2_000, Relaxed);
+    // 20 ms are in advance.
+    let dropped = knock(100);
+    assert!((80..95).contains(&dropped), "{dropped}");
+}
+
+#[test]
+fn a_strangers_datagram_that_is_longer_than_handshakes_have_begins_none() {
+    let (mut pair, first, dropped) = knock();
+    let long = [first.clone(), vec![0; 400]].concat();
+    pair.loops[1].arrive(ArrivedDatagram::plain(pair.addresses[0], &long));
+    pair.run(1);
+    assert!(dropped() == 1 && pair.wires.borrow()[0].is_empty());
+    pair.loops[1].arrive(ArrivedDatagram::plain(pair.addresses[0], &first));
+    pair.run(1);
+    assert!(!pair.wires.borrow()[0].is_empty());
+}
