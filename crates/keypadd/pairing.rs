@@ -10,6 +10,9 @@ use keypadd_cli::staged::Staged;
 use keypadd_config::{AddPeerError, Config, KeyPlace, NewPeer, Settings, offered};
 use keypadd_keystream::Suite;
 use keypadd_provider::{CryptoSettings, KeyExchange, PrivateKey, PublicKey};
+use keypadd_sandbox::directory_or_file;
+use rustix::fs::Mode;
+use rustix::process::umask;
 
 use crate::cli::memory_bytes;
 use crate::configfile;
@@ -19,6 +22,12 @@ use crate::keyfile::{self, StagedKey, make_directory, quoted_for_shell};
 
 /// Mode of a new configuration file: it has no secrets, and daemons may run as another user.
 const NEW_FILE_MODE: u32 = 0o644;
+
+/// Whether a file, or the one to which it is a link, is in a directory that other programs share.
+fn is_in_shared_directory(file: &Path) -> bool {
+    let file = file.canonicalize().unwrap_or_else(|_| file.to_owned());
+    directory_or_file(&file) == file
+}
 
 /// This host as it is before a pairing.
 #[derive(Debug)]
@@ -122,7 +131,8 @@ impl ThisHost {
     /// Restricts the calling thread, before any other starts, to what a pairing with these settings needs.
     ///
     /// # Errors
-    /// As for [`Confinement::start`]; exit 1: a directory cannot be made.
+    /// As for [`Confinement::start`]; exit 1: a directory cannot be made; exit 3: a file's directory is not
+    /// keypadd's alone.
     pub(crate) fn confine(&self, settings: &Settings) -> Result<Confinement, Error> {
         let mut replaced = vec![self.path.clone()];
         make_directory(&self.path)?;
@@ -130,6 +140,17 @@ impl ThisHost {
             make_directory(&self.key_path)?;
             replaced.push(self.key_path.clone());
         }
+        if settings.sandbox.value
+            && let Some(file) = replaced.iter().find(|file| is_in_shared_directory(file))
+        {
+            let file = shown(file.to_string_lossy());
+            let cause = format!("{file}: a pairing could write to everything in that directory");
+            return Err(Error::new(Exit::Config, cause).hint(
+                "move it to a directory of its own, such as /etc/keypadd or ~/.config/keypadd",
+            ));
+        }
+        // The sandbox allows no chmod.
+        umask(Mode::WGRP | Mode::WOTH);
         let files = vec![self.path.clone()];
         Confinement::start(settings, &SandboxNeeds { files, replaced, ..SandboxNeeds::default() })
     }

@@ -350,6 +350,8 @@ fn what_stands_in_the_way_is_said_before_anything_is_sent() {
     // A directory that even root cannot write to.
     let readonly = ["join", "--config", "/proc/keypadd.toml"];
     refused(&fed(&mut hosts.near(&readonly), line), 1, "cannot write `/proc/keypadd.toml`");
+    let shared = ["join", "--config", "/tmp/keypadd.toml"];
+    refused(&fed(&mut hosts.near(&shared), line), 3, "could write to everything in that directory");
     refused(&fed(&mut hosts.far(&["join"]), line), 2, "this host made the invitation");
     refused(&fed(&mut hosts.near(&["join"]), &line[..60]), 2, "damaged or incomplete");
     refused(&fed(&mut hosts.near(&["join"]), "hello"), 2, "this is not an invitation");

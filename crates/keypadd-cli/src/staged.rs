@@ -10,6 +10,9 @@ use std::process;
 /// Temporary names to try: a killed process may have left earlier ones.
 const NAMES_MAX: u32 = 16;
 
+/// The part of a mode that is not the type of the file.
+const PERMISSIONS: u32 = 0o7777;
+
 /// A temporary file with the new content; dropping it removes it.
 #[derive(Debug)]
 pub struct Staged {
@@ -25,8 +28,7 @@ impl Staged {
     /// # Errors
     /// It cannot be written; no temporary file is left.
     pub fn create(place: &Path, content: &[u8], mode: u32) -> io::Result<Self> {
-        let (staged, mut file) = Self::open(place, false)?;
-        file.set_permissions(Permissions::from_mode(mode))?;
+        let (staged, mut file) = Self::open(place, false, mode)?;
         file.write_all(content)?;
         file.sync_all()?;
         Ok(staged)
@@ -40,8 +42,7 @@ impl Staged {
     pub fn replace(place: &Path, content: &[u8]) -> io::Result<Self> {
         let place = fs::canonicalize(place)?;
         let old = fs::metadata(&place)?;
-        let (staged, mut file) = Self::open(&place, true)?;
-        file.set_permissions(old.permissions())?;
+        let (staged, mut file) = Self::open(&place, true, old.mode() & PERMISSIONS)?;
         let new = file.metadata()?;
         if (new.uid(), new.gid()) != (old.uid(), old.gid()) {
             fchown(&file, Some(old.uid()), Some(old.gid()))?;
@@ -51,15 +52,19 @@ impl Staged {
         Ok(staged)
     }
 
-    fn open(place: &Path, replaces: bool) -> io::Result<(Self, File)> {
+    /// Creates the empty file with this mode. Where the sandbox allows no chmod, the umask has to allow the mode.
+    fn open(place: &Path, replaces: bool, mode: u32) -> io::Result<(Self, File)> {
         let name = place.file_name().ok_or(ErrorKind::InvalidInput)?.to_string_lossy();
         let mut last = ErrorKind::AlreadyExists.into();
         for nth in 0..NAMES_MAX {
             let temporary = place.with_file_name(format!(".{name}.{}.{nth}", process::id()));
-            // Readable by nobody else until it gets its final mode.
-            match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary) {
+            match OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary) {
                 Ok(file) => {
-                    return Ok((Self { temporary, place: place.to_owned(), replaces }, file));
+                    let staged = Self { temporary, place: place.to_owned(), replaces };
+                    if file.metadata()?.mode() & PERMISSIONS != mode {
+                        file.set_permissions(Permissions::from_mode(mode))?;
+                    }
+                    return Ok((staged, file));
                 }
                 Err(error) => last = error,
             }

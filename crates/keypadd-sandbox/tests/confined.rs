@@ -15,7 +15,7 @@ use std::thread;
 
 use keypadd_sandbox::{Confined, Needs, Report, confine};
 use memmap2::MmapMut;
-use rustix::fs::fcntl_get_seals;
+use rustix::fs::{Mode, chmod, fchmod, fcntl_get_seals};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketType, ipproto, sendto, socket};
 use rustix::process::{
@@ -130,6 +130,18 @@ fn a_file_is_replaced_where_that_is_needed_and_nowhere_else() {
         assert_eq!(elsewhere.unwrap_err().kind(), PermissionDenied);
         assert!(fs::rename(needed.join("file"), directory.join("read/file")).is_err());
         assert_eq!(fs::read(directory.join("read/file")).unwrap(), b"r");
+    });
+}
+
+#[test]
+fn no_file_gets_another_mode() {
+    in_child("no_file_gets_another_mode", |directory| {
+        // One that may be read, and is this user's.
+        let path = directory.join("read/file");
+        let file = File::open(&path).unwrap();
+        sealed(directory);
+        assert_eq!(fchmod(&file, Mode::RWXU), Err(Errno::PERM));
+        assert_eq!(chmod(&path, Mode::RWXU), Err(Errno::PERM));
     });
 }
 

@@ -18,7 +18,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use rustix::fs::{Mode, fchmod};
+use rustix::{fs::Mode, process::umask};
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::{UnixListener, UnixStream};
@@ -26,7 +26,7 @@ use tokio::net::{UnixListener, UnixStream};
 use crate::{addresses::socket_path::SocketPath, handover::Handover, net::bind::LISTEN_BACKLOG};
 
 /// Held from the check of a file until the socket listens: in between it looks like a stale socket
-/// to other forwards of this process.
+/// to other forwards of this process, whose umask is another one.
 static BINDING: Mutex<()> = Mutex::new(());
 
 /// The file of a listening unix socket: its path, device and inode. Another one at its path, by another program,
@@ -65,7 +65,7 @@ pub(crate) struct UnixPathListener {
 }
 
 impl UnixPathListener {
-    /// Binds and listens, or takes the socket of the old process. The file has mode 0600 from the start.
+    /// Binds and listens, or takes the socket of the old process. The file has mode 0700 from the start.
     /// Needs a tokio runtime.
     pub(crate) fn bind(
         path: &SocketPath,
@@ -126,10 +126,13 @@ impl Drop for UnixPathListener {
 fn bound(file: &Path) -> io::Result<Socket> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
-    // On Linux the file gets the socket's mode, so others can never connect.
-    fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
-    socket.bind(&SockAddr::unix(file)?)?;
-    Ok(socket)
+    let address = SockAddr::unix(file)?;
+    // Others can never connect. Meanwhile other threads create what is for this user only, too. The sandbox allows no
+    // chmod.
+    let before = umask(Mode::RWXG | Mode::RWXO);
+    let bound = socket.bind(&address);
+    umask(before);
+    bound.map(|()| socket)
 }
 
 /// Removes a socket that has no listener.
@@ -166,7 +169,7 @@ mod tests {
         let (_directory, path) = temporary_path();
         let listener = UnixPathListener::bind(&path, &Handover::default(), None).unwrap();
         let mode = fs::metadata(path.as_path()).unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o600);
+        assert_eq!(mode & 0o777, 0o700);
         UnixStream::connect(path.as_path()).await.unwrap();
         std::future::poll_fn(|cx| listener.poll_accept(cx)).await.unwrap();
         drop(listener);
