@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use dips::{Dip, FIRST_DRAIN_DEPTH};
+use dips::Dip;
 use queues::Queues;
 pub(crate) use queues::Waits;
 use quinn_proto::{
@@ -284,10 +284,9 @@ impl RateController {
             self.rate = round.acked_rate / (1.0 - self.losses.random_share()).max(0.5);
             self.set_window(self.window_at(self.rate));
             self.hold = self.hold.min(2);
-            self.drains = 0;
             // A policer keeps no queue.
             if delay > self.empty_delay(self.rate) {
-                self.drain(now, FIRST_DRAIN_DEPTH);
+                self.first_drain(now);
             }
             self.losses.settle();
             return;

@@ -7,7 +7,7 @@ pub(super) const ROUND_MIN: Duration = Duration::from_millis(5);
 
 /// The highest of fewer samples of the rate exceeds it by a packet or two, which is much of a slow line's window:
 /// their mean counts.
-const FEW_SAMPLES: u32 = 8;
+const FEW_SAMPLES: u32 = 12;
 
 /// IPv4 and UDP headers.
 const HEADER_BYTES: u64 = 28;
