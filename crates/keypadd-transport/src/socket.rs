@@ -86,7 +86,10 @@ impl Socket {
                 let _ = socket.set_out_of_band_inline(true);
                 stream.set_nonblocking(true)
             }
-            Self::Unix(stream) => stream.set_nonblocking(true),
+            Self::Unix(stream) => {
+                let _ = SockRef::from(stream).set_out_of_band_inline(true);
+                stream.set_nonblocking(true)
+            }
         }
     }
 

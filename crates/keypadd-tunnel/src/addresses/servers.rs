@@ -35,6 +35,9 @@ impl ServerAddresses {
             if !all.contains(&entry) {
                 all.push(entry);
             }
+            if all.len() > SERVER_ADDRESSES_MAX {
+                break;
+            }
         }
         match all.len() {
             0 => Err(AddressError::NoHost(String::new())),

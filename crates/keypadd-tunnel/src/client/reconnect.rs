@@ -151,8 +151,9 @@ impl Client {
             self.link
                 .up(Arc::clone(&session.registration.session), outage.map(|(_, reason)| reason));
             // The forwards may have changed while there was no session.
-            self.request_forwards(&session.registration.session);
-            session.registration.session.remote_forwards.start_logging();
+            let live = &session.registration.session;
+            self.request_forwards(live);
+            live.remote_forwards.start_logging(|| live.may_log());
             let lost = loop {
                 match self.next_session(session).await {
                     Ok((next, change)) => {

@@ -112,14 +112,14 @@ impl Client {
             match renewed {
                 Ok(next) => {
                     let taken = began.elapsed();
-                    match failed {
+                    match failed && live.may_log() {
                         true => info!(server = %self.server, "keys renewed"),
                         false => debug!(server = %self.server, ?taken, "keys renewed"),
                     }
                     return Ok(next);
                 }
                 Err(_) if live.has_ended() => return Err(live.ended().await),
-                Err(cause) if failed => debug!("keys not renewed: {cause}"),
+                Err(cause) if failed || !live.may_log() => debug!("keys not renewed: {cause}"),
                 Err(cause) => {
                     failed = true;
                     warn!(server = %self.server, "keys not renewed ({cause}); still using the old ones; retrying");

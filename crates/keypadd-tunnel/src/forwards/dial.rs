@@ -11,8 +11,9 @@ use std::{
     time::Duration,
 };
 
+use socket2::SockRef;
 use tokio::{
-    net::{TcpStream, UnixStream},
+    net::{TcpSocket, TcpStream, UnixStream},
     task::JoinSet,
     time::{Instant, sleep, timeout, timeout_at},
 };
@@ -71,7 +72,16 @@ impl Dialed for TcpStream {
     const PROTOCOL: Protocol = Protocol::Tcp;
 
     async fn dial(address: SocketAddr, time: Duration) -> Result<Self, StreamCode> {
-        match timeout(time, Self::connect(address)).await {
+        let connecting = async {
+            let socket = match address {
+                SocketAddr::V4(_) => TcpSocket::new_v4(),
+                SocketAddr::V6(_) => TcpSocket::new_v6(),
+            }?;
+            // The target may send urgent data at once.
+            SockRef::from(&socket).set_out_of_band_inline(true)?;
+            socket.connect(address).await
+        };
+        match timeout(time, connecting).await {
             Ok(Ok(stream)) if !is_self_connected(&stream) => Ok(stream),
             // TCP self-connect: a loopback port without a listener can be its caller's own source
             // port.

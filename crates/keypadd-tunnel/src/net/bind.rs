@@ -166,6 +166,8 @@ pub(crate) fn listen_tcp(
         // A restarted daemon can bind its port while old connections are in TIME_WAIT.
         socket.set_reuse_address(true)?;
         socket.set_reuse_port(shared)?;
+        // For its connections: what arrives before they are accepted may be urgent.
+        socket.set_out_of_band_inline(true)?;
         socket.bind(&address.into())?;
         socket.listen(LISTEN_BACKLOG)?;
         TcpListener::from_std(socket.into())

@@ -205,11 +205,12 @@ impl RemoteForwards {
         refused.collect()
     }
 
-    /// Logs the refusals so far, and from now on every answer that differs from the one before.
-    pub(crate) fn start_logging(&self) {
+    /// Logs the refusals so far, and from now on every answer that differs from the one before; each if
+    /// `may_log`.
+    pub(crate) fn start_logging(&self, may_log: impl Fn() -> bool) {
         self.0.send_modify(|requests| requests.log_answers = true);
         for (forward, outcome) in self.outcomes() {
-            if outcome.is_err() {
+            if outcome.is_err() && may_log() {
                 log(&forward, outcome);
             }
         }

@@ -56,6 +56,35 @@ async fn urgent_data_is_forwarded_in_its_place_and_holds_nothing_up() {
 }
 
 #[tokio::test]
+async fn urgent_data_that_comes_at_once_or_by_a_unix_socket_is_not_lost() {
+    let (target, directory) = (listener().await, tempfile::tempdir().unwrap());
+    let (path, at) = (directory.path().join("s"), target.local_addr().unwrap());
+    let forwards = [format!("0:{at}"), format!("{}:{at}", path.display())];
+    let tunnel = Tunnel::start(&["localhost:*"], &forwards.each_ref().map(String::as_str)).await;
+    // Both are there before the other end has answered: the second one displaces the first of a socket that
+    // does not keep them in place.
+    let send = |socket: SockRef<'_>| {
+        for urgent in [b"x", b"y"] {
+            socket.send_out_of_band(urgent).unwrap();
+        }
+        socket.send(b"after").unwrap();
+    };
+    let by_tcp = std::net::TcpStream::connect(tunnel.addresses[0][0]).unwrap();
+    by_tcp.set_nodelay(true).unwrap();
+    send(SockRef::from(&by_tcp));
+    let mut there = accept(&target).await;
+    let mut received = [0; 7];
+    within(there.read_exact(&mut received)).await.unwrap();
+    assert_eq!(&received, b"xyafter");
+
+    let by_unix = std::os::unix::net::UnixStream::connect(&path).unwrap();
+    send(SockRef::from(&by_unix));
+    let mut there = accept(&target).await;
+    within(there.read_exact(&mut received)).await.unwrap();
+    assert_eq!(&received, b"xyafter");
+}
+
+#[tokio::test]
 async fn a_target_that_finishes_first_still_receives_everything() {
     let (_target, _tunnel, mut here, mut there) = Tunnel::with_connection().await;
 
