@@ -130,6 +130,8 @@ pub(crate) struct EventLoop<U> {
     congestion: Arc<dyn ControllerFactory + Send + Sync>,
     flight_max: u64,
     connections_max: usize,
+    /// The longest datagram that peers are told to send.
+    datagram_bytes_max: usize,
     rules: Arc<Rules>,
     counters: Arc<Counters>,
     accepted: mpsc::UnboundedSender<Accepted>,
@@ -175,6 +177,7 @@ impl<U: Datagrams> EventLoop<U> {
         let mut config = parts.config;
         let ids = LoopIds { number: parts.number, loops: parts.loops };
         config.cid_generator(move || Box::new(ids));
+        let datagram_bytes_max = usize::try_from(config.get_max_udp_payload_size());
         let may_probe = !udp.may_fragment();
         let endpoint = Endpoint::new(Arc::new(config), None, may_probe, None);
         let mut this = Self {
@@ -194,6 +197,7 @@ impl<U: Datagrams> EventLoop<U> {
             congestion: parts.congestion,
             flight_max: parts.flight_max,
             connections_max: parts.connections_max,
+            datagram_bytes_max: datagram_bytes_max.unwrap_or(usize::MAX),
             rules: parts.rules,
             counters: parts.counters,
             accepted: parts.accepted,

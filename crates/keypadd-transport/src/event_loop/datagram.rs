@@ -25,9 +25,12 @@ const RECEIVING_TIME: Duration = Duration::from_millis(2);
 /// The rest waits in the backlog until the others' have been handled.
 const HANDLING_TIME: Duration = Duration::from_millis(1);
 
-/// Longer datagrams of clients that have proved no key are ignored: handshakes have none, probes for the path's MTU
-/// follow them, and one full of small frames can take 30 ms of CPU time.
-const STRANGERS_BYTES_MAX: usize = 1_472;
+/// Longer datagrams that begin with a packet of a handshake are ignored: handshakes have none, probes for the path's
+/// MTU follow them, and one full of small frames can take 30 ms of CPU time.
+pub(super) const HANDSHAKE_BYTES_MAX: usize = 1_472;
+
+/// Set in the first byte of a handshake's packets (RFC 9000 17.2).
+const LONG_HEADER: u8 = 0x80;
 
 /// Time that a round spends on the backlog.
 const BACKLOG_TIME: Duration = Duration::from_micros(500);
@@ -138,6 +141,10 @@ impl<U: Datagrams> EventLoop<U> {
         current: &mut Option<BatchShare>,
     ) {
         let len = bytes.len();
+        let begins_long = bytes.first().is_some_and(|first| first & LONG_HEADER != 0);
+        if len > if begins_long { HANDSHAKE_BYTES_MAX } else { self.datagram_bytes_max } {
+            return self.counters.datagram_dropped();
+        }
         let ecn = meta.ecn.and_then(|ecn| quinn_proto::EcnCodepoint::from_bits(ecn as u8));
         self.send_buffer.clear();
         let event =
@@ -146,10 +153,6 @@ impl<U: Datagrams> EventLoop<U> {
             Some(DatagramEvent::ConnectionEvent(handle, event)) => {
                 let Some(key) = self.routes.get(&handle.0).copied() else { return };
                 self.handle_within_share((key, event, len), meta, current, now);
-            }
-            Some(DatagramEvent::NewConnection(incoming)) if len > STRANGERS_BYTES_MAX => {
-                self.counters.datagram_dropped();
-                self.endpoint.ignore(incoming);
             }
             Some(DatagramEvent::NewConnection(incoming)) => self.incoming(incoming, now),
             Some(DatagramEvent::Response(transmit)) => self.respond(transmit),
@@ -176,7 +179,7 @@ impl<U: Datagrams> EventLoop<U> {
                 return;
             }
             Some(BatchShare { stranger: true, .. }) => {
-                len <= STRANGERS_BYTES_MAX && self.strangers.push(key, event, len)
+                len <= HANDSHAKE_BYTES_MAX && self.strangers.push(key, event, len)
             }
             _ => self.backlog.push(key, event, len),
         };

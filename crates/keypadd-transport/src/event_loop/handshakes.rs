@@ -12,7 +12,7 @@ use quinn_proto::{
 use tokio::sync::oneshot;
 use tracing::debug;
 
-use super::EventLoop;
+use super::{EventLoop, datagram::HANDSHAKE_BYTES_MAX};
 use crate::{
     admission::{Admission, Refusal},
     allowance::Allowance,
@@ -44,8 +44,9 @@ const HANDSHAKE_TIME: Duration = Duration::from_micros(250);
 /// fill a return path that is 40 times slower than the forward path.
 const BULK_ACK_PACKETS: u32 = 10;
 
-/// A client's other packets that are kept while it waits for its handshake, and those of all.
-const INCOMING_BYTES: u64 = 8 << 10;
+/// A client's other packets that are kept while it waits for its handshake, and those of all: one, in which a
+/// post-quantum key exchange ends. They are handled with the first one, whatever time it takes.
+const INCOMING_BYTES: u64 = HANDSHAKE_BYTES_MAX as u64;
 const INCOMING_BYTES_TOTAL: u64 = 1 << 20;
 
 impl<U: Datagrams> EventLoop<U> {

@@ -495,3 +495,13 @@ fn a_strangers_datagram_that_is_longer_than_handshakes_have_begins_none() {
     pair.run(1);
     assert!(!pair.wires.borrow()[0].is_empty());
 }
+
+#[test]
+fn a_datagram_that_is_longer_than_peers_are_told_is_ignored() {
+    let (mut pair, _, dropped) = knock();
+    for (bytes, expected) in [(1_472, 0), (1_473, 1)] {
+        pair.loops[1].arrive(ArrivedDatagram::plain(pair.addresses[0], &vec![0x40; bytes]));
+        pair.run(1);
+        assert_eq!(dropped(), expected, "{bytes}");
+    }
+}
