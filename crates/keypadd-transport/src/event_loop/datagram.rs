@@ -25,8 +25,9 @@ const RECEIVING_TIME: Duration = Duration::from_millis(2);
 /// The rest waits in the backlog until the others' have been handled.
 const HANDLING_TIME: Duration = Duration::from_millis(1);
 
-/// Longer datagrams that begin with a packet of a handshake are ignored: handshakes have none, probes for the path's
-/// MTU follow them, and one full of small frames can take 30 ms of CPU time.
+/// Longer datagrams that begin with a packet of a handshake are ignored: handshakes have none, and one full of small
+/// frames can take 30 ms of CPU time. Other packets, such as the first probe for the path's MTU, cost nothing before
+/// the handshake is complete: `quinn-proto` drops them.
 pub(super) const HANDSHAKE_BYTES_MAX: usize = 1_472;
 
 /// Set in the first byte of a handshake's packets (RFC 9000 17.2).
@@ -178,9 +179,7 @@ impl<U: Datagrams> EventLoop<U> {
                 current.share.is_used_up();
                 return;
             }
-            Some(BatchShare { stranger: true, .. }) => {
-                len <= HANDSHAKE_BYTES_MAX && self.strangers.push(key, event, len)
-            }
+            Some(BatchShare { stranger: true, .. }) => self.strangers.push(key, event, len),
             _ => self.backlog.push(key, event, len),
         };
         if !is_kept {
