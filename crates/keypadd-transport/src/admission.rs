@@ -206,15 +206,17 @@ impl<K: Copy + Eq + std::hash::Hash> Handshakes<K> {
     fn displaced_by(&self, address: IpAddr) -> Option<u64> {
         let known = self.knows(address);
         let over_share = || {
+            if self.by_age.len() < ROOMY {
+                return None;
+            }
             Network::all(address, known).find_map(|(network, share)| {
                 let ages = self.by_network.get(&network).filter(|ages| ages.len() >= share)?;
                 ages.first()
             })
         };
-        let over_share = if self.by_age.len() < ROOMY { None } else { over_share() };
         let is_full = self.by_age.len() >= self.slots
             || !known && self.unknown.len() >= self.slots - self.kept;
-        match over_share {
+        match over_share() {
             Some(age) => Some(*age),
             None if is_full => {
                 self.oldest_of_busiest().or_else(|| self.by_age.keys().next()).copied()

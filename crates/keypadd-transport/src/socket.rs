@@ -77,20 +77,14 @@ impl From<Socket> for OwnedFd {
 impl Socket {
     /// Makes it non-blocking, keeps urgent data in its place, and makes dropping it a reset.
     pub(crate) fn prepare(&self) -> io::Result<()> {
-        match self {
-            Self::Tcp(stream) => {
-                // A connection that is already gone reports that on use.
-                let socket = SockRef::from(stream);
-                let _ = socket.set_linger(Some(Duration::ZERO));
-                let _ = socket.set_tcp_notsent_lowat(UNSENT_BYTES);
-                let _ = socket.set_out_of_band_inline(true);
-                stream.set_nonblocking(true)
-            }
-            Self::Unix(stream) => {
-                let _ = SockRef::from(stream).set_out_of_band_inline(true);
-                stream.set_nonblocking(true)
-            }
+        let socket = SockRef::from(self);
+        // A connection that is already gone reports that on use.
+        let _ = socket.set_out_of_band_inline(true);
+        if let Self::Tcp(_) = self {
+            let _ = socket.set_linger(Some(Duration::ZERO));
+            let _ = socket.set_tcp_notsent_lowat(UNSENT_BYTES);
         }
+        socket.set_nonblocking(true)
     }
 
     pub(crate) fn register(

@@ -16,6 +16,10 @@ use quinn_proto::{ConnectionStats, Transmit};
 
 use super::Driver;
 
+/// Bytes sent for each that came from an address that is not proved (RFC 9000 8.1): also for the answer to a
+/// PATH_CHALLENGE (8.2.2).
+const ANTI_AMPLIFICATION: usize = 3;
+
 /// Where both ends of a connection are.
 #[derive(Debug)]
 pub(super) struct Roaming {
@@ -32,10 +36,6 @@ pub(super) struct Roaming {
     /// Bytes that may be sent to addresses off the path, where nobody has to be.
     off_path: usize,
 }
-
-/// Bytes sent for each that came from an address that is not proved (RFC 9000 8.1): also for the answer to a
-/// PATH_CHALLENGE (8.2.2).
-const ANTI_AMPLIFICATION: usize = 3;
 
 impl Roaming {
     pub(super) fn new(remote: SocketAddr) -> Self {

@@ -142,8 +142,11 @@ impl<U: Datagrams> EventLoop<U> {
         current: &mut Option<BatchShare>,
     ) {
         let len = bytes.len();
-        let begins_long = bytes.first().is_some_and(|first| first & LONG_HEADER != 0);
-        if len > if begins_long { HANDSHAKE_BYTES_MAX } else { self.datagram_bytes_max } {
+        let most = match bytes.first() {
+            Some(first) if first & LONG_HEADER != 0 => HANDSHAKE_BYTES_MAX,
+            _ => self.datagram_bytes_max,
+        };
+        if len > most {
             return self.counters.datagram_dropped();
         }
         let ecn = meta.ecn.and_then(|ecn| quinn_proto::EcnCodepoint::from_bits(ecn as u8));
