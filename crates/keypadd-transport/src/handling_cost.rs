@@ -34,6 +34,10 @@ const SHARE: u32 = 10;
 /// The longest excess that a connection may have used in advance of its share.
 const ADVANCE: Duration = Duration::from_millis(20);
 
+/// What a client has left of it once it has proved a key: one that connects again and again does not have all of it
+/// each time.
+const ADVANCE_OF_PROVED: Duration = Duration::from_millis(2);
+
 /// Time between warnings.
 const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -127,6 +131,11 @@ impl ExcessCost {
         }
     }
 
+    /// Leaves a client that has just proved a key a part of its advance.
+    pub(crate) fn proved(&mut self, now: Instant) {
+        self.paid_at = self.paid_at.max(Some(now + (ADVANCE - ADVANCE_OF_PROVED) * SHARE));
+    }
+
     /// Whether the connection's datagrams are dropped.
     pub(crate) fn is_too_high(&self, now: Instant) -> bool {
         self.paid_at.is_some_and(|at| at.saturating_duration_since(now) > ADVANCE * SHARE)
@@ -218,6 +227,20 @@ mod tests {
         let later = now + Duration::from_secs(10);
         cost.charge(ADVANCE, later);
         assert!(!cost.is_too_high(later));
+    }
+
+    #[test]
+    fn a_client_that_has_just_proved_a_key_has_two_milliseconds_at_most() {
+        let now = Instant::now();
+        for (before, left) in [(0, 2), (10, 2), (19, 1)] {
+            let mut cost = ExcessCost::default();
+            cost.charge(1_000 * MICROSECOND * before, now);
+            cost.proved(now);
+            cost.charge(1_000 * MICROSECOND * left, now);
+            assert!(!cost.is_too_high(now));
+            cost.charge(MICROSECOND, now);
+            assert!(cost.is_too_high(now));
+        }
     }
 
     #[test]

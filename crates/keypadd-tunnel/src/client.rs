@@ -17,8 +17,9 @@ use keypadd_transport::{ClientConfig, Endpoint, LoopMeter, crypto};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite},
     sync::watch,
-    time::{sleep, timeout},
+    time::{Instant, sleep, sleep_until, timeout},
 };
+use tracing::info;
 
 use crate::{
     addresses::{
@@ -407,20 +408,21 @@ impl Client {
         shutdown: impl Future<Output = Duration>,
     ) {
         let mut current = first;
-        let grace = {
+        let (grace, until) = {
             let mut staying = pin!(self.stay_connected(&mut current));
             let grace = tokio::select! {
                 grace = shutdown => grace,
                 never = &mut staying => match never {},
             };
+            let until = Instant::now() + grace;
             // The server may have ended the old session already.
             tokio::select! {
                 biased;
                 () = self.renewing.wait_idle() => {}
-                () = sleep(grace) => {}
+                () = sleep_until(until) => {}
                 never = staying => match never {},
             }
-            grace
+            (grace, until)
         };
         self.listeners.close().await;
         if let Some(session) = &current {
@@ -436,7 +438,9 @@ impl Client {
             std::future::pending::<Infallible>().await
         };
         tokio::select! {
-            () = self.tasks.drain(grace) => {}
+            finished = self.tasks.drain(until) => if !finished && !grace.is_zero() {
+                info!("drain timeout: resetting open connections");
+            },
             never = session_lost => match never {},
         }
         self.link.close("shut down");

@@ -130,7 +130,9 @@ impl<U: Datagrams> EventLoop<U> {
             self.sockets.remove(&token);
         }
         let over = slot.driver.is_over();
-        slot.stranger &= !outcome.proved;
+        if outcome.proved && std::mem::take(&mut slot.stranger) {
+            slot.excess.proved(now);
+        }
         if outcome.lost && !outcome.proved {
             self.handshakes.fail(key);
         }

@@ -485,6 +485,31 @@ fn a_strangers_datagrams_that_take_too_much_cpu_time_are_dropped() {
 }
 
 #[test]
+fn a_connection_that_is_new_has_little_cpu_time_in_advance() {
+    static CPU: AtomicU64 = AtomicU64::new(0);
+    static EACH: AtomicU64 = AtomicU64::new(2);
+    let cpu = || Duration::from_micros(CPU.fetch_add(EACH.load(Relaxed), Relaxed));
+    let (config, server) = configs(Suite::AES_128_GCM);
+    let (mut pair, [client, server]) = Pair::new(server);
+    pair.loops[1].use_clocks((cpu, pair.now + Duration::from_secs(60)), slow_clock);
+    let (server_name, address) = ("keypadd", pair.addresses[1]);
+    let dial = Dial { config, address, server_name, lane: Lane::Sparse, rtt: None };
+    let mut connecting: Task<_> = Box::pin(async move { client.connect(dial).await.unwrap() });
+    assert!(poll(&mut connecting).is_none());
+    [0, 1, 0].into_iter().for_each(|end| pair.run(end));
+    let last = pair.wires.borrow()[1].back().unwrap().clone();
+    pair.run(1);
+    // No time passes that would pay for them.
+    EACH.store(1_200, Relaxed);
+    for _ in 0..20 {
+        pair.loops[1].arrive(ArrivedDatagram::plain(pair.addresses[0], &last));
+        pair.run(1);
+    }
+    let dropped = server.meter().datagrams_dropped();
+    assert!((15..19).contains(&dropped), "{dropped} of 20 that take 1 ms beyond the usual each");
+}
+
+#[test]
 fn a_strangers_datagram_that_is_longer_than_handshakes_have_begins_none() {
     let (mut pair, first, dropped) = knock();
     let long = [first.clone(), vec![0; 400]].concat();

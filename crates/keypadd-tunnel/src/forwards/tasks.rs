@@ -3,11 +3,12 @@
 use std::{
     mem,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
 };
 
-use tokio::{task::JoinSet, time::timeout};
-use tracing::info;
+use tokio::{
+    task::JoinSet,
+    time::{Instant, timeout_at},
+};
 
 /// A set of tasks, aborted on drop; clones share it.
 #[derive(Clone, Debug, Default)]
@@ -32,18 +33,18 @@ impl ConnectionTasks {
         tasks.running.spawn(task);
     }
 
-    /// Waits up to `grace` for all tasks to finish, then aborts the rest. Adds no more from now on.
-    pub(crate) async fn drain(&self, grace: Duration) {
+    /// Waits until then for all tasks to finish, then aborts the rest; returns whether all have finished. Adds no
+    /// more from now on.
+    pub(crate) async fn drain(&self, until: Instant) -> bool {
         let mut tasks = {
             let mut tasks = self.tasks();
             tasks.is_closed = true;
             mem::take(&mut tasks.running)
         };
         let all = async { while tasks.join_next().await.is_some() {} };
-        if timeout(grace, all).await.is_err() && !grace.is_zero() {
-            info!("drain timeout: resetting open connections");
-        }
+        let finished = timeout_at(until, all).await.is_ok();
         tasks.shutdown().await;
+        finished
     }
 
     /// A panic cannot leave the set half changed.
