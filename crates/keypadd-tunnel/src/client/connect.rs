@@ -14,7 +14,7 @@ use tokio::{
     sync::{Notify, mpsc},
     time::{Instant, sleep_until, timeout},
 };
-use tracing::debug;
+use tracing::{debug, warn};
 
 use super::{
     Client, ClientSession,
@@ -217,7 +217,7 @@ impl Client {
         let identity = *self.identity.get_or_init(|| proof.key);
         let older = self.sessions.newest(&identity, self.instance);
         let older = older.filter(|older| !older.has_ended() || older.is_held());
-        let hold = self.hold.granted(grant);
+        let (hold, ended) = self.hold.granted(grant);
         if !resumed {
             self.listeners.places().forget_peer_limit();
         }
@@ -246,6 +246,11 @@ impl Client {
             target: place.target.as_deref().cloned(),
         });
         let session = Arc::clone(&registration.session);
+        self.limits.hold.add_reset(ended);
+        if ended > 0 && session.may_log() {
+            let peer = session.peer();
+            warn!(peer, "held connections reset: {ended}; this server does not hold them");
+        }
         // The list may have changed since the handshake.
         self.listed.check(&session);
         self.sessions.replace_by(&session, resumed);

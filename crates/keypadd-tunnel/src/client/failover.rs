@@ -207,12 +207,12 @@ impl Client {
         };
         let (peer, remote) = (live.peer(), next.live().remote());
         if live.may_log() {
-            let lost = match (resumed, open) {
-                (true, 0) | (false, 0) => String::new(),
+            let fate = match (resumed, open) {
+                (_, 0) => String::new(),
                 (true, open) => format!("; {open} open connections continue"),
-                (false, open) => format!("; {open} open connections reset: it does not hold them"),
+                (false, open) => format!("; {open} open connections reset"),
             };
-            warn!(peer, silent = %live.remote(), %remote, "server is silent; moved to another address{lost}");
+            warn!(peer, silent = %live.remote(), %remote, "server is silent; moved to another address{fate}");
         }
         Some(next)
     }
@@ -272,14 +272,6 @@ impl Client {
                 }
             }
             let greeting = self.greet(reached).await?;
-            if !greeting.is_resumed() {
-                let HeldSession { name, count, .. } = held;
-                warn!(
-                    server = %self.server,
-                    "{count} held connections of {name} reset: the server that answered does not hold them"
-                );
-                self.limits.hold.add_reset(*count);
-            }
             Ok(self.establish(greeting, jumps.clone()))
         };
         loop {

@@ -103,27 +103,29 @@ impl ClientHold {
             .then(|| HoldRequest { seconds: self.settings.seconds(), token })
     }
 
-    /// Handles the server's answer; returns the session's part of the chain. If the server does not
-    /// hold its streams they end here, and another chain begins: a session of the old one may still
-    /// be open, with streams of the same names.
-    pub(crate) fn granted(&self, grant: Option<HoldGrant>) -> Option<SessionHold> {
+    /// Handles the server's answer; returns the session's part of the chain, and how many streams end because the
+    /// server does not hold them. Another chain begins then: a session of the old one may still be open, with
+    /// streams of the same names.
+    pub(crate) fn granted(&self, grant: Option<HoldGrant>) -> (Option<SessionHold>, usize) {
         let agreed = grant.and_then(|it| Some((self.settings.agreed(it.seconds)?, it)));
-        let Some((time, HoldGrant { epoch, token, resumed, .. })) = agreed else {
-            self.end();
-            return None;
-        };
+        let resumed = agreed.as_ref().is_some_and(|(_, grant)| grant.resumed);
         let mut chain = self.chain();
-        chain.token = Some(token);
         let ended = (!resumed).then(|| {
             let fresh = chain.streams.sharing_budget();
             mem::replace(&mut chain.streams, fresh)
         });
-        let hold = SessionHold { streams: chain.streams.clone(), epoch, time };
+        let streams = chain.streams.clone();
+        let (token, hold) = agreed
+            .map(|(time, grant)| (grant.token, SessionHold { streams, epoch: grant.epoch, time }))
+            .unzip();
+        chain.token = token;
         drop(chain);
-        if let Some(ended) = ended {
+        let count = ended.map_or(0, |ended| {
+            let count = ended.names().len();
             ended.close();
-        }
-        Some(hold)
+            count
+        });
+        (hold, count)
     }
 
     /// The token of the next hello, for the process that takes over.

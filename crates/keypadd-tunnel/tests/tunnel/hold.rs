@@ -371,7 +371,7 @@ async fn a_server_that_was_started_again_resets_what_its_client_held() {
     let (mut here, mut there) = site.connection().await;
     send_bytes_both_ways(&mut here, &mut there).await;
     site.lose().await;
-    let Site { server, relay, client, target, key, .. } = site;
+    let Site { server, relay, client, target, key, transports, .. } = site;
     let stopped = server.stop().await;
     assert_reset(&mut there).await;
     let _server = RunningServer::start_as_before(stopped, key, &["localhost:*"], |settings| {
@@ -379,6 +379,7 @@ async fn a_server_that_was_started_again_resets_what_its_client_held() {
     });
     relay.set_both(LineSettings::default());
     assert_reset(&mut here).await;
+    until("the reset is counted", || transports[0].limits.counts().streams_reset == 1).await;
     let mut here = TcpStream::connect(client.listeners[0]).await.unwrap();
     assert_reaches(&mut here, &target).await;
 }

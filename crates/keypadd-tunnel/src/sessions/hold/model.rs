@@ -226,7 +226,7 @@ impl World {
         let frame = Frame::HelloServer { version: VERSION, hold, features };
         let Frame::HelloServer { hold, .. } = over_the_wire(frame) else { panic!("a hello") };
         let resumed = hold.as_ref().is_some_and(|grant| grant.resumed);
-        let session = self.client.granted(hold);
+        let (session, _) = self.client.granted(hold);
         assert_eq!(session.map(|it| it.epoch), self.session.as_ref().map(|it| it.epoch));
         self.connected = true;
         resumed
