@@ -195,7 +195,7 @@ impl Endpoint {
     }
 
     /// Connections that have not ended, including those still waiting for their peers' last
-    /// packets.
+    /// packets; not handshakes that have been given up.
     pub fn open_connections(&self) -> usize {
         self.0.counters.connections()
     }

@@ -97,6 +97,8 @@ struct Slot {
     stranger: bool,
     /// Whether it counts as a client that has proved a key.
     counted: bool,
+    /// Whether it counts among the connections whose end is waited for.
+    awaited: bool,
     /// Whether it is in the list of connections that are closing.
     closing: bool,
     /// Whether it is in the list of connections to drive.
@@ -253,9 +255,12 @@ impl<U: Datagrams> EventLoop<U> {
             error!("an event loop failed; closing its connections");
         }
         for (_, slot) in self.slots.drain() {
+            let awaited = slot.awaited;
             let abandon = || slot.driver.abandon(ConnectionError::LocallyClosed);
             let _ = catch_unwind(AssertUnwindSafe(abandon));
-            self.counters.remove_connection();
+            if awaited {
+                self.counters.remove_connection();
+            }
         }
     }
 

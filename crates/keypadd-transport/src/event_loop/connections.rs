@@ -52,6 +52,7 @@ impl<U: Datagrams> EventLoop<U> {
             epoch: self.udp.epoch(),
             stranger: false,
             counted: false,
+            awaited: true,
             closing: false,
             dirty: false,
             deadline: None,
@@ -135,6 +136,10 @@ impl<U: Datagrams> EventLoop<U> {
         }
         if outcome.lost && !outcome.proved {
             self.handshakes.fail(key);
+            // The peer has been told, and has nothing to lose if it has not heard it.
+            if std::mem::take(&mut slot.awaited) {
+                self.counters.remove_connection();
+            }
         }
         if outcome.proved && self.handshakes.remove(key, true) {
             slot.counted = true;
@@ -177,7 +182,9 @@ impl<U: Datagrams> EventLoop<U> {
         if slot.counted {
             self.counters.remove_client(slot.lane);
         }
-        self.counters.remove_connection();
+        if slot.awaited {
+            self.counters.remove_connection();
+        }
     }
 
     pub(super) fn set_timer(&mut self, key: Key, at: Instant) {

@@ -21,8 +21,8 @@ use std::{
 
 use keypadd_keystream::Suite;
 use keypadd_transport::{
-    Connection, Cut, Delivery, Endpoint, HeldStreams, Lane, ReplayBudget, ServerConfig, Splice,
-    TransferStats,
+    Connection, Cut, Delivery, Dial, Endpoint, HeldStreams, Lane, ReplayBudget, ServerConfig, Splice,
+    TransferStats, VarInt,
 };
 use pair::Pair;
 use stepped::{Task, configs, poll};
@@ -289,4 +289,22 @@ fn a_path_that_drops_what_could_be_marked_carries_a_connection_after_a_few_probe
         assert!(took < Duration::from_secs(4), "{drops:?}: {took:?}");
         pair.open(&connections);
     }
+}
+
+#[test]
+fn the_end_of_an_attempt_that_nobody_answers_is_not_waited_for() {
+    let (config, server) = configs(Suite::AES_128_GCM);
+    let (mut pair, [client, _server]) = Pair::new(server);
+    let (server_name, address) = ("keypadd", pair.addresses[1]);
+    let dial = Dial { config, address, server_name, lane: Lane::Sparse, rtt: None };
+    let dialing = client.clone();
+    let mut connecting: Task<_> = Box::pin(async move { dialing.connect(dial).await.is_err() });
+    assert!(poll(&mut connecting).is_none());
+    pair.pass(&[0]);
+    let before = pair.wires.borrow()[1].len();
+    assert!(before > 0 && client.open_connections() == 1);
+    client.close(VarInt::from_u32(0), b"");
+    pair.run(0);
+    assert!(pair.wires.borrow()[1].len() > before, "the peer is told");
+    assert_eq!((poll(&mut connecting), client.open_connections()), (Some(true), 0));
 }
