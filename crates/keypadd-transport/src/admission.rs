@@ -5,8 +5,8 @@
 //! network is evicted: an honest handshake needs two round trips, a stalled one stays until it is the
 //! oldest. Below these hundreds, a client that shares its address with strangers has time, too. One that
 //! has failed has cost as much, and stays until it would have timed out. Networks are IPv6 /64, /56 and
-//! /48, and IPv4 addresses, /24 and /16. Those that have proved a key before count by themselves, and
-//! some slots are reserved for them. Knows addresses and times, no packets.
+//! /48, and IPv4 addresses, /24 and /16. Those that have proved a key before count by themselves. Some slots
+//! are reserved for them, and the others for the rest. Knows addresses and times, no packets.
 
 use std::{
     cmp::Reverse,
@@ -81,6 +81,10 @@ impl Network {
     fn smallest(address: IpAddr) -> Self {
         Self::of(address, SHARES[0].0)
     }
+
+    fn largest(address: IpAddr) -> Self {
+        Self::of(address, LARGEST)
+    }
 }
 
 /// How to answer a newcomer.
@@ -135,6 +139,8 @@ pub(crate) struct Handshakes<K> {
     by_network: HashMap<Network, BTreeSet<u64>>,
     /// Those of networks that had not proved a key when they began.
     unknown: BTreeSet<u64>,
+    /// The others, by the largest network.
+    known: HashMap<Network, BTreeSet<u64>>,
     next: u64,
     proved: HashMap<Network, u64>,
     proved_by_age: BTreeMap<u64, Network>,
@@ -154,6 +160,7 @@ impl<K: Copy + Eq + std::hash::Hash> Handshakes<K> {
             by_key: HashMap::new(),
             by_network: HashMap::new(),
             unknown: BTreeSet::new(),
+            known: HashMap::new(),
             next: 0,
             proved: HashMap::new(),
             proved_by_age: BTreeMap::new(),
@@ -188,12 +195,18 @@ impl<K: Copy + Eq + std::hash::Hash> Handshakes<K> {
 
     /// How busy the networks of a newcomer are.
     pub(crate) fn load(&self, address: IpAddr) -> Load {
-        let mut load = [0; SHARES.len()];
-        let networks = Network::all(address, self.knows(address));
-        for (busy, (network, _)) in load.iter_mut().rev().zip(networks) {
-            *busy = self.by_network.get(&network).map_or(0, BTreeSet::len);
+        let count = |length| {
+            let ages = self.by_network.get(&Network::of(address, length));
+            ages.map_or(0, BTreeSet::len)
+        };
+        let [smallest, middle, largest] = SHARES.map(|(length, _)| count(length));
+        match self.knows(address) {
+            true => {
+                let of_known = self.known.get(&Network::largest(address));
+                [of_known.map_or(0, BTreeSet::len), smallest, smallest]
+            }
+            false => [largest, middle, smallest],
         }
-        load
     }
 
     /// Evicts a handshake if a newcomer from `address` needs its place; returns it if it was in progress:
@@ -214,22 +227,25 @@ impl<K: Copy + Eq + std::hash::Hash> Handshakes<K> {
                 ages.first()
             })
         };
-        let is_full = self.by_age.len() >= self.slots
-            || !known && self.unknown.len() >= self.slots - self.kept;
+        let (unknown, slots) = (self.unknown.len(), self.slots - self.kept);
+        let is_full = self.by_age.len() >= self.slots || !known && unknown >= slots;
         match over_share() {
             Some(age) => Some(*age),
             None if is_full => {
-                self.oldest_of_busiest().or_else(|| self.by_age.keys().next()).copied()
+                // Neither the known nor the rest take what is reserved for the other.
+                let oldest = match known || unknown < slots {
+                    true => oldest_of_busiest(self.known.values()),
+                    false => self.oldest_of_busiest_unknown(),
+                };
+                oldest.or_else(|| self.by_age.keys().next()).copied()
             }
             None => None,
         }
     }
 
-    /// The oldest handshake of the network that has most, of those that have proved no key.
-    fn oldest_of_busiest(&self) -> Option<&u64> {
+    fn oldest_of_busiest_unknown(&self) -> Option<&u64> {
         let largest = self.by_network.iter().filter(|(network, _)| network.length == LARGEST);
-        let ages = largest.map(|(_, ages)| ages);
-        ages.max_by_key(|ages| (ages.len(), Reverse(ages.first())))?.first()
+        oldest_of_busiest(largest.map(|(_, ages)| ages))
     }
 
     /// Records a handshake that has begun, or `None` for one that has failed at once.
@@ -241,9 +257,10 @@ impl<K: Copy + Eq + std::hash::Hash> Handshakes<K> {
         for (network, _) in Network::all(address, known) {
             self.by_network.entry(network).or_default().insert(age);
         }
-        if !known {
-            self.unknown.insert(age);
-        }
+        match known {
+            true => self.known.entry(Network::largest(address)).or_default().insert(age),
+            false => self.unknown.insert(age),
+        };
         self.by_age.insert(age, Entry { id, address, since: now });
         if let Some(id) = id {
             self.by_key.insert(id, age);
@@ -274,14 +291,11 @@ impl<K: Copy + Eq + std::hash::Hash> Handshakes<K> {
             self.by_key.remove(&id);
         }
         for (network, _) in Network::all(entry.address, false) {
-            if let Some(ages) = self.by_network.get_mut(&network) {
-                ages.remove(&age);
-                if ages.is_empty() {
-                    self.by_network.remove(&network);
-                }
-            }
+            forget_in(&mut self.by_network, network, age);
         }
-        self.unknown.remove(&age);
+        if !self.unknown.remove(&age) {
+            forget_in(&mut self.known, Network::largest(entry.address), age);
+        }
         Some(entry)
     }
 
@@ -320,6 +334,20 @@ impl<K: Copy + Eq + std::hash::Hash> Handshakes<K> {
     #[cfg(test)]
     fn len(&self) -> usize {
         self.by_age.len()
+    }
+}
+
+/// The oldest handshake of the network that has most.
+fn oldest_of_busiest<'a>(networks: impl Iterator<Item = &'a BTreeSet<u64>>) -> Option<&'a u64> {
+    networks.max_by_key(|ages| (ages.len(), Reverse(ages.first())))?.first()
+}
+
+fn forget_in(networks: &mut HashMap<Network, BTreeSet<u64>>, network: Network, age: u64) {
+    if let Some(ages) = networks.get_mut(&network) {
+        ages.remove(&age);
+        if ages.is_empty() {
+            networks.remove(&network);
+        }
     }
 }
 
@@ -376,7 +404,7 @@ mod tests {
         for id in 0..10 {
             assert_eq!(arrive(&mut table, 2000 + id, v4(5000), now), None);
         }
-        assert_eq!(arrive(&mut table, 2010, v4(5000), now), Some(1), "then the oldest of all");
+        assert_eq!(arrive(&mut table, 2010, v4(5000), now), Some(2000), "the oldest of the known");
     }
 
     #[test]
@@ -422,8 +450,34 @@ mod tests {
         }
         assert_eq!(table.load(v4(0).ip()), [0, 0, 0]);
         table.add(Some(101), v4(0), now);
-        assert_eq!(table.load(v4(0).ip()), [0, 0, 1]);
+        assert_eq!(table.load(v4(0).ip()), [1, 1, 1]);
         assert_eq!(table.load(v4(99).ip()), [14, 14, 0]);
+    }
+
+    #[test]
+    fn networks_that_have_proved_a_key_cannot_keep_out_the_others() {
+        const NETWORKS: u32 = 40;
+        const RATE: u32 = 2_000;
+        let (mut table, start) = (Handshakes::new(), Instant::now());
+        let known = |id: u32| v4(id % NETWORKS);
+        for id in 0..NETWORKS {
+            table.add(Some(id), known(id), start);
+            assert!(table.remove(id, true));
+        }
+        for id in 0..5 * RATE {
+            let now = start + id * Duration::from_secs(1) / RATE;
+            arrive(&mut table, id, known(id), now);
+            if id % 20 == 0 {
+                // A hundred clients a second, each from another network, that take half a second.
+                let newcomer = 100_000 + id;
+                arrive(&mut table, newcomer, v4((1_000 + id / 20) << 10), now);
+                if let Some(begun) = newcomer.checked_sub(RATE / 2).filter(|it| *it >= 100_000) {
+                    assert!(table.remove(begun, false), "{begun} was given up for others");
+                }
+            }
+        }
+        let unknown = v4(2_000 << 10).ip();
+        assert!(table.load(unknown) < table.load(known(0).ip()));
     }
 
     #[test]
@@ -484,7 +538,7 @@ mod tests {
             table.remove(id, id % 2 == 0);
         }
         assert!(table.by_network.is_empty() && table.by_key.is_empty() && table.len() == 0);
-        assert!(table.unknown.is_empty());
+        assert!(table.unknown.is_empty() && table.known.is_empty());
         assert!(table.proved.len() <= PROVED_MAX);
     }
 

@@ -21,7 +21,7 @@ use std::{collections::VecDeque, sync::Arc, time::Instant};
 use bytes::Bytes;
 use mio::Token;
 use quinn_proto::{
-    Connection, ConnectionError, EndpointEvent, Event, StreamEvent, StreamId, VarInt,
+    Connection, ConnectionError, EndpointEvent, Event, FrameStats, StreamEvent, StreamId, VarInt,
 };
 use rustc_hash::FxHashMap;
 use tokio::sync::{mpsc, oneshot};
@@ -144,6 +144,32 @@ pub(crate) struct DriveOutcome {
     pub(crate) lost: bool,
 }
 
+/// Frames that ask for an ACK.
+fn eliciting(of: &FrameStats) -> u64 {
+    of.ack_frequency
+        + of.crypto
+        + of.data_blocked
+        + of.datagram
+        + u64::from(of.handshake_done)
+        + of.immediate_ack
+        + of.max_data
+        + of.max_stream_data
+        + of.max_streams_bidi
+        + of.max_streams_uni
+        + of.new_connection_id
+        + of.new_token
+        + of.path_challenge
+        + of.path_response
+        + of.ping
+        + of.reset_stream
+        + of.retire_connection_id
+        + of.stream_data_blocked
+        + of.streams_blocked_bidi
+        + of.streams_blocked_uni
+        + of.stop_sending
+        + of.stream
+}
+
 impl Driver {
     pub(crate) fn new(
         connection: Connection,
@@ -214,29 +240,8 @@ impl Driver {
     /// How many frames but padding have been received.
     #[inline(never)]
     pub(crate) fn frames_received(&self) -> u64 {
-        let of = self.connection.stats().frame_rx;
-        of.acks
-            + of.ack_frequency
-            + of.crypto
-            + of.data_blocked
-            + of.datagram
-            + of.immediate_ack
-            + of.max_data
-            + of.max_stream_data
-            + of.max_streams_bidi
-            + of.max_streams_uni
-            + of.new_connection_id
-            + of.new_token
-            + of.path_challenge
-            + of.path_response
-            + of.ping
-            + of.reset_stream
-            + of.retire_connection_id
-            + of.stream_data_blocked
-            + of.streams_blocked_bidi
-            + of.streams_blocked_uni
-            + of.stop_sending
-            + of.stream
+        let received = self.connection.stats().frame_rx;
+        received.acks + eliciting(&received)
     }
 
     /// The next event for the endpoint.
@@ -319,6 +324,7 @@ impl Driver {
     fn publish(&mut self) {
         let (remote, mut stats) = (self.connection.remote_address(), self.connection.stats());
         self.roaming.observe(remote, &stats);
+        self.gate.sent(eliciting(&stats.frame_tx), stats.path.sent_packets);
         // quinn-proto has no limit of its own.
         stats.path.cwnd = self.gate.window();
         self.shared.publish(remote, stats, self.gate.acks());

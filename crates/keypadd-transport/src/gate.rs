@@ -58,6 +58,10 @@ const RESERVE_TIME: f64 = 0.02;
 /// What the stream that moves may itself have in flight: twice its window on the sparse connection.
 const MOVING_BYTES: u64 = 128 << 10;
 
+/// Packets that a peer may owe acknowledgments for, besides those that the window allows: small packets and answers
+/// that it asks for. `quinn-proto` keeps each until then.
+const OWED_PACKETS: u64 = 32_768;
+
 /// The shortest wait.
 const TICK: Duration = Duration::from_micros(1);
 
@@ -73,6 +77,9 @@ struct ControllerState {
     sent: AtomicU64,
     /// Total ACKs received.
     acks: AtomicU64,
+    /// The newest packet number sent, and the largest acknowledged.
+    newest: AtomicU64,
+    acked: AtomicU64,
     mtu: AtomicU64,
     /// What the controller has yet to be told of both ways.
     waits: Mutex<Option<Waits>>,
@@ -208,6 +215,7 @@ impl Controller for UnlimitedController {
     fn on_sent(&mut self, now: Instant, bytes: u64, last_packet_number: u64) {
         self.succeed();
         self.inner.on_sent(now, bytes, last_packet_number);
+        self.shared.newest.store(last_packet_number, Relaxed);
         if bytes >= COUNTED_BYTES {
             self.shared.in_flight.fetch_add(bytes, Relaxed);
             self.shared.sent.fetch_add(bytes, Relaxed);
@@ -233,6 +241,9 @@ impl Controller for UnlimitedController {
         let before = self.before.map_or(0, |before| before.bytes);
         self.shared.in_flight.store(in_flight + before, Relaxed);
         self.shared.acks.fetch_add(1, Relaxed);
+        if let Some(largest) = largest {
+            self.shared.acked.store(largest, Relaxed);
+        }
     }
 
     fn on_congestion_event(&mut self, now: Instant, sent: Instant, persistent: bool, lost: u64) {
@@ -286,6 +297,29 @@ pub(crate) struct HandedController {
     in_flight: u64,
 }
 
+/// Counts the packets that a peer has not acknowledged, or a few more.
+#[derive(Debug, Default)]
+struct Owed {
+    /// Total frames that ask for an ACK, and total packets: neither may be fewer than the packets that do.
+    sent: [u64; 2],
+    /// The totals when this packet number was the newest.
+    mark: ([u64; 2], u64),
+    /// The totals of what has been acknowledged or lost.
+    settled: [u64; 2],
+}
+
+impl Owed {
+    /// The packets, given the newest packet number sent and the largest acknowledged.
+    fn packets(&mut self, newest: u64, acked: u64) -> u64 {
+        if acked >= self.mark.1 {
+            self.settled = self.mark.0;
+            self.mark = (self.sent, newest);
+        }
+        let [frames, packets] = [0, 1].map(|nth| self.sent[nth] - self.settled[nth]);
+        frames.min(packets)
+    }
+}
+
 /// Decides how much a connection may send now.
 pub(crate) struct CongestionGate {
     shared: Arc<ControllerState>,
@@ -295,6 +329,7 @@ pub(crate) struct CongestionGate {
     sent_seen: u64,
     acks_seen: u64,
     progress_at: Instant,
+    owed: Owed,
 }
 
 impl CongestionGate {
@@ -313,6 +348,7 @@ impl CongestionGate {
             sent_seen: 0,
             acks_seen: 0,
             progress_at: now,
+            owed: Owed::default(),
         };
         (gate, Arc::new(factory))
     }
@@ -367,7 +403,10 @@ impl CongestionGate {
     /// Bytes that may be sent now on top of what is in flight, ignoring pacing.
     pub(crate) fn room(&mut self, now: Instant) -> u64 {
         let acks = self.shared.acks.load(Relaxed);
-        let room = self.window().saturating_sub(self.shared.in_flight.load(Relaxed));
+        let room = match self.is_owed_much() {
+            true => 0,
+            false => self.window().saturating_sub(self.shared.in_flight.load(Relaxed)),
+        };
         if acks != self.acks_seen {
             (self.acks_seen, self.progress_at) = (acks, now);
         } else if now.saturating_duration_since(self.progress_at) > STALE {
@@ -375,6 +414,19 @@ impl CongestionGate {
             return room.max(STALE_PACKETS * self.mtu());
         }
         room
+    }
+
+    /// Records the total frames sent that ask for an ACK, and the total packets.
+    pub(crate) fn sent(&mut self, frames: u64, packets: u64) {
+        self.owed.sent = [frames, packets];
+    }
+
+    /// Whether the peer has not acknowledged so many packets that it gets only a few now and then, not even
+    /// answers.
+    pub(crate) fn is_owed_much(&mut self) -> bool {
+        let ControllerState { newest, acked, .. } = &*self.shared;
+        let packets = self.owed.packets(newest.load(Relaxed), acked.load(Relaxed));
+        packets > OWED_PACKETS + 2 * self.window() / COUNTED_BYTES
     }
 
     /// ACKs so far that have acknowledged something new.
@@ -390,6 +442,9 @@ impl CongestionGate {
     /// Bytes that sparse streams may send now. They may exceed the window, by no more than the path carries in
     /// [`RESERVE_TIME`] where that is known.
     pub(crate) fn sparse_room(&mut self, now: Instant, rtt: Duration) -> u64 {
+        if self.is_owed_much() {
+            return self.room(now);
+        }
         let reserve = match self.shared.is_rate_known.load(Relaxed) {
             true => (self.rate(rtt) * RESERVE_TIME) as u64,
             false => RESERVE_MAX,

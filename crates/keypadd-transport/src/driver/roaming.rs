@@ -33,8 +33,9 @@ pub(super) struct Roaming {
     arrived_at: Option<IpAddr>,
     /// PATH_CHALLENGE frames received by then.
     challenges: u64,
-    /// Bytes that may be sent to addresses off the path, where nobody has to be.
-    off_path: usize,
+    /// The last address off the path from which something came, and the bytes that may be sent there: nobody has to
+    /// be there.
+    off_path: (SocketAddr, usize),
 }
 
 impl Roaming {
@@ -45,7 +46,7 @@ impl Roaming {
             local: None,
             arrived_at: None,
             challenges: 0,
-            off_path: 0,
+            off_path: (remote, 0),
         }
     }
 
@@ -54,9 +55,16 @@ impl Roaming {
         if to == self.proved {
             return true;
         }
-        let left = self.off_path.checked_sub(bytes);
-        self.off_path = left.unwrap_or(self.off_path);
-        left.is_some()
+        let (address, left) = &mut self.off_path;
+        let after = left.checked_sub(bytes).filter(|_| *address == to);
+        *left = after.unwrap_or(*left);
+        after.is_some()
+    }
+
+    /// Records that this many bytes came from an address off the path.
+    fn came_off_path(&mut self, from: SocketAddr, bytes: usize) {
+        let before = Some(self.off_path.1).filter(|_| self.off_path.0 == from).unwrap_or(0);
+        self.off_path = (from, before.saturating_add(ANTI_AMPLIFICATION * bytes));
     }
 
     /// Whether the peer has proved that it receives at this address.
@@ -104,8 +112,7 @@ impl Driver {
     pub(crate) fn arrived(&mut self, local: Option<IpAddr>, (from, len): (SocketAddr, usize)) {
         self.roaming.arrived_at = local.or(self.roaming.arrived_at);
         if from != self.connection.remote_address() {
-            let more = ANTI_AMPLIFICATION * len;
-            self.roaming.off_path = self.roaming.off_path.saturating_add(more);
+            self.roaming.came_off_path(from, len);
         }
     }
 
@@ -140,12 +147,19 @@ mod tests {
 
     #[test]
     fn answers_off_the_path_are_at_most_three_times_what_came_from_there() {
-        let [home, elsewhere] = [1, 2].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+        let [home, elsewhere, other] =
+            [1, 2, 3].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
         let mut roaming = Roaming::new(home);
         assert!(!roaming.may_answer(elsewhere, 1_200));
-        roaming.off_path += ANTI_AMPLIFICATION * 400;
+        roaming.came_off_path(elsewhere, 300);
+        roaming.came_off_path(elsewhere, 100);
+        assert!(!roaming.may_answer(other, 1));
         assert!(roaming.may_answer(elsewhere, 1_200));
         assert!(!roaming.may_answer(elsewhere, 1));
+        // What came from one address is not saved up for another.
+        roaming.came_off_path(other, 10_000);
+        roaming.came_off_path(elsewhere, 400);
+        assert!(!roaming.may_answer(elsewhere, 1_201) && !roaming.may_answer(other, 1));
         // The challenge to the path that the client has just left (RFC 9000 9.3.3).
         assert!(roaming.may_answer(home, 1_200));
     }

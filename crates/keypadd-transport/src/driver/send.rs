@@ -54,7 +54,7 @@ impl Driver {
         let mut sends = SENDS_PER_DRIVE;
         let mut batches = BATCHES_PER_DRIVE;
         self.paced_until = None;
-        self.free_datagrams = FREE_DATAGRAMS;
+        self.free_datagrams = if self.gate.is_owed_much() { 0 } else { FREE_DATAGRAMS };
         loop {
             if context.outdated || context.udp.is_full() {
                 return false;

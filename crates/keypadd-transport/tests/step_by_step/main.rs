@@ -21,8 +21,8 @@ use std::{
 
 use keypadd_keystream::Suite;
 use keypadd_transport::{
-    Connection, Cut, Delivery, Dial, Endpoint, HeldStreams, Lane, ReplayBudget, ServerConfig, Splice,
-    TransferStats, VarInt,
+    Connection, Cut, Delivery, Dial, Endpoint, HeldStreams, Lane, ReplayBudget, ServerConfig,
+    Splice, TransferStats, VarInt,
 };
 use pair::Pair;
 use stepped::{Task, configs, poll};
@@ -307,4 +307,39 @@ fn the_end_of_an_attempt_that_nobody_answers_is_not_waited_for() {
     pair.run(0);
     assert!(pair.wires.borrow()[1].len() > before, "the peer is told");
     assert_eq!((poll(&mut connecting), client.open_connections()), (Some(true), 0));
+}
+
+#[test]
+fn a_peer_that_acknowledges_nothing_is_sent_no_more_until_it_does() {
+    const WRITES: usize = 40_000;
+    let (config, server) = configs(Suite::AES_128_GCM);
+    let (mut pair, endpoints) = Pair::new(server);
+    let connections = pair.connect(&endpoints, config);
+    let [mut near, far] = pair.open(&connections);
+    pair.pass(&[0, 1]);
+    let far = Arc::new(far);
+    for _ in 0..WRITES {
+        let far = Arc::clone(&far);
+        let mut writing: Task<_> = Box::pin(async move { far.send.write_all(&[7]).await });
+        while poll(&mut writing).is_none() {
+            pair.run(1);
+        }
+        pair.run(1);
+    }
+    let sent = pair.wires.borrow()[0].len();
+    assert!((30_000..36_000).contains(&sent), "{sent} of {WRITES} packets");
+    let mut reading: Task<_> = Box::pin(async move {
+        let mut bytes = vec![0; WRITES];
+        near.recv.read_exact(&mut bytes).await.unwrap();
+        bytes.iter().all(|byte| *byte == 7)
+    });
+    let mut complete = None;
+    for _ in 0..1_000 {
+        pair.pass(&[0, 1]);
+        complete = complete.or_else(|| poll(&mut reading));
+        if complete.is_some() {
+            break;
+        }
+    }
+    assert_eq!(complete, Some(true), "everything arrives once it does");
 }
