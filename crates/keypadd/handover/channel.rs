@@ -1,4 +1,5 @@
-//! Sends and receives frames with descriptors over a unix socket (unix(7), SCM_RIGHTS).
+//! Sends and receives frames with descriptors over a unix socket (unix(7), SCM_RIGHTS), and tells which user
+//! has sent them (SCM_CREDENTIALS).
 //!
 //! A frame is `u32 length, u32 length`, then a JSON text and bytes of those lengths; descriptors are attached
 //! to the lengths. Both ends are processes of the same user.
@@ -16,6 +17,7 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, Shutdown, recvmsg, send, sendmsg, shutdown,
 };
+use rustix::process::Uid;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncWriteExt, Interest};
@@ -56,6 +58,9 @@ pub(crate) struct Received<F = Frame> {
     pub(crate) frame: F,
     pub(crate) data: Vec<u8>,
     pub(crate) descriptors: Descriptors,
+    /// The real user of the process that has sent all of it, if the socket asked the kernel for this before
+    /// (SO_PASSCRED). None if several users have.
+    pub(crate) sender: Option<Uid>,
 }
 
 /// The descriptors of a frame.
@@ -64,6 +69,14 @@ pub(crate) struct Descriptors {
     received: Vec<OwnedFd>,
     /// The kernel dropped some, as this process may have no more.
     lacks_some: bool,
+}
+
+/// What was received with a piece of a frame.
+#[derive(Default)]
+struct Attached {
+    descriptors: Vec<OwnedFd>,
+    is_cut: bool,
+    sender: Option<Uid>,
 }
 
 impl Channel {
@@ -163,63 +176,84 @@ impl Channel {
     /// # Errors
     /// As for [`receive`](Self::receive).
     pub(crate) async fn receive_as<F: DeserializeOwned>(&self) -> io::Result<Received<F>> {
-        let Received { frame, data, descriptors } = self.receive_text().await?;
+        let Received { frame, data, descriptors, sender } = self.receive_text().await?;
         // Not serde_json's `UnexpectedEof`, which here means that the other process has exited.
         let invalid = |error| io::Error::new(ErrorKind::InvalidData, error);
-        Ok(Received { frame: serde_json::from_slice(&frame).map_err(invalid)?, data, descriptors })
+        let frame = serde_json::from_slice(&frame).map_err(invalid)?;
+        Ok(Received { frame, data, descriptors, sender })
     }
 
     /// Receives the next frame, as its text.
     async fn receive_text(&self) -> io::Result<Received<Vec<u8>>> {
         let (mut head, mut read) = ([0; HEAD_BYTES], 0);
         let mut descriptors = Descriptors { received: Vec::new(), lacks_some: false };
+        let mut sender = None;
         while read < HEAD_BYTES {
-            let received = self.socket.async_io(Interest::READABLE, || {
-                let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-                let mut attached = RecvAncillaryBuffer::new(&mut space);
-                let into = &mut [IoSliceMut::new(&mut head[read..])];
-                let received = recvmsg(&self.socket, into, &mut attached, RecvFlags::CMSG_CLOEXEC)?;
-                let rights = attached.drain().filter_map(|message| match message {
-                    RecvAncillaryMessage::ScmRights(rights) => Some(rights),
-                    _ => None,
-                });
-                let attached: Vec<_> = rights.flatten().collect();
-                // Also set if there is no room for them all; then those that there is room for have come.
-                let is_cut = received.flags.contains(ReturnFlags::CTRUNC);
-                Ok((received.bytes, is_cut && attached.len() < DESCRIPTORS_MAX, attached))
-            });
-            let (bytes, lacks, attached) = received.await?;
-            if bytes == 0 {
-                return Err(ErrorKind::UnexpectedEof.into());
-            }
+            let mut space =
+                [MaybeUninit::uninit(); cmsg_space!(ScmCredentials(1), ScmRights(DESCRIPTORS_MAX))];
+            let (bytes, attached) = self.receive_some(&mut head[read..], &mut space).await?;
+            sender = if read == 0 { attached.sender } else { common(sender, attached.sender) };
             read += bytes;
-            descriptors.received.extend(attached);
-            descriptors.lacks_some |= lacks;
+            // Also cut if there is no room for them all; then those that there is room for have come.
+            descriptors.lacks_some |=
+                attached.is_cut && attached.descriptors.len() < DESCRIPTORS_MAX;
+            descriptors.received.extend(attached.descriptors);
         }
         let length = |at: usize| {
             let field = head[at..at + 4].try_into().expect("4 of 8 bytes");
             u32::from_be_bytes(field) as usize
         };
-        let frame = self.read(length(0), TEXT_BYTES_MAX).await?;
-        let data = self.read(length(4), DATA_BYTES_MAX).await?;
-        Ok(Received { frame, data, descriptors })
+        let frame = self.read(length(0), TEXT_BYTES_MAX, &mut sender).await?;
+        let data = self.read(length(4), DATA_BYTES_MAX, &mut sender).await?;
+        Ok(Received { frame, data, descriptors, sender })
     }
 
-    async fn read(&self, bytes: usize, max: usize) -> io::Result<Vec<u8>> {
+    async fn read(
+        &self,
+        bytes: usize,
+        max: usize,
+        sender: &mut Option<Uid>,
+    ) -> io::Result<Vec<u8>> {
         if bytes > max {
             return Err(ErrorKind::FileTooLarge.into());
         }
         let (mut buffer, mut filled) = (vec![0; bytes], 0);
         while filled < bytes {
-            let reading = self.socket.async_io(Interest::READABLE, || {
-                Ok(rustix::io::read(&self.socket, &mut buffer[filled..])?)
-            });
-            match reading.await? {
-                0 => return Err(ErrorKind::UnexpectedEof.into()),
-                read => filled += read,
-            }
+            let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmCredentials(1))];
+            let (read, attached) = self.receive_some(&mut buffer[filled..], &mut space).await?;
+            filled += read;
+            *sender = common(*sender, attached.sender);
         }
         Ok(buffer)
+    }
+
+    /// Receives some bytes, all from one process, and as much of what is attached as the space has room for.
+    async fn receive_some(
+        &self,
+        into: &mut [u8],
+        space: &mut [MaybeUninit<u8>],
+    ) -> io::Result<(usize, Attached)> {
+        let receiving = self.socket.async_io(Interest::READABLE, || {
+            let (mut messages, mut attached) =
+                (RecvAncillaryBuffer::new(space), Attached::default());
+            let into = &mut [IoSliceMut::new(into)];
+            let received = recvmsg(&self.socket, into, &mut messages, RecvFlags::CMSG_CLOEXEC)?;
+            for message in messages.drain() {
+                match message {
+                    RecvAncillaryMessage::ScmRights(rights) => attached.descriptors.extend(rights),
+                    RecvAncillaryMessage::ScmCredentials(process) => {
+                        attached.sender = Some(process.uid);
+                    }
+                    _ => {}
+                }
+            }
+            attached.is_cut = received.flags.contains(ReturnFlags::CTRUNC);
+            Ok((received.bytes, attached))
+        });
+        match receiving.await? {
+            (0, _) => Err(ErrorKind::UnexpectedEof.into()),
+            some => Ok(some),
+        }
     }
 }
 
@@ -250,6 +284,11 @@ impl Descriptors {
     }
 }
 
+/// The sender of two pieces; none if they have different ones.
+fn common(one: Option<Uid>, other: Option<Uid>) -> Option<Uid> {
+    one.filter(|_| one == other)
+}
+
 /// What precedes a frame's text and bytes.
 fn head(text_bytes: usize, data_bytes: usize) -> io::Result<[u8; HEAD_BYTES]> {
     let mut head = [0; HEAD_BYTES];
@@ -276,6 +315,8 @@ mod tests {
     use std::fs::File;
     use std::io::Read;
 
+    use rustix::net::sockopt::set_socket_passcred;
+    use rustix::process::getuid;
     use tokio::time::Instant;
 
     use super::*;
@@ -322,6 +363,35 @@ mod tests {
         near.send(&Frame::Begin, &[], &all).await.unwrap();
         let error = far.receive().await.unwrap().descriptors.take::<1>().unwrap_err();
         assert_eq!(error.to_string(), "a frame has 3 descriptors, not 1");
+    }
+
+    #[tokio::test]
+    async fn a_frame_says_who_has_sent_it_if_one_user_has_sent_all_of_it() {
+        /// Stands for users that are not known (user_namespaces(7)).
+        const OVERFLOW_USER: u32 = 65_534;
+        let (mut near, far) = pair();
+        near.tell(&Frame::Begin).await.unwrap();
+        assert_eq!(far.receive().await.unwrap().sender, None);
+        set_socket_passcred(&far.socket, true).unwrap();
+        let all = [far.as_fd(); DESCRIPTORS_MAX];
+        near.send(&Frame::Begin, &[b"bytes"], &all).await.unwrap();
+        let received = far.receive().await.unwrap();
+        assert_eq!(received.sender, Some(getuid()));
+        received.descriptors.take::<DESCRIPTORS_MAX>().unwrap();
+        if getuid().as_raw() == OVERFLOW_USER {
+            return;
+        }
+        // The kernel notes no sender for what is sent to a socket that does not ask for it.
+        let text = serde_json::to_vec(&Frame::Begin).unwrap();
+        for of_known in 0..HEAD_BYTES + text.len() {
+            let message = [&head(text.len(), 0).unwrap(), &*text].concat();
+            let (known, unknown) = message.split_at(of_known);
+            near.socket.write_all(known).await.unwrap();
+            set_socket_passcred(&far.socket, false).unwrap();
+            near.socket.write_all(unknown).await.unwrap();
+            set_socket_passcred(&far.socket, true).unwrap();
+            assert_ne!(far.receive().await.unwrap().sender, Some(getuid()), "{of_known}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -109,7 +109,7 @@ impl Takeover {
         // The name of the last one.
         let mut client: Option<String> = None;
         loop {
-            let Received { frame, data, descriptors } = self.channel.receive().await?;
+            let Received { frame, data, descriptors, .. } = self.channel.receive().await?;
             let (record, socket, descriptors) = match frame {
                 Frame::Stream(record) => {
                     let [socket] = descriptors.take()?;

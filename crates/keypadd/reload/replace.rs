@@ -15,8 +15,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use rustix::io::{FdFlags, fcntl_setfd};
-use rustix::net::sockopt::socket_peercred;
-use rustix::process::geteuid;
+use rustix::net::sockopt::set_socket_passcred;
+use rustix::process::{Uid, geteuid};
 use serde_json::Value;
 use tokio::time::timeout;
 
@@ -72,7 +72,7 @@ pub(super) fn replace(socket: &Path, forced: bool) -> Result<Replaced, Error> {
     let program = own_file()?;
     let mut replaced = Replaced::Same;
     block_on(async {
-        let asked = ask(socket, forced);
+        let asked = async { ask(control::connect(socket)?, forced, geteuid()).await };
         let offer = timeout(TIMEOUT, asked).await;
         let offer = offer.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
         replaced = match offer {
@@ -98,17 +98,18 @@ fn own_file() -> Result<PathBuf, Error> {
     })
 }
 
-async fn ask(socket: &Path, forced: bool) -> io::Result<ReplaceOffer> {
-    let mut stream = control::connect(socket)?;
-    if geteuid().is_root() && !runs_as_root(&stream)? {
-        // Root would start whatever the daemon offers.
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, NOT_ROOTS));
-    }
+/// Asks for an offer that this user may start.
+async fn ask(mut stream: UnixStream, forced: bool, own: Uid) -> io::Result<ReplaceOffer> {
     let unless = Program::own().filter(|_| !forced);
     let identity = unless.map(|program| program.to_string()).unwrap_or_default();
+    // Before the request: the kernel notes the sender of an answer when that is sent.
+    set_socket_passcred(&stream, true)?;
     stream.write_all(format!("{REPLACE_REQUEST} {identity}\n").as_bytes())?;
     let channel = OwnedFd::from(stream.try_clone()?);
-    let Received { frame, descriptors, .. } = Channel::new(stream)?.receive().await?;
+    let Received { frame, descriptors, sender, .. } = Channel::new(stream)?.receive().await?;
+    if !may_start(own, sender) {
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, NOT_ROOTS));
+    }
     match frame {
         Frame::Offer(offer) if offer.version == VERSION => {
             Ok(ReplaceOffer { offer, channel, key_file: descriptors.take_optional()? })
@@ -120,22 +121,10 @@ async fn ask(socket: &Path, forced: bool) -> io::Result<ReplaceOffer> {
     }
 }
 
-/// Whether root created the socket and the daemon at the other end still runs as root; it may have switched users
-/// since. Its process number alone may be that of another process by now.
-fn runs_as_root(stream: &UnixStream) -> io::Result<bool> {
-    let creator = socket_peercred(stream)?;
-    if !creator.uid.is_root() {
-        return Ok(false);
-    }
-    let status = fs::read_to_string(format!("/proc/{}/status", creator.pid.as_raw_nonzero()))?;
-    Ok(has_only_roots_ids(&status))
-}
-
-/// Whether all user IDs of a process are root's: real, effective, saved and of its file system (proc_pid_status(5)).
-fn has_only_roots_ids(status: &str) -> bool {
-    let mut lines = status.lines().filter_map(|line| line.strip_prefix("Uid:"));
-    let ids: Vec<&str> = lines.next().unwrap_or_default().split_whitespace().collect();
-    ids == ["0"; 4]
+/// Whether this user may start what this sender offers: root only what a process of root's does. Whoever listens
+/// on a socket may have got it from a process of root's, or been one.
+fn may_start(own: Uid, sender: Option<Uid>) -> bool {
+    !own.is_root() || sender.is_some_and(Uid::is_root)
 }
 
 /// Starts the new process; returns what to print.
@@ -222,14 +211,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn root_replaces_only_processes_whose_ids_are_all_roots() {
-        let status = |ids: &str| format!("Name:\tkeypadd\nUid:\t{ids}\nGid:\t0\t0\t0\t0\n");
-        assert!(has_only_roots_ids(&status("0\t0\t0\t0")));
-        for ids in ["7\t0\t0\t0", "0\t7\t0\t0", "0\t0\t7\t0", "0\t0\t0\t7", "7\t7\t7\t7", "0", ""] {
-            assert!(!has_only_roots_ids(&status(ids)), "{ids}");
-        }
-        assert!(!has_only_roots_ids("Name:\tUid:\t0\t0\t0\t0\n"));
-        assert!(!has_only_roots_ids(""));
+    fn root_starts_only_what_a_process_of_roots_has_offered() {
+        let user = Uid::from_raw(7);
+        assert!(may_start(Uid::ROOT, Some(Uid::ROOT)));
+        assert!(!may_start(Uid::ROOT, Some(user)));
+        assert!(!may_start(Uid::ROOT, None));
+        assert!(may_start(user, Some(user)) && may_start(user, None));
     }
 
     #[test]
@@ -241,9 +228,33 @@ mod tests {
         }
     }
 
-    #[test]
-    fn the_process_at_the_other_end_is_the_one_that_is_checked() {
-        let (here, _there) = UnixStream::pair().unwrap();
-        assert_eq!(runs_as_root(&here).unwrap(), getuid().is_root() && geteuid().is_root());
+    #[tokio::test]
+    async fn root_refuses_an_offer_whose_sender_the_kernel_does_not_name() {
+        let user = Uid::from_raw(7);
+        for (own, in_advance, may) in [
+            (user, false, true),
+            (user, true, true),
+            (Uid::ROOT, false, getuid().is_root()),
+            // Sent before the kernel was asked to note who sends.
+            (Uid::ROOT, true, false),
+        ] {
+            let (here, there) = UnixStream::pair().unwrap();
+            let mut there = Channel::new(there).unwrap();
+            let offer = Frame::Offer(Offer { version: VERSION, ..Offer::default() });
+            let asking = async { ask(here, true, own).await };
+            let asked = if in_advance {
+                there.tell(&offer).await.unwrap();
+                asking.await
+            } else {
+                let answering = async {
+                    // Polled second: the request is there.
+                    there.tell(&offer).await.unwrap();
+                };
+                tokio::join!(asking, answering).0
+            };
+            let refused = asked.map(drop).map_err(|error| error.to_string());
+            let expected = if may { Ok(()) } else { Err(NOT_ROOTS.to_owned()) };
+            assert_eq!(refused, expected, "{own:?} {in_advance}");
+        }
     }
 }
