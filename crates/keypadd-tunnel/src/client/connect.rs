@@ -9,6 +9,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use keypadd_provider::PublicKey;
 use keypadd_transport::{ConnectingError, Connection, Dial, Lane};
 use tokio::{
     sync::{Notify, mpsc},
@@ -210,6 +211,11 @@ impl Client {
         }
     }
 
+    /// The name in the status of a server with this key.
+    pub(super) fn label(&self, key: PublicKey) -> String {
+        self.name.clone().unwrap_or_else(|| key.short())
+    }
+
     /// Begins the session, which takes the place of the one before.
     pub(super) fn establish(&self, greeting: Greeting, jumps: Jumps) -> ClientSession {
         let resumed = greeting.is_resumed();
@@ -223,7 +229,7 @@ impl Client {
         }
         let (sender, outgoing) = mpsc::channel(FRAMES_MAX);
         let registration = self.sessions.add(NewSession {
-            label: self.name.clone().unwrap_or_else(|| proof.key.short()),
+            label: self.label(proof.key),
             role: Role::Client,
             instance: self.instance,
             features,

@@ -79,23 +79,26 @@ pub(super) struct HeldSession {
     pub(super) _listed: Arc<HeldListing>,
 }
 
-/// What was logged in one outage, or in several with short sessions between them.
+/// What was to be logged in one outage, or in several with short sessions between them.
 #[derive(Debug, Default)]
 pub(super) struct Failures {
     logged: Vec<String>,
 }
 
 impl Failures {
-    /// Logs the first failure, and every new refusal.
-    fn log(&mut self, error: &ClientError) {
+    /// Logs the first failure, and every new refusal, if it may.
+    fn log(&mut self, error: &ClientError, may_log: impl FnOnce() -> bool) {
         let text = error.to_string();
         let is_new =
             error.is_refusal() && self.logged.len() < LOGGED_MAX && !self.logged.contains(&text);
-        if self.logged.is_empty() || is_new {
+        let is_new = is_new || self.logged.is_empty();
+        if is_new && may_log() {
             warn!("{text}; retrying");
-            self.logged.push(text);
         } else {
             debug!("{text}; retrying");
+        }
+        if is_new {
+            self.logged.push(text);
         }
     }
 }
@@ -296,15 +299,25 @@ impl Client {
         let ended = self.hold.end();
         self.limits.hold.add_reset(ended);
         let name = &held.name;
-        warn!(server = %self.server, "{name} {cause}: {ended} connections reset");
+        if self.may_log() {
+            warn!(server = %self.server, "{name} {cause}: {ended} connections reset");
+        }
         None
+    }
+
+    /// Whether the server may cause a log line now; without a limit until it has had a session.
+    fn may_log(&self) -> bool {
+        self.identity.get().is_none_or(|&key| {
+            let now = std::time::Instant::now();
+            self.limits.log.allow(key, &self.label(key), now)
+        })
     }
 
     /// Logs a failed attempt while connections are held, and shows it in the status if the server has refused
     /// this client since it is away: else the status says why it is away.
     pub(super) fn failing(&self, failures: &mut Failures, error: &ClientError) {
         if error.is_refusal() {
-            failures.log(error);
+            failures.log(error, || self.may_log());
         } else {
             debug!("{error}; retrying");
         }
@@ -337,7 +350,7 @@ impl Client {
             match self.connect().await {
                 Ok(session) => return session,
                 Err(error) => {
-                    failures.log(&error);
+                    failures.log(&error, || self.may_log());
                     cause = Some(error.to_string());
                 }
             }

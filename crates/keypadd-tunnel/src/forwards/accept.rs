@@ -39,7 +39,7 @@ use crate::{
         log_rate_limit::LogRateLimit,
     },
     net::forwarded_socket::ForwardedSocket,
-    sessions::{counts::ConnectionCount, server_link::ServerLink},
+    sessions::{counts::ConnectionCount, server_link::ServerLink, session::LiveSession},
     wire::{StreamCode, StreamHeader},
 };
 
@@ -214,12 +214,18 @@ impl Acceptor {
 
 impl Context {
     fn may_log(&self, forward: &str, line: Line) -> bool {
+        self.log_limit.allow((forward.into(), line), Instant::now().into_std())
+    }
+
+    /// The same for a line that the server of this session causes.
+    fn server_may_log(&self, session: &LiveSession, forward: &str, line: Line) -> bool {
         let line = match line {
             // The server chooses unknown codes: they count as one.
             Line::Refused(StreamCode::Unknown(_)) => Line::Refused(StreamCode::Unknown(0)),
             line => line,
         };
-        self.log_limit.allow((forward.into(), line), Instant::now().into_std())
+        let now = Instant::now().into_std();
+        self.log_limit.allow_if((forward.into(), line), now, || session.may_log())
     }
 }
 
@@ -262,8 +268,8 @@ async fn serve(
                 debug!(forward = name, ?from, %error, "connection failed");
             }
         }
-        Err(NoStream::Refused(code)) => {
-            if context.may_log(&name, Line::Refused(code)) {
+        Err(NoStream::Refused(code, session)) => {
+            if context.server_may_log(&session, &name, Line::Refused(code)) {
                 warn!(forward = name, %code, "the server could not connect to {destination}");
             }
         }
@@ -331,7 +337,7 @@ async fn forward_proxied(
         }
         Err(NoStream::ConnectionFailed) => return,
         Err(NoStream::NoSession) => Reply::GeneralFailure,
-        Err(NoStream::Refused(code)) => {
+        Err(NoStream::Refused(code, _)) => {
             // Not a warning: the SOCKS client is told, and could fill the log.
             debug!(forward = name, ?from, %code, "the server could not connect to {target}");
             Reply::of(code)
@@ -344,7 +350,7 @@ async fn forward_proxied(
 /// Why no stream was opened.
 #[derive(Debug)]
 enum NoStream {
-    Refused(StreamCode),
+    Refused(StreamCode, Arc<LiveSession>),
     NoSession,
     /// The connection to forward has failed.
     ConnectionFailed,
@@ -370,7 +376,7 @@ async fn open(
             peer = Some(session.peer().to_owned());
             match open_stream(&session, header).await {
                 Ok(stream) => return Ok((stream, open)),
-                Err(OpenError::Refused(code)) => return Err(NoStream::Refused(code)),
+                Err(OpenError::Refused(code)) => return Err(NoStream::Refused(code, session)),
                 Err(OpenError::Lost) => {}
             }
         }
@@ -387,7 +393,7 @@ async fn open(
     }
     match &opened {
         Ok(_) => {}
-        Err(NoStream::Refused(code)) => record.refused(*code),
+        Err(NoStream::Refused(code, _)) => record.refused(*code),
         Err(NoStream::NoSession) => record.no_session(),
         Err(NoStream::ConnectionFailed) => record.gave_up(),
     }

@@ -62,6 +62,22 @@ async fn refused_and_unpermitted_targets_reset_the_local_connection() {
     }
 }
 
+#[tokio::test]
+async fn refusals_of_many_forwards_are_logged_within_the_limit_of_their_server() {
+    let key = new_key();
+    let server = RunningServer::start(key.public(), &[]);
+    let forwards: Vec<_> = (1..=100).map(|port| format!("0:127.0.0.1:{port}")).collect();
+    let forwards: Vec<_> = forwards.iter().map(String::as_str).collect();
+    let settings = client_settings(&server, &key, &forwards);
+    let limits = Arc::clone(&settings.transport.limits);
+    let client = RunningClient::start(settings).await;
+    for listener in &client.listeners {
+        assert_reset(&mut TcpStream::connect(listener).await.unwrap()).await;
+    }
+    let suppressed = limits.counts().log_lines_suppressed;
+    assert!(suppressed > 30, "{suppressed}");
+}
+
 pub async fn connect_error(settings: keypadd_tunnel::ClientSettings) -> ClientError {
     let client = Client::bind(settings).await.unwrap();
     within(client.connect()).await.expect_err("it connected")

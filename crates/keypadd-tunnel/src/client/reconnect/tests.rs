@@ -1,4 +1,4 @@
-//! Tests the backoff between attempts, and that each resolves the server's name.
+//! Tests the backoff between attempts, that each resolves the server's name, and the limit of log lines.
 
 use std::{
     future::pending,
@@ -88,4 +88,45 @@ async fn the_servers_name_is_resolved_at_every_attempt() {
         () = client.run(None, pending()) => unreachable!("never shut down"),
         received = timeout(Duration::from_secs(60), receive_at_both) => received.expect("both"),
     }
+}
+
+#[tokio::test]
+async fn a_server_causes_log_lines_within_its_limit_from_its_first_session_on() {
+    /// Each of which may have its lines.
+    const OUTAGES: u64 = 200;
+    let server = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let address = server.local_addr().unwrap();
+    let own = Arc::new(PrivateKey::generate().unwrap());
+    let key = PrivateKey::generate().unwrap().public();
+    let settings = ClientSettings::bare(&address.to_string(), &own, key);
+    let client = Client::bind(settings).await.unwrap();
+    let refusal = ClientError::Expired { server: client.server.clone() };
+    let log = &client.limits.log;
+    for _ in 0..OUTAGES {
+        client.failing(&mut Failures::default(), &refusal);
+    }
+    assert_eq!(log.suppressed(), 0);
+
+    client.identity.set(key).unwrap();
+    for _ in 0..OUTAGES {
+        client.failing(&mut Failures::default(), &refusal);
+    }
+    let refusals = log.suppressed();
+    assert!(refusals > OUTAGES / 2, "{refusals}");
+    let time = Duration::ZERO;
+    let held = HeldSession {
+        name: "server".into(),
+        key,
+        count: 1,
+        time,
+        until: Instant::now(),
+        at: (ListPlace::UNKNOWN, address),
+        rtt: time,
+        _listed: Arc::new(client.limits.hold.add("server", &client.hold.streams(), time)),
+    };
+    for _ in 0..OUTAGES {
+        assert!(client.reconnect_held(&held).await.is_none());
+    }
+    let resets = log.suppressed() - refusals;
+    assert!(resets > OUTAGES / 2, "{resets}");
 }

@@ -37,7 +37,7 @@ impl Acceptor {
                     return std::future::pending().await;
                 };
                 if !session.connection.carries_datagrams() {
-                    if self.context.may_log(&name, Line::NoDatagrams) {
+                    if self.context.server_may_log(&session, &name, Line::NoDatagrams) {
                         warn!(
                             forward = %name,
                             "the server does not forward UDP (an older keypadd?); update it"
@@ -46,7 +46,7 @@ impl Acceptor {
                     session.connection.closed().await;
                     return;
                 }
-                let context = self.context.clone();
+                let (context, server) = (self.context.clone(), Arc::clone(&session));
                 let named = Arc::clone(&name);
                 let forward = FlowForward {
                     session,
@@ -54,7 +54,7 @@ impl Acceptor {
                     header: header.clone(),
                     target: Some(Arc::clone(&target)),
                     may_log: Arc::new(move |code: StreamCode| {
-                        context.may_log(&named, Line::Refused(code))
+                        context.server_may_log(&server, &named, Line::Refused(code))
                     }),
                 };
                 if let Ok(sockets) = listeners.udp_sockets() {
