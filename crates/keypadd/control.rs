@@ -93,9 +93,10 @@ pub(crate) type ForwardRequests = mpsc::Sender<(String, oneshot::Sender<Answer>)
 /// Longest request, including its newline: a forward from path to path.
 const REQUEST_BYTES_MAX: u64 = 512;
 
-/// Longest answer: the status of a thousand sessions takes about 1 MiB; a reload's answer has a
-/// line for each change or for each fault of a file of 1 MiB.
-const ANSWER_BYTES_MAX: u64 = 64 << 20;
+/// Longest answer: the status of 1024 sessions takes about 1 MiB and 100 bytes for each of their forwards; a
+/// reload's answer has a line for each change or each fault, and this is room for 50,000. Parsed, an answer takes
+/// up to 85 times its length of memory.
+const ANSWER_BYTES_MAX: u64 = 8 << 20;
 
 /// Timeout for reading a request and for writing an answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -306,7 +307,8 @@ impl Read for ReadUntil {
 /// Sends a request to the daemon of a socket. The whole answer must arrive within `timeout`.
 ///
 /// # Errors
-/// No daemon listens, it does not answer in time, or its answer is invalid.
+/// No daemon listens, it does not answer in time, or its answer is invalid: `InvalidData` if it is too long or
+/// not the JSON expected.
 pub(crate) fn ask<A: DeserializeOwned>(
     path: &Path,
     request: &str,
@@ -317,7 +319,10 @@ pub(crate) fn ask<A: DeserializeOwned>(
     stream.set_write_timeout(Some(timeout))?;
     stream.write_all(format!("{request}\n").as_bytes())?;
     let mut answer = Vec::new();
-    ReadUntil { stream, deadline }.take(ANSWER_BYTES_MAX).read_to_end(&mut answer)?;
+    ReadUntil { stream, deadline }.take(ANSWER_BYTES_MAX + 1).read_to_end(&mut answer)?;
+    if answer.len() as u64 > ANSWER_BYTES_MAX {
+        return Err(io::Error::new(ErrorKind::InvalidData, "longer than 8 MiB"));
+    }
     Ok(serde_json::from_slice(&answer)?)
 }
 
@@ -396,6 +401,29 @@ mod tests {
         let error = ask::<Value>(&path, STATUS_REQUEST, Duration::from_millis(500)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::WouldBlock);
         answering.join().unwrap();
+    }
+
+    #[test]
+    fn an_answer_that_is_too_long_is_refused_as_such() {
+        const LONGEST: u64 = 8 << 20;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("long.sock");
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        for (length, expected) in [(LONGEST, Ok(json!(1))), (LONGEST + 1, Err("longer than 8 MiB"))]
+        {
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    let (mut client, _) = listener.accept().unwrap();
+                    client.read_exact(&mut [0; STATUS_REQUEST.len() + 1]).unwrap();
+                    let mut answer = vec![b' '; length as usize];
+                    *answer.last_mut().unwrap() = b'1';
+                    let _ = client.write_all(&answer);
+                });
+                let answer = ask::<Value>(&path, STATUS_REQUEST, RELOAD_TIMEOUT);
+                let answer = answer.map_err(|error| error.to_string());
+                assert_eq!(answer, expected.map_err(str::to_owned));
+            });
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use crate::cli::ReloadArgs;
@@ -96,7 +97,7 @@ enum Done {
 fn reload(path: &Path, args: &ReloadArgs) -> Result<Done, Error> {
     // If all daemons are reloaded, one that has just exited is no error.
     let is_the_one = args.socket.is_some();
-    let status: io::Result<Value> = control::ask(path, STATUS_REQUEST, PATIENCE);
+    let status: io::Result<IgnoredAny> = control::ask(path, STATUS_REQUEST, PATIENCE);
     if let Err(error) = status
         && error.kind() == ErrorKind::WouldBlock
     {
@@ -128,7 +129,12 @@ fn reload(path: &Path, args: &ReloadArgs) -> Result<Done, Error> {
             outcome(path, answer).and_then(|text| not_replaced.map_or(Ok(Done::Prints(text)), Err))
         }
         // Unless it had taken the request: then the process that has replaced it may run an earlier file.
-        Err(error) if !is_the_one && error.kind() != ErrorKind::UnexpectedEof => Ok(Done::Gone),
+        Err(error)
+            if !is_the_one
+                && ![ErrorKind::UnexpectedEof, ErrorKind::InvalidData].contains(&error.kind()) =>
+        {
+            Ok(Done::Gone)
+        }
         Err(error) => Err(Error::new(Exit::Unreachable, no_answer(path, &error))),
     }
 }
@@ -213,4 +219,32 @@ fn outcome(path: &Path, answer: Answer) -> Result<String, Error> {
     }
     lines.extend(answer.warnings.iter().map(|line| format!("  {line}")));
     Ok(lines.iter().map(|line| one_line(line) + "\n").collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixListener;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn a_daemon_that_gives_an_invalid_answer_has_not_exited() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("1.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for request in [STATUS_REQUEST, RELOAD_REQUEST] {
+                    let (mut client, _) = listener.accept().unwrap();
+                    client.read_exact(&mut vec![0; request.len() + 1]).unwrap();
+                    client.write_all(b"?").unwrap();
+                }
+            });
+            let reloaded = reload(&path, &ReloadArgs { socket: None, binary: false });
+            let error = reloaded.err().unwrap().to_string();
+            assert!(error.contains("invalid answer from the daemon at"), "{error}");
+        });
+    }
 }

@@ -114,6 +114,9 @@ pub(crate) fn no_answer(path: &Path, error: &io::Error) -> String {
             format!("no answer from the daemon at {shown}: it is stopped or too busy")
         }
         ErrorKind::UnexpectedEof => format!("the daemon at {shown}: {}", why_closed(path)),
+        ErrorKind::InvalidData => {
+            one_line(&format!("invalid answer from the daemon at {shown}: {error}"))
+        }
         _ => format!("cannot connect to the daemon at {shown}: {}", system(error)),
     }
 }

@@ -17,7 +17,7 @@ use std::time::Duration;
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::net::sockopt::set_socket_passcred;
 use rustix::process::{Uid, geteuid};
-use serde_json::Value;
+use serde::de::IgnoredAny;
 use tokio::time::timeout;
 
 use crate::control::{self, REPLACE_REQUEST, STATUS_REQUEST};
@@ -173,7 +173,7 @@ fn start(
         }
         Err(status) => {
             // If the new one had everything, the old one answers nothing any more, and is about to exit.
-            let old = match control::ask::<Value>(socket, STATUS_REQUEST, PATIENCE) {
+            let old = match control::ask::<IgnoredAny>(socket, STATUS_REQUEST, PATIENCE) {
                 Err(_) if !control::is_listening(socket) => "has exited",
                 _ => "continues",
             };
