@@ -4,6 +4,7 @@
 //! Each daemon has its own registry. Connections are capped and time out; when the cap is reached, a new one
 //! displaces the oldest.
 
+mod page;
 mod text_format;
 
 use std::collections::VecDeque;
@@ -22,8 +23,6 @@ use hyper_util::rt::TokioIo;
 use keypadd_tunnel::LinkState;
 use keypadd_tunnel::handover::Handover;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::text::encode;
-use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
@@ -31,6 +30,8 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::error::{Error, Exit, bind_hint, system};
 use crate::line_rate_limit::LineRateLimit;
 use crate::sources::Sources;
+
+use page::{Pages, Text};
 
 /// What the encoder writes: OpenMetrics 1.0, which Prometheus has read since 2.5.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -78,9 +79,7 @@ fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
 
 /// Answers scrapes until dropped, even during shutdown. A panic ends only its own scrape's connection.
 pub(crate) async fn serve(listener: Arc<TcpListener>, figures: impl Collector, sources: Sources) {
-    let mut registry = Registry::default();
-    registry.register_collector(Box::new(figures));
-    let served = Arc::new(Served { registry, sources });
+    let served = Arc::new(Served { pages: Pages::new(figures), sources });
     let mut connections = JoinSet::new();
     // Oldest first.
     let mut open: VecDeque<AbortHandle> = VecDeque::new();
@@ -135,43 +134,40 @@ impl Displaced {
 
 /// What requests are answered from.
 struct Served {
-    registry: Registry,
+    pages: Pages,
     sources: Sources,
 }
 
 impl Served {
-    fn answer(&self, request: &Request<Incoming>) -> Response<String> {
-        let mut response = Response::new(String::new());
+    fn answer(&self, request: &Request<Incoming>) -> Response<Text> {
+        let mut response = Response::new(Text::default());
         if ![Method::GET, Method::HEAD].contains(request.method()) {
             *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
             response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET,HEAD"));
             return response;
         }
         let content = match request.uri().path() {
-            "/metrics" => {
-                let mut text = String::new();
-                match encode(&mut text, &self.registry) {
-                    Ok(()) if accepts_openmetrics(request.headers()) => {
-                        *response.body_mut() = text;
-                        OPENMETRICS
-                    }
-                    Ok(()) => {
-                        *response.body_mut() = text_format::rewritten(&text);
-                        PROMETHEUS
-                    }
-                    Err(_) => {
-                        *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
-                        TEXT
-                    }
+            "/metrics" => match self.pages.current() {
+                Ok(page) if accepts_openmetrics(request.headers()) => {
+                    *response.body_mut() = page.openmetrics.into();
+                    OPENMETRICS
                 }
-            }
+                Ok(page) => {
+                    *response.body_mut() = page.prometheus.into();
+                    PROMETHEUS
+                }
+                Err(_) => {
+                    *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+                    TEXT
+                }
+            },
             "/healthz" => {
                 *response.body_mut() = "ok\n".into();
                 TEXT
             }
             "/readyz" => {
                 let (status, body) = self.readiness();
-                (*response.status_mut(), *response.body_mut()) = (status, body);
+                (*response.status_mut(), *response.body_mut()) = (status, body.into());
                 TEXT
             }
             _ => {
