@@ -23,6 +23,7 @@ use quinn_proto::{
 
 use crate::{
     congestion::{RateController, Waits},
+    owed::{OWED_PACKETS_MAX, Owed},
     pacer::Pacer,
 };
 
@@ -57,10 +58,6 @@ const RESERVE_TIME: f64 = 0.02;
 
 /// What the stream that moves may itself have in flight: twice its window on the sparse connection.
 const MOVING_BYTES: u64 = 128 << 10;
-
-/// Packets that a peer may owe acknowledgments for, besides those that the window allows: small packets and answers
-/// that it asks for. `quinn-proto` keeps each until then.
-const OWED_PACKETS: u64 = 32_768;
 
 /// The shortest wait.
 const TICK: Duration = Duration::from_micros(1);
@@ -297,29 +294,6 @@ pub(crate) struct HandedController {
     in_flight: u64,
 }
 
-/// Counts the packets that a peer has not acknowledged, or a few more.
-#[derive(Debug, Default)]
-struct Owed {
-    /// Total frames that ask for an ACK, and total packets: neither may be fewer than the packets that do.
-    sent: [u64; 2],
-    /// The totals when this packet number was the newest.
-    mark: ([u64; 2], u64),
-    /// The totals of what has been acknowledged or lost.
-    settled: [u64; 2],
-}
-
-impl Owed {
-    /// The packets, given the newest packet number sent and the largest acknowledged.
-    fn packets(&mut self, newest: u64, acked: u64) -> u64 {
-        if acked >= self.mark.1 {
-            self.settled = self.mark.0;
-            self.mark = (self.sent, newest);
-        }
-        let [frames, packets] = [0, 1].map(|nth| self.sent[nth] - self.settled[nth]);
-        frames.min(packets)
-    }
-}
-
 /// Decides how much a connection may send now.
 pub(crate) struct CongestionGate {
     shared: Arc<ControllerState>,
@@ -418,7 +392,7 @@ impl CongestionGate {
 
     /// Records the total frames sent that ask for an ACK, and the total packets.
     pub(crate) fn sent(&mut self, frames: u64, packets: u64) {
-        self.owed.sent = [frames, packets];
+        self.owed.sent(frames, packets);
     }
 
     /// Whether the peer has not acknowledged so many packets that it gets only a few now and then, not even
@@ -426,7 +400,7 @@ impl CongestionGate {
     pub(crate) fn is_owed_much(&mut self) -> bool {
         let ControllerState { newest, acked, .. } = &*self.shared;
         let packets = self.owed.packets(newest.load(Relaxed), acked.load(Relaxed));
-        packets > OWED_PACKETS + 2 * self.window() / COUNTED_BYTES
+        packets > OWED_PACKETS_MAX + 2 * self.window() / COUNTED_BYTES
     }
 
     /// ACKs so far that have acknowledged something new.

@@ -34,6 +34,7 @@ mod handshake;
 mod held;
 mod mailbox;
 mod newcomers;
+mod owed;
 mod pacer;
 mod queue_state;
 mod reassembly;
