@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use keypadd_transport::{ClientConfig, Dial, Endpoint, Lane};
+use keypadd_transport::{ClientConfig, Connection, Dial, Endpoint, Lane};
 use tokio::{
     sync::Notify,
     time::{sleep, timeout},
@@ -68,6 +68,7 @@ impl BulkDialer {
         let lane = if rtt > WINDOWS_LONG_PATH { Lane::LongPathBulk } else { Lane::Bulk };
         let dial = Dial { config, address, server_name: SERVER_NAME, lane, rtt: Some(rtt) };
         let connection = self.endpoint.connect(dial).await.map_err(|error| error.to_string())?;
+        let mut unattached = Unattached { session, connection: Some(connection.clone()) };
         let proof = proof_of(&connection).ok_or("the handshake did not authenticate a key")?;
         let stream = connection.open_bi().await.map_err(|error| error.to_string())?;
         let mut control = Control::new(stream);
@@ -81,8 +82,24 @@ impl BulkDialer {
         if !session.attach_bulk(&connection, &proof) {
             return Err("the packet protection differs from the session's".into());
         }
+        unattached.connection = None;
         // The list may have changed since the handshake.
         self.listed.check(session);
         Ok(control)
+    }
+}
+
+/// A connection that the server may have attached already, while this end has not. There its end is the session's:
+/// when dropped, it closes as the session does, so that what is held stays held.
+struct Unattached<'a> {
+    session: &'a LiveSession,
+    connection: Option<Connection>,
+}
+
+impl Drop for Unattached<'_> {
+    fn drop(&mut self) {
+        if let Some(connection) = &self.connection {
+            self.session.close_unattached(connection);
+        }
     }
 }

@@ -410,6 +410,14 @@ impl LiveSession {
         }
     }
 
+    /// Closes a connection that only the peer may have attached: with the session's code, or so that its streams
+    /// are held.
+    pub(crate) fn close_unattached(&self, bulk: &Connection) {
+        let said = self.farewell.get().map(|(code, _)| *code);
+        let other = if self.hold.is_some() { CloseCode::Hold } else { CloseCode::Shutdown };
+        bulk.close(VarInt::from_u32(said.unwrap_or(other).value()), b"");
+    }
+
     /// The key handles of the session's connections.
     pub fn keys(&self) -> impl Iterator<Item = &ConnectionKeys> {
         let bulk = self.bulk.get().map(|bulk| &bulk.proof.handshake.keys);

@@ -11,14 +11,15 @@ use keypadd_provider::{PrivateKey, client_config};
 use keypadd_tunnel::{
     Bind, Listen, LiveSession, TransportSettings,
     handover::{HandedSocket, Handover},
-    wire::{CloseCode, Frame, Instance, VERSION},
+    wire::{CloseCode, Frame, HoldGrant, HoldToken, Instance, SessionToken, VERSION},
 };
+use quinn::ConnectionError;
 use testbed::LineSettings;
 use tokio::net::TcpStream;
 
 use crate::{
     hold::{Site, holding},
-    hostile::{connect, control, holding_peer, receive, server_hello},
+    hostile::{RawPeer, connect, control, holding_peer, raw_server, receive, server_hello},
     support::*,
 };
 
@@ -159,6 +160,37 @@ async fn a_remote_listener_stays_open_if_a_bulk_connection_says_first_that_its_c
     within(peer.connection.closed()).await;
     let (_peer, _, taken_over) = session().await;
     assert_eq!(taken_over, port);
+}
+
+#[tokio::test]
+async fn a_bulk_connection_that_its_server_has_not_answered_does_not_end_what_a_client_leaves_held()
+{
+    let (server_key, key) = (new_key(), new_key());
+    let (endpoint, address, server_key) =
+        raw_server(&crypto(&server_key, Suite::AES_128_GCM), key.public());
+    let crypto = client_config(&crypto(&key, Suite::AES_128_GCM), server_key).unwrap();
+    let mut settings = settings_for(address, crypto, Vec::new());
+    settings.transport = holding();
+    let token = HoldToken::generate().unwrap();
+    let hold = HoldGrant { seconds: 600, epoch: 0, token, resumed: false };
+    let (peer, client) =
+        tokio::join!(RawPeer::accept_with(endpoint, Some(hold)), RunningClient::start(settings));
+    let RawPeer { connection, control: (mut send, _recv), endpoint } = peer;
+
+    let token = SessionToken([1; 16]);
+    for frame in [Frame::BulkOffer { token }, Frame::BulkWanted] {
+        send.write_all(&frame.encode()).await.unwrap();
+    }
+    let bulk = within(endpoint.accept()).await.unwrap().await.unwrap();
+    let (_send, mut recv) = within(bulk.accept_bi()).await.unwrap();
+    assert_eq!(receive(&mut recv).await, Frame::HelloBulk { version: VERSION, token });
+    client.hand_over().await;
+    for connection in [connection, bulk] {
+        let ConnectionError::ApplicationClosed(close) = within(connection.closed()).await else {
+            panic!("it has not said why")
+        };
+        assert_eq!(close.error_code, CloseCode::Hold.value().into());
+    }
 }
 
 #[tokio::test]

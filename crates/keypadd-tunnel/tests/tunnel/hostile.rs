@@ -83,7 +83,7 @@ pub async fn welcome(recv: &mut RecvStream) {
 pub struct RawPeer {
     pub connection: Connection,
     pub control: (SendStream, RecvStream),
-    _endpoint: Endpoint,
+    pub endpoint: Endpoint,
 }
 
 impl RawPeer {
@@ -94,17 +94,23 @@ impl RawPeer {
         assert_eq!(receive(&mut recv).await, server_hello());
         assert!(matches!(receive(&mut recv).await, Frame::MaxForwards { .. }));
         assert!(matches!(receive(&mut recv).await, Frame::BulkOffer { .. }));
-        Self { connection, control: (send, recv), _endpoint: endpoint }
+        Self { connection, control: (send, recv), endpoint }
     }
 
     /// Accepts a client as a server, and exchanges hellos.
     pub async fn accept(endpoint: Endpoint) -> Self {
+        Self::accept_with(endpoint, None).await
+    }
+
+    /// The same, with this answer to what the client asks to hold.
+    pub async fn accept_with(endpoint: Endpoint, hold: Option<HoldGrant>) -> Self {
         let connection = within(endpoint.accept()).await.unwrap().await.unwrap();
         let (mut send, mut recv) = within(connection.accept_bi()).await.unwrap();
         assert!(matches!(receive(&mut recv).await, Frame::HelloClient { .. }));
-        send.write_all(&server_hello().encode()).await.unwrap();
+        let hello = Frame::HelloServer { version: VERSION, hold, features: Features::OWN };
+        send.write_all(&hello.encode()).await.unwrap();
         assert!(matches!(receive(&mut recv).await, Frame::MaxForwards { .. }));
-        Self { connection, control: (send, recv), _endpoint: endpoint }
+        Self { connection, control: (send, recv), endpoint }
     }
 }
 
@@ -212,7 +218,7 @@ pub async fn holding_peer(
     let Frame::HelloServer { hold: Some(grant), .. } = receive(&mut recv).await else { panic!() };
     assert!(matches!(receive(&mut recv).await, Frame::MaxForwards { .. }));
     let Frame::BulkOffer { token } = receive(&mut recv).await else { panic!("no offer") };
-    (RawPeer { connection, control: (send, recv), _endpoint: endpoint }, grant, token)
+    (RawPeer { connection, control: (send, recv), endpoint }, grant, token)
 }
 
 /// A stream of a client that was opened in an earlier session of it, and the target's end.
