@@ -45,7 +45,8 @@ const LARGEST: u32 = SHARES[2].0;
 /// Handshakes in progress in the networks of an address, the largest first.
 pub(crate) type Load = [usize; 3];
 
-/// Networks remembered as having proved a key.
+/// Networks remembered as having proved a key. Beyond that, the oldest of the /48 or /16 with most is forgotten:
+/// a key that proves itself from everywhere in its own makes none of the others forgotten.
 const PROVED_MAX: usize = 4096;
 
 /// Time limit of a handshake, from its first packet.
@@ -66,7 +67,12 @@ impl Network {
             IpAddr::V4(v4) => (1 << 127) | (u128::from(v4.to_bits()) << 64),
             IpAddr::V6(v6) => v6.to_bits(),
         };
-        Self { bits: bits >> (128 - length) << (128 - length), length }
+        Self { bits, length: u128::BITS }.widened(length)
+    }
+
+    /// The network with a shorter prefix that it is in.
+    fn widened(self, length: u32) -> Self {
+        Self { bits: self.bits >> (128 - length) << (128 - length), length }
     }
 
     /// The networks that a handshake counts against: one that has proved a key is not its
@@ -143,7 +149,9 @@ pub(crate) struct Handshakes<K> {
     known: HashMap<Network, BTreeSet<u64>>,
     next: u64,
     proved: HashMap<Network, u64>,
-    proved_by_age: BTreeMap<u64, Network>,
+    proved_by_age: HashMap<u64, Network>,
+    /// Their ages, by the largest network.
+    proved_within: HashMap<Network, BTreeSet<u64>>,
     slots: usize,
     /// Slots reserved for networks that have proved a key.
     kept: usize,
@@ -163,7 +171,8 @@ impl<K: Copy + Eq + std::hash::Hash> Handshakes<K> {
             known: HashMap::new(),
             next: 0,
             proved: HashMap::new(),
-            proved_by_age: BTreeMap::new(),
+            proved_by_age: HashMap::new(),
+            proved_within: HashMap::new(),
             slots,
             kept: slots / KEPT_ONE_IN,
         }
@@ -280,7 +289,7 @@ impl<K: Copy + Eq + std::hash::Hash> Handshakes<K> {
         let Some(&age) = self.by_key.get(&id) else { return false };
         let Some(entry) = self.forget(age) else { return false };
         if proved {
-            self.remember(Network::smallest(entry.address));
+            self.remember(entry.address);
         }
         true
     }
@@ -299,17 +308,27 @@ impl<K: Copy + Eq + std::hash::Hash> Handshakes<K> {
         Some(entry)
     }
 
-    fn remember(&mut self, network: Network) {
+    fn remember(&mut self, address: IpAddr) {
+        let network = Network::smallest(address);
+        if let Some(before) = self.proved.get(&network) {
+            self.forget_proved(*before);
+        }
         let age = self.next;
         self.next += 1;
-        if let Some(before) = self.proved.insert(network, age) {
-            self.proved_by_age.remove(&before);
-        }
+        self.proved.insert(network, age);
         self.proved_by_age.insert(age, network);
+        self.proved_within.entry(Network::largest(address)).or_default().insert(age);
         if self.proved.len() > PROVED_MAX
-            && let Some((_, oldest)) = self.proved_by_age.pop_first()
+            && let Some(oldest) = oldest_of_busiest(self.proved_within.values())
         {
-            self.proved.remove(&oldest);
+            self.forget_proved(*oldest);
+        }
+    }
+
+    fn forget_proved(&mut self, age: u64) {
+        if let Some(network) = self.proved_by_age.remove(&age) {
+            self.proved.remove(&network);
+            forget_in(&mut self.proved_within, network.widened(LARGEST), age);
         }
     }
 
@@ -540,6 +559,22 @@ mod tests {
         assert!(table.by_network.is_empty() && table.by_key.is_empty() && table.len() == 0);
         assert!(table.unknown.is_empty() && table.known.is_empty());
         assert!(table.proved.len() <= PROVED_MAX);
+    }
+
+    #[test]
+    fn a_key_that_proves_itself_from_everywhere_makes_no_other_network_forgotten() {
+        let (mut table, now) = (Handshakes::new(), Instant::now());
+        let mut prove = |host| {
+            table.add(Some(0), v4(host), now);
+            assert!(table.remove(0, true));
+            table.knows(v4(host).ip())
+        };
+        assert!(prove(1 << 16));
+        // Two /16s, the first of them twice.
+        assert!((0..3 << 16).map(|nth| nth % (2 << 16) + (2 << 16)).all(prove));
+        assert!(table.knows(v4(1 << 16).ip()));
+        assert_eq!((table.proved.len(), table.proved_by_age.len()), (PROVED_MAX, PROVED_MAX));
+        assert_eq!(table.proved_within.values().map(BTreeSet::len).sum::<usize>(), PROVED_MAX);
     }
 
     #[test]
