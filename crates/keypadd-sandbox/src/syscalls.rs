@@ -103,14 +103,10 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_sched_getscheduler,
     libc::SYS_sched_get_priority_max,
     libc::SYS_sched_get_priority_min,
-    libc::SYS_sched_setaffinity,
-    libc::SYS_sched_setattr,
-    libc::SYS_sched_setparam,
     libc::SYS_sched_setscheduler,
     libc::SYS_sched_yield,
     libc::SYS_set_robust_list,
     libc::SYS_set_tid_address,
-    libc::SYS_setpriority,
     // Signals to oneself
     libc::SYS_restart_syscall,
     libc::SYS_rt_sigaction,
@@ -291,6 +287,9 @@ fn allowed(replaces: bool) -> Result<Rules, seccompiler::BackendError> {
     // Whether a process exists, and abort(3).
     rules.insert(libc::SYS_kill, one_of(1, &[0])?);
     rules.insert(libc::SYS_tgkill, one_of(0, &[u64::from(process::id())])?);
+    // A thread's own niceness, nobody else's.
+    let own = vec![equal(0, libc::PRIO_PROCESS as u64)?, equal(1, 0)?];
+    rules.insert(libc::SYS_setpriority, vec![SeccompRule::new(own)?]);
     // A limit can be read, not set: the new one is a null pointer.
     let read_only = SeccompCondition::new(2, SeccompCmpArgLen::Qword, SeccompCmpOp::Eq, 0)?;
     rules.insert(libc::SYS_prlimit64, vec![SeccompRule::new(vec![read_only])?]);

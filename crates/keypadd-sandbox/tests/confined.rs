@@ -19,8 +19,10 @@ use rustix::fs::{Mode, chmod, fchmod, fcntl_get_seals};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketType, ipproto, sendto, socket};
 use rustix::process::{
-    Resource, Rlimit, Signal, getpid, getppid, kill_process, setrlimit, test_kill_process,
+    Resource, Rlimit, Signal, getpid, getppid, kill_process, setpriority_process, setrlimit,
+    test_kill_process,
 };
+use rustix::thread::{sched_getaffinity, sched_setaffinity};
 
 /// Kept where the limit of locked memory cannot be raised (capabilities(7)).
 const CAP_IPC_LOCK: u64 = 1 << 14;
@@ -185,13 +187,17 @@ fn no_memory_that_was_written_becomes_code() {
 }
 
 #[test]
-fn other_processes_get_no_signal_and_limits_stay() {
-    in_child("other_processes_get_no_signal_and_limits_stay", |directory| {
+fn other_processes_get_no_signal_and_no_priority_and_limits_stay() {
+    in_child("other_processes_get_no_signal_and_no_priority_and_limits_stay", |directory| {
         let parent = getppid().unwrap();
+        let all_cpus = sched_getaffinity(Some(parent)).unwrap();
         sealed(directory);
         // A signal that has no effect.
         assert_eq!(kill_process(parent, Signal::CONT), Err(Errno::PERM));
         test_kill_process(getpid()).unwrap();
+        assert_eq!(setpriority_process(Some(parent), 19), Err(Errno::PERM));
+        setpriority_process(None, 19).unwrap();
+        assert_eq!(sched_setaffinity(Some(parent), &all_cpus), Err(Errno::PERM));
         let limit = Rlimit { current: Some(64), maximum: Some(64) };
         assert_eq!(setrlimit(Resource::Nofile, limit), Err(Errno::PERM));
         // Commands that are not listed, such as F_SETOWN, by which the kernel signals another process.
