@@ -121,6 +121,7 @@ impl ServerHandle {
     /// Takes what arrives again: no process followed.
     pub fn resume(&self) {
         self.endpoint.suspend(false);
+        self.serving.reservations.resume();
     }
 
     /// The list of peers, shared with the packet protection.

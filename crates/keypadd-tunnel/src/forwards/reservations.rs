@@ -43,6 +43,8 @@ struct Table {
     entries: HashMap<u64, Entry>,
     /// Listeners of sessions that others go on with, in the order in which they were left.
     left: Vec<Listening>,
+    /// Another process follows.
+    is_handed_over: bool,
 }
 
 /// What a session listens on for its client's number.
@@ -64,11 +66,13 @@ impl Listening {
             && self.session.instance() == session.instance()
     }
 
-    /// Whether it stays open without its session. Another process binds UDP sockets anew.
+    /// Whether it stays open without its session.
     fn stays(&self) -> bool {
-        let is_udp = |place: &Bound| matches!(place, Bound::Udp(_));
-        let is_another_process = || self.session.is_handed_over() && self.places.iter().any(is_udp);
-        self.bound.is_some() && self.session.leaves_listeners() && !is_another_process()
+        self.bound.is_some() && self.session.leaves_listeners()
+    }
+
+    fn is_udp(&self) -> bool {
+        self.places.iter().any(|place| matches!(place, Bound::Udp(_)))
     }
 }
 
@@ -107,7 +111,8 @@ impl Drop for Reservation {
     fn drop(&mut self) {
         let mut table = self.reservations.table();
         let Some(Entry { listening, .. }) = table.entries.remove(&self.id) else { return };
-        if listening.stays() {
+        // The process that follows binds UDP sockets anew.
+        if listening.stays() && !(table.is_handed_over && listening.is_udp()) {
             table.left.push(listening);
         } else {
             drop(table);
@@ -140,9 +145,12 @@ impl Reservations {
         }
     }
 
-    /// The listeners, for the process that follows.
+    /// The listeners, for the process that follows. It binds UDP sockets anew, as their flows end with the
+    /// session: from now on none stay open without theirs, until [`resume`](Self::resume).
     pub(crate) fn hand_over(&self) -> io::Result<Vec<HandedSocket>> {
-        let table = self.table();
+        let mut table = self.table();
+        table.is_handed_over = true;
+        let closed: Vec<_> = table.left.extract_if(.., |it| it.is_udp()).collect();
         let entries = table.entries.values().map(|entry| &entry.listening);
         let mut sockets = Vec::new();
         for Listening { session, bound, .. } in entries.chain(&table.left) {
@@ -152,7 +160,6 @@ impl Reservations {
                 let bound = match record {
                     SocketRecord::Tcp(address) => RemoteBound::Tcp(address),
                     SocketRecord::Unix(file) => RemoteBound::Unix(file),
-                    // UDP sockets are bound anew: their flows end with the session.
                     SocketRecord::Udp(_)
                     | SocketRecord::UdpForward(_)
                     | SocketRecord::Chosen { .. }
@@ -163,7 +170,14 @@ impl Reservations {
                 sockets.push(HandedSocket { record: SocketRecord::Remote(record), socket });
             }
         }
+        drop(table);
+        drop(closed);
         Ok(sockets)
+    }
+
+    /// No process followed.
+    pub(crate) fn resume(&self) {
+        self.table().is_handed_over = false;
     }
 
     /// Takes over what the session before listens on, if it goes on in this one.

@@ -355,11 +355,6 @@ impl LiveSession {
         matches!(self.ended_by.get(), Some(SessionEnd::Resumed))
     }
 
-    /// Whether another process goes on with its streams, unless that fails.
-    pub(crate) fn is_handed_over(&self) -> bool {
-        matches!(self.ended_by.get(), Some(SessionEnd::HandedOver))
-    }
-
     /// Whether its listeners stay open for the session that goes on with its streams.
     pub(crate) fn leaves_listeners(&self) -> bool {
         // Its bulk connection may have been closed first, which then closed this one.

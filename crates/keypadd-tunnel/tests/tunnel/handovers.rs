@@ -1,7 +1,7 @@
 //! Tests connections and listeners that go on in a process that replaces the one of either end.
 
 use std::{
-    net::SocketAddr,
+    net::{SocketAddr, UdpSocket},
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -225,6 +225,31 @@ async fn a_server_that_is_being_replaced_leaves_new_connections_to_the_next_proc
     let listeners = listeners.into_iter().map(|it| std::net::TcpListener::from(it.socket));
     let queued = listeners.filter(|listener| listener.accept().is_ok());
     assert_eq!(queued.count(), 1, "the old process has accepted it");
+}
+
+#[tokio::test]
+async fn a_udp_port_whose_client_is_moving_to_another_session_is_free_for_the_next_process() {
+    let key = new_key();
+    let transport = holding();
+    let server = RunningServer::start_with(key.public(), &["listen udp:localhost:*"], |settings| {
+        settings.transport = transport.clone();
+    });
+    let crypto = client_config(&crypto(&key, Suite::AES_128_GCM), server.key).unwrap();
+    let (mut before, grant, _) = holding_peer(&server, Arc::clone(&crypto), None).await;
+    let listen = Listen::Udp { bind: Bind::Loopback, port: 0 };
+    let listen = Frame::Listen { id: 1, listen, headers: <_>::default() };
+    before.control.0.write_all(&listen.encode()).await.unwrap();
+    let Frame::Listening { outcome: Ok(port), .. } = receive(&mut before.control.1).await else {
+        panic!("no listener")
+    };
+    // It has new keys, and has not asked for its listener again.
+    let _after = holding_peer(&server, crypto, Some(grant.token)).await;
+    within(before.connection.closed()).await;
+
+    transport.handover.suspend();
+    within(server.handle.hand_over()).await.unwrap();
+    let is_free = || UdpSocket::bind(("127.0.0.1", port)).is_ok();
+    until_without_timeouts("the port is free", is_free).await;
 }
 
 #[tokio::test]
