@@ -8,22 +8,21 @@
 //! /48, and IPv4 addresses, /24 and /16. Those that have proved a key before count by themselves. Some slots
 //! are reserved for them, and the others for the rest. Knows addresses and times, no packets.
 
+mod networks;
+
 use std::{
-    cmp::Reverse,
     collections::{BTreeMap, BTreeSet, HashMap},
     net::{IpAddr, SocketAddr},
     time::{Duration, Instant},
 };
+
+use self::networks::{LARGEST, Network, ProvedNetworks, SHARES, forget_in, oldest_of_busiest};
 
 /// Handshakes in progress at once.
 const SLOTS: usize = 2048;
 
 /// One slot in this many is reserved for networks that have proved a key before.
 const KEPT_ONE_IN: usize = 8;
-
-/// Slots per network once [`ROOMY`] are taken, by prefix length; an IPv4 address counts as a /64, its /24
-/// as a /56.
-const SHARES: [(u32, usize); 3] = [(64, 64), (56, 256), (48, 512)];
 
 /// Up to this many handshakes in a loop, a network may have more than its share: with 3,000 a second from
 /// one address, each has 128 ms. Less than [`CROWD`], from which on that address would have to wait.
@@ -39,59 +38,11 @@ const CROWD: usize = 512;
 /// How long an address must wait in a crowd after its last handshake, unless that proved a key.
 const CROWD_PACE: Duration = Duration::from_secs(2);
 
-/// The largest networks.
-const LARGEST: u32 = SHARES[2].0;
-
 /// Handshakes in progress in the networks of an address, the largest first.
 pub(crate) type Load = [usize; 3];
 
-/// Networks remembered as having proved a key. Beyond that, the oldest of the /48 or /16 with most is forgotten:
-/// a key that proves itself from everywhere in its own makes none of the others forgotten.
-const PROVED_MAX: usize = 4096;
-
 /// Time limit of a handshake, from its first packet.
 pub(crate) const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
-
-/// A prefix of an address. IPv4 addresses are in their IPv6-mapped form, shifted so that each is a
-/// /64.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Network {
-    bits: u128,
-    length: u32,
-}
-
-impl Network {
-    fn of(address: IpAddr, length: u32) -> Self {
-        let bits = match address.to_canonical() {
-            // Outside global unicast (2000::/3), so it never equals an IPv6 network.
-            IpAddr::V4(v4) => (1 << 127) | (u128::from(v4.to_bits()) << 64),
-            IpAddr::V6(v6) => v6.to_bits(),
-        };
-        Self { bits, length: u128::BITS }.widened(length)
-    }
-
-    /// The network with a shorter prefix that it is in.
-    fn widened(self, length: u32) -> Self {
-        Self { bits: self.bits >> (128 - length) << (128 - length), length }
-    }
-
-    /// The networks that a handshake counts against: one that has proved a key is not its
-    /// neighbors'.
-    fn all(address: IpAddr, known: bool) -> impl Iterator<Item = (Self, usize)> {
-        SHARES
-            .into_iter()
-            .take(if known { 1 } else { SHARES.len() })
-            .map(move |(length, share)| (Self::of(address, length), share))
-    }
-
-    fn smallest(address: IpAddr) -> Self {
-        Self::of(address, SHARES[0].0)
-    }
-
-    fn largest(address: IpAddr) -> Self {
-        Self::of(address, LARGEST)
-    }
-}
 
 /// How to answer a newcomer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,10 +99,7 @@ pub(crate) struct Handshakes<K> {
     /// The others, by the largest network.
     known: HashMap<Network, BTreeSet<u64>>,
     next: u64,
-    proved: HashMap<Network, u64>,
-    proved_by_age: HashMap<u64, Network>,
-    /// Their ages, by the largest network.
-    proved_within: HashMap<Network, BTreeSet<u64>>,
+    proved: ProvedNetworks,
     slots: usize,
     /// Slots reserved for networks that have proved a key.
     kept: usize,
@@ -170,9 +118,7 @@ impl<K: Copy + Eq + std::hash::Hash> Handshakes<K> {
             unknown: BTreeSet::new(),
             known: HashMap::new(),
             next: 0,
-            proved: HashMap::new(),
-            proved_by_age: HashMap::new(),
-            proved_within: HashMap::new(),
+            proved: ProvedNetworks::default(),
             slots,
             kept: slots / KEPT_ONE_IN,
         }
@@ -193,13 +139,8 @@ impl<K: Copy + Eq + std::hash::Hash> Handshakes<K> {
     fn has_just_begun(&self, address: IpAddr, now: Instant) -> bool {
         let newest = self.by_network.get(&Network::smallest(address)).and_then(BTreeSet::last);
         let newest = newest.and_then(|age| self.by_age.get(age));
-        !self.knows(address)
+        !self.proved.has(address)
             && newest.is_some_and(|it| now.saturating_duration_since(it.since) < CROWD_PACE)
-    }
-
-    /// Whether the network has proved a key.
-    fn knows(&self, address: IpAddr) -> bool {
-        self.proved.contains_key(&Network::smallest(address))
     }
 
     /// How busy the networks of a newcomer are.
@@ -209,7 +150,7 @@ impl<K: Copy + Eq + std::hash::Hash> Handshakes<K> {
             ages.map_or(0, BTreeSet::len)
         };
         let [smallest, middle, largest] = SHARES.map(|(length, _)| count(length));
-        match self.knows(address) {
+        match self.proved.has(address) {
             true => {
                 let of_known = self.known.get(&Network::largest(address));
                 [of_known.map_or(0, BTreeSet::len), smallest, smallest]
@@ -226,7 +167,7 @@ impl<K: Copy + Eq + std::hash::Hash> Handshakes<K> {
     }
 
     fn displaced_by(&self, address: IpAddr) -> Option<u64> {
-        let known = self.knows(address);
+        let known = self.proved.has(address);
         let over_share = || {
             if self.by_age.len() < ROOMY {
                 return None;
@@ -262,7 +203,7 @@ impl<K: Copy + Eq + std::hash::Hash> Handshakes<K> {
         let address = address.ip();
         let age = self.next;
         self.next += 1;
-        let known = self.knows(address);
+        let known = self.proved.has(address);
         for (network, _) in Network::all(address, known) {
             self.by_network.entry(network).or_default().insert(age);
         }
@@ -289,7 +230,7 @@ impl<K: Copy + Eq + std::hash::Hash> Handshakes<K> {
         let Some(&age) = self.by_key.get(&id) else { return false };
         let Some(entry) = self.forget(age) else { return false };
         if proved {
-            self.remember(entry.address);
+            self.proved.add(entry.address);
         }
         true
     }
@@ -306,30 +247,6 @@ impl<K: Copy + Eq + std::hash::Hash> Handshakes<K> {
             forget_in(&mut self.known, Network::largest(entry.address), age);
         }
         Some(entry)
-    }
-
-    fn remember(&mut self, address: IpAddr) {
-        let network = Network::smallest(address);
-        if let Some(before) = self.proved.get(&network) {
-            self.forget_proved(*before);
-        }
-        let age = self.next;
-        self.next += 1;
-        self.proved.insert(network, age);
-        self.proved_by_age.insert(age, network);
-        self.proved_within.entry(Network::largest(address)).or_default().insert(age);
-        if self.proved.len() > PROVED_MAX
-            && let Some(oldest) = oldest_of_busiest(self.proved_within.values())
-        {
-            self.forget_proved(*oldest);
-        }
-    }
-
-    fn forget_proved(&mut self, age: u64) {
-        if let Some(network) = self.proved_by_age.remove(&age) {
-            self.proved.remove(&network);
-            forget_in(&mut self.proved_within, network.widened(LARGEST), age);
-        }
     }
 
     /// Forgets the handshakes past their time limit up to one that is in progress: abandon it.
@@ -353,20 +270,6 @@ impl<K: Copy + Eq + std::hash::Hash> Handshakes<K> {
     #[cfg(test)]
     fn len(&self) -> usize {
         self.by_age.len()
-    }
-}
-
-/// The oldest handshake of the network that has most.
-fn oldest_of_busiest<'a>(networks: impl Iterator<Item = &'a BTreeSet<u64>>) -> Option<&'a u64> {
-    networks.max_by_key(|ages| (ages.len(), Reverse(ages.first())))?.first()
-}
-
-fn forget_in(networks: &mut HashMap<Network, BTreeSet<u64>>, network: Network, age: u64) {
-    if let Some(ages) = networks.get_mut(&network) {
-        ages.remove(&age);
-        if ages.is_empty() {
-            networks.remove(&network);
-        }
     }
 }
 
@@ -558,23 +461,6 @@ mod tests {
         }
         assert!(table.by_network.is_empty() && table.by_key.is_empty() && table.len() == 0);
         assert!(table.unknown.is_empty() && table.known.is_empty());
-        assert!(table.proved.len() <= PROVED_MAX);
-    }
-
-    #[test]
-    fn a_key_that_proves_itself_from_everywhere_makes_no_other_network_forgotten() {
-        let (mut table, now) = (Handshakes::new(), Instant::now());
-        let mut prove = |host| {
-            table.add(Some(0), v4(host), now);
-            assert!(table.remove(0, true));
-            table.knows(v4(host).ip())
-        };
-        assert!(prove(1 << 16));
-        // Two /16s, the first of them twice.
-        assert!((0..3 << 16).map(|nth| nth % (2 << 16) + (2 << 16)).all(prove));
-        assert!(table.knows(v4(1 << 16).ip()));
-        assert_eq!((table.proved.len(), table.proved_by_age.len()), (PROVED_MAX, PROVED_MAX));
-        assert_eq!(table.proved_within.values().map(BTreeSet::len).sum::<usize>(), PROVED_MAX);
     }
 
     #[test]
