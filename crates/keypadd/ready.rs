@@ -16,13 +16,13 @@ use serde::Serialize;
 
 use crate::status_builder::class_label;
 
-/// Prints to standard error, which may be closed.
+/// Prints to standard error, which may be closed. At once, so that no log line comes in between.
 pub(crate) fn say<R: fmt::Display + Serialize>(ready: &R, format: LogFormat) {
-    let mut out = std::io::stderr().lock();
-    let _ = match (format, serde_json::to_string(ready)) {
-        (LogFormat::Json, Ok(line)) => writeln!(out, "{line}"),
-        _ => write!(out, "{ready}"),
+    let text = match (format, serde_json::to_string(ready)) {
+        (LogFormat::Json, Ok(line)) => line + "\n",
+        _ => ready.to_string(),
     };
+    let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
 /// A ready server.
