@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use thread_priority::{
     NormalThreadSchedulePolicy, ThreadPriority, ThreadSchedulePolicy,
-    set_thread_priority_and_policy, thread_native_id,
+    set_thread_priority_and_policy, thread_native_id, thread_schedule_policy,
 };
 
 use crate::cpu_share::WHOLE_CORE;
@@ -81,13 +81,16 @@ impl Default for Kernel {
 impl FillerHost for Kernel {
     fn lower_priority(&mut self) -> Priority {
         let idle = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
-        match set_thread_priority_and_policy(thread_native_id(), ThreadPriority::Min, idle) {
-            Ok(()) => Priority::Idle,
-            Err(error) => {
+        let set = set_thread_priority_and_policy(thread_native_id(), ThreadPriority::Min, idle);
+        // It also sets the niceness to 0, which the kernel refuses to a program that began with more.
+        let is_idle = || thread_schedule_policy().is_ok_and(|policy| policy == idle);
+        match set {
+            Err(error) if !is_idle() => {
                 tracing::warn!(?error, "the kernel refused SCHED_IDLE to the pool filler");
                 let nice = rustix::process::setpriority_process(None, 19);
                 if nice.is_ok() { Priority::Low } else { Priority::Ordinary }
             }
+            _ => Priority::Idle,
         }
     }
 

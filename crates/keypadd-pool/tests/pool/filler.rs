@@ -82,6 +82,21 @@ fn the_filler_runs_in_sched_idle_under_its_own_name() {
 }
 
 #[test]
+fn the_filler_of_a_program_that_began_with_a_niceness_runs_in_sched_idle() {
+    // Of this thread, and of those that it starts. Without privileges it cannot be undone.
+    rustix::process::setpriority_process(None, 5).expect("more is always allowed");
+    let mut held = rustix::thread::capabilities(None).expect("this thread's");
+    for set in [&mut held.effective, &mut held.permitted, &mut held.inheritable] {
+        set.remove(rustix::thread::CapabilitySet::SYS_NICE);
+    }
+    rustix::thread::set_capabilities(None, held).expect("fewer are always allowed");
+    let pool = pool(1 << 20);
+    let task = Task::of(&pool);
+    poll_until("it is in its scheduling class", || pool.snapshot().filler_idle_class);
+    assert_eq!(task.stat(41).parse(), Ok(SCHED_IDLE));
+}
+
+#[test]
 fn the_filler_sleeps_when_all_is_full_and_wakes_for_a_consumer() {
     let pool = pool(2 << 20);
     let task = Task::of(&pool);
