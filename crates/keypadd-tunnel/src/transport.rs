@@ -282,24 +282,26 @@ impl TransportSettings {
         })
     }
 
-    /// A connection window that holds a full window of every stream, so that streams that are not
-    /// read never block the others.
+    /// Windows of the connection that streams begin on. Its window grows by what unread ones hold, which may be
+    /// those of all connections that both ends forward.
     fn sparse_windows(&self) -> Windows {
         let stream = SPARSE_STREAM_WINDOW_BYTES.min(self.stream_receive_window_bytes);
         let connection = stream.saturating_mul(self.forwards_max.saturating_add(17));
-        Windows { stream, connection, connection_max: connection }
+        let growth = stream.saturating_mul(self.forwards_max).saturating_mul(2);
+        Windows { stream, connection, connection_max: connection.saturating_add(growth) }
     }
 
     /// Streams that the other end may open.
     fn streams(&self, end: End) -> Streams {
-        // A client opens the control stream and forwards; a server opens remote forwards only.
+        // Each end forwards up to `forwards_max` connections. A server opens streams for its own; a client does for
+        // its own, for those of the server that it resumes, and for control.
+        let both = self.forwards_max.saturating_mul(2);
         let bidirectional = match end {
             End::Client => self.forwards_max,
-            End::Server => self.forwards_max.saturating_add(1),
+            End::Server => both.saturating_add(1),
         };
-        // Each end forwards up to `forwards_max` connections, whose directions to one end may all be bulk; one
-        // more carries receipts.
-        let unidirectional = self.forwards_max.saturating_mul(2).saturating_add(1);
+        // Their directions to one end may all be bulk; one more carries receipts.
+        let unidirectional = both.saturating_add(1);
         Streams { bidirectional, unidirectional }
     }
 

@@ -144,6 +144,8 @@ impl Driver {
 
     pub(super) fn on_stream_event(&mut self, event: StreamEvent) {
         match event {
+            // It was closed here before this was known: nobody would end the streams again.
+            StreamEvent::Opened { .. } if self.lost => {}
             StreamEvent::Opened { dir: Dir::Bi } => self.accept(),
             StreamEvent::Opened { dir: Dir::Uni } => self.accept_continuations(),
             StreamEvent::Readable { id } => {

@@ -89,7 +89,7 @@ impl Client {
         for stream in streams {
             let descriptors = Arc::clone(&stream.descriptors);
             let peer = (&*name, holder);
-            // Another one takes its place when it is claimed.
+            // The server's take places there.
             let slot = (!stream.name().is_of_server()).then(|| places.occupy());
             let adopted = adopt(stream, &held, &self.hold.counts, &self.limits, peer, slot);
             if descriptors.is_empty() {

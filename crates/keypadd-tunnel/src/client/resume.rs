@@ -54,15 +54,10 @@ pub(super) async fn resume(session: &Arc<LiveSession>, older: Option<Arc<LiveSes
 /// or the connection is lost again.
 async fn claim(session: &LiveSession, held: HeldStream) -> bool {
     let claim = Claim { name: held.name(), receipt: held.receipt() };
-    // The server accepted this connection, but its stream is now one that this end opens.
-    let slot = claim.name.is_of_server().then(|| session.places.occupy());
     match claim_stream(session, claim).await {
         Ok((stream, receipt)) => {
             session.limits.hold.add_resumed();
-            tokio::spawn(async move {
-                let _slot = slot;
-                stream.resume(held, receipt).await;
-            });
+            tokio::spawn(stream.resume(held, receipt));
             true
         }
         Err(OpenError::Refused(_)) => {

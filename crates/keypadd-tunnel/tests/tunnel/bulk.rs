@@ -1,12 +1,12 @@
 //! Tests bulk streams on their own connection, and streams that are not read.
 
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 use keypadd_tunnel::TransportSettings;
 use testbed::LineSettings;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpSocket, TcpStream},
     task::JoinSet,
     time::{sleep, timeout},
 };
@@ -196,6 +196,63 @@ async fn local_and_remote_forwards_may_all_be_bulk_at_once() {
     transfer_both_ways(&mut stranger, &mut answers, 2, 8 << 20).await;
     drop(downloads);
     within(serving.join_all()).await;
+}
+
+/// A listener whose connections have little room for what is not read.
+fn slow_listener() -> TcpListener {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4 << 10).unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    socket.listen(1024).unwrap()
+}
+
+#[tokio::test]
+async fn nearly_all_connections_may_have_stopped_readers_that_leave_the_others_theirs() {
+    // Local and remote ones whose bytes come to rest at the server. Less than makes a stream bulk.
+    const BYTES: usize = 380_000;
+    for (forwards_max, locals, remotes) in [(200, 196, 0), (64, 60, 60)] {
+        let transport = TransportSettings { forwards_max, ..<_>::default() };
+        let [target, stopped, remote] = [listener().await, slow_listener(), listener().await];
+        let to = |target: &TcpListener| target.local_addr().unwrap();
+        let forwards = [format!("0:{}", to(&target)), format!("0:{}", to(&stopped))];
+        let forwards = [&*forwards[0], &*forwards[1], &format!("-R 0:{}", to(&remote))];
+        let permits = ["localhost:*", "listen localhost:*"];
+        let key = new_key();
+        let server = RunningServer::start_with(key.public(), &permits, |settings| {
+            settings.transport = transport.clone();
+        });
+        let mut settings = client_settings(&server, &key, &forwards);
+        settings.transport = transport;
+        let client = RunningClient::start(settings).await;
+        let mut here = TcpStream::connect(client.listeners[0]).await.unwrap();
+        let mut there = accept(&target).await;
+
+        let (mut unread, mut writing) = (Vec::new(), JoinSet::new());
+        let mut write = |mut to: TcpStream| {
+            writing.spawn(async move {
+                let _ = to.write_all(&vec![0x5a; BYTES]).await;
+                to
+            });
+        };
+        for _ in 0..locals {
+            write(TcpStream::connect(client.listeners[1]).await.unwrap());
+            unread.push(accept(&stopped).await);
+        }
+        for _ in 0..remotes {
+            let socket = TcpSocket::new_v4().unwrap();
+            socket.set_recv_buffer_size(4 << 10).unwrap();
+            let port = SocketAddr::from(([127, 0, 0, 1], client.remote_port()));
+            unread.push(within(socket.connect(port)).await.unwrap());
+            write(accept(&remote).await);
+        }
+        sleep(Duration::from_millis(500)).await;
+        for _ in 0..20 {
+            send_bytes_both_ways(&mut here, &mut there).await;
+        }
+        for seed in 0..40 {
+            transfer_both_ways(&mut here, &mut there, seed, 128 << 10).await;
+        }
+    }
 }
 
 #[tokio::test]

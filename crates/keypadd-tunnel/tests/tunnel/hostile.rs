@@ -21,6 +21,7 @@ use quinn::{Connection, ConnectionError, ConnectionId, Endpoint, RecvStream, Sen
 use tokio::{
     io::AsyncWriteExt,
     net::{TcpListener, TcpStream},
+    task::yield_now,
     time::timeout,
 };
 
@@ -349,6 +350,30 @@ async fn a_key_has_few_connections_without_a_hello() {
         }
     })
     .await;
+}
+
+#[tokio::test]
+async fn connections_that_are_refused_while_streams_of_theirs_arrive_end() {
+    let key = new_key();
+    let server = RunningServer::start_with(key.public(), &[], |it| {
+        // Half of the connections arrive at the loop that does not own them.
+        (it.sessions_per_key, it.transport.loops) = (1, 2);
+    });
+    let crypto = client_config(&crypto(&key, Suite::AES_128_GCM), server.key).unwrap();
+    let mut clients = Vec::new();
+    for _ in 0..100 {
+        let (endpoint, connection) = connect(&server, Arc::clone(&crypto)).await;
+        for _ in 0..8 {
+            let Ok(mut stream) = connection.open_uni().await else { break };
+            let _ = stream.write_all(&[0; 16]).await;
+            yield_now().await;
+        }
+        clients.push((endpoint, connection));
+    }
+    for (_, connection) in &clients {
+        connection.close(0_u32.into(), b"");
+    }
+    within(server.handle.wait_closed()).await;
 }
 
 #[tokio::test]
