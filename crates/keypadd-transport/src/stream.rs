@@ -4,6 +4,7 @@
 //! stream's flow-control window, so an unread stream costs a bounded amount of memory.
 
 use std::{
+    any::Any,
     future::{Future, poll_fn},
     io,
     pin::Pin,
@@ -213,6 +214,8 @@ pub struct Stream {
     pub send: SendHalf,
     /// The receiving half.
     pub recv: RecvHalf,
+    /// Dropped when it is spliced.
+    _kept: Option<Box<dyn Any + Send + Sync>>,
 }
 
 /// The sending half of a stream.
@@ -233,7 +236,12 @@ impl Stream {
         let code = AtomicU64::new(drop_code.into_inner());
         let spliced = AtomicBool::new(false);
         let core = Arc::new(Core { connection, id, received, code, spliced });
-        Self { send: SendHalf(Arc::clone(&core)), recv: RecvHalf(core) }
+        Self { send: SendHalf(Arc::clone(&core)), recv: RecvHalf(core), _kept: None }
+    }
+
+    /// Keeps `guard` until the loop has been told to splice the stream, or the stream is dropped.
+    pub fn keep_until_spliced(&mut self, guard: impl Any + Send + Sync) {
+        self._kept = Some(Box::new(guard));
     }
 
     pub(crate) fn id(&self) -> StreamId {
@@ -276,7 +284,7 @@ impl Stream {
     }
 
     fn splice_to(
-        self,
+        mut self,
         (first, preface): (Bytes, Bytes),
         socket: Socket,
         delivery: Delivery,
@@ -290,6 +298,7 @@ impl Stream {
         let carried = Arc::clone(&state.carried);
         core.command(StreamCommand::Splice { first, preface, socket, state });
         core.spliced.store(true, Relaxed);
+        self._kept = None;
         Splice { outcome, carried, _guard: guard, _stream: Some(self) }
     }
 

@@ -7,12 +7,13 @@ use std::{
 };
 
 use keypadd_provider::PublicKey;
-use tokio::{sync::watch, time::timeout};
+use tokio::time::timeout;
 use tracing::warn;
 
 use self::{
     descriptors::DescriptorBudget,
     log_rate_limit::LogRateLimit,
+    opening::{Opening, OpeningCount},
     peer_log::PeerLog,
     traffic::{ForwardTotals, Traffic},
 };
@@ -20,6 +21,7 @@ use crate::sessions::hold::held_list::{HeldList, HeldStatus};
 
 pub(crate) mod descriptors;
 pub(crate) mod log_rate_limit;
+pub(crate) mod opening;
 pub(crate) mod peer_log;
 pub(crate) mod per_key_limit;
 pub(crate) mod token_bucket;
@@ -42,8 +44,7 @@ pub struct Limits {
     log_connections: AtomicBool,
     sessions_refused: AtomicU64,
     frames_delayed: AtomicU64,
-    /// The number of connections that the other end has not answered.
-    opening: watch::Sender<usize>,
+    opening: OpeningCount,
 }
 
 /// What the limits have refused or delayed since the daemon started, and what is in use.
@@ -65,16 +66,6 @@ pub struct LimitCounts {
     pub streams_reset: u64,
     /// Log lines not written because their peer had caused too many.
     pub log_lines_suppressed: u64,
-}
-
-/// Counts a connection as being opened, until it is dropped.
-#[derive(Debug)]
-pub struct Opening<'a>(&'a watch::Sender<usize>);
-
-impl Drop for Opening<'_> {
-    fn drop(&mut self) {
-        self.0.send_modify(|opening| *opening -= 1);
-    }
 }
 
 impl Limits {
@@ -124,16 +115,14 @@ impl Limits {
     }
 
     /// Counts a connection as being opened.
-    pub fn opening(&self) -> Opening<'_> {
-        self.opening.send_modify(|opening| *opening += 1);
-        Opening(&self.opening)
+    pub fn opening(&self) -> Opening {
+        self.opening.begin()
     }
 
     /// Waits a moment for the connections that are being opened, of all peers: only those that are open can
     /// be held.
     pub async fn settled(&self) {
-        let mut opening = self.opening.subscribe();
-        let _ = timeout(SETTLE_TIMEOUT, opening.wait_for(|opening| *opening == 0)).await;
+        let _ = timeout(SETTLE_TIMEOUT, self.opening.none()).await;
     }
 
     /// Counts and logs the held connections of a client that is away which were reset because a session of

@@ -176,7 +176,7 @@ impl Client {
             };
             let now = Instant::now();
             // Streams that were just opened are then spliced, and held as well.
-            session.registration.session.connection.settled().await;
+            session.registration.session.settled().await;
             let held = self.held_after(session, now);
             match &held {
                 _ if matches!(lost, SessionEnd::HandedOver)

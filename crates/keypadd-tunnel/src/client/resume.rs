@@ -20,7 +20,7 @@ pub(super) async fn resume(session: &Arc<LiveSession>, older: Option<Arc<LiveSes
     if let Some(older) = older {
         session.remote_forwards.all_sent().await;
         // Until then its connection takes on streams that were opened before.
-        older.connection.settled().await;
+        older.settled().await;
     }
     let Some(hold) = &session.hold else { return pending().await };
     let names = hold.streams.claim_before(hold.epoch);

@@ -42,9 +42,12 @@ pub(crate) async fn open_stream(
     if session.measures_only() && *header != StreamHeader::Bench {
         return Err(OpenError::Refused(StreamCode::NotPermitted));
     }
-    let _opening = session.limits.opening();
+    let opening = (session.limits.opening(), session.opening.begin());
     match timeout(OPEN_TIMEOUT, open(session, header)).await {
-        Ok(opened) => opened,
+        Ok(opened) => opened.map(|mut stream| {
+            stream.keep_until_spliced(opening);
+            stream
+        }),
         Err(_) => Err(OpenError::Refused(StreamCode::TimedOut)),
     }
 }

@@ -301,7 +301,7 @@ impl ServerContext {
         let place = session.take_place();
         let Some(hold) = &session.hold else { return };
         // Streams that were just opened are then spliced, and held as well.
-        session.connection.settled().await;
+        session.settled().await;
         let client = (session.identity(), session.instance());
         let (over, is_over) = oneshot::channel();
         let listed = self.limits.hold.add(session.peer(), &hold.streams, hold.time);

@@ -59,7 +59,7 @@ impl From<WriteError> for ControlError {
 
 impl Control {
     pub(crate) fn new(stream: Stream) -> Self {
-        let Stream { send, recv } = stream;
+        let Stream { send, recv, .. } = stream;
         Self { send, recv }
     }
 

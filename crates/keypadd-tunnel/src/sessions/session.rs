@@ -7,12 +7,15 @@ use std::{
     fmt,
     net::SocketAddr,
     sync::{Arc, Mutex, OnceLock, PoisonError},
-    time::{Instant, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 use keypadd_provider::{ConnectionKeys, HandshakeData, KeyFault, PublicKey};
 use keypadd_transport::{Connection, VarInt};
-use tokio::sync::{Notify, mpsc};
+use tokio::{
+    sync::{Notify, mpsc},
+    time::timeout,
+};
 
 use crate::{
     addresses::forward::{Listen, ProxyHeaders},
@@ -22,6 +25,7 @@ use crate::{
     limits::{
         Limits,
         descriptors::{Descriptors, Holder},
+        opening::OpeningCount,
         per_key_limit::KeySlot,
     },
     net::source::plain,
@@ -42,6 +46,9 @@ use crate::{
 /// Control frames queued for sending, and received frames queued for handling.
 pub(crate) const FRAMES_MAX: usize = 16;
 
+/// A local program that has an answer and does not use it in time loses its connection.
+const SPLICE_TIMEOUT: Duration = Duration::from_millis(500);
+
 /// A live session.
 pub struct LiveSession {
     pub(crate) id: u64,
@@ -55,6 +62,8 @@ pub struct LiveSession {
     /// When its keys were agreed on.
     keys_since: (SystemTime, tokio::time::Instant),
     pub(crate) connection: Connection,
+    /// Connections that are being opened over it.
+    pub(crate) opening: OpeningCount,
     /// Carries bulk streams; made when there is bulk data.
     bulk: OnceLock<BulkConnection>,
     /// Ties a bulk connection to this session: drawn by the server and sent to the client.
@@ -144,6 +153,7 @@ impl LiveSession {
             since: new.renews.map_or_else(SystemTime::now, |session| session.since),
             keys_since: (SystemTime::now(), tokio::time::Instant::now()),
             connection: new.connection,
+            opening: OpeningCount::default(),
             bulk: OnceLock::new(),
             token: OnceLock::new(),
             outgoing: new.outgoing,
@@ -372,6 +382,14 @@ impl LiveSession {
     pub(crate) async fn ended(&self) -> SessionEnd {
         let error = self.connection.closed().await;
         self.ended_by.get().cloned().unwrap_or(SessionEnd::Connection(error))
+    }
+
+    /// Waits, after its end, until what the peer has answered is held as well.
+    pub(crate) async fn settled(&self) {
+        self.connection.closed().await;
+        // Whoever waits for an answer gives up now, and whoever has one is about to use it.
+        let _ = timeout(SPLICE_TIMEOUT, self.opening.none()).await;
+        self.connection.settled().await;
     }
 
     /// Ends the session and tells the peer why. Does nothing if it has ended already.

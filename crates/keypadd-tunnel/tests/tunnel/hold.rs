@@ -1,7 +1,6 @@
 //! Tests connections that survive a lost path between client and server: held, then resumed.
 
 use std::{
-    iter,
     net::SocketAddr,
     sync::Arc,
     time::{Duration, SystemTime},

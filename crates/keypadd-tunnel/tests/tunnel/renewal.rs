@@ -10,7 +10,7 @@ use keypadd_tunnel::{
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{
-        TcpStream,
+        TcpStream, UnixStream,
         tcp::{OwnedReadHalf, OwnedWriteHalf},
     },
     task::JoinSet,
@@ -276,4 +276,30 @@ async fn the_status_says_whether_keys_are_replaced_and_why_not() {
         assert_eq!(site.statuses().unwrap()[0].key_renewal, expected);
         assert_eq!(site.statuses().unwrap()[1].key_renewal, expected);
     }
+}
+
+#[tokio::test]
+async fn a_connection_that_is_answered_while_keys_are_renewed_goes_on() {
+    let site = Site::start_with([lasting(), lasting()], &["localhost:*"], &[]).await;
+    let (carrier, mut slot) = (site.client.carrier(), None);
+    until("it has a session", || {
+        slot = carrier.slot(|_| true);
+        slot.is_some()
+    })
+    .await;
+    let target = format!("localhost:{}", site.target.local_addr().unwrap().port());
+    let answered = within(slot.unwrap().connect(target.parse().unwrap())).await.unwrap();
+    let mut there = accept(&site.target).await;
+    let (mut here, carried) = UnixStream::pair().unwrap();
+    let before = site.client.sessions.live().remove(0);
+    let carrying = async {
+        until("its session has ended", || before.has_ended()).await;
+        answered.carry(carried.into_std().unwrap(), [].into()).await
+    };
+    let carrying = async { tokio::join!(site.renew_by(0), carrying).1.unwrap() };
+    let using = async {
+        send_bytes_both_ways(&mut here, &mut there).await;
+        drop((here, there));
+    };
+    within(async { tokio::join!(carrying, using) }).await;
 }

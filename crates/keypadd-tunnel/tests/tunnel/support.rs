@@ -12,7 +12,7 @@ use std::{
 use keypadd_keystream::{Protection, Suite};
 use keypadd_provider::{CryptoSettings, PrivateKey, PublicKey, client_config, server_config};
 use keypadd_tunnel::{
-    AllowedPeer, Bound, Client, ClientSession, ClientSettings, Forward, LinkState, Peers,
+    AllowedPeer, Bound, Carrier, Client, ClientSession, ClientSettings, Forward, LinkState, Peers,
     ProxyHeaders, Server, ServerHandle, ServerLink, ServerSettings, Sessions, TransportSettings,
     wire::Instance,
 };
@@ -263,6 +263,10 @@ impl RunningClient {
     pub async fn set_forwards(&self, forwards: &[&str]) {
         let forwards = forwards.iter().map(|text| forward(text)).collect();
         self.client.set_forwards(forwards).await.unwrap();
+    }
+
+    pub fn carrier(&self) -> Carrier {
+        self.client.carrier()
     }
 
     pub fn set_proxy_headers(&self, headers: ProxyHeaders) {
