@@ -19,12 +19,12 @@ pub(crate) struct Unread(oneshot::Receiver<()>);
 
 impl Unread {
     /// Runs `reading`, which reads what the connection begins with. `None` if a newer connection
-    /// needed its room.
+    /// needed its room. The list may be gone by then, with the session that accepted it.
     pub(crate) async fn read<T>(self, reading: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
             read = reading => Some(read),
-            _ = self.0 => None,
+            Ok(()) = self.0 => None,
         }
     }
 }
@@ -53,7 +53,7 @@ impl Incomplete {
 
     fn displace_oldest(&self) {
         let mut entries = self.entries();
-        while entries.pop_front().is_some_and(|entry| entry.is_closed()) {}
+        while entries.pop_front().is_some_and(|entry| entry.send(()).is_err()) {}
     }
 
     /// A panic cannot leave the list half changed.

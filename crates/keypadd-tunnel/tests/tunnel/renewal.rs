@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use keypadd_keystream::Suite;
 use keypadd_tunnel::{
-    HoldSettings, KeyLifetime, KeyLifetimes, KeyRenewal, SessionStatus, TransportSettings,
+    HoldSettings, KeyLifetime, KeyLifetimes, KeyRenewal, ProxyHeaders, SessionStatus,
+    TransportSettings, proxy_protocol::LOCAL_HEADER,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -302,4 +303,27 @@ async fn a_connection_that_is_answered_while_keys_are_renewed_goes_on() {
         drop((here, there));
     };
     within(async { tokio::join!(carrying, using) }).await;
+}
+
+#[tokio::test]
+async fn a_connection_whose_proxy_header_comes_after_a_renewal_goes_on() {
+    let (key, target, transport) = (new_key(), listener().await, lasting());
+    let server = RunningServer::start_with(key.public(), &["listen localhost:*"], |settings| {
+        settings.transport = lasting();
+    });
+    let forward = format!("-R 0:{}", target.local_addr().unwrap());
+    let mut settings = client_settings(&server, &key, &[&forward]);
+    settings.transport = transport.clone();
+    settings.proxy_headers = ProxyHeaders { send: false, accept: true };
+    let client = RunningClient::start(settings).await;
+    let mut near = TcpStream::connect(("127.0.0.1", client.remote_port())).await.unwrap();
+    until("it is accepted", || open(&server.sessions) == 1).await;
+
+    transport.key_lifetimes.set(bytes(1));
+    until("keys are renewed", || client.link.status().renewals > 0).await;
+    transport.key_lifetimes.set(KeyLifetime::UNLIMITED);
+    until("one session is left", || server.sessions.live().len() == 1).await;
+    near.write_all(&LOCAL_HEADER).await.unwrap();
+    let mut far = accept(&target).await;
+    send_bytes_both_ways(&mut near, &mut far).await;
 }
