@@ -461,6 +461,7 @@ mod tests {
         }
         assert!(table.by_network.is_empty() && table.by_key.is_empty() && table.len() == 0);
         assert!(table.unknown.is_empty() && table.known.is_empty());
+        assert!(table.proved.len() <= networks::PROVED_MAX);
     }
 
     #[test]

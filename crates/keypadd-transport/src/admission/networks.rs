@@ -1,4 +1,4 @@
-//! The networks that handshakes count against, and which of them have proved a key.
+//! Networks by which handshakes are counted, and those that have proved a key.
 
 use std::{
     cmp::Reverse,
@@ -15,7 +15,7 @@ pub(super) const LARGEST: u32 = SHARES[2].0;
 
 /// Networks remembered as having proved a key. Beyond that, the oldest within the /48 or /16 that has most is
 /// forgotten, so that a key that proves itself from everywhere there makes no other network forgotten.
-const PROVED_MAX: usize = 4096;
+pub(super) const PROVED_MAX: usize = 4096;
 
 /// A prefix of an address. IPv4 addresses are in their IPv6-mapped form, shifted so that each is a
 /// /64.
@@ -35,7 +35,7 @@ impl Network {
         Self { bits, length: u128::BITS }.widened(length)
     }
 
-    /// The network with a shorter prefix that it is in.
+    /// The network with this shorter prefix that contains it.
     fn widened(self, length: u32) -> Self {
         Self { bits: self.bits >> (128 - length) << (128 - length), length }
     }
@@ -90,6 +90,11 @@ impl ProvedNetworks {
         {
             self.forget(*oldest);
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.ages.len()
     }
 
     fn forget(&mut self, age: u64) {

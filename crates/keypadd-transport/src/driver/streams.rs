@@ -144,7 +144,7 @@ impl Driver {
 
     pub(super) fn on_stream_event(&mut self, event: StreamEvent) {
         match event {
-            // It was closed here before this was known: nobody would end the streams again.
+            // It was closed first: nothing would end streams that are accepted now.
             StreamEvent::Opened { .. } if self.lost => {}
             StreamEvent::Opened { dir: Dir::Bi } => self.accept(),
             StreamEvent::Opened { dir: Dir::Uni } => self.accept_continuations(),

@@ -78,7 +78,7 @@ impl ControllerState {
         self.waits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn follow(&self, inner: &dyn Controller) {
+    fn follow(&self, inner: &dyn Controller) {
         self.window.store(inner.window(), Relaxed);
         let metrics = inner.metrics();
         self.pacing_rate.store(metrics.pacing_rate.unwrap_or_default() / 8, Relaxed);
