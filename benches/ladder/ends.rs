@@ -13,6 +13,8 @@ use quinn_proto::Side;
 use quinn_proto::crypto::{PacketKey, Session};
 use quinn_proto::transport_parameters::TransportParameters;
 
+use crate::key;
+
 /// Packets before the bench changes keys: below every suite's limit.
 pub(crate) const PACKETS_PER_KEY: u64 = 30_000;
 /// A short header: flags, connection id, packet number.
@@ -67,7 +69,7 @@ impl Ends {
             data.downcast::<HandshakeData>().expect("ours").keys
         });
         let [sealing, opening] = next_keys(&mut sessions);
-        let mask_bytes = suite.mask_bytes();
+        let mask_bytes = key(suite).mac.mask_bytes();
         Self { sessions, sealing, opening, keys, meters, measured, mask_bytes, next: 0 }
     }
 

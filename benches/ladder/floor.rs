@@ -42,7 +42,7 @@ const SOURCES: [Source; 2] = [Source::Hot, Source::Near];
 pub(crate) fn floor() {
     let turns = if is_trial() { 1 } else { TURNS };
     for suite in Protection::all().filter(|suite| suite.cipher() != Cipher::Null) {
-        let mut floor = Floor { mac: key(suite).mac, mask_bytes: suite.mask_bytes() };
+        let mut floor = Floor { mac: key(suite).mac };
         for (size, aims) in AIMS {
             let mut arms: Vec<(Source, Connections)> = (SOURCES.into_iter())
                 .filter(|source| source.coverage(suite, size).is_some())
@@ -76,7 +76,7 @@ fn say(suite: Protection, size: usize, source: Source, hits: &[f64], floors: &[f
     };
     let (above, outcome) = judged("ns above it", aim, difference(hits, floors));
     let (times, of_it) = judged("times of it", DEAREST, ratio(hits, floors));
-    let has_hmac = suite.mask_bytes() == 0 && suite.mac() != Mac::Null;
+    let has_hmac = !suite.is_of_tls() && suite.mac() != Mac::Null;
     let of_it = if has_hmac && size >= DEAREST_FROM_BYTES {
         format!("; at most {DEAREST}: {of_it:?}")
     } else {
@@ -115,13 +115,12 @@ fn nanos_of_a_hit(
 /// The minimum work of sealing a packet.
 struct Floor {
     mac: MacKey,
-    mask_bytes: usize,
 }
 
 impl Floor {
     /// XORs pads into packets and computes their tags; returns the time per packet.
     fn nanos_of_a_packet(&mut self, size: usize) -> f64 {
-        let pad_bytes = self.mask_bytes + size;
+        let pad_bytes = self.mac.mask_bytes() + size;
         let pads = vec![5; (FIRST_PACKETS + PACKETS_MAX) as usize * pad_bytes];
         let (first, rest) = pads.split_at(FIRST_PACKETS as usize * pad_bytes);
         self.burst(first, size);
@@ -132,10 +131,10 @@ impl Floor {
 
     fn burst(&mut self, pads: &[u8], size: usize) {
         let mut packet = vec![0; HEADER_BYTES + size + TAG_BYTES];
-        for (number, pad) in (0..).zip(pads.chunks_exact(self.mask_bytes + size)) {
+        for (number, pad) in (0..).zip(pads.chunks_exact(self.mac.mask_bytes() + size)) {
             let (header, sealed) = packet.split_at_mut(HEADER_BYTES);
             let (payload, tag) = sealed.split_at_mut(size);
-            let (for_mask, for_payload) = pad.split_at(self.mask_bytes);
+            let (for_mask, for_payload) = pad.split_at(self.mac.mask_bytes());
             xor_over(payload, for_payload);
             tag.copy_from_slice(&self.mac.tag(
                 PacketNumber::new(number),

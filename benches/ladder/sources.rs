@@ -8,6 +8,7 @@ use keypadd_keystream::{Cipher, Protection};
 use keypadd_pool::{Coverage, Filler, HEAD_BYTES, PAD_BYTES, Pool, PoolSettings, Step};
 
 use crate::ends::{Ends, Measured, PACKETS_PER_KEY};
+use crate::key;
 
 /// A pool that fits in a core's own cache.
 const HOT_BYTES: usize = 1 << 20;
@@ -64,13 +65,13 @@ impl Source {
     /// The coverage of every packet; `None` if there are no such packets. Pads end at 1,472 bytes,
     /// a short packet needs no body, and TLS's suites seal packets without their body in one pass.
     pub(crate) fn coverage(self, suite: Protection, payload_bytes: usize) -> Option<Coverage> {
-        let pad_bytes = suite.mask_bytes() + payload_bytes;
+        let pad_bytes = key(suite).mac.mask_bytes() + payload_bytes;
         match self {
             Self::Off => Some(Coverage::Miss),
             _ if suite.cipher() == Cipher::Null => None,
             Self::Miss => Some(Coverage::Miss),
             Self::Partial => {
-                let exists = pad_bytes > HEAD_BYTES && suite.mask_bytes() == 0;
+                let exists = pad_bytes > HEAD_BYTES && !suite.is_of_tls();
                 exists.then_some(Coverage::Partial)
             }
             // RC2 has no bitslice: filling these takes minutes.

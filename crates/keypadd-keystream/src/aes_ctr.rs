@@ -64,9 +64,9 @@ impl AesCtr {
         self.bitslice.is_none() && has_aes()
     }
 
-    /// Block 0 of a packet: the number as 96 bits is XORed into the IV (RFC 9001 5.3); counters start
-    /// at 1.
-    fn first_block(&self, packet: PacketNumber) -> u128 {
+    /// The counter of a packet's block 0: the number as 96 bits is XORed into the IV (RFC 9001 5.3);
+    /// counters start at 1.
+    fn first_counter(&self, packet: PacketNumber) -> u128 {
         (self.iv ^ (u128::from(packet.value()) << 32)) | 1
     }
 
@@ -77,7 +77,7 @@ impl AesCtr {
         match &self.bitslice {
             // A batch covers all slots and costs as much as half of them one by one.
             Some((path, key)) if rows.len() > SEGMENT_PACKETS / 2 => {
-                path.write_aes_rows(key, self.first_block(segment.packet(0)), offset, rows);
+                path.write_aes_rows(key, self.first_counter(segment.packet(0)), offset, rows);
             }
             _ => {
                 for (slot, row) in rows.iter_mut().enumerate() {
@@ -95,10 +95,24 @@ impl AesCtr {
         zeroize_stack::<AES_STACK_BYTES>();
     }
 
+    /// A packet's block 0, the mask of GCM's tag. The caller wipes its stack.
+    #[inline]
+    pub(crate) fn block_0(&self, packet: PacketNumber) -> [u8; 16] {
+        self.encrypted(self.first_counter(packet).to_be_bytes())
+    }
+
+    /// One block, by itself: a wide AES takes twenty times as long to spread its round keys.
+    #[inline]
+    pub(crate) fn encrypted(&self, block: [u8; 16]) -> [u8; 16] {
+        let mut block = block.into();
+        self.aes.encrypt_block(&mut block);
+        block.into()
+    }
+
     /// Has its own stack frame, so that the caller can wipe what a wide AES leaves there.
     #[inline(never)]
     fn encrypt_counters(&self, packet: PacketNumber, offset: usize, out: &mut [u8]) {
-        let first = self.first_block(packet);
+        let first = self.first_counter(packet);
         // Cannot carry into the nonce: pads are short enough to keep the counter far below 2^32.
         let counter = |block: u64| (first + u128::from(block)).to_be_bytes().into();
         match &self.aes {

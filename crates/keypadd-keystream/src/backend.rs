@@ -3,6 +3,7 @@
 //! All backends generate the same bytes. Knows names and CPU features, no keys.
 
 use crate::bitslice::Path;
+use crate::ghash::GhashPath;
 use crate::pace::{Pace, Pacing};
 use crate::suite::Cipher;
 use std::fmt;
@@ -33,6 +34,7 @@ pub enum CipherBackend {
 pub struct CipherEngine {
     asked: CipherBackend,
     pub(crate) blocks: Blocks,
+    ghash: GhashPath,
     pacing: Pacing,
 }
 
@@ -135,7 +137,12 @@ impl CipherBackend {
             Self::Bitslice512 => Some(Path::lanes_512().ok_or(BackendMissing(self))?),
         };
         let blocks = path.map_or(Blocks::DesCrate, Blocks::Bitslice);
-        Ok(CipherEngine { asked: self, blocks, pacing: Pacing::default() })
+        Ok(CipherEngine {
+            asked: self,
+            blocks,
+            ghash: GhashPath::fastest(),
+            pacing: Pacing::default(),
+        })
     }
 
     const fn needs(self) -> &'static str {
@@ -160,15 +167,25 @@ impl CipherEngine {
         Self { pacing: Pacing::by(pace), ..self }
     }
 
+    /// The same engine with this implementation of GHASH. For measurements and tests.
+    pub fn with_ghash(self, ghash: GhashPath) -> Self {
+        Self { ghash, ..self }
+    }
+
+    /// The implementation of GHASH.
+    pub fn ghash(self) -> GhashPath {
+        self.ghash
+    }
+
     /// The pace at which to generate keystream.
     pub fn pacing(self) -> Pacing {
         self.pacing
     }
 
-    /// The engine for this cipher: the one of [`CipherBackend::Auto`], at this one's pace, if the two
+    /// The engine for this cipher: the one of [`CipherBackend::Auto`], with this one's pace and GHASH, if the two
     /// run the cipher alike.
     pub fn of_cipher(self, cipher: Cipher) -> Self {
-        let auto = Self { pacing: self.pacing, ..Self::default() };
+        let auto = Self { pacing: self.pacing, ghash: self.ghash, ..Self::default() };
         let lanes = |engine: Self| engine.aes_path().map(Path::lanes);
         let is_alike = match cipher {
             Cipher::Des | Cipher::TripleDes => false,
@@ -205,7 +222,8 @@ impl Default for CipherEngine {
 
 impl PartialEq for CipherEngine {
     fn eq(&self, other: &Self) -> bool {
-        self.asked == other.asked && self.pacing == other.pacing
+        let chosen = |engine: &Self| (engine.asked, engine.ghash, engine.pacing);
+        chosen(self) == chosen(other)
     }
 }
 
@@ -216,6 +234,7 @@ impl fmt::Debug for CipherEngine {
         f.debug_tuple("CipherEngine")
             .field(&self.asked)
             .field(&self.backend())
+            .field(&self.ghash)
             .field(&self.pacing)
             .finish()
     }
@@ -247,6 +266,8 @@ fn known_features() -> Vec<(&'static str, bool)> {
         ("avx2", is_x86_feature_detected!("avx2")),
         ("vaes", is_x86_feature_detected!("vaes")),
         ("avx512f", is_x86_feature_detected!("avx512f")),
+        ("vpclmulqdq", is_x86_feature_detected!("vpclmulqdq")),
+        ("avx512bw", is_x86_feature_detected!("avx512bw")),
         ("avx512ifma", is_x86_feature_detected!("avx512ifma")),
     ]
 }

@@ -3,12 +3,13 @@
 //! A suite of TLS uses its key as it is (RFC 9001 5.1). A private suite takes it as the pseudorandom key
 //! of HKDF-SHA-256 and expands its keys from it (`prk.rs`, `docs/DESIGN.md`).
 
-use crate::aes_ctr::{Aes, AesCtr};
+use crate::aes_ctr::AesCtr;
 use crate::backend::CipherEngine;
 use crate::chacha::ChaCha;
+use crate::counter::wipe;
 use crate::keystream::KeystreamKey;
 use crate::legacy::{LegacyCipher, LegacyKey};
-use crate::mac::MacKey;
+use crate::mac::{MacKey, TAG_BYTES};
 use crate::prk::Prk;
 use crate::suite::{Cipher, Mac, Protection};
 use std::sync::Arc;
@@ -67,9 +68,15 @@ impl SuiteKey {
         const MAC: [&[u8]; 1] = [b"keypadd mac"];
         let (keystream, mac) = match suite.mac() {
             Mac::Ghash => {
-                let mac = MacKey::ghash(&Aes::new(key));
-                let aes = AesCtr::new(key, iv, engine);
-                (Some(KeystreamKey::aes(suite.cipher(), aes, pacing)), mac)
+                let aes = Arc::new(AesCtr::new(key, iv, engine));
+                // SP 800-38D 7.1, step 1.
+                let mut h = aes.encrypted([0; 16]);
+                let mask = aes.uses_aes_instructions().then(|| Arc::clone(&aes));
+                let mac = MacKey::ghash(engine.ghash(), &h, mask);
+                wipe(&mut h);
+                // Block 0 is the mask, whether it is part of the pad or not.
+                let skipped = TAG_BYTES - mac.mask_bytes();
+                (Some(KeystreamKey::aes(suite.cipher(), aes, skipped, pacing)), mac)
             }
             Mac::Poly1305 => {
                 let key = key.try_into().expect("32 bytes, as asserted");
@@ -94,7 +101,7 @@ fn private_keystream(
 ) -> Option<KeystreamKey> {
     let enc = [b"keypadd enc".as_slice()];
     let pacing = engine.pacing();
-    let aes = |aes| KeystreamKey::aes(cipher, aes, pacing);
+    let aes = |aes| KeystreamKey::aes(cipher, Arc::new(aes), 0, pacing);
     let legacy =
         |legacy, prk| KeystreamKey::legacy(cipher, LegacyKey::new(legacy, prk, engine), pacing);
     Some(match cipher {

@@ -28,26 +28,29 @@ const SCRATCH_BYTES: usize = 1536;
 pub struct KeystreamKey {
     cipher: Cipher,
     inner: Inner,
+    /// Bytes of keystream before a pad's: GCM's mask, where the MAC's key encrypts it.
+    skipped: usize,
     pacing: Pacing,
 }
 
 enum Inner {
-    Aes(AesCtr),
+    Aes(Arc<AesCtr>),
     ChaCha(ChaCha),
     Legacy(LegacyKey),
 }
 
 impl KeystreamKey {
-    pub(crate) fn aes(cipher: Cipher, key: AesCtr, pacing: Pacing) -> Self {
-        Self { cipher, inner: Inner::Aes(key), pacing }
+    /// Pads begin after `skipped` bytes of a packet's keystream.
+    pub(crate) fn aes(cipher: Cipher, key: Arc<AesCtr>, skipped: usize, pacing: Pacing) -> Self {
+        Self { cipher, inner: Inner::Aes(key), skipped, pacing }
     }
 
     pub(crate) fn chacha(key: ChaCha, pacing: Pacing) -> Self {
-        Self { cipher: Cipher::ChaCha20, inner: Inner::ChaCha(key), pacing }
+        Self { cipher: Cipher::ChaCha20, inner: Inner::ChaCha(key), skipped: 0, pacing }
     }
 
     pub(crate) fn legacy(cipher: Cipher, key: LegacyKey, pacing: Pacing) -> Self {
-        Self { cipher, inner: Inner::Legacy(key), pacing }
+        Self { cipher, inner: Inner::Legacy(key), skipped: 0, pacing }
     }
 
     /// The cipher of this key.
@@ -94,7 +97,7 @@ impl KeystreamKey {
         }
         let rows = &mut all[..count];
         self.pacing.make(rows.iter().map(|row| row.len()).sum(), || match &self.inner {
-            Inner::Aes(key) => key.write_rows(segment, offset, rows),
+            Inner::Aes(key) => key.write_rows(segment, self.skipped + offset, rows),
             Inner::ChaCha(key) => key.write_rows(segment, offset, rows),
             Inner::Legacy(key) => key.subkey(segment).write_rows(offset, rows),
         });
@@ -110,7 +113,7 @@ impl KeystreamKey {
     ) {
         self.check_end(offset, out.len());
         match (&self.inner, subkey) {
-            (Inner::Aes(key), _) => key.write(packet, offset, out),
+            (Inner::Aes(key), _) => key.write(packet, self.skipped + offset, out),
             (Inner::ChaCha(key), _) => key.write(packet, offset, out),
             (Inner::Legacy(_), Some(subkey)) => subkey.write(packet.slot(), offset, out),
             (Inner::Legacy(_), None) => unreachable!("a 64-bit cipher works with a subkey"),

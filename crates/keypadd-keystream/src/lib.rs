@@ -26,6 +26,7 @@ mod bitslice;
 mod chacha;
 mod counter;
 mod derive;
+mod ghash;
 mod keystream;
 mod legacy;
 mod mac;
@@ -44,6 +45,7 @@ pub use backend::{
 };
 pub use counter::wipe;
 pub use derive::SuiteKey;
+pub use ghash::GhashPath;
 pub use keystream::{InlineKeystream, KeystreamKey, PAYLOAD_BYTES_MAX};
 pub use mac::{MacKey, TAG_BYTES};
 pub use number::{PacketNumber, SEGMENT_PACKETS, Segment};

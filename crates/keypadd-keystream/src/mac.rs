@@ -4,39 +4,34 @@
 //! Compares tags in constant time. Sets up a key's state once and copies it for every packet; the
 //! copies are wiped.
 
-use crate::aes_ctr::Aes;
-use crate::counter;
+use crate::aes_ctr::AesCtr;
+use crate::ghash::{self, GhashPath};
 use crate::number::PacketNumber;
 use crate::poly1305;
-use cipher::array::Array;
-use ghash::GHash;
-use ghash::universal_hash::UniversalHash;
 use hmac::digest::OutputSizeUser;
 use hmac::{Hmac, KeyInit, Mac};
 use md5::Md5;
 use sha1::Sha1;
 use sha2::Sha256;
 use std::fmt;
+use std::sync::Arc;
 use subtle::ConstantTimeEq;
 use zeroize::zeroize_stack;
 
 /// Bytes of every tag, as QUIC requires (RFC 9001 5.3); HMACs are truncated to it (RFC 2104 5).
 pub const TAG_BYTES: usize = 16;
 
-/// Bytes of a GHASH block, and the blocks that the `polyval` crate multiplies at a time.
-const BLOCK: usize = 16;
-const GROUP: usize = 4;
-
-/// Upper bound on the stack used by [`ghash`] and [`hmac`] and their callees: copies of a state of up
-/// to 200 bytes, a few blocks, the words of a hash.
+/// Upper bound on the stack used by [`GhashKey::tag`], [`hmac`] and their callees: powers of H that
+/// do not fit in registers, copies of a state of up to 200 bytes, the words of a hash.
 const STACK_BYTES: usize = if cfg!(debug_assertions) { 16 << 10 } else { 1024 };
 
 /// The authentication key of one direction and key phase. Immutable; wiped when dropped.
 pub struct MacKey(Inner);
 
-/// States are boxed: a key moves from frame to frame, and would leave a copy of its state in each.
+/// States are in memory of their own: a key moves from frame to frame, and would leave a copy of its
+/// state in each.
 enum Inner {
-    Ghash(Box<GHash>),
+    Ghash(GhashKey),
     /// Every packet's key is its mask.
     Poly1305(poly1305::Path),
     HmacSha256(Box<Hmac<Sha256>>),
@@ -46,14 +41,17 @@ enum Inner {
     Null,
 }
 
+/// GHASH's key, and the cipher of the mask where the pad does not contain it.
+struct GhashKey {
+    hash: ghash::Key,
+    mask: Option<Arc<AesCtr>>,
+}
+
 impl MacKey {
-    /// GHASH's key is the encryption of the zero block (SP 800-38D 7.1, step 1).
-    pub(crate) fn ghash(aes: &Aes) -> Self {
-        let mut h = Array::default();
-        aes.encrypt_block(&mut h);
-        let key = Self(Inner::Ghash(GHash::new(&h).into()));
-        counter::wipe(&mut h);
-        key
+    /// GHASH with its key H; encrypts the mask of every packet itself if it has the cipher for that.
+    /// The caller wipes `h` and the stack.
+    pub(crate) fn ghash(path: GhashPath, h: &[u8; 16], mask: Option<Arc<AesCtr>>) -> Self {
+        Self(Inner::Ghash(GhashKey { hash: ghash::Key::new(path, h), mask }))
     }
 
     /// Has no key of its own: the mask is a packet's key (RFC 8439 2.6).
@@ -78,9 +76,21 @@ impl MacKey {
         Self(Inner::Null)
     }
 
+    /// Leading bytes of a packet's pad that are the MAC's mask and are never XORed into the payload:
+    /// GHASH's result is XORed with them, Poly1305 has them as its key. At most
+    /// [`MASK_BYTES_MAX`](crate::MASK_BYTES_MAX), and none for GHASH on a CPU with AES instructions:
+    /// there one block is quickly encrypted, and a pad that leaks does not give H away.
+    pub fn mask_bytes(&self) -> usize {
+        match &self.0 {
+            Inner::Ghash(GhashKey { mask: None, .. }) => TAG_BYTES,
+            Inner::Poly1305(_) => poly1305::KEY_BYTES,
+            _ => 0,
+        }
+    }
+
     /// Computes the tag over a packet's number, its header before header protection, and its
-    /// ciphertext. `mask` is the first [`Protection::mask_bytes`](crate::Protection::mask_bytes) of
-    /// the pad; what follows is ignored. Does not allocate.
+    /// ciphertext. `mask` is the first [`Self::mask_bytes`] of the pad; what
+    /// follows is ignored. Does not allocate.
     ///
     /// An HMAC covers `be64(number) || be64(header length) || header || ciphertext`. GHASH and
     /// Poly1305 cover header and ciphertext; the mask binds the number (RFC 9001 5.3). The null MAC is
@@ -101,8 +111,8 @@ impl MacKey {
         let number = packet.value().to_be_bytes();
         let header_bytes = (header.len() as u64).to_be_bytes();
         let parts = [&number, &header_bytes, header, ciphertext];
-        let mut tag = match &self.0 {
-            Inner::Ghash(key) => ghash(key, header, ciphertext),
+        let tag = match &self.0 {
+            Inner::Ghash(key) => key.tag(packet, header, ciphertext, mask),
             Inner::Poly1305(path) => {
                 let key = mask.first_chunk().expect("a mask of 32 bytes");
                 path.tag(key, header, ciphertext)
@@ -113,12 +123,6 @@ impl MacKey {
             Inner::Null => return [0; TAG_BYTES],
         };
         zeroize_stack::<STACK_BYTES>();
-        if let Inner::Ghash(_) = &self.0 {
-            let mask: &[u8; TAG_BYTES] = mask.first_chunk().expect("a mask of 16 bytes");
-            for (byte, mask) in tag.iter_mut().zip(mask) {
-                *byte ^= mask;
-            }
-        }
         tag
     }
 
@@ -135,12 +139,22 @@ impl MacKey {
     }
 }
 
-impl Drop for MacKey {
-    fn drop(&mut self) {
-        // HMAC states wipe themselves. A GHASH state has no heap part, so assignment overwrites it.
-        if let Inner::Ghash(key) = &mut self.0 {
-            **key = GHash::new(&Array::default());
-            zeroize::optimization_barrier(&**key);
+impl GhashKey {
+    /// Has its own stack frame, so that the caller can wipe the mask and what hashing leaves.
+    #[inline(never)]
+    fn tag(
+        &self,
+        packet: PacketNumber,
+        header: &[u8],
+        ciphertext: &[u8],
+        mask: &[u8],
+    ) -> [u8; TAG_BYTES] {
+        match &self.mask {
+            Some(aes) => self.hash.tag(header, ciphertext, &aes.block_0(packet)),
+            None => {
+                let mask = mask.first_chunk().expect("a mask of 16 bytes");
+                self.hash.tag(header, ciphertext, mask)
+            }
         }
     }
 }
@@ -159,53 +173,13 @@ impl fmt::Debug for MacKey {
     }
 }
 
-/// GHASH of header and ciphertext, each zero-padded to whole blocks, and of the block with both
-/// lengths in bits (SP 800-38D 7.1, steps 4 and 5).
-///
-/// A group of four blocks costs little more than one block, so leading zero blocks fill the first
-/// group: GHASH starts from zero, and zeros leave it there.
-///
-/// Has its own stack frame, so that the caller can wipe it: finalizing consumes the state, and the
-/// crate's own wipe, byte by byte, takes as long as hashing 128 bytes.
-#[inline(never)]
-fn ghash(key: &GHash, header: &[u8], ciphertext: &[u8]) -> [u8; TAG_BYTES] {
-    let mut lengths = [0; 16];
-    lengths[..8].copy_from_slice(&(header.len() as u64 * 8).to_be_bytes());
-    lengths[8..].copy_from_slice(&(ciphertext.len() as u64 * 8).to_be_bytes());
-    let blocks = header.len().div_ceil(BLOCK) + ciphertext.len().div_ceil(BLOCK) + 1;
-
-    let mut state = key.clone();
-    let mut group = [Array::default(); GROUP];
-    let mut filled = blocks.next_multiple_of(GROUP) - blocks;
-    for mut part in [header, ciphertext, &lengths] {
-        while !part.is_empty() {
-            if filled == 0 && part.len() >= GROUP * BLOCK {
-                let (whole, rest) = part.split_at(part.len() - part.len() % (GROUP * BLOCK));
-                state.update_padded(whole);
-                part = rest;
-                continue;
-            }
-            let (bytes, rest) = part.split_at(part.len().min(BLOCK));
-            group[filled][..bytes.len()].copy_from_slice(bytes);
-            group[filled][bytes.len()..].fill(0);
-            part = rest;
-            filled += 1;
-            if filled == GROUP {
-                state.update(&group);
-                filled = 0;
-            }
-        }
-    }
-    debug_assert_eq!(filled, 0, "the length block completes a group");
-    state.finalize().into()
-}
-
 /// The state of an HMAC under a key.
 fn keyed<M: KeyInit>(key: &[u8]) -> Box<M> {
     Box::new(M::new_from_slice(key).expect("HMAC takes any length"))
 }
 
-/// HMAC over the concatenated parts, truncated to 16 bytes. Has its own stack frame, as [`ghash`]:
+/// HMAC over the concatenated parts, truncated to 16 bytes. Has its own stack frame, as
+/// [`GhashKey::tag`]:
 /// finalizing moves the state.
 #[inline(never)]
 fn hmac<M: Mac + OutputSizeUser + Clone>(key: &M, parts: [&[u8]; 4]) -> [u8; TAG_BYTES] {
@@ -221,7 +195,6 @@ fn hmac<M: Mac + OutputSizeUser + Clone>(key: &M, parts: [&[u8]; 4]) -> [u8; TAG
 mod tests {
     use super::*;
     use crate::vectors;
-    use proptest::prelude::*;
 
     /// Checks vectors through the code that tags packets, split at every position.
     fn check<M: Mac + OutputSizeUser + KeyInit + Clone>(text: &str) {
@@ -250,29 +223,15 @@ mod tests {
         check::<Hmac<Sha256>>(include_str!("../tests/vectors/rfc4231_sha256.txt"));
     }
 
-    proptest! {
-        #[test]
-        fn grouped_ghash_equals_plain_ghash(
-            header in prop::collection::vec(any::<u8>(), 0..200),
-            ciphertext in prop::collection::vec(any::<u8>(), 0..600),
-            key in any::<[u8; 16]>(),
-        ) {
-            let key = GHash::new(&key.into());
-            let lengths = [header.len(), ciphertext.len()];
-            let bits = lengths.map(|bytes| (bytes as u64 * 8).to_be_bytes());
-            let mut plain = key.clone();
-            plain.update_padded(&header);
-            plain.update_padded(&ciphertext);
-            plain.update_padded(&bits.concat());
-            prop_assert_eq!(ghash(&key, &header, &ciphertext), <[u8; 16]>::from(plain.finalize()));
-        }
+    fn ghash_key() -> MacKey {
+        MacKey::ghash(GhashPath::fastest(), &[1; 16], None)
     }
 
     fn keys() -> [MacKey; 5] {
         [
             MacKey::poly1305(),
             MacKey::hmac_md5(&[1; 16]),
-            MacKey::ghash(&Aes::new(&[1; 32])),
+            ghash_key(),
             MacKey::hmac_sha256(&[1; 32]),
             MacKey::hmac_sha1(&[1; 20]),
         ]

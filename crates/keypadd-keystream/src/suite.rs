@@ -138,22 +138,17 @@ impl Protection {
         self.mac
     }
 
+    /// Whether TLS 1.3 has the pair (RFC 8446 B.4); the others are our own composition.
+    pub const fn is_of_tls(self) -> bool {
+        matches!(self.mac, Mac::Ghash | Mac::Poly1305)
+    }
+
     /// Bytes of key to request from the TLS key schedule: the cipher's own key for a pair of TLS,
     /// else the 32 bytes that the pair's keys are expanded from.
     pub const fn key_bytes(self) -> usize {
         match (self.cipher, self.mac) {
             (Cipher::Aes128, Mac::Ghash) => 16,
             _ => 32,
-        }
-    }
-
-    /// Leading bytes of a packet's pad that are the MAC's mask and are never XORed into the payload:
-    /// GHASH's result is XORed with them, Poly1305 has them as its key. At most [`MASK_BYTES_MAX`].
-    pub const fn mask_bytes(self) -> usize {
-        match self.mac {
-            Mac::Ghash => 16,
-            Mac::Poly1305 => 32,
-            Mac::HmacSha256 | Mac::HmacSha1 | Mac::HmacMd5 | Mac::Null => 0,
         }
     }
 }

@@ -127,10 +127,8 @@ impl Chunk {
         self.taken.count_zeros()
     }
 
-    /// The place of the pad of `slot` of (key, segment, part), if it is in this chunk and unused.
-    ///
-    /// A row that begins with 16 zero bytes was wiped or never written. XORing it would send plaintext, so
-    /// it counts as missing.
+    /// The place of the pad of `slot` of (key, segment, part), if it is in this chunk and unused. Reads no
+    /// byte of it.
     #[inline(always)]
     fn find(
         &self,
@@ -143,12 +141,11 @@ impl Chunk {
         if !is_asked_for || self.taken & (1 << slot) != 0 {
             return None;
         }
-        let (unit, bytes) = part.place(slot);
-        let is_keystream = self.units[unit][bytes.clone()][..MARK_BYTES] != [0; MARK_BYTES];
-        is_keystream.then_some((unit, bytes))
+        Some(part.place(slot))
     }
 
-    /// Reads a pad in place without taking it: for the MAC's mask, before the tag is verified.
+    /// A pad in place, without taking it: before its packet's tag is verified. Reads no byte of it; whoever
+    /// does must ask [`is_keystream`].
     pub(crate) fn peek(
         &self,
         key: KeyId,
@@ -160,7 +157,7 @@ impl Chunk {
         Some(&self.units[unit][bytes])
     }
 
-    /// The pad of `slot` of (key, segment, part), ready to be taken.
+    /// The pad of `slot` of (key, segment, part), ready to be taken, unless it is not [`is_keystream`].
     #[inline(always)]
     pub(crate) fn row(
         &mut self,
@@ -171,7 +168,8 @@ impl Chunk {
     ) -> Option<Row<'_>> {
         let (unit, bytes) = self.find(key, segment, part, slot)?;
         let Self { taken, wiped, units, .. } = self;
-        Some(Row { bytes: &mut units[unit][bytes], bit: 1 << slot, taken, wiped })
+        let bytes = &mut units[unit][bytes];
+        is_keystream(bytes).then_some(Row { bytes, bit: 1 << slot, taken, wiped })
     }
 
     /// Fetches the first bytes of a row into the caches, without waiting for them.
@@ -197,6 +195,13 @@ impl Chunk {
         self.wipe_left();
         std::mem::take(&mut self.units)
     }
+}
+
+/// Whether a row is a pad. One that begins with 16 zero bytes was wiped or never written: XORing it would
+/// send plaintext, so it counts as missing.
+#[inline(always)]
+pub(crate) fn is_keystream(row: &[u8]) -> bool {
+    row[..MARK_BYTES] != [0; MARK_BYTES]
 }
 
 /// One packet's row of a chunk, not taken yet.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use keypadd_keystream::{PacketNumber, Segment};
 
-use crate::chunk::{BODY_BYTES, HEAD_BYTES, KeyId, PAD_BYTES, Part};
+use crate::chunk::{BODY_BYTES, HEAD_BYTES, KeyId, PAD_BYTES, Part, is_keystream};
 use crate::demand::Traffic;
 use crate::feed::UnqueuedFeed;
 use crate::filler_state::FillerState;
@@ -105,8 +105,8 @@ impl Lane {
         }
     }
 
-    /// What the pool has of the first `pad_bytes` bytes of the packet's pad. Takes and moves nothing, so it
-    /// is safe for packets that are not authenticated yet.
+    /// What the pool has of the first `pad_bytes` bytes of the packet's pad. Takes and moves nothing, and
+    /// reads no byte of the pad, so it is safe for packets that are not authenticated yet.
     pub fn peek(&self, packet_number: PacketNumber, pad_bytes: usize) -> Peek<'_> {
         let [heads, bodies] = &self.queues;
         let (needs_head, needs_body) = needs(pad_bytes);
@@ -285,7 +285,7 @@ impl<'a> Peek<'a> {
     /// The first bytes, the MAC's mask, in place; the pad stays usable. `None` if the pool has none. Panics
     /// if the mask is longer than a head.
     pub fn mask(&self, mask_bytes: usize) -> Option<&'a [u8]> {
-        self.head.map(|head| &head[..mask_bytes])
+        self.head.filter(|head| is_keystream(head)).map(|head| &head[..mask_bytes])
     }
 }
 

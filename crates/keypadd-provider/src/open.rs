@@ -1,8 +1,9 @@
 //! Opens the packets that arrive in one phase (quinn's `PacketKey`, remote half).
 //!
 //! Forged and replayed packets cost no pool keystream: the tag is verified first, then the number is
-//! checked against the direction's replay window, and only then is a pad taken. The suites of TLS need the
-//! first block of the pad to verify, the MAC's mask, which is read in place or generated inline.
+//! checked against the direction's replay window, and only then is a pad taken. ChaCha20-Poly1305, and
+//! AES-GCM on a CPU without AES instructions, need the first block of the pad to verify, the MAC's mask, which
+//! is read in place or generated inline; all others read no byte of a pad before.
 
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -77,9 +78,9 @@ impl OpenKey {
         let replayed = window.refuses(packet_number.value());
         let mut made = MacMask::default();
         let mut mask = &made.0[..mask_bytes];
-        // HMACs verify without the pad.
-        if mask_bytes > 0 {
-            let whole = self.protection.whole();
+        let whole = self.protection.whole();
+        // An HMAC verifies without the pad, and there is no other way to open its packets.
+        if whole.is_some() || mask_bytes > 0 {
             let has_pad = whole.is_none() || !is_too_long(pad_bytes);
             let lane = if has_pad { phases.lane(self.phase) } else { None };
             let peek = lane.map(|lane| lane.peek(packet_number, pad_bytes));
@@ -92,14 +93,16 @@ impl OpenKey {
                 window.mark(packet_number.value());
                 return Ok(coverage);
             }
-            mask = match peek.and_then(|peek| peek.mask(mask_bytes)) {
-                Some(mask) => mask,
-                None => {
-                    let made = &mut made.0[..mask_bytes];
-                    phases.write_mask(self.phase, packet_number, made);
-                    made
-                }
-            };
+            if mask_bytes > 0 {
+                mask = match peek.and_then(|peek| peek.mask(mask_bytes)) {
+                    Some(mask) => mask,
+                    None => {
+                        let made = &mut made.0[..mask_bytes];
+                        phases.write_mask(self.phase, packet_number, made);
+                        made
+                    }
+                };
+            }
         }
         let (ciphertext, tag) = sealed.split_at_mut(payload_bytes);
         if !self.protection.mac().verify(packet_number, header, ciphertext, mask, tag) {

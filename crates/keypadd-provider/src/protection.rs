@@ -19,7 +19,6 @@ use crate::key_extraction::KeyMaterial;
 
 /// The MAC half of a suite's key, and ring's AEAD where that computes the same function.
 pub(crate) struct KeyProtection {
-    mask_bytes: usize,
     mac: MacKey,
     whole: Option<WholePacket>,
 }
@@ -33,13 +32,13 @@ impl KeyProtection {
     ) -> (Self, Option<Arc<KeystreamKey>>) {
         let SuiteKey { keystream, mac } =
             SuiteKey::derive_with(suite, material.key(), material.iv(), engine);
-        let whole = WholePacket::new(suite, material, engine);
-        (Self { mask_bytes: suite.mask_bytes(), mac, whole }, keystream)
+        let whole = WholePacket::new(suite, mac.mask_bytes(), material, engine);
+        (Self { mac, whole }, keystream)
     }
 
-    /// Pad bytes before the payload's: the MAC's mask.
+    /// Pad bytes before the payload's: the MAC's mask, unless its key encrypts that.
     pub(crate) fn mask_bytes(&self) -> usize {
-        self.mask_bytes
+        self.mac.mask_bytes()
     }
 
     pub(crate) fn mac(&self) -> &MacKey {
@@ -76,7 +75,12 @@ pub(crate) struct WholePacket {
 impl WholePacket {
     /// `None` for a suite that ring does not have, and for AES-GCM in a build that is to measure a CPU without
     /// AES instructions: ring cannot be kept from using them.
-    fn new(suite: Protection, material: &KeyMaterial, engine: CipherEngine) -> Option<Self> {
+    fn new(
+        suite: Protection,
+        mask_bytes: usize,
+        material: &KeyMaterial,
+        engine: CipherEngine,
+    ) -> Option<Self> {
         let algorithm = match (suite.cipher(), suite.mac()) {
             (_, Mac::Ghash) if cfg!(aes_backend = "soft") => return None,
             (Cipher::Aes128, Mac::Ghash) => &AES_128_GCM,
@@ -86,12 +90,7 @@ impl WholePacket {
         };
         // Of the right length, as rustls derived it.
         let key = LessSafeKey::new(UnboundKey::new(algorithm, material.key()).ok()?);
-        Some(Self {
-            key,
-            mask_bytes: suite.mask_bytes(),
-            pacing: engine.pacing(),
-            iv: Zeroizing::new(*material.iv()),
-        })
+        Some(Self { key, mask_bytes, pacing: engine.pacing(), iv: Zeroizing::new(*material.iv()) })
     }
 
     pub(crate) fn seal(

@@ -47,6 +47,8 @@ const POOL_BYTES: usize = 1 << 20;
 const ROUND_BYTES: usize = 200 << 10;
 /// Segments of 64 packets whose subkeys and pads to search for.
 const SEGMENTS: u64 = 24;
+/// Powers of GHASH's key that are stored.
+const GHASH_POWERS: usize = 16;
 /// Positions in a pad: one in its head, two in its body.
 const PLACES: [usize; 3] = [32, 400, 1200];
 /// Bytes of a pad in the pool.
@@ -85,7 +87,7 @@ fn keys(suite: Suite, log: &Inverted) -> Vec<(&'static str, Vec<u8>)> {
         for phase in 0..PHASES {
             let key = expand_label(&secret, b"quic key", protection.key_bytes());
             keys.push(("IV", expand_label(&secret, b"quic iv", 12)));
-            let is_of_tls = protection.mask_bytes() > 0;
+            let is_of_tls = protection.is_of_tls();
             if !is_of_tls {
                 let bytes = if protection.mac() == Mac::HmacSha1 { 20 } else { 32 };
                 keys.push(("MAC key", expand(&key, b"keypadd mac", bytes)));
@@ -96,7 +98,7 @@ fn keys(suite: Suite, log: &Inverted) -> Vec<(&'static str, Vec<u8>)> {
                 }
             }
             match protection.mac() {
-                Mac::Ghash => keys.push(("GHASH key", ghash_key(&key))),
+                Mac::Ghash => keys.extend(ghash_keys(&key)),
                 Mac::Poly1305 => {} // its keys are in the pads
                 Mac::HmacSha1 => keys.extend(sha1_states(&expand(&key, b"keypadd mac", 20))),
                 _ => keys.extend(sha256_states(&expand(&key, b"keypadd mac", 32))),
@@ -135,10 +137,10 @@ fn pads(suite: Suite, key: &[u8], iv: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
     pads
 }
 
-/// What the `polyval` crate stores beside GHASH's key, and derives from it: half of a product for
-/// its way of multiplying. (SP 800-38D section 7.1, step 1; RFC 8452, appendix A; polyval's
-/// `compute_d`.)
-fn ghash_key(key: &[u8]) -> Vec<u8> {
+/// The powers of GHASH's key, each with what an implementation of ours stores beside it and ring does
+/// not: both halves added up, twice (`keypadd-keystream/src/ghash/kernel.rs`), or half of a product
+/// (polyval's `compute_d`). (SP 800-38D section 7.1, step 1; RFC 8452, appendix A.)
+fn ghash_keys(key: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
     let mut block = [0; 16].into();
     match key.len() {
         16 => Aes128Enc::new_from_slice(key).expect("16 bytes").encrypt_block(&mut block),
@@ -147,9 +149,28 @@ fn ghash_key(key: &[u8]) -> Vec<u8> {
     let reversed = u128::from_be_bytes(block.into());
     let carry = reversed >> 127;
     let h = (reversed << 1) ^ carry ^ (carry << 127) ^ (carry << 126) ^ (carry << 121);
-    let product = (0..64).filter(|bit| h >> bit & 1 == 1);
-    let product = product.fold(0, |sum, bit| sum ^ (0xc200_0000_0000_0000_u128 << bit));
-    (h.rotate_left(64) ^ product).to_le_bytes().to_vec()
+    let powers = std::iter::successors(Some(h), |power| Some(times(*power, h)));
+    let traces = powers.take(GHASH_POWERS).flat_map(|power| {
+        let product = (0..64).filter(|bit| power >> bit & 1 == 1);
+        let product = product.fold(0, |sum, bit| sum ^ (0xc200_0000_0000_0000_u128 << bit));
+        let halves = power ^ power.rotate_left(64);
+        [
+            ("power of GHASH's key, ring's too", power),
+            ("GHASH key", halves),
+            ("GHASH key", power.rotate_left(64) ^ product),
+        ]
+    });
+    traces.map(|(what, trace)| (what, trace.to_le_bytes().to_vec())).collect()
+}
+
+/// The product of two elements divided by x^128, modulo x^128 + x^127 + x^126 + x^121 + 1 (RFC 8452
+/// section 3).
+fn times(one: u128, other: u128) -> u128 {
+    let halved = |element: u128| {
+        let odd = element & 1;
+        element >> 1 ^ odd << 127 ^ odd << 126 ^ odd << 125 ^ odd << 120
+    };
+    (0..128).fold(0, |sum, bit| halved(sum ^ if other >> bit & 1 == 1 { one } else { 0 }))
 }
 
 /// The first blocks of the inner and the outer hash of an HMAC (RFC 2104 section 2).
@@ -332,10 +353,16 @@ fn wait_for_the_filler() {
 
 /// What libraries leave (docs/DESIGN.md): rustls moves secrets, and wipes only the last copy; ring
 /// wipes nothing.
-const LIBRARIES_LEAVE: [&str; 5] =
-    ["handshake secret", "traffic secret", "header key", "packet key of ring's", "IV"];
+const LIBRARIES_LEAVE: [&str; 6] = [
+    "handshake secret",
+    "traffic secret",
+    "header key",
+    "packet key of ring's",
+    "power of GHASH's key, ring's too",
+    "IV",
+];
 
-/// The kind of a suite's MAC key in our memory. This is `polyval`'s layout on CPUs with carry-less
+/// The kind of a suite's MAC key in our memory. GHASH's layouts are those of CPUs with carry-less
 /// multiplication.
 fn state_of(suite: Suite) -> &'static str {
     match suite.protection().mac() {

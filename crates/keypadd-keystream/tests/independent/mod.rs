@@ -6,7 +6,7 @@ use ctr::Ctr32BE;
 use des::cipher::{BlockCipherEncrypt, KeyInit, KeyIvInit, StreamCipher, StreamCipherSeek};
 use des::{Des, TdesEde3};
 use hkdf::Hkdf;
-use keypadd_keystream::{Cipher, Protection};
+use keypadd_keystream::{Cipher, Mac, Protection, SuiteKey};
 use proptest::prelude::*;
 use rc2::Rc2;
 use sha2::Sha256;
@@ -22,10 +22,7 @@ fn expand(key: &[u8], info: &[&[u8]], bytes: usize) -> Vec<u8> {
 
 /// The AES key derived from a suite's key.
 pub(crate) fn aes_key(suite: Protection, key: &[u8], bytes: usize) -> Vec<u8> {
-    match suite.mask_bytes() {
-        0 => expand(key, &[b"keypadd enc"], bytes),
-        _ => key.to_vec(),
-    }
+    if suite.is_of_tls() { key.to_vec() } else { expand(key, &[b"keypadd enc"], bytes) }
 }
 
 /// The subkey and the IV of a number's segment, for a cipher with 64-bit blocks.
@@ -34,6 +31,17 @@ pub(crate) fn subkey(key: &[u8], number: u64, bytes: usize) -> (Vec<u8>, u64) {
     let mut material = expand(key, &[b"keypadd sub", &segment, &[0]], bytes + 8);
     let iv = u64::from_be_bytes(material.split_off(bytes).try_into().unwrap());
     (material, iv) // parity bits do not change what DES computes
+}
+
+/// Bytes of GCM's keystream before a pad: the mask, where the MAC's key encrypts it on this CPU.
+pub(crate) fn skipped_bytes(suite: Protection) -> usize {
+    match suite.mac() {
+        Mac::Ghash => {
+            let keys = SuiteKey::derive(suite, &[0; 32][..suite.key_bytes()], &[0; 12]);
+            16 - keys.mac.mask_bytes()
+        }
+        _ => 0,
+    }
 }
 
 /// The first `length` bytes of a pad, computed the slow way: RustCrypto's `ctr` for AES, its
@@ -50,7 +58,8 @@ pub(crate) fn pad(
     for (byte, number) in counter[4..12].iter_mut().zip(number.to_be_bytes()) {
         *byte ^= number;
     }
-    let mut pad = vec![0; length];
+    let skipped = skipped_bytes(suite);
+    let mut pad = vec![0; skipped + length];
     match suite.cipher() {
         Cipher::Aes128 => Ctr32BE::<Aes128>::new_from_slices(&aes_key(suite, key, 16), &counter)
             .unwrap()
@@ -79,7 +88,7 @@ pub(crate) fn pad(
         }
         Cipher::Null => unreachable!("has no pad"),
     }
-    pad
+    pad.split_off(skipped)
 }
 
 fn counter_mode_64<C>(cipher: &C, iv: u64, number: u64, pad: &mut [u8])

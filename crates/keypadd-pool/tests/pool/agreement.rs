@@ -77,7 +77,8 @@ proptest! {
     ) {
         let settings = PoolSettings { budget_bytes: BUDGET_BYTES };
         let (pool, mut filler) = Pool::with_filler(settings).expect("a pool");
-        let keystream = SuiteKey::derive(suite, &key, &iv).keystream.expect("not a null cipher");
+        let keys = SuiteKey::derive(suite, &key, &iv);
+        let keystream = keys.keystream.expect("not a null cipher");
         let mut inline = InlineKeystream::new(Arc::clone(&keystream));
         let traffic = Traffic::new(if receives { Direction::Receive } else { Direction::Send });
         let mut lane = pool.open_lane(keystream, &traffic, PacketNumber::new(first), Stage::Brief);
@@ -103,7 +104,7 @@ proptest! {
             inline.write(number, 0, &mut single);
             prop_assert!(single == expected, "{number:?} inline");
 
-            let mask_bytes = suite.mask_bytes().min(bytes);
+            let mask_bytes = keys.mac.mask_bytes().min(bytes);
             let mut pooled = vec![0; bytes];
             let (mask, data) = pooled.split_at_mut(mask_bytes);
             let taken = lane.take(number, mask, data, 0, || ());

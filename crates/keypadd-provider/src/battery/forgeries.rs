@@ -3,7 +3,9 @@
 use keypadd_keystream::{Protection, TAG_BYTES};
 use keypadd_pool::{Coverage, Direction};
 
-use super::support::{Pads, Receiver, Sender, material, open, payload, seal, with_tags};
+use super::support::{
+    Pads, Receiver, Sender, mask_bytes, material, open, payload, seal, with_tags,
+};
 use crate::open::OpenKey;
 
 const PACKET_BYTES: usize = 1200;
@@ -50,7 +52,7 @@ impl Target {
         assert_eq!((meters.keystream_pool_bytes(), meters.keystream_inline_bytes()), (0, 0));
 
         assert!(self.is_accepted(NUMBER, &self.packet), "{suite} {pads:?}");
-        let pad_bytes = suite.mask_bytes() + PACKET_BYTES - HEADER.len() - TAG_BYTES;
+        let pad_bytes = mask_bytes(suite) + PACKET_BYTES - HEADER.len() - TAG_BYTES;
         let pooled_bytes = match pads.coverage(suite, pad_bytes) {
             Coverage::Hit => pad_bytes as u64,
             _ => 0,

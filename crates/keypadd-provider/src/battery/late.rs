@@ -4,7 +4,7 @@ use keypadd_keystream::{PacketNumber, SEGMENT_PACKETS};
 use keypadd_pool::{Coverage, Direction};
 
 use super::support::{
-    Pads, Receiver, Sender, material, open, payload, poll_until, seal, with_pads,
+    Pads, Receiver, Sender, mask_bytes, material, open, payload, poll_until, seal, with_pads,
 };
 
 const HEADER: &[u8] = b"header";
@@ -27,7 +27,7 @@ fn packets_up_to_two_segments_late_come_from_the_pool_and_older_ones_inline() {
             let after = receiver.meters.packets(Direction::Receive, expected);
             assert_eq!(after, before + 1, "{suite} {number} {expected:?}");
         };
-        let pad_bytes = suite.mask_bytes() + PAYLOAD_BYTES;
+        let pad_bytes = mask_bytes(suite) + PAYLOAD_BYTES;
         let move_to = |segment: u64| {
             let number = segment * SEGMENT + 20;
             poll_until("the next segment is there", || {

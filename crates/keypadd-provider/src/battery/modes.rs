@@ -7,7 +7,7 @@ use keypadd_keystream::{Protection, SEGMENT_PACKETS};
 use keypadd_pool::Coverage;
 use proptest::prelude::*;
 
-use super::support::{Pads, Receiver, Sender, material, open, payload, seal};
+use super::support::{Pads, Receiver, Sender, mask_bytes, material, open, payload, seal};
 use crate::window::WINDOW_PACKETS;
 
 const SOURCES: [Pads; 3] = [Pads::Off, Pads::Warm, Pads::Dry];
@@ -124,7 +124,7 @@ fn run(
     }
     // The first packet of a warm lane finds its pad, unless it is far too long or others came first; a dry
     // lane never serves one.
-    let first_bytes = suite.mask_bytes() + packets.first().map_or(0, |packet| packet.bytes);
+    let first_bytes = mask_bytes(suite) + packets.first().map_or(0, |packet| packet.bytes);
     let pooled = senders
         .iter()
         .map(|(pads, end, _)| (pads, &end.meters))

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use keypadd_keystream::{CipherEngine, Pace};
 
-use super::support::{Receiver, Sender, material, open, payload, seal, with_pads};
+use super::support::{Receiver, Sender, mask_bytes, material, open, payload, seal, with_pads};
 use crate::protection::KeyProtection;
 use crate::seal::SealKey;
 
@@ -35,7 +35,7 @@ fn a_pace_sees_every_byte_of_keystream_and_changes_none() {
         let receiver = Receiver::new(suite);
         let opens = receiver.key_with(0, &material, engine);
         for (number, bytes) in (0..).zip(PAYLOAD_BYTES) {
-            let pad_bytes = suite.mask_bytes() + bytes;
+            let pad_bytes = mask_bytes(suite) + bytes;
             let before = counts.0.load(Relaxed);
             let sealed = seal(&paced, number, HEADER, &payload(bytes));
             assert_eq!(counts.0.load(Relaxed) - before, pad_bytes, "{suite}: sealing {bytes}");

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
-use keypadd_keystream::{Cipher, CipherEngine, Mac, PacketNumber, Protection, TAG_BYTES};
+use keypadd_keystream::{Cipher, CipherEngine, Mac, PacketNumber, Protection, SuiteKey, TAG_BYTES};
 use keypadd_pool::{BODY_BYTES, Coverage, HEAD_BYTES, Part, PartLevel, Pool, PoolSettings};
 use quinn_proto::crypto::PacketKey;
 
@@ -196,12 +196,15 @@ impl Pads {
             0 => Coverage::Miss,
             _ if pooled_bytes == 0 => Coverage::Miss,
             _ if pad_bytes <= pooled_bytes => Coverage::Hit,
-            _ if suite.mask_bytes() > 0 && pad_bytes > pooled_bytes + REST_BYTES_MAX => {
-                Coverage::Miss
-            }
+            _ if suite.is_of_tls() && pad_bytes > pooled_bytes + REST_BYTES_MAX => Coverage::Miss,
             _ => Coverage::Partial,
         }
     }
+}
+
+/// Bytes of the MAC's mask that a suite's pads begin with on this CPU.
+pub(super) fn mask_bytes(suite: Protection) -> usize {
+    SuiteKey::derive(suite, &[0; 32][..suite.key_bytes()], &[0; 12]).mac.mask_bytes()
 }
 
 pub(super) fn new_pool(budget_bytes: usize) -> Pool {
