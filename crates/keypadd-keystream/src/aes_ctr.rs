@@ -14,10 +14,12 @@ use cipher::consts::U16;
 use cipher::{BlockCipherEncrypt, KeyInit};
 use zeroize::{Zeroize, zeroize_stack};
 
-/// Upper bound on the stack that a wide AES uses below [`AesCtr::write`] and [`AesCtr::write_rows`]:
-/// 3.6 KiB in optimized builds, mostly round keys 64 bytes wide. It is wiped because a value built
-/// on the stack later may carry leftovers along when it moves to the heap.
+/// Upper bound on the stack that a wide AES uses below [`AesCtr::write`]: 3.6 KiB in optimized builds,
+/// mostly round keys 64 bytes wide. It is wiped because a value built on the stack later may carry
+/// leftovers along when it moves to the heap.
 const AES_STACK_BYTES: usize = if cfg!(debug_assertions) { 8192 } else { 4096 };
+/// Upper bound on that below [`AesCtr::write_rows`], which has a batch of blocks besides: 4.6 KiB.
+const ROWS_STACK_BYTES: usize = if cfg!(debug_assertions) { 16 << 10 } else { 6144 };
 
 /// An AES key schedule of either length.
 pub(crate) enum Aes {
@@ -79,13 +81,9 @@ impl AesCtr {
             Some((path, key)) if rows.len() > SEGMENT_PACKETS / 2 => {
                 path.write_aes_rows(key, self.first_counter(segment.packet(0)), offset, rows);
             }
-            _ => {
-                for (slot, row) in rows.iter_mut().enumerate() {
-                    self.encrypt_counters(segment.packet(slot), offset, row);
-                }
-            }
+            _ => self.encrypt_rows(segment, offset, rows),
         }
-        zeroize_stack::<AES_STACK_BYTES>();
+        zeroize_stack::<ROWS_STACK_BYTES>();
     }
 
     /// Writes part of one packet's pad. Never inlined, like [`Self::write_rows`].
@@ -111,15 +109,34 @@ impl AesCtr {
 
     /// Has its own stack frame, so that the caller can wipe what a wide AES leaves there.
     #[inline(never)]
+    fn encrypt_rows(&self, segment: Segment, offset: usize, rows: &mut [&mut [u8]]) {
+        let counter = |slot: usize, block: u64| {
+            counter_block(self.first_counter(segment.packet(slot)), block)
+        };
+        match &self.aes {
+            Aes::Aes128(aes) => counter::write_rows(aes, offset, rows, counter),
+            Aes::Aes256(aes) => counter::write_rows(aes, offset, rows, counter),
+        }
+    }
+
+    /// Has its own stack frame, like [`Self::encrypt_rows`].
+    #[inline(never)]
     fn encrypt_counters(&self, packet: PacketNumber, offset: usize, out: &mut [u8]) {
         let first = self.first_counter(packet);
-        // Cannot carry into the nonce: pads are short enough to keep the counter far below 2^32.
-        let counter = |block: u64| (first + u128::from(block)).to_be_bytes().into();
+        let counter = |block: u64| counter_block(first, block);
         match &self.aes {
             Aes::Aes128(aes) => counter::write_range(aes, offset, out, counter),
             Aes::Aes256(aes) => counter::write_range(aes, offset, out, counter),
         }
     }
+}
+
+/// The counter block this many after a packet's first. Cannot carry into the nonce: pads are short enough
+/// to keep the counter far below 2^32.
+#[inline(always)]
+fn counter_block(first: u128, block: u64) -> Array<u8, U16> {
+    let nonce_end_and_counter = first as u64 + block;
+    (first >> 64 << 64 | u128::from(nonce_end_and_counter)).to_be_bytes().into()
 }
 
 impl Drop for AesCtr {

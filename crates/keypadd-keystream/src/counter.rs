@@ -70,6 +70,82 @@ impl<N: ArraySize, F: Fn(u64) -> Array<u8, N>> BlockCipherEncClosure for Range<'
     }
 }
 
+/// Writes several rows at a time, each bytes `offset..offset + row.len()` of its own keystream; block `j`
+/// of row `i` is the encryption of `counter(i, j)`.
+pub(crate) fn write_rows<N: ArraySize>(
+    cipher: &impl BlockCipherEncrypt<BlockSize = N>,
+    offset: usize,
+    rows: &mut [&mut [u8]],
+    counter: impl Fn(usize, u64) -> Array<u8, N>,
+) {
+    let block_size = PhantomData;
+    cipher.encrypt_with_backend(Rows { offset, rows, counter, block_size });
+}
+
+/// All rows as one job for the cipher, in batches as wide as the back end likes, whatever the rows'
+/// length: a head is an eighth of a wide AES batch.
+struct Rows<'r, 'b, N, F> {
+    offset: usize,
+    rows: &'r mut [&'b mut [u8]],
+    counter: F,
+    block_size: PhantomData<N>,
+}
+
+impl<N: ArraySize, F> BlockSizeUser for Rows<'_, '_, N, F> {
+    type BlockSize = N;
+}
+
+impl<N: ArraySize, F: Fn(usize, u64) -> Array<u8, N>> BlockCipherEncClosure for Rows<'_, '_, N, F> {
+    /// Encrypts on the stack and copies to the rows, so that each line of a pool's memory, which is in no
+    /// cache, is written once. The batch is wiped.
+    #[inline(always)]
+    fn call<B: BlockCipherEncBackend<BlockSize = N>>(self, backend: &B) {
+        let Self { offset, rows, counter, .. } = self;
+        let first = offset / N::USIZE;
+        let blocks_of = |row: &[u8]| match row.len() {
+            0 => 0,
+            bytes => (offset % N::USIZE + bytes).div_ceil(N::USIZE),
+        };
+        let mut batch = Array::<Array<u8, N>, B::ParBlocksSize>::default();
+        // The next block to encrypt: its row, and its place there.
+        let (mut next_row, mut next_block) = (0, 0);
+        while next_row < rows.len() {
+            let (begin_row, begin_block) = (next_row, next_block);
+            let mut filled = 0;
+            while filled < batch.len() && next_row < rows.len() {
+                let left = blocks_of(rows[next_row]) - next_block;
+                let run = left.min(batch.len() - filled);
+                let numbers = (first + next_block) as u64..;
+                for (block, number) in batch[filled..filled + run].iter_mut().zip(numbers) {
+                    *block = counter(next_row, number);
+                }
+                filled += run;
+                (next_row, next_block) =
+                    if run == left { (next_row + 1, 0) } else { (next_row, next_block + run) };
+            }
+            if filled == batch.len() {
+                backend.encrypt_par_blocks_inplace(&mut batch);
+            } else {
+                backend.encrypt_tail_blocks_inplace(&mut batch[..filled]);
+            }
+            let mut bytes = Array::slice_as_flattened(&batch[..filled]);
+            let mut block = begin_block;
+            for row in &mut rows[begin_row..] {
+                if bytes.is_empty() {
+                    break;
+                }
+                let run = ((blocks_of(row) - block) * N::USIZE).min(bytes.len());
+                let (these, rest) = bytes.split_at(run);
+                if run > 0 {
+                    copy_overlap(these, (first + block) * N::USIZE, offset, row);
+                }
+                (bytes, block) = (rest, 0);
+            }
+        }
+        wipe(Array::slice_as_flattened_mut(&mut batch));
+    }
+}
+
 /// Copies keystream bytes `at..` into `out`, which holds the keystream from byte `skip` on. Drops
 /// what lies outside `out`.
 #[inline(always)]
