@@ -4,7 +4,7 @@ use std::io::Cursor;
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use keypadd_keystream::{Protection, SEGMENT_PACKETS, TAG_BYTES};
+use keypadd_keystream::{Protection, SEGMENT_PACKETS, SuiteKey, TAG_BYTES};
 use keypadd_pool::{Coverage, Direction, HEAD_BYTES, Pool};
 use keypadd_provider::{
     ConnectionKeys, CryptoSettings, HandshakeData, Meters, PrivateKey, client_config, server_config,
@@ -12,8 +12,6 @@ use keypadd_provider::{
 use quinn_proto::Side;
 use quinn_proto::crypto::{PacketKey, Session};
 use quinn_proto::transport_parameters::TransportParameters;
-
-use crate::key;
 
 /// Packets before the bench changes keys: below every suite's limit.
 pub(crate) const PACKETS_PER_KEY: u64 = 30_000;
@@ -147,6 +145,11 @@ impl Ends {
     pub(crate) fn refuses(&self, number: u64, header: &[u8], payload: &mut BytesMut) -> bool {
         self.opening.decrypt(number, header, payload).is_err()
     }
+}
+
+/// A key of this suite that no session uses.
+pub(crate) fn key(suite: Protection) -> SuiteKey {
+    SuiteKey::derive(suite, &[7; 32][..suite.key_bytes()], &[9; 12])
 }
 
 /// The client's sealing key and the server's opening key of the next phase.

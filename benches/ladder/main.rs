@@ -16,21 +16,16 @@ mod tags;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group};
 use keypadd_keystream::{
-    CipherBackend, InlineKeystream, MASK_BYTES_MAX, Mac, PacketNumber, Protection, SuiteKey,
-    cpu_features,
+    CipherBackend, InlineKeystream, MASK_BYTES_MAX, Mac, PacketNumber, Protection, cpu_features,
 };
 use std::collections::HashSet;
 use std::hint::black_box;
 use std::time::Duration;
 
-use ends::HEADER_BYTES;
+use ends::{HEADER_BYTES, key};
 
 /// Bytes of payload, from a keystroke to more than any datagram on an ordinary path.
 const SIZES: [usize; 5] = [64, 128, 512, 1400, 16_384];
-
-fn key(suite: Protection) -> SuiteKey {
-    SuiteKey::derive(suite, &[7; 32][..suite.key_bytes()], &[9; 12])
-}
 
 /// The first suite for each value of `by`.
 fn distinct<T: std::hash::Hash + Eq>(by: impl Fn(Protection) -> T) -> Vec<Protection> {
