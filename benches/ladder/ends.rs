@@ -4,7 +4,7 @@ use std::io::Cursor;
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use keypadd_keystream::{Protection, SEGMENT_PACKETS, SuiteKey, TAG_BYTES};
+use keypadd_keystream::{CipherEngine, Protection, SEGMENT_PACKETS, SuiteKey, TAG_BYTES};
 use keypadd_pool::{Coverage, Direction, HEAD_BYTES, Pool};
 use keypadd_provider::{
     ConnectionKeys, CryptoSettings, HandshakeData, Meters, PrivateKey, client_config, server_config,
@@ -33,6 +33,15 @@ pub(crate) enum Measured {
     Opening,
 }
 
+impl Measured {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Sealing => "sealing",
+            Self::Opening => "opening",
+        }
+    }
+}
+
 /// A client that seals and a server that opens.
 pub(crate) struct Ends {
     sessions: [Box<dyn Session>; 2],
@@ -47,11 +56,17 @@ pub(crate) struct Ends {
 }
 
 impl Ends {
-    pub(crate) fn new(suite: Protection, measured: Measured, pool: Option<Pool>) -> Self {
+    pub(crate) fn new(
+        suite: Protection,
+        measured: Measured,
+        pool: Option<Pool>,
+        engine: CipherEngine,
+    ) -> Self {
         let meters = [(); 2].map(|()| Arc::new(Meters::default()));
         let settings = |end: Measured| CryptoSettings {
             pool: pool.clone().filter(|_| end == measured).into(),
             meters: Arc::clone(&meters[end as usize]),
+            cipher_engine: if end == measured { engine } else { CipherEngine::default() },
             ..CryptoSettings::plain(Arc::new(PrivateKey::generate().expect("randomness")), suite)
         };
         let (client, server) = (settings(Measured::Sealing), settings(Measured::Opening));

@@ -11,16 +11,14 @@
 //! against the pool.
 
 use std::hint::black_box;
-use std::time::Duration;
 
 use keypadd_keystream::{Cipher, Mac, MacKey, PacketNumber, Protection, TAG_BYTES};
 use keypadd_measure::results::Estimate;
 use keypadd_measure::statistics::{difference, mean, ratio};
 use keypadd_measure::verdict::Rule;
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::ends::{HEADER_BYTES, Measured};
-use crate::packets::seal_burst;
+use crate::packets::{cpu_time, seal_burst};
 use crate::sources::{Connections, Source, is_trial};
 use crate::{key, xor_over};
 
@@ -145,10 +143,4 @@ impl Floor {
             black_box(&mut packet);
         }
     }
-}
-
-/// CPU time of this thread, which excludes other programs on the core.
-fn cpu_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }

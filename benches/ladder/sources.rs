@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use keypadd_keystream::{Cipher, Protection};
+use keypadd_keystream::{Cipher, CipherEngine, Protection};
 use keypadd_pool::{Coverage, Filler, HEAD_BYTES, PAD_BYTES, Pool, PoolSettings, Step};
 
 use crate::ends::{Ends, Measured, PACKETS_PER_KEY};
@@ -96,6 +96,16 @@ pub(crate) struct Connections {
 
 impl Connections {
     pub(crate) fn new(source: Source, suite: Protection, measured: Measured) -> Self {
+        Self::with_engine(source, suite, measured, CipherEngine::default())
+    }
+
+    /// Connections whose measured end has this engine.
+    pub(crate) fn with_engine(
+        source: Source,
+        suite: Protection,
+        measured: Measured,
+        engine: CipherEngine,
+    ) -> Self {
         let settings = |budget_bytes| PoolSettings { budget_bytes };
         let stepped = |bytes| Pool::with_filler(settings(bytes)).expect("memory for the pool");
         let threaded = |bytes| Pool::new(settings(bytes)).expect("memory for the pool");
@@ -119,7 +129,7 @@ impl Connections {
             }
         };
         let ends: Vec<Ends> =
-            (0..connections).map(|_| Ends::new(suite, measured, pool.clone())).collect();
+            (0..connections).map(|_| Ends::new(suite, measured, pool.clone(), engine)).collect();
         Self { source, pool, filler, now: Duration::ZERO, ends, left: Vec::new() }
     }
 

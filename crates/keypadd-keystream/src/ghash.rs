@@ -10,6 +10,7 @@ use cipher::array::Array;
 use ghash::GHash;
 use ghash::universal_hash::UniversalHash;
 use std::fmt;
+use zeroize::zeroize_stack;
 
 #[cfg(target_arch = "x86_64")]
 mod clmul_128;
@@ -27,6 +28,13 @@ use kernel::Powers;
 const BLOCK_BYTES: usize = 16;
 
 pub(crate) type Block = [u8; BLOCK_BYTES];
+
+/// Upper bound on the stack of whoever calls [`Key::tag`] and wipes.
+const CALLER_STACK_BYTES: usize = 128;
+
+/// Upper bound on the stack used by [`Key::tag`] and its caller: powers of H and blocks that do not fit
+/// in registers, or the crate's state. Vectors of 256 and 512 bits need less, see [`Key::wipe_stack`].
+const STACK_BYTES: usize = if cfg!(debug_assertions) { 16 << 10 } else { 1024 };
 
 /// The blocks that the crate multiplies at a time.
 const CRATE_BLOCKS: usize = 4;
@@ -140,6 +148,23 @@ impl Key {
             #[cfg(target_arch = "x86_64")]
             Expanded::Clmul512(proof, powers) => proof.tag(powers, header, ciphertext, mask),
         }
+    }
+}
+
+impl Key {
+    /// Wipes what [`Self::tag`] left on the stack below its caller's caller, whose frame has at most
+    /// [`CALLER_STACK_BYTES`]. Wiping 1 KiB would take longer than a short packet's hash.
+    #[inline]
+    pub(crate) fn wipe_stack(&self) {
+        #[cfg(target_arch = "x86_64")]
+        if !cfg!(debug_assertions) {
+            match &self.0 {
+                Expanded::Clmul512(..) => return zeroize_stack::<{ CALLER_STACK_BYTES + 128 }>(),
+                Expanded::Clmul256(..) => return zeroize_stack::<{ CALLER_STACK_BYTES + 384 }>(),
+                _ => {}
+            }
+        }
+        zeroize_stack::<STACK_BYTES>();
     }
 }
 

@@ -39,6 +39,7 @@ mod suite;
 #[cfg(test)]
 #[path = "../tests/vectors/mod.rs"]
 mod vectors;
+mod xor;
 
 pub use backend::{
     BackendMissing, CipherBackend, CipherEngine, UnknownBackend, cpu_features, has_aes_gcm,
@@ -55,3 +56,4 @@ pub use suite::{
     Cipher, Class, MASK_BYTES_MAX, Mac, MeasureSuite, Protection, Suite, UnknownMeasureSuite,
     UnknownSuite,
 };
+pub use xor::spend;

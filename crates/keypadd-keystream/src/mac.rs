@@ -21,9 +21,11 @@ use zeroize::zeroize_stack;
 /// Bytes of every tag, as QUIC requires (RFC 9001 5.3); HMACs are truncated to it (RFC 2104 5).
 pub const TAG_BYTES: usize = 16;
 
-/// Upper bound on the stack used by [`GhashKey::tag`], [`hmac`] and their callees: powers of H that
-/// do not fit in registers, copies of a state of up to 200 bytes, the words of a hash.
-const STACK_BYTES: usize = if cfg!(debug_assertions) { 16 << 10 } else { 1024 };
+/// Upper bounds on the stack used by [`hmac`] and its callees, copies of a state of up to 200 bytes and
+/// the words of a hash, and by [`poly1305::Path::tag`]. Wiping 1 KiB takes longer than a short packet's
+/// hash, so they are no larger than must be; `scripts/instructions.py` compares them with the program's.
+const HMAC_STACK_BYTES: usize = if cfg!(debug_assertions) { 16 << 10 } else { 1024 };
+const POLY1305_STACK_BYTES: usize = if cfg!(debug_assertions) { 16 << 10 } else { 512 };
 
 /// The authentication key of one direction and key phase. Immutable; wiped when dropped.
 pub struct MacKey(Inner);
@@ -112,17 +114,23 @@ impl MacKey {
         let header_bytes = (header.len() as u64).to_be_bytes();
         let parts = [&number, &header_bytes, header, ciphertext];
         let tag = match &self.0 {
-            Inner::Ghash(key) => key.tag(packet, header, ciphertext, mask),
+            Inner::Ghash(key) => {
+                let tag = key.tag(packet, header, ciphertext, mask);
+                key.hash.wipe_stack();
+                return tag;
+            }
             Inner::Poly1305(path) => {
                 let key = mask.first_chunk().expect("a mask of 32 bytes");
-                path.tag(key, header, ciphertext)
+                let tag = path.tag(key, header, ciphertext);
+                zeroize_stack::<POLY1305_STACK_BYTES>();
+                return tag;
             }
             Inner::HmacSha256(key) => hmac(&**key, parts),
             Inner::HmacSha1(key) => hmac(&**key, parts),
             Inner::HmacMd5(key) => hmac(&**key, parts),
             Inner::Null => return [0; TAG_BYTES],
         };
-        zeroize_stack::<STACK_BYTES>();
+        zeroize_stack::<HMAC_STACK_BYTES>();
         tag
     }
 

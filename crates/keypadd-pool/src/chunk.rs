@@ -5,9 +5,8 @@
 //! Taking a pad marks it taken and wipes what is used of it.
 
 use std::ops::Range;
-use std::sync::atomic::{Ordering::SeqCst, compiler_fence};
 
-use keypadd_keystream::{KeystreamKey, SEGMENT_PACKETS, Segment, prefetch, wipe};
+use keypadd_keystream::{KeystreamKey, SEGMENT_PACKETS, Segment, prefetch, spend, wipe};
 
 use crate::arena::{UNIT_BYTES, Unit};
 use crate::filler_state::MemoryReturn;
@@ -233,15 +232,6 @@ impl Row<'_> {
             wipe(&mut row[..MARK_BYTES]);
         }
     }
-}
-
-/// XORs a pad into equally many bytes of data, and wipes it.
-#[inline(always)]
-fn spend(data: &mut [u8], pad: &mut [u8]) {
-    for (byte, pad) in data.iter_mut().zip(&mut *pad) {
-        *byte ^= std::mem::take(pad);
-    }
-    compiler_fence(SeqCst);
 }
 
 impl Drop for Chunk {

@@ -16,7 +16,9 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use keypadd_keystream::{Protection, SEGMENT_PACKETS, Suite, TAG_BYTES, cpu_features};
+use keypadd_keystream::{
+    CipherEngine, Protection, SEGMENT_PACKETS, Suite, TAG_BYTES, cpu_features,
+};
 use keypadd_pool::{Coverage, Filler, Pool, PoolSettings, Step};
 
 use ends::{Ends, HEADER_BYTES, Measured};
@@ -133,7 +135,7 @@ impl Connection {
         let settings = PoolSettings { budget_bytes: POOL_BYTES };
         let pool = || Pool::with_filler(settings).expect("memory for the pool");
         let (pool, filler) = (source != Source::Off).then(pool).unzip();
-        let mut ends = Ends::new(suite, measured, pool);
+        let mut ends = Ends::new(suite, measured, pool, CipherEngine::default());
         ends.rekey();
         Self { ends, source, filler, now: Duration::ZERO }
     }

@@ -228,19 +228,19 @@ impl Phases {
             self.followed = Some(followed);
             self.catch_up(phase, packet_number);
         }
-        let mut phases = self.pads.iter_mut();
-        let pads = phases.find(|pads| pads.phase == phase)?;
-        // The next phase begins not far above this number: it gives back chunks for numbers already used, so
-        // that later ones are filled instead.
-        if let Some(PhasePads { lane: Some(next), .. }) = phases.next() {
-            next.seek(packet_number, 0);
-        }
+        let pads = self.pads.iter_mut().find(|pads| pads.phase == phase)?;
         Some((pads, &mut self.tally))
     }
 
     /// Handles a packet that begins a phase or a segment, or that follows a request for the next phase.
     #[inline(never)]
     fn catch_up(&mut self, phase: u64, packet_number: PacketNumber) {
+        // The next phase begins not far above this number: it gives back chunks for numbers already used, so
+        // that later ones are filled instead.
+        let mut later = self.pads.iter_mut().skip_while(|pads| pads.phase != phase).skip(1);
+        if let Some(PhasePads { lane: Some(next), .. }) = later.next() {
+            next.seek(packet_number, 0);
+        }
         if phase > self.current {
             self.current = phase;
             self.set_stages();

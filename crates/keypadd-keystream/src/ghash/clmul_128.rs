@@ -2,8 +2,8 @@
 
 #![allow(unsafe_code)]
 
+use super::Block;
 use super::kernel::{self, MODULUS, Powers, Products, Vector};
-use super::{BLOCK_BYTES, Block};
 use std::arch::x86_64::{
     __m128i, _mm_clmulepi64_si128, _mm_cvtsi64_si128, _mm_cvtsi128_si64, _mm_set_epi8,
     _mm_set_epi64x, _mm_shuffle_epi8, _mm_shuffle_epi32, _mm_unpackhi_epi64, _mm_xor_si128,
@@ -149,9 +149,10 @@ pub(super) fn padded(bytes: &[u8]) -> u128 {
     } else if let (Some(first), Some(last)) = (bytes.first_chunk(), bytes.last_chunk()) {
         let [first, last] = [first, last].map(|piece| u64::from(u32::from_le_bytes(*piece)));
         overlapping(first, last, length - 4)
+    } else if let (Some(first), Some(last)) = (bytes.first(), bytes.last()) {
+        let middle = overlapping(u64::from(*first), u64::from(bytes[length / 2]), length / 2);
+        middle | u128::from(*last) << (8 * (length - 1))
     } else {
-        let mut block = [0; BLOCK_BYTES];
-        block[..length].copy_from_slice(bytes);
-        u128::from_le_bytes(block)
+        0
     }
 }

@@ -10,6 +10,7 @@
 //! [`GROUP_BLOCKS`], a short one first: within a group, products are only added up, and reduced once.
 
 use super::{BLOCK_BYTES, Block, blocks, lengths};
+use std::hint::black_box;
 use zeroize::{Zeroize, optimization_barrier};
 
 /// Blocks in a group.
@@ -148,6 +149,7 @@ pub(super) fn tag<V: Vector>(
     hash.absorb(header);
     hash.absorb(ciphertext);
     hash.multiply(V::single(proof, lengths(header, ciphertext)), 1);
+    hash.reduce();
     (hash.pending.first() ^ u128::from_be_bytes(*mask)).to_be_bytes()
 }
 
@@ -166,42 +168,48 @@ struct Hash<'p, V: Vector> {
 impl<V: Vector> Hash<'_, V> {
     /// Absorbs bytes, zero-padded to whole blocks.
     #[inline(always)]
-    fn absorb(&mut self, mut part: &[u8]) {
-        let vector_bytes = V::BLOCKS * BLOCK_BYTES;
+    fn absorb(&mut self, part: &[u8]) {
         let group_bytes = GROUP_BLOCKS * BLOCK_BYTES;
-        while !part.is_empty() {
-            if self.place == 0 && part.len() >= group_bytes {
-                let mut groups = part.chunks_exact(group_bytes);
-                for group in &mut groups {
-                    self.absorb_group(group);
-                }
-                part = groups.remainder();
-                continue;
-            }
-            let room = (GROUP_BLOCKS - self.place) * BLOCK_BYTES;
-            let bytes = part.len().min(room).min(vector_bytes);
-            let (piece, rest) = part.split_at(bytes);
-            part = rest;
-            let vector = if bytes == vector_bytes {
-                V::load(self.proof, piece)
-            } else {
-                V::load_part(self.proof, piece)
-            };
-            self.multiply(vector, bytes.div_ceil(BLOCK_BYTES));
+        let room = group_bytes - self.place * BLOCK_BYTES;
+        let (begun, rest) = part.split_at(if self.place == 0 { 0 } else { part.len().min(room) });
+        self.absorb_in_group(begun);
+        let groups = rest.chunks_exact(group_bytes);
+        let rest = groups.remainder();
+        for group in groups {
+            self.absorb_group(group);
+        }
+        self.absorb_in_group(rest);
+    }
+
+    /// Absorbs bytes that do not reach into the next group.
+    #[inline(always)]
+    fn absorb_in_group(&mut self, part: &[u8]) {
+        let vectors = part.chunks_exact(V::BLOCKS * BLOCK_BYTES);
+        let rest = vectors.remainder();
+        for bytes in vectors {
+            self.multiply(V::load(self.proof, bytes), V::BLOCKS);
+        }
+        if !rest.is_empty() {
+            self.multiply(V::load_part(self.proof, rest), rest.len().div_ceil(BLOCK_BYTES));
+        }
+        if self.place == GROUP_BLOCKS {
+            self.reduce();
         }
     }
 
     /// Absorbs a whole group. The first vector, which waits for the group before, comes last.
     #[inline(always)]
     fn absorb_group(&mut self, group: &[u8]) {
+        // Else the compiler loads all powers before the first group, and spills most of them to the stack.
+        let powers = black_box(self.powers);
         let (first, others) = group.split_at(V::BLOCKS * BLOCK_BYTES);
         let vectors = others.chunks_exact(V::BLOCKS * BLOCK_BYTES);
         let mut sum = self.sum;
         for (place, bytes) in (V::BLOCKS..).step_by(V::BLOCKS).zip(vectors) {
-            let [power, folded] = self.powers.from::<V>(self.proof, place);
+            let [power, folded] = powers.from::<V>(self.proof, place);
             sum = sum.plus(V::load(self.proof, bytes).times(power, folded));
         }
-        let [power, folded] = self.powers.from::<V>(self.proof, 0);
+        let [power, folded] = powers.from::<V>(self.proof, 0);
         let first = V::load(self.proof, first).xor(self.pending);
         self.pending = V::reduced(sum.plus(first.times(power, folded)));
     }
@@ -210,16 +218,19 @@ impl<V: Vector> Hash<'_, V> {
     /// blocks than its width.
     #[inline(always)]
     fn multiply(&mut self, vector: V, blocks: usize) {
-        let zero = V::single(self.proof, 0);
         let [power, folded] = self.powers.from::<V>(self.proof, self.place);
         self.sum = self.sum.plus(vector.xor(self.pending).times(power, folded));
-        self.pending = zero;
+        self.pending = V::single(self.proof, 0);
         self.place += blocks;
-        if self.place == GROUP_BLOCKS {
-            self.pending = V::reduced(self.sum);
-            self.sum = Products { low: zero, middle: zero, high: zero };
-            self.place = 0;
-        }
+    }
+
+    /// Ends a group.
+    #[inline(always)]
+    fn reduce(&mut self) {
+        let zero = V::single(self.proof, 0);
+        self.pending = V::reduced(self.sum);
+        self.sum = Products { low: zero, middle: zero, high: zero };
+        self.place = 0;
     }
 }
 

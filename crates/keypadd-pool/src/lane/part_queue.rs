@@ -210,8 +210,17 @@ impl PartQueue {
     }
 
     /// As [`Self::row`], but also looks at the front of the queue, and moves nothing.
+    #[inline(always)]
     pub(super) fn peek(&self, key: KeyId, part: Part, pn: PacketNumber) -> Option<&[u8]> {
-        let held = self.current.iter().chain(self.recent.iter().flatten());
+        // Nearly every packet's pad is here.
+        let current = self.current.as_ref();
+        let row = current.and_then(|chunk| chunk.peek(key, pn.segment(), part, pn.slot()));
+        row.or_else(|| self.peek_elsewhere(key, part, pn))
+    }
+
+    #[inline(never)]
+    fn peek_elsewhere(&self, key: KeyId, part: Part, pn: PacketNumber) -> Option<&[u8]> {
+        let held = self.recent.iter().flatten();
         let mut chunks = held.chain(self.popped.front().or_else(|| self.ready.peek().ok()));
         chunks.find_map(|chunk| chunk.peek(key, pn.segment(), part, pn.slot()))
     }
