@@ -142,6 +142,7 @@ impl Connections {
     /// pool filled by another core.
     pub(crate) fn some(&mut self, payload_bytes: usize, most: u64) -> (&mut Ends, u64) {
         if self.left.is_empty() {
+            self.limit_filler(100);
             self.ends.iter_mut().for_each(Ends::rekey);
             for _ in 0..LOOKS {
                 self.look();
@@ -153,6 +154,8 @@ impl Connections {
                 Source::Partial => vec![(0, self.ends[0].available(0))],
                 Source::Hot | Source::Near | Source::Cold => {
                     self.rest(LOOKS_APART);
+                    // What it does meanwhile is not part of what a packet costs.
+                    self.limit_filler(1);
                     let available = self.ends.iter().map(|ends| ends.available(payload_bytes));
                     // The last one filled is used last: it is still in a cache.
                     available.enumerate().filter(|(_, packets)| *packets > 0).rev().collect()
@@ -188,6 +191,13 @@ impl Connections {
             if sleeps() && made() == before {
                 return;
             }
+        }
+    }
+
+    /// Limits a filler on another core to this percentage of it.
+    fn limit_filler(&self, percent: u8) {
+        if let (Source::Near | Source::Cold, Some(pool)) = (self.source, &self.pool) {
+            pool.set_max_fill_cpu(percent);
         }
     }
 

@@ -2,20 +2,22 @@
 
 #![allow(unsafe_code)]
 
-/// Fetches bytes into the caches, without waiting for them.
+/// Fetches a value, or the bytes of a slice, into the caches, without waiting for them. Follows no
+/// pointers.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-pub fn prefetch(bytes: &[u8]) {
+pub fn prefetch<T: ?Sized>(value: &T) {
     use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 
     const LINE_BYTES: usize = 64;
-    for line in bytes.chunks(LINE_BYTES) {
+    let start: *const i8 = std::ptr::from_ref(value).cast();
+    for offset in (0..size_of_val(value)).step_by(LINE_BYTES) {
         // SAFETY: a prefetch reads nothing that a program sees, and never faults.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) }
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(offset)) }
     }
 }
 
 /// Does nothing.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline(always)]
-pub fn prefetch(_: &[u8]) {}
+pub fn prefetch<T: ?Sized>(_: &T) {}

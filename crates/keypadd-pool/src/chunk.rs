@@ -171,6 +171,11 @@ impl Chunk {
         is_keystream(bytes).then_some(Row { bytes, bit: 1 << slot, taken, wiped })
     }
 
+    /// Fetches where the rows are into the caches, without waiting for it.
+    pub(crate) fn fetch_units(&self) {
+        prefetch(&*self.units);
+    }
+
     /// Fetches the first bytes of a row into the caches, without waiting for them.
     #[inline(always)]
     pub(crate) fn fetch(&self, part: Part, slot: usize, bytes: usize) {

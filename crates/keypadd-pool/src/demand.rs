@@ -109,6 +109,11 @@ impl Traffic {
         Arc::as_ptr(&self.counts) as usize
     }
 
+    /// Whether fewer lanes are queued than may be.
+    pub(crate) fn has_room(&self) -> bool {
+        self.waiting.load(Relaxed) < LANES_WAITING_MAX
+    }
+
     /// Counts a new lane; false if the limit of queued lanes is reached.
     pub(crate) fn lane_may_wait(&self) -> bool {
         let may = self.waiting.fetch_add(1, Relaxed) < LANES_WAITING_MAX;

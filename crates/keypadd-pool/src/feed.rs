@@ -162,6 +162,11 @@ pub(crate) struct UnqueuedFeed {
 }
 
 impl UnqueuedFeed {
+    /// Whether the filler has room for it, by a look that costs a packet nothing.
+    pub(crate) fn may_be_queued(&self) -> bool {
+        self.feed.traffic.has_room()
+    }
+
     /// Queues the feed for the filler if its direction has room now; gives it back otherwise. The feed is lost
     /// if the filler is dead: the lane then stays dry.
     pub(crate) fn queue(self) -> Result<(), Self> {

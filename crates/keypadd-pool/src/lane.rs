@@ -169,7 +169,7 @@ impl Lane {
         self.seek(packet_number, pad_bytes);
         let Self { key, next, state, queues: [heads, bodies], unqueued, .. } = self;
         if heads.is_empty() && bodies.is_empty() {
-            if let Some(unqueued) = unqueued.take() {
+            if let Some(unqueued) = unqueued.take_if(|unqueued| unqueued.may_be_queued()) {
                 self.queue(*unqueued);
             }
             return Taken::NOTHING;
@@ -192,12 +192,14 @@ impl Lane {
         let (for_head, rest) = data.split_at_mut(data.len().min(HEAD_BYTES - mask.len()));
         if let Some(head) = head {
             head.take(mask, for_head);
+            // Heads lie so close together that the CPU fetches the others by itself.
+            heads.fetch_next(Part::Head, packet_number, HEAD_BYTES);
         }
         if let Some(body) = body {
             let bytes = rest.len().min(BODY_BYTES);
             body.take(&mut [], &mut rest[..bytes]);
-            // Heads lie so close together that the CPU fetches them by itself.
             bodies.fetch_ahead(Part::Body, packet_number, bytes);
+            bodies.fetch_next(Part::Body, packet_number, bytes);
         }
         taken
     }

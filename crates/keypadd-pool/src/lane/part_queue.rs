@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use keypadd_keystream::{PacketNumber, SEGMENT_PACKETS, Segment};
+use keypadd_keystream::{PacketNumber, SEGMENT_PACKETS, Segment, prefetch};
 
 use crate::chunk::{Chunk, KeyId, Part, Row};
 use crate::lane_state::PartState;
@@ -15,6 +15,11 @@ const RECENT_CHUNKS: usize = 2;
 
 /// How many packets ahead pads are fetched from memory, which takes longer than a packet of a train.
 const PACKETS_AHEAD: usize = 2;
+
+/// The slots at which the next chunk is fetched, and then what it points to: a filler wrote it so long ago
+/// that it is in no cache, and each pointer that is followed there would take as long as a packet.
+const FETCH_CHUNK_SLOT: usize = 32;
+const FETCH_UNITS_SLOT: usize = 48;
 
 /// The consumer's end of one part's queues.
 pub(crate) struct PartQueue {
@@ -209,20 +214,43 @@ impl PartQueue {
         }
     }
 
+    /// Fetches from memory, in the second half of a segment, the chunk of the next one.
+    #[inline(always)]
+    pub(super) fn fetch_next(&self, part: Part, pn: PacketNumber, bytes: usize) {
+        if pn.slot() >= FETCH_CHUNK_SLOT {
+            self.fetch_next_for(part, pn.slot(), bytes);
+        }
+    }
+
+    #[inline(never)]
+    fn fetch_next_for(&self, part: Part, slot: usize, bytes: usize) {
+        let row = slot.checked_sub(SEGMENT_PACKETS - PACKETS_AHEAD);
+        if slot != FETCH_CHUNK_SLOT && slot != FETCH_UNITS_SLOT && row.is_none() {
+            return;
+        }
+        let Some(next) = self.popped.front().or_else(|| self.ready.peek().ok()) else { return };
+        match row {
+            Some(row) => next.fetch(part, row, bytes),
+            None if slot == FETCH_CHUNK_SLOT => prefetch(&**next),
+            None => next.fetch_units(),
+        }
+    }
+
     /// As [`Self::row`], but also looks at the front of the queue, and moves nothing.
     #[inline(always)]
     pub(super) fn peek(&self, key: KeyId, part: Part, pn: PacketNumber) -> Option<&[u8]> {
         // Nearly every packet's pad is here.
-        let current = self.current.as_ref();
-        let row = current.and_then(|chunk| chunk.peek(key, pn.segment(), part, pn.slot()));
-        row.or_else(|| self.peek_elsewhere(key, part, pn))
-    }
-
-    #[inline(never)]
-    fn peek_elsewhere(&self, key: KeyId, part: Part, pn: PacketNumber) -> Option<&[u8]> {
-        let held = self.recent.iter().flatten();
-        let mut chunks = held.chain(self.popped.front().or_else(|| self.ready.peek().ok()));
-        chunks.find_map(|chunk| chunk.peek(key, pn.segment(), part, pn.slot()))
+        if let Some(chunk) = &self.current
+            && let Some(row) = chunk.peek(key, pn.segment(), part, pn.slot())
+        {
+            return Some(row);
+        }
+        let front = self.popped.front().or_else(|| self.ready.peek().ok());
+        if front.is_none() && self.is_empty() {
+            return None;
+        }
+        let mut others = front.into_iter().chain(self.recent.iter().flatten());
+        others.find_map(|chunk| chunk.peek(key, pn.segment(), part, pn.slot()))
     }
 }
 
