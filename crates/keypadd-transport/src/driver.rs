@@ -57,8 +57,6 @@ pub(crate) struct Limits {
 pub(crate) struct SendContext<'a> {
     pub(crate) udp: &'a mut dyn Datagrams,
     pub(crate) buffer: &'a mut Vec<u8>,
-    /// Counts sent bytes.
-    pub(crate) carried_bytes: &'a mut usize,
     /// Whether the connection was made in an earlier epoch (see [`Egress`](crate::Egress)): it seals
     /// and sends nothing more.
     pub(crate) outdated: bool,
@@ -115,6 +113,8 @@ pub(crate) struct Driver {
     reading_ahead: Option<StreamId>,
     /// Stream bytes given to quinn-proto that may not have been sent.
     handed_over: usize,
+    /// Bulk data that this drive has carried, in bytes.
+    bulk_bytes: usize,
     /// Whether quinn-proto may have more to send than it was allowed.
     repairs_wait: bool,
     /// Datagrams that this drive may send regardless of pacing.
@@ -139,6 +139,8 @@ pub(crate) struct DriveOutcome {
     pub(crate) more: bool,
     /// When to drive it again unless something happens first.
     pub(crate) deadline: Option<Instant>,
+    /// Bulk data that it has carried, in bytes.
+    pub(crate) bulk_bytes: usize,
     /// Its handshake has proved a key.
     pub(crate) proved: bool,
     pub(crate) lost: bool,
@@ -208,6 +210,7 @@ impl Driver {
             paced_until: None,
             reading_ahead: None,
             handed_over: 0,
+            bulk_bytes: 0,
             repairs_wait: false,
             free_datagrams: 0,
             silence: Silence::default(),
@@ -318,7 +321,13 @@ impl Driver {
         more |= self.poll_events(&mut share);
         more |= !self.arrived.is_empty() || self.has_some_to_end();
         self.publish();
-        DriveOutcome { more, deadline: self.deadline(now), proved: self.proved, lost: self.lost }
+        DriveOutcome {
+            more,
+            deadline: self.deadline(now),
+            bulk_bytes: std::mem::take(&mut self.bulk_bytes),
+            proved: self.proved,
+            lost: self.lost,
+        }
     }
 
     fn publish(&mut self) {

@@ -161,8 +161,8 @@ pub(crate) struct EventLoop<U> {
     /// Rounds so far, and connections whose datagrams this one has handled.
     round: u64,
     handling: u32,
-    /// Bytes of datagrams received and sent in this round.
-    carried_bytes: usize,
+    /// Bulk data that its connections have carried in this round, in bytes.
+    bulk_bytes: usize,
     spin: Spin,
     /// `None` in tests without a clock.
     clocks: Option<Clocks>,
@@ -220,7 +220,7 @@ impl<U: Datagrams> EventLoop<U> {
             newcomers: Newcomers::new(),
             round: 0,
             handling: 0,
-            carried_bytes: 0,
+            bulk_bytes: 0,
             spin: Spin::new(parts.spin, now),
             clocks: None,
             stop: false,
@@ -310,7 +310,7 @@ impl<U: Datagrams> EventLoop<U> {
         if worked {
             self.spin.worked(now);
         }
-        if self.spin.carried(std::mem::take(&mut self.carried_bytes), now) {
+        if self.spin.carried_bulk(std::mem::take(&mut self.bulk_bytes), now) {
             self.counters.note_bulk(now);
         }
     }

@@ -55,6 +55,7 @@ mod to_socket;
 mod to_stream;
 mod transfer_stats;
 mod udp;
+mod unanswered;
 mod windows;
 
 pub use admission::{Refusal, Refusals};

@@ -63,11 +63,6 @@ impl Batch {
     pub(crate) fn of(datagram: &[u8]) -> Self {
         Self { bytes: BytesMut::from(datagram), stride: datagram.len().max(1), lends: true }
     }
-
-    /// Bytes left.
-    pub(crate) fn len(&self) -> usize {
-        self.bytes.len()
-    }
 }
 
 impl Iterator for Batch {

@@ -33,10 +33,7 @@ const SAVED_MAX: Duration = Duration::from_millis(20);
 /// poll waits for; one that runs longer has other work.
 const GAP_MAX: Duration = Duration::from_micros(200);
 
-/// A round that carries less is one of small messages.
-const SMALL_ROUND_BYTES: usize = 1000;
-
-/// Other rounds carry bulk data if they carry this many bytes within [`BULK_TIME`], 26 Mbit/s. More
+/// A loop carries bulk data if it carries this many bytes of it within [`BULK_TIME`], 26 Mbit/s. More
 /// slowly, packets come too rarely to be polled for.
 const BULK_BYTES: usize = 16 << 10;
 const BULK_TIME: Duration = Duration::from_millis(5);
@@ -99,8 +96,8 @@ pub(crate) struct Spin {
     interval: Duration,
     state: State,
     spent: Duration,
-    /// Bytes of rounds that were not small, and since when they are counted.
-    carried: (usize, Instant),
+    /// Bytes of bulk data, and since when they are counted.
+    bulk: (usize, Instant),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -127,16 +124,16 @@ impl Spin {
             interval: INTERVAL_MAX,
             state: State::Working,
             spent: Duration::ZERO,
-            carried: (0, now),
+            bulk: (0, now),
         }
     }
 
-    /// Records what a round has sent and received; returns whether the loop carries bulk data.
-    pub(crate) fn carried(&mut self, bytes: usize, now: Instant) -> bool {
-        if bytes < SMALL_ROUND_BYTES {
+    /// Records the bulk data of a round, sent and received; returns whether the loop carries bulk.
+    pub(crate) fn carried_bulk(&mut self, bytes: usize, now: Instant) -> bool {
+        if bytes == 0 {
             return false;
         }
-        let (counted, since) = &mut self.carried;
+        let (counted, since) = &mut self.bulk;
         if now.saturating_duration_since(*since) > BULK_TIME {
             (*counted, *since) = (0, now);
         }
@@ -284,18 +281,18 @@ mod tests {
     }
 
     #[test]
-    fn bulk_is_told_from_small_messages_and_slow_packets() {
+    fn slow_bulk_and_messages_are_polled_for() {
         let carries_bulk = |bytes, interval| {
             let mut now = Instant::now();
             let mut spin = Spin::new(SpinShare::default(), now);
             (0..1000).any(|_| {
                 now += interval;
-                spin.carried(bytes, now)
+                spin.carried_bulk(bytes, now)
             })
         };
         assert!(carries_bulk(1400, Duration::from_micros(50)), "a packet at a time, 224 Mbit/s");
-        assert!(!carries_bulk(400, Duration::from_micros(50)), "messages");
         assert!(!carries_bulk(1400, Duration::from_micros(1000)), "11 Mbit/s");
+        assert!(!carries_bulk(0, Duration::from_micros(50)), "messages");
     }
 
     #[test]

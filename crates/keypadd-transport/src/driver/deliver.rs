@@ -11,6 +11,7 @@ use crate::{
     splice::Cut,
     time_share::TimeShare,
     to_socket::{Delivered, ReceiptDue},
+    unanswered::Way,
 };
 
 /// With more entries than this, streams are looked for that are listed again.
@@ -68,7 +69,9 @@ impl Driver {
                     ReceiptDue::Later => self.receipts.add_later(id, now),
                     ReceiptDue::Not => {}
                 }
-                if let Some(window) = self.window.read(to_socket.offset - before) {
+                let taken = to_socket.offset - before;
+                self.bulk_bytes += spliced.unanswered.add(Way::In, taken as usize);
+                if let Some(window) = self.window.read(taken) {
                     // quinn-proto announces only a window that grows.
                     self.connection.set_receive_window(window.saturating_sub(1).into());
                     self.connection.set_receive_window(window.into());

@@ -10,6 +10,10 @@ use crate::{
     time_share::TimeShare,
 };
 
+/// Datagrams from this length on are bulk data. Shorter ones are requests, answers and acknowledgements,
+/// which look alike: an answer says nothing about what a flow carries.
+const BULK_DATAGRAM_BYTES: usize = 1000;
+
 /// Upper bound on a packet's overhead around the frame's content: a short header (`OVERHEAD_BYTES`
 /// in `send`), and the type and length of a DATAGRAM frame (RFC 9221 4).
 const FRAME_OVERHEAD_BYTES: usize = (1 + 20 + 4) + 16 + (1 + 8);
@@ -34,8 +38,9 @@ impl Driver {
         if self.lost {
             return false;
         }
-        let Self { connection, flows, channels, one_way, gate, .. } = self;
+        let Self { connection, flows, channels, one_way, gate, bulk_bytes, .. } = self;
         while let Some(frame) = connection.datagrams().recv() {
+            *bulk_bytes += bulk_bytes_of(&frame);
             if !is_one_way(&frame) {
                 flows.arrive(frame);
             } else if let Some(waits) = one_way.arrive(&frame, now) {
@@ -73,6 +78,7 @@ impl Driver {
         while given < allowed
             && let Some(frame) = self.flows.next_frame(bytes_max, now)
         {
+            self.bulk_bytes += bulk_bytes_of(&frame);
             let bytes = frame.len() + FRAME_OVERHEAD_BYTES;
             // It has room, so earlier datagrams have been sent.
             if self.connection.datagrams().send(frame, false).is_err() {
@@ -83,4 +89,8 @@ impl Driver {
         self.handed_over += given;
         given > 0
     }
+}
+
+fn bulk_bytes_of(frame: &[u8]) -> usize {
+    if frame.len() < BULK_DATAGRAM_BYTES { 0 } else { frame.len() }
 }

@@ -8,7 +8,7 @@ use quinn_proto::StreamId;
 use super::{Driver, SendContext};
 use crate::{
     channel::Channel, receive_buffers::BATCH_BYTES, socket::SPARSE_BYTES, time_share::TimeShare,
-    to_stream::ToStream,
+    to_stream::ToStream, unanswered::Way,
 };
 
 /// Batches with bulk data that a connection may send before the loop serves other connections.
@@ -185,6 +185,7 @@ impl Driver {
         match to_stream.send(&mut self.connection.send_stream(id), (bytes, read), (now, rtt)) {
             Ok(sent) => {
                 self.handed_over += sent;
+                self.bulk_bytes += spliced.unanswered.add(Way::Out, sent);
                 self.enqueue(id);
                 self.move_if_bulk(id, now);
                 sent
@@ -234,7 +235,6 @@ impl Driver {
             }
             self.handed_over = self.handed_over.saturating_sub(transmit.size);
             self.tail.sealed(&transmit, context.buffer);
-            *context.carried_bytes += transmit.size;
             context.udp.send(transmit, context.buffer);
             *sends -= 1;
         }

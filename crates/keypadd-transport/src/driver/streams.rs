@@ -17,6 +17,7 @@ use crate::{
     stream::{Stopped, Stream, StreamBuffer, StreamCommand, WriteError},
     to_socket::ToSocket,
     to_stream::ToStream,
+    unanswered::Unanswered,
 };
 
 impl Driver {
@@ -129,8 +130,15 @@ impl Driver {
                 .after(first)
                 .with_preface(preface);
                 let (to_stream, to_socket) = (Some(to_stream), Some(to_socket));
-                let spliced =
-                    Spliced { state, token, to_stream, to_socket, moved_out: false, moves_to };
+                let spliced = Spliced {
+                    state,
+                    token,
+                    to_stream,
+                    to_socket,
+                    moved_out: false,
+                    moves_to,
+                    unanswered: Unanswered::new(),
+                };
                 self.channels.insert(id, Channel::Spliced(Box::new(spliced)));
                 self.enqueue(id);
                 self.arrived.push(id);

@@ -93,7 +93,6 @@ impl Driver {
             && transmit.destination == self.connection.remote_address()
             && !context.udp.is_full()
         {
-            *context.carried_bytes += transmit.size;
             context.udp.send(transmit, &bytes);
         }
     }

@@ -107,13 +107,13 @@ impl<U: Datagrams> EventLoop<U> {
 
     fn drive_one(&mut self, key: Key, share: Duration, now: Instant) {
         let share = TimeShare::new(self.clock(), share);
-        let Self { registry, sockets, next_token, slots, udp, send_buffer, carried_bytes, .. } =
-            self;
+        let Self { registry, sockets, next_token, slots, udp, send_buffer, bulk_bytes, .. } = self;
         let Some(slot) = slots.get_mut(&key) else { return };
         let mut registrar = Registrar { key, registry, sockets, next_token };
         let outdated = slot.epoch != udp.epoch();
-        let mut context = SendContext { udp, buffer: send_buffer, carried_bytes, outdated, now };
+        let mut context = SendContext { udp, buffer: send_buffer, outdated, now };
         let mut outcome = slot.driver.drive(&mut context, &mut registrar, share);
+        *bulk_bytes += outcome.bulk_bytes;
         // The endpoint's answers may give a connection more to send.
         let mut answered = false;
         while let Some(event) = slot.driver.endpoint_event() {

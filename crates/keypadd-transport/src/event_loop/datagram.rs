@@ -70,7 +70,6 @@ impl<U: Datagrams> EventLoop<U> {
             let ReceivedDatagrams { datagrams, meta, read_at } = received;
             let now = read_at.unwrap_or(now);
             last = Some(now);
-            self.carried_bytes += datagrams.len();
             let mut current = None;
             for datagram in datagrams {
                 match loop_of(&datagram) {
