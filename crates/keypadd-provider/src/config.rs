@@ -19,6 +19,7 @@ use rustls::server::{NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::SigningKey;
 use rustls::version::TLS13;
 
+use crate::calibration::opening_cost;
 use crate::identity::{PrivateKey, PublicKey};
 use crate::kx::{Group, KeyExchange};
 use crate::meters::Meters;
@@ -91,6 +92,10 @@ impl CryptoSettings {
     }
 
     fn context(&self, listed: Option<Arc<dyn AllowList>>, hooks: &TestHooks) -> SessionContext {
+        // Now, rather than in a handshake.
+        for &suite in &self.suites {
+            opening_cost(suite, self.cipher_engine);
+        }
         SessionContext {
             pool: self.pool.clone(),
             listed,

@@ -36,7 +36,9 @@ mod usage;
 mod verify;
 mod window;
 
-pub use calibration::{SealTimes, TIMED_BYTES, seal_times, worth_pooling, worth_pooling_mix};
+pub use calibration::{
+    SealTimes, TIMED_BYTES, opening_cost, seal_times, worth_pooling, worth_pooling_mix,
+};
 pub use config::{
     ALPN, ConfigError, CryptoSettings, client_config, client_config_with, inviter_config,
     joiner_config, server_config, server_config_with,

@@ -19,6 +19,7 @@ use quinn_proto::{ConnectionId, Side, TransportError, TransportErrorCode};
 use rustls::crypto::ring::cipher_suite::TLS13_AES_128_GCM_SHA256;
 use rustls::quic::{Connection, KeyChange, Secrets, Version};
 
+use crate::calibration::opening_cost;
 use crate::connection::{ConnectionKeys, HandshakeData};
 use crate::fault::FaultLatch;
 use crate::identity::PublicKey;
@@ -128,7 +129,9 @@ impl Session for PooledSession {
 
     fn handshake_data(&self) -> Option<Box<dyn Any>> {
         let OneRtt { suite, kex, keys, .. } = self.one_rtt.as_ref()?;
-        Some(Box::new(HandshakeData { suite: *suite, kex: *kex, keys: keys.clone() }))
+        let opening_cost = opening_cost(*suite, self.context.cipher_engine);
+        let (suite, kex, keys) = (*suite, *kex, keys.clone());
+        Some(Box::new(HandshakeData { suite, kex, keys, opening_cost }))
     }
 
     /// The peer's [`PublicKey`], once the handshake is complete.

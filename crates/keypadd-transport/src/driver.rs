@@ -16,7 +16,11 @@ mod silence;
 mod streams;
 mod tail;
 
-use std::{collections::VecDeque, sync::Arc, time::Instant};
+use std::{
+    collections::VecDeque,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
 use mio::Token;
@@ -126,6 +130,8 @@ pub(crate) struct Driver {
     /// When the first datagram of the handshake was sent.
     began: Option<Instant>,
     proved: bool,
+    /// CPU time that opening a full datagram takes; none before the handshake is complete.
+    opening_cost: Duration,
     pub(crate) lost: bool,
     /// The connection was lost in a way that lets its streams be held.
     holds: bool,
@@ -219,6 +225,7 @@ impl Driver {
             tail: Tail::default(),
             began: None,
             proved: false,
+            opening_cost: Duration::ZERO,
             lost: false,
             holds: false,
             drained: false,
@@ -245,6 +252,11 @@ impl Driver {
     pub(crate) fn frames_received(&self) -> u64 {
         let received = self.connection.stats().frame_rx;
         received.acks + eliciting(&received)
+    }
+
+    /// CPU time that opening a full datagram takes.
+    pub(crate) fn opening_cost(&self) -> Duration {
+        self.opening_cost
     }
 
     /// The next event for the endpoint.
@@ -401,6 +413,7 @@ impl Driver {
         let (incoming, streams) = mpsc::unbounded_channel();
         (self.incoming, self.proved) = (Some(incoming), true);
         let proof = (self.rules.inspect)(self.connection.crypto_session());
+        self.opening_cost = (self.rules.opening_cost)(self.connection.crypto_session());
         let carries_datagrams = self.connection.datagrams().max_size().is_some();
         let shared = Arc::clone(&self.shared);
         let established = Established { shared, proof, streams, carries_datagrams };

@@ -94,6 +94,7 @@ impl Endpoint {
         let budget = Arc::new(Budget::new(settings.growth));
         let rules = Arc::new(Rules {
             inspect: settings.inspect,
+            opening_cost: settings.opening_cost,
             cut_code: settings.cut_code,
             hold_code: settings.hold_code,
             goodbye_code: settings.goodbye_code,

@@ -80,7 +80,9 @@ pub use quinn_proto::{
 };
 pub use replay::{BadReceipt, Receipt, Replay, ReplayBudget};
 pub use route::mtu_discovery;
-pub use settings::{EndpointSettings, FLOW_IDLE, Inspect, MakeTransport, Streams, holds};
+pub use settings::{
+    EndpointSettings, FLOW_IDLE, Inspect, MakeTransport, OpeningCost, Streams, holds,
+};
 pub use socket::Socket;
 pub use spin::{SpinShare, SpinShareError};
 pub use splice::{Cut, Delivery, Label, StreamName};

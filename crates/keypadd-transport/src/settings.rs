@@ -26,6 +26,11 @@ pub(crate) type Proof = Arc<dyn Any + Send + Sync>;
 /// [`Connection::proof`](crate::Connection::proof).
 pub type Inspect = Arc<dyn Fn(&dyn crypto::Session) -> Option<Proof> + Send + Sync>;
 
+/// Tells the CPU time that opening a full datagram of a session takes on this machine, with its suite and
+/// their implementation. Asked once its handshake is complete. This much and more is usual for its
+/// datagrams, so that a slow suite is not taken for a peer that makes costly ones.
+pub type OpeningCost = Arc<dyn Fn(&dyn crypto::Session) -> Duration + Send + Sync>;
+
 /// Makes `quinn-proto`'s configuration of one connection, given the UDP payload that its route
 /// carries as far as this host knows: the limit of path MTU discovery. [`EndpointSettings`]
 /// overrides some of it.
@@ -66,6 +71,8 @@ pub struct EndpointSettings {
     pub egress: Arc<dyn Egress>,
     /// What to keep from a handshake.
     pub inspect: Inspect,
+    /// What opening datagrams costs.
+    pub opening_cost: OpeningCost,
     /// The error code for streams that are cut short, or whose handles were dropped.
     pub cut_code: VarInt,
     /// A close with this code, by either end, lets another connection continue the streams.
@@ -99,6 +106,7 @@ impl EndpointSettings {
             connections_max: 16,
             egress: Arc::new(Unrestricted),
             inspect: Arc::new(|_| None),
+            opening_cost: Arc::new(|_| Duration::ZERO),
             cut_code: NO_ERROR,
             hold_code: None,
             goodbye_code: None,
@@ -141,6 +149,7 @@ impl fmt::Debug for EndpointSettings {
 /// The settings that drivers apply to connections.
 pub(crate) struct Rules {
     pub(crate) inspect: Inspect,
+    pub(crate) opening_cost: OpeningCost,
     pub(crate) cut_code: VarInt,
     pub(crate) hold_code: Option<VarInt>,
     pub(crate) goodbye_code: Option<VarInt>,

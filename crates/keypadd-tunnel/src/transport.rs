@@ -25,7 +25,7 @@ use std::{
     time::Duration,
 };
 
-use keypadd_provider::Histogram;
+use keypadd_provider::{HandshakeData, Histogram};
 use keypadd_transport::{
     Endpoint, EndpointConfig, EndpointSettings, FLOW_IDLE, IdleTimeout, Inspect, ServerConfig,
     SpinShare, Streams, TransportConfig, Windows,
@@ -272,6 +272,7 @@ impl TransportSettings {
             connections_max,
             egress: Arc::new(MeteredEgress { gate, send_seconds: Arc::clone(&self.send_seconds) }),
             inspect: inspect(),
+            opening_cost: Arc::new(opening_cost),
             cut_code: StreamCode::Reset.into(),
             hold_code: Some(CloseCode::Hold.value().into()),
             // A client that closes in order has received all it wanted of a finished stream. A
@@ -334,6 +335,12 @@ fn inspect() -> Inspect {
         let handshake = *session.handshake_data()?.downcast().ok()?;
         Some(Arc::new(Proof { key, handshake }) as Arc<dyn Any + Send + Sync>)
     })
+}
+
+/// What opening a full datagram costs with the suite of a session of our provider.
+fn opening_cost(session: &dyn crypto::Session) -> Duration {
+    let handshake = session.handshake_data().and_then(|data| data.downcast::<HandshakeData>().ok());
+    handshake.map_or(Duration::ZERO, |handshake| handshake.opening_cost)
 }
 
 #[cfg(test)]

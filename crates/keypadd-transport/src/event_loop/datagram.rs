@@ -247,8 +247,13 @@ impl<U: Datagrams> EventLoop<U> {
         };
         let took = shares().saturating_duration_since(began);
         let frames = cost.map_or(0, |(_, before)| slot.driver.frames_received() - before);
-        let handled =
-            Handled { datagrams: share.calls(), took, is_bulk: slot.lane.is_bulk(), frames };
+        let handled = Handled {
+            datagrams: share.calls(),
+            took,
+            is_bulk: slot.lane.is_bulk(),
+            frames,
+            opening: slot.driver.opening_cost(),
+        };
         let excess = costs.excess(cost.map(|(began, _)| began), handled, now);
         slot.excess.charge(excess, now);
         if !excess.is_zero() && slot.excess.is_too_high(now) && costs.may_warn(now) {
