@@ -16,7 +16,6 @@ use crate::{
     stream::{ReadError, StreamBuffer, WriteError},
     to_socket::ToSocket,
     to_stream::ToStream,
-    unanswered::Unanswered,
 };
 
 pub(crate) enum Channel {
@@ -102,7 +101,6 @@ pub(crate) struct Spliced {
     pub(crate) moved_out: bool,
     /// Where the direction to the socket moves once it is complete here.
     pub(crate) moves_to: Option<StreamId>,
-    pub(crate) unanswered: Unanswered,
 }
 
 impl Spliced {

@@ -19,6 +19,7 @@ use crate::{
     replay::Receipt,
     splice::{Cut, DELIVERY_TIME, Delivery, Parked, Registered, SpliceState},
     time_share::TimeShare,
+    unanswered::Unanswered,
 };
 
 /// Bytes to take from a stream for one write, until the socket has accepted that many at once.
@@ -82,6 +83,7 @@ pub(crate) struct ToSocket {
     undelivered: VecDeque<Bytes>,
     take_bytes: usize,
     fruitless: u32,
+    unanswered: Unanswered,
     /// Set for a stream that is read in order of arrival.
     reassembly: Option<Box<Reassembly>>,
     /// Bytes taken from the stream so far, including what was read before the splice.
@@ -118,6 +120,7 @@ impl ToSocket {
             undelivered: if received.is_empty() { VecDeque::new() } else { [received].into() },
             take_bytes: TAKEN_BYTES_MIN,
             fruitless: 0,
+            unanswered: Unanswered::default(),
             reassembly: None,
             offset,
             moves_at: None,
@@ -165,6 +168,11 @@ impl ToSocket {
     /// Whether bytes wait, or have waited since then.
     pub(crate) fn was_blocked(&self, since: Instant) -> bool {
         self.is_blocked || self.blocked_at.is_some_and(|at| at >= since)
+    }
+
+    /// How many of the bytes that it has just taken are bulk data.
+    pub(crate) fn bulk_bytes(&mut self, taken: usize) -> usize {
+        self.unanswered.add(taken, self.state.carried.from_socket())
     }
 
     /// Moves bytes from the stream to the socket, as far as both and the share of the round allow: what has

@@ -17,6 +17,7 @@ use crate::{
     replay::{Receipt, Replay},
     socket::{SPARSE_BYTES, Socket},
     splice::{Cut, Parked, Registered, SpliceState},
+    unanswered::Unanswered,
 };
 
 /// Bytes in one burst that make a stream bulk, which moves it to the session's bulk connection.
@@ -82,6 +83,7 @@ pub(crate) struct ToStream {
     burst_bytes: usize,
     /// When the socket became empty.
     dry_since: Option<Instant>,
+    unanswered: Unanswered,
     /// Bytes of the stream so far, including what was written before the splice.
     pub(crate) offset: u64,
     pub(crate) sent_at: Instant,
@@ -116,6 +118,7 @@ impl ToStream {
             queued: false,
             burst_bytes: 0,
             dry_since: None,
+            unanswered: Unanswered::default(),
             offset,
             sent_at: now,
         }
@@ -208,6 +211,11 @@ impl ToStream {
     /// Whether it queues behind sparse streams.
     pub(crate) fn is_bulk(&self) -> bool {
         self.burst_bytes > SPARSE_BYTES || self.unsent.len() > SPARSE_BYTES
+    }
+
+    /// How many of the bytes that it has just sent are bulk data.
+    pub(crate) fn bulk_bytes(&mut self, sent: usize) -> usize {
+        self.unanswered.add(sent, self.state.carried.to_socket())
     }
 
     /// Whether it belongs on the session's bulk connection. On a long path a stream that waits for

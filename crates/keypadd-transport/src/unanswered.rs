@@ -1,34 +1,25 @@
-//! Counts what a stream has carried one way since it last carried anything the other way, to tell
+//! Counts what one direction of a splice has carried since the other carried anything, to tell
 //! requests and their answers from bulk data.
 //!
 //! Knows no times: how fast bytes come is counted in `spin`.
 
 use crate::socket::SPARSE_BYTES;
 
-/// A direction of a stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
-    In,
-    Out,
-}
-
-/// The last bytes of a stream, all of them in one direction.
-#[derive(Clone, Copy, Debug)]
+/// The bytes of a direction that have had no answer yet.
+#[derive(Debug, Default)]
 pub(crate) struct Unanswered {
-    way: Way,
     bytes: usize,
+    /// What the other direction had carried when they began.
+    answers: u64,
 }
 
 impl Unanswered {
-    pub(crate) fn new() -> Self {
-        Self { way: Way::In, bytes: 0 }
-    }
-
-    /// Counts bytes; returns how many of them are bulk. Up to [`SPARSE_BYTES`] without an answer are
-    /// a message, for whose answer somebody may wait.
-    pub(crate) fn add(&mut self, way: Way, bytes: usize) -> usize {
-        if bytes > 0 && way != self.way {
-            *self = Self { way, bytes: 0 };
+    /// Counts bytes, given what the other direction has carried in all; returns how many of them are
+    /// bulk. Up to [`SPARSE_BYTES`] without an answer are a message, for whose answer somebody may
+    /// wait.
+    pub(crate) fn add(&mut self, bytes: usize, answers: u64) -> usize {
+        if answers != self.answers {
+            *self = Self { bytes: 0, answers };
         }
         self.bytes = self.bytes.saturating_add(bytes);
         bytes.min(self.bytes.saturating_sub(SPARSE_BYTES))
@@ -42,32 +33,28 @@ mod tests {
     #[test]
     fn requests_and_answers_are_not_bulk_however_many_they_are() {
         for (request, answer) in [(1, 1), (1024, 1024), (64, SPARSE_BYTES), (SPARSE_BYTES, 64)] {
-            let mut unanswered = Unanswered::new();
+            let [mut there, mut back] = [Unanswered::default(), Unanswered::default()];
+            let (mut asked, mut answered) = (0, 0);
             for _ in 0..1000 {
-                assert_eq!(unanswered.add(Way::In, request), 0);
+                assert_eq!(there.add(request, answered), 0);
+                asked += request as u64;
                 // An answer of several packets.
-                assert_eq!(unanswered.add(Way::Out, answer / 2), 0);
-                assert_eq!(unanswered.add(Way::Out, answer - answer / 2), 0);
+                for bytes in [answer / 2, answer - answer / 2] {
+                    assert_eq!(back.add(bytes, asked), 0);
+                    answered += bytes as u64;
+                }
             }
         }
     }
 
     #[test]
     fn what_follows_a_message_without_an_answer_is_bulk() {
-        for way in [Way::In, Way::Out] {
-            let mut unanswered = Unanswered::new();
-            assert_eq!(unanswered.add(way, SPARSE_BYTES - 1), 0);
-            assert_eq!(unanswered.add(way, 3), 2);
-            assert_eq!(unanswered.add(way, 1400), 1400);
-            assert_eq!(unanswered.add(way, 64 << 10), 64 << 10);
+        let mut unanswered = Unanswered::default();
+        for answers in [0, 1] {
+            assert_eq!(unanswered.add(SPARSE_BYTES - 1, answers), 0);
+            assert_eq!(unanswered.add(3, answers), 2);
+            assert_eq!(unanswered.add(1400, answers), 1400);
+            assert_eq!(unanswered.add(64 << 10, answers), 64 << 10);
         }
-    }
-
-    #[test]
-    fn an_empty_read_is_no_answer() {
-        let mut unanswered = Unanswered::new();
-        assert_eq!(unanswered.add(Way::In, SPARSE_BYTES), 0);
-        assert_eq!(unanswered.add(Way::Out, 0), 0);
-        assert_eq!(unanswered.add(Way::In, 1), 1);
     }
 }

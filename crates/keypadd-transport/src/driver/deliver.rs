@@ -11,7 +11,6 @@ use crate::{
     splice::Cut,
     time_share::TimeShare,
     to_socket::{Delivered, ReceiptDue},
-    unanswered::Way,
 };
 
 /// With more entries than this, streams are looked for that are listed again.
@@ -70,7 +69,7 @@ impl Driver {
                     ReceiptDue::Not => {}
                 }
                 let taken = to_socket.offset - before;
-                self.bulk_bytes += spliced.unanswered.add(Way::In, taken as usize);
+                self.bulk_bytes += to_socket.bulk_bytes(taken as usize);
                 if let Some(window) = self.window.read(taken) {
                     // quinn-proto announces only a window that grows.
                     self.connection.set_receive_window(window.saturating_sub(1).into());

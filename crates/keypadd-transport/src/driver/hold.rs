@@ -21,7 +21,6 @@ use crate::{
     time_share::TimeShare,
     to_socket::ToSocket,
     to_stream::ToStream,
-    unanswered::Unanswered,
 };
 
 impl Driver {
@@ -112,7 +111,6 @@ impl Driver {
             to_socket: Some(to_socket),
             moved_out: false,
             moves_to,
-            unanswered: Unanswered::new(),
         };
         self.channels.insert(id, Channel::Spliced(Box::new(spliced)));
         // The receipt may already cover everything.

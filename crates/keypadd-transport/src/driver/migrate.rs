@@ -35,7 +35,6 @@ use crate::{
     time_share::TimeShare,
     to_socket::ToSocket,
     to_stream::{AHEAD_BYTES, ToStream},
-    unanswered::Unanswered,
 };
 
 /// The error code that stops a stream which continues on the sibling connection ("move").
@@ -223,15 +222,8 @@ impl Driver {
             return;
         };
         let (state, token) = (Arc::clone(state), registered.token);
-        let spliced = Spliced {
-            state,
-            token,
-            to_stream,
-            to_socket,
-            moved_out: false,
-            moves_to: None,
-            unanswered: Unanswered::new(),
-        };
+        let spliced =
+            Spliced { state, token, to_stream, to_socket, moved_out: false, moves_to: None };
         self.channels.insert(id, Channel::Spliced(Box::new(spliced)));
     }
 

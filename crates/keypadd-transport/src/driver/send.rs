@@ -8,7 +8,7 @@ use quinn_proto::StreamId;
 use super::{Driver, SendContext};
 use crate::{
     channel::Channel, receive_buffers::BATCH_BYTES, socket::SPARSE_BYTES, time_share::TimeShare,
-    to_stream::ToStream, unanswered::Way,
+    to_stream::ToStream,
 };
 
 /// Batches with bulk data that a connection may send before the loop serves other connections.
@@ -185,7 +185,7 @@ impl Driver {
         match to_stream.send(&mut self.connection.send_stream(id), (bytes, read), (now, rtt)) {
             Ok(sent) => {
                 self.handed_over += sent;
-                self.bulk_bytes += spliced.unanswered.add(Way::Out, sent);
+                self.bulk_bytes += to_stream.bulk_bytes(sent);
                 self.enqueue(id);
                 self.move_if_bulk(id, now);
                 sent

@@ -17,7 +17,6 @@ use crate::{
     stream::{Stopped, Stream, StreamBuffer, StreamCommand, WriteError},
     to_socket::ToSocket,
     to_stream::ToStream,
-    unanswered::Unanswered,
 };
 
 impl Driver {
@@ -130,15 +129,8 @@ impl Driver {
                 .after(first)
                 .with_preface(preface);
                 let (to_stream, to_socket) = (Some(to_stream), Some(to_socket));
-                let spliced = Spliced {
-                    state,
-                    token,
-                    to_stream,
-                    to_socket,
-                    moved_out: false,
-                    moves_to,
-                    unanswered: Unanswered::new(),
-                };
+                let spliced =
+                    Spliced { state, token, to_stream, to_socket, moved_out: false, moves_to };
                 self.channels.insert(id, Channel::Spliced(Box::new(spliced)));
                 self.enqueue(id);
                 self.arrived.push(id);
