@@ -183,6 +183,9 @@ async fn all_rounds<W: Workload>(
             let was_full = path.rest(FILL_TIME).await;
             tell(&Progress::Turn { arm, round: round + 1, rounds });
             let turn = turn(workload, &path, round, was_full).await;
+            if path.has_fired_defense() {
+                return Err(format!("{arm}: void: an end took the other's packets for an attack"));
+            }
             runs.arms[nth].1.push(turn.map_err(|error| format!("{arm}: {error}"))?);
             if path.has_faults() {
                 return Err(format!("{arm}: packets did not verify"));

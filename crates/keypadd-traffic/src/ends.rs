@@ -99,9 +99,10 @@ pub async fn listen(
     };
     let server = host.run(async { Server::bind(server) }).await.map_err(text)?.map_err(text)?;
     let (address, sessions) = (server.local_addr(), server.sessions());
+    let loops = server.loop_meter();
     let (stop, stopped) = watch::channel(());
     host.spawn(async move { server.run(at_once(stopped)).await });
-    Ok((End { host, stop, meters: crypto.meters, pool, sessions }, address))
+    Ok((End { host, stop, meters: crypto.meters, pool, sessions, loops }, address))
 }
 
 /// Starts the connecting end, with a listener that leads to the service behind the other end;
@@ -142,14 +143,14 @@ pub async fn connect(
         Bound::Tcp(_) | Bound::Udp(_) | Bound::Unix(_) => None,
     });
     let address = listening.ok_or_else(|| PathFault::Here("no port to listen on".into()))?;
-    let sessions = client.sessions();
+    let (sessions, loops) = (client.sessions(), client.loop_meter());
     let (stop, stopped) = watch::channel(());
     host.spawn(async move {
         // A lost session shows in the traffic.
         client.run(Some(session), at_once(stopped)).await;
         client.close().await;
     });
-    Ok((End { host, stop, meters: crypto.meters, pool, sessions }, address))
+    Ok((End { host, stop, meters: crypto.meters, pool, sessions, loops }, address))
 }
 
 impl Path {

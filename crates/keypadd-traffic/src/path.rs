@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use keypadd_pool::{Direction, Pool};
 use keypadd_provider::{ConnectionKeys, Meters};
-use keypadd_tunnel::{ClientError, LiveSession, Sessions};
+use keypadd_tunnel::{ClientError, LiveSession, LoopMeter, Sessions};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
@@ -55,6 +55,7 @@ pub struct End {
     pub(crate) meters: Arc<Meters>,
     pub(crate) pool: Option<Pool>,
     pub(crate) sessions: Sessions,
+    pub(crate) loops: LoopMeter,
 }
 
 impl End {
@@ -171,6 +172,12 @@ impl Path {
     /// damages packets.
     pub fn has_faults(&self) -> bool {
         self.gauges.faults() > 0
+    }
+
+    /// Whether an end that runs here has taken the other's datagrams for an attack and dropped some: what
+    /// was measured meanwhile is void.
+    pub fn has_fired_defense(&self) -> bool {
+        self.ends.iter().any(|end| end.loops.costly_datagrams_dropped() > 0)
     }
 
     /// Ends what runs here.

@@ -36,6 +36,8 @@ pub(crate) struct Counters {
     timed_out: AtomicU64,
     crowded: AtomicU64,
     datagrams_dropped: AtomicU64,
+    /// Those of them that their connections' CPU time has caused.
+    costly_dropped: AtomicU64,
     polling_nanos: AtomicU64,
 }
 
@@ -52,6 +54,7 @@ impl Counters {
             timed_out: AtomicU64::new(0),
             crowded: AtomicU64::new(0),
             datagrams_dropped: AtomicU64::new(0),
+            costly_dropped: AtomicU64::new(0),
             polling_nanos: AtomicU64::new(0),
         }
     }
@@ -124,6 +127,12 @@ impl Counters {
         self.datagrams_dropped.fetch_add(1, Relaxed);
     }
 
+    /// Counts a received datagram that no connection handles since those before took too much CPU time.
+    pub(crate) fn costly_datagram_dropped(&self) {
+        self.datagram_dropped();
+        self.costly_dropped.fetch_add(1, Relaxed);
+    }
+
     /// Completes when the last connection closes.
     pub(crate) fn idle(&self) -> Notified<'_> {
         self.idle.notified()
@@ -163,6 +172,12 @@ impl LoopMeter {
     /// Received datagrams that they dropped because their connections took more than their shares.
     pub fn datagrams_dropped(&self) -> u64 {
         self.counters.datagrams_dropped.load(Relaxed)
+    }
+
+    /// Those of them that were dropped because the datagrams before took too much CPU time: a peer
+    /// attacks, or what is usual is set too low.
+    pub fn costly_datagrams_dropped(&self) -> u64 {
+        self.counters.costly_dropped.load(Relaxed)
     }
 
     /// Whether both belong to the same endpoint.

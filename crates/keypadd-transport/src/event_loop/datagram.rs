@@ -275,7 +275,7 @@ impl<U: Datagrams> EventLoop<U> {
     fn handle(&mut self, key: Key, event: ConnectionEvent, now: Instant) {
         let Some(slot) = self.slots.get(&key) else { return };
         if slot.excess.is_too_high(now) {
-            return self.counters.datagram_dropped();
+            return self.counters.costly_datagram_dropped();
         }
         self.guarded(key, |slot| slot.driver.on_event(event));
     }
