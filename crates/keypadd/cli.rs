@@ -13,7 +13,7 @@ use keypadd_tunnel::{DynamicForward, Forward, LocalForward, RemoteForward, Targe
 
 pub(crate) use keypadd_cli::flags::{self, Flags};
 pub(crate) use keypadd_cli::logging::LogFlags;
-pub(crate) use keypadd_cli::values::memory_bytes;
+pub(crate) use keypadd_cli::memory::memory_bytes;
 use keypadd_cli::values::path_parser;
 pub(crate) use values::{Allowed, Line, Server, checked, expires, host, invitation};
 

@@ -16,10 +16,15 @@ use keypadd_provider::PoolSwitch;
 use keypadd_tunnel::on_own_thread;
 use tokio::sync::OwnedMutexGuard;
 
+use crate::cli::memory_bytes;
 use crate::error::{Error, Exit, system};
 
 use choice::choose;
 pub(crate) use choice::{Choice, timed};
+
+/// The part of the memory that this process may use which a pool takes by default, and the least in bytes.
+const BUDGET_ONE_IN: u64 = 16;
+const BUDGET_MIN: usize = 1 << 20;
 
 /// The pool settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,11 +38,18 @@ pub(crate) struct PoolOptions {
 }
 
 impl PoolOptions {
-    /// Those of a daemon's settings.
+    /// Those of a daemon's settings. A budget that nobody set is at most a share of the memory that this
+    /// process may use.
     pub(crate) fn of(settings: &Settings) -> Self {
+        let budget = &settings.pool_budget;
+        let share = usize::try_from(memory_bytes() / BUDGET_ONE_IN).unwrap_or(usize::MAX);
+        let budget_bytes = match budget.at {
+            Some(_) => budget.value,
+            None => budget.value.min(share.max(BUDGET_MIN)),
+        };
         Self {
             mode: settings.pool.value,
-            budget_bytes: settings.pool_budget.value,
+            budget_bytes,
             max_fill_cpu_percent: settings.max_fill_cpu.value,
             require_locked: settings.require_locked.value,
         }

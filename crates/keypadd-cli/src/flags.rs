@@ -10,7 +10,7 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, parser::Va
 use keypadd_config::values::BadValue;
 use keypadd_config::{Flag, Key, Kind, PeerSettings, Scope, Settings, Source};
 
-use crate::values::memory_bytes;
+use crate::memory::memory_bytes;
 
 /// The settings given by a command's flags.
 pub struct Flags<C> {

@@ -7,6 +7,7 @@ use clap::builder::{PathBufValueParser, TypedValueParser};
 use keypadd_config::values::{self as config, BadValue, bad};
 
 use crate::error::shown;
+use crate::memory::memory_bytes;
 
 /// The path of a file or directory.
 pub fn path_parser() -> impl TypedValueParser<Value = PathBuf> {
@@ -22,12 +23,4 @@ pub(crate) fn verbosity(text: &str) -> Result<u8, BadValue> {
 /// `--pool-budget`, which this host's memory bounds.
 pub fn pool_budget(text: &str) -> Result<usize, BadValue> {
     config::pool_budget_of_host(text, memory_bytes())
-}
-
-/// This host's memory.
-pub fn memory_bytes() -> u64 {
-    let info = rustix::system::sysinfo();
-    // Fields of C's types, 32 bits on some machines.
-    #[allow(clippy::useless_conversion)]
-    u64::from(info.totalram).saturating_mul(u64::from(info.mem_unit))
 }

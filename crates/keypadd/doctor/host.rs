@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use crate::control::{self, STATUS_REQUEST};
 use crate::error::{Error, one_line, shown, system};
+use crate::pooling::PoolOptions;
 use crate::runtime_directory;
 use crate::status::no_answer;
 
@@ -140,7 +141,7 @@ fn open_files(settings: &Settings) -> Finding {
 
 fn locked_memory(settings: &Settings) -> Finding {
     const CHECK: &str = "locked memory";
-    let budget = settings.pool_budget.value as u64;
+    let budget = PoolOptions::of(settings).budget_bytes as u64;
     let limit = getrlimit(Resource::Memlock).maximum;
     match limit {
         Some(limit) if limit < budget && !rustix::process::geteuid().is_root() => Finding::warn(
