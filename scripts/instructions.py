@@ -3,7 +3,7 @@
 
 Packets are counted by valgrind's callgrind, in the bench `instructions` of keypadd-provider as compiled for release.
 Repeated, it differs by a few instructions at most, with addresses and with the times of sampled packets.
-Loops that valgrind cannot run are counted in the disassembly of the same artifact.
+Loops that valgrind cannot run are counted in the disassembly of the same artifact, as is the stack of MACs.
 
     scripts/instructions.py             compare; exit 1 if a figure has grown beyond its tolerance
     scripts/instructions.py --record    write the file anew, with its tolerances and its rows of loops
@@ -55,6 +55,12 @@ HEAD_OF_LOOPS = """
 #    instruction     instructions  tolerance  function
 """
 
+HEAD_OF_FRAMES = """
+# Stack that a function's prologue takes, in bytes. The MACs wipe what these frames need and no more (the constants
+# *_STACK_BYTES of keypadd-keystream): a frame that grows must grow the constant too.
+#      bytes  tolerance  function
+"""
+
 DEFAULT_TOLERANCE = 3.0  # percent
 
 
@@ -70,6 +76,8 @@ class Row(typing.NamedTuple):
         if self.kind == "loop":
             instruction, function = self.key
             return f"loop of {instruction} in {function}"
+        if self.kind == "frame":
+            return f"frame of {self.key[0]}"
         way, suite, pads, payload = self.key
         return f"{way} a packet of {payload} bytes, {suite}, {pads}"
 
@@ -78,6 +86,8 @@ class Row(typing.NamedTuple):
         if self.kind == "loop":
             instruction, function = self.key
             return f"loop {instruction:15} {self.figure:12.0f}  {tolerance:>9}  {function}"
+        if self.kind == "frame":
+            return f"frame {self.figure:6.0f}  {tolerance:>9}  {self.key[0]}"
         way, suite, pads, payload = self.key
         return f"packet {way:5} {suite:18} {pads:5} {payload:>7}  {self.figure:12.1f}  {tolerance:>9}"
 
@@ -115,6 +125,9 @@ def read_file():
         elif match := re.fullmatch(r"loop (\S+) +(\d+) +([\d.]+) % +(\S.*)", line):
             instruction, figure, tolerance, function = match.groups()
             rows.append(Row("loop", (instruction, function), float(figure), float(tolerance)))
+        elif match := re.fullmatch(r"frame +(\d+) +([\d.]+) % +(\S.*)", line):
+            figure, tolerance, function = match.groups()
+            rows.append(Row("frame", (function,), float(figure), float(tolerance)))
         else:
             fail(f"{RELATIVE}: cannot read `{line}`")
     return conditions, rows
@@ -122,7 +135,7 @@ def read_file():
 
 def write_file(conditions, rows):
     text = HEAD + "".join(f"{name}: {value}\n" for name, value in conditions.items())
-    for kind, head in (("packet", HEAD_OF_PACKETS), ("loop", HEAD_OF_LOOPS)):
+    for kind, head in (("packet", HEAD_OF_PACKETS), ("loop", HEAD_OF_LOOPS), ("frame", HEAD_OF_FRAMES)):
         text += head + "".join(row.line() + "\n" for row in rows if row.kind == kind)
     FILE.write_text(text)
 
@@ -226,6 +239,19 @@ def count_loop(artifact, instruction, pattern):
     return instructions
 
 
+def frame_bytes(artifact, pattern):
+    """Bytes of the return address, saved registers and locals of the function that matches."""
+    found = list(disassembled(artifact, pattern))
+    if len(found) != 1:
+        fail(f"{RELATIVE}: one function must match `{pattern}`, not {len(found)}")
+    [(name, function)] = found
+    saved = sum(it.text.startswith("push") for it in function)
+    locals_of = [int(size, 16) for it in function for size in re.findall(r"^sub +\$(0x[0-9a-f]+),%rsp", it.text)]
+    bytes_of = 8 + 8 * saved + max(locals_of, default=0)
+    print(f"  {name}: a frame of {bytes_of} bytes")
+    return bytes_of
+
+
 # The comparison.
 
 
@@ -235,7 +261,8 @@ def compare(rows, counts):
     for row in rows:
         now = counts[row.kind, row.key]
         change = 100 * (now / row.figure - 1) if row.figure else float("inf")
-        what = f"{row.name()}: {row.figure:g} instructions before, {now:g} now"
+        unit = "bytes" if row.kind == "frame" else "instructions"
+        what = f"{row.name()}: {row.figure:g} {unit} before, {now:g} now"
         what += f" ({change:+.1f} %, tolerance {row.tolerance:g} %)" if row.figure else " (never recorded)"
         print(f"  {what}")
         if change > row.tolerance:
@@ -291,8 +318,9 @@ def main():
         if "rustc" in differs:
             say(f"SKIPPED: nothing is compared, another compiler gives other counts; {RECORD_HERE}")
             return
-    loops_of = [row for row in rows if row.kind == "loop"]
-    counts |= {("loop", row.key): count_loop(bench, *row.key) for row in loops_of}
+    statics = [row for row in rows if row.kind != "packet"]
+    measures = {"loop": count_loop, "frame": frame_bytes}
+    counts |= {(row.kind, row.key): measures[row.kind](bench, *row.key) for row in statics}
     if record:
         tolerances = {(row.kind, row.key): row.tolerance for row in rows}
         new = [
@@ -302,8 +330,8 @@ def main():
         write_file(here, new)
         say(f"recorded {len(new)} counts in {RELATIVE}")
     elif differs:
-        say(f"SKIPPED: packets are not compared, only loops are; {RECORD_HERE}")
-        judge(loops_of, counts, bench)
+        say(f"SKIPPED: packets are not compared, only loops and frames are; {RECORD_HERE}")
+        judge(statics, counts, bench)
     elif unpaired := counts.keys() ^ {(row.kind, row.key) for row in rows}:
         fail(f"counted or recorded, but not both; run it with --record: {sorted(unpaired)}")
     else:

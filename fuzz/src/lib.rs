@@ -22,3 +22,4 @@ pub mod receipts;
 mod sessions;
 pub mod socks;
 pub mod srv_answers;
+pub mod tags;

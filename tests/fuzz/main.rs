@@ -76,6 +76,11 @@ fn any_permit_parses_to_what_it_displays_or_is_refused() {
 }
 
 #[test]
+fn all_implementations_of_ghash_tag_any_packet_alike() {
+    fuzz("tags", targets::tags::holds);
+}
+
+#[test]
 fn any_bytes_of_a_control_stream_are_frames_or_an_error() {
     fuzz("frames", targets::frames::holds);
 }
