@@ -1,5 +1,5 @@
-//! Checks GCM and ChaCha20-Poly1305, assembled from our pads and MACs, against Project Wycheproof
-//! and RFC 8439.
+//! Checks GCM and ChaCha20-Poly1305, assembled from our pads and MACs, against Project Wycheproof,
+//! NIST's CAVP and RFC 8439.
 #![allow(clippy::unwrap_used)]
 
 mod vectors;
@@ -83,23 +83,40 @@ fn our_pads_and_poly1305_together_are_chacha20_poly1305() {
     assert!(valid >= 200 && invalid >= 40, "{valid} valid and {invalid} invalid cases");
 }
 
+/// Whether a message of a vector file opens, sealed and opened as [`Case::opens`] does.
+fn opens(case: &vectors::Block<'_>, suite: Suite) -> bool {
+    let [key, header, plaintext, ciphertext, tag] =
+        ["key", "header", "plaintext", "ciphertext", "tag"].map(|name| case.bytes(name));
+    let nonce = case.array("nonce");
+    Case {
+        key: &key,
+        nonce,
+        header: &header,
+        plaintext: &plaintext,
+        ciphertext: &ciphertext,
+        tag: &tag,
+    }
+    .opens(suite)
+}
+
+#[test]
+fn nist_messages_are_sealed_and_opened_as_published() {
+    let cases = vectors::blocks(include_str!("vectors/cavp_gcm.txt"));
+    assert_eq!(cases.len(), 150);
+    for case in cases {
+        let is_short = case.bytes("key").len() == 16;
+        let suite = if is_short { Suite::AES_128_GCM } else { Suite::AES_256_GCM };
+        assert!(opens(&case, suite));
+    }
+}
+
 #[test]
 fn rfc_8439_messages_are_sealed_and_opened_as_published() {
     let cases = vectors::blocks(include_str!("vectors/rfc8439_aead.txt"));
     assert_eq!(cases.len(), 2);
     for case in cases {
-        let [key, header, plaintext, ciphertext, tag] =
-            ["key", "header", "plaintext", "ciphertext", "tag"].map(|name| case.bytes(name));
-        let nonce = case.array("nonce");
-        let message = Case {
-            key: &key,
-            nonce,
-            header: &header,
-            plaintext: &plaintext,
-            ciphertext: &ciphertext,
-            tag: &tag,
-        };
-        assert!(message.opens(Suite::CHACHA20_POLY1305));
+        assert!(opens(&case, Suite::CHACHA20_POLY1305));
+        let (key, nonce) = (case.bytes("key"), case.array("nonce"));
         let keys = SuiteKey::derive(Suite::CHACHA20_POLY1305, &key, &nonce);
         let mut mask = [0; 32];
         InlineKeystream::new(keys.keystream.unwrap()).write(ZERO, 0, &mut mask);
