@@ -1,26 +1,33 @@
-//! Maps the memory that holds keystream: one anonymous mapping per unit, in slabs of 2 MiB.
+//! Maps the memory that holds keystream: slabs of 2 MiB, which the pool uses in units of 8 KiB.
 //!
-//! Pages are kept out of core dumps and forked children, and locked into memory as far as the
-//! process's limit allows. A unit is its own mapping, because safe code can return only whole ones.
-//! The kernel merges adjacent ones, but counts each piece that holes leave against a limit
-//! (vm.max_map_count) that threads need too: so `free_units` returns slabs. (`MADV_WIPEONFORK` would be wrong here: it would give a child
+//! A slab is one anonymous mapping, kept out of core dumps and forked children, backed by one huge page
+//! where the kernel has them, and locked into memory as far as the process's limit allows. Pads lie far
+//! apart: in small pages, fetching one waits for a page-table walk. A slab is unmapped with its last unit,
+//! so `free_units` returns whole ones. (`MADV_WIPEONFORK` would be wrong here: it would give a child
 //! keystream of zeros.)
+//!
+//! Units of one slab belong to different owners, which safe code cannot express: what is unsafe here is to
+//! use a unit's bytes, and to send them to another thread.
+
+#![allow(unsafe_code)]
 
 use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
 // Not from `sync.rs`: the loom model does not cover releasing memory.
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 use std::{io, thread};
 
-use memmap2::{Advice, MmapMut};
+use memmap2::{Advice, MmapMut, MmapRaw};
 
 /// Bytes of a unit, the smallest piece that the pool hands out: two pages.
 pub(crate) const UNIT_BYTES: usize = 8192;
 
-/// Units of a slab: 2 MiB.
-const SLAB_UNITS: usize = 256;
-/// A larger arena has larger slabs, so that it never has more pieces than these.
+/// Units of a slab: 2 MiB, a huge page of x86-64 and of arm64 with pages of 4 KiB.
+pub(crate) const SLAB_UNITS: usize = 256;
+/// A larger arena has larger slabs, so that it never has more mappings than these: the kernel limits them
+/// (vm.max_map_count), and threads need some too.
 const SLABS_MAX: usize = 8192;
 
 /// A larger budget waits this long for the unmapping of what a smaller one did not need.
@@ -37,43 +44,82 @@ impl SlabId {
     }
 }
 
-/// One piece of pool memory. Dropping it returns its pages to the kernel; a filler must not do that
-/// itself, see [`releaser`].
+/// One mapping, shared by its units.
 #[derive(Debug)]
-pub(crate) struct Unit {
-    pages: MmapMut,
-    slab: SlabId,
+struct Slab {
+    pages: MmapRaw,
+    id: SlabId,
     locked: bool,
 }
 
+impl Slab {
+    /// Maps this many units, and locks them if `may_lock`.
+    fn map(units: usize, may_lock: bool) -> io::Result<Self> {
+        let pages = MmapMut::map_anon(units * UNIT_BYTES)?;
+        // If the kernel refuses these, memory could be dumped or inherited: fail rather than protect
+        // less than documented.
+        pages.advise(Advice::DontDump)?;
+        pages.advise(Advice::DontFork)?;
+        // Before locking, which touches all pages. A kernel without huge pages refuses.
+        let _ = pages.advise(Advice::HugePage);
+        let locked = may_lock && pages.lock().is_ok();
+        Ok(Self { pages: pages.into(), id: SlabId::next(), locked })
+    }
+
+    /// Divides the slab into its units.
+    fn into_units(self) -> impl Iterator<Item = Unit> {
+        let slab = Arc::new(self);
+        (0..slab.pages.len() / UNIT_BYTES).map(move |nth| {
+            let start = slab.pages.as_mut_ptr().wrapping_add(nth * UNIT_BYTES);
+            let bytes = NonNull::new(start.cast()).expect("no mapping includes address 0");
+            Unit { bytes, slab: Arc::clone(&slab) }
+        })
+    }
+}
+
+/// One piece of pool memory. Dropping the last one of a slab returns its pages to the kernel; a filler must
+/// not do that itself, see [`releaser`].
+#[derive(Debug)]
+pub(crate) struct Unit {
+    /// Not an offset into the slab: a packet would wait for one more cache line.
+    bytes: NonNull<[u8; UNIT_BYTES]>,
+    slab: Arc<Slab>,
+}
+
+// SAFETY: a unit owns its bytes as a `Box` does: `Slab::into_units` makes one unit of each piece of a
+// mapping, and a unit cannot be cloned. `Slab` is `Send` and `Sync` by itself.
+unsafe impl Send for Unit {}
+// SAFETY: as above; through a shared unit its bytes can only be read.
+unsafe impl Sync for Unit {}
+
 impl Unit {
-    /// The slab that the unit was mapped in.
+    /// The slab that the unit is a piece of.
     pub(crate) fn slab(&self) -> SlabId {
-        self.slab
+        self.slab.id
     }
 
     /// Whether the unit is locked into memory.
     pub(crate) fn is_locked(&self) -> bool {
-        self.locked
-    }
-
-    #[cfg(test)]
-    pub(crate) fn pretending_to_be_locked(self, locked: bool) -> Self {
-        Self { locked, ..self }
+        self.slab.locked
     }
 }
 
 impl Deref for Unit {
     type Target = [u8];
 
+    #[inline(always)]
     fn deref(&self) -> &[u8] {
-        &self.pages
+        // SAFETY: these bytes are mapped, readable and zeroed or written, as long as the unit holds its slab.
+        // No other unit has them, and the mapping is used through units alone.
+        unsafe { self.bytes.as_ref() }
     }
 }
 
 impl DerefMut for Unit {
+    #[inline(always)]
     fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.pages
+        // SAFETY: as in `deref`; the mapping is writable, and this borrow of the unit is the only one.
+        unsafe { self.bytes.as_mut() }
     }
 }
 
@@ -83,21 +129,21 @@ impl DerefMut for Unit {
 /// If the kernel refuses a mapping. A refused lock is not an error, see [`Unit::is_locked`].
 pub(crate) fn map(count: usize) -> io::Result<Vec<Unit>> {
     let mut units = Vec::with_capacity(count);
-    let slab_units = SLAB_UNITS.max(count.div_ceil(SLABS_MAX));
-    let (mut may_lock, mut slab) = (true, SlabId::next());
-    for nth in 0..count {
-        if nth % slab_units == 0 {
-            slab = SlabId::next();
-        }
-        let pages = MmapMut::map_anon(UNIT_BYTES)?;
-        // If the kernel refuses these, memory could be dumped or inherited: fail rather than protect
-        // less than documented.
-        pages.advise(Advice::DontDump)?;
-        pages.advise(Advice::DontFork)?;
-        may_lock = may_lock && pages.lock().is_ok();
-        units.push(Unit { pages, slab, locked: may_lock });
+    let slab_units = count.div_ceil(SLABS_MAX).next_multiple_of(SLAB_UNITS);
+    let mut may_lock = true;
+    while units.len() < count {
+        let slab = Slab::map(slab_units.min(count - units.len()), may_lock)?;
+        may_lock = slab.locked;
+        units.extend(slab.into_units());
     }
     Ok(units)
+}
+
+/// Maps one slab that claims to be locked, or not to be.
+#[cfg(test)]
+pub(crate) fn slab_that_claims(locked: bool, units: usize) -> Vec<Unit> {
+    let slab = Slab::map(units, false).expect("memory");
+    Slab { locked, ..slab }.into_units().collect()
 }
 
 /// How many of these are locked into memory.

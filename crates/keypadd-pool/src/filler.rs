@@ -194,8 +194,7 @@ impl Filler {
         self.free.add_mapped(units);
     }
 
-    /// Withholds free memory above the budget, unlocked units first, and returns to the kernel what
-    /// `free_units` allows.
+    /// Withholds free memory above the budget, and returns to the kernel what `free_units` allows.
     fn trim(&mut self) {
         let units = {
             let mut counts = self.ledger.lock();

@@ -1,66 +1,71 @@
 //! Keeps the arena's free units, and hands them out for chunks or back to the kernel.
 //!
-//! Locked units go to heads first, which live longest and serve keystrokes; bodies get them last. Units above
-//! the budget are withheld from chunks, and returned to the kernel when their whole slab is free: freeing
-//! single ones splits the mapping, and the kernel limits mappings (vm.max_map_count). The first [`HOLES_MAX`]
-//! single ones go at once, so that a small pool shrinks exactly.
+//! Locked units go to heads first, which live longest and serve keystrokes; bodies get them last. As many free
+//! units as exceed the budget are withheld from chunks. Only whole slabs can be unmapped: a lowered budget
+//! chooses slabs that together fit the excess, hands out no more of them, and returns each when its last unit
+//! is free. What remains of the excess, less than a slab, stays mapped and unused.
 
-use std::collections::{HashMap, HashSet};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
 
 use crate::arena::{SlabId, Unit};
 use crate::chunk::Part;
-
-/// Most units returned one by one while others of their slab stay, a 64th of the pieces that the
-/// kernel allows a process by default (65,530).
-const HOLES_MAX: usize = 1024;
 
 /// Free units.
 #[derive(Default)]
 pub(crate) struct FreeUnits {
     locked: Vec<Unit>,
     unlocked: Vec<Unit>,
-    /// Free and above the budget.
-    withheld: Vec<Unit>,
-    /// The slabs that units are mapped in.
-    slabs: HashMap<SlabId, Slab>,
-    /// Holes in all slabs.
-    holes: usize,
+    /// Free units of slabs that are to be unmapped.
+    leaving: BTreeMap<SlabId, Vec<Unit>>,
+    /// Every slab, whether its units are free or in use.
+    slabs: HashMap<SlabId, SlabSize>,
+    /// Mapped units above the budget.
+    excess: usize,
+    /// Units added since the leaving slabs were chosen.
+    added: usize,
 }
 
-/// What is mapped of a slab.
-#[derive(Clone, Copy, Debug, Default)]
-struct Slab {
-    mapped: usize,
-    holes: usize,
+/// How many units a slab has, and whether they are locked.
+#[derive(Clone, Copy)]
+struct SlabSize {
+    units: usize,
+    is_locked: bool,
 }
 
 impl FreeUnits {
     pub(crate) fn add(&mut self, units: impl IntoIterator<Item = Unit>) {
         for unit in units {
-            if unit.is_locked() { &mut self.locked } else { &mut self.unlocked }.push(unit);
+            self.added += 1;
+            match self.leaving.get_mut(&unit.slab()) {
+                Some(leaving) => leaving.push(unit),
+                None => self.stack_of(&unit).push(unit),
+            }
         }
     }
 
-    /// Adds units that were just mapped.
+    /// Adds units that were just mapped: all those of their slabs.
     pub(crate) fn add_mapped(&mut self, units: Vec<Unit>) {
         for unit in &units {
-            self.slabs.entry(unit.slab()).or_default().mapped += 1;
+            let new = SlabSize { units: 0, is_locked: unit.is_locked() };
+            self.slabs.entry(unit.slab()).or_insert(new).units += 1;
         }
         self.add(units);
     }
 
     /// Units for chunks.
     pub(crate) fn units(&self) -> usize {
-        self.locked.len() + self.unlocked.len()
+        self.all() - self.withheld()
     }
 
-    /// Units that stay mapped, and unused, until the rest of their slab is free.
+    /// Units that stay mapped, and unused, until the rest of their slab is free or the budget grows.
     pub(crate) fn withheld(&self) -> usize {
-        self.withheld.len()
+        self.excess.min(self.all())
     }
 
     /// The memory of a chunk of this part, if there is enough.
     pub(crate) fn take(&mut self, part: Part) -> Option<Box<[Unit]>> {
+        // The slabs that leave have no more units than the excess, so the stacks have at least `units()`.
         if self.units() < part.units() {
             return None;
         }
@@ -76,92 +81,92 @@ impl FreeUnits {
         Some(units.into())
     }
 
-    /// Withholds this many units from chunks, as far as they are free, and removes those of them that
-    /// can be returned to the kernel.
+    /// Withholds this many units from chunks, as far as they are free, and removes the slabs that can be
+    /// returned to the kernel. `excess` counts what earlier calls removed no more.
     pub(crate) fn remove_excess(&mut self, excess: usize) -> Vec<Unit> {
-        if self.withheld.len() > excess {
-            let back = self.withheld.split_off(excess);
-            self.add(back);
+        // Other slabs may have become free since, beside one that an idle lane holds a unit of. Choosing looks at
+        // all free units, so it waits until as many have moved.
+        let is_outdated = !self.leaving.is_empty() && self.added >= self.all();
+        if excess != self.excess || is_outdated {
+            self.choose_leaving(excess);
         }
-        let more = excess - self.withheld.len();
-        let had = self.withheld.len();
-        let taken = self.take_excess(more);
-        self.withheld.extend(taken);
-        if self.withheld.len() == had { Vec::new() } else { self.returnable() }
+        let (slabs, mut removed) = (&mut self.slabs, Vec::new());
+        self.leaving.retain(|id, free| {
+            let is_whole = slabs.get(id).is_some_and(|slab| slab.units == free.len());
+            if is_whole {
+                slabs.remove(id);
+                removed.append(free);
+            }
+            !is_whole
+        });
+        self.excess = excess - removed.len();
+        removed
     }
 
     /// Removes all free units.
     pub(crate) fn remove_all(&mut self) -> Vec<Unit> {
-        let mut units = std::mem::take(&mut self.withheld);
+        let mut units: Vec<_> = std::mem::take(&mut self.leaving).into_values().flatten().collect();
         units.append(&mut self.locked);
         units.append(&mut self.unlocked);
         units
     }
 
-    /// Takes up to this many units, unlocked ones first, and among those from the slabs with the
-    /// most free units.
-    fn take_excess(&mut self, units: usize) -> Vec<Unit> {
-        let mut taken = Vec::new();
-        for free in [&mut self.unlocked, &mut self.locked] {
-            let wanted = (units - taken.len()).min(free.len());
-            if wanted < free.len() && wanted > 0 {
-                let by_slab = count_by_slab(free);
-                free.sort_unstable_by_key(|unit| (by_slab[&unit.slab()], unit.slab()));
-            }
-            taken.extend(free.drain(free.len() - wanted..));
+    /// Chooses the slabs that leave: unlocked ones first, and among those the ones with the most free units, as
+    /// many as fit the excess.
+    fn choose_leaving(&mut self, excess: usize) {
+        for unit in std::mem::take(&mut self.leaving).into_values().flatten() {
+            self.stack_of(&unit).push(unit);
         }
-        taken
+        self.added = 0;
+        if excess == 0 {
+            return;
+        }
+        let mut free: HashMap<SlabId, usize> = HashMap::new();
+        for unit in self.locked.iter().chain(&self.unlocked) {
+            *free.entry(unit.slab()).or_default() += 1;
+        }
+        let mut slabs: Vec<_> = self.slabs.iter().map(|(id, slab)| (*id, *slab)).collect();
+        slabs.sort_unstable_by_key(|(id, slab)| {
+            (slab.is_locked, Reverse(free.get(id).copied()), Reverse(*id))
+        });
+        let mut left = excess;
+        for (id, slab) in slabs {
+            if slab.units <= left {
+                left -= slab.units;
+                self.leaving.insert(id, Vec::new());
+            }
+        }
+        for stack in [&mut self.locked, &mut self.unlocked] {
+            let leaves = |unit: &mut Unit| self.leaving.contains_key(&unit.slab());
+            let leaving: Vec<_> = stack.extract_if(.., leaves).collect();
+            for unit in leaving {
+                self.leaving.entry(unit.slab()).or_default().push(unit);
+            }
+        }
     }
 
-    /// Takes the withheld units of slabs that are all free, and as many single ones as may leave holes.
-    fn returnable(&mut self) -> Vec<Unit> {
-        let withheld = count_by_slab(&self.withheld);
-        let is_whole = |slab: &SlabId| {
-            self.slabs.get(slab).is_some_and(|of| Some(&of.mapped) == withheld.get(slab))
-        };
-        let whole: HashSet<SlabId> = withheld.keys().copied().filter(is_whole).collect();
-        let units = std::mem::take(&mut self.withheld).into_iter();
-        let (mut returned, mut kept): (Vec<_>, Vec<_>) =
-            units.partition(|unit| whole.contains(&unit.slab()));
-        for slab in whole {
-            self.holes -= self.slabs.remove(&slab).map_or(0, |slab| slab.holes);
-        }
-        let single = kept.len().min(HOLES_MAX - self.holes);
-        for unit in kept.drain(kept.len() - single..) {
-            if let Some(slab) = self.slabs.get_mut(&unit.slab()) {
-                slab.mapped -= 1;
-                slab.holes += 1;
-            }
-            returned.push(unit);
-        }
-        self.holes += single;
-        self.withheld = kept;
-        // In address order, so that a slab shrinks from one end.
-        returned.sort_unstable_by_key(|unit| unit.as_ptr() as usize);
-        returned
+    /// All free units, withheld ones too.
+    fn all(&self) -> usize {
+        let leaving: usize = self.leaving.values().map(Vec::len).sum();
+        self.locked.len() + self.unlocked.len() + leaving
     }
-}
 
-/// How many of the units each slab has.
-fn count_by_slab(units: &[Unit]) -> HashMap<SlabId, usize> {
-    let mut counts = HashMap::new();
-    for unit in units {
-        *counts.entry(unit.slab()).or_default() += 1;
+    fn stack_of(&mut self, unit: &Unit) -> &mut Vec<Unit> {
+        if unit.is_locked() { &mut self.locked } else { &mut self.unlocked }
     }
-    counts
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+
     use super::*;
-    use crate::arena;
+    use crate::arena::{self, SLAB_UNITS};
 
     fn free_units(locked: usize, unlocked: usize) -> FreeUnits {
         let mut free = FreeUnits::default();
-        let units = arena::map(locked + unlocked).expect("memory").into_iter().enumerate();
-        free.add_mapped(
-            units.map(|(nth, unit)| unit.pretending_to_be_locked(nth < locked)).collect(),
-        );
+        free.add_mapped(arena::slab_that_claims(true, locked));
+        free.add_mapped(arena::slab_that_claims(false, unlocked));
         free
     }
 
@@ -183,57 +188,83 @@ mod tests {
     }
 
     #[test]
-    fn locked_memory_is_removed_last() {
+    fn locked_memory_is_removed_last_and_the_excess_that_is_no_slab_is_withheld() {
         let mut free = free_units(3, 3);
-        // Single units may leave holes, so all excess goes at once.
-        for (asked, (removed, of_them_locked)) in
-            [(1, (1, 0)), (3, (3, 1)), (9, (2, 2)), (9, (0, 0))]
-        {
-            let units = free.remove_excess(asked);
-            assert_eq!((units.len(), arena::locked(&units)), (removed, of_them_locked), "{asked}");
+        for (excess, (removed, of_them_locked), (usable, withheld)) in [
+            (2, (0, 0), (4, 2)),
+            (5, (3, 0), (1, 2)),
+            (2, (0, 0), (1, 2)),
+            (3, (3, 3), (0, 0)),
+            (0, (0, 0), (0, 0)),
+        ] {
+            let units = free.remove_excess(excess);
+            assert_eq!((units.len(), arena::locked(&units)), (removed, of_them_locked), "{excess}");
+            assert_eq!((free.units(), free.withheld()), (usable, withheld), "{excess}");
         }
     }
 
-    /// Pieces that the kernel has of units, as adjacent ones are merged.
-    fn pieces<'u>(units: impl Iterator<Item = &'u Unit>) -> usize {
-        let mut starts: Vec<_> = units.map(|unit| unit.as_ptr() as usize).collect();
-        starts.sort_unstable();
-        1 + starts.windows(2).filter(|two| two[1] - two[0] != arena::UNIT_BYTES).count()
-    }
-
     #[test]
-    fn a_smaller_budget_after_random_use_leaves_few_pieces_and_all_is_returned_in_the_end() {
+    fn a_smaller_budget_after_random_use_is_kept_at_once_and_returns_whole_slabs_in_the_end() {
         const UNITS: usize = 16 << 10;
+        const KEPT: usize = UNITS / 4;
         let mut free = FreeUnits::default();
         free.add_mapped(arena::map(UNITS).expect("memory"));
-        let mapped = pieces(free.locked.iter().chain(&free.unlocked));
         let mut random = fastrand::Rng::with_seed(9);
         random.shuffle(&mut free.locked);
         random.shuffle(&mut free.unlocked);
         let heads = (0..UNITS / 2).map(|_| free.take(Part::Head).expect("a unit"));
         let mut used: Vec<_> = heads.flatten().collect();
-        let mut returned = free.remove_excess(UNITS).len();
-        let left = pieces(used.iter().chain(&free.withheld));
-        // Every second unit is free: one by one they would leave thousands.
-        assert!(left <= mapped + HOLES_MAX, "{left} of {mapped}");
-        assert_eq!((returned, free.units()), (HOLES_MAX, 0));
-        assert_eq!(free.withheld(), UNITS / 2 - HOLES_MAX);
+        // Half is in use, and some of every slab.
+        assert_eq!((free.remove_excess(UNITS - KEPT).len(), free.units()), (0, 0));
+        let mut mapped = UNITS;
         while let Some(unit) = used.pop() {
             free.add([unit]);
-            returned += free.remove_excess(UNITS - returned).len();
-            assert_eq!(used.len() + free.withheld() + returned, UNITS);
+            let removed = free.remove_excess(mapped - KEPT);
+            assert!(slabs_of(&removed).into_values().all(|units| units == SLAB_UNITS));
+            mapped -= removed.len();
+            assert_eq!(used.len() + free.units() + free.withheld(), mapped);
+            assert!(used.len() >= KEPT || used.len() + free.units() == KEPT);
         }
-        assert_eq!((returned, free.withheld(), free.slabs.len(), free.holes), (UNITS, 0, 0, 0));
+        assert_eq!((mapped, free.units(), free.withheld()), (KEPT, KEPT, 0));
+        let rest = free.remove_excess(KEPT);
+        assert_eq!((rest.len(), free.slabs.len(), free.all()), (KEPT, 0, 0));
+    }
+
+    #[test]
+    fn slabs_leave_while_their_memory_is_used_up_and_the_rest_of_the_pool_is_used_on() {
+        const UNITS: usize = 16 * SLAB_UNITS;
+        let mut free = FreeUnits::default();
+        free.add_mapped(arena::map(UNITS).expect("memory"));
+        let mut random = fastrand::Rng::with_seed(5);
+        let mut used: VecDeque<_> = (0..UNITS).filter_map(|_| free.take(Part::Head)).collect();
+        random.shuffle(used.make_contiguous());
+        // One unit is never given back.
+        let _idle = used.pop_back();
+        let mut mapped = UNITS;
+        for _ in 0..2 * UNITS {
+            free.add(used.pop_front().expect("a unit"));
+            mapped -= free.remove_excess(mapped - 4 * SLAB_UNITS).len();
+            used.extend(free.take(Part::Head));
+        }
+        assert_eq!((mapped, used.len()), (4 * SLAB_UNITS, 4 * SLAB_UNITS - 1));
     }
 
     #[test]
     fn withheld_memory_serves_a_budget_that_grows_again() {
-        let mut free = free_units(0, HOLES_MAX + 512);
+        const UNITS: usize = 2 * SLAB_UNITS;
+        let mut free = FreeUnits::default();
+        free.add_mapped(arena::map(UNITS).expect("memory"));
         let held = free.take(Part::Head).expect("a unit");
-        let returned = free.remove_excess(HOLES_MAX + 512).len();
-        let withheld = free.withheld();
-        assert_eq!(held.len() + returned + withheld, HOLES_MAX + 512);
+        let returned = free.remove_excess(UNITS).len();
+        assert_eq!((returned, free.units()), (SLAB_UNITS, 0));
+        assert_eq!(held.len() + free.withheld(), SLAB_UNITS);
         assert!(free.remove_excess(0).is_empty());
-        assert_eq!((free.units(), free.withheld()), (withheld, 0));
+        assert_eq!((free.units(), free.withheld()), (SLAB_UNITS - 1, 0));
+    }
+
+    fn slabs_of(units: &[Unit]) -> HashMap<SlabId, usize> {
+        let mut slabs = HashMap::new();
+        units.iter().for_each(|unit| *slabs.entry(unit.slab()).or_default() += 1);
+        slabs
     }
 }

@@ -64,7 +64,8 @@ pub struct PoolSnapshot {
     /// Whether every lane had the pads that it is to have when the filler last looked. False also while a lane
     /// has yet to give back what others need, which it does at its next packet.
     pub is_settled: bool,
-    /// Unused memory above a lowered budget that stays mapped until what lies beside it is unused too.
+    /// Unused memory above a lowered budget. It stays mapped until the rest of its slab of 2 MiB is unused and
+    /// above the budget too.
     pub withheld_bytes: u64,
     /// Memory locked by the kernel.
     pub locked_bytes: u64,
@@ -146,7 +147,8 @@ impl Pool {
     }
 
     /// Changes the budget. Lanes keep what they hold: a larger budget is filled at once, and memory above a
-    /// smaller one goes back to the kernel as packets use it up and lanes close.
+    /// smaller one goes back to the kernel as packets use it up and lanes close, in slabs of 2 MiB: less than
+    /// one slab above the budget may stay mapped, but is not used.
     ///
     /// # Errors
     /// As for [`Pool::new`]; [`io::ErrorKind::BrokenPipe`] if the filler has died; if memory must be locked

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, channel};
 use keypadd_keystream::{PacketNumber, Suite, SuiteKey};
 
 use super::*;
-use crate::arena::UNIT_BYTES;
+use crate::arena::{SLAB_UNITS, UNIT_BYTES};
 use crate::chunk::{PAD_BYTES, Part};
 use crate::demand::{Direction, Traffic};
 use crate::lane::Lane;
@@ -57,12 +57,16 @@ fn a_lane_that_has_ended_leaves_its_memory_to_others_and_keeps_pads_for_late_pac
 
 #[test]
 fn the_filler_passes_memory_above_a_smaller_budget_on_and_does_not_unmap_it() {
-    let (pool, mut filler, _lane, released) = filled();
+    const MANY: usize = 24 * UNITS;
+    let (pool, mut filler, _lane, released) = filled_of(MANY);
     let free = filler.free.units();
     assert_eq!(units(&released), 0);
-    pool.set_budget((UNITS - free) * UNIT_BYTES).expect("a smaller budget");
+    pool.set_budget((MANY - free) * UNIT_BYTES).expect("a smaller budget");
     fill(&mut filler);
-    assert_eq!(units(&released), free);
+    assert!(free > SLAB_UNITS, "{free}");
+    assert_eq!(units(&released), free / SLAB_UNITS * SLAB_UNITS);
+    assert_eq!(filler.free.withheld(), free % SLAB_UNITS);
+    assert_eq!(filler.free.units(), 0);
 }
 
 #[test]
