@@ -26,6 +26,7 @@ pub(crate) const UNIT_BYTES: usize = 8192;
 
 /// Units of a slab: 2 MiB, a huge page of x86-64 and of arm64 with pages of 4 KiB.
 pub(crate) const SLAB_UNITS: usize = 256;
+const SLAB_BYTES: usize = SLAB_UNITS * UNIT_BYTES;
 /// A larger arena has larger slabs, so that it never has more mappings than these: the kernel limits them
 /// (vm.max_map_count), and threads need some too.
 const SLABS_MAX: usize = 8192;
@@ -55,7 +56,7 @@ struct Slab {
 impl Slab {
     /// Maps this many units, and locks them if `may_lock`.
     fn map(units: usize, may_lock: bool) -> io::Result<Self> {
-        let pages = MmapMut::map_anon(units * UNIT_BYTES)?;
+        let pages = map_aligned(units * UNIT_BYTES)?;
         // If the kernel refuses these, memory could be dumped or inherited: fail rather than protect
         // less than documented.
         pages.advise(Advice::DontDump)?;
@@ -75,6 +76,20 @@ impl Slab {
             Unit { bytes, slab: Arc::clone(&slab) }
         })
     }
+}
+
+/// Maps this many bytes, so that huge pages fit if there is space for one.
+fn map_aligned(bytes: usize) -> io::Result<MmapMut> {
+    let pages = MmapMut::map_anon(bytes)?;
+    let over = pages.as_ptr().addr() % SLAB_BYTES;
+    if bytes < SLAB_BYTES || over == 0 {
+        return Ok(pages);
+    }
+    // Linux aligns such mappings since 6.7. Older kernels map right below what was mapped last: fill up the space
+    // above a boundary. Elsewhere the mapping is just as good, without huge pages.
+    drop(pages);
+    let _filling = MmapMut::map_anon(over)?;
+    MmapMut::map_anon(bytes)
 }
 
 /// One piece of pool memory. Dropping the last one of a slab returns its pages to the kernel; a filler must
