@@ -145,11 +145,17 @@ impl DerefMut for Unit {
 pub(crate) fn map(count: usize) -> io::Result<Vec<Unit>> {
     let mut units = Vec::with_capacity(count);
     let slab_units = count.div_ceil(SLABS_MAX).next_multiple_of(SLAB_UNITS);
-    let mut may_lock = true;
+    // Units that the limit may still let us lock: halved by each refusal, so that all that it allows is locked.
+    let mut lockable = slab_units;
     while units.len() < count {
-        let slab = Slab::map(slab_units.min(count - units.len()), may_lock)?;
-        may_lock = slab.locked;
-        units.extend(slab.into_units());
+        let most = if lockable > 0 { lockable } else { slab_units };
+        let wanted = most.min(count - units.len());
+        let slab = Slab::map(wanted, lockable > 0)?;
+        if lockable > 0 && !slab.locked {
+            lockable = wanted / 2;
+        } else {
+            units.extend(slab.into_units());
+        }
     }
     Ok(units)
 }
