@@ -9,7 +9,7 @@
 //! benchmarks, protect little or nothing. [`CipherBackend::DesCrate`] indexes tables by secrets;
 //! the other DES backends are constant-time.
 //!
-//! A packet's *pad* is [`Protection::mask_bytes`] bytes for the MAC, then the bytes to XOR into the
+//! A packet's *pad* is [`MacKey::mask_bytes`] bytes for the MAC, then the bytes to XOR into the
 //! payload. [`KeystreamKey::write_rows`] generates pads for segments of 64 packets,
 //! [`InlineKeystream`] for one packet; [`MacKey`] computes tags. The layouts are defined in
 //! `docs/DESIGN.md`, after SP 800-38A, SP 800-38D, RFC 3686, RFC 8439 and RFC 9001. The crate knows no
