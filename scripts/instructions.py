@@ -240,14 +240,16 @@ def count_loop(artifact, instruction, pattern):
 
 
 def frame_bytes(artifact, pattern):
-    """Bytes of the return address, saved registers and locals of the function that matches."""
+    """Bytes of the return address, saved registers and locals of the function that matches, with those below the
+    stack pointer that it uses without reserving them (the red zone of the System V ABI)."""
     found = list(disassembled(artifact, pattern))
     if len(found) != 1:
         fail(f"{RELATIVE}: one function must match `{pattern}`, not {len(found)}")
     [(name, function)] = found
     saved = sum(it.text.startswith("push") for it in function)
     locals_of = [int(size, 16) for it in function for size in re.findall(r"^sub +\$(0x[0-9a-f]+),%rsp", it.text)]
-    bytes_of = 8 + 8 * saved + max(locals_of, default=0)
+    below = [int(size, 16) for it in function for size in re.findall(r"-(0x[0-9a-f]+)\(%rsp", it.text)]
+    bytes_of = 8 + 8 * saved + max(locals_of, default=0) + max(below, default=0)
     print(f"  {name}: a frame of {bytes_of} bytes")
     return bytes_of
 

@@ -22,8 +22,9 @@ use crate::error::{Error, Exit, system};
 use choice::choose;
 pub(crate) use choice::{Choice, timed};
 
-/// The part of the memory that this process may use which a pool takes by default, and the least in bytes.
+/// By default a pool takes at most one in this many bytes of the memory that the process may use.
 const BUDGET_ONE_IN: u64 = 16;
+/// The smallest default in bytes.
 const BUDGET_MIN: usize = 1 << 20;
 
 /// The pool settings.

@@ -18,7 +18,7 @@ use zeroize::{Zeroize, zeroize_stack};
 /// mostly round keys 64 bytes wide. It is wiped because a value built on the stack later may carry
 /// leftovers along when it moves to the heap.
 const AES_STACK_BYTES: usize = if cfg!(debug_assertions) { 8192 } else { 4096 };
-/// Upper bound on that below [`AesCtr::write_rows`], which has a batch of blocks besides: 4.6 KiB.
+/// Upper bound on that below [`AesCtr::write_rows`], which has a batch of blocks besides: 5.2 KiB.
 const ROWS_STACK_BYTES: usize = if cfg!(debug_assertions) { 16 << 10 } else { 6144 };
 
 /// An AES key schedule of either length.

@@ -29,8 +29,9 @@ const BLOCK_BYTES: usize = 16;
 
 pub(crate) type Block = [u8; BLOCK_BYTES];
 
-/// Upper bound on the stack of whoever calls [`Key::tag`] and wipes.
-const CALLER_STACK_BYTES: usize = 128;
+/// Upper bound on the stack of [`Key::tag`]'s caller and its arguments, and on what a function may use below
+/// its frame without reserving it (128 bytes, System V ABI for x86-64, 3.2.2).
+const CALLER_STACK_BYTES: usize = 256;
 
 /// Upper bound on the stack used by [`Key::tag`] and its caller: powers of H and blocks that do not fit
 /// in registers, or the crate's state. Vectors of 256 and 512 bits need less, see [`Key::wipe_stack`].
@@ -149,11 +150,9 @@ impl Key {
             Expanded::Clmul512(proof, powers) => proof.tag(powers, header, ciphertext, mask),
         }
     }
-}
 
-impl Key {
-    /// Wipes what [`Self::tag`] left on the stack below its caller's caller, whose frame has at most
-    /// [`CALLER_STACK_BYTES`]. Wiping 1 KiB would take longer than a short packet's hash.
+    /// Wipes the stack that [`Self::tag`] used, and its caller, with at most [`CALLER_STACK_BYTES`]: called by
+    /// that caller's caller. Wiping 1 KiB would take longer than a short packet's hash.
     #[inline]
     pub(crate) fn wipe_stack(&self) {
         #[cfg(target_arch = "x86_64")]

@@ -23,7 +23,7 @@ pub const TAG_BYTES: usize = 16;
 
 /// Upper bounds on the stack used by [`hmac`] and its callees, copies of a state of up to 200 bytes and
 /// the words of a hash, and by [`poly1305::Path::tag`]. Wiping 1 KiB takes longer than a short packet's
-/// hash, so they are no larger than must be; `scripts/instructions.py` compares them with the program's.
+/// hash, so they are no larger than must be. `scripts/instructions.py` fails when one of their frames grows.
 const HMAC_STACK_BYTES: usize = if cfg!(debug_assertions) { 16 << 10 } else { 1024 };
 const POLY1305_STACK_BYTES: usize = if cfg!(debug_assertions) { 16 << 10 } else { 512 };
 
@@ -91,8 +91,8 @@ impl MacKey {
     }
 
     /// Computes the tag over a packet's number, its header before header protection, and its
-    /// ciphertext. `mask` is the first [`Self::mask_bytes`] of the pad; what
-    /// follows is ignored. Does not allocate.
+    /// ciphertext. `mask` is the first [`Self::mask_bytes`] of the pad; what follows is ignored. Does not
+    /// allocate.
     ///
     /// An HMAC covers `be64(number) || be64(header length) || header || ciphertext`. GHASH and
     /// Poly1305 cover header and ciphertext; the mask binds the number (RFC 9001 5.3). The null MAC is
@@ -199,8 +199,7 @@ fn hmac_and_wipe<M: Mac + OutputSizeUser + Clone>(
 }
 
 /// HMAC over the concatenated parts, truncated to 16 bytes. Has its own stack frame, as
-/// [`GhashKey::tag`]:
-/// finalizing moves the state.
+/// [`GhashKey::tag`]: finalizing moves the state.
 #[inline(never)]
 fn hmac<M: Mac + OutputSizeUser + Clone>(key: &M, parts: [&[u8]; 4]) -> [u8; TAG_BYTES] {
     let mut state = key.clone();

@@ -45,7 +45,7 @@ impl Path {
     }
 
     /// The tag of `header || ciphertext`, both zero-padded to whole blocks, and their lengths (RFC
-    /// 8439 2.8). Has its own stack frame, so that the caller can wipe what it leaves, and registers.
+    /// 8439 2.8). Has its own stack frame, so that the caller can wipe it, and its own registers.
     #[inline(never)]
     pub(crate) fn tag(self, key: &[u8; KEY_BYTES], header: &[u8], ciphertext: &[u8]) -> [u8; 16] {
         let path = if ciphertext.len() < VECTOR_BYTES_MIN { Self::Words } else { self };

@@ -201,14 +201,19 @@ fn a_chunk_never_runs_into_the_next_segment() {
 #[test]
 fn every_backend_writes_the_same_chunks() {
     for suite in with_pads() {
-        let chunk = |backend, offset, length: usize| {
+        let chunk = |backend: CipherBackend, offset, length: usize| {
             let engine = CipherBackend::engine(backend).ok()?;
             let key = &[5; 32][..suite.key_bytes()];
             let keys = SuiteKey::derive_with(suite, key, &[0xff; 12], engine);
-            let offset = keys.mac.mask_bytes() + offset;
+            let (mask_bytes, keystream) = (keys.mac.mask_bytes(), keys.keystream?);
             let mut chunk = vec![0; SEGMENT_PACKETS * length];
             let segment = PacketNumber::new(64 << 20).segment();
-            keys.keystream?.write_rows(segment, offset, chunk.chunks_mut(length));
+            let mut masks = vec![0; SEGMENT_PACKETS * mask_bytes.max(1)];
+            keystream.write_rows(segment, 0, masks.chunks_mut(mask_bytes.max(1)));
+            let mut mask = vec![0; mask_bytes.max(1)];
+            InlineKeystream::new(Arc::clone(&keystream)).write(segment.first(), 0, &mut mask);
+            assert_eq!(masks[..mask.len()], mask, "{suite}, {backend}");
+            keystream.write_rows(segment, mask_bytes + offset, chunk.chunks_mut(length));
             Some(chunk)
         };
         for (offset, length) in

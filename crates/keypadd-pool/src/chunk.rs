@@ -156,7 +156,7 @@ impl Chunk {
         Some(&self.units[unit][bytes])
     }
 
-    /// The pad of `slot` of (key, segment, part), ready to be taken, unless it is not [`is_keystream`].
+    /// The pad of `slot` of (key, segment, part), ready to be taken, if it is [`is_keystream`].
     #[inline(always)]
     pub(crate) fn row(
         &mut self,

@@ -162,7 +162,7 @@ pub(crate) struct UnqueuedFeed {
 }
 
 impl UnqueuedFeed {
-    /// Whether the filler has room for it, by a look that costs a packet nothing.
+    /// Whether the filler has room for it, without an atomic write.
     pub(crate) fn may_be_queued(&self) -> bool {
         self.feed.traffic.has_room()
     }

@@ -120,6 +120,12 @@ impl Lane {
         self.segment > packet_number.segment().next()
     }
 
+    /// Whether chunks are to be given back at the next packet.
+    #[inline(always)]
+    pub fn is_recalled(&self) -> bool {
+        self.state.parts.iter().any(|part| part.recalled().is_some())
+    }
+
     /// Moves to the packet's segment, for a packet that needs the first `pad_bytes` bytes of its pad, and
     /// takes none of it. Gives up older chunks, so it must not be called with numbers that are neither our
     /// own nor authenticated.
@@ -134,7 +140,7 @@ impl Lane {
         if segment > self.segment
             || needs_head && heads.can_draw(segment)
             || needs_body && bodies.can_draw(segment)
-            || self.state.parts.iter().any(|part| part.recalled().is_some())
+            || self.is_recalled()
         {
             self.advance_to(segment, pad_bytes);
         }

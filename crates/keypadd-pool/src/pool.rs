@@ -147,8 +147,8 @@ impl Pool {
     }
 
     /// Changes the budget. Lanes keep what they hold: a larger budget is filled at once, and memory above a
-    /// smaller one goes back to the kernel as packets use it up and lanes close, in slabs of 2 MiB: less than
-    /// one slab above the budget may stay mapped, but is not used.
+    /// smaller one goes back to the kernel as packets use it up and lanes close, in slabs of 2 MiB: a slab of
+    /// which a lane holds a part stays mapped, but is not used.
     ///
     /// # Errors
     /// As for [`Pool::new`]; [`io::ErrorKind::BrokenPipe`] if the filler has died; if memory must be locked

@@ -228,7 +228,13 @@ impl Phases {
             self.followed = Some(followed);
             self.catch_up(phase, packet_number);
         }
-        let pads = self.pads.iter_mut().find(|pads| pads.phase == phase)?;
+        let mut phases = self.pads.iter_mut();
+        let pads = phases.find(|pads| pads.phase == phase)?;
+        if let Some(PhasePads { lane: Some(next), .. }) = phases.next()
+            && next.is_recalled()
+        {
+            next.seek(packet_number, 0);
+        }
         Some((pads, &mut self.tally))
     }
 

@@ -47,8 +47,9 @@ const POOL_BYTES: usize = 1 << 20;
 const ROUND_BYTES: usize = 200 << 10;
 /// Segments of 64 packets whose subkeys and pads to search for.
 const SEGMENTS: u64 = 24;
-/// Powers of GHASH's key that are stored.
+/// Powers of GHASH's key that are stored, and those that ring stores alike.
 const GHASH_POWERS: usize = 16;
+const RING_POWERS: usize = 8;
 /// Positions in a pad: one in its head, two in its body.
 const PLACES: [usize; 3] = [32, 400, 1200];
 /// Bytes of a pad in the pool.
@@ -150,12 +151,13 @@ fn ghash_keys(key: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
     let carry = reversed >> 127;
     let h = (reversed << 1) ^ carry ^ (carry << 127) ^ (carry << 126) ^ (carry << 121);
     let powers = std::iter::successors(Some(h), |power| Some(times(*power, h)));
-    let traces = powers.take(GHASH_POWERS).flat_map(|power| {
+    let traces = (1..).zip(powers).take(GHASH_POWERS).flat_map(|(exponent, power)| {
         let product = (0..64).filter(|bit| power >> bit & 1 == 1);
         let product = product.fold(0, |sum, bit| sum ^ (0xc200_0000_0000_0000_u128 << bit));
         let halves = power ^ power.rotate_left(64);
+        let of_ring = exponent <= RING_POWERS;
         [
-            ("power of GHASH's key, ring's too", power),
+            (if of_ring { "power of GHASH's key, ring's too" } else { "GHASH key" }, power),
             ("GHASH key", halves),
             ("GHASH key", power.rotate_left(64) ^ product),
         ]

@@ -11,7 +11,7 @@
 
 use super::{BLOCK_BYTES, Block, blocks, lengths};
 use std::hint::black_box;
-use zeroize::{Zeroize, optimization_barrier};
+use zeroize::optimization_barrier;
 
 /// Blocks in a group.
 pub(super) const GROUP_BLOCKS: usize = 16;
@@ -78,7 +78,6 @@ impl<V: Vector> Products<V> {
 pub(crate) struct Powers(Box<Table>);
 
 /// Aligned as the widest vector. Zeros follow the last power, for vectors that begin before it.
-#[derive(Clone, Copy, Zeroize)]
 #[repr(C, align(64))]
 struct Table {
     powers: [u128; GROUP_BLOCKS + BLOCKS_MAX],
