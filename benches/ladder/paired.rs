@@ -86,8 +86,7 @@ fn compare(suite: Protection, measured: Measured, size: usize) {
     for turn in 0..turns {
         for place in 0..count {
             let arm = &mut arms[(turn + place) % count];
-            let nanos =
-                nanos_of_a_packet(&mut arm.connections, arm.source, (suite, measured), size);
+            let nanos = nanos_of_a_packet(&mut arm.connections, arm.source, suite, measured, size);
             arm.nanos.push(nanos);
         }
     }
@@ -126,7 +125,7 @@ fn goal(suite: Protection, source: Source, size: usize) -> Option<f64> {
     }
 }
 
-/// The same for a full packet with a narrower GHASH.
+/// The most that a full packet may take of the time without a pool if GHASH is narrower than the CPU allows.
 fn goal_with(path: GhashPath) -> Option<f64> {
     match path.name() {
         "vpclmulqdq-256" => Some(0.65),
@@ -139,7 +138,8 @@ fn goal_with(path: GhashPath) -> Option<f64> {
 fn nanos_of_a_packet(
     connections: &mut Connections,
     source: Source,
-    (suite, measured): (Protection, Measured),
+    suite: Protection,
+    measured: Measured,
     size: usize,
 ) -> f64 {
     let coverage = source.coverage(suite, size).expect("short enough for a pad");

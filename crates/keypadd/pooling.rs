@@ -39,7 +39,7 @@ pub(crate) struct PoolOptions {
 }
 
 impl PoolOptions {
-    /// Those of a daemon's settings. A budget that nobody set is at most a share of the memory that this
+    /// The pool settings of a daemon. A budget that nobody set is at most a share of the memory that this
     /// process may use.
     pub(crate) fn of(settings: &Settings) -> Self {
         let budget = &settings.pool_budget;

@@ -167,7 +167,7 @@ impl CipherEngine {
         Self { pacing: Pacing::by(pace), ..self }
     }
 
-    /// The same engine with this implementation of GHASH. For measurements and tests.
+    /// This engine with another implementation of GHASH. For measurements and tests.
     pub fn with_ghash(self, ghash: GhashPath) -> Self {
         Self { ghash, ..self }
     }

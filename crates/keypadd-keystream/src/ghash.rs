@@ -1,5 +1,5 @@
-//! Computes GHASH of a packet (SP 800-38D 6.4, 7.1) by carry-less multiplication, up to sixteen
-//! blocks for every reduction.
+//! Computes GHASH of a packet (SP 800-38D 6.4, 7.1) by carry-less multiplication, with one
+//! reduction for up to sixteen blocks.
 //!
 //! The `ghash` crate reduces every fourth product and multiplies 128 bits at a time, which takes
 //! longer than AES-GCM in one pass; it remains the path of CPUs without PCLMULQDQ, and what the

@@ -27,7 +27,7 @@ fn spend_by_32(data: &mut [u8], pad: &mut [u8]) {
     spend_by_any(data, pad);
 }
 
-/// As wide as the function that it is part of.
+/// Uses the vector width of the function that it is inlined into.
 #[inline(always)]
 fn spend_by_any(data: &mut [u8], pad: &mut [u8]) {
     for (byte, pad) in data.iter_mut().zip(&mut *pad) {

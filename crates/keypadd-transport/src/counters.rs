@@ -36,7 +36,7 @@ pub(crate) struct Counters {
     timed_out: AtomicU64,
     crowded: AtomicU64,
     datagrams_dropped: AtomicU64,
-    /// Those of them that their connections' CPU time has caused.
+    /// Received datagrams that were dropped because of their connections' CPU time; also in `datagrams_dropped`.
     costly_dropped: AtomicU64,
     polling_nanos: AtomicU64,
 }
@@ -174,7 +174,7 @@ impl LoopMeter {
         self.counters.datagrams_dropped.load(Relaxed)
     }
 
-    /// Those of them that were dropped because the datagrams before took too much CPU time: a peer
+    /// Received datagrams that were dropped because those before took too much CPU time: a peer
     /// attacks, or what is usual is set too low.
     pub fn costly_datagrams_dropped(&self) -> u64 {
         self.counters.costly_dropped.load(Relaxed)

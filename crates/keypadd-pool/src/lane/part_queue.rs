@@ -16,8 +16,8 @@ const RECENT_CHUNKS: usize = 2;
 /// How many packets ahead pads are fetched from memory, which takes longer than a packet of a train.
 const PACKETS_AHEAD: usize = 2;
 
-/// The slots at which the next chunk is fetched, and then what it points to: a filler wrote it so long ago
-/// that it is in no cache, and each pointer that is followed there would take as long as a packet.
+/// The slots at which the next chunk is fetched, and then what it points to. A filler wrote it long ago, so
+/// it is in no cache, and following a pointer there would take as long as sealing a packet.
 const FETCH_CHUNK_SLOT: usize = 32;
 const FETCH_UNITS_SLOT: usize = 48;
 
