@@ -157,6 +157,12 @@ impl Phases {
         self.pads.iter().find(|pads| pads.phase == phase)?.lane.as_deref()
     }
 
+    /// Whether the phase's last packet with as many parts was a hit: the next one most likely is one too.
+    pub(crate) fn expects_hit(&self, phase: u64, pad_bytes: usize) -> bool {
+        let pads = self.pads.iter().find(|pads| pads.phase == phase);
+        pads.is_some_and(|pads| pads.was_hit[has_body(pad_bytes)]) && !is_too_long(pad_bytes)
+    }
+
     /// Overwrites `mask` with the first bytes of a packet's pad, generated inline.
     pub(crate) fn write_mask(&mut self, phase: u64, number: PacketNumber, mask: &mut [u8]) {
         let pads = self.pads.iter_mut().find(|pads| pads.phase == phase);
@@ -367,7 +373,7 @@ impl PhasePads {
         // The first packet without its full pad after a hit: the pool has just run dry. Short packets, which
         // need no body, and longer ones are counted separately.
         let is_hit = coverage == Coverage::Hit;
-        let was_hit = &mut self.was_hit[usize::from(pad_bytes > HEAD_BYTES)];
+        let was_hit = &mut self.was_hit[has_body(pad_bytes)];
         if std::mem::replace(was_hit, is_hit) && !is_hit {
             tally.count_exhaustion();
         }
@@ -389,6 +395,11 @@ impl PhasePads {
             apply_range(inline, packet_number, gap, mask, data);
         }
     }
+}
+
+/// 1 if a pad has a body, else 0.
+fn has_body(pad_bytes: usize) -> usize {
+    usize::from(pad_bytes > HEAD_BYTES)
 }
 
 /// The least pad bytes from the pool that make a pooled packet worthwhile: with fewer, ring's single pass is
