@@ -8,9 +8,9 @@ use std::time::Duration;
 
 /// A filler at work is judged each time it has worked for this long.
 const WATCHED: Duration = Duration::from_millis(10);
-/// It rests once it was outrun for this much longer than not: a burst from a full pool of the default size takes
-/// hardly as long. After a longer one the pool is refilled a rest later.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// It rests once it was outrun for this much longer than not. A burst that takes longer refills its pool a rest
+/// later; bulk without a pause pays for no more of the filler's work.
+const PATIENCE: Duration = Duration::from_millis(30);
 /// It rests this long before it looks whether the bulk goes on, and takes no commands meanwhile.
 const REST: Duration = Duration::from_millis(250);
 /// While bulk goes on it tries again after one rest, then after twice as many each time, up to these: 8 s.
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn a_filler_without_cpu_time_rests_once_it_was_outrun_for_a_while_and_tries_ever_less_often() {
         let mut run = Run::new();
-        assert_eq!(run.on(100, 200, 10, 40), 100);
+        assert_eq!(run.on(30, 200, 10, 40), 30);
         for (seconds, tries) in [(8, 5), (8, 1), (80, 10)] {
             let worked = run.on(seconds * 1000, 200, 10, 40);
             assert!(worked.abs_diff(tries * 10) <= 11, "{worked} ms of {seconds} s");
@@ -154,7 +154,7 @@ mod tests {
                 run.on(seconds * 1000 + 10 * shift, 200, 10, 40);
                 run.on(450, 200, 10, 0);
                 assert_eq!(run.on(500, 200, 10, 0), 500, "{seconds} s");
-                assert_eq!(run.on(90, 200, 10, 40), 90, "it is patient again");
+                assert_eq!(run.on(20, 200, 10, 40), 20, "it is patient again");
             }
         }
     }
@@ -184,7 +184,7 @@ mod tests {
     fn bursts_shorter_than_the_time_between_them_never_end_in_a_rest() {
         let mut run = Run::new();
         for _ in 0..10 {
-            assert_eq!(run.on(75, 200, 10, 40) + run.on(95, 200, 10, 0), 170);
+            assert_eq!(run.on(15, 200, 10, 40) + run.on(35, 200, 10, 0), 50);
         }
     }
 
@@ -192,11 +192,9 @@ mod tests {
     fn a_moment_with_a_core_or_nothing_to_do_hardly_delays_a_rest() {
         for (ran, made) in [(900, 50), (0, 0)] {
             let mut run = Run::new();
-            for _ in 0..2 {
-                assert_eq!(run.on(40, 200, 10, 40) + run.on(10, ran, made, 40), 50);
-                run.saturation.pause();
-            }
-            run.on(50, 200, 10, 40);
+            assert_eq!(run.on(20, 200, 10, 40) + run.on(10, ran, made, 40), 30);
+            run.saturation.pause();
+            run.on(30, 200, 10, 40);
             assert!(run.on(100, 200, 10, 40) < 20);
         }
     }
@@ -204,11 +202,11 @@ mod tests {
     #[test]
     fn a_pause_is_not_time_without_a_cpu() {
         let mut run = Run::new();
-        run.on(90, 200, 10, 40);
+        run.on(20, 200, 10, 40);
         run.saturation.pause();
         run.progress.now += Duration::from_secs(1);
         run.progress.needed += 100_000;
-        assert_eq!(run.on(90, 200, 10, 40), 90);
+        assert_eq!(run.on(20, 200, 10, 40), 20);
     }
 
     #[test]
@@ -216,6 +214,6 @@ mod tests {
         let mut run = Run::new();
         run.on(3_000, 200, 10, 40);
         assert!(run.on(2_000, 200, 10, 9) > 1_400);
-        assert_eq!(run.on(90, 200, 10, 40), 90, "it is patient again");
+        assert_eq!(run.on(20, 200, 10, 40), 20, "it is patient again");
     }
 }
