@@ -1,0 +1,21 @@
+//! Says who gets how much of something that many want: shares of a total, rates, who makes room,
+//! and when all that is underway has ended.
+//!
+//! Knows holders and numbers. Must never know what is shared out, keys, sockets, logs or a clock:
+//! the caller passes the time, and says what happens to those that get nothing.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod bucket;
+mod rates;
+mod shares;
+mod threshold;
+mod underway;
+mod waiting;
+
+pub use bucket::{Bucket, Rate};
+pub use rates::Rates;
+pub use shares::{Share, Shares};
+pub use threshold::threshold;
+pub use underway::{Begun, Underway};
+pub use waiting::Waiting;
