@@ -13,6 +13,7 @@ use std::process;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use keypadd_share::{Bucket, Rate};
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Pid, getpid, test_kill_process};
 use serde::de::DeserializeOwned;
@@ -28,7 +29,6 @@ use crate::carry;
 use crate::handover::Frame;
 use crate::handover::channel::Channel;
 use crate::handover::give::{self, Program};
-use crate::line_rate_limit::LineRateLimit;
 use crate::runtime_directory;
 use crate::sources::Sources;
 use crate::status_builder::StatusBuilder;
@@ -165,7 +165,7 @@ impl ControlSocket {
         let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
         // Those that have sent no request, oldest first.
         let mut silent: VecDeque<oneshot::Sender<()>> = VecDeque::new();
-        let mut log_limit = LineRateLimit::default();
+        let mut log_limit = Bucket::FULL;
         loop {
             match self.listener.accept().await {
                 Ok((client, _)) => {
@@ -183,7 +183,7 @@ impl ControlSocket {
                     });
                 }
                 Err(error) => {
-                    if log_limit.allow(Instant::now()) {
+                    if log_limit.take(Rate::ONE_A_MINUTE, Instant::now()).is_ok() {
                         tracing::warn!(%error, "control socket: accept failed");
                     }
                     match displace_oldest(&mut silent) {

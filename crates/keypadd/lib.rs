@@ -24,7 +24,6 @@ mod handover;
 mod invite;
 mod join;
 mod keygen;
-mod line_rate_limit;
 mod man;
 mod metrics;
 mod named;

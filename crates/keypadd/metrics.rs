@@ -20,6 +20,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
+use keypadd_share::{Bucket, Rate};
 use keypadd_tunnel::LinkState;
 use keypadd_tunnel::handover::Handover;
 use prometheus_client::collector::Collector;
@@ -28,7 +29,6 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::error::{Error, Exit, bind_hint, system};
-use crate::line_rate_limit::LineRateLimit;
 use crate::sources::Sources;
 
 use page::{Pages, Text};
@@ -119,13 +119,13 @@ pub(crate) async fn serve(listener: Arc<TcpListener>, figures: impl Collector, s
 #[derive(Debug, Default)]
 struct Displaced {
     closed: u64,
-    log_limit: LineRateLimit,
+    log_limit: Bucket,
 }
 
 impl Displaced {
     fn closed(&mut self, newest: SocketAddr, now: Instant) {
         self.closed += 1;
-        if self.log_limit.allow(now.into_std()) {
+        if self.log_limit.take(Rate::ONE_A_MINUTE, now.into_std()).is_ok() {
             let (closed, max) = (self.closed, CONNECTIONS_MAX);
             tracing::warn!(%newest, closed, max, "metrics: too many connections; closed the oldest");
         }

@@ -29,6 +29,13 @@ struct Buckets<H> {
     others: Bucket,
 }
 
+/// The rate of log lines.
+impl<S: Eq + Hash> Default for Rates<S> {
+    fn default() -> Self {
+        Self::log_lines()
+    }
+}
+
 impl<H: Eq + Hash> Rates<H> {
     /// Allows each holder this rate. Tracks at most `holders_max` of them.
     pub fn new(rate: Rate, holders_max: usize) -> Self {

@@ -9,6 +9,7 @@
 
 use std::time::{Duration, Instant};
 
+use keypadd_share::{Bucket, Rate};
 use rustix::time::{ClockId, clock_gettime};
 
 /// How long connections are measured after datagrams that took long. Reading a thread's CPU clock takes a tenth
@@ -42,9 +43,6 @@ const ADVANCE: Duration = Duration::from_millis(20);
 /// each time.
 const ADVANCE_OF_PROVED: Duration = Duration::from_millis(2);
 
-/// Time between warnings.
-const WARNING_INTERVAL: Duration = Duration::from_secs(60);
-
 /// Measures a loop's handling of datagrams.
 #[derive(Debug)]
 pub(crate) struct CostMeter {
@@ -52,7 +50,7 @@ pub(crate) struct CostMeter {
     clock: fn() -> Duration,
     measured_until: Option<Instant>,
     shortest: Duration,
-    warned: Option<Instant>,
+    warnings: Bucket,
 }
 
 /// What a connection has handled since a measurement began.
@@ -78,7 +76,7 @@ impl CostMeter {
 
     /// A meter with a clock of CPU time, which measures until this time whatever takes how long.
     pub(crate) fn new(clock: fn() -> Duration, measured_until: Option<Instant>) -> Self {
-        Self { clock, measured_until, shortest: Duration::MAX, warned: None }
+        Self { clock, measured_until, shortest: Duration::MAX, warnings: Bucket::FULL }
     }
 
     /// Begins to measure what a connection handles, if that is due.
@@ -114,12 +112,7 @@ impl CostMeter {
 
     /// Whether a warning is due.
     pub(crate) fn may_warn(&mut self, now: Instant) -> bool {
-        let is_due =
-            self.warned.is_none_or(|at| now.saturating_duration_since(at) >= WARNING_INTERVAL);
-        if is_due {
-            self.warned = Some(now);
-        }
-        is_due
+        self.warnings.take(Rate::ONE_A_MINUTE, now).is_ok()
     }
 }
 
@@ -293,7 +286,7 @@ mod tests {
         let now = Instant::now();
         let mut meter = CostMeter::of_this_thread();
         assert!(meter.may_warn(now));
-        assert!(!meter.may_warn(now + WARNING_INTERVAL - MICROSECOND));
-        assert!(meter.may_warn(now + WARNING_INTERVAL));
+        assert!(!meter.may_warn(now + Rate::ONE_A_MINUTE.interval - MICROSECOND));
+        assert!(meter.may_warn(now + Rate::ONE_A_MINUTE.interval));
     }
 }

@@ -7,12 +7,12 @@ use std::{
 };
 
 use keypadd_provider::PublicKey;
+use keypadd_share::Rates;
 use tokio::time::timeout;
 use tracing::warn;
 
 use self::{
     descriptors::DescriptorBudget,
-    log_rate_limit::LogRateLimit,
     opening::{Opening, OpeningCount},
     peer_log::PeerLog,
     traffic::{ForwardTotals, Traffic},
@@ -20,7 +20,6 @@ use self::{
 use crate::sessions::hold::held_list::{HeldList, HeldStatus};
 
 pub(crate) mod descriptors;
-pub(crate) mod log_rate_limit;
 pub(crate) mod opening;
 pub(crate) mod peer_log;
 pub(crate) mod per_key_limit;
@@ -37,9 +36,9 @@ pub struct Limits {
     pub(crate) log: PeerLog,
     pub(crate) hold: HeldList,
     /// Lines about targets that close without a byte, by peer and target.
-    pub(crate) mute_targets: LogRateLimit<(PublicKey, String)>,
+    pub(crate) mute_targets: Rates<(PublicKey, String)>,
     /// Lines about targets whose connections use all local ports.
-    pub(crate) local_ports: LogRateLimit<String>,
+    pub(crate) local_ports: Rates<String>,
     pub(crate) traffic: Traffic,
     log_connections: AtomicBool,
     sessions_refused: AtomicU64,

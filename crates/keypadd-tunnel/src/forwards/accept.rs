@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use keypadd_share::Rates;
 use keypadd_transport::Stream;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, warn};
@@ -36,7 +37,6 @@ use crate::{
     limits::{
         Limits,
         descriptors::{Holder, OF_CONNECTION, SetApart},
-        log_rate_limit::LogRateLimit,
     },
     net::forwarded_socket::ForwardedSocket,
     sessions::{counts::ConnectionCount, server_link::ServerLink, session::LiveSession},
@@ -78,7 +78,7 @@ struct Context {
     limits: Arc<Limits>,
     /// Those of all listeners, as they share the slots.
     incomplete: Incomplete,
-    log_limit: Arc<LogRateLimit<(String, Line)>>,
+    log_limit: Arc<Rates<(String, Line)>>,
 }
 
 /// What a log line of a forward is about.

@@ -9,6 +9,7 @@ use std::{
     collections::HashMap, io, net::IpAddr, os::unix::net::UnixListener, sync::Arc, time::Duration,
 };
 
+use keypadd_share::Rates;
 use tokio::{
     sync::{Notify, mpsc},
     task::JoinSet,
@@ -37,10 +38,7 @@ use crate::{
         splice_error::SpliceError,
     },
     handover::{Handover, RemoteBound, RemoteRecord, SocketFile},
-    limits::{
-        descriptors::{Descriptors, OF_CONNECTION, OF_UDP_SOCKET, OF_WAITING},
-        log_rate_limit::LogRateLimit,
-    },
+    limits::descriptors::{Descriptors, OF_CONNECTION, OF_UDP_SOCKET, OF_WAITING},
     net::lookup::Lookups,
     permits::{listen::ListenPermits, peers::Peers},
     sessions::session::LiveSession,
@@ -71,7 +69,7 @@ pub(crate) struct RemoteListeners {
 }
 
 /// Limits log lines by forward number and code.
-pub(crate) type RemoteLogLimit = LogRateLimit<(u16, Option<StreamCode>)>;
+pub(crate) type RemoteLogLimit = Rates<(u16, Option<StreamCode>)>;
 
 /// An accepted connection to forward to the client.
 #[derive(Debug)]

@@ -15,10 +15,9 @@ use std::{
 };
 
 use keypadd_provider::PublicKey;
+use keypadd_share::Rates;
 use tokio::sync::oneshot;
 use tracing::warn;
-
-use crate::limits::log_rate_limit::LogRateLimit;
 
 /// Descriptors of a forwarded connection: its socket, in two event loops once it is bulk.
 pub(crate) const OF_CONNECTION: usize = 2;
@@ -65,7 +64,7 @@ struct BudgetState {
     reserved: fn(usize) -> usize,
     held: Mutex<Holding>,
     refused: AtomicU64,
-    log_limit: LogRateLimit<Holder>,
+    log_limit: Rates<Holder>,
 }
 
 #[derive(Debug, Default)]
@@ -107,7 +106,7 @@ impl Default for BudgetState {
             reserved: |_| 0,
             held: Mutex::default(),
             refused: AtomicU64::default(),
-            log_limit: LogRateLimit::default(),
+            log_limit: Rates::log_lines(),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Limits the log lines that an authenticated peer can cause, over all its sessions, and counts
 //! those that it suppresses.
 //!
-//! Strangers are limited by source instead (`log_rate_limit`). Memory is bounded by the number of
+//! Strangers are limited by source instead (`client_log`). Memory is bounded by the number of
 //! listed and dialed keys.
 
 use std::{

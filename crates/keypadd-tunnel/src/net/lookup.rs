@@ -8,10 +8,11 @@ use std::{
     io,
     net::{IpAddr, SocketAddr, ToSocketAddrs},
     sync::{Arc, Mutex, PoisonError, Weak},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use keypadd_provider::PublicKey;
+use keypadd_share::{Bucket, Rate};
 use tokio::sync::Semaphore;
 use tracing::warn;
 
@@ -34,9 +35,8 @@ const SHARED_MAX: usize = 64;
 
 static SHARED: Semaphore = Semaphore::const_new(SHARED_MAX);
 
-/// When a line about a thread that cannot be started was last logged, and the time between two.
-static NO_THREAD_LOGGED: Mutex<Option<Instant>> = Mutex::new(None);
-const NO_THREAD_INTERVAL: Duration = Duration::from_secs(60);
+/// The log lines about threads that cannot be started.
+static NO_THREAD_LINES: Mutex<Bucket> = Mutex::new(Bucket::FULL);
 
 /// Addresses of a name that are used, in the resolver's order: DNS can give it thousands, and each may
 /// cost an attempt to connect or a socket.
@@ -189,9 +189,8 @@ async fn bounded<T: Send + 'static>(
         lookup()
     });
     looking.await.inspect_err(|error| {
-        let mut logged = NO_THREAD_LOGGED.lock().unwrap_or_else(PoisonError::into_inner);
-        if logged.is_none_or(|then| then.elapsed() > NO_THREAD_INTERVAL) {
-            *logged = Some(Instant::now());
+        let mut lines = NO_THREAD_LINES.lock().unwrap_or_else(PoisonError::into_inner);
+        if lines.take(Rate::ONE_A_MINUTE, Instant::now()).is_ok() {
             warn!(
                 %error,
                 "cannot start a thread to look a name up: raise `ulimit -u`, or TasksMax= in the systemd unit"
@@ -208,6 +207,7 @@ mod tests {
             atomic::{AtomicUsize, Ordering},
             mpsc,
         },
+        time::Duration,
     };
 
     use tokio::time::timeout;

@@ -4,6 +4,7 @@
 use std::{net::SocketAddr, sync::Arc, time::Instant};
 
 use keypadd_provider::PublicKey;
+use keypadd_share::Rates;
 use keypadd_transport::ConnectionError;
 use tracing::{debug, warn};
 
@@ -14,7 +15,7 @@ use crate::{
     },
     error::HandshakeFailure,
     forwards::answer::Unpermitted,
-    limits::{Limits, log_rate_limit::LogRateLimit},
+    limits::Limits,
     net::source::Source,
     permits::{listen::ListenPermit, peers::Peers},
     sessions::session::LiveSession,
@@ -42,14 +43,14 @@ enum PeerLine {
 /// Log lines about clients, each limited to one a minute.
 #[derive(Debug)]
 pub(super) struct ClientLog {
-    limit: LogRateLimit<LogLine>,
-    of_peers: LogRateLimit<(PublicKey, PeerLine)>,
+    limit: Rates<LogLine>,
+    of_peers: Rates<(PublicKey, PeerLine)>,
     limits: Arc<Limits>,
 }
 
 impl ClientLog {
     pub(super) fn new(limits: Arc<Limits>) -> Self {
-        Self { limit: LogRateLimit::default(), of_peers: LogRateLimit::default(), limits }
+        Self { limit: Rates::log_lines(), of_peers: Rates::log_lines(), limits }
     }
 
     /// Whether a line may be logged now; counts it if not.
