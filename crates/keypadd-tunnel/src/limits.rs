@@ -23,7 +23,6 @@ pub(crate) mod descriptors;
 pub(crate) mod opening;
 pub(crate) mod peer_log;
 pub(crate) mod per_key_limit;
-pub(crate) mod token_bucket;
 pub(crate) mod traffic;
 
 /// How long a daemon that is being replaced waits for connections that are being opened.

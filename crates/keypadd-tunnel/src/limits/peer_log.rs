@@ -11,9 +11,8 @@ use std::{
 };
 
 use keypadd_provider::PublicKey;
+use keypadd_share::{Bucket, Rate};
 use tracing::info;
-
-use crate::limits::token_bucket::{Rate, TokenBucket};
 
 /// Lines of one peer: 54 in the first minute, then 24 a minute.
 const RATE: Rate = Rate { burst: 30, interval: Duration::from_millis(2_500) };
@@ -35,7 +34,7 @@ struct Lines {
 #[derive(Debug)]
 struct PeerLines {
     name: String,
-    bucket: TokenBucket,
+    bucket: Bucket,
     /// Since the last report.
     suppressed: u64,
 }
@@ -44,7 +43,7 @@ impl PeerLog {
     /// Whether this peer may cause a line now.
     pub(crate) fn allow(&self, key: PublicKey, name: &str, now: Instant) -> bool {
         let mut lines = self.lines();
-        let new = || PeerLines { name: name.into(), bucket: TokenBucket::new(now), suppressed: 0 };
+        let new = || PeerLines { name: name.into(), bucket: Bucket::FULL, suppressed: 0 };
         let peer = lines.peers.entry(key).or_insert_with(new);
         let allowed = peer.bucket.take(RATE, now).is_ok();
         if !allowed {

@@ -14,6 +14,7 @@ use std::{
 };
 
 use keypadd_provider::PublicKey;
+use keypadd_share::Rates;
 use keypadd_transport::{Connection, HeldStreams};
 use tokio::{
     sync::{mpsc, oneshot, watch},
@@ -46,7 +47,7 @@ use crate::{
         hold::{
             HoldSettings,
             chains::{AdoptedChain, AwayState, ChainKey, Chains},
-            resume_rate::ResumeRate,
+            resume_rate::resumptions,
         },
         lifetime::{KeyLifetimes, jitter},
         registry::Sessions,
@@ -93,7 +94,7 @@ pub(super) struct ServerContext {
     key_lifetimes: KeyLifetimes,
     /// Sessions whose streams another connection may resume.
     pub(super) chains: Arc<Chains>,
-    resume_rate: ResumeRate,
+    resumptions: Rates<PublicKey>,
 }
 
 impl ServerContext {
@@ -122,7 +123,7 @@ impl ServerContext {
             handover: transport.handover.clone(),
             key_lifetimes: transport.key_lifetimes.clone(),
             chains: Arc::default(),
-            resume_rate: ResumeRate::default(),
+            resumptions: resumptions(sessions_per_key),
         }
     }
 

@@ -5,6 +5,7 @@
 
 use std::{future::pending, time::Duration};
 
+use keypadd_share::{Bucket, Rate};
 use keypadd_transport::{RecvHalf, SendHalf, Stream, WriteError};
 use thiserror::Error;
 use tokio::{
@@ -13,10 +14,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use crate::limits::{
-    Limits,
-    token_bucket::{Rate, TokenBucket},
-};
+use crate::limits::Limits;
 use crate::wire::{FRAME_HEAD_BYTES, Frame, FrameHead, VERSION, WireError};
 
 /// Frames handled: enough at once for a reload that replaces all 64 remote forwards, then 20 a
@@ -92,7 +90,7 @@ impl Control {
             pending().await
         };
         let receiving = async {
-            let mut bucket = TokenBucket::new(Instant::now().into_std());
+            let mut bucket = Bucket::FULL;
             loop {
                 match read_any_frame(&mut recv).await {
                     // Dropped when nobody handles frames any longer.

@@ -238,7 +238,7 @@ impl ServerContext {
         let mut is_told = false;
         loop {
             let now = Instant::now().into_std();
-            let Err(wait) = self.resume_rate.take(key, self.sessions_per_key, now) else { return };
+            let Err(wait) = self.resumptions.take(key, now) else { return };
             if !std::mem::replace(&mut is_told, true) && self.limits.log.allow(key, peer, now) {
                 warn!(peer, "sessions of this key are resumed too often: this one waits");
             }
