@@ -418,7 +418,7 @@ impl Client {
             // The server may have ended the old session already.
             tokio::select! {
                 biased;
-                () = self.renewing.wait_idle() => {}
+                () = self.renewing.underway.none() => {}
                 () = sleep_until(until) => {}
                 never = staying => match never {},
             }

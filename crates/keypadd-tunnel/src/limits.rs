@@ -7,20 +7,18 @@ use std::{
 };
 
 use keypadd_provider::PublicKey;
-use keypadd_share::Rates;
+use keypadd_share::{Begun, Rates, Underway};
 use tokio::time::timeout;
 use tracing::warn;
 
 use self::{
     descriptors::DescriptorBudget,
-    opening::{Opening, OpeningCount},
     peer_log::PeerLog,
     traffic::{ForwardTotals, Traffic},
 };
 use crate::sessions::hold::held_list::{HeldList, HeldStatus};
 
 pub(crate) mod descriptors;
-pub(crate) mod opening;
 pub(crate) mod peer_log;
 pub(crate) mod per_key_limit;
 pub(crate) mod traffic;
@@ -42,7 +40,9 @@ pub struct Limits {
     log_connections: AtomicBool,
     sessions_refused: AtomicU64,
     frames_delayed: AtomicU64,
-    opening: OpeningCount,
+    /// Connections that are being opened: from the request for a stream until the event loop has
+    /// been told to carry it. Only those that it carries can be held.
+    opening: Underway,
 }
 
 /// What the limits have refused or delayed since the daemon started, and what is in use.
@@ -113,7 +113,7 @@ impl Limits {
     }
 
     /// Counts a connection as being opened.
-    pub fn opening(&self) -> Opening {
+    pub fn opening(&self) -> Begun {
         self.opening.begin()
     }
 

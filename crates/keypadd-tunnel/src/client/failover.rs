@@ -179,7 +179,7 @@ impl Client {
                 // The path to both may have just come back.
                 sleep(handshake).await;
             }
-            let _underway = self.renewing.begin();
+            let _underway = self.renewing.underway.begin();
             let greeting = self.greet(reached).await?;
             let resumed = greeting.is_resumed();
             Ok((self.establish(greeting, jumps.clone()), resumed))
@@ -187,7 +187,7 @@ impl Client {
         // An attempt in progress may already have ended the session at the old address.
         let heard = async {
             until_acked(live, before).await;
-            self.renewing.wait_idle().await;
+            self.renewing.underway.none().await;
         };
         let ended = async {
             live.ended().await;
@@ -236,7 +236,7 @@ impl Client {
             if (is_other(&reached, live.key()) || live.hold.is_none()) && !is_idle() {
                 return Err(busy());
             }
-            let _underway = self.renewing.begin();
+            let _underway = self.renewing.underway.begin();
             let greeting = self.greet(reached).await?;
             if !greeting.is_resumed() && !is_idle() {
                 stranger.store(true, Ordering::Relaxed);
@@ -244,7 +244,7 @@ impl Client {
             }
             Ok(self.establish(greeting, jumps.clone()))
         };
-        let _exclusive = self.renewing.lock().await;
+        let _exclusive = self.renewing.exclusive.lock().await;
         let moved = self.search(search, Some(ASSUMED_RTT), move_there).await;
         *is_stranger = stranger.load(Ordering::Relaxed);
         let next = moved?;

@@ -229,7 +229,7 @@ impl Client {
         tokio::select! {
             biased;
             next = moved => Ok((next, Change::Address)),
-            () = self.renewing.wait_idle() => Err(lost),
+            () = self.renewing.underway.none() => Err(lost),
         }
     }
 

@@ -7,8 +7,9 @@
 
 use std::time::Duration;
 
+use keypadd_share::Underway;
 use tokio::{
-    sync::{Mutex, MutexGuard, watch},
+    sync::{Mutex, watch},
     time::{Instant, sleep, timeout},
 };
 use tracing::{debug, info, warn};
@@ -27,37 +28,9 @@ const RENEWAL_MIN: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(super) struct RenewalAttempts {
     /// Held by attempts that must not overlap: each hello ends the session before.
-    exclusive: Mutex<()>,
+    pub(super) exclusive: Mutex<()>,
     /// Attempts that the server may have answered.
-    underway: watch::Sender<usize>,
-}
-
-/// An attempt in progress, until it is dropped.
-pub(super) struct AttemptGuard<'a>(&'a RenewalAttempts);
-
-impl RenewalAttempts {
-    /// Waits for the end of other attempts.
-    pub(super) async fn lock(&self) -> MutexGuard<'_, ()> {
-        self.exclusive.lock().await
-    }
-
-    /// Begins an attempt.
-    pub(super) fn begin(&self) -> AttemptGuard<'_> {
-        self.underway.send_modify(|count| *count += 1);
-        AttemptGuard(self)
-    }
-
-    /// Waits until none is in progress.
-    pub(super) async fn wait_idle(&self) {
-        // Fails only if the sender is gone, and this is the sender.
-        let _ = self.underway.subscribe().wait_for(|count| *count == 0).await;
-    }
-}
-
-impl Drop for AttemptGuard<'_> {
-    fn drop(&mut self) {
-        self.0.underway.send_modify(|count| *count -= 1);
-    }
+    pub(super) underway: Underway,
 }
 
 impl Client {
@@ -99,10 +72,10 @@ impl Client {
                 lost = live.ended() => return Err(lost),
                 turn = async {
                     is_silent(false).await;
-                    self.renewing.lock().await
+                    self.renewing.exclusive.lock().await
                 } => turn,
             };
-            let underway = self.renewing.begin();
+            let underway = self.renewing.underway.begin();
             let renewed = tokio::select! {
                 biased;
                 renewed = self.renew(live, &session.place) => renewed,

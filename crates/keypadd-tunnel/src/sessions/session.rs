@@ -11,6 +11,7 @@ use std::{
 };
 
 use keypadd_provider::{ConnectionKeys, HandshakeData, KeyFault, PublicKey};
+use keypadd_share::Underway;
 use keypadd_transport::{Connection, VarInt};
 use tokio::{
     sync::{Notify, mpsc},
@@ -25,7 +26,6 @@ use crate::{
     limits::{
         Limits,
         descriptors::{Descriptors, Holder},
-        opening::OpeningCount,
         per_key_limit::KeySlot,
     },
     net::source::plain,
@@ -63,7 +63,7 @@ pub struct LiveSession {
     keys_since: (SystemTime, tokio::time::Instant),
     pub(crate) connection: Connection,
     /// Connections that are being opened over it.
-    pub(crate) opening: OpeningCount,
+    pub(crate) opening: Underway,
     /// Carries bulk streams; made when there is bulk data.
     bulk: OnceLock<BulkConnection>,
     /// Ties a bulk connection to this session: drawn by the server and sent to the client.
@@ -153,7 +153,7 @@ impl LiveSession {
             since: new.renews.map_or_else(SystemTime::now, |session| session.since),
             keys_since: (SystemTime::now(), tokio::time::Instant::now()),
             connection: new.connection,
-            opening: OpeningCount::default(),
+            opening: Underway::default(),
             bulk: OnceLock::new(),
             token: OnceLock::new(),
             outgoing: new.outgoing,
