@@ -119,26 +119,24 @@ impl CostMeter {
 /// The excess of one connection that its share has not paid for.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ExcessCost {
-    /// When the share will have paid for it.
-    paid_at: Option<Instant>,
+    /// Full once the share has paid for it.
+    unpaid: Bucket,
 }
 
 impl ExcessCost {
     pub(crate) fn charge(&mut self, excess: Duration, now: Instant) {
-        if !excess.is_zero() {
-            let from = self.paid_at.map_or(now, |at| at.max(now));
-            self.paid_at = Some(from + excess * SHARE);
-        }
+        self.unpaid.charge(excess * SHARE, now);
     }
 
     /// Leaves a client that has just proved a key a part of its advance.
     pub(crate) fn proved(&mut self, now: Instant) {
-        self.paid_at = self.paid_at.max(Some(now + (ADVANCE - ADVANCE_OF_PROVED) * SHARE));
+        let least = (ADVANCE - ADVANCE_OF_PROVED) * SHARE;
+        self.unpaid.charge(least.saturating_sub(self.unpaid.full_in(now)), now);
     }
 
     /// Whether the connection's datagrams are dropped.
     pub(crate) fn is_too_high(&self, now: Instant) -> bool {
-        self.paid_at.is_some_and(|at| at.saturating_duration_since(now) > ADVANCE * SHARE)
+        self.unpaid.full_in(now) > ADVANCE * SHARE
     }
 }
 
