@@ -6,28 +6,29 @@
 
 use std::collections::{VecDeque, hash_map::Entry};
 
+use keypadd_share::threshold;
 use rustc_hash::FxHashMap;
 
 use crate::splice::Key;
 
 /// Memory that all datagrams here may take.
-const BYTES_MAX: usize = 4 << 20;
+const BYTES_MAX: u64 = 4 << 20;
 
 /// What a datagram takes beside its bytes.
-const RECORD_BYTES: usize = 512;
+const RECORD_BYTES: u64 = 512;
 
 /// Datagrams that wait, by connection.
 pub(crate) struct Backlog<D> {
     waiting: FxHashMap<Key, Waiting<D>>,
     /// The next one first.
     order: VecDeque<Key>,
-    bytes: usize,
+    bytes: u64,
 }
 
 struct Waiting<D> {
     /// Oldest first, each with its size.
-    datagrams: VecDeque<(D, usize)>,
-    bytes: usize,
+    datagrams: VecDeque<(D, u64)>,
+    bytes: u64,
 }
 
 impl<D> Backlog<D> {
@@ -50,9 +51,9 @@ impl<D> Backlog<D> {
     }
 
     /// Keeps a connection's datagram of this size. Drops it, as a network may, and returns false if the
-    /// connection has more here than what is free, which leaves room for others.
+    /// connection would have more here than it leaves free.
     pub(crate) fn push(&mut self, key: Key, datagram: D, bytes: usize) -> bool {
-        let bytes = bytes + RECORD_BYTES;
+        let bytes = bytes as u64 + RECORD_BYTES;
         let waiting = match self.waiting.entry(key) {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => {
@@ -60,7 +61,8 @@ impl<D> Backlog<D> {
                 entry.insert(Waiting { datagrams: VecDeque::new(), bytes: 0 })
             }
         };
-        let fits = waiting.bytes + bytes <= BYTES_MAX.saturating_sub(self.bytes + bytes);
+        let most = threshold((1, 1), waiting.bytes, BYTES_MAX - self.bytes);
+        let fits = waiting.bytes + bytes <= most;
         if fits {
             waiting.datagrams.push_back((datagram, bytes));
             waiting.bytes += bytes;
@@ -120,7 +122,7 @@ mod tests {
     fn whoever_sends_most_loses_most() {
         let mut backlog = Backlog::new();
         let kept = (0..100_000).filter(|datagram| backlog.push(A, *datagram, 1_200)).count();
-        let kept = kept * (1_200 + RECORD_BYTES);
+        let kept = kept as u64 * (1_200 + RECORD_BYTES);
         assert_eq!(kept, backlog.bytes);
         assert!((BYTES_MAX / 3..=BYTES_MAX / 2).contains(&kept), "{kept}");
         for datagram in 0..100 {

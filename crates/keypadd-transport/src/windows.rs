@@ -15,6 +15,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use keypadd_share::threshold;
+
 use crate::reassembly::OutOfOrder;
 
 /// How often to look at sockets while one accepts nothing.
@@ -35,9 +37,9 @@ const FOLLOWED_ONE_IN: u32 = 16;
 /// the smallest packet (RFC 9000 14.1). Smaller ones would cost more than they hold.
 const PIECE_BYTES_MIN: u32 = 300;
 
-/// A connection may take this many times what it leaves of the budget, so that later ones always
-/// find some (dynamic thresholds, Choudhury and Hahne 1998).
-const SHARE: u64 = 3;
+/// A connection may take three times what it leaves of the budget, so that later ones always find
+/// some.
+const SHARE: (u64, u64) = (3, 1);
 
 /// Receive windows of a connection, in bytes: what a peer may make us hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,10 +65,7 @@ impl Budget {
     /// Exchanges a connection's share for the one it wants, as far as it is entitled; returns what
     /// it has then.
     fn exchange(&self, has: u64, wanted: u64) -> u64 {
-        let grant = |free: u64| {
-            let share = SHARE.saturating_mul(free.saturating_add(has)) / (1 + SHARE);
-            wanted.min(share.max(has))
-        };
+        let grant = |free: u64| wanted.min(threshold(SHARE, has, free).max(has));
         let take = |free: u64| Some((free + has) - grant(free));
         match self.0.fetch_update(Relaxed, Relaxed, take) {
             Ok(free) | Err(free) => grant(free),
