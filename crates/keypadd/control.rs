@@ -2,10 +2,8 @@
 //! answers with one JSON document and closes. Only the daemon's user can connect (0600 in a 0700
 //! directory). Socket files are named by process ID; a new daemon removes stale ones.
 
-use std::collections::VecDeque;
 use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind, Read, Write};
-use std::iter;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::{Path, PathBuf};
@@ -13,7 +11,7 @@ use std::process;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use keypadd_share::{Bucket, Rate};
+use keypadd_share::{Bucket, Rate, Waiting};
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Pid, getpid, test_kill_process};
 use serde::de::DeserializeOwned;
@@ -163,19 +161,17 @@ impl ControlSocket {
     /// empty.
     pub(crate) async fn serve(self, status: impl Status, requests: Requests) {
         let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-        // Those that have sent no request, oldest first.
-        let mut silent: VecDeque<oneshot::Sender<()>> = VecDeque::new();
+        // Those that have sent no request.
+        let mut silent = Waiting::default();
         let mut log_limit = Bucket::FULL;
         loop {
             match self.listener.accept().await {
                 Ok((client, _)) => {
-                    silent.retain(|one| !one.is_closed());
                     if slots.available_permits() == 0 {
-                        displace_oldest(&mut silent);
+                        silent.displace();
                     }
                     let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
-                    let (displace, displaced) = oneshot::channel();
-                    silent.push_back(displace);
+                    let displaced = silent.add(());
                     let (status, requests) = (status.clone(), requests.clone());
                     tokio::spawn(async move {
                         let _ = answer(client, displaced, &status, &requests).await;
@@ -186,7 +182,7 @@ impl ControlSocket {
                     if log_limit.take(Rate::ONE_A_MINUTE, Instant::now()).is_ok() {
                         tracing::warn!(%error, "control socket: accept failed");
                     }
-                    match displace_oldest(&mut silent) {
+                    match silent.displace() {
                         // It closes its file.
                         true => tokio::task::yield_now().await,
                         false => tokio::time::sleep(TIMEOUT).await,
@@ -195,12 +191,6 @@ impl ControlSocket {
             }
         }
     }
-}
-
-/// Displaces the oldest connection that has sent no request; returns whether there was one.
-fn displace_oldest(silent: &mut VecDeque<oneshot::Sender<()>>) -> bool {
-    // One whose request has just come stays.
-    iter::from_fn(|| silent.pop_front()).any(|oldest| oldest.send(()).is_ok())
 }
 
 impl Drop for ControlSocket {

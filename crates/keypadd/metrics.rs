@@ -7,7 +7,6 @@
 mod page;
 mod text_format;
 
-use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
@@ -20,12 +19,12 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use keypadd_share::{Bucket, Rate};
+use keypadd_share::{Bucket, Rate, Waiting};
 use keypadd_tunnel::LinkState;
 use keypadd_tunnel::handover::Handover;
 use prometheus_client::collector::Collector;
 use tokio::net::TcpListener;
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::error::{Error, Exit, bind_hint, system};
@@ -81,17 +80,12 @@ fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
 pub(crate) async fn serve(listener: Arc<TcpListener>, figures: impl Collector, sources: Sources) {
     let served = Arc::new(Served { pages: Pages::new(figures), sources });
     let mut connections = JoinSet::new();
-    // Oldest first.
-    let mut open: VecDeque<AbortHandle> = VecDeque::new();
+    let mut open = Waiting::default();
     let mut displaced = Displaced::default();
     loop {
         match listener.accept().await {
             Ok((stream, remote)) => {
-                open.retain(|connection| !connection.is_finished());
-                if open.len() >= CONNECTIONS_MAX
-                    && let Some(oldest) = open.pop_front()
-                {
-                    oldest.abort();
+                if open.count() >= CONNECTIONS_MAX && open.displace() {
                     displaced.closed(remote, Instant::now());
                 }
                 let served = Arc::clone(&served);
@@ -104,7 +98,13 @@ pub(crate) async fn serve(listener: Arc<TcpListener>, figures: impl Collector, s
                     .keep_alive(false)
                     .max_buf_size(REQUEST_BYTES_MAX)
                     .serve_connection(TokioIo::new(stream), answer);
-                open.push_back(connections.spawn(timeout(CONNECTION_TIMEOUT, connection)));
+                let making_room = open.add(());
+                connections.spawn(timeout(CONNECTION_TIMEOUT, async {
+                    tokio::select! {
+                        _ = making_room => {}
+                        _ = connection => {}
+                    }
+                }));
             }
             Err(error) => {
                 tracing::debug!(%error, "metrics: cannot accept");

@@ -2,16 +2,16 @@
 //! connection finds no room, the oldest of them is closed.
 
 use std::{
-    collections::VecDeque,
     pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use keypadd_share::Waiting;
 use tokio::sync::oneshot;
 
 /// The incomplete connections that share slots; clones share the list.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Incomplete(Arc<Mutex<VecDeque<oneshot::Sender<()>>>>);
+pub(crate) struct Incomplete(Arc<Mutex<Waiting<()>>>);
 
 /// An accepted connection in the list; leaves it when dropped.
 #[derive(Debug)]
@@ -32,11 +32,7 @@ impl Unread {
 impl Incomplete {
     /// Adds a connection that has just been accepted.
     pub(crate) fn add(&self) -> Unread {
-        let (entry, displaced) = oneshot::channel();
-        let mut entries = self.entries();
-        entries.retain(|entry| !entry.is_closed());
-        entries.push_back(entry);
-        Unread(displaced)
+        Unread(self.waiting().add(()))
     }
 
     /// Waits for `room`; if there is none at once, closes the oldest incomplete connection.
@@ -47,17 +43,12 @@ impl Incomplete {
             room = &mut room => return room,
             () = std::future::ready(()) => {}
         }
-        self.displace_oldest();
+        self.waiting().displace();
         room.await
     }
 
-    fn displace_oldest(&self) {
-        let mut entries = self.entries();
-        while entries.pop_front().is_some_and(|entry| entry.send(()).is_err()) {}
-    }
-
     /// A panic cannot leave the list half changed.
-    fn entries(&self) -> MutexGuard<'_, VecDeque<oneshot::Sender<()>>> {
+    fn waiting(&self) -> MutexGuard<'_, Waiting<()>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

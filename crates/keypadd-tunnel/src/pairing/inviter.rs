@@ -7,6 +7,7 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use keypadd_provider::{PAIRING_PROOF_BYTES, PairingSecret, PairingStep, PublicKey};
+use keypadd_share::Waiting;
 use keypadd_transport::{
     Accepted, Connection, Endpoint, HandshakeFailed, ServerConfig, Stream, crypto,
 };
@@ -133,22 +134,17 @@ impl Inviter {
 
     async fn first_right(&self) -> Result<Joiner, InviteError> {
         let mut claims = JoinSet::new();
-        let mut claiming = Vec::<(Source, oneshot::Sender<()>)>::new();
+        let mut claiming = Waiting::default();
         let mut wrong = 0;
         loop {
             tokio::select! {
                 accepted = self.endpoint.accept() => match accepted {
                     Some(Accepted::Connection(connection)) => {
-                        claiming.retain(|(_, evict)| !evict.is_closed());
-                        if claiming.len() >= CLAIMS_MAX
-                            && let Some(oldest) = of_busiest(&claiming)
-                        {
-                            let _ = claiming.remove(oldest).1.send(());
+                        if claiming.count() >= CLAIMS_MAX {
+                            claiming.displace();
                         }
-                        let source = Source::of(connection.remote_address());
-                        let (evict, evicted) = oneshot::channel();
+                        let evicted = claiming.add(Source::of(connection.remote_address()));
                         claims.spawn(claim_in_time(connection, evicted));
-                        claiming.push((source, evict));
                     }
                     Some(Accepted::Failed(HandshakeFailed { remote, error })) => {
                         let error = Shown(&error);
@@ -197,13 +193,6 @@ impl Inviter {
             let _ = timeout(CLOSE_TIMEOUT, self.endpoint.wait_idle()).await;
         })
     }
-}
-
-/// The first one of the source that is there most often.
-fn of_busiest<T>(claims: &[(Source, T)]) -> Option<usize> {
-    let count = |source: &Source| claims.iter().filter(|(other, _)| other == source).count();
-    let most = claims.iter().map(|(source, _)| count(source)).max()?;
-    claims.iter().position(|(source, _)| count(source) == most)
 }
 
 /// Reads a connection's proof; `None` if there is none in time, or before others need its place.
@@ -289,8 +278,12 @@ mod tests {
     #[test]
     fn the_oldest_of_the_busiest_source_makes_room() {
         let strangers = ["10.0.0.1:7", "[2001:db8::1]:1", "[2001:db8::2]:1"];
-        let strangers = strangers.map(|address| (Source::of(address.parse().unwrap()), ()));
-        assert_eq!(of_busiest(&strangers), Some(1));
-        assert_eq!(of_busiest(&strangers[..2]), Some(0));
+        let strangers = strangers.map(|address| Source::of(address.parse().unwrap()));
+        for (strangers, oldest) in [(&strangers[..], 1), (&strangers[..2], 0)] {
+            let mut claiming = Waiting::default();
+            let mut evicted: Vec<_> = strangers.iter().map(|one| claiming.add(*one)).collect();
+            assert!(claiming.displace());
+            assert!(evicted[oldest].try_recv().is_ok());
+        }
     }
 }
