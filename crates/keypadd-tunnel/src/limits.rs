@@ -20,7 +20,6 @@ use crate::sessions::hold::held_list::{HeldList, HeldStatus};
 
 pub(crate) mod descriptors;
 pub(crate) mod peer_log;
-pub(crate) mod per_key_limit;
 pub(crate) mod traffic;
 
 /// How long a daemon that is being replaced waits for connections that are being opened.

@@ -14,7 +14,7 @@ use std::{
 };
 
 use keypadd_provider::PublicKey;
-use keypadd_share::Rates;
+use keypadd_share::{Rates, Share, Shares};
 use keypadd_transport::{Connection, HeldStreams};
 use tokio::{
     sync::{mpsc, oneshot, watch},
@@ -35,11 +35,7 @@ use crate::{
         reservations::Reservations,
     },
     handover::{HandedChain, Handover},
-    limits::{
-        Limits,
-        descriptors::Holder,
-        per_key_limit::{KeySlot, PerKeyLimit},
-    },
+    limits::{Limits, descriptors::Holder},
     net::{lookup::ClientLookups, source::plain},
     permits::peers::Peers,
     server::{client_log::ClientLog, streams::SessionStreams},
@@ -71,12 +67,13 @@ const TAKE_OVER_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) struct ServerContext {
     pub(super) peers: Arc<Peers>,
     pub(super) sessions: Sessions,
-    of_key: PerKeyLimit<PublicKey>,
+    /// Sessions by key, so that no client can use up the server's.
+    of_key: Shares<PublicKey>,
     /// Sessions by key whose client is gone, while what it has sent is delivered.
-    gone: PerKeyLimit<PublicKey>,
+    gone: Shares<PublicKey>,
     /// Connections by key that have not said hello.
-    without_hello: PerKeyLimit<PublicKey>,
-    /// Maximum number of sessions of one key, so that no client can use up the server's.
+    without_hello: Shares<PublicKey>,
+    /// Maximum number of sessions of one key.
     sessions_per_key: usize,
     pub(super) limits: Arc<Limits>,
     lookups: ClientLookups,
@@ -107,9 +104,10 @@ impl ServerContext {
         Self {
             peers,
             sessions: Sessions::default(),
-            of_key: PerKeyLimit::default(),
-            gone: PerKeyLimit::default(),
-            without_hello: PerKeyLimit::default(),
+            of_key: Shares::of_each(sessions_per_key),
+            gone: Shares::of_each(sessions_per_key),
+            // A session may have two connections, and all sessions of a key may come back at once.
+            without_hello: Shares::of_each(sessions_per_key.saturating_mul(2)),
             sessions_per_key,
             limits: Arc::clone(&transport.limits),
             lookups: ClientLookups::default(),
@@ -264,9 +262,9 @@ impl ServerContext {
         &self,
         session: &LiveSession,
         streams: &mut SessionStreams<Option<Unpermitted>>,
-    ) -> Option<KeySlot<PublicKey>> {
+    ) -> Option<Share<PublicKey>> {
         let max = self.sessions_per_key;
-        let slot = self.gone.acquire(session.identity(), max);
+        let slot = self.gone.try_take(session.identity(), 1);
         if slot.is_none() {
             let reset = streams.len();
             streams.clear();
@@ -345,11 +343,7 @@ impl ServerContext {
         let remaining = Duration::from_millis(record.remaining_millis);
         let of_chain = |streams: &HeldStreams| {
             let listed = self.limits.hold.add(&label, streams, remaining);
-            AwayState {
-                slot: self.of_key.acquire(identity, self.sessions_per_key),
-                _listed: listed,
-                _over: over,
-            }
+            AwayState { slot: self.of_key.try_take(identity, 1), _listed: listed, _over: over }
         };
         let places = &Places::new(self.forwards_max);
         let AdoptedChain { streams, counts, expires } =

@@ -11,7 +11,7 @@ use std::{
 };
 
 use keypadd_provider::{ConnectionKeys, HandshakeData, KeyFault, PublicKey};
-use keypadd_share::Underway;
+use keypadd_share::{Share, Underway};
 use keypadd_transport::{Connection, VarInt};
 use tokio::{
     sync::{Notify, mpsc},
@@ -26,7 +26,6 @@ use crate::{
     limits::{
         Limits,
         descriptors::{Descriptors, Holder},
-        per_key_limit::KeySlot,
     },
     net::source::plain,
     sessions::{
@@ -93,7 +92,7 @@ pub struct LiveSession {
     /// The server has asked for new keys.
     pub(crate) renewal_wanted: Notify,
     /// A server's session counts among those of its key until another one has its place.
-    place: Mutex<Option<KeySlot<PublicKey>>>,
+    place: Mutex<Option<Share<PublicKey>>>,
     target: Option<ServerAddress>,
 }
 
@@ -124,7 +123,7 @@ pub(crate) struct NewSession<'a> {
     /// The live session that it continues over another connection, with other keys.
     pub(crate) renews: Option<&'a LiveSession>,
     /// Its place among those of its key.
-    pub(crate) place: Option<KeySlot<PublicKey>>,
+    pub(crate) place: Option<Share<PublicKey>>,
     /// The target of an SRV record that it was reached by.
     pub(crate) target: Option<ServerAddress>,
 }
@@ -374,7 +373,7 @@ impl LiveSession {
     }
 
     /// Its place among those of its key, for the session that continues or replaces it.
-    pub(crate) fn take_place(&self) -> Option<KeySlot<PublicKey>> {
+    pub(crate) fn take_place(&self) -> Option<Share<PublicKey>> {
         self.place.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use keypadd_provider::PublicKey;
+use keypadd_share::Share;
 use keypadd_transport::{Connection, ConnectionError};
 use tokio::{
     sync::mpsc,
@@ -14,7 +15,6 @@ use tracing::warn;
 use super::ServerContext;
 use crate::{
     forwards::places::Places,
-    limits::per_key_limit::KeySlot,
     permits::peers::AllowedPeer,
     server::client_log::LogLine,
     sessions::{
@@ -63,7 +63,7 @@ struct Identified<'a> {
     instance: Instance,
     /// Its newest session.
     older: Option<Arc<LiveSession>>,
-    place: KeySlot<PublicKey>,
+    place: Share<PublicKey>,
 }
 
 impl From<ConnectionError> for HelloError {
@@ -90,9 +90,7 @@ impl ServerContext {
         let Some(((peer, identity), proof)) = listed else {
             return Err(refuse(&connection, CloseCode::Protocol, "this key is not listed"));
         };
-        // A session may have two connections, and all sessions of a key may come back at once.
-        let without_hello = self.without_hello.acquire(identity, 2 * self.sessions_per_key);
-        let Some(_without_hello) = without_hello else {
+        let Some(_without_hello) = self.without_hello.try_take(identity, 1) else {
             return Err(self.refuse_session(&connection, identity, &peer.label()));
         };
         let mut control = Control::new(connection.accept_bi().await?);
@@ -147,10 +145,10 @@ impl ServerContext {
         client: ChainKey,
         peer: &str,
         older: Option<&LiveSession>,
-    ) -> Option<KeySlot<PublicKey>> {
+    ) -> Option<Share<PublicKey>> {
         // A client that comes back, or that replaces a live session, needs no other place.
         let own = self.chains.take_slot(&client).or_else(|| older?.take_place());
-        let place = own.or_else(|| self.of_key.acquire(client.0, self.sessions_per_key));
+        let place = own.or_else(|| self.of_key.try_take(client.0, 1));
         let (chains, limits) = (&self.chains, &self.limits);
         place.or_else(|| Newcomer { client, peer, chains, limits }.place())
     }

@@ -13,13 +13,14 @@ use std::{
 };
 
 use keypadd_provider::PublicKey;
+use keypadd_share::Share;
 use keypadd_transport::HeldStreams;
 use tokio::sync::oneshot;
 
 use crate::{
     forwards::places::Places,
     handover::{ChainRecord, HandedChain, Secret},
-    limits::{descriptors::OF_CONNECTION, per_key_limit::KeySlot},
+    limits::descriptors::OF_CONNECTION,
     sessions::{
         counts::ForwardCounts,
         hold::{HoldSettings, SessionHold, held_list::HeldListing},
@@ -101,7 +102,7 @@ impl ClientChain {
 /// What a chain keeps while it has no session.
 pub(crate) struct AwayState {
     /// The slot that its last session had among those of its key.
-    pub(crate) slot: Option<KeySlot<PublicKey>>,
+    pub(crate) slot: Option<Share<PublicKey>>,
     /// Lists it in the status.
     pub(crate) _listed: HeldListing,
     /// Dropped when that is over.
@@ -146,7 +147,7 @@ pub(crate) struct AdoptedChain {
 /// What a chain that was ended while it was away leaves.
 #[derive(Debug)]
 pub(crate) struct EndedAway {
-    pub(crate) slot: Option<KeySlot<PublicKey>>,
+    pub(crate) slot: Option<Share<PublicKey>>,
     /// How many descriptors its streams give back.
     pub(crate) descriptors: usize,
     /// How many held streams ended.
@@ -164,7 +165,7 @@ pub(crate) enum Held {
 
 impl Chains {
     /// The slot of a client that is away, for the next session, which ends or continues its chain.
-    pub(crate) fn take_slot(&self, client: &ChainKey) -> Option<KeySlot<PublicKey>> {
+    pub(crate) fn take_slot(&self, client: &ChainKey) -> Option<Share<PublicKey>> {
         self.chains().get_mut(client)?.away.as_mut()?.slot.take()
     }
 
@@ -392,10 +393,11 @@ fn close(ended: Option<ClientChain>) -> usize {
 #[cfg(test)]
 mod tests {
     use keypadd_provider::PrivateKey;
+    use keypadd_share::Shares;
     use tokio::sync::oneshot::error::TryRecvError;
 
     use super::*;
-    use crate::{limits::per_key_limit::PerKeyLimit, sessions::hold::held_list::HeldList};
+    use crate::sessions::hold::held_list::HeldList;
 
     fn token(byte: u8) -> HoldToken {
         HoldToken([byte; 16])
@@ -461,8 +463,7 @@ mod tests {
 
     #[test]
     fn a_key_ends_its_own_chains_only_and_the_one_that_is_away_longest_first() {
-        let (chains, limit, list) =
-            (Chains::default(), PerKeyLimit::default(), HeldList::default());
+        let (chains, limit, list) = (Chains::default(), Shares::of_each(2), HeldList::default());
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let [key, other] = [(); 2].map(|()| PrivateKey::generate().unwrap().public());
@@ -475,7 +476,7 @@ mod tests {
             let Admitted { hold, .. } = admit(client, None, token(byte));
             let listed = list.add("peer", &hold.streams, hold.time);
             let (over, is_over) = oneshot::channel();
-            let slot = limit.acquire(client.0, 2);
+            let slot = limit.try_take(client.0, 1);
             let away = AwayState { slot, _listed: listed, _over: over };
             chains.lost(&client, &hold, true, away, at(seconds)).unwrap();
             (hold, is_over)
@@ -490,7 +491,7 @@ mod tests {
         let end_away = || chains.end_away(&newcomer, Held::Place, at(20));
 
         let over = |it: &mut oneshot::Receiver<()>| it.try_recv() == Err(TryRecvError::Closed);
-        assert!(limit.acquire(key, 2).is_none());
+        assert!(limit.try_take(key, 1).is_none());
         assert!(end_away().unwrap().slot.is_some());
         assert!(over(&mut early_is_over) && !over(&mut late_is_over), "the earlier one");
         let next = admit(early, Some(token(2)), token(5));

@@ -6,13 +6,13 @@
 use std::time::{Duration, Instant};
 
 use keypadd_provider::PublicKey;
+use keypadd_share::Share;
 use tokio::time::timeout;
 
 use crate::{
     limits::{
         Limits,
         descriptors::{Descriptors, Holder},
-        per_key_limit::KeySlot,
     },
     sessions::hold::chains::{ChainKey, Chains, EndedAway, Held},
 };
@@ -31,7 +31,7 @@ pub(crate) struct Newcomer<'a> {
 
 impl Newcomer<'_> {
     /// The place of a client that is away.
-    pub(crate) fn place(&self) -> Option<KeySlot<PublicKey>> {
+    pub(crate) fn place(&self) -> Option<Share<PublicKey>> {
         self.end_away(Held::Place, "place (max-sessions-per-key)")?.slot
     }
 
@@ -73,6 +73,7 @@ mod tests {
     use std::{os::unix::net::UnixStream, sync::Arc};
 
     use keypadd_provider::PrivateKey;
+    use keypadd_share::Shares;
     use keypadd_transport::{HandedStream, HeldStreams};
     use serde_json::json;
     use tokio::{sync::oneshot, task::JoinSet};
@@ -81,7 +82,7 @@ mod tests {
     use crate::{
         forwards::{adopt::adopt, places::Places, splice_error::SpliceError},
         handover::{ChainRecord, Secret},
-        limits::{descriptors::OF_CONNECTION, per_key_limit::PerKeyLimit},
+        limits::descriptors::OF_CONNECTION,
         sessions::hold::{HoldSettings, chains::AwayState},
         wire::{HoldRequest, HoldToken, Instance},
     };
@@ -94,8 +95,7 @@ mod tests {
         key: PublicKey,
         chains: Chains,
         limits: Arc<Limits>,
-        places: PerKeyLimit<PublicKey>,
-        places_max: usize,
+        places: Shares<PublicKey>,
         streams: JoinSet<Result<(), SpliceError>>,
     }
 
@@ -105,8 +105,7 @@ mod tests {
                 key: PrivateKey::generate().unwrap().public(),
                 chains: Chains::default(),
                 limits: Arc::new(Limits::new(files, |_| 0)),
-                places: PerKeyLimit::default(),
-                places_max,
+                places: Shares::of_each(places_max),
                 streams: JoinSet::new(),
             }
         }
@@ -126,7 +125,7 @@ mod tests {
                 unconfirmed_millis: None,
             };
             let away = |streams: &HeldStreams| AwayState {
-                slot: self.places.acquire(self.key, self.places_max),
+                slot: self.places.try_take(self.key, 1),
                 _listed: self.limits.hold.add("peer", streams, SETTINGS.time),
                 _over: oneshot::channel().0,
             };
@@ -208,7 +207,7 @@ mod tests {
 
         let mut site = Site::new(usize::MAX, 0);
         site.add_away(1, 1);
-        site.places_max = 1;
+        site.places = Shares::of_each(1);
         site.add_away(2, 1);
         assert!(site.newcomer(9).place().is_some());
         assert!(site.newcomer(9).place().is_none(), "the other one has no place");
@@ -232,7 +231,7 @@ mod tests {
         let mut site = Site::new(8, 0);
         site.add_away(1, 2);
         assert!(site.newcomer(1).place().is_none());
-        site.places_max = 1;
+        site.places = Shares::of_each(1);
         site.add_away(2, 1);
         assert_eq!(site.limits.counts().descriptors, 6, "what is open counts beyond the share");
         assert!(site.newcomer(1).place().is_some());
