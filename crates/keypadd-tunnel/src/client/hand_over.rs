@@ -207,7 +207,7 @@ mod tests {
         let held = ids.len() * OF_CONNECTION;
         assert_eq!(limits.counts().descriptors, held);
         let programs = client.listeners.holder();
-        assert!(limits.descriptors.would_allow(programs, held, (100 - held) / 2));
-        assert!(!limits.descriptors.would_allow(programs, 0, (100 - held) / 2));
+        assert!(limits.descriptors.shares().would_allow(&programs, held, (100 - held) / 2));
+        assert!(!limits.descriptors.shares().would_allow(&programs, 0, (100 - held) / 2));
     }
 }

@@ -28,7 +28,7 @@ pub(crate) fn adopt(
     let record = ConnectionRecord::adopted(limits, peer, stream.record.label());
     let count = counts.count(record.name());
     let count_of = if stream.descriptors.is_empty() { OF_CONNECTION } else { OF_CARRIED };
-    let descriptors = limits.descriptors.adopt(holder, count_of);
+    let descriptors = limits.descriptors.shares().adopt(holder, count_of);
     let spliced = Splice::adopt(stream, streams, StreamCode::Shutdown.into());
     async move {
         let _held = (count, descriptors, slot);

@@ -254,7 +254,7 @@ impl LiveSession {
                 let (peer, limits) = (&self.label, &self.limits);
                 Newcomer { client, peer, chains, limits }.descriptors(count).await
             }
-            _ => self.limits.descriptors.try_acquire(Holder::Peer(self.identity), count),
+            _ => self.limits.descriptors.shares().try_take(Holder::Peer(self.identity), count),
         }
     }
 

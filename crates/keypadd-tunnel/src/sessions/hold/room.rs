@@ -38,8 +38,8 @@ impl Newcomer<'_> {
     /// Sets descriptors aside. If the peer's share does not allow it, ends as many clients that are
     /// away as it takes; none if all of them are not enough.
     pub(crate) async fn descriptors(&self, count: usize) -> Option<Descriptors> {
-        let (budget, holder) = (&self.limits.descriptors, Holder::Peer(self.client.0));
-        if let Some(granted) = budget.try_acquire(holder, count) {
+        let (shares, holder) = (self.limits.descriptors.shares(), Holder::Peer(self.client.0));
+        if let Some(granted) = shares.try_take(holder, count) {
             return Some(granted);
         }
         // One session of a key at a time: the one before may have freed enough for this one too.
@@ -47,15 +47,15 @@ impl Newcomer<'_> {
         let _freeing = freeing.lock().await;
         loop {
             let of_away = self.chains.descriptors_of_away(&self.client);
-            if !budget.would_allow(holder, of_away, count) {
+            if !shares.would_allow(&holder, of_away, count) {
                 return None;
             }
             let mut returned = 0;
-            while !budget.would_allow(holder, returned, count) {
+            while !shares.would_allow(&holder, returned, count) {
                 returned += self.end_away(Held::Descriptors, "open files")?.descriptors;
             }
             // Others may be faster.
-            if let Ok(granted) = timeout(RESET_TIMEOUT, budget.when_free(holder, count)).await {
+            if let Ok(granted) = timeout(RESET_TIMEOUT, shares.take(holder, count)).await {
                 return Some(granted);
             }
         }
@@ -219,7 +219,7 @@ mod tests {
         let mut site = Site::new(12, 16);
         site.add_away(1, 2);
         let other = Holder::Peer(PrivateKey::generate().unwrap().public());
-        let _other = site.limits.descriptors.try_acquire(other, 4).unwrap();
+        let _other = site.limits.descriptors.shares().try_take(other, 4).unwrap();
         assert!(site.newcomer(9).descriptors(5).await.is_none());
         assert!(site.newcomer(9).descriptors(4).await.is_some(), "one that is enough is");
         assert!(!site.resumes(1));
