@@ -24,6 +24,7 @@ mod handover;
 mod invite;
 mod join;
 mod keygen;
+pub mod limits;
 mod man;
 mod metrics;
 mod named;

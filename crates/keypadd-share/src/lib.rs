@@ -7,6 +7,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod bucket;
+mod limit;
 mod rates;
 mod shares;
 mod threshold;
@@ -14,6 +15,7 @@ mod underway;
 mod waiting;
 
 pub use bucket::{Bucket, Rate};
+pub use limit::{Amount, Limit};
 pub use rates::Rates;
 pub use shares::{Share, Shares};
 pub use threshold::threshold;

@@ -19,7 +19,7 @@ use std::{
 use self::networks::{LARGEST, Network, ProvedNetworks, SHARES, forget_in, oldest_of_busiest};
 
 /// Handshakes in progress at once.
-const SLOTS: usize = 2048;
+pub(crate) const SLOTS: usize = 2048;
 
 /// One slot in this many is reserved for networks that have proved a key before.
 const KEPT_ONE_IN: usize = 8;

@@ -12,7 +12,7 @@ use rustc_hash::FxHashMap;
 use crate::splice::Key;
 
 /// Memory that all datagrams here may take.
-const BYTES_MAX: u64 = 4 << 20;
+pub(crate) const BYTES_MAX: u64 = 4 << 20;
 
 /// What a datagram takes beside its bytes.
 const RECORD_BYTES: u64 = 512;

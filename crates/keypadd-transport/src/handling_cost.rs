@@ -34,10 +34,10 @@ const MANY_FRAMES: u64 = 64;
 const PART_OF_MANY: u32 = 5;
 
 /// The share of a core that the excess may take: one in this many.
-const SHARE: u32 = 10;
+pub(crate) const SHARE: u32 = 10;
 
 /// The longest excess that a connection may have used in advance of its share.
-const ADVANCE: Duration = Duration::from_millis(20);
+pub(crate) const ADVANCE: Duration = Duration::from_millis(20);
 
 /// What a client has left of it once it has proved a key: one that connects again and again does not have all of it
 /// each time.

@@ -32,6 +32,7 @@ mod handed;
 mod handling_cost;
 mod handshake;
 mod held;
+mod limits;
 mod mailbox;
 mod newcomers;
 mod owed;
@@ -73,6 +74,7 @@ pub use freed_memory::keep_freed_memory;
 pub use handed::{HandedStream, StreamRecord};
 pub use handshake::{Accepted, Connecting, ConnectingError, HandshakeFailed};
 pub use held::{HeldStream, HeldStreams};
+pub use limits::LIMITS;
 pub use quinn_proto::{
     ApplicationClose, ClientConfig, ConnectionClose, ConnectionError, ConnectionStats,
     EcnCodepoint, EndpointConfig, IdleTimeout, ServerConfig, TransportConfig, TransportErrorCode,

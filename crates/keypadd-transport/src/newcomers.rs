@@ -9,7 +9,7 @@ use std::{cmp::Reverse, net::IpAddr};
 use crate::admission::Load;
 
 /// Newcomers that wait at once.
-const PLACES: usize = 512;
+pub(crate) const PLACES: usize = 512;
 
 /// Newcomers that wait.
 pub(crate) struct Newcomers<T> {

@@ -53,6 +53,7 @@ pub use forwards::{
 pub use keypadd_transport::{LoopMeter, SpinShare};
 pub use limits::{
     LimitCounts, Limits,
+    table::LIMITS,
     traffic::{ConnectionEnd, DatagramTotals, ForwardTotals},
 };
 pub use net::dns::message::{SrvQuestion, SrvRecord, SrvReply};

@@ -20,6 +20,7 @@ use crate::sessions::hold::held_list::{HeldList, HeldStatus};
 
 pub(crate) mod descriptors;
 pub(crate) mod peer_log;
+pub(crate) mod table;
 pub(crate) mod traffic;
 
 /// How long a daemon that is being replaced waits for connections that are being opened.

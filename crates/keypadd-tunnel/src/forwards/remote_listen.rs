@@ -46,7 +46,7 @@ use crate::{
 };
 
 /// Remote forwards per session.
-const LISTENERS_MAX: usize = 64;
+pub(crate) const LISTENERS_MAX: usize = 64;
 
 /// Addresses that one remote forward may bind: each is compared with all that are reserved.
 const ADDRESSES_MAX: usize = 8;

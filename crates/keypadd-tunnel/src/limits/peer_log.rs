@@ -15,7 +15,7 @@ use keypadd_share::{Bucket, Rate};
 use tracing::info;
 
 /// Lines of one peer: 54 in the first minute, then 24 a minute.
-const RATE: Rate = Rate { burst: 30, interval: Duration::from_millis(2_500) };
+pub(crate) const RATE: Rate = Rate { burst: 30, interval: Duration::from_millis(2_500) };
 
 /// Peers named in one report.
 const NAMED_MAX: usize = 8;

@@ -29,9 +29,12 @@ use super::dns::{Nameservers, SrvError, targets::SrvTarget};
 /// Concurrent lookups of one client, over all its connections, of those that all clients share.
 const SHARED_OF_CLIENT: usize = 7;
 
+/// Concurrent lookups of one client.
+pub(crate) const OF_CLIENT: usize = 1 + SHARED_OF_CLIENT;
+
 /// Concurrent lookups that all clients of the process share. Each has one more that is its own, so that names
 /// for which DNS is silent keep no other client waiting.
-const SHARED_MAX: usize = 64;
+pub(crate) const SHARED_MAX: usize = 64;
 
 static SHARED: Semaphore = Semaphore::const_new(SHARED_MAX);
 

@@ -39,7 +39,7 @@ const PROOF_TIMEOUT: Duration = Duration::from_secs(5);
 const CONNECTIONS_MAX: usize = 64;
 
 /// Those of them that have sent no proof; the oldest of the busiest source makes room for another.
-const CLAIMS_MAX: usize = CONNECTIONS_MAX / 2;
+pub(crate) const CLAIMS_MAX: usize = CONNECTIONS_MAX / 2;
 
 /// Receive window of a connection: strangers may send no more than a proof.
 const WINDOW_BYTES: u32 = 4 << 10;

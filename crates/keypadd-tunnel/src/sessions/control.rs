@@ -19,7 +19,7 @@ use crate::wire::{FRAME_HEAD_BYTES, Frame, FrameHead, VERSION, WireError};
 
 /// Frames handled: enough at once for a reload that replaces all 64 remote forwards, then 20 a
 /// second. More wait unread, which holds the peer back by flow control.
-const RATE: Rate = Rate { burst: 160, interval: Duration::from_millis(50) };
+pub(crate) const RATE: Rate = Rate { burst: 160, interval: Duration::from_millis(50) };
 
 /// Bytes skipped per read.
 const SKIP_BYTES: usize = 1024;
