@@ -135,16 +135,4 @@ fn in_brackets(server: &ServerEntry) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn brackets_are_suggested_where_an_address_may_end_in_a_port() {
-        let hint = |server: &str| in_brackets(&server.parse().unwrap());
-        let written = "if 4433 is the port, write [fd77::2]:4433";
-        assert_eq!(hint("fd77::2:4433").as_deref(), Some(written));
-        for clear in ["[fd77::2]:4433", "fd77::2:beef", "fd77::4433", "::1", "10.0.0.1:4433"] {
-            assert_eq!(hint(clear), None, "{clear}");
-        }
-    }
-}
+mod tests;

@@ -254,20 +254,4 @@ impl ConnectFailure {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_server_refuses_lasts_and_what_cannot_be_reached_may_come_back() {
-        let server = || "a.example".parse::<ServerAddress>().unwrap();
-        for failure in [
-            ConnectFailure::Auth(AuthError::Handshake(String::new())),
-            ConnectFailure::TooMany(String::new()),
-            ConnectFailure::NotPaired(String::new()),
-        ] {
-            let refusal = failure.refusal(server()).unwrap();
-            assert!(refusal.is_refusal(), "{refusal:?}");
-        }
-        assert!(ConnectFailure::Unreachable(String::new()).refusal(server()).is_err());
-    }
-}
+mod tests;

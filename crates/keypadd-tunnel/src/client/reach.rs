@@ -366,3 +366,74 @@ impl Candidates {
         texts.collect::<Vec<_>>().join("; ")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::addresses::servers::ServerAddresses;
+
+    /// What a user reads when these entries could not be reached.
+    fn shown(servers: &str, fail: impl FnOnce(&mut Candidates)) -> String {
+        let mut candidates = Candidates { all: Vec::new(), refusal: None };
+        let server: ServerAddresses = servers.parse().unwrap();
+        for (entry, server) in server.all().iter().enumerate() {
+            candidates.add(server.clone(), ListPlace::of_entry(entry));
+        }
+        fail(&mut candidates);
+        ClientError::Unreachable { server, cause: candidates.failures() }.to_string()
+    }
+
+    fn at(address: &str) -> SocketAddr {
+        address.parse().unwrap()
+    }
+
+    fn unreachable(candidates: &mut Candidates, nth: usize, address: &str, cause: &str) {
+        let failure = ConnectFailure::Unreachable(cause.into());
+        assert!(!candidates.count(nth, at(address), failure));
+    }
+
+    #[test]
+    fn what_a_user_reads_of_one_server_that_cannot_be_reached_is_as_recorded() {
+        let text = shown("192.0.2.1", |candidates| {
+            unreachable(candidates, 0, "192.0.2.1:4433", "no answer in 2s");
+        });
+        assert_eq!(text, "cannot reach 192.0.2.1:4433: no answer in 2s");
+        let text = shown("a.example", |candidates| {
+            unreachable(candidates, 0, "192.0.2.1:4433", "no answer in 2s");
+            unreachable(candidates, 0, "192.0.2.2:4433", "timeout");
+            // Of an address that is tried again.
+            unreachable(candidates, 0, "192.0.2.1:4433", "no answer in 2s");
+        });
+        let expected = "192.0.2.1:4433: no answer in 2s; 192.0.2.2:4433: timeout";
+        assert_eq!(text, format!("cannot reach a.example:4433: {expected}"));
+        let text = shown("a.example", |candidates| {
+            candidates.resolved(0, &[at("127.0.1.1:4433")]);
+            unreachable(candidates, 0, "127.0.1.1:4433", "timeout");
+        });
+        let expected = "the name resolves to this host: 127.0.1.1:4433: timeout";
+        assert_eq!(text, format!("cannot reach a.example:4433: {expected}"));
+        assert_eq!(shown("a.example", |_| ()), "cannot reach a.example:4433: ");
+    }
+
+    #[test]
+    fn what_a_user_reads_of_several_that_cannot_be_reached_is_as_recorded() {
+        let text = shown("a.example,b.example,192.0.2.1", |candidates| {
+            candidates.resolved(1, &[at("127.0.1.1:4433")]);
+            unreachable(candidates, 2, "192.0.2.1:4433", "timeout");
+            unreachable(candidates, 1, "127.0.1.1:4433", "timeout");
+            candidates.failed(0, None, "timed out resolving the name".into());
+        });
+        let expected = "cannot reach a.example:4433, b.example:4433, 192.0.2.1:4433: \
+                        a.example:4433: timed out resolving the name; \
+                        b.example:4433: the name resolves to this host: 127.0.1.1:4433: timeout; \
+                        192.0.2.1:4433: timeout";
+        assert_eq!(text, expected);
+        let text = shown("_keypadd._udp.example.com", |candidates| {
+            let target = SrvTarget { address: "a.example".parse().unwrap(), rank: 0 };
+            candidates.expand(0, vec![target], |_| true);
+            unreachable(candidates, 1, "192.0.2.1:4433", "timeout");
+        });
+        let expected = "a.example:4433: 192.0.2.1:4433: timeout";
+        assert_eq!(text, format!("cannot reach _keypadd._udp.example.com: {expected}"));
+    }
+}

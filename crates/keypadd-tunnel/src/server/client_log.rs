@@ -141,3 +141,92 @@ impl ClientLog {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{io, sync::Mutex};
+
+    use keypadd_transport::TransportErrorCode;
+
+    use super::*;
+    use crate::permits::peers::AllowedPeer;
+
+    /// A public key.
+    const KEY: &str = "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=";
+
+    /// Collects log lines.
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Lines {
+        fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(line);
+            Ok(line.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// What the log says of a handshake that this server has failed with this reason.
+    fn logged(reason: &str) -> String {
+        let mut error = ConnectionError::TransportError(TransportErrorCode::crypto(49).into());
+        if let ConnectionError::TransportError(error) = &mut error {
+            error.reason = reason.replace("{key}", KEY);
+        }
+        let lab = AllowedPeer {
+            name: Some("lab".into()),
+            keys: vec![KEY.parse().unwrap()],
+            permits: crate::Permits::default(),
+            listen_permits: crate::ListenPermits::default(),
+            allowance: None,
+            hold: None,
+            valid_until: None,
+        };
+        let (peers, lines) = (Peers::new([lab]).unwrap(), Lines::default());
+        let writer = lines.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::DEBUG)
+            .with_ansi(false)
+            .without_time()
+            .with_target(false)
+            .with_writer(move || writer.clone());
+        tracing::subscriber::with_default(subscriber.finish(), || {
+            let log = ClientLog::new(Arc::default());
+            log.handshake_failure(&peers, "192.0.2.1:9".parse().unwrap(), &error);
+        });
+        let lines = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        lines.trim().replace(KEY, "{key}")
+    }
+
+    #[test]
+    fn what_the_log_says_of_a_failed_handshake_is_as_recorded() {
+        for (reason, expected) in [
+            (
+                "key not allowed: {key}",
+                "WARN key not allowed; to allow it: --allow {key} source=192.0.2.1:9",
+            ),
+            (
+                "key expired: {key}",
+                "WARN refused: the peer's valid-until has passed source=192.0.2.1:9 peer=\"lab\"",
+            ),
+            (
+                "no common suite: offered aes-128-gcm, 0x1234; allowed aes-256-gcm",
+                "WARN no common suite: offered aes-128-gcm, 0x1234; allowed aes-256-gcm \
+                 source=192.0.2.1:9",
+            ),
+            (
+                "no common key exchange: offered x25519; allowed secp384r1",
+                "WARN no common key exchange: offered x25519; allowed secp384r1 source=192.0.2.1:9",
+            ),
+            (
+                "a reason",
+                "DEBUG handshake failed source=192.0.2.1:9 \
+                 error=\"the cryptographic handshake failed: error 49: a reason\"",
+            ),
+        ] {
+            assert_eq!(logged(reason), expected);
+        }
+    }
+}
