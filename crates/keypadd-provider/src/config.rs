@@ -20,11 +20,11 @@ use rustls::sign::SigningKey;
 use rustls::version::TLS13;
 
 use crate::calibration::opening_cost;
+use crate::handshake_errors::{Allowed, HandshakeErrors, OfferRecorder};
 use crate::identity::{PrivateKey, PublicKey};
 use crate::kx::{Group, KeyExchange};
 use crate::meters::Meters;
 use crate::pool_switch::PoolSwitch;
-use crate::refusal::{Allowed, OfferRecorder, Refusal};
 use crate::retry;
 use crate::session::{PooledSession, SessionContext, initial_keys};
 use crate::suites::tls_suite;
@@ -270,8 +270,8 @@ impl crypto::ClientConfig for PooledClient {
         let connection =
             ClientConnection::new(tls, Version::V1, name, encode(params)).map_err(|_| invalid())?;
         let connection = Connection::Client(connection);
-        let refusal = Refusal::default();
-        Ok(Box::new(PooledSession::new(connection, self.context.clone(), refusal)))
+        let errors = HandshakeErrors::default();
+        Ok(Box::new(PooledSession::new(connection, self.context.clone(), errors)))
     }
 }
 
@@ -299,13 +299,13 @@ impl crypto::ServerConfig for PooledServer {
     }
 
     fn start_session(self: Arc<Self>, _: u32, params: &TransportParameters) -> Box<dyn Session> {
-        let refusal = Refusal::new(self.allowed.clone());
+        let errors = HandshakeErrors::new(self.allowed.clone());
         let mut tls = self.tls.clone();
         let resolver = Arc::clone(&self.resolver);
-        tls.cert_resolver = Arc::new(OfferRecorder { resolver, refusal: refusal.clone() });
+        tls.cert_resolver = Arc::new(OfferRecorder { resolver, errors: errors.clone() });
         let connection = ServerConnection::new(Arc::new(tls), Version::V1, encode(params))
             .expect("a configuration with QUIC suites for TLS 1.3 and no early data");
-        Box::new(PooledSession::new(connection.into(), self.context.clone(), refusal))
+        Box::new(PooledSession::new(connection.into(), self.context.clone(), errors))
     }
 }
 

@@ -10,6 +10,7 @@ mod calibration;
 mod config;
 mod connection;
 mod fault;
+mod handshake_errors;
 mod histogram;
 mod identity;
 mod key_extraction;
@@ -54,7 +55,8 @@ pub use kx::{
 pub use meters::{Meters, PacketStage, SAMPLED_ONE_IN};
 pub use pairing::{PAIRING_PROOF_BYTES, PAIRING_SECRET_BYTES, PairingSecret, PairingStep};
 pub use pool_switch::PoolSwitch;
+pub use refusal::Refusal;
 pub use renewal::{Renew, Renewal};
 pub use seal_costs::{SealCosts, seal_costs};
 pub use test_hooks::TestHooks;
-pub use verify::{AllowList, ListedClients, PinnedServer, RefusedKey};
+pub use verify::{AllowList, ListedClients, PinnedServer};

@@ -1,132 +1,176 @@
-//! Explains why a handshake was refused, in terms that both ends may see.
+//! Names the reasons for which one end refuses the other in a handshake, and reads them back.
 //!
-//! quinn sends the reason of a transport error to the peer, and the tunnel parses it, so a reason names
-//! only what the peer sent or what is not secret.
+//! QUIC sends a reason to the peer as text, so a refusal names only what the peer sent or what is
+//! not secret. Knows nothing of sessions and of what a user should do.
 
-use std::sync::{Arc, Mutex};
+use std::fmt;
+use std::sync::Arc;
 
-use quinn_proto::{TransportError, TransportErrorCode};
-use rustls::server::{ClientHello, ResolvesServerCert};
-use rustls::sign::CertifiedKey;
-use rustls::{AlertDescription, CipherSuite, Error, NamedGroup, PeerIncompatible};
+use rustls::{CertificateError, Error, OtherError};
 
-use crate::kx::Group;
-use crate::suites::from_code_point;
-use crate::verify::RefusedKey;
+use crate::identity::PublicKey;
 
-/// Formats handshake errors; on a server it knows what the client offered.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Refusal {
-    allowed: Allowed,
-    offered: Arc<Mutex<Offer>>,
-}
+const KEY_NOT_ALLOWED: &str = "key not allowed";
+const KEY_EXPIRED: &str = "key expired";
+const NOT_PINNED: &str = "server key not pinned";
+const NO_COMMON_SUITE: &str = "no common suite";
+const NO_COMMON_KEY_EXCHANGE: &str = "no common key exchange";
 
-/// The names of what a server accepts.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Allowed {
-    pub(crate) suites: Vec<&'static str>,
-    pub(crate) kex: Vec<&'static str>,
-}
-
-/// What a client offered.
-#[derive(Debug, Default)]
-struct Offer {
-    suites: Vec<CipherSuite>,
-    groups: Vec<NamedGroup>,
+/// Why one end refuses the other.
+///
+/// Its text is the reason with which QUIC closes the connection (RFC 9000, section 19.19);
+/// [`parse`](Self::parse) reads that at the other end. Exhaustive on purpose: a new variant does
+/// not compile until somebody has written what a user reads of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// A client's key is not listed. The client has proved that it holds the key.
+    KeyNotAllowed(PublicKey),
+    /// A client's key is listed, and its time is over. The client has proved that it holds the key.
+    KeyExpired(PublicKey),
+    /// The server's key is not pinned. The server need not hold the key that it presented.
+    NotPinned(PublicKey),
+    /// The client offers no suite that the server allows.
+    NoCommonSuite {
+        /// Names or code points.
+        offered: Box<str>,
+        /// Names.
+        allowed: Box<str>,
+    },
+    /// The client offers no key exchange that the server allows.
+    NoCommonKeyExchange {
+        /// Names or code points.
+        offered: Box<str>,
+        /// Names.
+        allowed: Box<str>,
+    },
 }
 
 impl Refusal {
-    /// Formats the errors of one handshake of a server that accepts this.
-    pub(crate) fn new(allowed: Allowed) -> Self {
-        Self { allowed, offered: Arc::default() }
+    /// Reads a reason. `None` if it is another, also if it only begins like a refusal: a peer
+    /// chooses the text, and what a refusal holds is safe to print.
+    pub fn parse(reason: &str) -> Option<Self> {
+        let (kind, rest) = reason.split_once(": ")?;
+        let key = || rest.parse().ok();
+        Some(match kind {
+            KEY_NOT_ALLOWED => Self::KeyNotAllowed(key()?),
+            KEY_EXPIRED => Self::KeyExpired(key()?),
+            NOT_PINNED => Self::NotPinned(key()?),
+            NO_COMMON_SUITE => {
+                let (offered, allowed) = lists(rest)?;
+                Self::NoCommonSuite { offered, allowed }
+            }
+            NO_COMMON_KEY_EXCHANGE => {
+                let (offered, allowed) = lists(rest)?;
+                Self::NoCommonKeyExchange { offered, allowed }
+            }
+            _ => return None,
+        })
     }
 
-    /// The error with which quinn closes the connection for an error of rustls, which may have set an
-    /// alert. A refused key is `access_denied` (RFC 8446 section 6.2); rustls would call it an unknown
-    /// certificate.
-    pub(crate) fn transport_error(
-        &self,
-        error: &Error,
-        alert: Option<AlertDescription>,
-    ) -> TransportError {
-        let refused = RefusedKey::from_error(error).map(|_| AlertDescription::AccessDenied);
-        let code = refused.or(alert).map_or(TransportErrorCode::PROTOCOL_VIOLATION, |alert| {
-            TransportErrorCode::crypto(alert.into())
-        });
-        TransportError { code, frame: None, reason: self.reason(error) }
-    }
-
-    fn offered(&self, list: impl FnOnce(&Offer) -> String) -> String {
-        self.offered.lock().map(|offer| list(&offer)).unwrap_or_default()
-    }
-
-    fn reason(&self, error: &Error) -> String {
-        match (RefusedKey::from_error(error), error) {
-            (Some(RefusedKey::NotPinned { shown, .. }), _) => {
-                format!("server key not pinned: {shown}")
+    /// The refusal of a verifier in an error of rustls, if that is why the handshake failed.
+    pub(crate) fn from_error(error: &Error) -> Option<&Self> {
+        match error {
+            Error::InvalidCertificate(CertificateError::Other(OtherError(inner))) => {
+                inner.downcast_ref()
             }
-            (Some(refused), _) => refused.to_string(),
-            (None, Error::PeerIncompatible(PeerIncompatible::NoCipherSuitesInCommon)) => {
-                let offered = self.offered(|offer| listed(&offer.suites, suite_name));
-                let allowed = self.allowed.suites.join(", ");
-                format!("no common suite: offered {offered}; allowed {allowed}")
-            }
-            (None, Error::PeerIncompatible(PeerIncompatible::NoKxGroupsInCommon)) => {
-                let offered = self.offered(|offer| listed(&offer.groups, group_name));
-                let allowed = self.allowed.kex.join(", ");
-                format!("no common key exchange: offered {offered}; allowed {allowed}")
-            }
-            (None, error) => error.to_string(),
+            _ => None,
         }
     }
 }
 
-/// Lists names; truncated, because a hostile list may be long.
-fn listed<T: Copy>(offered: &[T], name: impl Fn(T) -> String) -> String {
-    const MOST: usize = 12;
-    let mut names: Vec<String> = offered.iter().take(MOST).map(|&one| name(one)).collect();
-    if offered.len() > MOST {
-        names.push(format!("{} more", offered.len() - MOST));
-    }
-    names.join(", ")
+/// What the client offered and what the server allows.
+fn lists(text: &str) -> Option<(Box<str>, Box<str>)> {
+    let (offered, allowed) = text.strip_prefix("offered ")?.split_once("; allowed ")?;
+    let is_list = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || "-, ".contains(c));
+    (is_list(offered) && is_list(allowed)).then(|| (offered.into(), allowed.into()))
 }
 
-/// Our name for a suite, or the code point of an unknown one.
-fn suite_name(code: CipherSuite) -> String {
-    match from_code_point(code) {
-        Some(suite) => suite.name().to_owned(),
-        None => format!("{:#06x}", u16::from(code)),
-    }
-}
-
-/// Our name for a group, or the code point of an unknown one.
-fn group_name(group: NamedGroup) -> String {
-    match Group::from_named_group(group) {
-        Some(kex) => kex.name().to_owned(),
-        None => format!("{:#06x}", u16::from(group)),
-    }
-}
-
-/// Resolves the server's key and records the client's offer: rustls resolves the key before it chooses
-/// suite and key exchange, and does not report the offer if it finds nothing in common.
-#[derive(Debug)]
-pub(crate) struct OfferRecorder {
-    pub(crate) resolver: Arc<dyn ResolvesServerCert>,
-    pub(crate) refusal: Refusal,
-}
-
-impl ResolvesServerCert for OfferRecorder {
-    fn resolve(&self, client_hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        if let Ok(mut offered) = self.refusal.offered.lock() {
-            *offered = Offer {
-                suites: client_hello.cipher_suites().to_vec(),
-                groups: client_hello.named_groups().unwrap_or_default().to_vec(),
-            };
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::KeyNotAllowed(key) => write!(f, "{KEY_NOT_ALLOWED}: {key}"),
+            Self::KeyExpired(key) => write!(f, "{KEY_EXPIRED}: {key}"),
+            Self::NotPinned(key) => write!(f, "{NOT_PINNED}: {key}"),
+            Self::NoCommonSuite { offered, allowed } => {
+                write!(f, "{NO_COMMON_SUITE}: offered {offered}; allowed {allowed}")
+            }
+            Self::NoCommonKeyExchange { offered, allowed } => {
+                write!(f, "{NO_COMMON_KEY_EXCHANGE}: offered {offered}; allowed {allowed}")
+            }
         }
-        self.resolver.resolve(client_hello)
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// How a verifier's refusal travels through rustls, whose alert for it is `certificate_unknown`
+/// (46).
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Self {
+        Self::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(refusal))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: &str = "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=";
+
+    /// The refusal after this one: a new variant needs a place here.
+    fn next(refusal: &Refusal) -> Option<Refusal> {
+        let key = || KEY.parse().expect("a key");
+        Some(match refusal {
+            Refusal::KeyNotAllowed(_) => Refusal::KeyExpired(key()),
+            Refusal::KeyExpired(_) => Refusal::NotPinned(key()),
+            Refusal::NotPinned(_) => Refusal::NoCommonSuite {
+                offered: "aes-128-gcm, 0x1234, 9 more".into(),
+                allowed: "aes-256-gcm".into(),
+            },
+            Refusal::NoCommonSuite { .. } => Refusal::NoCommonKeyExchange {
+                offered: "".into(),
+                allowed: "x25519, secp384r1".into(),
+            },
+            Refusal::NoCommonKeyExchange { .. } => return None,
+        })
     }
 
-    fn only_raw_public_keys(&self) -> bool {
-        true
+    #[test]
+    fn each_reason_is_as_on_the_wire_since_the_first_version_and_reads_back() {
+        let first = Refusal::KeyNotAllowed(KEY.parse().expect("a key"));
+        let reasons: Vec<_> = std::iter::successors(Some(first), next)
+            .map(|refusal| {
+                let reason = refusal.to_string();
+                assert_eq!(Refusal::parse(&reason), Some(refusal));
+                reason
+            })
+            .collect();
+        let expected = [
+            format!("key not allowed: {KEY}"),
+            format!("key expired: {KEY}"),
+            format!("server key not pinned: {KEY}"),
+            "no common suite: offered aes-128-gcm, 0x1234, 9 more; allowed aes-256-gcm".into(),
+            "no common key exchange: offered ; allowed x25519, secp384r1".into(),
+        ];
+        assert_eq!(reasons, expected);
+    }
+
+    #[test]
+    fn a_text_that_only_begins_like_a_refusal_is_none() {
+        for reason in [
+            "",
+            "key not allowed",
+            "key not allowed: ",
+            "key not allowed: not a key",
+            &format!("key not allowed: {KEY} or another"),
+            &format!("Key not allowed: {KEY}"),
+            &format!("the server says: key not allowed: {KEY}"),
+            "no common suite: offered aes-128-gcm",
+            "no common suite: allowed aes-128-gcm; offered aes-256-gcm",
+            "no common suite: offered \u{1b}[2J; allowed aes-128-gcm",
+            "no common key exchange: offered x25519; allowed \u{202e}",
+        ] {
+            assert_eq!(Refusal::parse(reason), None, "{reason}");
+        }
     }
 }

@@ -22,6 +22,7 @@ use rustls::quic::{Connection, KeyChange, Secrets, Version};
 use crate::calibration::opening_cost;
 use crate::connection::{ConnectionKeys, HandshakeData};
 use crate::fault::FaultLatch;
+use crate::handshake_errors::HandshakeErrors;
 use crate::identity::PublicKey;
 use crate::key_extraction::extract;
 use crate::kx::Group;
@@ -32,7 +33,6 @@ use crate::parameters;
 use crate::phases::NewestPhase;
 use crate::pool_switch::{AttachedConnection, PoolSwitch};
 use crate::protection::KeyProtection;
-use crate::refusal::Refusal;
 use crate::retry;
 use crate::seal::{Outbound, SealKey};
 use crate::suites::from_code_point;
@@ -56,7 +56,7 @@ pub(crate) struct PooledSession {
     side: Side,
     tls: Tls,
     context: SessionContext,
-    refusal: Refusal,
+    errors: HandshakeErrors,
     /// Set once 1-RTT keys exist.
     one_rtt: Option<OneRtt>,
     /// Set once the peer has proved its key.
@@ -88,13 +88,17 @@ struct OneRtt {
 }
 
 impl PooledSession {
-    pub(crate) fn new(connection: Connection, context: SessionContext, refusal: Refusal) -> Self {
+    pub(crate) fn new(
+        connection: Connection,
+        context: SessionContext,
+        errors: HandshakeErrors,
+    ) -> Self {
         let side = match connection {
             Connection::Client(_) => Side::Client,
             Connection::Server(_) => Side::Server,
         };
         let tls = Tls::Handshaking(Box::new(connection));
-        Self { side, tls, context, refusal, one_rtt: None, attached: None, announced: false }
+        Self { side, tls, context, errors, one_rtt: None, attached: None, announced: false }
     }
 
     /// Completes the handshake: drops rustls's connection and attaches to the pool.
@@ -174,7 +178,7 @@ impl Session for PooledSession {
             Tls::Failed => return Err(protocol_violation("the handshake failed")),
         };
         if let Err(error) = connection.read_hs(buf) {
-            return Err(self.refusal.transport_error(&error, connection.alert()));
+            return Err(self.errors.transport_error(&error, connection.alert()));
         }
         // quinn reads the data after calling `write_handshake`, which provides it.
         let complete = !connection.is_handshaking();

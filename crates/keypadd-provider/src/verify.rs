@@ -3,7 +3,7 @@
 //! Both verifiers check a raw public key (RFC 7250) and the proof that the peer holds its private half:
 //! the signature over the handshake (RFC 8446, section 4.4.3). There are no names, dates or chains.
 //! Refuses TLS 1.2 and any scheme but Ed25519. A refusal is an error that carries the key
-//! ([`RefusedKey`]).
+//! ([`Refusal`]).
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{
-    CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError,
-    PeerIncompatible, PeerMisbehaved, SignatureScheme,
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, PeerIncompatible,
+    PeerMisbehaved, SignatureScheme,
 };
-use thiserror::Error as ThisError;
 
 use crate::identity::PublicKey;
+use crate::refusal::Refusal;
 
 /// The clients that may connect; a key allows its holder. Queried once per handshake, by the thread
 /// that drives it, so it must not block.
@@ -42,48 +42,6 @@ pub trait AllowList: fmt::Debug + Send + Sync {
 impl AllowList for PublicKey {
     fn allows(&self, key: &PublicKey) -> bool {
         self == key
-    }
-}
-
-/// The key that a handshake was refused for.
-///
-/// It travels as `Error::InvalidCertificate(CertificateError::Other(..))`; read it back with
-/// [`RefusedKey::from_error`]. rustls's alert for that error is `certificate_unknown` (46); a QUIC
-/// session may close with another, and `access_denied` (49) fits better.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ThisError)]
-#[non_exhaustive]
-pub enum RefusedKey {
-    /// A client's key is not listed. The client has proved that it holds the key.
-    #[error("key not allowed: {0}")]
-    NotAllowed(PublicKey),
-    /// A client's key is listed, and its time is over. The client has proved that it holds the key.
-    #[error("key expired: {0}")]
-    Expired(PublicKey),
-    /// The server's key is not pinned. It need not hold the key that it presented.
-    #[error("the server's key is {shown}, not {pinned}")]
-    NotPinned {
-        /// The key that the server presented.
-        shown: PublicKey,
-        /// The pinned key, the first if there are several.
-        pinned: PublicKey,
-    },
-}
-
-impl RefusedKey {
-    /// The refused key in an error of rustls, if that is why the handshake failed.
-    pub fn from_error(error: &Error) -> Option<&Self> {
-        match error {
-            Error::InvalidCertificate(CertificateError::Other(OtherError(inner))) => {
-                inner.downcast_ref()
-            }
-            _ => None,
-        }
-    }
-}
-
-impl From<RefusedKey> for Error {
-    fn from(refused: RefusedKey) -> Self {
-        Self::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(refused))))
     }
 }
 
@@ -147,7 +105,7 @@ impl ServerCertVerifier for PinnedServer {
     ) -> Result<ServerCertVerified, Error> {
         let shown = read_key(end_entity, intermediates)?;
         if shown != self.pinned && !self.others.contains(&shown) {
-            return Err(RefusedKey::NotPinned { shown, pinned: self.pinned }.into());
+            return Err(Refusal::NotPinned(shown).into());
         }
         Ok(ServerCertVerified::assertion())
     }
@@ -209,10 +167,10 @@ impl ClientCertVerifier for ListedClients {
         let key = read_key(cert, &[])?;
         let valid = verify_signature(message, &key, dss)?;
         if !self.allowed.allows(&key) {
-            return Err(RefusedKey::NotAllowed(key).into());
+            return Err(Refusal::KeyNotAllowed(key).into());
         }
         if self.allowed.has_expired(&key) {
-            return Err(RefusedKey::Expired(key).into());
+            return Err(Refusal::KeyExpired(key).into());
         }
         Ok(valid)
     }

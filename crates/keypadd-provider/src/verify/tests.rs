@@ -175,8 +175,8 @@ fn a_client_that_is_not_listed_is_refused_by_name() {
     let parties = Parties { listed: vec![key().public()], ..Parties::acquainted(&client, &server) };
     let (at_client, at_server) = parties.shake_hands().errors();
     let at_server = at_server.unwrap();
-    let refused = RefusedKey::from_error(&at_server);
-    assert_eq!(refused, Some(&RefusedKey::NotAllowed(client.public())));
+    let refused = Refusal::from_error(&at_server);
+    assert_eq!(refused, Some(&Refusal::KeyNotAllowed(client.public())));
     assert_eq!(refused.unwrap().to_string(), format!("key not allowed: {}", client.public()));
     // rustls's alert for an error of ours; over QUIC the session may choose another.
     assert_eq!(at_client, Some(alert(AlertDescription::CertificateUnknown)));
@@ -187,8 +187,8 @@ fn a_server_with_another_key_than_the_pinned_one_is_refused() {
     let (client, server, pinned) = (key(), key(), key().public());
     let parties = Parties { pinned, ..Parties::acquainted(&client, &server) };
     let (at_client, at_server) = parties.shake_hands().errors();
-    let expected = RefusedKey::NotPinned { shown: server.public(), pinned };
-    assert_eq!(RefusedKey::from_error(&at_client.unwrap()), Some(&expected));
+    let expected = Refusal::NotPinned(server.public());
+    assert_eq!(Refusal::from_error(&at_client.unwrap()), Some(&expected));
     assert_eq!(at_server, Some(alert(AlertDescription::CertificateUnknown)));
 }
 
@@ -209,13 +209,13 @@ fn a_listed_client_whose_time_is_over_is_refused_as_such() {
     let expired = vec![client.public()];
     let parties = Parties { expired: expired.clone(), ..Parties::acquainted(&client, &server) };
     let (_, at_server) = parties.shake_hands().errors();
-    let refused = RefusedKey::from_error(at_server.as_ref().unwrap()).copied();
-    assert_eq!(refused, Some(RefusedKey::Expired(client.public())));
+    let refused = Refusal::from_error(at_server.as_ref().unwrap()).cloned();
+    assert_eq!(refused, Some(Refusal::KeyExpired(client.public())));
     // A stranger is not told of dates.
     let parties = Parties { listed: Vec::new(), expired, ..Parties::acquainted(&client, &server) };
     let (_, at_server) = parties.shake_hands().errors();
-    let refused = RefusedKey::from_error(at_server.as_ref().unwrap()).copied();
-    assert_eq!(refused, Some(RefusedKey::NotAllowed(client.public())));
+    let refused = Refusal::from_error(at_server.as_ref().unwrap()).cloned();
+    assert_eq!(refused, Some(Refusal::KeyNotAllowed(client.public())));
 }
 
 #[test]
