@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use keypadd_cli::refusal::explain;
 use keypadd_config::{NewPeer, Role, values::BadValue, values::peer_name};
-use keypadd_provider::joiner_config;
+use keypadd_provider::{Refusal, joiner_config};
 use keypadd_tunnel::{
     AuthError, Client, ClientError, ClientSettings, Forward, Invitation, Joined, NotConfirmed,
 };
@@ -178,7 +178,9 @@ fn refused(error: ClientError, options: &JoinOptions) -> Error {
         ClientError::NotPaired { .. } => {
             Error::new(Exit::Authentication, cause).hint(format!("{again}, and use its new line"))
         }
-        ClientError::Auth { server, cause } if !matches!(cause, AuthError::ServerKey(_)) => {
+        ClientError::Auth { server, cause }
+            if !matches!(cause, AuthError::Refused(Refusal::NotPinned(_))) =>
+        {
             Error::new(Exit::Authentication, format!("{server}: no invitation is waiting there"))
                 .hint(format!("it was used, has expired or was interrupted: {again}"))
         }

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use keypadd_config::nearest;
-use keypadd_provider::PublicKey;
+use keypadd_provider::{PublicKey, Refusal};
 use keypadd_tunnel::wire::ListenCode;
 use keypadd_tunnel::{
     AuthError, ClientError, DEFAULT_PORT, Host, ListenPermit, ServerAddress, ServerEntry,
@@ -11,7 +11,8 @@ use keypadd_tunnel::{
 
 use crate::error::{Error, Exit, listen_hint, system};
 
-/// Adds an exit code and a hint to the tunnel's errors. `own` is this host's key, `peer` the server's keys.
+/// Adds an exit code and a hint to the tunnel's errors. `own` is this host's key, `peer` the
+/// server's keys.
 pub fn explain(error: ClientError, own: PublicKey, peer: &[PublicKey]) -> Error {
     let cause = error.to_string();
     match error {
@@ -24,32 +25,18 @@ pub fn explain(error: ClientError, own: PublicKey, peer: &[PublicKey]) -> Error 
             &error.source,
             "-L 2223:localhost:22 or -D 1081",
         )),
-        // Suggests no command to paste: before accepting a new key, the user must check it on the server.
-        ClientError::Auth { server, cause: AuthError::ServerKey(got) } => Error::new(
-            Exit::Authentication,
-            format!("{server}: SERVER KEY MISMATCH: expected {}, got {got}", one_of(peer)),
-        )
-        .hint(
-            "somebody may be intercepting this connection, or the server's key was replaced; \
-             compare with `keypadd pubkey`, run on the server itself, before you trust it",
-        ),
-        ClientError::Auth { cause: refusal, .. } => {
-            let error = Error::new(Exit::Authentication, cause);
-            match refusal {
-                AuthError::KeyNotAllowed(_) => {
-                    error.hint(format!("on the server, run: keypadd serve --allow {own} ..."))
+        ClientError::Auth { server, cause: AuthError::Refused(refusal) } => {
+            let cause = match &refusal {
+                Refusal::NotPinned(got) => {
+                    format!("{server}: SERVER KEY MISMATCH: expected {}, got {got}", one_of(peer))
                 }
-                AuthError::KeyExpired(_) => {
-                    error.hint("set a later valid-until for this host on the server, and reload it")
-                }
-                AuthError::NoCommonSuite(_) => error.hint(
-                    "choose one of the server's with --suite, or add yours to the server's --suite",
-                ),
-                AuthError::NoCommonKeyExchange(_) => error.hint(
-                    "choose one of the server's with --kex, or add yours to the server's --kex",
-                ),
-                _ => error.hint("run the same version of keypadd on both ends"),
-            }
+                _ => cause,
+            };
+            Error::new(Exit::Authentication, cause).hint(hint_of_refusal(&refusal, own))
+        }
+        ClientError::Auth { cause: AuthError::Handshake(_), .. } => {
+            Error::new(Exit::Authentication, cause)
+                .hint("run the same version of keypadd on both ends")
         }
         ClientError::Unreachable { server, cause: why } if why.starts_with("no such host") => {
             let hint = match nearest(&host_of(server.first()), ["localhost"]) {
@@ -97,6 +84,31 @@ pub fn explain(error: ClientError, own: PublicKey, peer: &[PublicKey]) -> Error 
             .hint("choose a free address on the server, as in -R 8081:localhost:80"),
         _ => Error::new(Exit::Runtime, cause),
     }
+}
+
+/// What to do about a refusal of this host, whose key is `own`, or of the server.
+fn hint_of_refusal(refusal: &Refusal, own: PublicKey) -> String {
+    match refusal {
+        // Suggests no command to paste: before accepting a new key, the user must check it on the
+        // server.
+        Refusal::NotPinned(_) => {
+            "somebody may be intercepting this connection, or the server's key was replaced; \
+             compare with `keypadd pubkey`, run on the server itself, before you trust it"
+        }
+        Refusal::KeyNotAllowed(_) => {
+            return format!("on the server, run: keypadd serve --allow {own} ...");
+        }
+        Refusal::KeyExpired(_) => {
+            "set a later valid-until for this host on the server, and reload it"
+        }
+        Refusal::NoCommonSuite { .. } => {
+            "choose one of the server's with --suite, or add yours to the server's --suite"
+        }
+        Refusal::NoCommonKeyExchange { .. } => {
+            "choose one of the server's with --kex, or add yours to the server's --kex"
+        }
+    }
+    .into()
 }
 
 /// These keys as one text.

@@ -4,6 +4,7 @@
 
 use std::io;
 
+use keypadd_provider::Refusal;
 use keypadd_transport::{ConnectionError, TransportErrorCode};
 use thiserror::Error;
 
@@ -29,26 +30,29 @@ pub struct BindError {
 
 /// The handshake failed: the two ends do not accept each other.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
 pub enum AuthError {
-    /// The server's key is not the expected one.
-    #[error("SERVER KEY MISMATCH: expected another key, got {0}")]
-    ServerKey(String),
-    /// This end's key is not in the server's list.
-    #[error("the server does not allow this key: {0}")]
-    KeyNotAllowed(String),
-    /// This end's key is in the server's list, and its time is over.
-    #[error("the server's valid-until for this key has passed: {0}")]
-    KeyExpired(String),
-    /// The ends have no suite in common.
-    #[error("{0}")]
-    NoCommonSuite(String),
-    /// The ends have no key exchange in common.
-    #[error("{0}")]
-    NoCommonKeyExchange(String),
+    /// One end refuses the other's key, suites or key exchanges.
+    #[error("{}", worded(.0))]
+    Refused(Refusal),
     /// The handshake failed in another way.
     #[error("the handshake failed: {0}")]
     Handshake(String),
+}
+
+/// What a client's user reads of a refusal.
+fn worded(refusal: &Refusal) -> String {
+    match refusal {
+        Refusal::NotPinned(key) => {
+            format!("SERVER KEY MISMATCH: expected another key, got {key}")
+        }
+        Refusal::KeyNotAllowed(key) => format!("the server does not allow this key: {key}"),
+        Refusal::KeyExpired(key) => {
+            format!("the server's valid-until for this key has passed: {key}")
+        }
+        Refusal::NoCommonSuite { .. } | Refusal::NoCommonKeyExchange { .. } => {
+            printable(&refusal.to_string())
+        }
+    }
 }
 
 /// Why a client failed.
@@ -158,41 +162,11 @@ pub(crate) enum ConnectFailure {
     Unreachable(String),
 }
 
-// Prefixes of the handshake's refusals, in keypadd-provider.
-const KEY_NOT_ALLOWED: &str = "key not allowed: ";
-const KEY_EXPIRED: &str = "key expired: ";
-const NO_COMMON_SUITE: &str = "no common suite: ";
-const NO_COMMON_KEX: &str = "no common key exchange: ";
-const SERVER_KEY: &str = "server key not pinned: ";
-
-/// Why a handshake failed on the server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum HandshakeFailure {
-    /// The client proved this key, which is not listed.
-    KeyNotAllowed(String),
-    /// The client proved this key, which is listed, and its time is over.
-    KeyExpired(String),
-    /// The client offers no allowed suite or key exchange: both lists.
-    NothingInCommon(String),
-    /// Another reason that needs no action.
-    Other(String),
-}
-
-impl HandshakeFailure {
-    pub(crate) fn of(error: &ConnectionError) -> Self {
-        if let ConnectionError::TransportError(error) = error {
-            if let Some(key) = error.reason.strip_prefix(KEY_NOT_ALLOWED) {
-                return Self::KeyNotAllowed(printable(key));
-            }
-            if let Some(key) = error.reason.strip_prefix(KEY_EXPIRED) {
-                return Self::KeyExpired(printable(key));
-            }
-            if [NO_COMMON_SUITE, NO_COMMON_KEX].iter().any(|words| error.reason.starts_with(words))
-            {
-                return Self::NothingInCommon(printable(&error.reason));
-            }
-        }
-        Self::Other(Shown(error).to_string())
+/// Why this end, a server, has refused the client; `None` if the handshake failed in another way.
+pub(crate) fn refused_here(error: &ConnectionError) -> Option<Refusal> {
+    match error {
+        ConnectionError::TransportError(error) => Refusal::parse(&error.reason),
+        _ => None,
     }
 }
 
@@ -234,21 +208,13 @@ impl ConnectFailure {
             return Self::Unreachable(Shown(error).to_string());
         }
         let is_ours = matches!(error, ConnectionError::TransportError(_));
-        let reason = printable(&reason);
-        Self::Auth(if is_ours && let Some(key) = reason.strip_prefix(SERVER_KEY) {
-            AuthError::ServerKey(key.into())
-        } else if let Some(key) = reason.strip_prefix(KEY_NOT_ALLOWED) {
-            AuthError::KeyNotAllowed(key.into())
-        } else if let Some(key) = reason.strip_prefix(KEY_EXPIRED) {
-            AuthError::KeyExpired(key.into())
-        } else if reason.starts_with(NO_COMMON_SUITE) {
-            AuthError::NoCommonSuite(reason)
-        } else if reason.starts_with(NO_COMMON_KEX) {
-            AuthError::NoCommonKeyExchange(reason)
-        } else if reason.is_empty() || !is_ours {
-            AuthError::Handshake(Shown(error).to_string())
-        } else {
-            AuthError::Handshake(reason)
+        Self::Auth(match Refusal::parse(&reason) {
+            // Only this end can say that the server's key is not the pinned one.
+            Some(refusal) if is_ours || !matches!(refusal, Refusal::NotPinned(_)) => {
+                AuthError::Refused(refusal)
+            }
+            _ if is_ours && !reason.is_empty() => AuthError::Handshake(printable(&reason)),
+            _ => AuthError::Handshake(Shown(error).to_string()),
         })
     }
 }

@@ -31,17 +31,19 @@ fn not_listening(code: ListenCode) -> ClientError {
 
 /// One error of each kind that a user can get from connecting, and of each cause.
 fn errors() -> Vec<ClientError> {
-    let (own, other) = (OWN.to_owned(), OTHER.to_owned());
     let in_use = io::ErrorKind::AddrInUse.into();
-    let lists = |what: &str| format!("no common {what}: offered a; allowed b, c");
+    let [offered, allowed] = ["a", "b, c"].map(Box::<str>::from);
     let dead = "no such host: failed to lookup address information: Name or service not known";
     let mut errors = vec![
         ClientError::Bind(BindError { address: "tcp 127.0.0.1:80".into(), source: in_use }),
-        refused(AuthError::ServerKey(other)),
-        refused(AuthError::KeyNotAllowed(own.clone())),
-        refused(AuthError::KeyExpired(own)),
-        refused(AuthError::NoCommonSuite(lists("suite"))),
-        refused(AuthError::NoCommonKeyExchange(lists("key exchange"))),
+        refused(AuthError::Refused(Refusal::NotPinned(key(OTHER)))),
+        refused(AuthError::Refused(Refusal::KeyNotAllowed(key(OWN)))),
+        refused(AuthError::Refused(Refusal::KeyExpired(key(OWN)))),
+        refused(AuthError::Refused(Refusal::NoCommonSuite {
+            offered: offered.clone(),
+            allowed: allowed.clone(),
+        })),
+        refused(AuthError::Refused(Refusal::NoCommonKeyExchange { offered, allowed })),
         refused(AuthError::Handshake("a reason".into())),
         ClientError::TooManySessions {
             server: "a.example".parse().unwrap(),

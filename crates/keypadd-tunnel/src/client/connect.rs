@@ -9,7 +9,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use keypadd_provider::PublicKey;
+use keypadd_provider::{PublicKey, Refusal};
 use keypadd_transport::{ConnectingError, Connection, Dial, Lane};
 use tokio::{
     sync::{Notify, mpsc},
@@ -177,7 +177,7 @@ impl Client {
         })?;
         // Checked before the hello, which makes the server end the older session.
         if !self.listed.contains(&proof.key) {
-            return Err(ConnectFailure::Auth(AuthError::ServerKey(proof.key.to_string())));
+            return Err(ConnectFailure::Auth(AuthError::Refused(Refusal::NotPinned(proof.key))));
         }
 
         let stream = connection.open_bi().await.map_err(|error| ConnectFailure::of(&error))?;
@@ -355,7 +355,7 @@ mod tests {
         let before_hello = reached(&client, address).await;
         client.end_unlisted(&[other]);
         let failure = client.greet(before_hello).await.err().unwrap();
-        let expected = AuthError::ServerKey(server_key.to_string());
+        let expected = AuthError::Refused(Refusal::NotPinned(server_key));
         assert!(matches!(&failure, ConnectFailure::Auth(cause) if *cause == expected), "{failure}");
 
         client.end_unlisted(&[server_key, other]);
@@ -414,7 +414,7 @@ mod tests {
         // Whether the server has finished the handshake, or greeted, before.
         match client.greet(reached).await.err().unwrap() {
             ConnectFailure::Auth(cause) => {
-                assert_eq!(cause, AuthError::KeyNotAllowed(key.public().to_string()));
+                assert_eq!(cause, AuthError::Refused(Refusal::KeyNotAllowed(key.public())));
             }
             failure => {
                 let text = failure.to_string();

@@ -71,6 +71,12 @@ fn what_a_user_reads_of_a_failed_handshake_is_as_recorded() {
             told(failed, "no common key exchange: offered x25519; allowed secp384r1, ffdhe2048"),
             "a.example:4433: no common key exchange: offered x25519; allowed secp384r1, ffdhe2048",
         ),
+        // Nor is what holds no key a refusal.
+        (
+            told(denied, "key not allowed: \u{1b}[2Jmine"),
+            "a.example:4433: the handshake failed: closed by peer: the cryptographic handshake \
+             failed: error 49: \"key not allowed: ?[2Jmine\"",
+        ),
         (found_here(failed, "a reason"), "a.example:4433: the handshake failed: a reason"),
         (
             found_here(failed, ""),

@@ -3,7 +3,7 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Instant};
 
-use keypadd_provider::PublicKey;
+use keypadd_provider::{PublicKey, Refusal};
 use keypadd_share::Rates;
 use keypadd_transport::ConnectionError;
 use tracing::{debug, warn};
@@ -13,12 +13,15 @@ use crate::{
         forward::{Destination, Listen},
         target::{Host, Protocol, Target},
     },
-    error::HandshakeFailure,
+    error::refused_here,
     forwards::answer::Unpermitted,
     limits::Limits,
     net::source::Source,
     permits::{listen::ListenPermit, peers::Peers},
-    sessions::session::LiveSession,
+    sessions::{
+        session::LiveSession,
+        session_end::{Shown, printable},
+    },
 };
 
 /// Log lines that remote hosts can cause; each is limited to one a minute.
@@ -83,25 +86,27 @@ impl ClientLog {
         source: SocketAddr,
         error: &ConnectionError,
     ) {
-        match HandshakeFailure::of(error) {
-            HandshakeFailure::KeyNotAllowed(key) => {
+        match refused_here(error) {
+            Some(Refusal::KeyNotAllowed(key)) => {
                 if self.allows(LogLine::KeyNotAllowed(Source::of(source))) {
                     warn!(%source, "key not allowed; to allow it: --allow {key}");
                 }
             }
-            HandshakeFailure::KeyExpired(key) => {
+            Some(Refusal::KeyExpired(key)) => {
                 if self.allows(LogLine::KeyExpired(Source::of(source))) {
-                    let peer = key.parse().ok().and_then(|key| peers.find(&key));
-                    let peer = peer.map(|peer| peer.label()).unwrap_or_default();
+                    let peer = peers.find(&key).map(|peer| peer.label()).unwrap_or_default();
                     warn!(%source, peer, "refused: the peer's valid-until has passed");
                 }
             }
-            HandshakeFailure::NothingInCommon(lists) => {
+            Some(lists @ (Refusal::NoCommonSuite { .. } | Refusal::NoCommonKeyExchange { .. })) => {
                 if self.allows(LogLine::NothingInCommon(Source::of(source))) {
-                    warn!(%source, "{lists}");
+                    warn!(%source, "{}", printable(&lists.to_string()));
                 }
             }
-            HandshakeFailure::Other(error) => debug!(%source, error, "handshake failed"),
+            // Servers pin no keys.
+            Some(Refusal::NotPinned(_)) | None => {
+                debug!(%source, error = Shown(error).to_string(), "handshake failed");
+            }
         }
     }
 

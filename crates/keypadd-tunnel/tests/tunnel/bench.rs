@@ -5,8 +5,8 @@ use std::{io, net::SocketAddr, sync::Arc};
 
 use keypadd_keystream::{MeasureSuite, Protection, Suite};
 use keypadd_provider::{
-    CryptoSettings, Group, KeyExchange, MeasureKeyExchange, PrivateKey, PublicKey, client_config,
-    server_config,
+    CryptoSettings, Group, KeyExchange, MeasureKeyExchange, PrivateKey, PublicKey, Refusal,
+    client_config, server_config,
 };
 use keypadd_tunnel::{
     AuthError, BenchForward, Bind, Client, ClientError, ClientSession, ClientSettings, Forward,
@@ -245,12 +245,18 @@ async fn a_server_for_tunnels_refuses_handshakes_for_measurements() {
         }
     };
     for suite in MeasureSuite::ALL {
-        let lists = format!("no common suite: offered {suite}; allowed aes-128-gcm");
-        assert_eq!(refused(Setup::suite(suite)).await, AuthError::NoCommonSuite(lists));
+        let lists = Refusal::NoCommonSuite {
+            offered: suite.to_string().into(),
+            allowed: "aes-128-gcm".into(),
+        };
+        assert_eq!(refused(Setup::suite(suite)).await, AuthError::Refused(lists));
     }
     for kex in MeasureKeyExchange::ALL {
-        let lists = format!("no common key exchange: offered {kex}; allowed x25519");
+        let lists = Refusal::NoCommonKeyExchange {
+            offered: kex.to_string().into(),
+            allowed: "x25519".into(),
+        };
         let setup = Setup { kex: kex.into(), ..Setup::suite(Suite::AES_128_GCM) };
-        assert_eq!(refused(setup).await, AuthError::NoCommonKeyExchange(lists));
+        assert_eq!(refused(setup).await, AuthError::Refused(lists));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
+use keypadd_provider::Refusal;
 use keypadd_tunnel::{AllowedPeer, AuthError, Client, ClientError, Peers};
 use tokio::net::TcpStream;
 
@@ -28,7 +29,7 @@ async fn a_client_whose_time_is_over_is_refused_as_such() {
     let server = RunningServer::start(key.public(), &[]);
     limit(&server, key.public(), long_ago());
     let error = connect_error(client_settings(&server, &key, &[])).await;
-    let expected = AuthError::KeyExpired(key.public().to_string());
+    let expected = AuthError::Refused(Refusal::KeyExpired(key.public()));
     assert!(matches!(&error, ClientError::Auth { cause, .. } if *cause == expected), "{error:?}");
     assert!(server.sessions.live().is_empty());
     // A later date admits it again.

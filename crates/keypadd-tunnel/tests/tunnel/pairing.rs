@@ -3,7 +3,9 @@
 use std::{sync::Arc, time::Duration};
 
 use keypadd_keystream::Suite;
-use keypadd_provider::{PairingSecret, PrivateKey, PublicKey, inviter_config, joiner_config};
+use keypadd_provider::{
+    PairingSecret, PrivateKey, PublicKey, Refusal, inviter_config, joiner_config,
+};
 use keypadd_tunnel::{
     AuthError, Client, ClientError, ClientSettings, Forward, Host, Invitation, Inviter,
     InviterSettings, Joined, NotConfirmed, ServerAddress, wire::Instance,
@@ -192,7 +194,7 @@ async fn a_host_with_another_key_is_not_joined() {
     let near = async {
         let (_client, joined) = join(&invitation, &key).await;
         let refused = joined.unwrap_err();
-        let expected = AuthError::ServerKey(inviting.key.to_string());
+        let expected = AuthError::Refused(Refusal::NotPinned(inviting.key));
         assert!(
             matches!(&refused, ClientError::Auth { cause, .. } if *cause == expected),
             "{refused}"

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use keypadd_keystream::Suite;
-use keypadd_provider::{PrivateKey, client_config, server_config};
+use keypadd_provider::{PrivateKey, Refusal, client_config, server_config};
 use keypadd_tunnel::{
     AllowedPeer, AuthError, Client, ClientError, ClientSettings, ListenPermits, Peers, Permits,
     wire::{Instance, StreamCode},
@@ -88,7 +88,7 @@ async fn a_key_that_is_not_listed_is_refused_as_such() {
     let server = RunningServer::start(new_key().public(), &[]);
     let stranger = new_key();
     let error = connect_error(client_settings(&server, &stranger, &[])).await;
-    let expected = AuthError::KeyNotAllowed(stranger.public().to_string());
+    let expected = AuthError::Refused(Refusal::KeyNotAllowed(stranger.public()));
     assert!(matches!(&error, ClientError::Auth { cause, .. } if *cause == expected), "{error:?}");
     assert!(server.sessions.live().is_empty());
 }
@@ -101,7 +101,7 @@ async fn a_server_with_another_key_than_the_pinned_one_is_refused() {
     let crypto = crypto(&key, Suite::AES_128_GCM);
     settings.crypto = client_config(&crypto, new_key().public()).unwrap();
     let error = connect_error(settings).await;
-    let expected = AuthError::ServerKey(server.key.to_string());
+    let expected = AuthError::Refused(Refusal::NotPinned(server.key));
     assert!(matches!(&error, ClientError::Auth { cause, .. } if *cause == expected), "{error:?}");
 }
 
