@@ -6,7 +6,8 @@ use keypadd_config::nearest;
 use keypadd_provider::{PublicKey, Refusal};
 use keypadd_tunnel::wire::ListenCode;
 use keypadd_tunnel::{
-    AuthError, ClientError, DEFAULT_PORT, Host, ListenPermit, ServerAddress, ServerEntry,
+    AuthError, Cause, ClientError, DEFAULT_PORT, Host, ListenPermit, ServerAddress,
+    ServerAddresses, ServerEntry, Tried,
 };
 
 use crate::error::{Error, Exit, listen_hint, system};
@@ -38,26 +39,14 @@ pub fn explain(error: ClientError, own: PublicKey, peer: &[PublicKey]) -> Error 
             Error::new(Exit::Authentication, cause)
                 .hint("run the same version of keypadd on both ends")
         }
-        ClientError::Unreachable { server, cause: why } if why.starts_with("no such host") => {
-            let hint = match nearest(&host_of(server.first()), ["localhost"]) {
-                Some(name) => format!("did you mean {name}?"),
-                None => "check the name and DNS, or use an address".into(),
-            };
-            Error::new(Exit::Unreachable, cause).hint(hint)
-        }
-        ClientError::Unreachable { cause: why, .. } if is_of_lookup(&why) => {
-            Error::new(Exit::Unreachable, cause)
-                .hint("check the name and DNS, or use the server's HOST:PORT")
-        }
-        ClientError::Unreachable { cause: why, .. } if why.starts_with("this name means") => {
-            Error::new(Exit::Unreachable, cause)
-                .hint("use an address of the server instead of its name")
-        }
-        ClientError::Unreachable { server, .. } => {
-            let hint = in_brackets(server.first()).unwrap_or_else(|| {
-                "check that `keypadd serve` is running there and that firewalls allow its UDP port"
-                    .into()
-            });
+        ClientError::Unreachable { server, tried } => {
+            let hint = hint_of_lookup(&server, &tried)
+                .or_else(|| in_brackets(server.first()))
+                .unwrap_or_else(|| {
+                    "check that `keypadd serve` is running there and that firewalls allow its UDP \
+                     port"
+                        .into()
+                });
             Error::new(Exit::Unreachable, cause).hint(hint)
         }
         ClientError::Expired { .. } => Error::new(Exit::Authentication, cause)
@@ -82,7 +71,11 @@ pub fn explain(error: ClientError, own: PublicKey, peer: &[PublicKey]) -> Error 
         }
         ClientError::NotListening { .. } => Error::new(Exit::BindFailed, cause)
             .hint("choose a free address on the server, as in -R 8081:localhost:80"),
-        _ => Error::new(Exit::Runtime, cause),
+        // The cause says all that this host knows.
+        ClientError::NotPaired { .. }
+        | ClientError::Lost { .. }
+        | ClientError::Refused { .. }
+        | ClientError::Local(_) => Error::new(Exit::Runtime, cause),
     }
 }
 
@@ -116,9 +109,17 @@ fn one_of(keys: &[PublicKey]) -> String {
     keys.iter().map(PublicKey::to_string).collect::<Vec<_>>().join(" or ")
 }
 
-/// Whether an SRV lookup failed.
-fn is_of_lookup(cause: &str) -> bool {
-    ["no SRV record", "its SRV record", "the SRV lookup"].iter().any(|it| cause.starts_with(it))
+/// What to do if the only name could not be looked up.
+fn hint_of_lookup(server: &ServerAddresses, tried: &[Tried]) -> Option<String> {
+    let [Tried { server: None, is_here: false, failures }] = tried else { return None };
+    failures.iter().find_map(|failure| match failure.cause {
+        Cause::NoSuchHost(_) => Some(match nearest(&host_of(server.first()), ["localhost"]) {
+            Some(name) => format!("did you mean {name}?"),
+            None => "check the name and DNS, or use an address".into(),
+        }),
+        Cause::Srv(_) => Some("check the name and DNS, or use the server's HOST:PORT".into()),
+        _ => None,
+    })
 }
 
 /// The host of an address.

@@ -76,9 +76,9 @@ pub use handshake::{Accepted, Connecting, ConnectingError, HandshakeFailed};
 pub use held::{HeldStream, HeldStreams};
 pub use limits::LIMITS;
 pub use quinn_proto::{
-    ApplicationClose, ClientConfig, ConnectionClose, ConnectionError, ConnectionStats,
-    EcnCodepoint, EndpointConfig, IdleTimeout, ServerConfig, TransportConfig, TransportErrorCode,
-    VarInt, crypto,
+    ApplicationClose, ClientConfig, ConnectError, ConnectionClose, ConnectionError,
+    ConnectionStats, EcnCodepoint, EndpointConfig, IdleTimeout, ServerConfig, TransportConfig,
+    TransportErrorCode, VarInt, crypto,
 };
 pub use replay::{BadReceipt, Receipt, Replay, ReplayBudget};
 pub use route::mtu_discovery;

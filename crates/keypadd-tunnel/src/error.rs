@@ -18,6 +18,10 @@ use crate::{
     wire::{CloseCode, ListenCode, StreamCode},
 };
 
+pub(crate) mod unreachable;
+
+use self::unreachable::{Cause, Failure, Tried, joined};
+
 /// A local address could not be bound.
 #[derive(Debug, Error)]
 #[error("cannot listen on {address}: {source}")]
@@ -55,9 +59,9 @@ fn worded(refusal: &Refusal) -> String {
     }
 }
 
-/// Why a client failed.
+/// Why a client failed. Exhaustive on purpose: a new variant does not compile until somebody has
+/// written its hint, or why it needs none.
 #[derive(Debug, Error)]
-#[non_exhaustive]
 pub enum ClientError {
     /// A local address could not be bound.
     #[error(transparent)]
@@ -87,12 +91,12 @@ pub enum ClientError {
         cause: String,
     },
     /// No connection to the server could be made.
-    #[error("cannot reach {server}: {cause}")]
+    #[error("cannot reach {server}: {}", joined(.tried))]
     Unreachable {
         /// The server.
         server: ServerAddresses,
-        /// Why not.
-        cause: String,
+        /// What was tried, in order of preference.
+        tried: Vec<Tried>,
     },
     /// An established session ended.
     #[error("connection to {server} lost: {cause}")]
@@ -130,6 +134,12 @@ pub enum ClientError {
 }
 
 impl ClientError {
+    /// All that was tried failed together.
+    pub(crate) fn unreachable(server: ServerAddresses, cause: Cause) -> Self {
+        let failures = vec![Failure { at: None, cause }];
+        Self::Unreachable { server, tried: vec![Tried { server: None, is_here: false, failures }] }
+    }
+
     /// Whether it lasts until somebody changes a setting or closes a session.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(
@@ -154,12 +164,9 @@ pub(crate) enum ConnectFailure {
     /// The inviting host does not pair with this one.
     #[error("{0}")]
     NotPaired(String),
-    /// The server does not know the connection any more: another attempt may work.
-    #[error("the server has given up the handshake for others, or has restarted")]
-    Forgotten,
     /// Another address may work.
-    #[error("{0}")]
-    Unreachable(String),
+    #[error(transparent)]
+    Unreachable(Cause),
 }
 
 /// Why this end, a server, has refused the client; `None` if the handshake failed in another way.
@@ -172,12 +179,12 @@ pub(crate) fn refused_here(error: &ConnectionError) -> Option<Refusal> {
 
 impl ConnectFailure {
     /// The refusal by the server that was tried, or why it could not be reached.
-    pub(crate) fn refusal(self, server: ServerAddress) -> Result<ClientError, String> {
+    pub(crate) fn refusal(self, server: ServerAddress) -> Result<ClientError, Cause> {
         Ok(match self {
             Self::Auth(cause) => ClientError::Auth { server, cause },
             Self::TooMany(cause) => ClientError::TooManySessions { server, cause },
             Self::NotPaired(cause) => ClientError::NotPaired { server, cause },
-            Self::Forgotten | Self::Unreachable(_) => return Err(self.to_string()),
+            Self::Unreachable(cause) => return Err(cause),
         })
     }
 
@@ -193,19 +200,15 @@ impl ConnectFailure {
             {
                 return Self::TooMany(printable(&String::from_utf8_lossy(&close.reason)));
             }
-            ConnectionError::Reset => return Self::Forgotten,
-            error => return Self::Unreachable(Shown(error).to_string()),
+            ConnectionError::Reset => return Self::Unreachable(Cause::Forgotten),
+            error => return Self::Unreachable(Cause::Connection(error.clone())),
         };
         if code == TransportErrorCode::CONNECTION_REFUSED {
-            // The code says no more, and comes without a reason.
-            return Self::Unreachable(
-                "the server accepts no new connections now: it has too many, or is shutting down"
-                    .into(),
-            );
+            return Self::Unreachable(Cause::Busy);
         }
         // CRYPTO_ERROR (RFC 9000 20.1): a TLS alert.
         if !(0x100..0x200).contains(&u64::from(code)) {
-            return Self::Unreachable(Shown(error).to_string());
+            return Self::Unreachable(Cause::Connection(error.clone()));
         }
         let is_ours = matches!(error, ConnectionError::TransportError(_));
         Self::Auth(match Refusal::parse(&reason) {

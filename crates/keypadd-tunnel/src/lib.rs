@@ -42,7 +42,10 @@ pub use clock::{
     jump::{Clocks, Jump, Readings, SystemClocks},
     unix_seconds,
 };
-pub use error::{AuthError, BindError, ClientError};
+pub use error::{
+    AuthError, BindError, ClientError,
+    unreachable::{Cause, Failure, Tried},
+};
 pub use forwards::{
     carrier::{AdoptedConnection, Carrier, CarrierSlot, ConnectedTarget},
     listen::Bound,
@@ -56,7 +59,10 @@ pub use limits::{
     table::LIMITS,
     traffic::{ConnectionEnd, DatagramTotals, ForwardTotals},
 };
-pub use net::dns::message::{SrvQuestion, SrvRecord, SrvReply};
+pub use net::dns::{
+    SrvError,
+    message::{SrvQuestion, SrvRecord, SrvReply},
+};
 pub use own_thread::on_own_thread;
 pub use pairing::{
     Invitation, InvitationError, InviteError, Inviter, InviterSettings, Joiner, suggested,

@@ -2,9 +2,11 @@
 
 use std::fmt::Write;
 use std::io;
+use std::time::Duration;
 
+use keypadd_transport::{ConnectError, ConnectionError};
 use keypadd_tunnel::wire::StreamCode;
-use keypadd_tunnel::{BindError, SessionEnd};
+use keypadd_tunnel::{BindError, ControlError, Failure, Jump, SessionEnd, SrvError};
 
 use super::*;
 
@@ -12,6 +14,8 @@ use super::*;
 const OWN: &str = "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=";
 const SERVER: &str = "PUAXw+hDiVqStwqnTRt+vJyYLM8uxJaMwM1V8Sr0Zgw=";
 const OTHER: &str = "Gb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=";
+
+const SILENT: Cause = Cause::Silent(Duration::from_secs(10));
 
 fn key(text: &str) -> PublicKey {
     text.parse().unwrap()
@@ -21,8 +25,39 @@ fn refused(cause: AuthError) -> ClientError {
     ClientError::Auth { server: "a.example".parse().unwrap(), cause }
 }
 
-fn unreachable(server: &str, cause: &str) -> ClientError {
-    ClientError::Unreachable { server: server.parse().unwrap(), cause: cause.into() }
+/// The only server failed like this.
+fn unreachable(server: &str, cause: Cause) -> ClientError {
+    let one = Tried { server: None, is_here: false, failures: vec![Failure { at: None, cause }] };
+    ClientError::Unreachable { server: server.parse().unwrap(), tried: vec![one] }
+}
+
+/// An address of `a.example` failed like this.
+fn failed_at_address(cause: Cause) -> ClientError {
+    let failures = vec![Failure { at: Some("192.0.2.1:4433".parse().unwrap()), cause }];
+    let one = Tried { server: None, is_here: false, failures };
+    ClientError::Unreachable { server: "a.example".parse().unwrap(), tried: vec![one] }
+}
+
+/// One of several servers failed like this.
+fn tried(server: &str, cause: Cause) -> Tried {
+    let failures = vec![Failure { at: None, cause }];
+    Tried { server: Some(server.parse().unwrap()), is_here: false, failures }
+}
+
+/// The name of a server that resolves to this host.
+fn here(server: Option<&str>) -> Tried {
+    let at = Some("127.0.1.1:4433".parse().unwrap());
+    let server = server.map(|server| server.parse().unwrap());
+    Tried { server, is_here: true, failures: vec![Failure { at, cause: SILENT }] }
+}
+
+fn none_reached(tried: Vec<Tried>) -> ClientError {
+    let servers = tried.iter().filter_map(|tried| tried.server.clone());
+    let server = match ServerAddresses::new(servers) {
+        Ok(server) => server,
+        Err(_) => "a.example".parse().unwrap(),
+    };
+    ClientError::Unreachable { server, tried }
 }
 
 fn not_listening(code: ListenCode) -> ClientError {
@@ -33,7 +68,12 @@ fn not_listening(code: ListenCode) -> ClientError {
 fn errors() -> Vec<ClientError> {
     let in_use = io::ErrorKind::AddrInUse.into();
     let [offered, allowed] = ["a", "b, c"].map(Box::<str>::from);
-    let dead = "no such host: failed to lookup address information: Name or service not known";
+    let dead = || {
+        let text = "failed to lookup address information: Name or service not known";
+        Cause::NoSuchHost(text.into())
+    };
+    let service = "_keypadd._udp.a.example";
+    let timed_out = SrvError::Failed("192.0.2.53:53: timed out".into());
     let mut errors = vec![
         ClientError::Bind(BindError { address: "tcp 127.0.0.1:80".into(), source: in_use }),
         refused(AuthError::Refused(Refusal::NotPinned(key(OTHER)))),
@@ -49,60 +89,39 @@ fn errors() -> Vec<ClientError> {
             server: "a.example".parse().unwrap(),
             cause: "this key already has 16 sessions (max-sessions-per-key)".into(),
         },
-        unreachable("a.exmaple", dead),
-        unreachable("lcoalhost", dead),
-        unreachable("_keypadd._udp.a.example", "no SRV record: DNS has no such name"),
-        unreachable("_keypadd._udp.a.example", "no SRV record at this name"),
-        unreachable("_keypadd._udp.a.example", "its SRV record says that there is no such service"),
-        unreachable("_keypadd._udp.a.example", "the SRV lookup failed: 192.0.2.53:53: timed out"),
-        unreachable("a.example", "timed out resolving the name"),
-        unreachable("192.0.2.1", "no answer in 10s"),
-        unreachable("fd77::2:4433", "no answer in 10s"),
+        unreachable("a.exmaple", dead()),
+        unreachable("lcoalhost", dead()),
+        unreachable(service, Cause::Srv(SrvError::NoName)),
+        unreachable(service, Cause::Srv(SrvError::NoRecord)),
+        unreachable(service, Cause::Srv(SrvError::NoService)),
+        unreachable(service, Cause::Srv(timed_out)),
+        unreachable("a.example", Cause::SlowLookup),
+        unreachable("192.0.2.1", SILENT),
+        unreachable("fd77::2:4433", SILENT),
+        none_reached(vec![here(None)]),
+        none_reached(vec![tried("a.exmaple", dead()), tried("192.0.2.1", SILENT)]),
+        none_reached(vec![tried("192.0.2.1", SILENT), tried("lcoalhost", dead())]),
+        none_reached(vec![
+            tried(service, Cause::Srv(SrvError::NoName)),
+            tried("192.0.2.1", SILENT),
+        ]),
+        none_reached(vec![tried("192.0.2.1", SILENT), here(Some("a.example"))]),
+        failed_at_address(Cause::NoHello),
+        failed_at_address(Cause::Forgotten),
+        failed_at_address(Cause::Busy),
+        failed_at_address(Cause::Connection(ConnectionError::TimedOut)),
         unreachable(
-            "a.example",
-            "the name resolves to this host: 127.0.1.1:4433: no answer in 10s",
+            "0.0.0.0",
+            Cause::BadAddress(ConnectError::InvalidRemoteAddress("0.0.0.0:4433".parse().unwrap())),
         ),
-        unreachable(
-            "a.exmaple,192.0.2.1",
-            &format!("a.exmaple:4433: {dead}; 192.0.2.1:4433: no answer in 10s"),
-        ),
-        unreachable(
-            "192.0.2.1,lcoalhost",
-            &format!("192.0.2.1:4433: no answer in 10s; lcoalhost:4433: {dead}"),
-        ),
-        unreachable(
-            "_keypadd._udp.a.example,192.0.2.1",
-            "_keypadd._udp.a.example: no SRV record: DNS has no such name; 192.0.2.1:4433: no \
-             answer in 10s",
-        ),
-        unreachable(
-            "192.0.2.1,a.example",
-            "192.0.2.1:4433: no answer in 10s; a.example:4433: the name resolves to this host: \
-             127.0.1.1:4433: no answer in 10s",
-        ),
-        unreachable("a.example", "192.0.2.1:4433: no answer after its handshake"),
-        unreachable(
-            "a.example",
-            "192.0.2.1:4433: the server has given up the handshake for others, or has restarted",
-        ),
-        unreachable(
-            "a.example",
-            "192.0.2.1:4433: the server accepts no new connections now: it has too many, or is \
-             shutting down",
-        ),
-        unreachable("a.example", "192.0.2.1:4433: timeout"),
-        unreachable("0.0.0.0", "invalid remote address: 0.0.0.0:4433"),
-        unreachable("a.example", "192.0.2.1:4433: the handshake did not authenticate a key"),
-        unreachable("a.example", "192.0.2.1:4433: not a keypadd server"),
-        unreachable(
-            "a.example",
-            "192.0.2.1:4433: the server uses version 9 of the control protocol",
-        ),
-        unreachable("a.example", "192.0.2.1:4433: the control stream ended"),
-        unreachable("a.example", "192.0.2.1:4433: it does not answer as an inviting host"),
-        unreachable("a.example", "the hypervisor restored, cloned or moved this machine"),
-        unreachable("a.example", "suspended"),
-        unreachable("a.example", "replaced by a newer session of the same client"),
+        failed_at_address(Cause::NoKey),
+        failed_at_address(Cause::NotKeypadd),
+        failed_at_address(Cause::OtherVersion(9)),
+        failed_at_address(Cause::Control(ControlError::Ended)),
+        failed_at_address(Cause::NotInviting),
+        unreachable("a.example", Cause::Clock(Jump::Machine)),
+        unreachable("a.example", Cause::Suspended),
+        unreachable("a.example", Cause::Ended(SessionEnd::Replaced)),
         ClientError::Lost { server: "a.example".parse().unwrap(), cause: SessionEnd::Replaced },
         ClientError::Expired { server: "a.example".parse().unwrap() },
         ClientError::Refused {

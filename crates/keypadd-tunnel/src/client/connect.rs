@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     clock::monitor::Jumps,
-    error::{AuthError, ClientError, ConnectFailure},
+    error::{AuthError, ClientError, ConnectFailure, unreachable::Cause},
     sessions::{
         control::Control,
         proof::{Proof, proof_of},
@@ -72,10 +72,10 @@ impl Client {
         };
         let cause = tokio::select! {
             () = settled => return Ok(session),
-            lost = session.ended() => lost.to_string(),
-            () = sleep_until(deadline) => format!("no answer in {:?}", self.connect_timeout),
+            lost = session.ended() => Cause::Ended(lost),
+            () = sleep_until(deadline) => Cause::Silent(self.connect_timeout),
         };
-        Err(ClientError::Unreachable { server: self.server.clone(), cause })
+        Err(ClientError::unreachable(self.server.clone(), cause))
     }
 
     /// The same, until the server's hello. Once that has come this completes without another wait: streams
@@ -106,13 +106,10 @@ impl Client {
         }
         let searching = async {
             self.handover.resumed().await;
-            Ok(self.reach(search, |address| self.open(address, rtt), finish).await)
+            self.reach(search, |address| self.open(address, rtt), finish).await
         };
-        let unreachable = |failure: ConnectFailure| {
-            let (server, cause) = (self.server.clone(), failure.to_string());
-            Err(ClientError::Unreachable { server, cause })
-        };
-        self.guarded(searching).await.unwrap_or_else(unreachable)
+        let interrupted = |cause| Err(ClientError::unreachable(self.server.clone(), cause));
+        self.guarded(searching).await.unwrap_or_else(interrupted)
     }
 
     /// Connects to one address, which was found at this place, over a path with this round trip if that is known.
@@ -123,7 +120,7 @@ impl Client {
         rtt: Option<Duration>,
     ) -> Result<ClientSession, ConnectFailure> {
         if self.has_expired(SystemTime::now()) {
-            return Err(ConnectFailure::Unreachable("the peer's valid-until has passed".into()));
+            return Err(ConnectFailure::Unreachable(Cause::Expired));
         }
         let jumps = self.clock_monitor.jumps();
         let handshake = async {
@@ -132,19 +129,17 @@ impl Client {
             let greeting = self.greet(Reached { connection, place, hello_timeout: None }).await?;
             Ok(self.establish(greeting, jumps))
         };
-        self.guarded(handshake).await
+        let interrupted = |cause| Err(ConnectFailure::Unreachable(cause));
+        self.guarded(handshake).await.unwrap_or_else(interrupted)
     }
 
     /// Drops an attempt when a clock jumps or another process is about to go on.
-    async fn guarded<T>(
-        &self,
-        attempt: impl Future<Output = Result<T, ConnectFailure>>,
-    ) -> Result<T, ConnectFailure> {
+    async fn guarded<T>(&self, attempt: impl Future<Output = T>) -> Result<T, Cause> {
         let mut jumps = self.clock_monitor.jumps();
         tokio::select! {
-            jump = jumps.next() => Err(ConnectFailure::Unreachable(jump.to_string())),
-            () = self.replaced() => Err(ConnectFailure::Unreachable("suspended".into())),
-            made = attempt => made,
+            jump = jumps.next() => Err(Cause::Clock(jump)),
+            () = self.replaced() => Err(Cause::Suspended),
+            made = attempt => Ok(made),
         }
     }
 
@@ -165,16 +160,16 @@ impl Client {
         match self.endpoint.connect(Dial { config, address, server_name, lane, rtt }).await {
             Ok(connection) => Ok(connection),
             Err(ConnectingError::Failed(error)) => Err(ConnectFailure::of(&error)),
-            Err(error) => Err(ConnectFailure::Unreachable(error.to_string())),
+            Err(ConnectingError::NotTried(error)) => {
+                Err(ConnectFailure::Unreachable(Cause::BadAddress(error)))
+            }
         }
     }
 
     /// Exchanges hellos.
     pub(super) async fn greet(&self, reached: Reached) -> Result<Greeting, ConnectFailure> {
         let Reached { connection, place, hello_timeout } = reached;
-        let proof = proof_of(&connection).ok_or_else(|| {
-            ConnectFailure::Unreachable("the handshake did not authenticate a key".into())
-        })?;
+        let proof = proof_of(&connection).ok_or(ConnectFailure::Unreachable(Cause::NoKey))?;
         // Checked before the hello, which makes the server end the older session.
         if !self.listed.contains(&proof.key) {
             return Err(ConnectFailure::Auth(AuthError::Refused(Refusal::NotPinned(proof.key))));
@@ -192,7 +187,7 @@ impl Client {
         let answer = match hello_timeout {
             Some(time) => timeout(time, asked)
                 .await
-                .map_err(|_| ConnectFailure::Unreachable("no answer after its handshake".into()))?,
+                .map_err(|_| ConnectFailure::Unreachable(Cause::NoHello))?,
             None => asked.await,
         };
         match answer {
@@ -200,13 +195,12 @@ impl Client {
                 Ok(Greeting { connection, place, proof, control, grant, features })
             }
             Ok(Frame::HelloServer { version, .. }) => {
-                let cause = format!("the server uses version {version} of the control protocol");
-                Err(ConnectFailure::Unreachable(cause))
+                Err(ConnectFailure::Unreachable(Cause::OtherVersion(version)))
             }
-            Ok(_) => Err(ConnectFailure::Unreachable("not a keypadd server".into())),
+            Ok(_) => Err(ConnectFailure::Unreachable(Cause::NotKeypadd)),
             Err(error) => Err(match connection.close_reason() {
                 Some(error) => ConnectFailure::of(&error),
-                None => ConnectFailure::Unreachable(error.to_string()),
+                None => ConnectFailure::Unreachable(Cause::Control(error)),
             }),
         }
     }
@@ -378,7 +372,7 @@ mod tests {
             move |to| async move {
                 assert_eq!(to, address);
                 match asked.fetch_add(1, Relaxed) < times {
-                    true => Err(ConnectFailure::Forgotten),
+                    true => Err(ConnectFailure::Unreachable(Cause::Forgotten)),
                     false => client.open(to, None).await,
                 }
             }
@@ -389,7 +383,7 @@ mod tests {
 
         let time = Duration::from_millis(600);
         let failed = client.reach(client.everywhere(time), forgotten(usize::MAX), finish).await;
-        let expected = format!("cannot reach {address}: {}", ConnectFailure::Forgotten);
+        let expected = format!("cannot reach {address}: {}", Cause::Forgotten);
         assert_eq!(failed.unwrap_err().to_string(), expected);
     }
 

@@ -23,7 +23,7 @@ use super::{
     reconnect::{ASSUMED_RTT, Failures, HANDSHAKE_TRIPS, HeldSession, QUICK, THOROUGH},
 };
 use crate::{
-    error::{ClientError, ConnectFailure},
+    error::{ClientError, ConnectFailure, unreachable::Cause},
     sessions::{proof::proof_of, session::LiveSession},
     wire::Frame,
 };
@@ -229,7 +229,7 @@ impl Client {
         let search = Search { before: Some(place.clone()), ..everywhere };
         let jumps = &self.clock_monitor.jumps();
         let is_idle = || live.open_connections() == 0;
-        let busy = || ConnectFailure::Unreachable("another server; connections are open".into());
+        let busy = || ConnectFailure::Unreachable(Cause::OtherServer);
         let stranger = &AtomicBool::new(false);
         let move_there = |reached: Reached| async move {
             // The hello resets what is not held.

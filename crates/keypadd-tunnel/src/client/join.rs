@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use super::{Client, ClientSettings, reach::Reached};
 use crate::{
     addresses::forward::{Forward, ProxyHeaders},
-    error::{ClientError, ConnectFailure},
+    error::{ClientError, ConnectFailure, unreachable::Cause},
     pairing::{DONE, Invitation, JOINED, MESSAGE_TIMEOUT, Step, VERSION, suggested, transport},
     sessions::session_end::{Shown, printable},
     wire::{CloseCode, Instance},
@@ -100,8 +100,7 @@ async fn join_over(
         stream.recv.read_exact(&mut text).await.ok()?
     };
     if exchanged.await.is_none() {
-        let broken =
-            || ConnectFailure::Unreachable("it does not answer as an inviting host".into());
+        let broken = || ConnectFailure::Unreachable(Cause::NotInviting);
         return Err(connection.close_reason().map_or_else(broken, |error| not_paired(&error)));
     }
     if !secret.is_proof(&answer, PairingStep::Accept, key, &own) {

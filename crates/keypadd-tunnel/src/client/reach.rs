@@ -13,7 +13,10 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use super::{Client, attempts::Attempts};
 use crate::{
     addresses::{servers::ServerEntry, target::ServerAddress},
-    error::{ClientError, ConnectFailure},
+    error::{
+        ClientError, ConnectFailure,
+        unreachable::{Cause, Failure, Tried},
+    },
     net::{
         dns::{SrvError, targets::SrvTarget},
         lookup::{Lookups, names_this_host, resolve, resolve_service},
@@ -93,7 +96,7 @@ struct Candidate {
     server: ServerEntry,
     place: ListPlace,
     /// Why it could not be reached.
-    causes: Vec<String>,
+    failures: Vec<Failure>,
     /// Its name leads to this host.
     is_here: bool,
 }
@@ -202,7 +205,7 @@ impl Client {
                         attempts.found(nth, addresses);
                     }
                     Found::Addresses(Err(error)) => {
-                        candidates.failed(nth, None, format!("no such host: {error}"));
+                        candidates.failed(nth, None, Cause::NoSuchHost(error.to_string()));
                         attempts.found(nth, Vec::new());
                     }
                     Found::Targets(Ok(targets)) => {
@@ -216,7 +219,7 @@ impl Client {
                         skip_at = Instant::now() + ATTEMPT_DELAY;
                     }
                     Found::Targets(Err(error)) => {
-                        candidates.failed(nth, None, error.to_string());
+                        candidates.failed(nth, None, Cause::Srv(error));
                         attempts.found(nth, Vec::new());
                     }
                 },
@@ -237,12 +240,14 @@ impl Client {
                             match timeout_at(deadline, finish(reached)).await {
                                 Ok(Ok(made)) => return Ok(made),
                                 Ok(Err(failure)) => failure,
-                                Err(_) => ConnectFailure::Unreachable(no_answer(search.timeout)),
+                                Err(_) => {
+                                    ConnectFailure::Unreachable(Cause::Silent(search.timeout))
+                                }
                             }
                         }
                         Err(failure) => failure,
                     };
-                    if matches!(failure, ConnectFailure::Forgotten) {
+                    if matches!(failure, ConnectFailure::Unreachable(Cause::Forgotten)) {
                         forgotten.push((nth, address));
                     }
                     if candidates.count(nth, address, failure) {
@@ -254,10 +259,10 @@ impl Client {
                 () = sleep_until(wake), if !attempts.is_empty() => {}
                 () = sleep_until(deadline) => {
                     for ((nth, address), _) in &dialing.0 {
-                        candidates.failed(*nth, Some(*address), no_answer(search.timeout));
+                        candidates.failed(*nth, Some(*address), Cause::Silent(search.timeout));
                     }
                     for (nth, _) in &lookups.0 {
-                        candidates.failed(*nth, None, "timed out resolving the name".into());
+                        candidates.failed(*nth, None, Cause::SlowLookup);
                     }
                     break;
                 }
@@ -266,13 +271,9 @@ impl Client {
         let refusal = candidates.refusal.take();
         Err(refusal.unwrap_or_else(|| ClientError::Unreachable {
             server: self.server.clone(),
-            cause: candidates.failures(),
+            tried: candidates.tried(),
         }))
     }
-}
-
-fn no_answer(waited: Duration) -> String {
-    format!("no answer in {waited:?}")
 }
 
 /// Resolves the names of an entry.
@@ -288,7 +289,7 @@ async fn look_up(server: ServerEntry, lookups: &Lookups) -> Found {
 impl Candidates {
     /// Numbers candidates as [`Attempts`] does.
     fn add(&mut self, server: ServerEntry, place: ListPlace) -> usize {
-        self.all.push(Candidate { server, place, causes: Vec::new(), is_here: false });
+        self.all.push(Candidate { server, place, failures: Vec::new(), is_here: false });
         self.all.len() - 1
     }
 
@@ -322,17 +323,14 @@ impl Candidates {
         }
     }
 
-    fn failed(&mut self, nth: usize, address: Option<SocketAddr>, cause: String) {
-        let Some(Candidate { server, causes, .. }) = self.all.get_mut(nth) else { return };
+    fn failed(&mut self, nth: usize, address: Option<SocketAddr>, cause: Cause) {
+        let Some(Candidate { server, failures, .. }) = self.all.get_mut(nth) else { return };
         // The message already contains the address if the user gave it.
         let given = server.to_string();
-        let cause = match address.map(|address| address.to_string()) {
-            Some(address) if address != given => format!("{address}: {cause}"),
-            _ => cause,
-        };
+        let failure = Failure { at: address.filter(|it| it.to_string() != given), cause };
         // Of an address that is tried again.
-        if !causes.contains(&cause) {
-            causes.push(cause);
+        if !failures.contains(&failure) {
+            failures.push(failure);
         }
     }
 
@@ -354,21 +352,24 @@ impl Candidates {
         }
     }
 
-    /// Why none could be reached.
-    fn failures(&self) -> String {
+    /// What was tried and failed.
+    fn tried(self) -> Vec<Tried> {
         let is_one = self.all.len() == 1;
-        let failed = self.all.iter().filter(|candidate| !candidate.causes.is_empty());
-        let texts = failed.map(|Candidate { server, causes, is_here, .. }| {
-            let server = if is_one { String::new() } else { format!("{server}: ") };
-            let of_name = if *is_here { "the name resolves to this host: " } else { "" };
-            format!("{server}{of_name}{}", causes.join("; "))
-        });
-        texts.collect::<Vec<_>>().join("; ")
+        let failed = self.all.into_iter().filter(|candidate| !candidate.failures.is_empty());
+        failed
+            .map(|Candidate { server, failures, is_here, .. }| Tried {
+                server: (!is_one).then_some(server),
+                is_here,
+                failures,
+            })
+            .collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use keypadd_transport::ConnectionError;
+
     use super::*;
     use crate::addresses::servers::ServerAddresses;
 
@@ -380,35 +381,37 @@ mod tests {
             candidates.add(server.clone(), ListPlace::of_entry(entry));
         }
         fail(&mut candidates);
-        ClientError::Unreachable { server, cause: candidates.failures() }.to_string()
+        ClientError::Unreachable { server, tried: candidates.tried() }.to_string()
     }
+
+    const TIMEOUT: Cause = Cause::Connection(ConnectionError::TimedOut);
 
     fn at(address: &str) -> SocketAddr {
         address.parse().unwrap()
     }
 
-    fn unreachable(candidates: &mut Candidates, nth: usize, address: &str, cause: &str) {
-        let failure = ConnectFailure::Unreachable(cause.into());
+    fn unreachable(candidates: &mut Candidates, nth: usize, address: &str, cause: Cause) {
+        let failure = ConnectFailure::Unreachable(cause);
         assert!(!candidates.count(nth, at(address), failure));
     }
 
     #[test]
     fn what_a_user_reads_of_one_server_that_cannot_be_reached_is_as_recorded() {
         let text = shown("192.0.2.1", |candidates| {
-            unreachable(candidates, 0, "192.0.2.1:4433", "no answer in 2s");
+            unreachable(candidates, 0, "192.0.2.1:4433", Cause::Silent(Duration::from_secs(2)));
         });
         assert_eq!(text, "cannot reach 192.0.2.1:4433: no answer in 2s");
         let text = shown("a.example", |candidates| {
-            unreachable(candidates, 0, "192.0.2.1:4433", "no answer in 2s");
-            unreachable(candidates, 0, "192.0.2.2:4433", "timeout");
+            unreachable(candidates, 0, "192.0.2.1:4433", Cause::Silent(Duration::from_secs(2)));
+            unreachable(candidates, 0, "192.0.2.2:4433", TIMEOUT);
             // Of an address that is tried again.
-            unreachable(candidates, 0, "192.0.2.1:4433", "no answer in 2s");
+            unreachable(candidates, 0, "192.0.2.1:4433", Cause::Silent(Duration::from_secs(2)));
         });
         let expected = "192.0.2.1:4433: no answer in 2s; 192.0.2.2:4433: timeout";
         assert_eq!(text, format!("cannot reach a.example:4433: {expected}"));
         let text = shown("a.example", |candidates| {
             candidates.resolved(0, &[at("127.0.1.1:4433")]);
-            unreachable(candidates, 0, "127.0.1.1:4433", "timeout");
+            unreachable(candidates, 0, "127.0.1.1:4433", TIMEOUT);
         });
         let expected = "the name resolves to this host: 127.0.1.1:4433: timeout";
         assert_eq!(text, format!("cannot reach a.example:4433: {expected}"));
@@ -419,9 +422,9 @@ mod tests {
     fn what_a_user_reads_of_several_that_cannot_be_reached_is_as_recorded() {
         let text = shown("a.example,b.example,192.0.2.1", |candidates| {
             candidates.resolved(1, &[at("127.0.1.1:4433")]);
-            unreachable(candidates, 2, "192.0.2.1:4433", "timeout");
-            unreachable(candidates, 1, "127.0.1.1:4433", "timeout");
-            candidates.failed(0, None, "timed out resolving the name".into());
+            unreachable(candidates, 2, "192.0.2.1:4433", TIMEOUT);
+            unreachable(candidates, 1, "127.0.1.1:4433", TIMEOUT);
+            candidates.failed(0, None, Cause::SlowLookup);
         });
         let expected = "cannot reach a.example:4433, b.example:4433, 192.0.2.1:4433: \
                         a.example:4433: timed out resolving the name; \
@@ -431,7 +434,7 @@ mod tests {
         let text = shown("_keypadd._udp.example.com", |candidates| {
             let target = SrvTarget { address: "a.example".parse().unwrap(), rank: 0 };
             candidates.expand(0, vec![target], |_| true);
-            unreachable(candidates, 1, "192.0.2.1:4433", "timeout");
+            unreachable(candidates, 1, "192.0.2.1:4433", TIMEOUT);
         });
         let expected = "a.example:4433: 192.0.2.1:4433: timeout";
         assert_eq!(text, format!("cannot reach _keypadd._udp.example.com: {expected}"));

@@ -133,5 +133,5 @@ fn what_a_server_refuses_lasts_and_what_cannot_be_reached_may_come_back() {
         let refusal = failure.refusal(server()).unwrap();
         assert!(refusal.is_refusal(), "{refusal:?}");
     }
-    assert!(ConnectFailure::Unreachable(String::new()).refusal(server()).is_err());
+    assert!(ConnectFailure::Unreachable(Cause::Forgotten).refusal(server()).is_err());
 }

@@ -32,9 +32,9 @@ pub(crate) struct Nameservers {
     attempts: u32,
 }
 
-/// Why there is no target.
-#[derive(Debug, Error)]
-pub(crate) enum SrvError {
+/// Why a service has no target.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum SrvError {
     /// DNS has no such name.
     #[error("no SRV record: DNS has no such name")]
     NoName,

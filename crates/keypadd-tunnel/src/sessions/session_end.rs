@@ -10,7 +10,7 @@ use thiserror::Error;
 use crate::{clock::jump::Jump, sessions::control::ControlError, wire::CloseCode};
 
 /// Why a session ended.
-#[derive(Clone, Debug, Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SessionEnd {
     /// The connection failed, or the peer closed it.
