@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 use std::io;
+use std::iter::successors;
 use std::time::Duration;
 
 use keypadd_transport::{ConnectError, ConnectionError};
@@ -142,6 +143,106 @@ fn what_a_user_reads_of_a_failure_to_connect_is_as_recorded() {
         writeln!(all, "exit {}\n{error}", error.exit() as u8).unwrap();
     }
     assert_eq!(all, include_str!("recorded.txt"), "\n{all}");
+}
+
+/// The failure after this one: a new variant needs a place here, and in [`needs_no_hint`].
+fn next(error: &ClientError) -> Option<ClientError> {
+    let server = || "a.example".parse().unwrap();
+    let failed = || io::ErrorKind::BrokenPipe.into();
+    Some(match error {
+        ClientError::Bind(_) => refused(AuthError::Handshake("a reason".into())),
+        ClientError::Auth { .. } => {
+            ClientError::TooManySessions { server: server(), cause: "a reason".into() }
+        }
+        ClientError::TooManySessions { server, .. } => {
+            ClientError::NotPaired { server: server.clone(), cause: "a reason".into() }
+        }
+        ClientError::NotPaired { .. } => unreachable("a.example", SILENT),
+        ClientError::Unreachable { server, .. } => {
+            ClientError::Lost { server: server.clone(), cause: SessionEnd::Replaced }
+        }
+        ClientError::Lost { server, .. } => ClientError::Expired { server: server.clone() },
+        ClientError::Expired { .. } => ClientError::Refused {
+            target: "db.example:5432".parse().unwrap(),
+            code: StreamCode::Refused,
+        },
+        ClientError::Refused { .. } => not_listening(ListenCode::Failed),
+        ClientError::NotListening { .. } => ClientError::Local(failed()),
+        ClientError::Local(_) => return None,
+    })
+}
+
+/// The refusal after this one: a new variant needs a place here.
+fn next_refusal(refusal: &Refusal) -> Option<Refusal> {
+    let list = || Box::<str>::from("a");
+    Some(match refusal {
+        Refusal::KeyNotAllowed(key) => Refusal::KeyExpired(*key),
+        Refusal::KeyExpired(key) => Refusal::NotPinned(*key),
+        Refusal::NotPinned(_) => Refusal::NoCommonSuite { offered: list(), allowed: list() },
+        Refusal::NoCommonSuite { .. } => {
+            Refusal::NoCommonKeyExchange { offered: list(), allowed: list() }
+        }
+        Refusal::NoCommonKeyExchange { .. } => return None,
+    })
+}
+
+/// The cause after this one: a new variant needs a place here.
+fn next_cause(cause: &Cause) -> Option<Cause> {
+    Some(match cause {
+        Cause::NoSuchHost(_) => Cause::SlowLookup,
+        Cause::SlowLookup => Cause::Srv(SrvError::NoName),
+        Cause::Srv(_) => Cause::BadAddress(ConnectError::EndpointStopping),
+        Cause::BadAddress(_) => SILENT,
+        Cause::Silent(_) => Cause::NoHello,
+        Cause::NoHello => Cause::Forgotten,
+        Cause::Forgotten => Cause::Busy,
+        Cause::Busy => Cause::Connection(ConnectionError::TimedOut),
+        Cause::Connection(_) => Cause::NoKey,
+        Cause::NoKey => Cause::NotKeypadd,
+        Cause::NotKeypadd => Cause::OtherVersion(9),
+        Cause::OtherVersion(_) => Cause::Control(ControlError::Ended),
+        Cause::Control(_) => Cause::NotInviting,
+        Cause::NotInviting => Cause::OtherServer,
+        Cause::OtherServer => Cause::Clock(Jump::Machine),
+        Cause::Clock(_) => Cause::Suspended,
+        Cause::Suspended => Cause::Expired,
+        Cause::Expired => Cause::Ended(SessionEnd::Replaced),
+        Cause::Ended(_) => return None,
+    })
+}
+
+/// Why a failure needs no hint; `None` if it must have one.
+fn needs_no_hint(error: &ClientError) -> Option<&'static str> {
+    match error {
+        ClientError::NotPaired { .. } => Some("only `keypadd join` gets it, which has its own"),
+        ClientError::Lost { .. } => Some("it was connected, so nothing is set wrong"),
+        ClientError::Refused { .. } => Some("the code is the answer of the target, or a permit's"),
+        ClientError::Local(_) => Some("the program at the other end of the pipe has stopped"),
+        ClientError::Bind(_)
+        | ClientError::Auth { .. }
+        | ClientError::TooManySessions { .. }
+        | ClientError::Unreachable { .. }
+        | ClientError::Expired { .. }
+        | ClientError::NotListening { .. } => None,
+    }
+}
+
+#[test]
+fn every_failure_to_connect_has_a_hint_or_a_reason_for_none() {
+    let in_use = io::ErrorKind::AddrInUse.into();
+    let first = ClientError::Bind(BindError { address: "tcp 127.0.0.1:80".into(), source: in_use });
+    let refusals = successors(Some(Refusal::KeyNotAllowed(key(OWN))), next_refusal);
+    let causes = successors(Some(Cause::NoSuchHost("a reason".into())), next_cause);
+    let codes = (1..=u8::MAX).filter_map(ListenCode::from_value);
+    let all = successors(Some(first), next)
+        .chain(refusals.map(|refusal| refused(AuthError::Refused(refusal))))
+        .chain(causes.map(|cause| unreachable("a.example", cause)))
+        .chain(codes.map(not_listening));
+    for error in all {
+        let needs_one = needs_no_hint(&error).is_none();
+        let error = explain(error, key(OWN), &[key(SERVER)]);
+        assert!(error.parts().all(|(_, hint)| hint.is_some() == needs_one), "{error}");
+    }
 }
 
 #[test]
