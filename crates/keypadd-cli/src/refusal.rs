@@ -6,8 +6,8 @@ use keypadd_config::nearest;
 use keypadd_provider::{PublicKey, Refusal};
 use keypadd_tunnel::wire::ListenCode;
 use keypadd_tunnel::{
-    AuthError, Cause, ClientError, DEFAULT_PORT, Host, ListenPermit, ServerAddress,
-    ServerAddresses, ServerEntry, Tried,
+    AuthError, Cause, ClientError, DEFAULT_PORT, Host, ListenPermit, ServerAddress, ServerEntry,
+    Tried,
 };
 
 use crate::error::{Error, Exit, listen_hint, system};
@@ -40,7 +40,12 @@ pub fn explain(error: ClientError, own: PublicKey, peer: &[PublicKey]) -> Error 
                 .hint("run the same version of keypadd on both ends")
         }
         ClientError::Unreachable { server, tried } => {
-            let hint = hint_of_lookup(&server, &tried)
+            let of_name = |tried: &Tried| {
+                hint_of_name(tried.server.as_ref().unwrap_or_else(|| server.first()), tried)
+            };
+            let hint = tried
+                .iter()
+                .find_map(of_name)
                 .or_else(|| in_brackets(server.first()))
                 .unwrap_or_else(|| {
                     "check that `keypadd serve` is running there and that firewalls allow its UDP \
@@ -109,16 +114,35 @@ fn one_of(keys: &[PublicKey]) -> String {
     keys.iter().map(PublicKey::to_string).collect::<Vec<_>>().join(" or ")
 }
 
-/// What to do if the only name could not be looked up.
-fn hint_of_lookup(server: &ServerAddresses, tried: &[Tried]) -> Option<String> {
-    let [Tried { server: None, is_here: false, failures }] = tried else { return None };
-    failures.iter().find_map(|failure| match failure.cause {
-        Cause::NoSuchHost(_) => Some(match nearest(&host_of(server.first()), ["localhost"]) {
+/// What to do if the name of an entry is to blame.
+fn hint_of_name(entry: &ServerEntry, tried: &Tried) -> Option<String> {
+    if tried.is_here {
+        return Some("use an address of the server instead of its name".into());
+    }
+    tried.failures.iter().find_map(|failure| match failure.cause {
+        Cause::NoSuchHost(_) => Some(match nearest(&host_of(entry), ["localhost"]) {
             Some(name) => format!("did you mean {name}?"),
             None => "check the name and DNS, or use an address".into(),
         }),
         Cause::Srv(_) => Some("check the name and DNS, or use the server's HOST:PORT".into()),
-        _ => None,
+        // The name is not to blame.
+        Cause::SlowLookup
+        | Cause::BadAddress(_)
+        | Cause::Silent(_)
+        | Cause::NoHello
+        | Cause::Forgotten
+        | Cause::Busy
+        | Cause::Connection(_)
+        | Cause::NoKey
+        | Cause::NotKeypadd
+        | Cause::OtherVersion(_)
+        | Cause::Control(_)
+        | Cause::NotInviting
+        | Cause::OtherServer
+        | Cause::Clock(_)
+        | Cause::Suspended
+        | Cause::Expired
+        | Cause::Ended(_) => None,
     })
 }
 

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use keypadd_transport::{ConnectError, ConnectionError};
 use keypadd_tunnel::wire::StreamCode;
-use keypadd_tunnel::{BindError, ControlError, Failure, Jump, SessionEnd, SrvError};
+use keypadd_tunnel::{
+    BindError, ControlError, Failure, Jump, ServerAddresses, SessionEnd, SrvError,
+};
 
 use super::*;
 
@@ -243,6 +245,26 @@ fn every_failure_to_connect_has_a_hint_or_a_reason_for_none() {
         let error = explain(error, key(OWN), &[key(SERVER)]);
         assert!(error.parts().all(|(_, hint)| hint.is_some() == needs_one), "{error}");
     }
+}
+
+#[test]
+fn a_name_is_blamed_in_a_list_as_it_is_alone() {
+    let hint = |tried: Vec<Tried>| {
+        let error = explain(none_reached(tried), key(OWN), &[key(SERVER)]);
+        error.parts().find_map(|(_, hint)| hint.map(String::from)).unwrap()
+    };
+    let dead = || Cause::NoSuchHost("a reason".into());
+    let silent = || tried("192.0.2.1", SILENT);
+    let expected = "check the name and DNS, or use an address";
+    assert_eq!(hint(vec![silent(), tried("a.exmaple", dead())]), expected);
+    assert_eq!(hint(vec![silent(), tried("lcoalhost", dead())]), "did you mean localhost?");
+    let service = tried("_keypadd._udp.a.example", Cause::Srv(SrvError::NoName));
+    let expected = "check the name and DNS, or use the server's HOST:PORT";
+    assert_eq!(hint(vec![service, silent()]), expected);
+    let expected = "use an address of the server instead of its name";
+    assert_eq!(hint(vec![here(None)]), expected);
+    assert_eq!(hint(vec![silent(), here(Some("a.example"))]), expected);
+    assert!(hint(vec![silent(), tried("192.0.2.2", SILENT)]).contains("firewalls"));
 }
 
 #[test]
