@@ -7,6 +7,7 @@ use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 
 pub use keypadd_config::quote::{is_private, one_line, shown};
+use keypadd_tunnel::BindAddress;
 use rustix::io::Errno;
 
 /// Exit codes, as `keypadd --help` lists them; 0 is success.
@@ -109,12 +110,12 @@ pub fn system(error: &io::Error) -> String {
 }
 
 /// The hint if a forward's TCP address or unix socket cannot be bound.
-pub fn listen_hint(address: &str, error: &io::Error, example: &str) -> String {
+pub fn listen_hint(address: &BindAddress, error: &io::Error, example: &str) -> String {
     match error.kind() {
         ErrorKind::ResourceBusy => {
             "run `keypadd reload` first: that process can change the address"
         }
-        _ if !address.starts_with("unix ") => return bind_hint(error, example),
+        _ if !matches!(address, BindAddress::Unix(_)) => return bind_hint(error, example),
         ErrorKind::AddrInUse => "another program is listening there; choose another path",
         ErrorKind::NotFound => "create the directory, or choose another path",
         ErrorKind::PermissionDenied => "choose a path in a directory that you can write to",

@@ -28,7 +28,7 @@ use crate::{
         target::Target,
     },
     clock::monitor::ClockMonitor,
-    error::{BindError, ClientError},
+    error::{BindAddress, BindError, ClientError},
     forwards::{
         accept::{Acceptor, SharedHeaders},
         carrier::Carrier,
@@ -211,7 +211,7 @@ impl Client {
             tasks.clone(),
             handover.clone(),
         );
-        let failed = |source| BindError { address: "udp port".into(), source };
+        let failed = |source| BindError { address: BindAddress::AnyUdpPort, source };
         let sockets = (0..settings.transport.loops.min(2))
             .map(|_| bind_udp(ANY_PORT, settings.transport.udp_buffer_bytes))
             .collect::<Result<_, _>>()

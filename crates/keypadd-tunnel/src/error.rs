@@ -2,7 +2,7 @@
 //!
 //! The program maps each variant to an exit code and a hint.
 
-use std::io;
+use std::{fmt, io, net::SocketAddr};
 
 use keypadd_provider::Refusal;
 use keypadd_transport::{ConnectionError, TransportErrorCode};
@@ -10,8 +10,9 @@ use thiserror::Error;
 
 use crate::{
     addresses::{
-        forward::RemoteForward,
+        forward::{Listen, RemoteForward},
         servers::ServerAddresses,
+        socket_path::SocketPath,
         target::{ServerAddress, Target},
     },
     sessions::session_end::{SessionEnd, Shown, printable},
@@ -26,10 +27,38 @@ use self::unreachable::{Cause, Failure, Tried, joined};
 #[derive(Debug, Error)]
 #[error("cannot listen on {address}: {source}")]
 pub struct BindError {
-    /// The address, with its protocol.
-    pub address: String,
+    /// Where.
+    pub address: BindAddress,
     /// The error of the system.
     pub source: io::Error,
+}
+
+/// Where a socket was to be bound.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BindAddress {
+    /// At a UDP port that the system chooses.
+    AnyUdpPort,
+    /// At this UDP port.
+    Udp(SocketAddr),
+    /// At this TCP port.
+    Tcp(SocketAddr),
+    /// At the addresses of a name, which cannot be looked up.
+    Name(Listen),
+    /// At this path.
+    Unix(SocketPath),
+}
+
+impl fmt::Display for BindAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AnyUdpPort => f.write_str("udp port"),
+            Self::Udp(address) => write!(f, "udp {address}"),
+            Self::Tcp(address) => write!(f, "tcp {address}"),
+            Self::Name(listen @ Listen::Tcp { .. }) => write!(f, "tcp {listen}"),
+            Self::Name(listen) => listen.fmt(f),
+            Self::Unix(path) => write!(f, "unix {path}"),
+        }
+    }
 }
 
 /// The handshake failed: the two ends do not accept each other.

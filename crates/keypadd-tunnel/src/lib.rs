@@ -43,7 +43,7 @@ pub use clock::{
     unix_seconds,
 };
 pub use error::{
-    AuthError, BindError, ClientError,
+    AuthError, BindAddress, BindError, ClientError,
     unreachable::{Cause, Failure, Tried},
 };
 pub use forwards::{

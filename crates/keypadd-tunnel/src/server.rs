@@ -23,7 +23,7 @@ use self::{
     serving::{Adopted, ServerContext},
 };
 use crate::{
-    error::BindError,
+    error::{BindAddress, BindError},
     handover::{HandedChain, HandedSocket, SocketRecord},
     net::{
         bind::bind_udp_group,
@@ -154,7 +154,7 @@ impl std::fmt::Debug for Server {
 impl Server {
     /// Binds the UDP address. Answers no client before [`run`](Self::run). Needs a tokio runtime.
     pub fn bind(settings: ServerSettings) -> Result<Self, BindError> {
-        let failed = |source| BindError { address: format!("udp {}", settings.listen), source };
+        let failed = |source| BindError { address: BindAddress::Udp(settings.listen), source };
         let mut config = ServerConfig::with_crypto(settings.crypto);
         // The port of a client behind a NAT can change at any time.
         config.migration(true);

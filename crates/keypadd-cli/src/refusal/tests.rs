@@ -8,7 +8,7 @@ use std::time::Duration;
 use keypadd_transport::{ConnectError, ConnectionError};
 use keypadd_tunnel::wire::StreamCode;
 use keypadd_tunnel::{
-    BindError, ControlError, Failure, Jump, ServerAddresses, SessionEnd, SrvError,
+    BindAddress, BindError, ControlError, Failure, Jump, ServerAddresses, SessionEnd, SrvError,
 };
 
 use super::*;
@@ -22,6 +22,10 @@ const SILENT: Cause = Cause::Silent(Duration::from_secs(10));
 
 fn key(text: &str) -> PublicKey {
     text.parse().unwrap()
+}
+
+fn tcp(address: &str) -> BindAddress {
+    BindAddress::Tcp(address.parse().unwrap())
 }
 
 fn refused(cause: AuthError) -> ClientError {
@@ -69,7 +73,7 @@ fn not_listening(code: ListenCode) -> ClientError {
 
 /// One error of each kind that a user can get from connecting, and of each cause.
 fn errors() -> Vec<ClientError> {
-    let in_use = io::ErrorKind::AddrInUse.into();
+    let (address, in_use) = (tcp("127.0.0.1:80"), io::ErrorKind::AddrInUse.into());
     let [offered, allowed] = ["a", "b, c"].map(Box::<str>::from);
     let dead = || {
         let text = "failed to lookup address information: Name or service not known";
@@ -78,7 +82,7 @@ fn errors() -> Vec<ClientError> {
     let service = "_keypadd._udp.a.example";
     let timed_out = SrvError::Failed("192.0.2.53:53: timed out".into());
     let mut errors = vec![
-        ClientError::Bind(BindError { address: "tcp 127.0.0.1:80".into(), source: in_use }),
+        ClientError::Bind(BindError { address, source: in_use }),
         refused(AuthError::Refused(Refusal::NotPinned(key(OTHER)))),
         refused(AuthError::Refused(Refusal::KeyNotAllowed(key(OWN)))),
         refused(AuthError::Refused(Refusal::KeyExpired(key(OWN)))),
@@ -231,8 +235,8 @@ fn needs_no_hint(error: &ClientError) -> Option<&'static str> {
 
 #[test]
 fn every_failure_to_connect_has_a_hint_or_a_reason_for_none() {
-    let in_use = io::ErrorKind::AddrInUse.into();
-    let first = ClientError::Bind(BindError { address: "tcp 127.0.0.1:80".into(), source: in_use });
+    let (address, in_use) = (tcp("127.0.0.1:80"), io::ErrorKind::AddrInUse.into());
+    let first = ClientError::Bind(BindError { address, source: in_use });
     let refusals = successors(Some(Refusal::KeyNotAllowed(key(OWN))), next_refusal);
     let causes = successors(Some(Cause::NoSuchHost("a reason".into())), next_cause);
     let codes = (1..=u8::MAX).filter_map(ListenCode::from_value);

@@ -26,7 +26,7 @@ use crate::{
         socket_path::SocketPath,
         target::{LOOPBACK, UDP},
     },
-    error::BindError,
+    error::{BindAddress, BindError},
     forwards::{origin::Origin, spare_sockets::SpareSockets},
     handover::{HandedSocket, Handover, SocketRecord},
     net::{
@@ -224,11 +224,11 @@ pub(crate) async fn bind_own(
     handover: &Handover,
     spare: &mut SpareSockets,
 ) -> Result<ListenerGroup, BindError> {
+    let unknown = |source| BindError { address: BindAddress::Name(listen.clone()), source };
     let (bound, port) = match listen {
         Listen::Tcp { bind, port } => {
             let addresses = addresses_of(bind, *port, &Lookups::default()).await;
-            let addresses = addresses
-                .map_err(|source| BindError { address: format!("tcp {listen}"), source })?;
+            let addresses = addresses.map_err(unknown)?;
             let inherited = |address| match port {
                 0 => handover.take_chosen(forward, address, false).map(Into::into),
                 _ => handover.take_tcp(address),
@@ -237,8 +237,7 @@ pub(crate) async fn bind_own(
         }
         Listen::Udp { bind, port } => {
             let addresses = addresses_of(bind, *port, &Lookups::default()).await;
-            let addresses =
-                addresses.map_err(|source| BindError { address: listen.to_string(), source })?;
+            let addresses = addresses.map_err(unknown)?;
             let inherited = |address| match port {
                 0 => handover.take_chosen(forward, address, true).map(Into::into),
                 _ => handover.take_udp_forward(address),
@@ -276,7 +275,7 @@ pub(crate) fn bind_unix(
 ) -> Result<ListenerGroup, BindError> {
     UnixPathListener::bind(path, handover, inherited)
         .map(|listener| ListenerGroup(vec![Arc::new(Listener::Unix(listener))]))
-        .map_err(|source| BindError { address: format!("unix {path}"), source })
+        .map_err(|source| BindError { address: BindAddress::Unix(path.clone()), source })
 }
 
 /// Binds all of these addresses or none, for port 0 to one port that is free on all of them. Skips
@@ -287,7 +286,7 @@ pub(crate) fn bind_tcp(
     inherited: Inherited<'_>,
     spare: &mut SpareSockets,
 ) -> Result<ListenerGroup, BindError> {
-    bind_all(addresses, port, "tcp", &mut |address| {
+    bind_all(addresses, port, BindAddress::Tcp, &mut |address| {
         let bind = |shared| listen_tcp(address, inherited, shared);
         spare.listener(&Bound::Tcp(address), bind, Listener::Tcp)
     })
@@ -302,7 +301,7 @@ pub(crate) async fn bind_udp(
     spare: &mut SpareSockets,
 ) -> Result<ListenerGroup, BindError> {
     loop {
-        let bound = bind_all(addresses, port, UDP, &mut |address| {
+        let bound = bind_all(addresses, port, BindAddress::Udp, &mut |address| {
             let bind = |shared| listen_udp(address, inherited, shared);
             let listener = |socket| Listener::Udp(UdpListener::new(socket));
             spare.listener(&Bound::Udp(address), bind, listener)
@@ -318,16 +317,16 @@ pub(crate) async fn bind_udp(
 fn bind_all(
     addresses: &[IpAddr],
     port: u16,
-    protocol: &str,
+    at: fn(SocketAddr) -> BindAddress,
     bind: Binds<'_>,
 ) -> Result<ListenerGroup, BindError> {
     let tries = if port == 0 { ANY_PORT_TRIES } else { 1 };
-    let mut result = bind_addresses(addresses, port, protocol, &mut *bind);
+    let mut result = bind_addresses(addresses, port, at, &mut *bind);
     for _ in 1..tries {
         match &result {
             // The port was free in one family only: try another.
             Err(error) if error.source.kind() == io::ErrorKind::AddrInUse => {
-                result = bind_addresses(addresses, port, protocol, &mut *bind);
+                result = bind_addresses(addresses, port, at, &mut *bind);
             }
             _ => break,
         }
@@ -341,14 +340,14 @@ type Binds<'b> = &'b mut dyn FnMut(SocketAddr) -> io::Result<Arc<Listener>>;
 fn bind_addresses(
     addresses: &[IpAddr],
     mut port: u16,
-    protocol: &str,
+    at: fn(SocketAddr) -> BindAddress,
     bind: Binds<'_>,
 ) -> Result<ListenerGroup, BindError> {
     let mut listeners = Vec::new();
     let mut missing = None;
     for &address in addresses {
         let address = SocketAddr::new(address, port);
-        let failed = |source| BindError { address: format!("{protocol} {address}"), source };
+        let failed = |source| BindError { address: at(address), source };
         match bind(address) {
             Ok(listener) => {
                 port = listener.bound().map_err(failed)?.port().unwrap_or(port);

@@ -19,7 +19,7 @@ use super::{DONE, JOIN_BYTES, JOINED, MESSAGE_TIMEOUT, Step, VERSION};
 use crate::{
     addresses::forward::Forward,
     clock::monitor::ClockMonitor,
-    error::BindError,
+    error::{BindAddress, BindError},
     net::{
         bind::bind_udp,
         source::{Source, plain},
@@ -102,7 +102,7 @@ impl Inviter {
     /// Binds the UDP address. Answers nobody before [`wait`](Self::wait). Needs a tokio runtime.
     pub fn bind(settings: InviterSettings) -> Result<Self, BindError> {
         let InviterSettings { listen, crypto, key, secret } = settings;
-        let failed = |source| BindError { address: format!("udp {listen}"), source };
+        let failed = |source| BindError { address: BindAddress::Udp(listen), source };
         let transport = TransportSettings {
             receive_window_bytes: WINDOW_BYTES,
             stream_receive_window_bytes: WINDOW_BYTES,
