@@ -96,21 +96,29 @@ fn parsed<T: FromStr<Err: Cause>>(text: &str, hint: &str) -> Result<T, BadValue>
     }
     text.parse().map_err(|error: T::Err| {
         let message = error.cause();
-        match message.starts_with(&format!("`{text}`")) {
+        match error.quoted() == Some(text) {
             true => bad(message, hint),
             false => bad(format!("{}: {message}", shown(text)), hint),
         }
     })
 }
 
-/// The message of a parse error, without the text.
+/// What a parse error says.
 trait Cause {
+    /// The message alone, without the text that was parsed.
     fn cause(&self) -> String;
+
+    /// The text that the message quotes, if any, which may be the whole.
+    fn quoted(&self) -> Option<&str>;
 }
 
 impl Cause for AddressError {
     fn cause(&self) -> String {
         self.to_string()
+    }
+
+    fn quoted(&self) -> Option<&str> {
+        Some(self.quoted())
     }
 }
 
@@ -118,11 +126,19 @@ impl Cause for ForwardError {
     fn cause(&self) -> String {
         self.cause.to_string()
     }
+
+    fn quoted(&self) -> Option<&str> {
+        self.cause.quoted()
+    }
 }
 
 impl Cause for PermitError {
     fn cause(&self) -> String {
         self.cause.to_string()
+    }
+
+    fn quoted(&self) -> Option<&str> {
+        self.cause.quoted()
     }
 }
 

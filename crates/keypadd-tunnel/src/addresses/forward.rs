@@ -172,6 +172,17 @@ pub enum ForwardFault {
     Path(#[from] SocketPathError),
 }
 
+impl ForwardFault {
+    /// The text that the message quotes, if any, which may be part of the forward.
+    pub fn quoted(&self) -> Option<&str> {
+        match self {
+            Self::Fields | Self::UdpFields | Self::DynamicFields => None,
+            Self::Address(error) => Some(error.quoted()),
+            Self::Path(error) => Some(error.quoted()),
+        }
+    }
+}
+
 impl FromStr for LocalForward {
     type Err = ForwardError;
 

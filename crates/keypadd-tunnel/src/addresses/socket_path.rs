@@ -30,6 +30,15 @@ pub enum SocketPathError {
     Characters(String),
 }
 
+impl SocketPathError {
+    /// The text that the message quotes.
+    pub(crate) fn quoted(&self) -> &str {
+        match self {
+            Self::Relative(text) | Self::NoFile(text) | Self::Characters(text) => text,
+        }
+    }
+}
+
 impl SocketPath {
     /// The path for the file system.
     pub fn as_path(&self) -> &Path {

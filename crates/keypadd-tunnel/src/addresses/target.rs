@@ -101,6 +101,22 @@ pub enum AddressError {
     TooMany(String),
 }
 
+impl AddressError {
+    /// The text that the message quotes, which may be part of what was parsed.
+    pub fn quoted(&self) -> &str {
+        match self {
+            Self::NoHost(text)
+            | Self::BadHost(text)
+            | Self::NoPort(text)
+            | Self::BadPort(text)
+            | Self::BareIpv6(text)
+            | Self::Brackets(text)
+            | Self::BadService(text)
+            | Self::TooMany(text) => text,
+        }
+    }
+}
+
 impl Host {
     /// Whether this is the name `localhost`, which always means 127.0.0.1 and ::1.
     pub fn is_localhost(&self) -> bool {

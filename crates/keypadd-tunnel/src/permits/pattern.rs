@@ -68,6 +68,18 @@ pub enum PermitFault {
     Path(#[from] SocketPathError),
 }
 
+impl PermitFault {
+    /// The text that the message quotes, if any, which may be part of the permit.
+    pub fn quoted(&self) -> Option<&str> {
+        match self {
+            Self::Udp => None,
+            Self::Network(text) | Self::Wildcard(text) => Some(text),
+            Self::Address(error) => Some(error.quoted()),
+            Self::Path(error) => Some(error.quoted()),
+        }
+    }
+}
+
 impl Pattern {
     /// Parses `HOST:PORT`, `HOST:*`, `*:PORT`, `CIDR:PORT` or `*:*`, each with `udp:` before it for UDP, or
     /// `/PATH`.
