@@ -5,6 +5,7 @@
 //! sandbox cannot execute programs.
 
 use std::env;
+use std::fmt;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -35,15 +36,38 @@ use super::PATIENCE;
 /// A daemon that is reloading answers afterwards.
 const TIMEOUT: Duration = Duration::from_secs(65);
 
-/// For a daemon that root must not replace.
-const NOT_ROOTS: &str = "it runs as another user, who must replace it (systemctl reload)";
+/// Why there is no offer of a daemon to hand over, or the new process does not start.
+#[derive(Debug)]
+enum NotReplaced {
+    /// Root must not replace it.
+    NotRoots,
+    /// Other processes wait to replace it.
+    Busy,
+    /// Its [`VERSION`] is a higher one.
+    Newer,
+    /// Its [`VERSION`] is a lower one.
+    Older,
+    /// An error of the system, or an answer of another kind.
+    System(io::Error),
+}
 
-/// For a daemon that other processes wait to replace.
-const BUSY: &str = "other processes are waiting to replace it";
+impl From<io::Error> for NotReplaced {
+    fn from(error: io::Error) -> Self {
+        Self::System(error)
+    }
+}
 
-/// For daemons whose [`VERSION`] is another one.
-const NEWER: &str = "it is newer than this program, and cannot hand over to it";
-const OLDER: &str = "it is older than this program, and cannot hand over to it";
+impl fmt::Display for NotReplaced {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotRoots => "it runs as another user, who must replace it (systemctl reload)",
+            Self::Busy => "other processes are waiting to replace it",
+            Self::Newer => "it is newer than this program, and cannot hand over to it",
+            Self::Older => "it is older than this program, and cannot hand over to it",
+            Self::System(error) => return f.write_str(&system(error)),
+        })
+    }
+}
 
 /// What happened to a daemon.
 #[derive(Debug)]
@@ -74,12 +98,12 @@ pub(super) fn replace(socket: &Path, forced: bool) -> Result<Replaced, Error> {
     block_on(async {
         let asked = async { ask(control::connect(socket)?, forced, geteuid()).await };
         let offer = timeout(TIMEOUT, asked).await;
-        let offer = offer.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+        let offer = offer.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()));
         replaced = match offer {
             Ok(ReplaceOffer { offer: Offer { same: true, .. }, .. }) => Replaced::Same,
             Ok(asked) => Replaced::Started(start(socket, &program, asked)?),
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                return Err(replace_error(socket, &error));
+            Err(NotReplaced::System(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                return Err(replace_error(socket, &error.into()));
             }
             Err(error) => Replaced::Failed(replace_error(socket, &error)),
         };
@@ -99,25 +123,25 @@ fn own_file() -> Result<PathBuf, Error> {
 }
 
 /// Asks for an offer that this user may start.
-async fn ask(mut stream: UnixStream, forced: bool, own: Uid) -> io::Result<ReplaceOffer> {
+async fn ask(mut stream: UnixStream, forced: bool, own: Uid) -> Result<ReplaceOffer, NotReplaced> {
     let unless = Program::own().filter(|_| !forced);
     let identity = unless.map(|program| program.to_string()).unwrap_or_default();
     // Before the request: the kernel notes the sender of an answer when that is sent.
-    set_socket_passcred(&stream, true)?;
+    set_socket_passcred(&stream, true).map_err(io::Error::from)?;
     stream.write_all(format!("{REPLACE_REQUEST} {identity}\n").as_bytes())?;
     let channel = OwnedFd::from(stream.try_clone()?);
     let Received { frame, descriptors, sender, .. } = Channel::new(stream)?.receive().await?;
     if !may_start(own, sender) {
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, NOT_ROOTS));
+        return Err(NotReplaced::NotRoots);
     }
     match frame {
         Frame::Offer(offer) if offer.version == VERSION => {
             Ok(ReplaceOffer { offer, channel, key_file: descriptors.take_optional()? })
         }
-        Frame::Offer(offer) if offer.version > VERSION => Err(io::Error::other(NEWER)),
-        Frame::Offer(_) => Err(io::Error::other(OLDER)),
-        Frame::Continues => Err(io::Error::other(BUSY)),
-        frame => Err(unexpected(&frame)),
+        Frame::Offer(offer) if offer.version > VERSION => Err(NotReplaced::Newer),
+        Frame::Offer(_) => Err(NotReplaced::Older),
+        Frame::Continues => Err(NotReplaced::Busy),
+        frame => Err(unexpected(&frame).into()),
     }
 }
 
@@ -159,7 +183,7 @@ fn start(
             Err(_) => child.wait().map(Err),
         }
     };
-    match started().map_err(|error| replace_error(socket, &error))? {
+    match started().map_err(|error: io::Error| replace_error(socket, &error.into()))? {
         Ok(TakeoverReport { pid, release, held, reset }) => {
             let before = format!("{} (process {})", offer.release, offer.pid);
             let noun = if held == 1 { "connection" } else { "connections" };
@@ -183,22 +207,26 @@ fn start(
     }
 }
 
-fn replace_error(socket: &Path, error: &io::Error) -> Error {
+fn replace_error(socket: &Path, error: &NotReplaced) -> Error {
     let name = shown(socket.to_string_lossy());
-    let cause = match error.kind() {
-        io::ErrorKind::UnexpectedEof => {
+    let cause = match error {
+        NotReplaced::System(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
             let cause = format!("the daemon at {name}: {}", why_closed(socket));
             return Error::new(Exit::Runtime, cause).hint("`keypadd status` shows what runs now");
         }
         // An older daemon answers in JSON, whose first bytes are not the length of any frame; so does one
         // that forwards standard input and output.
-        io::ErrorKind::FileTooLarge => "it cannot be replaced while it runs".into(),
-        _ => system(error),
+        NotReplaced::System(error) if error.kind() == io::ErrorKind::FileTooLarge => {
+            "it cannot be replaced while it runs".into()
+        }
+        error => error.to_string(),
     };
-    let hint = match &*cause {
-        BUSY => "try again later",
-        NEWER => "upgrade this program",
-        _ => "restart it; its connections will close",
+    let hint = match error {
+        NotReplaced::Busy => "try again later",
+        NotReplaced::Newer => "upgrade this program",
+        NotReplaced::NotRoots | NotReplaced::Older | NotReplaced::System(_) => {
+            "restart it; its connections will close"
+        }
     };
     Error::new(Exit::Runtime, format!("the daemon at {name}: {cause}")).hint(hint)
 }
@@ -222,7 +250,7 @@ mod tests {
     #[test]
     fn an_error_of_the_system_is_not_taken_for_an_answer() {
         for error in [Errno::BUSY, Errno::NOSYS, Errno::OPNOTSUPP] {
-            let error = replace_error(Path::new("1.sock"), &error.into());
+            let error = replace_error(Path::new("1.sock"), &io::Error::from(error).into());
             let (_, hint) = error.parts().next().unwrap();
             assert_eq!(hint, Some("restart it; its connections will close"), "{error}");
         }
@@ -253,7 +281,7 @@ mod tests {
                 tokio::join!(asking, answering).0
             };
             let refused = asked.map(drop).map_err(|error| error.to_string());
-            let expected = if may { Ok(()) } else { Err(NOT_ROOTS.to_owned()) };
+            let expected = if may { Ok(()) } else { Err(NotReplaced::NotRoots.to_string()) };
             assert_eq!(refused, expected, "{own:?} {in_advance}");
         }
     }
