@@ -7,6 +7,7 @@ mod roaming;
 mod sharing;
 #[path = "../stepped/mod.rs"]
 mod stepped;
+mod trace;
 mod world;
 
 use std::{

@@ -26,7 +26,10 @@ use keypadd_transport::{
 use socket2::SockRef;
 use testbed::line::{Line, LineSettings};
 
-use crate::stepped::{Task, configs, poll};
+use crate::{
+    stepped::{Task, configs, poll},
+    trace::Trace,
+};
 
 const NO_ERROR: VarInt = VarInt::from_u32(0);
 
@@ -85,6 +88,7 @@ struct Wires {
     /// Interval of the bursts in which ACKs and all other packets to clients arrive.
     compression: Duration,
     epoch: Instant,
+    trace: Trace,
 }
 
 impl Wires {
@@ -101,6 +105,7 @@ impl Wires {
         &SentDatagrams { destination, ecn, .. }: &SentDatagrams<'_>,
         datagram: &[u8],
     ) {
+        self.trace.sent(self.now - self.epoch, datagram.len(), destination);
         let Ok(arrivals) = self.lines[end].offer(self.now, datagram.len() + HEADERS) else {
             return;
         };
@@ -177,6 +182,7 @@ impl World {
             sent: 0,
             compression: Duration::ZERO,
             epoch,
+            trace: Trace::new(),
         };
         let wires = Rc::new(RefCell::new(wires));
         Self { wires, flows: Vec::new(), window: WINDOW, junk: vec![0; 1 << 20] }
