@@ -17,7 +17,6 @@ mod announcement;
 mod backlog;
 mod channel;
 mod cid;
-pub mod congestion;
 mod connection;
 mod counters;
 mod datagrams;
@@ -74,6 +73,7 @@ pub use freed_memory::keep_freed_memory;
 pub use handed::{HandedStream, StreamRecord};
 pub use handshake::{Accepted, Connecting, ConnectingError, HandshakeFailed};
 pub use held::{HeldStream, HeldStreams};
+pub use keypadd_congestion as congestion;
 pub use limits::LIMITS;
 pub use quinn_proto::{
     ApplicationClose, ClientConfig, ConnectError, ConnectionClose, ConnectionError,

@@ -20,13 +20,13 @@ const WAITS_TIME: Duration = Duration::from_secs(1);
 
 /// How long packets wait in queues on each way of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Waits {
+pub struct Waits {
     /// Of the last question on the forward path, above the least.
-    pub(crate) forward: Duration,
+    pub forward: Duration,
     /// Of the last few answers on the return path the least, above the least of all.
-    pub(crate) back: Duration,
+    pub back: Duration,
     /// The least of the last few round trips less their wait on the forward path.
-    pub(crate) round_trip: Duration,
+    pub round_trip: Duration,
 }
 
 /// What is known of the queues of both paths.

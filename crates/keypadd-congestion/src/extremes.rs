@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 /// An extreme over the last one to two spans: of the current span and the one before.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Windowed {
+pub struct Windowed {
     span: Duration,
     began: Option<Instant>,
     current: Duration,
@@ -15,12 +15,12 @@ pub(crate) struct Windowed {
 
 impl Windowed {
     /// The minimum over `span` to twice as long.
-    pub(crate) fn min(span: Duration) -> Self {
+    pub fn min(span: Duration) -> Self {
         Self::new(span, Ord::min, Duration::MAX)
     }
 
     /// The maximum.
-    pub(crate) fn max(span: Duration) -> Self {
+    pub fn max(span: Duration) -> Self {
         Self::new(span, Ord::max, Duration::ZERO)
     }
 
@@ -28,7 +28,8 @@ impl Windowed {
         Self { span, began: None, current: neutral, previous: neutral, pick, neutral }
     }
 
-    pub(crate) fn insert(&mut self, now: Instant, value: Duration) {
+    /// Takes a value of this time, which is no earlier than that of the last one.
+    pub fn insert(&mut self, now: Instant, value: Duration) {
         let began = *self.began.get_or_insert(now);
         if now.saturating_duration_since(began) >= self.span {
             self.began = Some(now);
@@ -38,7 +39,7 @@ impl Windowed {
     }
 
     /// The extreme; the neutral element if nothing was inserted.
-    pub(crate) fn get(&self) -> Duration {
+    pub fn get(&self) -> Duration {
         (self.pick)(self.current, self.previous)
     }
 }

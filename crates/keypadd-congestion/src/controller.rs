@@ -17,7 +17,7 @@ use std::{
 
 use dips::Dip;
 use queues::Queues;
-pub(crate) use queues::Waits;
+pub use queues::Waits;
 use quinn_proto::{
     RttEstimator,
     congestion::{Controller, ControllerMetrics},
@@ -50,7 +50,7 @@ const BURST_SHARE: f64 = 0.75;
 const NEAR: Duration = Duration::from_millis(1);
 
 /// Round trips above this are those of a long path.
-pub(crate) const LONG_PATH: Duration = Duration::from_millis(50);
+pub const LONG_PATH: Duration = Duration::from_millis(50);
 
 /// For this long after a loss, the highest sample of the rate counts even if there are few.
 const LOSS_MEMORY: Duration = Duration::from_secs(5);
@@ -171,7 +171,7 @@ impl RateController {
     }
 
     /// Takes what the peer's clock says of both ways.
-    pub(crate) fn set_waits(&mut self, now: Instant, waits: Waits) {
+    pub fn set_waits(&mut self, now: Instant, waits: Waits) {
         // On a slow line the least window keeps a queue, which the round trip of `waits` contains.
         let own = (self.window_min() + self.mtu) as f64 / self.crowd.rate();
         let own = Duration::try_from_secs_f64(own).unwrap_or(Duration::MAX);

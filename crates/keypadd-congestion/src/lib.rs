@@ -19,14 +19,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub use controller::RateController;
-pub(crate) use controller::{LONG_PATH, Waits};
-pub(crate) use extremes::Windowed;
+pub use controller::{LONG_PATH, RateController, Waits};
+pub use extremes::Windowed;
 use quinn_proto::congestion::Controller;
 pub use quinn_proto::congestion::{ControllerFactory, CubicConfig};
 
 /// How long a receiver of bulk may wait before it acknowledges fewer packets than it was asked to.
-pub(crate) const ACK_DELAY: Duration = Duration::from_millis(2);
+pub const ACK_DELAY: Duration = Duration::from_millis(2);
 
 /// Builds a [`RateController`] for each path.
 #[derive(Clone, Copy, Debug, Default)]

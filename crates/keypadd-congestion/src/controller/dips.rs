@@ -4,8 +4,10 @@
 use std::time::{Duration, Instant};
 
 use super::{RateController, Round};
-use crate::congestion::ACK_DELAY;
-use crate::congestion::crowd::{EMPTY, FALL, TEST_SHARE};
+use crate::{
+    ACK_DELAY,
+    crowd::{EMPTY, FALL, TEST_SHARE},
+};
 
 /// Interval at which this flow's queue is drained, by this many times its content.
 const DRAIN_INTERVAL: Duration = Duration::from_secs(2);
