@@ -6,20 +6,10 @@
 
 use std::time::{Duration, Instant};
 
-use super::extremes::Windowed;
-
-/// ACKs closer together than this belong to one burst.
-const GAP_MIN: Duration = Duration::from_millis(1);
-
-/// A longer burst is a steady stream of ACKs.
-const BURST_MAX: Duration = Duration::from_millis(2);
-
-/// Shorter waits are caused by threads and pacing; waits above the second bound are ignored.
-const WAIT_MIN: Duration = Duration::from_millis(3);
-const WAIT_MAX: Duration = Duration::from_millis(20);
-
-/// A gap counts if there was none shorter for this long.
-const SPAN: Duration = Duration::from_millis(300);
+use crate::{
+    constants::{ACK_BURST_MAX, ACK_GAP_MIN, ACK_GAP_TIME, ACK_WAIT_MAX, ACK_WAIT_MIN},
+    extremes::Windowed,
+};
 
 #[derive(Clone, Debug)]
 pub(super) struct AckBursts {
@@ -30,7 +20,7 @@ pub(super) struct AckBursts {
 
 impl AckBursts {
     pub(super) fn new() -> Self {
-        Self { began: None, latest: None, shortest_gap: Windowed::min(SPAN) }
+        Self { began: None, latest: None, shortest_gap: Windowed::min(ACK_GAP_TIME) }
     }
 
     /// Records an ACK of a flow that sends continuously and gets one every `usual_gap`.
@@ -40,10 +30,13 @@ impl AckBursts {
             return;
         };
         let gap = now.saturating_duration_since(latest);
-        if gap >= GAP_MIN {
+        if gap >= ACK_GAP_MIN {
             self.began = Some(now);
             self.shortest_gap.insert(now, gap.saturating_sub(usual_gap));
-        } else if self.began.is_some_and(|began| now.saturating_duration_since(began) > BURST_MAX) {
+        } else if self
+            .began
+            .is_some_and(|began| now.saturating_duration_since(began) > ACK_BURST_MAX)
+        {
             self.shortest_gap.insert(now, Duration::ZERO);
         }
     }
@@ -57,8 +50,8 @@ impl AckBursts {
     pub(super) fn wait(&self) -> Duration {
         match self.shortest_gap.get() {
             Duration::MAX => Duration::ZERO,
-            gap if gap < WAIT_MIN => Duration::ZERO,
-            gap => gap.min(WAIT_MAX),
+            gap if gap < ACK_WAIT_MIN => Duration::ZERO,
+            gap => gap.min(ACK_WAIT_MAX),
         }
     }
 }

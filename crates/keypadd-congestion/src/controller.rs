@@ -1,8 +1,9 @@
-//! Sets the congestion window and pacing rate of one path from round-trip times, losses and ECN marks.
+//! Sets the congestion window and pacing rate of one path from round-trip times, losses and ECN
+//! marks.
 //!
 //! The window is what the path carries in its shortest round trip, plus a short queue. It doubles
-//! each round trip during start-up, and is lowered now and then (`dips`). `losses` decides whether a
-//! loss means congestion, `crowd` whether others keep the queue full. Knows bytes and times.
+//! each round trip during start-up, and is lowered now and then (`dips`). `losses` decides whether
+//! a loss means congestion, `crowd` whether others keep the queue full. Knows bytes and times.
 
 mod dips;
 mod queues;
@@ -22,63 +23,23 @@ use quinn_proto::{
     RttEstimator,
     congestion::{Controller, ControllerMetrics},
 };
-use round::{ROUND_MIN, Round};
+use round::Round;
 
-use super::{
+use crate::{
     ack_bursts::AckBursts,
+    constants::{
+        ACK_WAIT_SHARE, ACKED_PACKETS, ACKED_PARTS, ARRIVING_MIN, COMPETE_GAIN, COUNTED_BYTES,
+        CRUISE_GAIN, ECN_BETA, EFFECT_ROUNDS, FLOOR_TIME, FULL_USE, GROWTH_MAX, HOLD_ROUNDS,
+        HOLD_RTT_MIN, HOLD_TIME, HOLE_ROUNDS, HOLE_TRIPS, INITIAL_PACKETS, LONG_PATH, LONG_STEP,
+        LOSS_MEMORY, MAX_ACK_DELAY, NEAR, NEAR_GAIN, RATE_MIN, RESTART_PART, ROOM_PACKETS,
+        ROUND_MIN, RTT_MIN, SAMPLED_USE, SHRINKAGE_MAX, SMOOTHING, STANDS_MORE, STANDS_TARGETS,
+        START_UP_GAIN, STEP, TRIAL, WINDOW_MIN_PACKETS,
+    },
     crowd::Crowd,
     extremes::Windowed,
     flight_log::{Departure, FlightLog},
-    losses::{Losses, TRIAL, Verdict},
+    losses::{Losses, Verdict},
 };
-
-/// Initial window in packets, and the minimum (RFC 9002 7.2).
-const INITIAL_PACKETS: u64 = 10;
-const WINDOW_MIN_PACKETS: u64 = 2;
-
-/// Shorter sends are taken for pure ACKs, which are not acknowledged.
-const COUNTED_BYTES: u64 = 600;
-
-/// The shortest round trip is that of the last 10 to 20 s; `dips` keep it visible.
-const FLOOR_TIME: Duration = Duration::from_secs(10);
-
-/// Share of the ACKs' waiting time to allow for: the queue need not bridge all of it.
-const BURST_SHARE: f64 = 0.75;
-
-/// Shorter round trips are those of one host or a LAN, where threads waiting for a core delay
-/// packets by milliseconds and queues do not.
-const NEAR: Duration = Duration::from_millis(1);
-
-/// Round trips above this are those of a long path.
-pub const LONG_PATH: Duration = Duration::from_millis(50);
-
-/// For this long after a loss, the highest sample of the rate counts even if there are few.
-const LOSS_MEMORY: Duration = Duration::from_secs(5);
-
-/// A window grows or shrinks by at most this factor per round.
-const GROWTH_MAX: f64 = 1.25;
-const SHRINKAGE_MAX: f64 = 0.5;
-
-/// Rounds in which a window that loss has reduced does not grow, and the time limit for that.
-const HOLD_ROUNDS: u32 = 16;
-const HOLD_TIME: Duration = Duration::from_secs(1);
-
-/// Window after an ECN mark (RFC 8511 3).
-const ECN_BETA: f64 = 0.85;
-
-/// Window after persistent congestion (RFC 9002 7.6.2): start-up doubles it each round trip from there.
-const RESTART_SHARE: u64 = 4;
-
-/// A path that delivers only small packets for this many times two round trips and the longest ACK delay counts as
-/// persistently congested. RFC 9002 7.6 does not see it, because the small packets are acknowledged.
-const HOLE_ROUNDS: u32 = 3;
-const MAX_ACK_DELAY: Duration = Duration::from_millis(25);
-
-/// Pacing rate over window / round trip.
-const START_UP_GAIN: f64 = 2.0;
-const CRUISE_GAIN: f64 = 1.05;
-const CROWD_GAIN: f64 = 1.25;
-const NEAR_GAIN: f64 = 2.0;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
@@ -113,14 +74,15 @@ pub struct RateController {
     drains: usize,
     /// Rounds left without growth.
     hold: u32,
-    /// Whether start-up has just filled the path: in this round ACKs arrive as fast as it carries. The rate
-    /// at which start-up sent is higher.
+    /// Whether start-up has just filled the path: in this round ACKs arrive as fast as it carries.
+    /// The rate at which start-up sent is higher.
     filled: bool,
     /// In start-up: since when every packet has waited long (`start_up`).
     waits_since: Option<Instant>,
     losses: Losses,
     lost_at: Option<Instant>,
-    /// Large packets lost since one was last acknowledged: when the first was sent, and their bytes.
+    /// Large packets lost since one was last acknowledged: when the first was sent, and their
+    /// bytes.
     hole: Option<(Instant, u64)>,
     /// When the window was last reduced for an ECN mark.
     marked_at: Option<Instant>,
@@ -192,10 +154,11 @@ impl RateController {
     /// The same of packets whose ACKs wait longest.
     fn base(&self) -> Duration {
         let floor = self.floor();
-        self.unqueued() + self.ack_bursts.wait().mul_f64(BURST_SHARE).min(floor)
+        self.unqueued() + self.ack_bursts.wait().mul_f64(ACK_WAIT_SHARE).min(floor)
     }
 
-    /// The queueing delay of packets with this round trip, of which `forward` was on the forward path.
+    /// The queueing delay of packets with this round trip, of which `forward` was on the forward
+    /// path.
     fn delay(&self, rtt: Duration, forward: Duration) -> Duration {
         self.queues.counted(rtt.saturating_sub(self.base()), forward)
     }
@@ -213,14 +176,14 @@ impl RateController {
         self.window = self.crowd.window().max(self.window_min());
     }
 
-    /// Records a loss; returns whether the path has delivered only small packets for a whole period, and begins
-    /// another one if so.
+    /// Records a loss; returns whether the path has delivered only small packets for a whole
+    /// period, and begins another one if so.
     fn is_hole(&mut self, sent: Instant, lost: u64) -> bool {
         if lost < COUNTED_BYTES {
             return false;
         }
         let (since, bytes) = self.hole.unwrap_or((sent, 0));
-        let time = HOLE_ROUNDS * (2 * self.smoothed + MAX_ACK_DELAY);
+        let time = HOLE_ROUNDS * (HOLE_TRIPS * self.smoothed + MAX_ACK_DELAY);
         let is_hole = bytes >= self.window_min() && sent.saturating_duration_since(since) > time;
         self.hole = Some(if is_hole { (sent, bytes) } else { (since, bytes + lost) });
         is_hole
@@ -232,28 +195,29 @@ impl RateController {
         self.floor.insert(now, rtt);
         self.smoothed = match self.smoothed {
             Duration::ZERO => rtt,
-            smoothed => (7 * smoothed + rtt) / 8,
+            smoothed => ((SMOOTHING - 1) * smoothed + rtt) / SMOOTHING,
         };
         self.crowd.sample(now, rtt.saturating_sub(self.unqueued()));
         self.queues.expire(now);
         let delay = self.delay(rtt, self.queues.forward());
         if self.dip.is_none() && rtt <= self.unqueued() + self.empty_delay(self.rate) {
-            // The queue is empty, perhaps because another flow drains its own: do so together next time.
+            // The queue is empty, perhaps because another flow drains its own: do so together next
+            // time.
             self.postpone_drain(now);
         }
-        self.latest_rate = flight as f64 / rtt.as_secs_f64().max(1e-6);
+        self.latest_rate = flight as f64 / rtt.as_secs_f64().max(RTT_MIN);
         let began = self.round.get_or_insert_with(|| Round::new(now)).began;
         if self.sample_dip(now, sent, flight, delay) {
             return;
         }
         let window = self.window as f64;
         // Sends wait until there is room for a few packets.
-        let used = (flight + 2 * self.mtu) as f64;
+        let used = (flight + ROOM_PACKETS * self.mtu) as f64;
         if let Some(round) = &mut self.round
-            && (self.phase == Phase::StartUp || used > 0.7 * window)
+            && (self.phase == Phase::StartUp || used > SAMPLED_USE * window)
         {
             round.sample(rtt, self.latest_rate);
-            round.full |= used > 0.88 * window;
+            round.full |= used > FULL_USE * window;
         }
         if self.phase == Phase::StartUp && self.leaves_start_up_on_delay(now, rtt, departure.rate) {
             return;
@@ -281,9 +245,9 @@ impl RateController {
         let target = self.queue_delay(round.rate);
         let former_rate = std::mem::replace(&mut self.rate, round.rate);
         if std::mem::take(&mut self.filled) && round.full && round.acked_rate > 0.0 {
-            self.rate = round.acked_rate / (1.0 - self.losses.random_share()).max(0.5);
+            self.rate = round.acked_rate / (1.0 - self.losses.random_share()).max(ARRIVING_MIN);
             self.set_window(self.window_at(self.rate));
-            self.hold = self.hold.min(2);
+            self.hold = self.hold.min(EFFECT_ROUNDS);
             // A policer keeps no queue.
             if delay > self.empty_delay(self.rate) {
                 self.first_drain(now);
@@ -300,7 +264,7 @@ impl RateController {
             }
             return;
         }
-        let mut stands = delay > 2 * target + Duration::from_millis(1);
+        let mut stands = delay > STANDS_TARGETS * target + STANDS_MORE;
         if self.phase == Phase::Cruise {
             let reference = self.crowd.reference_rate(now, round.rate);
             let usual = self.queue_delay(reference);
@@ -324,8 +288,8 @@ impl RateController {
                 self.filled = true;
             }
             self.set_window(window);
-            let rounds = HOLD_TIME.as_secs_f64() / self.smoothed.as_secs_f64().max(1e-3);
-            (self.hold, self.boost) = ((rounds as u32).clamp(2, HOLD_ROUNDS), 1.0);
+            let rounds = HOLD_TIME.as_secs_f64() / self.smoothed.as_secs_f64().max(HOLD_RTT_MIN);
+            (self.hold, self.boost) = ((rounds as u32).clamp(EFFECT_ROUNDS, HOLD_ROUNDS), 1.0);
             return;
         }
         if self.phase == Phase::Cruise {
@@ -349,13 +313,13 @@ impl RateController {
         if is_quiet && round.full && self.hold == 0 {
             // There is room: the next step is twice as large (as in BBR, draft-ietf-ccwg-bbr
             // 5.3.3.4); on a long path, whose rounds are few, every step after the first is four
-            // times as large.
-            // A queue on the return path makes the rate, and `carried`, look too low, so the limit is that of the
-            // window. Not while packets are lost: the window may be too large.
+            // times as large. A queue on the return path makes the rate, and `carried`, look too
+            // low, so the limit is that of the window. Not while packets are lost: the window may
+            // be too large.
             let step =
                 if loses { (GROWTH_MAX - 1.0) * window } else { GROWTH_MAX * window - carried };
             let boost_max = step / queue;
-            let factor = if self.is_long() && self.boost > 1.0 { 4.0 } else { 2.0 };
+            let factor = if self.is_long() && self.boost > 1.0 { LONG_STEP } else { STEP };
             self.boost = (factor * self.boost).min(boost_max).max(1.0);
         }
         let shrinks = next < window;
@@ -364,7 +328,7 @@ impl RateController {
         }
         if is_quiet && next > window && self.is_long() {
             // Packets sent before this step do not show its effect.
-            self.hold = 2;
+            self.hold = EFFECT_ROUNDS;
         }
         self.set_window(next);
     }
@@ -379,13 +343,13 @@ impl RateController {
         let (gain, rtt) = match self.phase {
             Phase::StartUp => (START_UP_GAIN, self.smoothed),
             Phase::Cruise if floor < NEAR => (NEAR_GAIN, self.smoothed),
-            Phase::Cruise if self.crowd.is_found() => (CROWD_GAIN, self.smoothed),
+            Phase::Cruise if self.crowd.is_found() => (COMPETE_GAIN, self.smoothed),
             // No slower than the window allows, so that the window is the limit.
             Phase::Cruise => {
                 (CRUISE_GAIN, self.smoothed.min(self.base() + self.queue_delay(self.rate)))
             }
         };
-        Some(gain * window / rtt.as_secs_f64().max(1e-6))
+        Some(gain * window / rtt.as_secs_f64().max(RTT_MIN))
     }
 }
 
@@ -397,7 +361,7 @@ impl Controller for RateController {
         }
         if is_counted {
             // Including the two packets that the first ACK of a batch covers.
-            let flight = self.flight + bytes.min(2 * self.mtu);
+            let flight = self.flight + bytes.min(ACKED_PACKETS * self.mtu);
             self.log.sent(now, Departure { flight, rate: self.latest_rate });
             self.flight += bytes;
         }
@@ -416,7 +380,7 @@ impl Controller for RateController {
         if bytes >= COUNTED_BYTES {
             self.hole = None;
         }
-        let part = self.floor() / 2;
+        let part = self.floor() / ACKED_PARTS;
         if let Some(round) = &mut self.round {
             round.acked(now, bytes, part);
         }
@@ -430,7 +394,7 @@ impl Controller for RateController {
     fn on_end_acks(&mut self, now: Instant, in_flight: u64, limited: bool, _: Option<u64>) {
         self.flight = in_flight;
         if self.phase == Phase::Cruise && !limited {
-            let two_packets = 2.0 * self.mtu as f64 / self.rate.max(1.0);
+            let two_packets = (ACKED_PACKETS * self.mtu) as f64 / self.rate.max(RATE_MIN);
             let usual_gap = Duration::try_from_secs_f64(two_packets).unwrap_or(FLOOR_TIME);
             self.ack_bursts.acked(now, usual_gap);
         } else {
@@ -462,12 +426,12 @@ impl Controller for RateController {
             self.phase = Phase::StartUp;
             self.round = Some(Round::new(now));
             let packets = if is_hole { WINDOW_MIN_PACKETS } else { INITIAL_PACKETS };
-            self.window = (self.window / RESTART_SHARE).max(packets * self.mtu);
+            self.window = (self.window / RESTART_PART).max(packets * self.mtu);
         } else if lost == 0 && self.marked_at.is_none_or(|at| sent > at) {
             // What was sent before the last reduction does not show its effect (RFC 9002 7.3.2).
             self.marked_at = Some(now);
             self.phase = Phase::Cruise;
-            (self.hold, self.boost) = (2, 1.0);
+            (self.hold, self.boost) = (EFFECT_ROUNDS, 1.0);
             self.set_window(self.window as f64 * ECN_BETA);
         }
     }

@@ -10,8 +10,8 @@
 //! delay only slows detection down, two tests have to agree, and after them a smaller delay
 //! suffices to compete again, with at most the same window.
 //!
-//! Several flows of ours that compete see each other's queue. So a flow joins another's test, and a test
-//! lasts as long as the delay falls.
+//! Several flows of ours that compete see each other's queue. So a flow joins another's test, and a
+//! test lasts as long as the delay falls.
 
 use std::{
     sync::Arc,
@@ -23,58 +23,15 @@ use quinn_proto::{
     congestion::{Controller, Cubic, CubicConfig},
 };
 
-use super::extremes::Windowed;
-
-/// Rounds of standing delay despite a window that would let the queue drain, unless it has stood for
-/// [`TIME_MAX`]: rounds take seconds in a very long queue. A round with a short delay takes back [`LEAK`] of them.
-const ROUNDS: u32 = 6;
-const LEAK: u32 = 2;
-
-/// How long the delay stands at least, as a time and in round trips: usually, and for [`SUSPICION`]
-/// after competing. A new flow of ours, which takes the queue's delay for the path's, is done sooner.
-const TIME: (Duration, u32) = (Duration::from_millis(500), 24);
-const TIME_AGAIN: (Duration, u32) = (Duration::from_millis(200), 6);
-const TIME_MAX: Duration = Duration::from_secs(4);
-
-/// Delay that counts, in that of this flow's own queue and above it: usually, and for
-/// [`SUSPICION`] after competing.
-const STANDS: f64 = 1.5;
-const STANDS_AGAIN: f64 = 1.25;
-const STANDS_MORE: Duration = Duration::from_millis(1);
-const SUSPICION: Duration = Duration::from_secs(20);
-
-/// How long the highest rate is remembered.
-const RATE_TIME: Duration = Duration::from_secs(10);
-
-/// Time between tests, also in round trips, and before one that confirms another.
-const TEST_INTERVAL: Duration = Duration::from_secs(6);
-const TEST_ROUNDS: u32 = 24;
-const CONFIRM_INTERVAL: Duration = Duration::from_secs(2);
-
-/// If the delay falls below this share in a round, without loss, another flow of ours may be testing.
-pub(super) const FALL: f64 = 0.88;
-
-/// Tests in succession that must find the queue empty.
-const TESTS: u32 = 2;
-
-/// Share of this flow's rate before the others came that it starts competing with.
-const SHARE: f64 = 0.8;
-
-/// Share of what the path carries in its shortest round trip that a test leaves in flight. Less
-/// would empty a short queue that others fill.
-pub(super) const TEST_SHARE: f64 = 0.9;
-
-/// A queue is empty below this share of the delay of this flow's own queue.
-pub(super) const EMPTY: f64 = 0.5;
-
-/// Time over which a full queue's delay is measured.
-const PEAK_TIME: Duration = Duration::from_secs(5);
-
-/// Losses at this share of the longest delay count.
-const FULL: f64 = 0.75;
-
-/// CUBIC's window after a loss (RFC 9438 4.6).
-const CUBIC_BETA: f64 = 0.7;
+use crate::{
+    constants::{
+        COMPETE_SHARE, CONFIRM_INTERVAL, CUBIC_BETA, EMPTY_TESTS, FALL, FULL_SHARE, JOIN_PART,
+        PEAK_TIME, RATE_TIME, RECENT_TRIPS, STANDS, STANDS_AGAIN, STANDS_LEAK, STANDS_MORE,
+        STANDS_ROUNDS, STANDS_TIME, STANDS_TIME_AGAIN, STANDS_TIME_MAX, SUSPICION, TEST_INTERVAL,
+        TEST_TRIPS,
+    },
+    extremes::Windowed,
+};
 
 /// Whether others fill the queue, and the window for competing with them.
 #[derive(Clone, Debug)]
@@ -159,11 +116,11 @@ impl Crowd {
     ) {
         let left = self.left_window(now);
         let (stands, (time, trips)) = match left {
-            Some(_) => (STANDS_AGAIN, TIME_AGAIN),
-            None => (STANDS, TIME),
+            Some(_) => (STANDS_AGAIN, STANDS_TIME_AGAIN),
+            None => (STANDS, STANDS_TIME),
         };
         if delay <= usual.mul_f64(stands) + STANDS_MORE {
-            self.rounds = self.rounds.saturating_sub(LEAK);
+            self.rounds = self.rounds.saturating_sub(STANDS_LEAK);
             if self.rounds == 0 {
                 self.since = None;
             }
@@ -171,11 +128,11 @@ impl Crowd {
         }
         self.rounds += 1;
         let since = *self.since.get_or_insert(now);
-        let time = (trips * rtt.saturating_sub(delay)).clamp(time, TIME_MAX);
+        let time = (trips * rtt.saturating_sub(delay)).clamp(time, STANDS_TIME_MAX);
         let stood = now.saturating_duration_since(since);
-        if stood >= time && (self.rounds >= ROUNDS || stood >= TIME_MAX) {
+        if stood >= time && (self.rounds >= STANDS_ROUNDS || stood >= STANDS_TIME_MAX) {
             let most = self.rate.max(rate) * rtt.as_secs_f64();
-            let window = left.map_or(SHARE * most, |left| most.min(left as f64));
+            let window = left.map_or(COMPETE_SHARE * most, |left| most.min(left as f64));
             self.start(now, window, mtu);
             self.longest = Windowed::max(PEAK_TIME);
             (self.test_at, self.empty) = (None, 0);
@@ -214,33 +171,36 @@ impl Crowd {
 
     pub(super) fn lost(&mut self, now: Instant, sent: Instant, persistent: bool, bytes: u64) {
         if let Some(cubic) = &mut self.cubic
-            && self.delay >= self.longest.get().mul_f64(FULL)
+            && self.delay >= self.longest.get().mul_f64(FULL_SHARE)
         {
             cubic.on_congestion_event(now, sent, persistent, bytes);
             self.lost_at = Some(now);
         }
     }
 
-    /// Whether to test again that others keep the queue full, at the end of a round with this delay.
+    /// Whether to test again that others keep the queue full, at the end of a round with this
+    /// delay.
     pub(super) fn is_test_due(&mut self, now: Instant, floor: Duration, delay: Duration) -> bool {
         let interval = if self.empty == 0 { TEST_INTERVAL } else { CONFIRM_INTERVAL };
-        let interval = interval.max(TEST_ROUNDS * floor);
+        let interval = interval.max(TEST_TRIPS * floor);
         let at = *self.test_at.get_or_insert_with(|| now + interval);
         let former = std::mem::replace(&mut self.round_delay, delay);
-        let recent = 3 * (floor + delay);
+        let recent = RECENT_TRIPS * (floor + delay);
         let loses = self.lost_at.is_some_and(|lost| now.saturating_duration_since(lost) < recent);
-        let joins =
-            self.empty == 0 && delay < former.mul_f64(FALL) && !loses && at < now + interval / 2;
+        let joins = self.empty == 0
+            && delay < former.mul_f64(FALL)
+            && !loses
+            && at < now + interval / JOIN_PART;
         self.cubic.is_some() && (at <= now || joins)
     }
 
-    /// Ends a test that found the queue empty or not; returns whether nobody else fills it. If others may, CUBIC
-    /// starts again from what the path `carries` without a queue: its window may have grown large against another
-    /// flow of ours.
+    /// Ends a test that found the queue empty or not; returns whether nobody else fills it. If
+    /// others may, CUBIC starts again from what the path `carries` without a queue: its window may
+    /// have grown large against another flow of ours.
     pub(super) fn tested(&mut self, now: Instant, empty: bool, carries: f64, mtu: u64) -> bool {
         self.test_at = None;
         self.empty = if empty { self.empty + 1 } else { 0 };
-        if self.empty < TESTS {
+        if self.empty < EMPTY_TESTS {
             if empty && carries < self.window() as f64 {
                 self.start(now, carries, mtu);
             }

@@ -1,15 +1,14 @@
-//! Records how much was in flight when each batch of packets left, to estimate the delivery rate at the
-//! sender.
+//! Records how much was in flight when each batch of packets left, to estimate the delivery rate at
+//! the sender.
 //!
-//! A packet sent with `flight` bytes outstanding, itself included, and acknowledged after `rtt` shows the
-//! rate at which the path takes what is sent: `flight / rtt`. It is the delivery rate of draft-ietf-ccwg-bbr
-//! 4.1, counted at the sender, so that random loss does not shrink it and a burst of delayed ACKs does not
-//! raise it.
+//! A packet sent with `flight` bytes outstanding, itself included, and acknowledged after `rtt`
+//! shows the rate at which the path takes what is sent: `flight / rtt`. It is the delivery rate of
+//! draft-ietf-ccwg-bbr 4.1, counted at the sender, so that random loss does not shrink it and a
+//! burst of delayed ACKs does not raise it.
 
 use std::{collections::VecDeque, time::Instant};
 
-/// Most batches to remember; a path with more of them in flight loses the oldest samples.
-const BATCHES_MAX: usize = 1 << 14;
+use crate::constants::BATCHES_MAX;
 
 /// The state in which a batch was sent.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -8,24 +8,20 @@
 //! follows CUBIC (`crowd`). Knows bytes and times, no packets and no streams.
 
 mod ack_bursts;
+mod constants;
 mod controller;
 mod crowd;
 mod extremes;
 mod flight_log;
 mod losses;
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Instant};
 
-pub use controller::{LONG_PATH, RateController, Waits};
+pub use constants::{ACK_DELAY, LONG_PATH};
+pub use controller::{RateController, Waits};
 pub use extremes::Windowed;
 use quinn_proto::congestion::Controller;
 pub use quinn_proto::congestion::{ControllerFactory, CubicConfig};
-
-/// How long a receiver of bulk may wait before it acknowledges fewer packets than it was asked to.
-pub const ACK_DELAY: Duration = Duration::from_millis(2);
 
 /// Builds a [`RateController`] for each path.
 #[derive(Clone, Copy, Debug, Default)]

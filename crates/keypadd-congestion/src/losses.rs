@@ -1,37 +1,15 @@
-//! Distinguishes congestion loss from random loss where delay does not: at policers and very short queues.
+//! Distinguishes congestion loss from random loss where delay does not: at policers and very short
+//! queues.
 //!
 //! Sending faster than such a path carries brings more loss and no more data; random loss takes the
 //! same share at any rate. So this compares loss rates at different sending rates: as the rate
 //! grows by itself, and in trials at a lower rate after an unexplained rise in loss. Knows shares
 //! and rates.
 
-/// Least packets of known fate in an interval for its loss rate to mean something.
-const PACKETS_MIN: u64 = 64;
-
-/// Smaller rises of the share are never taken for congestion.
-const RISE_MIN: f64 = 0.02;
-
-/// Differences of two loss rates within this many standard deviations count as chance.
-const DEVIATIONS: f64 = 3.0;
-
-/// A rate higher than the reference by this factor explains a rise.
-const GROWN: f64 = 1.04;
-
-/// At a rate higher by this factor, congestion would have shown.
-const FAR_GROWN: f64 = 1.5;
-
-/// The least share of the rate that a cut after start-up leaves: the rate has grown by a quarter at
-/// most.
-const CUT_MIN: f64 = 0.7;
-
-/// Share of the window that a trial leaves.
-pub(super) const TRIAL: f64 = 0.8;
-
-/// No path is sent more than twice what it delivers for long, whatever the reason for its losses.
-const SHARE_MAX: f64 = 0.5;
-
-/// Rounds after a change of the window whose losses still belong to the old one.
-const SETTLING_ROUNDS: u32 = 2;
+use crate::constants::{
+    CUT_LEAST, CUT_MIN, FAR_GROWN, GROWN, LOSS_DEVIATIONS, LOSS_PACKETS_MIN, LOSS_RISE_MIN,
+    LOSS_SHARE_MAX, LOSS_SMOOTHING, SETTLING_ROUNDS,
+};
 
 /// The verdict of an interval on the window.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -60,7 +38,7 @@ impl Level {
     fn lost_more_than(self, reference: Self) -> bool {
         let share = (self.share + reference.share) / 2.0;
         let variance = share * (1.0 - share) * (1.0 / self.packets + 1.0 / reference.packets);
-        self.share - reference.share > RISE_MIN + DEVIATIONS * variance.sqrt()
+        self.share - reference.share > LOSS_RISE_MIN + LOSS_DEVIATIONS * variance.sqrt()
     }
 }
 
@@ -96,13 +74,13 @@ impl Losses {
         self.reference.map_or(0.0, |reference| reference.share)
     }
 
-    /// Whether the window must be reduced to [`TRIAL`].
+    /// Whether the window must be reduced to [`TRIAL`](crate::constants::TRIAL).
     pub(super) fn is_trial(&self) -> bool {
         self.trial.is_some()
     }
 
-    /// Ends a round with this sending rate; packets have `mtu` bytes. In start-up, where the rate doubles,
-    /// a rise needs no confirmation.
+    /// Ends a round with this sending rate; packets have `mtu` bytes. In start-up, where the rate
+    /// doubles, a rise needs no confirmation.
     pub(super) fn round(&mut self, rate: f64, mtu: u64, is_start_up: bool) -> Verdict {
         if self.settling > 0 {
             self.settling -= 1;
@@ -111,7 +89,7 @@ impl Losses {
         }
         self.rate = self.rate.max(rate);
         let bytes = self.acked + self.lost;
-        if bytes < PACKETS_MIN * mtu || self.rate == 0.0 {
+        if bytes < LOSS_PACKETS_MIN * mtu || self.rate == 0.0 {
             return Verdict::Keep;
         }
         let share = self.lost as f64 / bytes as f64;
@@ -125,10 +103,10 @@ impl Losses {
             self.reference = Some(level);
             return Verdict::Keep;
         };
-        if level.share > SHARE_MAX && reference.share > SHARE_MAX / 2.0 {
+        if level.share > LOSS_SHARE_MAX && reference.share > LOSS_SHARE_MAX / 2.0 {
             self.forget();
             self.trial = None;
-            return self.cut(level, Level { share: SHARE_MAX / 2.0, ..reference }, CUT_MIN);
+            return self.cut(level, Level { share: LOSS_SHARE_MAX / 2.0, ..reference }, CUT_MIN);
         }
         if let Some(before) = self.trial.take() {
             // Random loss takes the same share at the lower rate.
@@ -153,7 +131,7 @@ impl Losses {
                 self.trial = Some(level);
                 self.settle();
             } else if is_start_up {
-                return self.cut(level, reference, 0.0);
+                return self.cut(level, reference, CUT_LEAST);
             } else if was_suspected {
                 return self.cut(level, reference, CUT_MIN);
             } else {
@@ -162,7 +140,7 @@ impl Losses {
         } else if level.rate <= GROWN * reference.rate || level.share <= reference.share {
             // A loss rate that rises with the sending rate, even within chance, does not become the
             // reference: at the next rate it may have risen further.
-            let share = (3.0 * reference.share + level.share) / 4.0;
+            let share = ((LOSS_SMOOTHING - 1.0) * reference.share + level.share) / LOSS_SMOOTHING;
             let share =
                 if level.rate > reference.rate { share.min(reference.share) } else { share };
             self.reference = Some(Level { share, ..level });
@@ -175,8 +153,8 @@ impl Losses {
     /// The path carries what `level` delivered; at the reference's share of loss this rate
     /// suffices. Cuts to `least` of the rate at the most.
     fn cut(&mut self, level: Level, reference: Level, least: f64) -> Verdict {
-        let rate = level.delivered() / (1.0 - reference.share).max(0.1);
-        let share = (rate / level.rate).clamp(least.max(0.1), 1.0);
+        let rate = level.delivered() / (1.0 - reference.share).max(CUT_LEAST);
+        let share = (rate / level.rate).clamp(least, 1.0);
         self.reference = Some(Level { rate: share * level.rate, ..reference });
         self.settle();
         Verdict::Cut { rate: share * level.rate, share }
@@ -203,6 +181,7 @@ impl Losses {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::constants::TRIAL;
 
     const MTU: u64 = 1_000;
 

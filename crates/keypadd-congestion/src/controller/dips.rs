@@ -1,39 +1,17 @@
-//! Lowers the window for a round trip or a few: to drain this flow's own queue and see the shortest round trip
-//! again, or to test whether competing flows keep the queue full.
+//! Lowers the window for a round trip or a few: to drain this flow's own queue and see the shortest
+//! round trip again, or to test whether competing flows keep the queue full.
 
 use std::time::{Duration, Instant};
 
 use super::{RateController, Round};
-use crate::{
-    ACK_DELAY,
-    crowd::{EMPTY, FALL, TEST_SHARE},
+use crate::constants::{
+    ACK_DELAY, DIP_ROUNDS, DRAIN_DEPTH, DRAIN_INTERVAL, DRAIN_LEAST_PART, DRAIN_TRIPS,
+    EARLY_INTERVALS_MS, EARLY_TRIPS, EFFECT_ROUNDS, EMPTY_SHARE, FALL, FIRST_DRAIN_DEPTH,
+    LINGER_TRIPS, LONG_DRAIN_DEPTH, TEST_SHARE,
 };
 
-/// Interval at which this flow's queue is drained, by this many times its content.
-const DRAIN_INTERVAL: Duration = Duration::from_secs(2);
-
-/// The first intervals after start-up, on a path that is not long: as long as a flow takes others' queue for a part of
-/// the path, they have too little.
-const EARLY_INTERVALS: [Duration; 4] = [
-    Duration::from_millis(125),
-    Duration::from_millis(250),
-    Duration::from_millis(500),
-    Duration::from_secs(1),
-];
-const DRAIN_DEPTH: f64 = 2.5;
-
-/// On a long path, where a deeper one would show: the bottleneck idles after its queue is empty, and while the gap
-/// travels round the path, the queue is longer by as much.
-const LONG_DRAIN_DEPTH: f64 = 1.25;
-
-/// At the end of start-up: others keep a queue too, whose delay must not be taken for the path's. They take a while
-/// to give way, so this one lasts as long as the delay falls.
-const FIRST_DRAIN_DEPTH: f64 = 6.0;
-
-/// A test that finds the queue empty leaves it so for this many of the shortest round trips.
-const LINGER: u32 = 3;
-
-/// The window is below the usual one until a packet sent within it is acknowledged, or for as long as the delay falls.
+/// The window is below the usual one until a packet sent within it is acknowledged, or for as long
+/// as the delay falls.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Dip {
     pub(super) window: u64,
@@ -60,7 +38,7 @@ impl RateController {
         delay: Duration,
     ) -> bool {
         let Some(dip) = self.dip else { return false };
-        if flight > dip.window + self.mtu && dip.rounds <= 3 {
+        if flight > dip.window + self.mtu && dip.rounds <= DIP_ROUNDS {
             return false;
         }
         match dip.falling {
@@ -73,7 +51,7 @@ impl RateController {
             Some(last)
                 if dip.is_test
                     && self.is_empty(last.delay)
-                    && now < last.measured + LINGER * self.floor() => {}
+                    && now < last.measured + LINGER_TRIPS * self.floor() => {}
             Some(last) => self.end_dip(now, dip, last.delay.min(delay)),
             None => self.end_dip(now, dip, delay),
         }
@@ -83,7 +61,7 @@ impl RateController {
     fn end_dip(&mut self, now: Instant, dip: Dip, delay: Duration) {
         self.dip = None;
         // A queue that is being drained is no room to grow into.
-        self.hold = self.hold.max(2);
+        self.hold = self.hold.max(EFFECT_ROUNDS);
         self.postpone_drain(now);
         if dip.is_test {
             let carries = self.carried_bytes(self.rate);
@@ -98,7 +76,7 @@ impl RateController {
 
     /// Whether a test with this delay has found the queue empty.
     fn is_empty(&self, delay: Duration) -> bool {
-        let most = self.queue_delay(self.rate).mul_f64(EMPTY) + ACK_DELAY;
+        let most = self.queue_delay(self.rate).mul_f64(EMPTY_SHARE) + ACK_DELAY;
         self.avoidable(delay) <= most
     }
 
@@ -110,8 +88,11 @@ impl RateController {
     }
 
     pub(super) fn postpone_drain(&mut self, now: Instant) {
-        let early = EARLY_INTERVALS.get(self.drains).filter(|_| !self.is_long());
-        let (interval, trips) = early.map_or((DRAIN_INTERVAL, 10), |interval| (*interval, 5));
+        let early = EARLY_INTERVALS_MS.get(self.drains).filter(|_| !self.is_long());
+        let (interval, trips) = match early {
+            Some(ms) => (Duration::from_millis(*ms), EARLY_TRIPS),
+            None => (DRAIN_INTERVAL, DRAIN_TRIPS),
+        };
         self.drain_at = Some(now + interval.max(trips * self.floor()));
     }
 
@@ -129,13 +110,15 @@ impl RateController {
         self.drain(now, FIRST_DRAIN_DEPTH, Some(falling));
     }
 
-    /// Drains this many times the queue's content, so that the shortest round trip is seen (ProbeRTT of
-    /// draft-ietf-ccwg-bbr 5.3.4, less deep and more often; flows of ours drain together).
+    /// Drains this many times the queue's content, so that the shortest round trip is seen
+    /// (ProbeRTT of draft-ietf-ccwg-bbr 5.3.4, less deep and more often; flows of ours drain
+    /// together).
     ///
-    /// Where the least window keeps a queue, the round trip without one is not seen, and stays what it was.
+    /// Where the least window keeps a queue, the round trip without one is not seen, and stays what
+    /// it was.
     fn drain(&mut self, now: Instant, depth: f64, falling: Option<Falling>) {
         let depth = (depth * self.queue_bytes(self.rate)) as u64;
-        let window = self.window.saturating_sub(depth).max(self.window / 2);
+        let window = self.window.saturating_sub(depth).max(self.window / DRAIN_LEAST_PART);
         if window < self.window_min() {
             self.floor.insert(now, self.floor());
         }

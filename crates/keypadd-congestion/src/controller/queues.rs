@@ -1,22 +1,9 @@
-//! Tells the queueing delay of the return path from that of the forward path, by what the peer's clock shows, so that
-//! a flow gives way to its own queue only. Knows delays, no window.
+//! Tells the queueing delay of the return path from that of the forward path, by what the peer's
+//! clock shows, so that a flow gives way to its own queue only. Knows delays, no window.
 
-use std::{
-    ops::Range,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
-/// The longest queueing delay of the return path to allow for, above the least that the peer's clock shows: a longer
-/// one may be caused by this flow's ACKs.
-const VARYING_MAX: Duration = Duration::from_millis(10);
-
-/// The same if the queue was there before this end asked, so that only a shorter, earlier round trip shows it. A
-/// shorter delay may be that of the forward path, and a longer one others'.
-const STANDING: Range<Duration> = Duration::from_millis(7)..Duration::from_millis(60);
-const STANDING_MAX: Duration = Duration::from_millis(30);
-
-/// What the peer's clock shows counts for this long.
-const WAITS_TIME: Duration = Duration::from_secs(1);
+use crate::constants::{BACK_STANDING, BACK_STANDING_MAX, BACK_VARYING_MAX, WAITS_TIME};
 
 /// How long packets wait in queues on each way of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,13 +41,15 @@ impl Queues {
         self.back
     }
 
-    /// Takes a measurement. `least` is a round trip without a queue but this flow's least one; `None` if others may
-    /// keep a queue, which could then not be told from one of the return path.
+    /// Takes a measurement. `least` is a round trip without a queue but this flow's least one;
+    /// `None` if others may keep a queue, which could then not be told from one of the return path.
     pub(super) fn measure(&mut self, now: Instant, waits: Waits, least: Option<Duration>) {
         let stands = least.map(|least| waits.round_trip.saturating_sub(least));
         (self.forward, self.back) = match stands {
-            Some(stands) if STANDING.contains(&stands) => (waits.forward, stands.min(STANDING_MAX)),
-            _ => (Duration::MAX, waits.back.min(VARYING_MAX)),
+            Some(stands) if BACK_STANDING.contains(&stands) => {
+                (waits.forward, stands.min(BACK_STANDING_MAX))
+            }
+            _ => (Duration::MAX, waits.back.min(BACK_VARYING_MAX)),
         };
         self.measured = Some(now);
     }
@@ -72,10 +61,11 @@ impl Queues {
         }
     }
 
-    /// How much of a delay above what is allowed for counts, if `forward` of it was on the forward path. What the
-    /// return path takes beyond [`STANDING_MAX`] may be caused by this flow's ACKs.
+    /// How much of a delay above what is allowed for counts, if `forward` of it was on the forward
+    /// path. What the return path takes beyond [`BACK_STANDING_MAX`] may be caused by this flow's
+    /// ACKs.
     pub(super) fn counted(&self, delay: Duration, forward: Duration) -> Duration {
-        let excess = (delay + self.back).saturating_sub(STANDING_MAX);
+        let excess = (delay + self.back).saturating_sub(BACK_STANDING_MAX);
         delay.min(forward.max(excess))
     }
 }

@@ -2,19 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Shortest time between decisions.
-pub(super) const ROUND_MIN: Duration = Duration::from_millis(5);
-
-/// The highest of fewer samples of the rate exceeds it by a packet or two, which is much of a slow line's window:
-/// their mean counts.
-const FEW_SAMPLES: u32 = 12;
-
-/// IPv4 and UDP headers.
-const HEADER_BYTES: u64 = 28;
-
-/// If ACKs are more than one part in this many of what is sent, the queue may be theirs. Not if they are less than a
-/// packet: a flow with the least window sends little else.
-const MANY_ACKS: u64 = 10;
+use crate::constants::{FEW_SAMPLES, HEADER_BYTES, MANY_ACKS, ROUND_MIN};
 
 /// Measurements of one round trip. Rates are in bytes per second.
 #[derive(Clone, Copy, Debug)]
@@ -63,8 +51,8 @@ impl Round {
         self.acks += if is_counted { 0 } else { bytes };
     }
 
-    /// Counts acknowledged bytes, in parts at least this long. Sending pauses when start-up's window is cut:
-    /// the whole round's rate would be too low.
+    /// Counts acknowledged bytes, in parts at least this long. Sending pauses when start-up's
+    /// window is cut: the whole round's rate would be too low.
     pub(super) fn acked(&mut self, now: Instant, bytes: u64, part: Duration) {
         let (acked, since) = &mut self.acked;
         *acked += bytes;
@@ -83,8 +71,8 @@ impl Round {
         self.rate_sum += rate;
     }
 
-    /// Takes the mean rate if samples are few. Not while packets are lost: the excess of the highest makes up
-    /// for those.
+    /// Takes the mean rate if samples are few. Not while packets are lost: the excess of the
+    /// highest makes up for those.
     pub(super) fn settle_rate(&mut self) {
         if self.samples < FEW_SAMPLES {
             self.rate = self.rate_sum / f64::from(self.samples.max(1));

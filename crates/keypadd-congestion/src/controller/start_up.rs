@@ -2,21 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use super::{NEAR, Phase, RateController, queues::Queues, round::Round};
-
-/// Samples of a round that end start-up if all of them waited in a queue (N_RTT_SAMPLE, RFC 9406 4.3).
-const START_UP_SAMPLES: u32 = 8;
-
-/// A rate that grew by this factor in one round trip of start-up is still growing.
-const DOUBLING: f64 = 1.5;
-
-/// Delay of a full queue, unless the shortest round trip is longer: start-up ends if packets wait so long for this
-/// time.
-const FULL_DELAY: Duration = Duration::from_millis(20);
+use super::{Phase, RateController, queues::Queues, round::Round};
+use crate::constants::{DOUBLING, FULL_DELAY, NEAR, START_UP_SAMPLES};
 
 impl RateController {
-    /// Whether a packet with this round trip has waited so long that start-up must not send faster. Threads that wait
-    /// for a core cause such delays too; a slow line's packets take longer than [`NEAR`].
+    /// Whether a packet with this round trip has waited so long that start-up must not send faster.
+    /// Threads that wait for a core cause such delays too; a slow line's packets take longer than
+    /// [`NEAR`].
     pub(super) fn waits_long(&self, rtt: Duration) -> bool {
         let floor = self.floor();
         floor >= NEAR
@@ -29,8 +21,8 @@ impl RateController {
 
     /// HyStart++ (RFC 9406): all packets of a round have waited, and the rate is not the one that
     /// doubling predicts from a round trip ago. (RFC 9406 4.2 continues more slowly instead.)
-    /// Without the second condition, delayed ACKs would look like a queue. A round of a slow line has too few samples:
-    /// there packets that wait long, for a while, suffice.
+    /// Without the second condition, delayed ACKs would look like a queue. A round of a slow line
+    /// has too few samples: there packets that wait long, for a while, suffice.
     pub(super) fn leaves_start_up_on_delay(
         &mut self,
         now: Instant,
