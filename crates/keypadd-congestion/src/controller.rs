@@ -422,7 +422,7 @@ impl Controller for RateController {
         if persistent {
             self.crowd.leave();
             self.losses = Losses::default();
-            self.dip = None;
+            (self.dip, self.filled, self.waits_since) = (None, false, None);
             self.phase = Phase::StartUp;
             self.round = Some(Round::new(now));
             let packets = if is_hole { WINDOW_MIN_PACKETS } else { INITIAL_PACKETS };
@@ -467,5 +467,20 @@ impl Controller for RateController {
 
     fn into_any(self: Box<Self>) -> Box<dyn Any> {
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_start_up_that_begins_again_owes_nothing_to_the_one_before() {
+        let now = Instant::now();
+        let mut controller = RateController::new(1_200);
+        (controller.filled, controller.waits_since) = (true, Some(now));
+        controller.on_congestion_event(now, now, true, 1_200);
+        assert!(!controller.filled, "no round of the former start-up is left to judge");
+        assert!(controller.waits_since.is_none(), "no packet has waited since the path came back");
     }
 }
