@@ -5,15 +5,16 @@
 //! of 2 to 4 ms (`controller`). Delay is what counts, as in FAST TCP (Wei et al. 2006) and Copa
 //! (NSDI 2018): a random loss changes nothing. Loss counts if sending faster brings more of it and
 //! no more data (`losses`), ECN marks once a round trip. Against flows that keep the queue full it
-//! follows CUBIC (`crowd`). Knows bytes and times, no packets and no streams.
+//! follows CUBIC (`suspicion`, `competition`). Knows bytes and times, no packets and no streams.
 
 mod ack_bursts;
+mod competition;
 mod constants;
 mod controller;
-mod crowd;
 mod extremes;
 mod flight_log;
 mod losses;
+mod suspicion;
 
 use std::{sync::Arc, time::Instant};
 

@@ -1,32 +1,22 @@
 //! Lowers the window for a round trip or a few: to drain this flow's own queue and see the shortest
-//! round trip again, or to test whether competing flows keep the queue full.
+//! round trip again, or to test whether competing flows keep the queue full. Knows when a dip
+//! begins and ends, not what the window is otherwise.
 
-use std::time::{Duration, Instant};
+use std::{
+    mem,
+    time::{Duration, Instant},
+};
 
-use super::{RateController, Round};
+use super::{
+    RateController,
+    mode::{Dip, Falling, Mode},
+    round::Round,
+};
 use crate::constants::{
     ACK_DELAY, DIP_ROUNDS, DRAIN_DEPTH, DRAIN_INTERVAL, DRAIN_LEAST_PART, DRAIN_TRIPS,
     EARLY_INTERVALS_MS, EARLY_TRIPS, EFFECT_ROUNDS, EMPTY_SHARE, FALL, FIRST_DRAIN_DEPTH,
     LINGER_TRIPS, LONG_DRAIN_DEPTH, TEST_SHARE,
 };
-
-/// The window is below the usual one until a packet sent within it is acknowledged, or for as long
-/// as the delay falls.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Dip {
-    pub(super) window: u64,
-    pub(super) rounds: u32,
-    falling: Option<Falling>,
-    /// Whether it tests for competing flows.
-    is_test: bool,
-}
-
-/// The delay of the last packet that waited less, and when that was known.
-#[derive(Clone, Copy, Debug)]
-struct Falling {
-    delay: Duration,
-    measured: Instant,
-}
 
 impl RateController {
     /// Records the delay of a packet that was sent within a dip; returns whether this one was.
@@ -37,39 +27,48 @@ impl RateController {
         flight: u64,
         delay: Duration,
     ) -> bool {
-        let Some(dip) = self.dip else { return false };
+        let Some(dip) = self.mode.dip() else { return false };
         if flight > dip.window + self.mtu && dip.rounds <= DIP_ROUNDS {
             return false;
         }
+        let lingers = |last: Falling| {
+            matches!(self.mode, Mode::Test(..))
+                && self.is_empty(last.delay)
+                && now < last.measured + LINGER_TRIPS * self.floor()
+        };
         match dip.falling {
             Some(last) if sent < last.measured => {}
             Some(last) if delay < last.delay.mul_f64(FALL) => {
-                let falling = Some(Falling { delay, measured: now });
-                self.dip = Some(Dip { falling, ..dip });
+                if let Some(dip) = self.mode.dip_mut() {
+                    dip.falling = Some(Falling { delay, measured: now });
+                }
             }
             // So that another flow of ours that tests, too, sees the queue empty.
-            Some(last)
-                if dip.is_test
-                    && self.is_empty(last.delay)
-                    && now < last.measured + LINGER_TRIPS * self.floor() => {}
-            Some(last) => self.end_dip(now, dip, last.delay.min(delay)),
-            None => self.end_dip(now, dip, delay),
+            Some(last) if lingers(last) => {}
+            Some(last) => self.end_dip(now, last.delay.min(delay)),
+            None => self.end_dip(now, delay),
         }
         true
     }
 
-    fn end_dip(&mut self, now: Instant, dip: Dip, delay: Duration) {
-        self.dip = None;
+    /// Ends the dip, whose packets have shown this delay.
+    fn end_dip(&mut self, now: Instant, delay: Duration) {
         // A queue that is being drained is no room to grow into.
-        self.hold = self.hold.max(EFFECT_ROUNDS);
+        self.growth.hold(EFFECT_ROUNDS);
         self.postpone_drain(now);
-        if dip.is_test {
-            let carries = self.carried_bytes(self.rate);
-            if self.crowd.tested(now, self.is_empty(delay), carries, self.mtu) {
-                self.set_window(self.window_at(self.rate));
-            } else {
-                self.follow_crowd();
+        match mem::replace(&mut self.mode, Mode::Cruise) {
+            Mode::CompeteDrain(competition, _) => self.mode = Mode::Compete(competition),
+            Mode::Test(mut competition, _) => {
+                let carries = self.carried_bytes(self.rate);
+                if competition.tested(now, self.is_empty(delay), carries, self.mtu) {
+                    self.suspicion.leave(now, competition.window());
+                    self.set_window(self.window_at(self.rate));
+                } else {
+                    self.mode = Mode::Compete(competition);
+                    self.follow_competition();
+                }
             }
+            _ => {}
         }
         self.round = Some(Round::new(now));
     }
@@ -80,11 +79,19 @@ impl RateController {
         self.avoidable(delay) <= most
     }
 
+    /// Whether to test for competing flows, at the end of a round with this delay.
+    pub(super) fn is_test_due(&mut self, now: Instant, delay: Duration) -> bool {
+        let floor = self.floor();
+        let loses = self.suspicion.has_lost(now, floor + delay);
+        let competition = self.mode.competition_mut();
+        competition.is_some_and(|competition| competition.is_test_due(now, floor, delay, loses))
+    }
+
     /// Tests for competing flows: leaves most of what the path carries at this rate in flight.
     pub(super) fn test(&mut self, now: Instant, rate: f64, delay: Duration) {
         let window = ((self.carried_bytes(rate) * TEST_SHARE) as u64).max(self.window_min());
         let falling = Some(Falling { delay, measured: now });
-        self.dip = Some(Dip { window, rounds: 0, falling, is_test: true });
+        self.mode.test(Dip { window, rounds: 0, falling });
     }
 
     pub(super) fn postpone_drain(&mut self, now: Instant) {
@@ -123,6 +130,6 @@ impl RateController {
             self.floor.insert(now, self.floor());
         }
         let window = window.max(self.window_min());
-        self.dip = Some(Dip { window, rounds: 0, falling, is_test: false });
+        self.mode.drain(Dip { window, rounds: 0, falling });
     }
 }

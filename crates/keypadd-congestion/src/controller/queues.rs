@@ -21,7 +21,7 @@ pub struct Waits {
 pub(super) struct Queues {
     /// Queueing delay of the forward path; [`Duration::MAX`] where round trips show it.
     forward: Duration,
-    /// That of the return path to allow for.
+    /// Queueing delay of the return path to allow for.
     back: Duration,
     /// When they were last measured.
     measured: Option<Instant>,

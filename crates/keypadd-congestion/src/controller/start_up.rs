@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Phase, RateController, queues::Queues, round::Round};
+use super::{RateController, mode::Mode, queues::Queues, round::Round};
 use crate::constants::{DOUBLING, FULL_DELAY, NEAR, START_UP_SAMPLES};
 
 impl RateController {
@@ -19,35 +19,39 @@ impl RateController {
         self.floor().max(FULL_DELAY)
     }
 
-    /// HyStart++ (RFC 9406): all packets of a round have waited, and the rate is not the one that
-    /// doubling predicts from a round trip ago. (RFC 9406 4.2 continues more slowly instead.)
-    /// Without the second condition, delayed ACKs would look like a queue. A round of a slow line
-    /// has too few samples: there packets that wait long, for a while, suffice.
+    /// Ends start-up, if this is start-up, by HyStart++ (RFC 9406): all packets of a round have
+    /// waited, and the rate is not the one that doubling predicts from a round trip ago. (RFC 9406
+    /// 4.2 continues more slowly instead.) Without the second condition, delayed ACKs would look
+    /// like a queue. A round of a slow line has too few samples: there packets that wait long, for
+    /// a while, suffice.
     pub(super) fn leaves_start_up_on_delay(
         &mut self,
         now: Instant,
         rtt: Duration,
         rate_before: f64,
     ) -> bool {
-        let Some(round) = self.round else { return false };
+        let (Mode::StartUp { waits_since }, Some(round)) = (&self.mode, self.round) else {
+            return false;
+        };
         let delay = round.rtt_min.saturating_sub(self.unqueued());
         let doubles = self.latest_rate > DOUBLING * rate_before;
         let all_wait = round.samples >= START_UP_SAMPLES
             && delay > self.queue_delay(round.rate)
             && (!doubles || delay > self.full_delay());
-        self.waits_since = self.waits_long(rtt).then(|| self.waits_since.unwrap_or(now));
+        let waits_since = self.waits_long(rtt).then(|| waits_since.unwrap_or(now));
         let is_full = |since| now.saturating_duration_since(since) >= FULL_DELAY;
-        if !all_wait && !self.waits_since.is_some_and(is_full) {
+        if !all_wait && !waits_since.is_some_and(is_full) {
+            self.mode = Mode::StartUp { waits_since };
             return false;
         }
-        self.phase = Phase::Cruise;
+        self.mode = Mode::Settle;
         // The excess is being lost now if the queue is short.
         self.losses.settle();
         self.rate = round.rate;
-        self.crowd.reference_rate(now, round.rate);
+        self.suspicion.reference_rate(now, round.rate);
         let carried = round.rate * self.unqueued().as_secs_f64();
         self.set_window(carried + self.queue_bytes(round.rate));
-        (self.round, self.filled, self.waits_since) = (Some(Round::new(now)), true, None);
+        self.round = Some(Round::new(now));
         self.queues = Queues::new();
         true
     }

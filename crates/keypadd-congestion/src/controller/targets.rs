@@ -51,7 +51,7 @@ impl RateController {
 
     /// What is left of a delay without the queue that a few flows keep on a slow line.
     pub(super) fn avoidable(&self, delay: Duration) -> Duration {
-        let least = (FEW_FLOWS_PACKETS * self.mtu) as f64 / self.crowd.rate();
+        let least = (FEW_FLOWS_PACKETS * self.mtu) as f64 / self.suspicion.rate();
         let least = Duration::try_from_secs_f64(least).unwrap_or_default();
         delay.saturating_sub(least.saturating_sub(self.base()))
     }
