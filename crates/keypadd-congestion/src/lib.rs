@@ -8,6 +8,7 @@
 //! follows CUBIC (`suspicion`, `competition`). Knows bytes and times, no packets and no streams.
 
 mod ack_bursts;
+mod algorithm;
 mod competition;
 mod constants;
 mod controller;
@@ -16,20 +17,8 @@ mod flight_log;
 mod losses;
 mod suspicion;
 
-use std::{sync::Arc, time::Instant};
-
+pub use algorithm::{Algorithm, Control};
 pub use constants::{ACK_DELAY, LONG_PATH};
 pub use controller::{RateController, Waits};
 pub use extremes::Windowed;
-use quinn_proto::congestion::Controller;
-pub use quinn_proto::congestion::{ControllerFactory, CubicConfig};
-
-/// Builds a [`RateController`] for each path.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct RateConfig;
-
-impl ControllerFactory for RateConfig {
-    fn build(self: Arc<Self>, _: Instant, current_mtu: u16) -> Box<dyn Controller> {
-        Box::new(RateController::new(current_mtu))
-    }
-}
+pub use quinn_proto::congestion::CubicConfig;

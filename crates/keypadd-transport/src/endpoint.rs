@@ -117,7 +117,7 @@ impl Endpoint {
                     settings.long_path_bulk_windows,
                 ],
                 budget: Arc::clone(&budget),
-                congestion: Arc::clone(&settings.congestion),
+                congestion: settings.congestion.clone(),
                 flight_max: settings.flight_max,
                 connections_max: settings.connections_max,
                 rules: Arc::clone(&rules),

@@ -17,10 +17,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use keypadd_congestion::Control;
 use mio::{Events, Poll, Registry, Token};
 use quinn_proto::{
     ConnectionError, ConnectionEvent, Endpoint, EndpointConfig, Incoming, ServerConfig,
-    congestion::ControllerFactory,
 };
 use rustc_hash::FxHashMap;
 use tokio::sync::mpsc;
@@ -69,7 +69,7 @@ pub(crate) struct LoopSettings {
     /// Indexed by lane.
     pub(crate) windows: [Windows; 3],
     pub(crate) budget: Arc<Budget>,
-    pub(crate) congestion: Arc<dyn ControllerFactory + Send + Sync>,
+    pub(crate) congestion: Control,
     pub(crate) flight_max: u64,
     pub(crate) connections_max: usize,
     pub(crate) rules: Arc<Rules>,
@@ -129,7 +129,7 @@ pub(crate) struct EventLoop<U> {
     streams: Streams,
     windows: [Windows; 3],
     budget: Arc<Budget>,
-    congestion: Arc<dyn ControllerFactory + Send + Sync>,
+    congestion: Control,
     flight_max: u64,
     connections_max: usize,
     /// The longest datagram that peers are told to send.

@@ -1,25 +1,23 @@
 //! Applies congestion control and pacing outside `quinn-proto`.
 //!
 //! `quinn-proto` sends no ACK while stream data waits for its congestion window, because the packet
-//! would be ack-eliciting. So it gets an unlimited window, and the loop gives it no more stream
-//! data than the real controller allows: no new data waits inside. Its retransmissions are paced as
-//! they are sent. Knows bytes and times, no sockets and no streams.
+//! would be ack-eliciting. So it is told of an endless window (`tap`), and the loop gives it no
+//! more stream data than the real controller allows: no new data waits inside. Its retransmissions
+//! are paced as they are sent. Knows bytes and times, no sockets and no streams.
 
-mod unlimited;
+mod tap;
 
 use std::{
     net::IpAddr,
-    sync::{Arc, atomic::Ordering::Relaxed},
+    sync::{Arc, Mutex, MutexGuard},
     time::{Duration, Instant},
 };
 
+use keypadd_congestion::{Algorithm, Control, Waits};
 use quinn_proto::congestion::{Controller, ControllerFactory};
 
-use self::unlimited::{
-    COUNTED_BYTES, ControllerState, InFlightBefore, UnlimitedController, UnlimitedFactory,
-};
+use self::tap::{COUNTED_BYTES, InFlightBefore, Report, Tap, TapFactory};
 use crate::{
-    congestion::Waits,
     owed::{OWED_PACKETS_MAX, Owed},
     pacer::Pacer,
 };
@@ -40,8 +38,8 @@ const PACING_GAIN: f64 = 1.25;
 /// A connection that uses less than one part in this many of its window leaves it to its sibling.
 const UNUSED: u64 = 4;
 
-/// Bytes that all sparse streams together may have in flight beyond the congestion window, and the time of the path
-/// that they may take, in seconds.
+/// Bytes that all sparse streams together may have in flight beyond the congestion window, and the
+/// time of the path that they may take, in seconds.
 const RESERVE_MIN: u64 = 8 << 10;
 const RESERVE_MAX: u64 = 64 << 10;
 const RESERVE_TIME: f64 = 0.02;
@@ -57,7 +55,7 @@ pub(crate) type NetworkPath = (Option<IpAddr>, IpAddr);
 
 /// A connection's controller for its sibling.
 pub(crate) struct HandedController {
-    inner: Box<dyn Controller>,
+    algorithm: Algorithm,
     pub(crate) path: NetworkPath,
     /// Bytes in flight on the connection that it comes from.
     in_flight: u64,
@@ -65,7 +63,7 @@ pub(crate) struct HandedController {
 
 /// Decides how much a connection may send now.
 pub(crate) struct CongestionGate {
-    shared: Arc<ControllerState>,
+    report: Arc<Mutex<Report>>,
     /// Most bytes in flight, whatever the controller allows: this end keeps them in memory.
     flight_max: u64,
     pacer: Pacer,
@@ -78,14 +76,14 @@ pub(crate) struct CongestionGate {
 impl CongestionGate {
     /// A gate, and the factory of controllers that report to it; for one connection.
     pub(crate) fn new(
-        inner: Arc<dyn ControllerFactory + Send + Sync>,
+        control: Control,
         flight_max: u64,
         now: Instant,
     ) -> (Self, Arc<dyn ControllerFactory + Send + Sync>) {
-        let shared = Arc::<ControllerState>::default();
-        let factory = UnlimitedFactory { inner, shared: Arc::clone(&shared) };
+        let report = Arc::<Mutex<Report>>::default();
+        let factory = TapFactory { control, report: Arc::clone(&report) };
         let gate = Self {
-            shared,
+            report,
             flight_max,
             pacer: Pacer::new(now, BASE_MTU),
             sent_seen: 0,
@@ -96,28 +94,27 @@ impl CongestionGate {
         (gate, Arc::new(factory))
     }
 
-    /// The controller inside this one, which reports here, to continue on another connection of this path;
-    /// `None` if more streams than the one that moves use the window.
+    /// The controller inside this one, which reports here, to continue on another connection of
+    /// this path; `None` if more streams than the one that moves use the window.
     pub(crate) fn hand_over(
         &self,
         reporting: &dyn Controller,
         path: NetworkPath,
     ) -> Option<HandedController> {
-        let in_flight = self.shared.in_flight.load(Relaxed);
+        let in_flight = self.report().in_flight;
         if in_flight.saturating_sub(MOVING_BYTES) >= self.window() / UNUSED {
             return None;
         }
-        let reporting = reporting.clone_box().into_any();
-        let inner = reporting.downcast::<UnlimitedController>().ok()?.into_inner();
-        Some(HandedController { inner, path, in_flight })
+        // quinn-proto keeps it, and shows what it keeps in no other way.
+        let tap = reporting.clone_box().into_any().downcast::<Tap>().ok()?;
+        Some(HandedController { algorithm: tap.algorithm, path, in_flight })
     }
 
-    /// Continues with the controller of another connection of the same path. What is in flight on that counts
-    /// until a packet sent from now on is acknowledged.
+    /// Continues with the controller of another connection of the same path. What is in flight on
+    /// that counts until a packet sent from now on is acknowledged.
     pub(crate) fn take_over(&mut self, handed: HandedController, now: Instant) {
         let before = InFlightBefore { at: now, bytes: handed.in_flight };
-        self.shared.in_flight.fetch_add(before.bytes, Relaxed);
-        self.shared.set_successor(handed.inner, before);
+        self.report().inherit(handed.algorithm, before);
         // The path has had the burst that a new one is allowed.
         self.pacer = Pacer::empty(now);
     }
@@ -129,19 +126,23 @@ impl CongestionGate {
 
     /// Bytes that may be in flight now.
     pub(crate) fn window(&self) -> u64 {
-        self.shared.window.load(Relaxed).min(self.flight_max)
+        self.report().window.min(self.flight_max)
+    }
+
+    fn report(&self) -> MutexGuard<'_, Report> {
+        Report::lock(&self.report)
     }
 
     fn mtu(&self) -> u64 {
-        self.shared.mtu.load(Relaxed).max(BASE_MTU)
+        self.report().mtu.max(BASE_MTU)
     }
 
     /// Bytes that may be sent now on top of what is in flight, ignoring pacing.
     pub(crate) fn room(&mut self, now: Instant) -> u64 {
-        let acks = self.shared.acks.load(Relaxed);
+        let Report { acks, in_flight, .. } = *self.report();
         let room = match self.is_owed_much() {
             true => 0,
-            false => self.window().saturating_sub(self.shared.in_flight.load(Relaxed)),
+            false => self.window().saturating_sub(in_flight),
         };
         if acks != self.acks_seen {
             (self.acks_seen, self.progress_at) = (acks, now);
@@ -157,49 +158,52 @@ impl CongestionGate {
         self.owed.sent(frames, packets);
     }
 
-    /// Whether the peer has not acknowledged so many packets that it gets only a few now and then, not even
-    /// answers.
+    /// Whether the peer has not acknowledged so many packets that it gets only a few now and then,
+    /// not even answers.
     pub(crate) fn is_owed_much(&mut self) -> bool {
-        let ControllerState { newest, acked, .. } = &*self.shared;
-        let packets = self.owed.packets(newest.load(Relaxed), acked.load(Relaxed));
+        let Report { newest, acked, .. } = *self.report();
+        let packets = self.owed.packets(newest, acked);
         packets > OWED_PACKETS_MAX + 2 * self.window() / COUNTED_BYTES
     }
 
     /// ACKs so far that have acknowledged something new.
     pub(crate) fn acks(&self) -> u64 {
-        self.shared.acks.load(Relaxed)
+        self.report().acks
     }
 
     /// Whether anything is in flight.
     pub(crate) fn waits(&self) -> bool {
-        self.shared.in_flight.load(Relaxed) > 0
+        self.report().in_flight > 0
     }
 
-    /// Bytes that sparse streams may send now. They may exceed the window, by no more than the path carries in
-    /// [`RESERVE_TIME`] where that is known.
+    /// Bytes that sparse streams may send now. They may exceed the window, by no more than the path
+    /// carries in [`RESERVE_TIME`] where that is known.
     pub(crate) fn sparse_room(&mut self, now: Instant, rtt: Duration) -> u64 {
         if self.is_owed_much() {
             return self.room(now);
         }
-        let reserve = match self.shared.is_rate_known.load(Relaxed) {
+        let Report { rate_known, in_flight, .. } = *self.report();
+        let reserve = match rate_known {
             true => (self.rate(rtt) * RESERVE_TIME) as u64,
             false => RESERVE_MAX,
         };
-        let excess = self.shared.in_flight.load(Relaxed).saturating_sub(self.window());
+        let excess = in_flight.saturating_sub(self.window());
         self.room(now) + reserve.clamp(RESERVE_MIN, RESERVE_MAX).saturating_sub(excess)
     }
 
     /// The pacing rate, in bytes per second.
     fn rate(&self, rtt: Duration) -> f64 {
-        match self.shared.pacing_rate.load(Relaxed) {
-            0 => PACING_GAIN * self.window() as f64 / rtt.as_secs_f64().max(1e-6),
-            rate => rate as f64,
+        let rate = self.report().rate;
+        match rate {
+            None => PACING_GAIN * self.window() as f64 / rtt.as_secs_f64().max(1e-6),
+            Some(rate) => rate as f64,
         }
     }
 
     /// Bytes that pacing allows now; negative in debt.
     fn tokens(&mut self, now: Instant, rate: f64) -> f64 {
-        let (sent, mtu) = (self.shared.sent.load(Relaxed), self.mtu());
+        let sent = self.report().sent;
+        let mtu = self.mtu();
         self.pacer.tokens(now, rate, mtu);
         self.pacer.spend(sent - self.sent_seen, rate, mtu);
         self.sent_seen = sent;
@@ -236,12 +240,12 @@ impl CongestionGate {
 
     /// Records how long packets wait on each way.
     pub(crate) fn set_waits(&self, waits: Waits) {
-        *self.shared.waits() = Some(waits);
+        self.report().waits = Some(waits);
     }
 
     /// Records whether data waits for the window.
     pub(crate) fn set_held_back(&self, held_back: bool) {
-        self.shared.held_back.store(held_back, Relaxed);
+        self.report().held_back = held_back;
     }
 }
 
@@ -249,14 +253,19 @@ impl CongestionGate {
 mod tests {
     use std::net::Ipv4Addr;
 
-    use super::{unlimited::OPEN_WINDOW, *};
-    use crate::congestion::{CubicConfig, RateConfig};
+    use quinn_proto::congestion::CubicConfig;
+
+    use super::{tap::OPEN_WINDOW, *};
 
     const PATH: NetworkPath = (None, IpAddr::V4(Ipv4Addr::LOCALHOST));
 
+    fn cubic(config: CubicConfig) -> Control {
+        Control::Other(Arc::new(config))
+    }
+
     fn gate() -> (CongestionGate, Box<dyn Controller>, Instant) {
         let now = Instant::now();
-        let (gate, factory) = CongestionGate::new(Arc::new(CubicConfig::default()), 1 << 20, now);
+        let (gate, factory) = CongestionGate::new(cubic(CubicConfig::default()), 1 << 20, now);
         let controller = factory.build(now, 1200);
         (gate, controller, now)
     }
@@ -317,7 +326,7 @@ mod tests {
         let (mut gate, controller, now) = gate();
         let mut known = CubicConfig::default();
         known.initial_window(1 << 19);
-        let (from, known) = CongestionGate::new(Arc::new(known), 1 << 20, now);
+        let (from, known) = CongestionGate::new(cubic(known), 1 << 20, now);
         let mut known = known.build(now, 1_200);
         known.on_sent(now, 1_500, 1);
         gate.take_over(from.hand_over(&*known, PATH).expect("it is unused"), now);
@@ -325,7 +334,7 @@ mod tests {
         assert_eq!(gate.room(now), (1 << 19) - 1_500, "the rest is on the other connection");
         let rtt = Duration::from_millis(100);
         assert!(gate.paced(now, rtt, 1_200).is_err(), "the path has had its first burst");
-        let mut controller = controller.into_any().downcast::<UnlimitedController>().expect("it");
+        let mut controller = controller.into_any().downcast::<Tap>().expect("it");
         controller.acked(now - rtt);
         controller.on_end_acks(now, 0, true, Some(1));
         assert_eq!(gate.room(now), (1 << 19) - 1_500, "what was sent earlier shows nothing");
@@ -343,9 +352,9 @@ mod tests {
         controller.on_sent(now, MOVING_BYTES + window / UNUSED, 1);
         assert!(gate.hand_over(&*controller, PATH).is_none());
         controller.on_congestion_event(now, now, false, 1_200);
-        let handed = gate.hand_over(&*controller, PATH).expect("it uses less").inner;
-        assert_eq!(handed.window(), gate.window(), "the real one");
-        assert!(handed.window() < window, "it knows of the loss");
+        let handed = gate.hand_over(&*controller, PATH).expect("it uses less").algorithm;
+        assert_eq!(handed.controller().window(), gate.window(), "the real one");
+        assert!(handed.controller().window() < window, "it knows of the loss");
         let other = Arc::new(CubicConfig::default()).build(now, 1_200);
         assert!(gate.hand_over(&*other, PATH).is_none(), "another kind");
     }
@@ -354,7 +363,7 @@ mod tests {
     fn what_pacing_holds_back_always_has_a_later_time_to_leave() {
         // A rate controller knows no rate before the first round trip.
         let now = Instant::now();
-        let (mut gate, factory) = CongestionGate::new(Arc::new(RateConfig), 1 << 20, now);
+        let (mut gate, factory) = CongestionGate::new(Control::Rate, 1 << 20, now);
         let mut controller = factory.build(now, 1_200);
         let mut sent = 0;
         let until = loop {

@@ -2,10 +2,10 @@
 
 use std::{any::Any, fmt, net::UdpSocket, sync::Arc, time::Duration};
 
+use keypadd_congestion::Control;
 use quinn_proto::{
     ConnectionError, EndpointConfig, ServerConfig, TransportConfig, VarInt,
-    congestion::{ControllerFactory, CubicConfig},
-    crypto,
+    congestion::CubicConfig, crypto,
 };
 
 use crate::{spin::SpinShare, udp::Egress, windows::Windows};
@@ -60,8 +60,8 @@ pub struct EndpointSettings {
     /// Bytes by which the windows of all connections together may grow, each up to its
     /// `connection_max`.
     pub growth: u64,
-    /// The congestion controller of each connection.
-    pub congestion: Arc<dyn ControllerFactory + Send + Sync>,
+    /// The congestion control of each connection.
+    pub congestion: Control,
     /// Most bytes of a connection sent and not acknowledged.
     pub flight_max: u64,
     /// Most connections of clients that have proved a key, sparse and bulk each; more are refused.
@@ -101,7 +101,7 @@ impl EndpointSettings {
             bulk_windows: PLAIN_WINDOWS,
             long_path_bulk_windows: PLAIN_WINDOWS,
             growth: 0,
-            congestion: Arc::new(CubicConfig::default()),
+            congestion: Control::Other(Arc::new(CubicConfig::default())),
             flight_max: PLAIN_WINDOWS.connection.into(),
             connections_max: 16,
             egress: Arc::new(Unrestricted),

@@ -29,7 +29,7 @@ use keypadd_provider::{HandshakeData, Histogram};
 use keypadd_transport::{
     Endpoint, EndpointConfig, EndpointSettings, FLOW_IDLE, IdleTimeout, Inspect, ServerConfig,
     SpinShare, Streams, TransportConfig, Windows,
-    congestion::{ControllerFactory, CubicConfig, RateConfig},
+    congestion::{Control, CubicConfig},
     crypto, mtu_discovery,
 };
 use thiserror::Error;
@@ -236,9 +236,9 @@ impl TransportSettings {
         connections_max: usize,
         gate: EgressGate,
     ) -> io::Result<Endpoint> {
-        let congestion: Arc<dyn ControllerFactory + Send + Sync> = match self.congestion {
-            Congestion::Rate => Arc::new(RateConfig),
-            Congestion::Cubic => Arc::new(CubicConfig::default()),
+        let congestion = match self.congestion {
+            Congestion::Rate => Control::Rate,
+            Congestion::Cubic => Control::Other(Arc::new(CubicConfig::default())),
         };
         let mut config = reset_key.map_or_else(EndpointConfig::default, EndpointConfig::new);
         // QUIC version 1 only.

@@ -23,6 +23,7 @@ use keypadd_provider::{Meters, PoolSwitch};
 use keypadd_transport::{
     Accepted, ArrivedDatagram, ClientConfig, Connection, Cut, Delivery, Dial, Endpoint,
     EndpointConfig, EndpointSettings, Lane, ServerConfig, SteppedLoop, Stream, VarInt, Windows,
+    congestion::Control,
 };
 use quinn_proto::Side;
 use sha2::Digest;
@@ -140,7 +141,7 @@ impl World {
                 sparse_windows: WINDOWS,
                 bulk_windows: WINDOWS,
                 growth: 16 << 20,
-                congestion: congestion(&schedule),
+                congestion: Control::Other(congestion(&schedule)),
                 flight_max: schedule.window_bytes,
                 ..EndpointSettings::plain(Vec::new(), None)
             };

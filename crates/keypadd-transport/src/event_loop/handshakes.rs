@@ -66,8 +66,7 @@ impl<U: Datagrams> EventLoop<U> {
         lane: Lane,
         now: Instant,
     ) -> (Limits, TransportConfig) {
-        let (gate, factory) =
-            CongestionGate::new(Arc::clone(&self.congestion), self.flight_max, now);
+        let (gate, factory) = CongestionGate::new(self.congestion.clone(), self.flight_max, now);
         let windows = self.windows[lane as usize];
         let Streams { bidirectional, unidirectional } = self.streams;
         // Indexed by `Dir`.

@@ -21,7 +21,7 @@ use std::{
 
 use keypadd_transport::{
     Lane,
-    congestion::{CubicConfig, RateConfig},
+    congestion::{Control, CubicConfig},
 };
 use testbed::line::{LossPlace, Policer};
 use world::{Congestion, Traffic, World, line, mbit};
@@ -34,12 +34,12 @@ const SECOND: Duration = Duration::from_secs(1);
 const PAYLOAD: f64 = 0.955;
 
 fn rate() -> Congestion {
-    (Lane::Bulk, Arc::new(RateConfig))
+    (Lane::Bulk, Control::Rate)
 }
 
 /// The receiver acknowledges every other packet, as TCP's does.
 fn cubic() -> Congestion {
-    (Lane::Sparse, Arc::new(CubicConfig::default()))
+    (Lane::Sparse, Control::Other(Arc::new(CubicConfig::default())))
 }
 
 /// A line of this many Mbit/s each way, with a bulk flow.

@@ -21,7 +21,7 @@ use keypadd_keystream::Suite;
 use keypadd_transport::{
     Accepted, ArrivedDatagram, Connection, Delivery, Dial, EcnCodepoint, Endpoint, EndpointConfig,
     EndpointSettings, IdleTimeout, Lane, SentDatagrams, ServerConfig, SteppedLoop, TransportConfig,
-    VarInt, Windows, congestion::ControllerFactory, mtu_discovery,
+    VarInt, Windows, congestion::Control, mtu_discovery,
 };
 use socket2::SockRef;
 use testbed::line::{Line, LineSettings};
@@ -48,8 +48,9 @@ const BATCH: usize = 44;
 const PING_BYTES: usize = 128;
 const PING_INTERVAL: Duration = Duration::from_millis(25);
 
-/// A controller, and the kind of connection: what bulk connections carry is acknowledged less often.
-pub type Congestion = (Lane, Arc<dyn ControllerFactory + Send + Sync>);
+/// The congestion control and the kind of a connection: what bulk connections carry is acknowledged
+/// less often.
+pub type Congestion = (Lane, Control);
 
 /// Traffic of a flow's programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -290,7 +291,7 @@ impl World {
             let outbox = Box::new(move |sent: SentDatagrams<'_>| {
                 wires.borrow_mut().send((flow, end), from.get(), &sent);
             });
-            let settings = settings(Arc::clone(&congestion), servers.next().unwrap(), self.window);
+            let settings = settings(congestion.clone(), servers.next().unwrap(), self.window);
             let now = self.now();
             let (stepped, endpoint) =
                 SteppedLoop::new(settings, address.get(), (BATCH, outbox), now).unwrap();
@@ -527,11 +528,7 @@ impl Flow {
 /// Seeds quinn-proto's random choices, so that a run can be repeated.
 const SEED: [u8; 32] = [2; 32];
 
-fn settings(
-    congestion: Arc<dyn ControllerFactory + Send + Sync>,
-    server: Option<ServerConfig>,
-    window: u32,
-) -> EndpointSettings {
+fn settings(congestion: Control, server: Option<ServerConfig>, window: u32) -> EndpointSettings {
     let windows = Windows { stream: window, connection: WINDOW, connection_max: WINDOW };
     let transport = |route_bytes| {
         let mut transport = TransportConfig::default();
