@@ -33,7 +33,7 @@ use crate::{
         accept::{Acceptor, SharedHeaders},
         carrier::Carrier,
         connection_log::ConnectionRecord,
-        listen::Bound,
+        listener_group::Bound,
         listeners::{BoundForwards, ForwardListeners},
         open_stream::{OpenError, open_stream},
         proxy_protocol::LOCAL_HEADER,

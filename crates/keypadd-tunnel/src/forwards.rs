@@ -11,6 +11,7 @@ pub(crate) mod flow_outcome;
 pub(crate) mod flows;
 pub(crate) mod incomplete;
 pub(crate) mod listen;
+pub(crate) mod listener_group;
 pub(crate) mod listeners;
 pub(crate) mod open_listener;
 pub(crate) mod open_stream;

@@ -48,7 +48,7 @@ pub use error::{
 };
 pub use forwards::{
     carrier::{AdoptedConnection, Carrier, CarrierSlot, ConnectedTarget},
-    listen::Bound,
+    listener_group::Bound,
     listeners::BoundForwards,
     proxy_protocol, socks,
     spare_sockets::SpareSockets,

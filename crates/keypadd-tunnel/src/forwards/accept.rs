@@ -24,7 +24,7 @@ use crate::{
         carrier::Carrier,
         connection_log::ConnectionRecord,
         incomplete::{Incomplete, Unread},
-        listen::{Accepted, ListenerGroup},
+        listener_group::{Accepted, ListenerGroup},
         open_stream::{OpenError, open_stream},
         origin::Origin,
         places::{ForwardPlaces, Place, Places},

@@ -19,7 +19,8 @@ use crate::{
     forwards::{
         accept::Acceptor,
         carrier::Carrier,
-        listen::{Bound, ListenerGroup, bind_own},
+        listen::bind_own,
+        listener_group::{Bound, ListenerGroup},
         places::Places,
         spare_sockets::SpareSockets,
     },

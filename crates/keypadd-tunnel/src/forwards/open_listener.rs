@@ -13,7 +13,7 @@ use tokio::sync::{Mutex, mpsc};
 use crate::{
     forwards::{
         incomplete::Unread,
-        listen::{Accepted, Bound, ListenerGroup},
+        listener_group::{Accepted, Bound, ListenerGroup},
         origin::Origin,
     },
     handover::HandedSocket,

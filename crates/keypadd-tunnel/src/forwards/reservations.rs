@@ -21,7 +21,7 @@ use tokio::{
 
 use crate::{
     addresses::forward::Listen,
-    forwards::{listen::Bound, open_listener::OpenListener},
+    forwards::{listener_group::Bound, open_listener::OpenListener},
     handover::{HandedSocket, RemoteBound, RemoteRecord, SocketRecord},
     sessions::session::LiveSession,
     wire::{Frame, ListenCode},

@@ -7,7 +7,7 @@ use socket2::SockRef;
 
 use crate::{
     addresses::forward::Forward,
-    forwards::listen::{Bound, Listener, ListenerGroup},
+    forwards::listener_group::{Bound, Listener, ListenerGroup},
 };
 
 /// The sockets of forwards that are about to close, of one or several clients.

@@ -13,7 +13,7 @@ use crate::{
     addresses::forward::{Destination, LocalForward},
     forwards::{
         flows::{FlowForward, carry},
-        listen::ListenerGroup,
+        listener_group::ListenerGroup,
     },
     sessions::{server_link::LinkClosed, session::LiveSession},
     wire::{StreamCode, StreamHeader},
