@@ -15,10 +15,9 @@ use std::{
 
 use keypadd_transport::HandedStream;
 use serde::{Deserialize, Serialize};
-use tokio::sync::watch;
 
-use crate::addresses::socket_path::SocketPath;
-pub use crate::net::unix_listener::SocketFile;
+pub use crate::net::socket_file::SocketFile;
+use crate::{addresses::socket_path::SocketPath, suspension::Suspension};
 
 /// Where a socket of the old process is bound.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -145,7 +144,7 @@ pub struct Handover(Arc<HandoverState>);
 
 #[derive(Debug, Default)]
 struct HandoverState {
-    suspended: watch::Sender<bool>,
+    suspension: Suspension,
     inherited: Mutex<Inherited>,
 }
 
@@ -161,17 +160,20 @@ impl Handover {
     /// A suspended daemon that reuses these sockets for the addresses in its settings.
     pub fn suspended_with(own: Vec<HandedSocket>) -> Self {
         let inherited = Mutex::new(Inherited { own, remote: Vec::new() });
-        Self(Arc::new(HandoverState { suspended: watch::Sender::new(true), inherited }))
+        let handover =
+            Self(Arc::new(HandoverState { suspension: Suspension::default(), inherited }));
+        handover.suspend();
+        handover
     }
 
     /// Accepts and dials nothing from now on.
     pub fn suspend(&self) {
-        self.0.suspended.send_replace(true);
+        self.0.suspension.set(true);
     }
 
     /// Ends the suspension.
     pub fn resume(&self) {
-        self.0.suspended.send_replace(false);
+        self.0.suspension.set(false);
     }
 
     /// Adds the listener of a remote forward, which its client will ask for again.
@@ -215,20 +217,24 @@ impl Handover {
         }
     }
 
+    /// What tells this daemon's listeners that it is suspended.
+    pub(crate) fn suspension(&self) -> &Suspension {
+        &self.0.suspension
+    }
+
     /// Whether the daemon is suspended.
     pub fn is_suspended(&self) -> bool {
-        *self.0.suspended.borrow()
+        self.0.suspension.is_on()
     }
 
     /// Completes when the daemon is suspended.
     pub async fn suspended(&self) {
-        // Fails only if the sender is gone, and this has it.
-        let _ = self.0.suspended.subscribe().wait_for(|suspended| *suspended).await;
+        self.0.suspension.becomes(true).await;
     }
 
     /// Completes when the daemon is not suspended.
     pub async fn resumed(&self) {
-        let _ = self.0.suspended.subscribe().wait_for(|suspended| !*suspended).await;
+        self.0.suspension.becomes(false).await;
     }
 
     /// Takes the UDP sockets bound to an address, at most `count`.

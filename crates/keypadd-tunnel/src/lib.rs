@@ -20,6 +20,7 @@ mod pairing;
 mod permits;
 mod server;
 mod sessions;
+mod suspension;
 mod transport;
 pub mod wire;
 

@@ -6,6 +6,7 @@ pub(crate) mod dns;
 pub(crate) mod forwarded_socket;
 pub(crate) mod inward;
 pub(crate) mod lookup;
+pub(crate) mod socket_file;
 pub(crate) mod source;
 pub(crate) mod udp_listener;
 pub(crate) mod unix_listener;

@@ -89,7 +89,7 @@ pub(crate) fn bind_unix(
     handover: &Handover,
     inherited: Option<UnixListener>,
 ) -> Result<ListenerGroup, BindError> {
-    UnixPathListener::bind(path, handover, inherited)
+    UnixPathListener::bind(path, handover.suspension(), inherited)
         .map(|listener| ListenerGroup::new(vec![Arc::new(Listener::Unix(listener))]))
         .map_err(|source| BindError { address: BindAddress::Unix(path.clone()), source })
 }

@@ -8,10 +8,7 @@ use std::{
     io::{self, ErrorKind},
     os::{
         fd::{AsFd, OwnedFd},
-        unix::{
-            fs::{FileTypeExt, MetadataExt},
-            net::UnixListener as StdUnixListener,
-        },
+        unix::{fs::FileTypeExt, net::UnixListener as StdUnixListener},
     },
     path::Path,
     sync::{Mutex, PoisonError},
@@ -19,40 +16,18 @@ use std::{
 };
 
 use rustix::{fs::Mode, process::umask};
-use serde::{Deserialize, Serialize};
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::{UnixListener, UnixStream};
 
-use crate::{addresses::socket_path::SocketPath, handover::Handover, net::bind::LISTEN_BACKLOG};
+use crate::{
+    addresses::socket_path::SocketPath,
+    net::{bind::LISTEN_BACKLOG, socket_file::SocketFile},
+    suspension::Suspension,
+};
 
 /// Held from the check of a file until the socket listens: in between it looks like a stale socket
 /// to other forwards of this process, whose umask is another one.
 static BINDING: Mutex<()> = Mutex::new(());
-
-/// The file of a listening unix socket: its path, device and inode. Another one at its path, by another program,
-/// differs.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct SocketFile((String, u64, u64));
-
-impl SocketFile {
-    /// The file at this path.
-    ///
-    /// # Errors
-    /// There is none, or it cannot be reached.
-    pub(crate) fn at(path: &SocketPath) -> io::Result<Self> {
-        let file = fs::symlink_metadata(path.as_path())?;
-        Ok(Self((path.to_string(), file.dev(), file.ino())))
-    }
-
-    /// Removes the file, unless another one is there.
-    pub fn remove(&self) {
-        let Self((path, device, inode)) = self;
-        if fs::symlink_metadata(path).is_ok_and(|now| (now.dev(), now.ino()) == (*device, *inode)) {
-            let _ = fs::remove_file(path);
-        }
-    }
-}
 
 /// A listening unix socket; its file is removed on drop.
 #[derive(Debug)]
@@ -61,7 +36,7 @@ pub(crate) struct UnixPathListener {
     path: SocketPath,
     file: SocketFile,
     /// The file is another process's while this one is suspended.
-    handover: Handover,
+    suspension: Suspension,
 }
 
 impl UnixPathListener {
@@ -69,13 +44,13 @@ impl UnixPathListener {
     /// Needs a tokio runtime.
     pub(crate) fn bind(
         path: &SocketPath,
-        handover: &Handover,
+        suspension: &Suspension,
         inherited: Option<StdUnixListener>,
     ) -> io::Result<Self> {
         let _guard = BINDING.lock().unwrap_or_else(PoisonError::into_inner);
         let file = path.as_path();
         if let Some(listener) = inherited {
-            return Self::listening(listener, path, handover);
+            return Self::listening(listener, path, suspension);
         }
         let socket = match bound(file) {
             Err(error) if error.kind() == ErrorKind::AddrInUse => {
@@ -85,16 +60,16 @@ impl UnixPathListener {
             result => result?,
         };
         socket.listen(LISTEN_BACKLOG)?;
-        Self::listening(socket.into(), path, handover)
+        Self::listening(socket.into(), path, suspension)
     }
 
     fn listening(
         listener: StdUnixListener,
         path: &SocketPath,
-        handover: &Handover,
+        suspension: &Suspension,
     ) -> io::Result<Self> {
         let (file, listener) = (SocketFile::at(path)?, UnixListener::from_std(listener)?);
-        Ok(Self { listener, path: path.clone(), file, handover: handover.clone() })
+        Ok(Self { listener, path: path.clone(), file, suspension: suspension.clone() })
     }
 
     /// Another descriptor of the socket.
@@ -117,7 +92,7 @@ impl UnixPathListener {
 
 impl Drop for UnixPathListener {
     fn drop(&mut self) {
-        if !self.handover.is_suspended() {
+        if !self.suspension.is_on() {
             self.file.remove();
         }
     }
@@ -167,7 +142,7 @@ mod tests {
     #[tokio::test]
     async fn the_file_is_for_this_user_only_and_is_removed_with_the_listener() {
         let (_directory, path) = temporary_path();
-        let listener = UnixPathListener::bind(&path, &Handover::default(), None).unwrap();
+        let listener = UnixPathListener::bind(&path, &Suspension::default(), None).unwrap();
         let mode = fs::metadata(path.as_path()).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o700);
         UnixStream::connect(path.as_path()).await.unwrap();
@@ -182,8 +157,8 @@ mod tests {
         // The file stays, as after a process that was killed.
         drop(std::os::unix::net::UnixListener::bind(path.as_path()).unwrap());
         assert!(path.as_path().exists());
-        let _live = UnixPathListener::bind(&path, &Handover::default(), None).unwrap();
-        let error = UnixPathListener::bind(&path, &Handover::default(), None).unwrap_err();
+        let _live = UnixPathListener::bind(&path, &Suspension::default(), None).unwrap();
+        let error = UnixPathListener::bind(&path, &Suspension::default(), None).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::AddrInUse);
         UnixStream::connect(path.as_path()).await.unwrap();
     }
@@ -192,12 +167,12 @@ mod tests {
     async fn other_files_are_not_touched() {
         let (_directory, path) = temporary_path();
         fs::write(path.as_path(), "precious").unwrap();
-        let error = UnixPathListener::bind(&path, &Handover::default(), None).unwrap_err();
+        let error = UnixPathListener::bind(&path, &Suspension::default(), None).unwrap_err();
         assert_eq!(error.to_string(), "the file exists and is not a socket");
         assert_eq!(fs::read(path.as_path()).unwrap(), b"precious");
         fs::remove_file(path.as_path()).unwrap();
 
-        let listener = UnixPathListener::bind(&path, &Handover::default(), None).unwrap();
+        let listener = UnixPathListener::bind(&path, &Suspension::default(), None).unwrap();
         fs::remove_file(path.as_path()).unwrap();
         fs::write(path.as_path(), "another's").unwrap();
         drop(listener);
