@@ -122,7 +122,7 @@ impl StatusBuilder {
     }
 
     fn encode_hold(&self, out: &mut Out<'_>) -> fmt::Result {
-        let held = self.limits.held();
+        let held = self.held.peers();
         let row = |count: usize| [(labels([]), count as u64)];
         let streams = row(held.iter().map(|peer| peer.streams).sum());
         out.gauges(
@@ -132,7 +132,7 @@ impl StatusBuilder {
         )?;
         let help = "Bytes that held connections keep for retransmission";
         out.gauges("keypadd_held_bytes", help, row(held.iter().map(|peer| peer.kept_bytes).sum()))?;
-        let counts = self.limits.counts();
+        let counts = self.held.counts();
         let rows = [("resumed", counts.streams_resumed), ("reset", counts.streams_reset)];
         let rows = rows.map(|(outcome, count)| (labels([("outcome", outcome)]), count));
         out.counters("keypadd_holds", "Held connections, by outcome", rows)

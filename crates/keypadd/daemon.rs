@@ -268,7 +268,7 @@ impl Daemon {
     ) -> Result<bool, Error> {
         let Some(takeover) = self.takeover.take() else { return Ok(false) };
         let handover = self.transport.handover.clone();
-        let held = self.transport.limits.held().iter().map(|peer| peer.streams).sum();
+        let held = self.transport.held.peers().iter().map(|peer| peer.streams).sum();
         takeover.finish(&handover, held, shutdown).await?;
         handover.resume();
         servers.into_iter().for_each(|server| server.resume());
@@ -322,6 +322,7 @@ impl Daemon {
             meters: Arc::clone(&self.crypto.meters),
             send_seconds: Arc::clone(&self.transport.send_seconds),
             limits: Arc::clone(&self.transport.limits),
+            held: self.transport.held.clone(),
             sources,
             rates: Rates::default(),
         };

@@ -9,7 +9,7 @@ use keypadd_config::values::PoolMode;
 use keypadd_keystream::{Class, Protection, has_aes_gcm};
 use keypadd_pool::{Coverage, Direction, PartLevel};
 use keypadd_provider::{DirectionStatus, Histogram, Meters};
-use keypadd_tunnel::{LimitCounts, Limits, LinkStatus, LiveSession, unix_seconds};
+use keypadd_tunnel::{HeldCounts, HeldList, Limits, LinkStatus, LiveSession, unix_seconds};
 
 use crate::confine::Confinement;
 use crate::pooling::{Choice, Pooling};
@@ -47,6 +47,8 @@ pub(crate) struct StatusBuilder {
     pub(crate) send_seconds: Arc<Histogram>,
     /// Limits and what they refused.
     pub(crate) limits: Arc<Limits>,
+    /// The peers whose streams are held.
+    pub(crate) held: HeldList,
     /// The open sessions, and the peers to connect to.
     pub(crate) sources: Sources,
     /// The sessions' packet rates.
@@ -161,8 +163,8 @@ impl StatusBuilder {
     }
 
     fn hold_report(&self) -> HoldReport {
-        let LimitCounts { streams_resumed, streams_reset, .. } = self.limits.counts();
-        let peers = self.limits.held();
+        let HeldCounts { streams_resumed, streams_reset } = self.held.counts();
+        let peers = self.held.peers();
         HoldReport { peers, resumed: streams_resumed, reset: streams_reset }
     }
 

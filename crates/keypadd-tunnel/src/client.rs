@@ -49,7 +49,7 @@ use crate::{
         lookup::Lookups,
     },
     sessions::{
-        hold::ClientHold,
+        hold::{ClientHold, held_list::HeldList},
         lifetime::KeyLifetimes,
         registry::{Registration, Sessions},
         server_link::ServerLink,
@@ -138,6 +138,8 @@ pub struct Client {
     lookups: Lookups,
     clock_monitor: ClockMonitor,
     limits: Arc<Limits>,
+    /// The peers whose streams are held.
+    held: HeldList,
     hold: Arc<ClientHold>,
     handover: Handover,
     /// The server that is away, while something is held.
@@ -201,6 +203,7 @@ impl Client {
         let (link, tasks) = (ServerLink::default(), ConnectionTasks::default());
         let forwards_max = settings.transport.forwards_max as usize;
         let limits = Arc::clone(&settings.transport.limits);
+        let held = settings.transport.held.clone();
         let handover = settings.transport.handover.clone();
         let headers = SharedHeaders::default();
         headers.set(settings.proxy_headers);
@@ -241,6 +244,7 @@ impl Client {
             lookups: Lookups::with_nameservers(settings.transport.nameservers),
             clock_monitor,
             limits,
+            held,
             hold: Arc::new(ClientHold::new(settings.transport.hold)),
             handover,
             away: Mutex::default(),

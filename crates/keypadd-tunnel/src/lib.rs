@@ -77,7 +77,10 @@ pub use permits::{
 pub use server::{Server, ServerHandle, ServerSettings};
 pub use sessions::{
     control::{ControlError, read_frame},
-    hold::{HoldSettings, held_list::HeldStatus},
+    hold::{
+        HoldSettings,
+        held_list::{HeldCounts, HeldList, HeldStatus},
+    },
     lifetime::{KeyLifetime, KeyLifetimes},
     reconnect_reason::ReconnectReason,
     registry::Sessions,

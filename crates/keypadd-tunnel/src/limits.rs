@@ -1,22 +1,20 @@
 //! Holds the limits that all servers and clients of a daemon share, and counts what they refused
-//! and what forwards carried.
+//! and what forwards carried. Knows no sessions.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use keypadd_provider::PublicKey;
 use keypadd_share::{Begun, Rates, Underway};
 use tokio::time::timeout;
-use tracing::warn;
 
 use self::{
     descriptors::DescriptorBudget,
     peer_log::PeerLog,
     traffic::{ForwardTotals, Traffic},
 };
-use crate::sessions::hold::held_list::{HeldList, HeldStatus};
 
 pub(crate) mod descriptors;
 pub(crate) mod peer_log;
@@ -31,7 +29,6 @@ const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
 pub struct Limits {
     pub(crate) descriptors: DescriptorBudget,
     pub(crate) log: PeerLog,
-    pub(crate) hold: HeldList,
     /// Lines about targets that close without a byte, by peer and target.
     pub(crate) mute_targets: Rates<(PublicKey, String)>,
     /// Lines about targets whose connections use all local ports.
@@ -58,10 +55,6 @@ pub struct LimitCounts {
     pub sessions_refused: u64,
     /// Control frames read late because they came too fast.
     pub frames_delayed: u64,
-    /// Streams resumed over another connection after theirs was lost.
-    pub streams_resumed: u64,
-    /// Streams that were held and then reset.
-    pub streams_reset: u64,
     /// Log lines not written because their peer had caused too many.
     pub log_lines_suppressed: u64,
 }
@@ -91,8 +84,6 @@ impl Limits {
             descriptors_refused,
             sessions_refused: self.sessions_refused.load(Ordering::Relaxed),
             frames_delayed: self.frames_delayed.load(Ordering::Relaxed),
-            streams_resumed: self.hold.resumed(),
-            streams_reset: self.hold.reset(),
             log_lines_suppressed: self.log.suppressed(),
         }
     }
@@ -100,11 +91,6 @@ impl Limits {
     /// What each forward has carried since the daemon started.
     pub fn forwards(&self) -> Vec<ForwardTotals> {
         self.traffic.totals()
-    }
-
-    /// The peers whose streams are held now.
-    pub fn held(&self) -> Vec<HeldStatus> {
-        self.hold.status()
     }
 
     /// Logs how many lines of each peer were suppressed since the last call; call it once a minute.
@@ -121,15 +107,6 @@ impl Limits {
     /// be held.
     pub async fn settled(&self) {
         let _ = timeout(SETTLE_TIMEOUT, self.opening.none()).await;
-    }
-
-    /// Counts and logs the held connections of a client that is away which were reset because a session of
-    /// the same key needs what they held.
-    pub(crate) fn reset_away(&self, key: PublicKey, peer: &str, ended: usize, needs: &str) {
-        self.hold.add_reset(ended);
-        if ended > 0 && self.log.allow(key, peer, Instant::now()) {
-            warn!(peer, ended, "reset held connections: a session of this key needs their {needs}");
-        }
     }
 
     pub(crate) fn count_refused_session(&self) {

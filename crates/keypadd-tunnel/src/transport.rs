@@ -41,7 +41,11 @@ use crate::{
     },
     handover::Handover,
     limits::Limits,
-    sessions::{hold::HoldSettings, lifetime::KeyLifetimes, proof::Proof},
+    sessions::{
+        hold::{HoldSettings, held_list::HeldList},
+        lifetime::KeyLifetimes,
+        proof::Proof,
+    },
     wire::{CloseCode, StreamCode},
 };
 
@@ -148,6 +152,8 @@ pub struct TransportSettings {
     pub forwards_max: u32,
     /// Limits that all servers and clients of a daemon share.
     pub limits: Arc<Limits>,
+    /// The peers whose streams are held, of all servers and clients of a daemon.
+    pub held: HeldList,
     /// Requested size of the UDP send and receive buffers; the kernel may grant less.
     pub udp_buffer_bytes: usize,
     /// The clocks to watch: a jump ends all connections.
@@ -193,6 +199,7 @@ impl Default for TransportSettings {
             send_window_bytes: 16 * MIB,
             forwards_max: 1024,
             limits: Arc::default(),
+            held: HeldList::default(),
             udp_buffer_bytes: 4 << 20,
             clocks: Arc::new(SystemClocks),
             send_seconds: Arc::default(),

@@ -232,6 +232,7 @@ impl Client {
             connection,
             outgoing: sender,
             limits: Arc::clone(&self.limits),
+            held: self.held.clone(),
             forwards: &self.forward_names(),
             places: self.listeners.places(),
             counts: match hold {
@@ -246,7 +247,7 @@ impl Client {
             target: place.target.as_deref().cloned(),
         });
         let session = Arc::clone(&registration.session);
-        self.limits.hold.add_reset(ended);
+        self.held.add_reset(ended);
         if ended > 0 && session.may_log() {
             let peer = session.peer();
             warn!(peer, "held connections reset: {ended}; this server does not hold them");

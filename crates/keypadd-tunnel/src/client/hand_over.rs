@@ -71,7 +71,7 @@ impl Client {
         let count = streams.len();
         self.hold.adopt(record.token.as_ref());
         let held = self.hold.streams();
-        let listed = self.limits.hold.add(&record.name, &held, time);
+        let listed = self.held.add(&record.name, &held, time);
         let name = record.name;
         *self.away() = Some(HeldSession {
             name: name.clone(),

@@ -239,13 +239,13 @@ impl Client {
         let count = self.hold.streams().names().len();
         let hold = session.hold.as_ref().filter(|_| session.is_held() && count > 0);
         let Some(hold) = hold else {
-            self.limits.hold.add_reset(self.hold.end());
+            self.held.add_reset(self.hold.end());
             return None;
         };
         let (address, rtt) =
             (session.connection.remote_address(), session.connection.stats().path.rtt);
         let name = session.peer().to_owned();
-        let _listed = Arc::new(self.limits.hold.add(&name, &hold.streams, hold.time));
+        let _listed = Arc::new(self.held.add(&name, &hold.streams, hold.time));
         Some(HeldSession {
             name,
             key: session.key(),
@@ -297,7 +297,7 @@ impl Client {
             () = self.expired() => "is away, and its valid-until has passed",
         };
         let ended = self.hold.end();
-        self.limits.hold.add_reset(ended);
+        self.held.add_reset(ended);
         let name = &held.name;
         if self.may_log() {
             warn!(server = %self.server, "{name} {cause}: {ended} connections reset");

@@ -56,12 +56,12 @@ async fn claim(session: &LiveSession, held: HeldStream) -> bool {
     let claim = Claim { name: held.name(), receipt: held.receipt() };
     match claim_stream(session, claim).await {
         Ok((stream, receipt)) => {
-            session.limits.hold.add_resumed();
+            session.held.add_resumed();
             tokio::spawn(stream.resume(held, receipt));
             true
         }
         Err(OpenError::Refused(_)) => {
-            session.limits.hold.add_reset(usize::from(held.release()));
+            session.held.add_reset(usize::from(held.release()));
             false
         }
         // It is held as before.

@@ -109,7 +109,7 @@ async fn answer_claim(session: &LiveSession, claim: Claim, stream: Stream) {
             let ours = held.receipt().encode().to_be_bytes();
             match stream.send.write_all(&[&[CONNECTED][..], &ours].concat()).await {
                 Ok(()) => {
-                    session.limits.hold.add_resumed();
+                    session.held.add_resumed();
                     Some(stream.resume(held, receipt))
                 }
                 // It is held as before.

@@ -55,7 +55,7 @@ impl ServerContext {
     /// Ends the sessions and resets the held connections of peers that may no longer connect.
     pub(super) fn end_all_inadmissible(&self) {
         let ended = self.chains.retain(|identity| self.peers.admits_identity(identity));
-        self.limits.hold.add_reset(ended);
+        self.held.add_reset(ended);
         if ended > 0 {
             warn!(
                 ended,

@@ -43,6 +43,7 @@ use crate::{
         hold::{
             HoldSettings,
             chains::{AdoptedChain, AwayState, ChainKey, Chains},
+            held_list::HeldList,
             resume_rate::resumptions,
         },
         lifetime::{KeyLifetimes, jitter},
@@ -76,6 +77,8 @@ pub(super) struct ServerContext {
     /// Maximum number of sessions of one key.
     sessions_per_key: usize,
     pub(super) limits: Arc<Limits>,
+    /// The peers whose streams are held.
+    pub(super) held: HeldList,
     lookups: ClientLookups,
     pub(super) log: ClientLog,
     /// Set at shutdown: sessions accept no more streams, and end when they have none.
@@ -110,6 +113,7 @@ impl ServerContext {
             without_hello: Shares::of_each(sessions_per_key.saturating_mul(2)),
             sessions_per_key,
             limits: Arc::clone(&transport.limits),
+            held: transport.held.clone(),
             lookups: ClientLookups::default(),
             log: ClientLog::new(Arc::clone(&transport.limits)),
             draining: watch::Sender::new(false),
@@ -303,7 +307,7 @@ impl ServerContext {
         session.settled().await;
         let client = (session.identity(), session.instance());
         let (over, is_over) = oneshot::channel();
-        let listed = self.limits.hold.add(session.peer(), &hold.streams, hold.time);
+        let listed = self.held.add(session.peer(), &hold.streams, hold.time);
         let away = AwayState { slot: place, _listed: listed, _over: over };
         let (now, held) = (Instant::now().into_std(), hold.streams.names().len());
         let lost = || self.chains.lost(&client, hold, session.is_held(), away, now);
@@ -323,7 +327,7 @@ impl ServerContext {
     /// Ends a chain whose client did not return.
     fn end_held(&self, client: &ChainKey, peer: &str, epoch: u32) {
         let ended = self.chains.end(client, epoch);
-        self.limits.hold.add_reset(ended);
+        self.held.add_reset(ended);
         if ended > 0 && self.limits.log.allow(client.0, peer, Instant::now().into_std()) {
             warn!(peer, ended, "reset held connections: the client did not return");
         }
@@ -342,7 +346,7 @@ impl ServerContext {
         let label = peer.label();
         let remaining = Duration::from_millis(record.remaining_millis);
         let of_chain = |streams: &HeldStreams| {
-            let listed = self.limits.hold.add(&label, streams, remaining);
+            let listed = self.held.add(&label, streams, remaining);
             AwayState { slot: self.of_key.try_take(identity, 1), _listed: listed, _over: over }
         };
         let places = &Places::new(self.forwards_max);

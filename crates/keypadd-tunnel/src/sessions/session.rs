@@ -31,7 +31,7 @@ use crate::{
     sessions::{
         control::Control,
         counts::{ConnectionCount, ForwardCounts, PinnedForward},
-        hold::{SessionHold, chains::Chains, claims::Claims, room::Newcomer},
+        hold::{SessionHold, chains::Chains, claims::Claims, held_list::HeldList, room::Newcomer},
         key_renewal::renew,
         lifetime::KeyLifetimes,
         proof::Proof,
@@ -71,6 +71,8 @@ pub struct LiveSession {
     outgoing: mpsc::Sender<Box<Frame>>,
     /// Limits of the daemon.
     pub(crate) limits: Arc<Limits>,
+    /// The peers of the daemon whose streams are held.
+    pub(crate) held: HeldList,
     /// What the server can do.
     features: Features,
     /// The remote forwards that a client has asked its server for.
@@ -110,6 +112,7 @@ pub(crate) struct NewSession<'a> {
     /// Queue of the control stream.
     pub(crate) outgoing: mpsc::Sender<Box<Frame>>,
     pub(crate) limits: Arc<Limits>,
+    pub(crate) held: HeldList,
     /// Forwards listed even while they have no connection.
     pub(crate) forwards: &'a [String],
     /// Places for the connections that this end forwards.
@@ -157,6 +160,7 @@ impl LiveSession {
             token: OnceLock::new(),
             outgoing: new.outgoing,
             limits: new.limits,
+            held: new.held,
             features: new.features,
             remote_forwards: RemoteForwards::default(),
             ended_by: OnceLock::new(),
@@ -251,8 +255,8 @@ impl LiveSession {
         match &self.chains {
             Some(chains) if !self.has_ended() => {
                 let client = (self.identity, self.instance);
-                let (peer, limits) = (&self.label, &self.limits);
-                Newcomer { client, peer, chains, limits }.descriptors(count).await
+                let (peer, limits, held) = (&self.label, &self.limits, &self.held);
+                Newcomer { client, peer, chains, limits, held }.descriptors(count).await
             }
             _ => self.limits.descriptors.shares().try_take(Holder::Peer(self.identity), count),
         }
@@ -529,7 +533,7 @@ impl LiveSession {
     pub(crate) fn release_unclaimed(&self) {
         let Some(hold) = &self.hold else { return };
         let reset = hold.streams.release_before(hold.epoch, |name| self.claims.has(name));
-        self.limits.hold.add_reset(reset);
+        self.held.add_reset(reset);
     }
 
     /// Sets which forwards are listed even while they have no connection.

@@ -195,7 +195,7 @@ async fn a_silent_servers_session_goes_on_at_its_other_address_without_losing_a_
     let mut settings = settings(&key, &[&server], &addresses, &target);
     // Do not return automatically.
     settings.transport.return_interval = Duration::from_secs(3_600);
-    let limits = Arc::clone(&settings.transport.limits);
+    let held = settings.transport.held.clone();
     let client = RunningClient::start(settings).await;
     assert_eq!(client.remote(), Some(first.address()));
     let (mut here, mut there) = client.enter(&target).await;
@@ -213,7 +213,7 @@ async fn a_silent_servers_session_goes_on_at_its_other_address_without_losing_a_
     exchange(here, there).await;
     client.until_at(first.address()).await;
     assert_eq!(client.reconnects(), [("moved", 2)]);
-    let counts = limits.counts();
+    let counts = held.counts();
     assert_eq!((counts.streams_resumed, counts.streams_reset), (2, 0));
 }
 

@@ -8,8 +8,8 @@ use std::{
 
 use keypadd_provider::{PrivateKey, PublicKey};
 use keypadd_tunnel::{
-    Client, ClientError, ClientSession, ClientSettings, HoldSettings, LimitCounts, Limits, Peers,
-    TransportSettings, wire::Instance,
+    Client, ClientError, ClientSession, ClientSettings, HeldCounts, HoldSettings, LimitCounts,
+    Limits, Peers, TransportSettings, wire::Instance,
 };
 use testbed::{LineSettings, Relay};
 use tokio::{
@@ -113,8 +113,8 @@ impl Site {
     }
 
     /// Outcomes of held streams, at the client and at the server.
-    pub fn counts(&self) -> [LimitCounts; 2] {
-        self.transports.each_ref().map(|transport| transport.limits.counts())
+    pub fn counts(&self) -> [HeldCounts; 2] {
+        self.transports.each_ref().map(|transport| transport.held.counts())
     }
 
     async fn until_resumed(&self, count: u64) {
@@ -378,7 +378,7 @@ async fn a_server_that_was_started_again_resets_what_its_client_held() {
     });
     relay.set_both(LineSettings::default());
     assert_reset(&mut here).await;
-    until("the reset is counted", || transports[0].limits.counts().streams_reset == 1).await;
+    until("the reset is counted", || transports[0].held.counts().streams_reset == 1).await;
     let mut here = TcpStream::connect(client.listeners[0]).await.unwrap();
     assert_reaches(&mut here, &target).await;
 }
@@ -439,14 +439,14 @@ async fn a_session_that_is_held_gives_its_place_to_another_of_its_key_and_a_live
     let (site, key) = with_places(1).await;
     let (mut here, mut there) = site.connection().await;
     send_bytes_both_ways(&mut here, &mut there).await;
-    let limits = &site.transports[1].limits;
+    let held = &site.transports[1].held;
     site.cut();
-    until("the server holds it", || !limits.held().is_empty()).await;
+    until("the server holds it", || !held.peers().is_empty()).await;
 
     let (_client, session) = connect_client(another_run(&site, &key, 2)).await;
     assert_reset(&mut there).await;
-    assert_eq!(limits.counts().streams_reset, 1);
-    assert!(limits.held().is_empty());
+    assert_eq!(held.counts().streams_reset, 1);
+    assert!(held.peers().is_empty());
     let error = connect_error(another_run(&site, &key, 3)).await;
     assert!(matches!(error, ClientError::TooManySessions { .. }), "{error:?}");
     assert!(!session.live().has_ended());
@@ -457,19 +457,19 @@ async fn a_client_that_is_held_is_counted_once_and_comes_back_where_its_key_has_
     let (site, key) = with_places(2).await;
     let (mut here, mut there) = site.connection().await;
     send_bytes_both_ways(&mut here, &mut there).await;
-    let limits = &site.transports[1].limits;
+    let held = &site.transports[1].held;
     let (_other, other) = connect_client(another_run(&site, &key, 2)).await;
     for _ in 0..3 {
         site.cut();
-        until("the server holds it", || !limits.held().is_empty()).await;
+        until("the server holds it", || !held.peers().is_empty()).await;
         site.heal();
         send_bytes_both_ways(&mut here, &mut there).await;
-        until("the server holds nothing", || limits.held().is_empty()).await;
+        until("the server holds nothing", || held.peers().is_empty()).await;
         let error = connect_error(another_run(&site, &key, 3)).await.to_string();
         assert!(error.contains("already has 2 sessions"), "{error}");
     }
     assert!(!other.live().has_ended());
-    assert_eq!(limits.counts().streams_reset, 0);
+    assert_eq!(held.counts().streams_reset, 0);
 }
 
 #[tokio::test]
@@ -482,8 +482,8 @@ async fn descriptors_of_a_client_that_is_away_go_to_another_of_its_key() {
         send_bytes_both_ways(here, there).await;
     }
     site.cut();
-    let limits = &site.transports[1].limits;
-    until("the server holds them", || !limits.held().is_empty()).await;
+    let held = &site.transports[1].held;
+    until("the server holds them", || !held.peers().is_empty()).await;
 
     let forward = forward(&format!("0:{}", site.target.local_addr().unwrap()));
     let settings = settings_for(site.server.address, site.client.crypto.clone(), vec![forward]);
@@ -494,8 +494,8 @@ async fn descriptors_of_a_client_that_is_away_go_to_another_of_its_key() {
     for (_, there) in &mut open {
         assert_reset(there).await;
     }
-    let LimitCounts { streams_reset, descriptors_refused, .. } = limits.counts();
-    assert_eq!((streams_reset, descriptors_refused), (2, 0));
+    let LimitCounts { descriptors_refused, .. } = site.transports[1].limits.counts();
+    assert_eq!((held.counts().streams_reset, descriptors_refused), (2, 0));
 }
 
 #[tokio::test]

@@ -234,7 +234,7 @@ async fn resumed_stream(
     let there = accept(target).await;
     let stream = quinn::VarInt::from(send.id()).into_inner();
     peer.connection.close(CloseCode::Hold.value().into(), b"");
-    until("it is held", || !transport.limits.held().is_empty()).await;
+    until("it is held", || !transport.held.peers().is_empty()).await;
     let (mut peer, resumed, _) = holding_peer(server, crypto, Some(grant.token)).await;
     assert!(resumed.resumed);
     peer.control.0.write_all(&Frame::Claims { count: 1 }.encode()).await.unwrap();

@@ -51,8 +51,8 @@ async fn connections_outlive_the_replacement_of_both_ends_keys() {
     let pinned = || PinnedServer::one_of(old_server.public(), [new_server.public()]);
     settings.crypto = client_config(&crypto(&old, Suite::AES_128_GCM), pinned()).unwrap();
     settings.transport = lasting();
-    let (lifetimes, limits) =
-        (settings.transport.key_lifetimes.clone(), settings.transport.limits.clone());
+    let (lifetimes, held) =
+        (settings.transport.key_lifetimes.clone(), settings.transport.held.clone());
     let client = RunningClient::start(settings).await;
     let mut here = TcpStream::connect(client.listeners[0]).await.unwrap();
     let mut there = accept(&target).await;
@@ -81,7 +81,7 @@ async fn connections_outlive_the_replacement_of_both_ends_keys() {
     assert_eq!(client.sessions.live()[0].key(), new_server.public());
     send_bytes_both_ways(&mut here, &mut there).await;
     assert!(client.reconnects().is_empty(), "{:?}", client.reconnects());
-    assert_eq!(limits.counts().streams_reset, 0);
+    assert_eq!(held.counts().streams_reset, 0);
     exchange(here, there).await;
 }
 

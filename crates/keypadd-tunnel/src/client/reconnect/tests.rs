@@ -122,7 +122,7 @@ async fn a_server_causes_log_lines_within_its_limit_from_its_first_session_on() 
         until: Instant::now(),
         at: (ListPlace::UNKNOWN, address),
         rtt: time,
-        _listed: Arc::new(client.limits.hold.add("server", &client.hold.streams(), time)),
+        _listed: Arc::new(client.held.add("server", &client.hold.streams(), time)),
     };
     for _ in 0..OUTAGES {
         assert!(client.reconnect_held(&held).await.is_none());

@@ -149,8 +149,8 @@ impl ServerContext {
         // A client that comes back, or that replaces a live session, needs no other place.
         let own = self.chains.take_slot(&client).or_else(|| older?.take_place());
         let place = own.or_else(|| self.of_key.try_take(client.0, 1));
-        let (chains, limits) = (&self.chains, &self.limits);
-        place.or_else(|| Newcomer { client, peer, chains, limits }.place())
+        let (chains, limits, held) = (&self.chains, &self.limits, &self.held);
+        place.or_else(|| Newcomer { client, peer, chains, limits, held }.place())
     }
 
     /// Adds the session, which may go on with the streams of another. From here on it is served, even if its
@@ -192,6 +192,7 @@ impl ServerContext {
             connection,
             outgoing: sender,
             limits: Arc::clone(&self.limits),
+            held: self.held.clone(),
             forwards: &[],
             places,
             counts,

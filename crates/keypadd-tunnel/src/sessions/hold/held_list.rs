@@ -29,9 +29,18 @@ pub struct HeldStatus {
     pub until_unix_seconds: u64,
 }
 
-/// One per daemon; clones share it.
+/// How streams ended that were held, since the daemon started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeldCounts {
+    /// Streams resumed over another connection after theirs was lost.
+    pub streams_resumed: u64,
+    /// Streams that were held and then reset.
+    pub streams_reset: u64,
+}
+
+/// The peers of a daemon whose streams are held; clones share it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct HeldList(Arc<HeldListState>);
+pub struct HeldList(Arc<HeldListState>);
 
 #[derive(Debug, Default)]
 struct HeldListState {
@@ -61,13 +70,13 @@ impl HeldList {
     pub(crate) fn add(&self, label: &str, streams: &HeldStreams, time: Duration) -> HeldListing {
         let id = self.0.next.fetch_add(1, Relaxed);
         let (label, streams, since) = (label.to_owned(), streams.clone(), SystemTime::now());
-        self.peers().insert(id, HeldPeer { label, streams, since, time });
+        self.listed().insert(id, HeldPeer { label, streams, since, time });
         HeldListing { list: self.clone(), id }
     }
 
     /// The peers that are away, longest first.
-    pub(crate) fn status(&self) -> Vec<HeldStatus> {
-        let peers = self.peers();
+    pub fn peers(&self) -> Vec<HeldStatus> {
+        let peers = self.listed();
         let status = peers.values().map(|peer| HeldStatus {
             peer: peer.label.clone(),
             streams: peer.streams.names().len(),
@@ -78,14 +87,12 @@ impl HeldList {
         status.collect()
     }
 
-    /// Streams that continued over another connection since the daemon started.
-    pub(crate) fn resumed(&self) -> u64 {
-        self.0.resumed.load(Relaxed)
-    }
-
-    /// Streams that were held and then reset.
-    pub(crate) fn reset(&self) -> u64 {
-        self.0.reset.load(Relaxed)
+    /// How held streams have ended.
+    pub fn counts(&self) -> HeldCounts {
+        HeldCounts {
+            streams_resumed: self.0.resumed.load(Relaxed),
+            streams_reset: self.0.reset.load(Relaxed),
+        }
     }
 
     pub(crate) fn add_resumed(&self) {
@@ -97,14 +104,14 @@ impl HeldList {
     }
 
     /// A panic cannot leave the map half changed.
-    fn peers(&self) -> MutexGuard<'_, BTreeMap<u64, HeldPeer>> {
+    fn listed(&self) -> MutexGuard<'_, BTreeMap<u64, HeldPeer>> {
         self.0.peers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for HeldListing {
     fn drop(&mut self) {
-        let removed = self.list.peers().remove(&self.id);
+        let removed = self.list.listed().remove(&self.id);
         // Dropped without the lock.
         drop(removed);
     }

@@ -8,13 +8,17 @@ use std::time::{Duration, Instant};
 use keypadd_provider::PublicKey;
 use keypadd_share::Share;
 use tokio::time::timeout;
+use tracing::warn;
 
 use crate::{
     limits::{
         Limits,
         descriptors::{Descriptors, Holder},
     },
-    sessions::hold::chains::{ChainKey, Chains, EndedAway, Held},
+    sessions::hold::{
+        chains::{ChainKey, Chains, EndedAway, Held},
+        held_list::HeldList,
+    },
 };
 
 /// How long streams that are being reset may take to give their descriptors back.
@@ -27,6 +31,7 @@ pub(crate) struct Newcomer<'a> {
     pub(crate) peer: &'a str,
     pub(crate) chains: &'a Chains,
     pub(crate) limits: &'a Limits,
+    pub(crate) held: &'a HeldList,
 }
 
 impl Newcomer<'_> {
@@ -62,8 +67,16 @@ impl Newcomer<'_> {
     }
 
     fn end_away(&self, held: Held, needs: &str) -> Option<EndedAway> {
-        let ended = self.chains.end_away(&self.client, held, Instant::now())?;
-        self.limits.reset_away(self.client.0, self.peer, ended.streams, needs);
+        let now = Instant::now();
+        let ended = self.chains.end_away(&self.client, held, now)?;
+        self.held.add_reset(ended.streams);
+        if ended.streams > 0 && self.limits.log.allow(self.client.0, self.peer, now) {
+            warn!(
+                peer = self.peer,
+                ended = ended.streams,
+                "reset held connections: a session of this key needs their {needs}"
+            );
+        }
         Some(ended)
     }
 }
@@ -95,6 +108,7 @@ mod tests {
         key: PublicKey,
         chains: Chains,
         limits: Arc<Limits>,
+        held: HeldList,
         places: Shares<PublicKey>,
         streams: JoinSet<Result<(), SpliceError>>,
     }
@@ -105,6 +119,7 @@ mod tests {
                 key: PrivateKey::generate().unwrap().public(),
                 chains: Chains::default(),
                 limits: Arc::new(Limits::new(files, |_| 0)),
+                held: HeldList::default(),
                 places: Shares::of_each(places_max),
                 streams: JoinSet::new(),
             }
@@ -126,7 +141,7 @@ mod tests {
             };
             let away = |streams: &HeldStreams| AwayState {
                 slot: self.places.try_take(self.key, 1),
-                _listed: self.limits.hold.add("peer", streams, SETTINGS.time),
+                _listed: self.held.add("peer", streams, SETTINGS.time),
                 _over: oneshot::channel().0,
             };
             let now = Instant::now();
@@ -167,8 +182,8 @@ mod tests {
         }
 
         fn newcomer(&self, number: u8) -> Newcomer<'_> {
-            let (chains, limits) = (&self.chains, &self.limits);
-            Newcomer { client: self.client(number), peer: "peer", chains, limits }
+            let (chains, limits, held) = (&self.chains, &self.limits, &self.held);
+            Newcomer { client: self.client(number), peer: "peer", chains, limits, held }
         }
 
         /// Whether a client that was away goes on with its streams.
@@ -191,7 +206,7 @@ mod tests {
         let take = || newcomer.descriptors(OF_CONNECTION);
         let taken = tokio::join!(take(), take(), take(), take());
         assert!(matches!(taken, (Some(_), Some(_), Some(_), Some(_))));
-        assert_eq!(site.limits.counts().streams_reset, 4);
+        assert_eq!(site.held.counts().streams_reset, 4);
         assert_eq!(site.limits.counts().descriptors, 24);
         assert!(!site.resumes(1) && site.resumes(2) && site.resumes(3));
     }
