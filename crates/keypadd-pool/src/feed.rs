@@ -10,7 +10,6 @@ use keypadd_keystream::{KeystreamKey, PacketNumber, SEGMENT_PACKETS, Segment};
 use crate::arena::Unit;
 use crate::chunk::{Chunk, KeyId, Part};
 use crate::demand::{Allowance, Traffic};
-use crate::filler::FillerCommand;
 use crate::filler_state::MemoryReturn;
 use crate::free_units::FreeUnits;
 use crate::lane_state::{LaneState, PartHolding};
@@ -153,6 +152,14 @@ impl Feed {
             self.state.parts[part as usize].pushed.fetch_add(1, Relaxed);
         }
     }
+}
+
+/// Orders from the pool's handles to the filler.
+pub(crate) enum FillerCommand {
+    /// Fill this lane.
+    Lane(Box<Feed>),
+    /// Use this many units; `new` holds those added by a larger budget.
+    Budget { units: usize, new: Vec<Unit> },
 }
 
 /// A feed that its lane keeps while too many of its direction are queued for the filler.

@@ -13,7 +13,7 @@ use keypadd_keystream::SEGMENT_PACKETS;
 use crate::arena::{Ledger, Released, Unit, locked};
 use crate::chunk::PAD_BYTES;
 use crate::cpu_share::CpuShare;
-use crate::feed::Feed;
+use crate::feed::{Feed, FillerCommand};
 use crate::filler_state::{FillerState, MemoryReturn};
 use crate::free_units::FreeUnits;
 use crate::lane_view::LaneView;
@@ -26,14 +26,6 @@ use crate::targets::targets;
 /// While long packets come, a filler with nothing to do looks again after this time. They do not wake it before
 /// low water, and bulk may stop above that: the pool would rest below full, and divided by former traffic.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
-
-/// Orders from the pool's handles to the filler.
-pub(crate) enum FillerCommand {
-    /// Fill this lane.
-    Lane(Box<Feed>),
-    /// Use this many units; `new` holds those added by a larger budget.
-    Budget { units: usize, new: Vec<Unit> },
-}
 
 /// The outcome of one step of a filler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
