@@ -6,8 +6,9 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 
+use keypadd_cli::error::{Error, Exit, system};
+
 use crate::cli;
-use crate::error::{Error, Exit, system};
 
 /// The program that runs benchmarks.
 const PROGRAM: &str = "keypadd-bench";

@@ -7,14 +7,14 @@ use std::time::SystemTime;
 
 use bytesize::ByteSize;
 use humantime::format_rfc3339_seconds;
+use keypadd_cli::error::{Error, one_line};
+use keypadd_cli::results::print;
 use keypadd_config::{Outgoing, Peer, Settings, Shown};
 use keypadd_tunnel::{ProxyHeaders, TransportSettings};
 
 use crate::cli::ConfigArgs;
 use crate::configfile::{self, Loaded};
-use crate::error::{Error, one_line};
 use crate::ready::suite_with_class;
-use crate::results::print;
 
 /// Prints the settings and peers; warnings go to standard error.
 ///

@@ -6,13 +6,13 @@
 use clap::builder::PossibleValuesParser;
 use clap::{Command, ValueHint};
 use clap_complete::Shell;
+use keypadd_cli::error::Error;
+use keypadd_cli::results::print;
 use keypadd_keystream::Suite;
 use keypadd_provider::KeyExchange;
 
 use crate::cli::{self, CompletedShell, CompletionsArgs};
 use crate::configfile;
-use crate::error::Error;
-use crate::results::print;
 
 /// Appended to the script for bash, which may treat `@` as a word boundary.
 const BASH: &str = r#"

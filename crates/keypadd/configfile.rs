@@ -7,6 +7,8 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use keypadd_cli::error::{Error, Exit, shown, system};
+use keypadd_cli::keyfile;
 use keypadd_cli::user_directory;
 use keypadd_config::{Config, Fault, InvalidConfig, KeyPlace};
 use keypadd_provider::PrivateKey;
@@ -14,8 +16,6 @@ use rustix::fs::OFlags;
 use rustix::process::geteuid;
 
 use crate::cli::memory_bytes;
-use crate::error::{Error, Exit, shown, system};
-use crate::keyfile;
 
 /// Longest configuration file; a longer one is some other file.
 const CONFIG_BYTES_MAX: u64 = 1 << 20;

@@ -10,6 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use keypadd_cli::error::{Error, Exit, shown, system};
 use keypadd_cli::logging;
 use keypadd_config::{Config, Settings};
 use keypadd_sandbox::{
@@ -21,7 +22,6 @@ use keypadd_tunnel::{
 };
 use rustix::process::{getegid, geteuid};
 
-use crate::error::{Error, Exit, shown, system};
 use crate::report::SandboxReport;
 use crate::runtime_directory;
 

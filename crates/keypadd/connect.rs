@@ -3,7 +3,9 @@
 
 use std::time::{Duration, SystemTime};
 
+use keypadd_cli::error::{Error, Exit};
 use keypadd_cli::refusal::explain;
+use keypadd_cli::shutdown::Shutdown;
 use keypadd_config::{Setting, offered, values_of};
 use keypadd_keystream::Class;
 use keypadd_provider::{PublicKey, client_config};
@@ -19,14 +21,12 @@ use crate::cli::{ConnectArgs, Flags, Server};
 use crate::confine::{Confinement, SandboxNeeds};
 use crate::control::{Requests, WAITING_MAX};
 use crate::daemon::{Daemon, DaemonSettings};
-use crate::error::{Error, Exit};
 use crate::forward;
 use crate::handover::give;
 use crate::named::{self, Named};
 use crate::pinned::pinned;
 use crate::ready::{ClientReady, ForwardReady, suite_with_class};
 use crate::reuse::CarryClient;
-use crate::shutdown::Shutdown;
 use crate::sources::{Dialing, PeerTerms, Source, Sources};
 use crate::stdio::{self, ClosingStdout};
 use crate::systemd;

@@ -10,6 +10,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use keypadd_cli::error::{Error, Exit, system};
+use keypadd_cli::keyfile;
+use keypadd_cli::shutdown::Shutdown;
 use keypadd_config::Settings;
 use keypadd_keystream::{Class, MeasureSuite, Protection, Suite};
 use keypadd_provider::{
@@ -27,16 +30,14 @@ use tokio::time::{interval, sleep};
 use crate::cli::memory_bytes;
 use crate::confine::Confinement;
 use crate::control::{self, ControlSocket, Requests};
-use crate::error::{Error, Exit, system};
 use crate::handover::give::{HandoverSource, Program};
 use crate::handover::take::{HeldState, Takeover};
 use crate::pooling::{PoolOptions, Pooling};
 use crate::rates::{self, Rates};
 use crate::runtime_directory;
-use crate::shutdown::Shutdown;
 use crate::sources::Sources;
 use crate::status_builder::StatusBuilder;
-use crate::{keyfile, metrics, systemd};
+use crate::{metrics, systemd};
 
 /// Share of this host's memory for data that slow readers of all sessions leave unread beyond their
 /// windows.

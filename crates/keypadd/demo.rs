@@ -13,14 +13,14 @@ mod verdict;
 use std::io::{self, Write};
 use std::time::Duration;
 
+use keypadd_cli::error::{Error, Exit, system};
+use keypadd_cli::shutdown::Shutdown;
 use keypadd_keystream::{CipherBackend, CipherEngine, Suite, cpu_features};
 use keypadd_provider::seal_times;
 use serde::Serialize;
 use tokio::sync::watch;
 
 use crate::cli::DemoArgs;
-use crate::error::{Error, Exit, system};
-use crate::shutdown::Shutdown;
 use arm::{Board, Workload};
 use measured::{ARMS, Measured};
 use screen::Screen;

@@ -7,9 +7,10 @@ mod host;
 mod path;
 mod pool;
 
-use crate::block_on;
+use keypadd_cli::block_on;
+use keypadd_cli::error::{Error, Exit};
+
 use crate::cli::DoctorArgs;
-use crate::error::{Error, Exit};
 
 use configuration::Configuration;
 use finding::Findings;

@@ -6,6 +6,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use keypadd_cli::error::{Error, Exit, listen_hint, one_line, shown, system};
+use keypadd_cli::results::print;
 use keypadd_config::{nearest, values::BadValue};
 use keypadd_tunnel::{Client, Forward};
 use serde::{Deserialize, Serialize};
@@ -13,8 +15,6 @@ use serde_json::{Value, json};
 
 use crate::cli::{ForwardAction, ForwardArgs};
 use crate::control::{self, FORWARD_REQUEST};
-use crate::error::{Error, Exit, listen_hint, one_line, shown, system};
-use crate::results::print;
 use crate::runtime_directory;
 use crate::status::{no_answer, none_found};
 

@@ -6,6 +6,9 @@ use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use keypadd_cli::error::{Error, Exit, bind_hint, one_line, shown, system};
+use keypadd_cli::results::print;
+use keypadd_cli::shutdown::Shutdown;
 use keypadd_config::{NewPeer, Role, Setting, Settings, offered, values, values_of};
 use keypadd_provider::{KeyExchange, PairingSecret, inviter_config};
 use keypadd_tunnel::{
@@ -18,12 +21,9 @@ use tokio::time::sleep;
 
 use crate::cli::{self, InviteArgs, checked};
 use crate::confine::Confinement;
-use crate::error::{Error, Exit, bind_hint, one_line, shown, system};
 use crate::pairing::ThisHost;
 use crate::ready::{example_forward, host_name, outward_address};
 use crate::reload::{Reloaded, reload_file};
-use crate::results::print;
-use crate::shutdown::Shutdown;
 
 /// Name for the other host if this one has no usable name.
 const NO_NAME: &str = "far";

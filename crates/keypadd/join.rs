@@ -5,7 +5,10 @@ use std::io::{self, IsTerminal, Read, Write};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use keypadd_cli::error::{Error, Exit, shown, system};
 use keypadd_cli::refusal::explain;
+use keypadd_cli::results::print;
+use keypadd_cli::shutdown::Shutdown;
 use keypadd_config::{NewPeer, Role, values::BadValue, values::peer_name};
 use keypadd_provider::{Refusal, joiner_config};
 use keypadd_tunnel::{
@@ -16,10 +19,7 @@ use zeroize::Zeroizing;
 use crate::cli::{JoinArgs, Line, checked, invitation};
 use crate::confine::Confinement;
 use crate::daemon::generate_instance;
-use crate::error::{Error, Exit, shown, system};
 use crate::pairing::{Prepared, ThisHost};
-use crate::results::print;
-use crate::shutdown::Shutdown;
 
 /// Longest line read from standard input; a longer one is something else.
 const LINE_BYTES_MAX: usize = 2048;

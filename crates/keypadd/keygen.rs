@@ -3,11 +3,11 @@
 
 use std::io::{self, Write};
 
+use keypadd_cli::error::{Error, Exit, system};
+use keypadd_cli::keyfile;
 use keypadd_provider::{PrivateKey, PublicKey};
 
 use crate::cli::KeyFileArgs;
-use crate::error::{Error, Exit, system};
-use crate::keyfile;
 
 /// Creates a key file and prints the next steps.
 ///

@@ -48,8 +48,8 @@ mod systemd;
 use std::process::ExitCode;
 
 use cli::{Cli, Verb};
-use error::Error;
-use keypadd_cli::{block_on, error, keyfile, logging, results, shutdown};
+use keypadd_cli::error::Error;
+use keypadd_cli::{block_on, logging, shutdown};
 
 /// Runs this process's command; prints its error on standard error.
 pub fn main() -> ExitCode {

@@ -3,10 +3,10 @@
 use std::{fs, io};
 
 use clap_mangen::{Man, generate_to};
+use keypadd_cli::error::{Error, Exit, shown, system};
+use keypadd_cli::results::print;
 
 use crate::cli::{self, ManArgs};
-use crate::error::{Error, Exit, shown, system};
-use crate::results::print;
 
 /// Prints the main page, or writes all pages to a directory: `keypadd.1`, `keypadd-serve.1` and so
 /// on.

@@ -19,6 +19,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
+use keypadd_cli::error::{Error, Exit, bind_hint, system};
 use keypadd_share::{Bucket, Rate, Waiting};
 use keypadd_tunnel::LinkState;
 use keypadd_tunnel::handover::Handover;
@@ -27,7 +28,6 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::error::{Error, Exit, bind_hint, system};
 use crate::sources::Sources;
 
 use page::{Pages, Text};

@@ -4,11 +4,11 @@
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use keypadd_cli::error::{Error, Exit, shown};
 use keypadd_config::{Config, Outgoing, Peer, Setting, nearest};
 use keypadd_provider::PublicKey;
 
 use crate::configfile;
-use crate::error::{Error, Exit, shown};
 
 /// A peer that this host connects to, and what the file sets for it.
 #[derive(Debug)]

@@ -6,6 +6,8 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use keypadd_cli::error::{Error, Exit, shown, system};
+use keypadd_cli::keyfile::{self, StagedKey, make_directory, quoted_for_shell};
 use keypadd_cli::staged::Staged;
 use keypadd_config::{AddPeerError, Config, KeyPlace, NewPeer, Settings, offered};
 use keypadd_keystream::Suite;
@@ -17,8 +19,6 @@ use rustix::process::umask;
 use crate::cli::memory_bytes;
 use crate::configfile;
 use crate::confine::{Confinement, SandboxNeeds};
-use crate::error::{Error, Exit, shown, system};
-use crate::keyfile::{self, StagedKey, make_directory, quoted_for_shell};
 
 /// Mode of a new configuration file: it has no secrets, and daemons may run as another user.
 const NEW_FILE_MODE: u32 = 0o644;

@@ -1,8 +1,7 @@
 //! Pins the public keys of a server.
 
+use keypadd_cli::error::{Error, Exit};
 use keypadd_provider::{PinnedServer, PublicKey};
-
-use crate::error::{Error, Exit};
 
 /// Accepts any of these keys.
 ///

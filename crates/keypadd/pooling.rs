@@ -8,6 +8,7 @@ mod following;
 use std::io::ErrorKind;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use keypadd_cli::error::{Error, Exit, system};
 use keypadd_config::Settings;
 use keypadd_config::values::PoolMode;
 use keypadd_keystream::{CipherEngine, Protection, Suite};
@@ -17,7 +18,6 @@ use keypadd_tunnel::on_own_thread;
 use tokio::sync::OwnedMutexGuard;
 
 use crate::cli::memory_bytes;
-use crate::error::{Error, Exit, system};
 
 use choice::choose;
 pub(crate) use choice::{Choice, timed};

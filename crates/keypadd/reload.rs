@@ -7,14 +7,14 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use keypadd_cli::error::{Error, Exit, one_line, shown};
+use keypadd_cli::results::print;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use crate::cli::ReloadArgs;
 use crate::control::{self, RELOAD_REQUEST, RELOAD_TIMEOUT, STATUS_REQUEST};
-use crate::error::{Error, Exit, one_line, shown};
-use crate::results::print;
 use crate::runtime_directory;
 use crate::status::{no_answer, none_found};
 

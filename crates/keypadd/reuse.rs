@@ -11,7 +11,9 @@ use std::path::PathBuf;
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
+use keypadd_cli::error::{Error, Exit, one_line};
 use keypadd_cli::refusal::explain;
+use keypadd_cli::shutdown::Shutdown;
 use keypadd_keystream::{Class, Suite};
 use keypadd_tunnel::wire::StreamCode;
 use keypadd_tunnel::{ClientError, Target, proxy_protocol};
@@ -24,11 +26,9 @@ use tokio::time::timeout;
 use crate::carry::{CarryReply, CarryRequest};
 use crate::confine::Confinement;
 use crate::control::{self, CARRY_REQUEST};
-use crate::error::{Error, Exit, one_line};
 use crate::handover::channel::{Channel, Received};
 use crate::ready::suite_with_class;
 use crate::runtime_directory;
-use crate::shutdown::Shutdown;
 use crate::stdio::{self, ClosingStdout};
 
 /// How long all daemons together may take to say whether they can carry the connection: a stopped one never

@@ -10,6 +10,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use keypadd_cli::error::{Error, Exit, system};
+use keypadd_cli::shutdown::Shutdown;
 use keypadd_config::{Changes, Config, Settings};
 use keypadd_keystream::Suite;
 use serde_json::{Value, json};
@@ -21,11 +23,9 @@ use crate::configfile::{self, Loaded};
 use crate::confine::{Confinement, SandboxNeeds};
 use crate::control::{Answer, Requests, WAITING_MAX};
 use crate::daemon::{Daemon, DaemonSettings};
-use crate::error::{Error, Exit, system};
 use crate::forward;
 use crate::handover::give;
 use crate::ready::RunReady;
-use crate::shutdown::Shutdown;
 use crate::systemd;
 
 use running_config::RunningConfig;
@@ -296,13 +296,13 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
     use std::time::Duration;
 
+    use keypadd_cli::shutdown::{self, ShutdownMode};
     use rustix::process::{Signal, getpid, kill_process};
     use tokio::runtime::Builder;
     use tokio::task::{spawn_blocking, yield_now};
     use tokio::time::timeout;
 
     use super::*;
-    use crate::shutdown::{self, ShutdownMode};
 
     /// RFC 8032, section 7.1, test 1, in PKCS#8 (RFC 8410).
     const KEY: &str = "-----BEGIN PRIVATE KEY-----\n\

@@ -8,9 +8,8 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use keypadd_cli::error::shown;
 use rustix::process::geteuid;
-
-use crate::error::shown;
 
 /// Permission bits of all but the owner.
 const OTHERS_WRITE: u32 = 0o022;

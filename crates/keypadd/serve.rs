@@ -4,6 +4,8 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use keypadd_cli::error::{Error, Exit, bind_hint, system};
+use keypadd_cli::shutdown::Shutdown;
 use keypadd_config::values_of;
 use keypadd_provider::{PublicKey, server_config};
 use keypadd_tunnel::{
@@ -15,10 +17,8 @@ use crate::cli::{Allowed, ServeArgs};
 use crate::confine::{Confinement, SandboxNeeds};
 use crate::control::Requests;
 use crate::daemon::{Daemon, DaemonSettings};
-use crate::error::{Error, Exit, bind_hint, system};
 use crate::handover::give;
 use crate::ready::{ConnectLine, ServerReady, suite_with_class};
-use crate::shutdown::Shutdown;
 use crate::sources::{Source, Sources};
 use crate::systemd;
 

@@ -7,12 +7,12 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use keypadd_cli::error::{Error, Exit, one_line, shown, system};
+use keypadd_cli::results::print;
 use serde_json::{Value, json};
 
 use crate::cli::StatusArgs;
 use crate::control::{self, STATUS_REQUEST};
-use crate::error::{Error, Exit, one_line, shown, system};
-use crate::results::print;
 use crate::runtime_directory;
 
 /// Timeout of a query.

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use keypadd_cli::error::{Error, Exit, is_private, shown};
 pub(super) use keypadd_config::values::{
     BadValue, cipher_backend, dynamic_forward, local_forward, public_key, remote_forward, switch,
     target,
@@ -11,8 +12,6 @@ pub(super) use keypadd_config::values::{
 use keypadd_config::values::{bad, duration, peer_name, servers};
 use keypadd_provider::PublicKey;
 use keypadd_tunnel::{Host, Invitation, InvitationError, ServerAddresses};
-
-use crate::error::{Error, Exit, is_private, shown};
 
 /// A peer of `--allow`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,6 +5,7 @@ use std::fmt;
 use std::future::Future;
 use std::time::{Duration, Instant};
 
+use keypadd_cli::error::Error;
 use keypadd_keystream::CipherEngine;
 use keypadd_traffic::{Counts, Due, Path, TunnelArm};
 use tokio::sync::watch;
@@ -13,7 +14,6 @@ use tokio::time::sleep;
 use super::measured::{ARMS, Arm, Keystrokes, Measured};
 use super::traffic::{self, LatencyRecorder};
 use super::{BURST_BYTES, BURSTS, failed};
-use crate::error::Error;
 
 /// Memory for keystream at each end, filled by conventional 3DES in about two seconds of CPU: more than a
 /// burst takes, in both directions.

@@ -3,10 +3,10 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use keypadd_cli::error::Error;
 use keypadd_traffic::{Answered, Broken, Due, Exchange, Latencies, Path, Requester, Requests};
 
 use super::failed;
-use crate::error::Error;
 
 /// Bytes sent per keystroke, about what ssh sends.
 const KEY_BYTES: u64 = 64;

@@ -4,13 +4,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use keypadd_cli::error::{Error, shown};
+use keypadd_cli::keyfile;
 use keypadd_config::{Config, Outgoing, Peer};
 use keypadd_provider::PrivateKey;
 
 use crate::cli::memory_bytes;
 use crate::configfile::{self, Loaded};
-use crate::error::{Error, shown};
-use crate::keyfile;
 use crate::named;
 
 use super::finding::{Finding, Findings};

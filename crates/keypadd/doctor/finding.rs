@@ -1,10 +1,9 @@
 //! Prints findings, as text or JSON.
 
+use keypadd_cli::error::{Error, one_line};
+use keypadd_cli::results::print;
 use serde::Serialize;
 use serde_json::json;
-
-use crate::error::{Error, one_line};
-use crate::results::print;
 
 /// What a check has found.
 #[derive(Debug, Serialize)]

@@ -7,6 +7,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use keypadd_cli::error::{Error, one_line, shown, system};
 use keypadd_config::{Config, Settings};
 use keypadd_transport::Offloads;
 use keypadd_tunnel::TransportSettings;
@@ -14,7 +15,6 @@ use rustix::process::{Resource, getrlimit};
 use serde_json::Value;
 
 use crate::control::{self, STATUS_REQUEST};
-use crate::error::{Error, one_line, shown, system};
 use crate::pooling::PoolOptions;
 use crate::runtime_directory;
 use crate::status::no_answer;

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use keypadd_cli::error::{Error, Exit};
 use keypadd_cli::refusal::explain;
 use keypadd_config::{Outgoing, Peer};
 use keypadd_keystream::Suite;
@@ -13,7 +14,6 @@ use keypadd_tunnel::{Client, ClientSettings, ProxyHeaders, TransportSettings};
 use tokio::time::sleep;
 
 use crate::daemon::generate_instance;
-use crate::error::{Error, Exit};
 use crate::pinned::pinned;
 
 use super::configuration::Configuration;

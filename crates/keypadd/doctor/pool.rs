@@ -1,9 +1,9 @@
 //! Answers "should I turn the pool on?" for the suites in use, with the measurement that `pool = "auto"`
 //! makes.
 
+use keypadd_cli::error::Error;
 use keypadd_config::{Config, values::PoolMode};
 
-use crate::error::Error;
 use crate::pooling::{Choice, timed};
 use crate::run::pool_suites;
 

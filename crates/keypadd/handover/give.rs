@@ -15,6 +15,8 @@ use std::process;
 use std::sync::Arc;
 use std::time::Duration;
 
+use keypadd_cli::keyfile;
+use keypadd_cli::shutdown::Shutdown;
 use keypadd_transport::HandedStream;
 use keypadd_tunnel::handover::{HandedSocket, Handover, SocketFile, SocketRecord};
 use keypadd_tunnel::{Client, Limits, ServerHandle};
@@ -28,8 +30,6 @@ use super::channel::{Channel, unexpected};
 use super::{
     Frame, HANDOVER_TIMEOUT, Offer, PREPARE_TIMEOUT, SUSPENDED_STALL_TIMEOUT, VARIABLE, VERSION,
 };
-use crate::keyfile;
-use crate::shutdown::Shutdown;
 
 /// A program file, by device and inode, which an upgrade changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,6 +9,8 @@ use std::os::unix::net::UnixStream;
 use std::process;
 use std::sync::Arc;
 
+use keypadd_cli::error::{Error, Exit, system};
+use keypadd_cli::shutdown::Shutdown;
 use keypadd_transport::HandedStream;
 use keypadd_tunnel::handover::{HandedChain, HandedClient, HandedSocket, Handover, SocketFile};
 use keypadd_tunnel::wire::Instance;
@@ -19,8 +21,6 @@ use tokio::time::timeout;
 use super::channel::{Channel, Received, unexpected};
 use super::{Frame, HANDOVER_TIMEOUT, STALL_TIMEOUT, VARIABLE};
 use crate::carry::OF_COMMAND;
-use crate::error::{Error, Exit, system};
-use crate::shutdown::Shutdown;
 
 /// A daemon that replaces another one.
 #[derive(Debug)]

@@ -15,6 +15,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use keypadd_cli::error::{Error, Exit, shown, system};
+use keypadd_cli::keyfile;
+use keypadd_cli::shutdown::block_on;
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::net::sockopt::set_socket_passcred;
 use rustix::process::{Uid, geteuid};
@@ -22,13 +25,10 @@ use serde::de::IgnoredAny;
 use tokio::time::timeout;
 
 use crate::control::{self, REPLACE_REQUEST, STATUS_REQUEST};
-use crate::error::{Error, Exit, shown, system};
 use crate::handover::channel::{Channel, Received, unexpected};
 use crate::handover::give::Program;
 use crate::handover::take::{RESET, TakeoverReport};
 use crate::handover::{Frame, Offer, VARIABLE, VERSION};
-use crate::keyfile;
-use crate::shutdown::block_on;
 use crate::status::why_closed;
 
 use super::PATIENCE;

@@ -4,6 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use keypadd_cli::error::{Error, Exit, listen_hint, system};
+use keypadd_cli::shutdown::{self, ShutdownMode, Trigger};
 use keypadd_config::{Outgoing, Peer};
 use keypadd_provider::{Allowance, CryptoSettings, PublicKey, client_config};
 use keypadd_transport::crypto::ClientConfig;
@@ -16,10 +18,8 @@ use tokio::task::JoinHandle;
 
 use crate::carry;
 use crate::connect::forwards_ready;
-use crate::error::{Error, Exit, listen_hint, system};
 use crate::pinned::pinned;
 use crate::ready::DialingReady;
-use crate::shutdown::{self, ShutdownMode, Trigger};
 use crate::sources::{Dialing, Source};
 
 /// A running client.

@@ -6,6 +6,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use keypadd_cli::error::{Error, Exit};
+use keypadd_cli::shutdown::{self, ShutdownMode, Trigger};
 use keypadd_config::{Config, Outgoing, Peer};
 use keypadd_provider::{CryptoSettings, PublicKey, server_config};
 use keypadd_transport::crypto::ClientConfig;
@@ -21,12 +23,10 @@ use super::links::{Link, NewLink, bind_failed, client_crypto};
 use super::pool_suites;
 use crate::configfile::Loaded;
 use crate::daemon::{Daemon, accepted, accepted_groups};
-use crate::error::{Error, Exit};
 use crate::forward;
 use crate::pooling::PoolOptions;
 use crate::ready::RunReady;
 use crate::serve;
-use crate::shutdown::{self, ShutdownMode, Trigger};
 use crate::sources::{PeerTerms, Source, Sources};
 
 /// The running server and clients, and their settings.

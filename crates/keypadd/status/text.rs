@@ -3,12 +3,12 @@
 use std::time::{Duration, SystemTime};
 
 use bytesize::ByteSize;
+use keypadd_cli::error::one_line;
 use keypadd_tunnel::{
     ForwardStatus, HeldStatus, KeyRenewal, LinkState, SessionStatus, unix_seconds,
 };
 use serde_json::Value;
 
-use crate::error::one_line;
 use crate::pooling::locked_of;
 use crate::report::{
     ByDirection, HoldReport, KeysReport, LimitsReport, LinkReport, PacketsReport, Report,

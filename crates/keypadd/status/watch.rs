@@ -4,14 +4,14 @@
 use std::io::{self, IsTerminal};
 use std::time::Duration;
 
+use keypadd_cli::error::{Error, Exit, system};
+use keypadd_cli::results::print;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::{query, show};
 use crate::cli::StatusArgs;
-use crate::error::{Error, Exit, system};
-use crate::results::print;
 
 /// Refresh interval.
 const INTERVAL: Duration = Duration::from_secs(1);
