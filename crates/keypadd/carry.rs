@@ -18,11 +18,9 @@ use keypadd_tunnel::wire::StreamCode;
 use keypadd_tunnel::{AdoptedConnection, Carrier, CarrierSlot, Client, ClientError, Target};
 use serde::{Deserialize, Serialize};
 
+use crate::handover::OF_COMMAND;
 use crate::handover::channel::Channel;
 use crate::sources::Sources;
-
-/// Sockets that go with a carried connection to another process: the control socket, then the command's end.
-pub(crate) const OF_COMMAND: usize = 2;
 
 /// What a command asks for.
 #[derive(Clone, Debug, PartialEq)]

@@ -39,6 +39,10 @@ pub(crate) const VERSION: u32 = 3;
 /// Tells a new process that its standard input is the old one's channel.
 pub(crate) const VARIABLE: &str = "KEYPADD_TAKEOVER";
 
+/// Sockets that go with a connection carried for `connect -W`: the command's control socket, then
+/// its end of the pair.
+pub(crate) const OF_COMMAND: usize = 2;
+
 /// How long the new process may take to read its settings and to bind its sockets.
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(30);
 

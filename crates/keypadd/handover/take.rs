@@ -19,8 +19,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
 use super::channel::{Channel, Received, unexpected};
-use super::{Frame, HANDOVER_TIMEOUT, STALL_TIMEOUT, VARIABLE};
-use crate::carry::OF_COMMAND;
+use super::{Frame, HANDOVER_TIMEOUT, OF_COMMAND, STALL_TIMEOUT, VARIABLE};
 
 /// A daemon that replaces another one.
 #[derive(Debug)]
