@@ -54,20 +54,6 @@ pub(crate) enum Admission {
     Wait,
 }
 
-/// Why a handshake was refused or abandoned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Refusal {
-    /// The connection limit is reached.
-    Full,
-    /// It was the oldest when another one arrived, and had not proved a key.
-    Displaced,
-    /// It took too long.
-    TimedOut,
-    /// Many are in progress, and its network's last one has not finished, or more wait to begin.
-    Crowded,
-}
-
 /// Handshakes that did not complete, since the endpoint started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Refusals {

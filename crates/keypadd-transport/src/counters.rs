@@ -12,10 +12,7 @@ use std::{
 
 use tokio::sync::{Notify, futures::Notified};
 
-use crate::{
-    admission::{Refusal, Refusals},
-    cid::Lane,
-};
+use crate::{admission::Refusals, cid::Lane, handshake::Refusal};
 
 /// The loops of an endpoint count as loaded for this long after one of them has carried bulk data.
 const LOADED_TIME: Duration = Duration::from_millis(10);

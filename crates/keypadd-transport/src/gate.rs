@@ -8,16 +8,16 @@
 mod tap;
 
 use std::{
-    net::IpAddr,
     sync::{Arc, Mutex, MutexGuard},
     time::{Duration, Instant},
 };
 
-use keypadd_congestion::{Algorithm, Control, Waits};
+use keypadd_congestion::{Control, Waits};
 use quinn_proto::congestion::{Controller, ControllerFactory};
 
 use self::tap::{COUNTED_BYTES, InFlightBefore, Report, Tap, TapFactory};
 use crate::{
+    handed_controller::{HandedController, NetworkPath},
     owed::{OWED_PACKETS_MAX, Owed},
     pacer::Pacer,
 };
@@ -49,17 +49,6 @@ const MOVING_BYTES: u64 = 128 << 10;
 
 /// The shortest wait.
 const TICK: Duration = Duration::from_micros(1);
-
-/// This host's address, if it is known, and the peer's.
-pub(crate) type NetworkPath = (Option<IpAddr>, IpAddr);
-
-/// A connection's controller for its sibling.
-pub(crate) struct HandedController {
-    algorithm: Algorithm,
-    pub(crate) path: NetworkPath,
-    /// Bytes in flight on the connection that it comes from.
-    in_flight: u64,
-}
 
 /// Decides how much a connection may send now.
 pub(crate) struct CongestionGate {
@@ -251,7 +240,7 @@ impl CongestionGate {
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
+    use std::net::{IpAddr, Ipv4Addr};
 
     use quinn_proto::congestion::CubicConfig;
 

@@ -10,7 +10,7 @@ use std::{
 use quinn_proto::{ConnectError, ConnectionError};
 use tokio::sync::oneshot;
 
-use crate::{admission::Refusal, connection::Connection, mailbox::Opened};
+use crate::{connection::Connection, mailbox::Opened};
 
 /// An event of a listening endpoint.
 #[derive(Debug)]
@@ -21,6 +21,20 @@ pub enum Accepted {
     Failed(HandshakeFailed),
     /// A client was refused or evicted.
     Refused(SocketAddr, Refusal),
+}
+
+/// Why a handshake was refused or abandoned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The connection limit is reached.
+    Full,
+    /// It was the oldest when another one arrived, and had not proved a key.
+    Displaced,
+    /// It took too long.
+    TimedOut,
+    /// Many are in progress, and its network's last one has not finished, or more wait to begin.
+    Crowded,
 }
 
 /// A handshake that failed.

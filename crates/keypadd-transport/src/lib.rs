@@ -28,6 +28,7 @@ mod flows;
 mod freed_memory;
 mod gate;
 mod handed;
+mod handed_controller;
 mod handling_cost;
 mod handshake;
 mod held;
@@ -58,7 +59,7 @@ mod udp;
 mod unanswered;
 mod windows;
 
-pub use admission::{Refusal, Refusals};
+pub use admission::Refusals;
 pub use cid::Lane;
 pub use connection::Connection;
 pub use counters::LoopMeter;
@@ -71,7 +72,7 @@ pub use flows::{
 };
 pub use freed_memory::keep_freed_memory;
 pub use handed::{HandedStream, StreamRecord};
-pub use handshake::{Accepted, Connecting, ConnectingError, HandshakeFailed};
+pub use handshake::{Accepted, Connecting, ConnectingError, HandshakeFailed, Refusal};
 pub use held::{HeldStream, HeldStreams};
 pub use keypadd_congestion as congestion;
 pub use limits::LIMITS;

@@ -18,7 +18,7 @@ use crate::{
     announcement::Continuation,
     dial::Dial,
     flows::handles::{FlowCommand, FlowCommands},
-    gate::HandedController,
+    handed_controller::HandedController,
     held::HeldStreams,
     queue_state::QueueState,
     settings::Proof,

@@ -27,7 +27,7 @@ use crate::{
     announcement::{Announced, Announcement, Continuation, HEAD_BYTES},
     channel::{Channel, Spliced},
     congestion::LONG_PATH,
-    gate::NetworkPath,
+    handed_controller::NetworkPath,
     mailbox::{MigratingDirection, Migration, Sibling},
     receipts::ReceiptReader,
     socket::{READS, Socket},

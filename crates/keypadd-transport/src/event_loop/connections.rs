@@ -13,11 +13,11 @@ use tracing::error;
 
 use super::{EventLoop, Slot};
 use crate::{
-    admission::Refusal,
     cid::Lane,
     datagrams::Datagrams,
     driver::{Driver, HandshakeReply, Limits, SendContext},
     handling_cost::ExcessCost,
+    handshake::Refusal,
     mailbox::ConnectionShared,
     splice::{Key, Registrar},
     time_share::TimeShare,

@@ -14,7 +14,7 @@ use tracing::debug;
 
 use super::{EventLoop, datagram::HANDSHAKE_BYTES_MAX};
 use crate::{
-    admission::{Admission, Refusal},
+    admission::Admission,
     allowance::Allowance,
     cid::Lane,
     congestion::ACK_DELAY,
@@ -22,7 +22,7 @@ use crate::{
     dial::Dial,
     driver::{HandshakeReply, Limits},
     gate::CongestionGate,
-    handshake::Accepted,
+    handshake::{Accepted, Refusal},
     mailbox::{Opened, PendingConnection},
     route,
     settings::Streams,
