@@ -2,7 +2,7 @@
 """Measures how the shipped crates are built: their size, their circles, their largest parts.
 
     scripts/house.py                print the table
-    scripts/house.py --circles      print each circle and its imports; exit 1 if there is one
+    scripts/house.py --circles      print each circle and its imports; exit 1 if one is new
     scripts/house.py --in FOLDER    measure the workspace in this folder, not this repository
 
 A shipped crate is a member of the workspace that the package `keypadd` needs for more than its
@@ -52,6 +52,8 @@ ROOMS = {
         "net": "udp datagrams receive_buffers route steering cid spin",
     },
 }
+# Crates whose rooms still form a circle: there, sessions and forwards use each other.
+OPEN = ("keypadd-tunnel",)
 
 
 class Module:
@@ -264,17 +266,20 @@ def shipped(folder):
 
 
 def print_circles(crates):
-    """Prints each circle with the imports that make it; returns how many there are."""
+    """Prints each circle with the imports that make it; returns how many may not be there."""
     count = 0
     for crate in crates:
-        for imports in (crate.file_imports(), crate.room_imports()):
+        for imports, is_allowed in (
+            (crate.file_imports(), False),
+            (crate.room_imports(), crate.name in OPEN),
+        ):
             for circle in circles(imports):
-                count += 1
+                count += not is_allowed
                 print(f"circle in {crate.name}: {', '.join(circle)}")
-                pairs = [(here, there) for here in circle for there in circle]
-                for here, there in pairs:
-                    for path in sorted(imports[here].get(there, ())):
-                        print(f"    {here} -> {there}: {path}")
+                for here in circle:
+                    for there in circle:
+                        for path in sorted(imports[here].get(there, ())):
+                            print(f"    {here} -> {there}: {path}")
     return count
 
 
@@ -303,7 +308,7 @@ def print_table(crates, members, folder):
 def main():
     formatter = argparse.RawDescriptionHelpFormatter
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
-    arguments.add_argument("--circles", action="store_true", help="print circles; exit 1 if any")
+    arguments.add_argument("--circles", action="store_true", help="print the circles")
     arguments.add_argument("--in", dest="folder", type=pathlib.Path, default=ROOT, metavar="FOLDER")
     options = arguments.parse_args()
     crates, members = shipped(options.folder)
