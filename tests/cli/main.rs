@@ -36,6 +36,7 @@ mod running;
 mod secrets;
 mod sharing;
 mod staying;
+mod surfaces;
 mod taking_over;
 mod watching;
 
