@@ -1,5 +1,6 @@
 //! Runs sessions on either end: authenticated connections with a control stream.
 
+pub(crate) mod carries;
 pub(crate) mod control;
 pub(crate) mod counts;
 pub(crate) mod hold;

@@ -26,7 +26,7 @@ use crate::{
     limits::descriptors::OF_CONNECTION,
     net::{forwarded_socket::ForwardedSocket, lookup::Lookups},
     permits::peers::Peers,
-    sessions::session::LiveSession,
+    sessions::{carries::AdmittedStream, session::LiveSession},
     wire::{CONNECTED, Claim, STREAM_HEAD_BYTES, StreamCode, StreamHead, StreamHeader},
 };
 
@@ -50,22 +50,22 @@ pub(crate) async fn answer_client(
     bench: Option<SocketAddr>,
     mut stream: Stream,
 ) -> Option<Unpermitted> {
-    let destination = match read_header(&mut stream).await {
-        Some(StreamHeader::Destination(_)) if session.measures_only() => {
-            stream.reset(StreamCode::NotPermitted.into());
-            return None;
-        }
-        Some(StreamHeader::Destination(destination)) => destination,
-        Some(StreamHeader::Bench) => {
+    let destination = match admitted_header(&session, &mut stream).await {
+        Ok(StreamHeader::Destination(destination)) => destination,
+        Ok(StreamHeader::Bench) => {
             answer_bench(&session, bench, stream).await;
             return None;
         }
-        Some(StreamHeader::Resume(claim)) => {
+        Ok(StreamHeader::Resume(claim)) => {
             answer_claim(&session, claim, stream).await;
             return None;
         }
-        Some(StreamHeader::Remote(_)) | None => {
+        Ok(StreamHeader::Remote(_)) => {
             stream.reset(StreamCode::BadHeader.into());
+            return None;
+        }
+        Err(code) => {
+            stream.reset(code.into());
             return None;
         }
     };
@@ -144,14 +144,17 @@ async fn answer_bench(session: &Arc<LiveSession>, bench: Option<SocketAddr>, str
 
 /// Serves a stream of a server, which must name a remote forward of this session.
 pub(crate) async fn answer_server(session: Arc<LiveSession>, lookups: Lookups, mut stream: Stream) {
-    let Some(StreamHeader::Remote(id)) = read_header(&mut stream).await else {
-        stream.reset(StreamCode::BadHeader.into());
-        return;
+    let id = match admitted_header(&session, &mut stream).await {
+        Ok(StreamHeader::Remote(id)) => id,
+        Ok(_) => {
+            stream.reset(StreamCode::BadHeader.into());
+            return;
+        }
+        Err(code) => {
+            stream.reset(code.into());
+            return;
+        }
     };
-    if session.measures_only() {
-        stream.reset(StreamCode::NotPermitted.into());
-        return;
-    }
     let Some(forward) = session.remote_forwards.find(id) else {
         debug!(peer = session.peer(), id, "unknown remote forward");
         stream.reset(StreamCode::Refused.into());
@@ -189,6 +192,15 @@ async fn connect(
         info!(peer, target = name, "the target closed the connection without sending a byte");
     }
     Ok(())
+}
+
+/// The header of a new stream, if the session carries such streams; else the code that refuses it.
+async fn admitted_header(
+    session: &LiveSession,
+    stream: &mut Stream,
+) -> Result<StreamHeader, StreamCode> {
+    let header = read_header(stream).await.ok_or(StreamCode::BadHeader)?;
+    session.carries().admit(header).map(AdmittedStream::into_header)
 }
 
 async fn read_header(stream: &mut Stream) -> Option<StreamHeader> {

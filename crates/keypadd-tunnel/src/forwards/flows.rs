@@ -130,10 +130,8 @@ impl FlowForward {
         record: &mut ConnectionRecord,
     ) -> Result<(Flow, Stream), OpenError> {
         let session = &self.session;
-        if session.measures_only() {
-            return Err(OpenError::Refused(StreamCode::NotPermitted));
-        }
-        let stream = begin(session, &self.header).await?;
+        let header = session.carries().admit(self.header.clone()).map_err(OpenError::Refused)?;
+        let stream = begin(session, &header).await?;
         let mut flow = session.connection.carry_source(&stream, source);
         record.set_carried(flow.carried());
         tokio::select! {

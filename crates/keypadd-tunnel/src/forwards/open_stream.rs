@@ -1,6 +1,6 @@
 //! Opens a stream: a client to a destination, a server to a remote forward of its client.
 //!
-//! The other end's part is in `answer`. A session for measurements opens bench streams only.
+//! The other end's part is in `answer`. Only a stream that the session admits is opened (`carries`).
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use crate::{
     forwards::splice_error::SpliceError,
-    sessions::session::LiveSession,
+    sessions::{carries::AdmittedStream, session::LiveSession},
     wire::{CONNECTED, Claim, StreamCode, StreamHeader},
 };
 
@@ -39,11 +39,9 @@ pub(crate) async fn open_stream(
     session: &LiveSession,
     header: &StreamHeader,
 ) -> Result<Stream, OpenError> {
-    if session.measures_only() && *header != StreamHeader::Bench {
-        return Err(OpenError::Refused(StreamCode::NotPermitted));
-    }
+    let header = session.carries().admit(header.clone()).map_err(OpenError::Refused)?;
     let opening = (session.limits.opening(), session.opening.begin());
-    match timeout(OPEN_TIMEOUT, open(session, header)).await {
+    match timeout(OPEN_TIMEOUT, open(session, &header)).await {
         Ok(opened) => opened.map(|mut stream| {
             stream.keep_until_spliced(opening);
             stream
@@ -58,7 +56,9 @@ pub(crate) async fn claim_stream(
     session: &LiveSession,
     claim: Claim,
 ) -> Result<(Stream, Receipt), OpenError> {
-    let mut stream = open(session, &StreamHeader::Resume(claim)).await?;
+    let header = StreamHeader::Resume(claim);
+    let header = session.carries().admit(header).map_err(OpenError::Refused)?;
+    let mut stream = open(session, &header).await?;
     let mut receipt = [0; 8];
     match stream.recv.read_exact(&mut receipt).await.map_err(SpliceError::from)? {
         Some(()) => Ok((stream, Receipt::decode(u64::from_be_bytes(receipt)))),
@@ -69,17 +69,17 @@ pub(crate) async fn claim_stream(
     }
 }
 
-async fn open(session: &LiveSession, header: &StreamHeader) -> Result<Stream, OpenError> {
+async fn open(session: &LiveSession, header: &AdmittedStream) -> Result<Stream, OpenError> {
     answered(begin(session, header).await?).await
 }
 
 /// Opens a stream and says what it is to be connected to.
 pub(crate) async fn begin(
     session: &LiveSession,
-    header: &StreamHeader,
+    header: &AdmittedStream,
 ) -> Result<Stream, OpenError> {
     let stream = session.connection.open_bi().await.map_err(|_| OpenError::Lost)?;
-    stream.send.write_all(&header.encode()).await.map_err(SpliceError::from)?;
+    stream.send.write_all(&header.header().encode()).await.map_err(SpliceError::from)?;
     Ok(stream)
 }
 

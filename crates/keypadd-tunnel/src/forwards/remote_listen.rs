@@ -115,7 +115,7 @@ impl RemoteListeners {
         loop {
             tokio::select! {
                 Some(frame) = frames.recv() => match *frame {
-                    Frame::Listen { id, .. } if self.session.measures_only() => {
+                    Frame::Listen { id, .. } if !self.session.carries().has_listeners() => {
                         self.answer(id, Err(ListenCode::NotPermitted)).await;
                     }
                     Frame::Listen { id, .. }

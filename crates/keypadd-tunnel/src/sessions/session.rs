@@ -29,6 +29,7 @@ use crate::{
     },
     net::source::plain,
     sessions::{
+        carries::Carries,
         control::Control,
         counts::{ConnectionCount, ForwardCounts, PinnedForward},
         hold::{SessionHold, chains::Chains, claims::Claims, held_list::HeldList, room::Newcomer},
@@ -188,10 +189,9 @@ impl LiveSession {
         &self.proof.handshake
     }
 
-    /// Whether the session is for measurements only, by its suite or key exchange: then it carries
-    /// bench streams and nothing else.
-    pub(crate) fn measures_only(&self) -> bool {
-        self.proof.handshake.measures_only()
+    /// What it carries.
+    pub(crate) fn carries(&self) -> Carries {
+        Carries::of(&self.proof.handshake)
     }
 
     /// The peer's name, or the first characters of its key.
@@ -486,7 +486,7 @@ impl LiveSession {
     /// UDP if it does not carry it, when it might end the session over it.
     pub(crate) async fn request(&self, frame: Frame) {
         match frame {
-            Frame::Listen { id, .. } if self.measures_only() => {
+            Frame::Listen { id, .. } if !self.carries().has_listeners() => {
                 let refused = Err(ListenCode::NotPermitted);
                 self.remote_forwards.answered(id, refused, || self.may_log());
             }

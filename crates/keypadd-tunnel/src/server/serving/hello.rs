@@ -18,6 +18,7 @@ use crate::{
     permits::peers::AllowedPeer,
     server::client_log::LogLine,
     sessions::{
+        carries::Carries,
         control::{Control, ControlError},
         hold::{
             HoldSettings,
@@ -133,8 +134,7 @@ impl ServerContext {
         let Some(place) = self.place((identity, instance), &peer.label(), older.as_deref()) else {
             return Err(self.refuse_session(&connection, identity, &peer.label()));
         };
-        // A session for measurements carries nothing worth holding.
-        let request = request.filter(|_| !proof.handshake.measures_only());
+        let request = request.filter(|_| Carries::of(&proof.handshake).is_held());
         let identified = Identified { peer: &peer, identity, proof, instance, older, place };
         Ok(Purpose::Session(self.establish(identified, connection, control, request)))
     }

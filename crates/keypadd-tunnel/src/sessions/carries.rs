@@ -1,0 +1,99 @@
+//! Decides what a session carries: a stream is opened or answered only once it was admitted here.
+//!
+//! A session for measurements, by its suite or its key exchange, carries bench streams and nothing
+//! else: it reaches no target, has no listeners, and nothing of it is worth holding. Knows no
+//! permits: they decide where an admitted stream may lead.
+
+use keypadd_provider::HandshakeData;
+
+use crate::wire::{StreamCode, StreamHeader};
+
+/// What a session carries, by what its handshake agreed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Carries {
+    /// All that permits allow.
+    Everything,
+    /// Bench streams only.
+    Measurements,
+}
+
+/// The header of a stream that the session may carry.
+#[derive(Debug)]
+pub(crate) struct AdmittedStream(StreamHeader);
+
+impl Carries {
+    /// What a session with this handshake carries.
+    pub(crate) fn of(handshake: &HandshakeData) -> Self {
+        if handshake.measures_only() { Self::Measurements } else { Self::Everything }
+    }
+
+    /// Admits a stream with this header, from either end.
+    ///
+    /// # Errors
+    /// The code that the stream is refused with.
+    pub(crate) fn admit(self, header: StreamHeader) -> Result<AdmittedStream, StreamCode> {
+        match (self, &header) {
+            (Self::Everything, _) | (_, StreamHeader::Bench | StreamHeader::Resume(_)) => {
+                Ok(AdmittedStream(header))
+            }
+            (Self::Measurements, StreamHeader::Destination(_) | StreamHeader::Remote(_)) => {
+                Err(StreamCode::NotPermitted)
+            }
+        }
+    }
+
+    /// Whether the server may listen for the client.
+    pub(crate) fn has_listeners(self) -> bool {
+        self == Self::Everything
+    }
+
+    /// Whether both ends hold the session's streams when its connection is lost.
+    pub(crate) fn is_held(self) -> bool {
+        self == Self::Everything
+    }
+}
+
+impl AdmittedStream {
+    /// What the stream is to be connected to.
+    pub(crate) fn header(&self) -> &StreamHeader {
+        &self.0
+    }
+
+    /// What the stream is to be connected to.
+    pub(crate) fn into_header(self) -> StreamHeader {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use keypadd_transport::{Receipt, StreamName};
+
+    use super::*;
+    use crate::{addresses::forward::Destination, wire::Claim};
+
+    #[test]
+    fn a_session_for_measurements_carries_bench_streams_alone() {
+        let target = Destination::Tcp("localhost:22".parse().unwrap());
+        let claim = Claim { name: StreamName { epoch: 1, stream: 2 }, receipt: Receipt::decode(0) };
+        let headers = [
+            (StreamHeader::Destination(target), false),
+            (StreamHeader::Remote(1), false),
+            (StreamHeader::Bench, true),
+            // A hold refuses it, which such a session has not.
+            (StreamHeader::Resume(claim), true),
+        ];
+        for (header, measures) in headers {
+            for (carries, admits) in
+                [(Carries::Everything, true), (Carries::Measurements, measures)]
+            {
+                let admitted = carries.admit(header.clone()).map(AdmittedStream::into_header);
+                let expected =
+                    if admits { Ok(header.clone()) } else { Err(StreamCode::NotPermitted) };
+                assert_eq!(admitted, expected, "{carries:?}");
+            }
+        }
+        assert!(!Carries::Measurements.has_listeners() && !Carries::Measurements.is_held());
+        assert!(Carries::Everything.has_listeners() && Carries::Everything.is_held());
+    }
+}
