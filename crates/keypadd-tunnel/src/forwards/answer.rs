@@ -50,7 +50,8 @@ pub(crate) async fn answer_client(
     bench: Option<SocketAddr>,
     mut stream: Stream,
 ) -> Option<Unpermitted> {
-    let destination = match admitted_header(&session, &mut stream).await {
+    let of_client = |header: &StreamHeader| !matches!(header, StreamHeader::Remote(_));
+    let destination = match admitted(&session, &mut stream, of_client).await {
         Ok(StreamHeader::Destination(destination)) => destination,
         Ok(StreamHeader::Bench) => {
             answer_bench(&session, bench, stream).await;
@@ -60,10 +61,7 @@ pub(crate) async fn answer_client(
             answer_claim(&session, claim, stream).await;
             return None;
         }
-        Ok(StreamHeader::Remote(_)) => {
-            stream.reset(StreamCode::BadHeader.into());
-            return None;
-        }
+        Ok(StreamHeader::Remote(_)) => return None,
         Err(code) => {
             stream.reset(code.into());
             return None;
@@ -144,12 +142,10 @@ async fn answer_bench(session: &Arc<LiveSession>, bench: Option<SocketAddr>, str
 
 /// Serves a stream of a server, which must name a remote forward of this session.
 pub(crate) async fn answer_server(session: Arc<LiveSession>, lookups: Lookups, mut stream: Stream) {
-    let id = match admitted_header(&session, &mut stream).await {
+    let of_server = |header: &StreamHeader| matches!(header, StreamHeader::Remote(_));
+    let id = match admitted(&session, &mut stream, of_server).await {
         Ok(StreamHeader::Remote(id)) => id,
-        Ok(_) => {
-            stream.reset(StreamCode::BadHeader.into());
-            return;
-        }
+        Ok(_) => return,
         Err(code) => {
             stream.reset(code.into());
             return;
@@ -194,12 +190,14 @@ async fn connect(
     Ok(())
 }
 
-/// The header of a new stream, if the session carries such streams; else the code that refuses it.
-async fn admitted_header(
+/// The header of a new stream, if it is one that the other end may send and that the session carries; else
+/// the code that refuses it.
+async fn admitted(
     session: &LiveSession,
     stream: &mut Stream,
+    may_send: impl Fn(&StreamHeader) -> bool,
 ) -> Result<StreamHeader, StreamCode> {
-    let header = read_header(stream).await.ok_or(StreamCode::BadHeader)?;
+    let header = read_header(stream).await.filter(may_send).ok_or(StreamCode::BadHeader)?;
     session.carries().admit(header).map(AdmittedStream::into_header)
 }
 

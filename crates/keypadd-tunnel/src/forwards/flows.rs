@@ -130,7 +130,7 @@ impl FlowForward {
         record: &mut ConnectionRecord,
     ) -> Result<(Flow, Stream), OpenError> {
         let session = &self.session;
-        let header = session.carries().admit(self.header.clone()).map_err(OpenError::Refused)?;
+        let header = session.carries().admit(&self.header).map_err(OpenError::Refused)?;
         let stream = begin(session, &header).await?;
         let mut flow = session.connection.carry_source(&stream, source);
         record.set_carried(flow.carried());

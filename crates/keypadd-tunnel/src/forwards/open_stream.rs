@@ -39,7 +39,7 @@ pub(crate) async fn open_stream(
     session: &LiveSession,
     header: &StreamHeader,
 ) -> Result<Stream, OpenError> {
-    let header = session.carries().admit(header.clone()).map_err(OpenError::Refused)?;
+    let header = session.carries().admit(header).map_err(OpenError::Refused)?;
     let opening = (session.limits.opening(), session.opening.begin());
     match timeout(OPEN_TIMEOUT, open(session, &header)).await {
         Ok(opened) => opened.map(|mut stream| {
@@ -57,7 +57,7 @@ pub(crate) async fn claim_stream(
     claim: Claim,
 ) -> Result<(Stream, Receipt), OpenError> {
     let header = StreamHeader::Resume(claim);
-    let header = session.carries().admit(header).map_err(OpenError::Refused)?;
+    let header = session.carries().admit(&header).map_err(OpenError::Refused)?;
     let mut stream = open(session, &header).await?;
     let mut receipt = [0; 8];
     match stream.recv.read_exact(&mut receipt).await.map_err(SpliceError::from)? {
@@ -69,14 +69,17 @@ pub(crate) async fn claim_stream(
     }
 }
 
-async fn open(session: &LiveSession, header: &AdmittedStream) -> Result<Stream, OpenError> {
+async fn open(
+    session: &LiveSession,
+    header: &AdmittedStream<&StreamHeader>,
+) -> Result<Stream, OpenError> {
     answered(begin(session, header).await?).await
 }
 
 /// Opens a stream and says what it is to be connected to.
 pub(crate) async fn begin(
     session: &LiveSession,
-    header: &AdmittedStream,
+    header: &AdmittedStream<&StreamHeader>,
 ) -> Result<Stream, OpenError> {
     let stream = session.connection.open_bi().await.map_err(|_| OpenError::Lost)?;
     stream.send.write_all(&header.header().encode()).await.map_err(SpliceError::from)?;

@@ -4,6 +4,8 @@
 //! else: it reaches no target, has no listeners, and nothing of it is worth holding. Knows no
 //! permits: they decide where an admitted stream may lead.
 
+use std::borrow::Borrow;
+
 use keypadd_provider::HandshakeData;
 
 use crate::wire::{StreamCode, StreamHeader};
@@ -17,9 +19,9 @@ pub(crate) enum Carries {
     Measurements,
 }
 
-/// The header of a stream that the session may carry.
+/// The header of a stream that the session may carry, as a value or a reference.
 #[derive(Debug)]
-pub(crate) struct AdmittedStream(StreamHeader);
+pub(crate) struct AdmittedStream<H>(H);
 
 impl Carries {
     /// What a session with this handshake carries.
@@ -31,8 +33,11 @@ impl Carries {
     ///
     /// # Errors
     /// The code that the stream is refused with.
-    pub(crate) fn admit(self, header: StreamHeader) -> Result<AdmittedStream, StreamCode> {
-        match (self, &header) {
+    pub(crate) fn admit<H: Borrow<StreamHeader>>(
+        self,
+        header: H,
+    ) -> Result<AdmittedStream<H>, StreamCode> {
+        match (self, header.borrow()) {
             (Self::Everything, _) | (_, StreamHeader::Bench | StreamHeader::Resume(_)) => {
                 Ok(AdmittedStream(header))
             }
@@ -47,20 +52,20 @@ impl Carries {
         self == Self::Everything
     }
 
-    /// Whether both ends hold the session's streams when its connection is lost.
-    pub(crate) fn is_held(self) -> bool {
+    /// Whether the server agrees to hold the session's streams when their connection is lost.
+    pub(crate) fn may_hold(self) -> bool {
         self == Self::Everything
     }
 }
 
-impl AdmittedStream {
+impl<H: Borrow<StreamHeader>> AdmittedStream<H> {
     /// What the stream is to be connected to.
     pub(crate) fn header(&self) -> &StreamHeader {
-        &self.0
+        self.0.borrow()
     }
 
-    /// What the stream is to be connected to.
-    pub(crate) fn into_header(self) -> StreamHeader {
+    /// The header as it was given.
+    pub(crate) fn into_header(self) -> H {
         self.0
     }
 }
@@ -80,7 +85,7 @@ mod tests {
             (StreamHeader::Destination(target), false),
             (StreamHeader::Remote(1), false),
             (StreamHeader::Bench, true),
-            // A hold refuses it, which such a session has not.
+            // Refused all the same: such a session has no hold.
             (StreamHeader::Resume(claim), true),
         ];
         for (header, measures) in headers {
@@ -93,7 +98,7 @@ mod tests {
                 assert_eq!(admitted, expected, "{carries:?}");
             }
         }
-        assert!(!Carries::Measurements.has_listeners() && !Carries::Measurements.is_held());
-        assert!(Carries::Everything.has_listeners() && Carries::Everything.is_held());
+        assert!(!Carries::Measurements.has_listeners() && !Carries::Measurements.may_hold());
+        assert!(Carries::Everything.has_listeners() && Carries::Everything.may_hold());
     }
 }

@@ -134,7 +134,7 @@ impl ServerContext {
         let Some(place) = self.place((identity, instance), &peer.label(), older.as_deref()) else {
             return Err(self.refuse_session(&connection, identity, &peer.label()));
         };
-        let request = request.filter(|_| Carries::of(&proof.handshake).is_held());
+        let request = request.filter(|_| Carries::of(&proof.handshake).may_hold());
         let identified = Identified { peer: &peer, identity, proof, instance, older, place };
         Ok(Purpose::Session(self.establish(identified, connection, control, request)))
     }
