@@ -120,11 +120,18 @@ pub(super) struct Tap {
 impl Tap {
     /// Lets the successor continue, if there is one. Returns whether data waits for the window.
     fn update(&mut self) -> bool {
-        let mut report = Report::lock(&self.report);
-        if let Some(Inherited { algorithm, before }) = report.successor.take() {
+        let (successor, held_back) = {
+            let mut report = Report::lock(&self.report);
+            (report.successor.take(), report.held_back)
+        };
+        self.continue_with(successor);
+        held_back
+    }
+
+    fn continue_with(&mut self, successor: Option<Inherited>) {
+        if let Some(Inherited { algorithm, before }) = successor {
             (self.algorithm, self.before) = (algorithm, Some(before));
         }
-        report.held_back
     }
 
     /// Records that a packet sent at this time has arrived. Returns whether data waits for the
@@ -138,14 +145,18 @@ impl Tap {
 
 impl Controller for Tap {
     fn on_sent(&mut self, now: Instant, bytes: u64, last_packet_number: u64) {
-        self.update();
+        // One lock for each packet.
+        let successor = {
+            let mut report = Report::lock(&self.report);
+            report.newest = last_packet_number;
+            if bytes >= COUNTED_BYTES {
+                report.in_flight += bytes;
+                report.sent += bytes;
+            }
+            report.successor.take()
+        };
+        self.continue_with(successor);
         self.algorithm.controller_mut().on_sent(now, bytes, last_packet_number);
-        let mut report = Report::lock(&self.report);
-        report.newest = last_packet_number;
-        if bytes >= COUNTED_BYTES {
-            report.in_flight += bytes;
-            report.sent += bytes;
-        }
     }
 
     fn on_ack(&mut self, now: Instant, sent: Instant, bytes: u64, _: bool, rtt: &RttEstimator) {
