@@ -1,8 +1,7 @@
 //! The program `keypadd`: reads the command line and runs one command. Each command has its own file; only
 //! logging outlives it, so two daemons can run in one process.
 //!
-//! A library, because a package is compiled for size or for speed as a whole, and the program that links
-//! the packet path must be compiled for speed.
+//! A library, so that other programs of the workspace can start the same daemon.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

@@ -18,7 +18,7 @@ use crate::transport::TransportSettings;
 pub use invitation::{Invitation, InvitationError};
 pub use inviter::{InviteError, Inviter, InviterSettings, Joiner};
 
-/// A step of a pairing. Boxed, so that it is compiled here, for size, not where it is awaited.
+/// A step of a pairing.
 pub(crate) type Step<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Version of the messages, the first byte of the first one.

@@ -104,7 +104,12 @@ impl Mode {
     pub(super) fn drain(&mut self, dip: Dip) {
         *self = match mem::replace(self, Self::Cruise) {
             Self::Compete(competition) => Self::CompeteDrain(competition, dip),
-            _ => Self::Drain(dip),
+            Self::StartUp { .. }
+            | Self::Settle
+            | Self::Cruise
+            | Self::Drain(_)
+            | Self::CompeteDrain(..)
+            | Self::Test(..) => Self::Drain(dip),
         };
     }
 
