@@ -81,8 +81,9 @@ impl OpenKey {
         let whole = self.protection.whole();
         // What follows asks the pool for the mask, or whether the pad is worthwhile. An HMAC needs neither, and
         // after a hit the answer is most likely yes: should it be no, the pad is generated inline below.
-        let expects_hit = phases.expects_hit(self.phase, pad_bytes);
-        if mask_bytes > 0 || whole.is_some() && !expects_hit {
+        let is_asked =
+            mask_bytes > 0 || whole.is_some() && !phases.expects_hit(self.phase, pad_bytes);
+        if is_asked {
             let has_pad = whole.is_none() || !is_too_long(pad_bytes);
             let lane = if has_pad { phases.lane(self.phase) } else { None };
             let peek = lane.map(|lane| lane.peek(packet_number, pad_bytes));
