@@ -8,8 +8,8 @@ use std::time::Duration;
 
 /// A filler at work is judged each time it has worked for this long.
 const WATCHED: Duration = Duration::from_millis(10);
-/// It rests once it was outrun for this much longer than not. A burst that takes longer refills its pool a rest
-/// later; bulk without a pause pays for no more of the filler's work.
+/// How much longer a filler must have been outrun than not before it rests. After a longer burst the pool is
+/// refilled a rest later, and bulk without a pause pays for no more of the filler's work than this.
 const PATIENCE: Duration = Duration::from_millis(30);
 /// It rests this long before it looks whether the bulk goes on, and takes no commands meanwhile.
 const REST: Duration = Duration::from_millis(250);

@@ -4,7 +4,7 @@ use std::{collections::HashMap, hash::Hash};
 
 use tokio::sync::oneshot;
 
-/// Those that have not yet done what they came for, oldest first, each with its group.
+/// Holders that may have to make room for others, oldest first, each with its group.
 #[derive(Debug)]
 pub struct Waiting<G>(Vec<(G, oneshot::Sender<()>)>);
 

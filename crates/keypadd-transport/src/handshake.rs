@@ -29,9 +29,9 @@ pub enum Accepted {
 pub enum Refusal {
     /// The connection limit is reached.
     Full,
-    /// It was the oldest when another one arrived, and had not proved a key.
+    /// The handshake was the oldest when another one arrived, and had not proved a key.
     Displaced,
-    /// It took too long.
+    /// The handshake took too long.
     TimedOut,
     /// Many are in progress, and its network's last one has not finished, or more wait to begin.
     Crowded,

@@ -217,7 +217,7 @@ impl Handover {
         }
     }
 
-    /// What tells this daemon's listeners that it is suspended.
+    /// The flag that suspends this daemon's listeners.
     pub(crate) fn suspension(&self) -> &Suspension {
         &self.0.suspension
     }
