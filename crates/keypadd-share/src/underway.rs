@@ -19,6 +19,11 @@ impl Underway {
         Begun(Arc::clone(&self.0))
     }
 
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        *self.0.borrow()
+    }
+
     /// Waits until there is none.
     pub async fn none(&self) {
         // Fails only if the sender is gone, and this has it.
@@ -48,7 +53,9 @@ mod tests {
         let mut none = pin!(underway.none());
         let context = &mut Context::from_waker(Waker::noop());
         assert!(none.as_mut().poll(context).is_pending());
+        assert_eq!(underway.count(), 2);
         drop(one);
+        assert_eq!(underway.count(), 1);
         assert!(none.as_mut().poll(context).is_pending());
         drop(two);
         assert!(none.as_mut().poll(context).is_ready());

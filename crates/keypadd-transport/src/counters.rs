@@ -5,12 +5,12 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::{Duration, Instant},
 };
 
-use tokio::sync::{Notify, futures::Notified};
+use keypadd_share::Underway;
 
 use crate::{admission::Refusals, cid::Lane, handshake::Refusal};
 
@@ -24,10 +24,9 @@ pub(crate) struct Counters {
     /// When the loops stop counting as loaded, in nanoseconds since `epoch`.
     loaded_until: AtomicU64,
     /// Connections that have not ended, including handshakes.
-    connections: AtomicUsize,
+    pub(crate) connections: Underway,
     /// Clients' connections that have proved a key: sparse, and bulk.
-    proved: [AtomicUsize; 2],
-    idle: Notify,
+    clients: [Underway; 2],
     full: AtomicU64,
     displaced: AtomicU64,
     timed_out: AtomicU64,
@@ -43,9 +42,8 @@ impl Counters {
         Self {
             epoch: now,
             loaded_until: AtomicU64::new(0),
-            connections: AtomicUsize::new(0),
-            proved: Default::default(),
-            idle: Notify::new(),
+            connections: Underway::default(),
+            clients: Default::default(),
             full: AtomicU64::new(0),
             displaced: AtomicU64::new(0),
             timed_out: AtomicU64::new(0),
@@ -70,33 +68,9 @@ impl Counters {
         self.nanos(now) < self.loaded_until.load(Relaxed)
     }
 
-    pub(crate) fn add_connection(&self) {
-        self.connections.fetch_add(1, Relaxed);
-    }
-
-    pub(crate) fn remove_connection(&self) {
-        if self.connections.fetch_sub(1, Relaxed) == 1 {
-            self.idle.notify_waiters();
-        }
-    }
-
-    pub(crate) fn connections(&self) -> usize {
-        self.connections.load(Relaxed)
-    }
-
-    /// Counts a client that has proved its key.
-    pub(crate) fn add_client(&self, lane: Lane) {
-        self.proved[usize::from(lane.is_bulk())].fetch_add(1, Relaxed);
-    }
-
-    /// Removes a client that had proved its key.
-    pub(crate) fn remove_client(&self, lane: Lane) {
-        self.proved[usize::from(lane.is_bulk())].fetch_sub(1, Relaxed);
-    }
-
     /// Clients that have proved their keys.
-    pub(crate) fn clients(&self, lane: Lane) -> usize {
-        self.proved[usize::from(lane.is_bulk())].load(Relaxed)
+    pub(crate) fn clients(&self, lane: Lane) -> &Underway {
+        &self.clients[usize::from(lane.is_bulk())]
     }
 
     pub(crate) fn refused(&self, refusal: Refusal) {
@@ -128,11 +102,6 @@ impl Counters {
     pub(crate) fn costly_datagram_dropped(&self) {
         self.datagram_dropped();
         self.costly_dropped.fetch_add(1, Relaxed);
-    }
-
-    /// Completes when the last connection closes.
-    pub(crate) fn idle(&self) -> Notified<'_> {
-        self.idle.notified()
     }
 
     /// Adds time that a loop has spent polling.

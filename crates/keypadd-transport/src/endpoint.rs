@@ -198,20 +198,12 @@ impl Endpoint {
     /// Connections that have not ended, including those still waiting for their peers' last
     /// packets; not handshakes that have been given up.
     pub fn open_connections(&self) -> usize {
-        self.0.counters.connections()
+        self.0.counters.connections.count()
     }
 
     /// Waits until there are none.
     pub async fn wait_idle(&self) {
-        loop {
-            let idle = self.0.counters.idle();
-            tokio::pin!(idle);
-            idle.as_mut().enable();
-            if self.open_connections() == 0 {
-                return;
-            }
-            idle.await;
-        }
+        self.0.counters.connections.none().await;
     }
 
     /// Handshakes that failed here.

@@ -6,6 +6,7 @@
 mod connections;
 mod datagram;
 mod handshakes;
+mod slot;
 
 use std::{
     cmp::Reverse,
@@ -26,14 +27,14 @@ use rustc_hash::FxHashMap;
 use tokio::sync::mpsc;
 use tracing::error;
 
+use self::slot::Slot;
 use crate::{
     admission::Handshakes,
     backlog::Backlog,
-    cid::{Lane, LoopIds},
+    cid::LoopIds,
     counters::Counters,
     datagrams::Datagrams,
-    driver::Driver,
-    handling_cost::{CostMeter, ExcessCost},
+    handling_cost::CostMeter,
     handshake::Accepted,
     mailbox::{Command, ConnectionCommand, Inbox, Mailbox},
     newcomers::Newcomers,
@@ -84,34 +85,6 @@ pub(crate) struct Clocks {
     pub(crate) costs: CostMeter,
     /// Times what it handles and delivers in a round.
     pub(crate) shares: fn() -> Instant,
-}
-
-/// A connection, and the loop's records of it.
-struct Slot {
-    driver: Driver,
-    key: Key,
-    lane: Lane,
-    /// The epoch in which it was made: it sends in no other.
-    epoch: u64,
-    /// Whether it is a client that has not proved a key yet.
-    stranger: bool,
-    /// Whether it counts as a client that has proved a key.
-    counted: bool,
-    /// Whether it counts among the connections whose end is waited for.
-    awaited: bool,
-    /// Whether it is in the list of connections that are closing.
-    closing: bool,
-    /// Whether it is in the list of connections to drive.
-    dirty: bool,
-    /// Its earliest entry among the timers.
-    deadline: Option<Instant>,
-    /// Whether the endpoint still routes datagrams to it.
-    routed: bool,
-    /// CPU time beyond the usual that its datagrams have taken.
-    excess: ExcessCost,
-    /// The last round in which its datagrams were handled, and how long that took.
-    round: u64,
-    handled_for: Duration,
 }
 
 pub(crate) struct EventLoop<U> {
@@ -255,12 +228,9 @@ impl<U: Datagrams> EventLoop<U> {
             error!("an event loop failed; closing its connections");
         }
         for (_, slot) in self.slots.drain() {
-            let awaited = slot.awaited;
-            let abandon = || slot.driver.abandon(ConnectionError::LocallyClosed);
+            let Slot { driver, awaited: _awaited, .. } = *slot;
+            let abandon = || driver.abandon(ConnectionError::LocallyClosed);
             let _ = catch_unwind(AssertUnwindSafe(abandon));
-            if awaited {
-                self.counters.remove_connection();
-            }
         }
     }
 

@@ -11,7 +11,10 @@ use std::{
 use quinn_proto::{ConnectionError, ConnectionHandle, EndpointEvent};
 use tracing::error;
 
-use super::{EventLoop, Slot};
+use super::{
+    EventLoop,
+    slot::{Slot, Stage, Standing},
+};
 use crate::{
     cid::Lane,
     datagrams::Datagrams,
@@ -37,7 +40,7 @@ impl<U: Datagrams> EventLoop<U> {
         handle: ConnectionHandle,
         connection: quinn_proto::Connection,
         (limits, lane): (Limits, Lane),
-        waiting: HandshakeReply,
+        (waiting, standing): (HandshakeReply, Standing),
         remote: SocketAddr,
     ) -> Arc<ConnectionShared> {
         let key = Key { handle: handle.0, serial: self.next_serial };
@@ -50,20 +53,17 @@ impl<U: Datagrams> EventLoop<U> {
             key,
             lane,
             epoch: self.udp.epoch(),
-            stranger: false,
-            counted: false,
-            awaited: true,
-            closing: false,
+            standing,
+            stage: Stage::Live,
+            awaited: Some(self.counters.connections.begin()),
             dirty: false,
             deadline: None,
-            routed: true,
             excess: ExcessCost::default(),
             round: 0,
             handled_for: Duration::ZERO,
         };
         self.slots.insert(key, Box::new(slot));
         self.routes.insert(handle.0, key);
-        self.counters.add_connection();
         self.mark(key);
         shared
     }
@@ -114,11 +114,28 @@ impl<U: Datagrams> EventLoop<U> {
         let mut context = SendContext { udp, buffer: send_buffer, outdated, now };
         let mut outcome = slot.driver.drive(&mut context, &mut registrar, share);
         *bulk_bytes += outcome.bulk_bytes;
+        if outcome.proved && slot.standing.is_stranger() {
+            slot.excess.proved(now);
+            let is_client = self.handshakes.remove(key, true);
+            let counted = is_client.then(|| self.counters.clients(slot.lane).begin());
+            slot.standing = Standing::Client(counted);
+        }
+        if outcome.lost {
+            slot.standing.lost();
+            if !outcome.proved {
+                self.handshakes.fail(key);
+                // The peer has been told, and has nothing to lose if it has not heard it.
+                slot.awaited = None;
+            }
+            if slot.stage.lost() {
+                self.closing.push_back(key);
+            }
+        }
         // The endpoint's answers may give a connection more to send.
         let mut answered = false;
         while let Some(event) = slot.driver.endpoint_event() {
             if event.is_drained() {
-                slot.routed = false;
+                slot.stage = Stage::Drained;
                 self.routes.remove(&key.handle);
             }
             if let Some(event) = self.endpoint.handle_event(ConnectionHandle(key.handle), event) {
@@ -130,31 +147,8 @@ impl<U: Datagrams> EventLoop<U> {
         for token in slot.driver.ended_sockets() {
             self.sockets.remove(&token);
         }
-        let over = slot.driver.is_over();
-        if outcome.proved && std::mem::take(&mut slot.stranger) {
-            slot.excess.proved(now);
-        }
-        if outcome.lost && !outcome.proved {
-            self.handshakes.fail(key);
-            // The peer has been told, and has nothing to lose if it has not heard it.
-            if std::mem::take(&mut slot.awaited) {
-                self.counters.remove_connection();
-            }
-        }
-        if outcome.proved && self.handshakes.remove(key, true) {
-            slot.counted = true;
-            self.counters.add_client(slot.lane);
-        }
-        if outcome.lost && !std::mem::replace(&mut slot.closing, true) {
-            if std::mem::take(&mut slot.counted) {
-                self.counters.remove_client(slot.lane);
-            }
-            self.closing.push_back(key);
-        }
-        if over {
-            if let Some(slot) = self.slots.remove(&key) {
-                self.uncount(&slot);
-            }
+        if slot.driver.is_over() {
+            self.slots.remove(&key);
             return;
         }
         self.limit_closing();
@@ -175,15 +169,6 @@ impl<U: Datagrams> EventLoop<U> {
             if slot.is_some_and(|slot| !slot.driver.has_streams()) {
                 self.remove(key, ConnectionError::LocallyClosed);
             }
-        }
-    }
-
-    pub(super) fn uncount(&self, slot: &Slot) {
-        if slot.counted {
-            self.counters.remove_client(slot.lane);
-        }
-        if slot.awaited {
-            self.counters.remove_connection();
         }
     }
 
@@ -224,13 +209,13 @@ impl<U: Datagrams> EventLoop<U> {
     pub(super) fn remove(&mut self, key: Key, reason: ConnectionError) {
         self.handshakes.remove(key, false);
         let Some(slot) = self.slots.remove(&key) else { return };
-        if slot.routed {
+        let Slot { driver, stage, awaited: _awaited, .. } = *slot;
+        if stage != Stage::Drained {
             self.routes.remove(&key.handle);
-            let handle = ConnectionHandle(slot.key.handle);
-            let _ = self.endpoint.handle_event(handle, EndpointEvent::drained());
+            let _ =
+                self.endpoint.handle_event(ConnectionHandle(key.handle), EndpointEvent::drained());
         }
-        self.uncount(&slot);
         self.sockets.retain(|_, (of, _)| *of != key);
-        let _ = catch_unwind(AssertUnwindSafe(|| slot.driver.abandon(reason)));
+        let _ = catch_unwind(AssertUnwindSafe(|| driver.abandon(reason)));
     }
 }

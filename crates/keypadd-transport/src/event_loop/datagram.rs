@@ -9,7 +9,11 @@ use tracing::warn;
 
 use super::{Clocks, EventLoop};
 use crate::{
-    cid::loop_of, datagrams::Datagrams, handling_cost::Handled, splice::Key, time_share::TimeShare,
+    cid::{LONG_HEADER, loop_of},
+    datagrams::Datagrams,
+    handling_cost::Handled,
+    splice::Key,
+    time_share::TimeShare,
     udp::ReceivedDatagrams,
 };
 
@@ -29,9 +33,6 @@ const HANDLING_TIME: Duration = Duration::from_millis(1);
 /// frames can take 30 ms of CPU time. Other packets, such as the first probe for the path's MTU, cost nothing before
 /// the handshake is complete: `quinn-proto` drops them.
 pub(super) const HANDSHAKE_BYTES_MAX: usize = 1_472;
-
-/// Set in the first byte of a handshake's packets (RFC 9000 17.2).
-const LONG_HEADER: u8 = 0x80;
 
 /// Time that a round spends on the backlog.
 const BACKLOG_TIME: Duration = Duration::from_micros(500);
@@ -200,7 +201,7 @@ impl<U: Datagrams> EventLoop<U> {
         if let Some(slot) = &mut slot {
             slot.driver.arrived(meta.dst_ip, (meta.addr, len));
         }
-        let stranger = slot.as_ref().is_some_and(|slot| slot.stranger);
+        let stranger = slot.as_ref().is_some_and(|slot| slot.standing.is_stranger());
         if !stranger
             && !self.backlog.holds(key)
             && let Some(slot) = slot

@@ -12,7 +12,7 @@ use quinn_proto::{
 use tokio::sync::oneshot;
 use tracing::debug;
 
-use super::{EventLoop, datagram::HANDSHAKE_BYTES_MAX};
+use super::{EventLoop, datagram::HANDSHAKE_BYTES_MAX, slot::Standing};
 use crate::{
     admission::Admission,
     allowance::Allowance,
@@ -105,7 +105,13 @@ impl<U: Datagrams> EventLoop<U> {
             Ok((handle, connection)) => {
                 let (established, wait) = oneshot::channel();
                 let waiting = HandshakeReply::Client(established);
-                let shared = self.add(handle, connection, (limits, lane), waiting, address);
+                let shared = self.add(
+                    handle,
+                    connection,
+                    (limits, lane),
+                    (waiting, Standing::Dialed),
+                    address,
+                );
                 let attempt = PendingConnection(Some(shared));
                 // If nobody waits, this drops the attempt, which closes it.
                 let _ = reply.send(Ok(Opened { attempt, established: wait }));
@@ -154,7 +160,8 @@ impl<U: Datagrams> EventLoop<U> {
     fn admit(&mut self, incoming: Incoming, now: Instant) -> Option<Incoming> {
         let remote = incoming.remote_address();
         self.send_buffer.clear();
-        let full = self.counters.clients(Lane::of(incoming.orig_dst_cid())) >= self.connections_max;
+        let full = self.counters.clients(Lane::of(incoming.orig_dst_cid())).count()
+            >= self.connections_max;
         if self.refusing || full {
             if !self.refusing {
                 self.refused(remote, Refusal::Full);
@@ -196,11 +203,14 @@ impl<U: Datagrams> EventLoop<U> {
         match accepted {
             Ok((handle, connection)) => {
                 let waiting = HandshakeReply::Server(self.accepted.clone());
-                let shared = self.add(handle, connection, (limits, lane), waiting, remote);
+                let shared = self.add(
+                    handle,
+                    connection,
+                    (limits, lane),
+                    (waiting, Standing::Stranger),
+                    remote,
+                );
                 self.handshakes.add(Some(shared.key), remote, now);
-                if let Some(slot) = self.slots.get_mut(&shared.key) {
-                    slot.stranger = true;
-                }
             }
             Err(error) => {
                 debug!(%remote, error = %error.cause, "not accepted");
@@ -225,7 +235,7 @@ impl<U: Datagrams> EventLoop<U> {
         if !self.udp.begin_epoch() {
             return;
         }
-        let strangers = self.slots.values().filter(|slot| slot.stranger);
+        let strangers = self.slots.values().filter(|slot| slot.standing.is_stranger());
         let keys: Vec<_> = strangers.map(|slot| slot.key).collect();
         for key in keys {
             self.remove(key, ConnectionError::TimedOut);
