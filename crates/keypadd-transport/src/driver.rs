@@ -42,7 +42,7 @@ use crate::{
     held::HeldStreams,
     mailbox::{ConnectionCommand, ConnectionShared, Established, MigratingDirection, Sibling},
     receipts::Receipts,
-    settings::Rules,
+    settings::Plan,
     splice::Registrar,
     stream::Stream,
     time_share::TimeShare,
@@ -84,7 +84,7 @@ pub(crate) struct Driver {
     /// Streams that the peer had open at the last check.
     remote_open: [u64; 2],
     pub(crate) shared: Arc<ConnectionShared>,
-    pub(crate) rules: Arc<Rules>,
+    pub(crate) rules: Arc<Plan>,
     waiting: HandshakeReply,
     incoming: Option<mpsc::UnboundedSender<Stream>>,
     pub(crate) channels: FxHashMap<StreamId, Channel>,
@@ -183,7 +183,7 @@ impl Driver {
         connection: Connection,
         Limits { gate, window, allowances }: Limits,
         shared: Arc<ConnectionShared>,
-        rules: Arc<Rules>,
+        rules: Arc<Plan>,
         waiting: HandshakeReply,
     ) -> Self {
         let flows = Flows::new(rules.flow_idle);

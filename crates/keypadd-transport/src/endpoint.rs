@@ -17,13 +17,15 @@ use tracing::info;
 
 use crate::{
     admission::Refusals,
+    cid::LoopIds,
     counters::{Counters, LoopMeter},
     datagrams::Datagrams,
     dial::Dial,
-    event_loop::{EventLoop, LoopSettings},
+    event_loop::{EventLoop, Shared},
     handshake::{Accepted, Connecting},
     mailbox::{Command, Mailbox},
-    settings::{EndpointSettings, Rules},
+    settings::EndpointSettings,
+    spin::Spin,
     steering::steer,
     udp::Udp,
     windows::Budget,
@@ -90,47 +92,28 @@ impl Endpoint {
         now: Instant,
     ) -> io::Result<(Self, Vec<EventLoop<U>>)> {
         let (accept, accepted) = mpsc::unbounded_channel();
+        let EndpointSettings { suspended, config, server, growth, spin, plan, .. } = settings;
         let counters = Arc::new(Counters::new(now));
-        let budget = Arc::new(Budget::new(settings.growth));
-        let rules = Arc::new(Rules {
-            inspect: settings.inspect,
-            opening_cost: settings.opening_cost,
-            cut_code: settings.cut_code,
-            hold_code: settings.hold_code,
-            goodbye_code: settings.goodbye_code,
-            flow_idle: settings.flow_idle,
-        });
+        let shared = Shared {
+            plan: Arc::new(plan),
+            budget: Arc::new(Budget::new(growth)),
+            counters: Arc::clone(&counters),
+            accepted: accept,
+        };
         let count = udp.len();
         let mut loops = Vec::with_capacity(count);
         for (number, udp) in udp.into_iter().enumerate() {
-            let parts = LoopSettings {
-                number: number as u8,
-                suspended: settings.suspended,
-                loops: count,
-                config: settings.config.clone(),
-                server: settings.server.clone(),
-                transport: Arc::clone(&settings.transport),
-                streams: settings.streams,
-                windows: [
-                    settings.sparse_windows,
-                    settings.bulk_windows,
-                    settings.long_path_bulk_windows,
-                ],
-                budget: Arc::clone(&budget),
-                congestion: settings.congestion.clone(),
-                flight_max: settings.flight_max,
-                connections_max: settings.connections_max,
-                rules: Arc::clone(&rules),
-                counters: Arc::clone(&counters),
-                accepted: accept.clone(),
-                spin: settings.spin,
-            };
-            loops.push(EventLoop::new(parts, udp, now)?);
+            let ids = LoopIds { number: number as u8, loops: count };
+            let mut one =
+                EventLoop::new(ids, config.clone(), shared.clone(), udp, Spin::new(spin, now))?;
+            one.set_server(server.clone());
+            one.suspend(suspended);
+            loops.push(one);
         }
         let mailboxes: Vec<_> = loops.iter().map(EventLoop::mailbox).collect();
         // A client's sockets have their own ports, so what one receives belongs to its loop; even a
         // reset, which begins with random bytes.
-        if settings.server.is_some() {
+        if server.is_some() {
             for one in &mut loops {
                 one.set_peers(mailboxes.clone());
             }

@@ -18,7 +18,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use keypadd_congestion::Control;
 use mio::{Events, Poll, Registry, Token};
 use quinn_proto::{
     ConnectionError, ConnectionEvent, Endpoint, EndpointConfig, Incoming, ServerConfig,
@@ -38,10 +37,10 @@ use crate::{
     handshake::Accepted,
     mailbox::{Command, ConnectionCommand, Inbox, Mailbox},
     newcomers::Newcomers,
-    settings::{MakeTransport, Rules, Streams},
-    spin::{Spin, SpinShare},
+    settings::Plan,
+    spin::Spin,
     splice::{Key, Owner, Registrar},
-    windows::{Budget, Windows},
+    windows::Budget,
 };
 
 const UDP: Token = Token(0);
@@ -56,27 +55,13 @@ const EVENTS: usize = 4096;
 /// Longest sleep of a loop without a timer.
 const SLEEP_MAX: Duration = Duration::from_secs(60);
 
-/// What a loop is made of.
-pub(crate) struct LoopSettings {
-    pub(crate) number: u8,
-    /// How many loops the endpoint has.
-    pub(crate) loops: usize,
-    /// Whether another process reads incoming datagrams.
-    pub(crate) suspended: bool,
-    pub(crate) config: EndpointConfig,
-    pub(crate) server: Option<ServerConfig>,
-    pub(crate) transport: MakeTransport,
-    pub(crate) streams: Streams,
-    /// Indexed by lane.
-    pub(crate) windows: [Windows; 3],
+/// What the loops of an endpoint share.
+#[derive(Clone)]
+pub(crate) struct Shared {
+    pub(crate) plan: Arc<Plan>,
     pub(crate) budget: Arc<Budget>,
-    pub(crate) congestion: Control,
-    pub(crate) flight_max: u64,
-    pub(crate) connections_max: usize,
-    pub(crate) rules: Arc<Rules>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) accepted: mpsc::UnboundedSender<Accepted>,
-    pub(crate) spin: SpinShare,
 }
 
 /// What limits how much a connection takes from the others of its loop.
@@ -98,16 +83,10 @@ pub(crate) struct EventLoop<U> {
     udp: U,
     endpoint: Endpoint,
     server: Option<ServerConfig>,
-    transport: MakeTransport,
-    streams: Streams,
-    windows: [Windows; 3],
+    plan: Arc<Plan>,
     budget: Arc<Budget>,
-    congestion: Control,
-    flight_max: u64,
-    connections_max: usize,
     /// The longest datagram that peers are told to send.
     datagram_bytes_max: usize,
-    rules: Arc<Rules>,
     counters: Arc<Counters>,
     accepted: mpsc::UnboundedSender<Accepted>,
     handshakes: Handshakes<Key>,
@@ -143,43 +122,45 @@ pub(crate) struct EventLoop<U> {
 }
 
 impl<U: Datagrams> EventLoop<U> {
-    pub(crate) fn new(parts: LoopSettings, mut udp: U, now: Instant) -> io::Result<Self> {
+    /// A loop that reads its socket and refuses clients.
+    ///
+    /// # Errors
+    /// The system's error about polling.
+    pub(crate) fn new(
+        ids: LoopIds,
+        mut config: EndpointConfig,
+        shared: Shared,
+        mut udp: U,
+        spin: Spin,
+    ) -> io::Result<Self> {
         let poll = Poll::new()?;
         let registry = Arc::new(poll.registry().try_clone()?);
         let waker = mio::Waker::new(&registry, WAKER)?;
         let (mailbox, inbox) = Mailbox::new(waker);
         udp.register(&registry, UDP)?;
-        let mut config = parts.config;
-        let ids = LoopIds { number: parts.number, loops: parts.loops };
         config.cid_generator(move || Box::new(ids));
         let datagram_bytes_max = usize::try_from(config.get_max_udp_payload_size());
         let may_probe = !udp.may_fragment();
         let endpoint = Endpoint::new(Arc::new(config), None, may_probe, None);
-        let mut this = Self {
+        Ok(Self {
             poll,
             registry,
             inbox,
             mailbox,
             peers: Vec::new(),
-            number: parts.number,
+            number: ids.number,
             udp,
             endpoint,
             server: None,
-            transport: parts.transport,
-            streams: parts.streams,
-            windows: parts.windows,
-            budget: parts.budget,
-            congestion: parts.congestion,
-            flight_max: parts.flight_max,
-            connections_max: parts.connections_max,
+            plan: shared.plan,
+            budget: shared.budget,
             datagram_bytes_max: datagram_bytes_max.unwrap_or(usize::MAX),
-            rules: parts.rules,
-            counters: parts.counters,
-            accepted: parts.accepted,
+            counters: shared.counters,
+            accepted: shared.accepted,
             handshakes: Handshakes::new(),
             closing: VecDeque::new(),
             refusing: false,
-            suspended: parts.suspended,
+            suspended: false,
             slots: FxHashMap::default(),
             routes: FxHashMap::default(),
             next_serial: 0,
@@ -194,12 +175,10 @@ impl<U: Datagrams> EventLoop<U> {
             round: 0,
             handling: 0,
             bulk_bytes: 0,
-            spin: Spin::new(parts.spin, now),
+            spin,
             clocks: None,
             stop: false,
-        };
-        this.set_server(parts.server);
-        Ok(this)
+        })
     }
 
     pub(crate) fn mailbox(&self) -> Mailbox {
@@ -209,6 +188,11 @@ impl<U: Datagrams> EventLoop<U> {
     /// Sets the mailboxes of all loops of the endpoint, by number.
     pub(crate) fn set_peers(&mut self, peers: Vec<Mailbox>) {
         self.peers = peers;
+    }
+
+    /// Whether another process reads incoming datagrams, from now on.
+    pub(crate) fn suspend(&mut self, suspended: bool) {
+        self.suspended = suspended;
     }
 
     /// Limits from now on what a connection takes from the others.
@@ -359,7 +343,7 @@ impl<U: Datagrams> EventLoop<U> {
                     self.set_server(Some(ServerConfig::clone(&config)));
                 }
                 Command::Refuse => self.refusing = true,
-                Command::Suspend(suspended) => self.suspended = suspended,
+                Command::Suspend(suspended) => self.suspend(suspended),
                 Command::CloseAll { code, reason } => {
                     self.refusing = true;
                     let keys: Vec<_> = self.slots.keys().copied().collect();

@@ -84,7 +84,7 @@ pub use quinn_proto::{
 pub use replay::{BadReceipt, Receipt, Replay, ReplayBudget};
 pub use route::mtu_discovery;
 pub use settings::{
-    EndpointSettings, FLOW_IDLE, Inspect, MakeTransport, OpeningCost, Streams, holds,
+    EndpointSettings, FLOW_IDLE, Inspect, MakeTransport, OpeningCost, Plan, Streams, holds,
 };
 pub use socket::Socket;
 pub use spin::{SpinShare, SpinShareError};

@@ -8,9 +8,9 @@ use quinn_proto::{
     congestion::CubicConfig, crypto,
 };
 
-use crate::{spin::SpinShare, udp::Egress, windows::Windows};
+use crate::{cid::Lane, spin::SpinShare, udp::Egress, windows::Windows};
 
-/// The windows of [`EndpointSettings::plain`].
+/// The windows of [`Plan::plain`].
 const PLAIN_WINDOWS: Windows =
     Windows { stream: 1 << 20, connection: 16 << 20, connection_max: 16 << 20 };
 /// The least time that a NAT keeps a UDP mapping (RFC 4787 REQ-5).
@@ -32,11 +32,10 @@ pub type Inspect = Arc<dyn Fn(&dyn crypto::Session) -> Option<Proof> + Send + Sy
 pub type OpeningCost = Arc<dyn Fn(&dyn crypto::Session) -> Duration + Send + Sync>;
 
 /// Makes `quinn-proto`'s configuration of one connection, given the UDP payload that its route
-/// carries as far as this host knows: the limit of path MTU discovery. [`EndpointSettings`]
-/// overrides some of it.
+/// carries as far as this host knows: the limit of path MTU discovery. [`Plan`] overrides some of it.
 pub type MakeTransport = Arc<dyn Fn(u16) -> TransportConfig + Send + Sync>;
 
-/// The parts of an endpoint.
+/// What an endpoint is started with.
 pub struct EndpointSettings {
     /// A bound UDP socket for each loop; a server's share an address (SO_REUSEPORT).
     pub sockets: Vec<UdpSocket>,
@@ -46,6 +45,19 @@ pub struct EndpointSettings {
     pub config: EndpointConfig,
     /// The server's handshake; without it all clients are refused.
     pub server: Option<ServerConfig>,
+    /// Bytes by which the windows of all connections together may grow, each up to its
+    /// `connection_max`.
+    pub growth: u64,
+    /// Asked before each send, and which epoch it is in each round.
+    pub egress: Arc<dyn Egress>,
+    /// How much to poll before sleeping.
+    pub spin: SpinShare,
+    /// How its connections are made.
+    pub plan: Plan,
+}
+
+/// What all connections of an endpoint are made by. Its loops and connections share it.
+pub struct Plan {
     /// Makes a connection's timers and limits. Its receive windows, stream limits and congestion
     /// controller are ignored.
     pub transport: MakeTransport,
@@ -57,9 +69,6 @@ pub struct EndpointSettings {
     pub bulk_windows: Windows,
     /// Receive windows of bulk connections over a path with a long round trip.
     pub long_path_bulk_windows: Windows,
-    /// Bytes by which the windows of all connections together may grow, each up to its
-    /// `connection_max`.
-    pub growth: u64,
     /// The congestion control of each connection.
     pub congestion: Control,
     /// Most bytes of a connection sent and not acknowledged.
@@ -67,8 +76,6 @@ pub struct EndpointSettings {
     /// Most connections of clients that have proved a key, sparse and bulk each; more are refused.
     /// Handshakes have a limit of their own (`admission`).
     pub connections_max: usize,
-    /// Asked before each send, and which epoch it is in each round.
-    pub egress: Arc<dyn Egress>,
     /// What to keep from a handshake.
     pub inspect: Inspect,
     /// What opening datagrams costs.
@@ -82,36 +89,63 @@ pub struct EndpointSettings {
     pub goodbye_code: Option<VarInt>,
     /// A flow ends after this long without a datagram.
     pub flow_idle: Duration,
-    /// How much to poll before sleeping.
-    pub spin: SpinShare,
 }
 
 impl EndpointSettings {
-    /// Settings without limits that keep nothing of handshakes, for tests and measurements to
-    /// change: CUBIC, quinn's timers and limits, code 0 everywhere, no polling.
+    /// Settings for tests and measurements to change: [`Plan::plain`], no polling.
     pub fn plain(sockets: Vec<UdpSocket>, server: Option<ServerConfig>) -> Self {
         Self {
             sockets,
             suspended: false,
             config: EndpointConfig::default(),
             server,
+            growth: 0,
+            egress: Arc::new(Unrestricted),
+            spin: SpinShare::percent(0),
+            plan: Plan::plain(),
+        }
+    }
+}
+
+impl Plan {
+    /// A plan without limits that keeps nothing of handshakes, for tests and measurements to
+    /// change: CUBIC, quinn's timers and limits, code 0 everywhere.
+    pub fn plain() -> Self {
+        Self {
             transport: Arc::new(|_| TransportConfig::default()),
             streams: Streams { bidirectional: 256, unidirectional: 256 },
             sparse_windows: PLAIN_WINDOWS,
             bulk_windows: PLAIN_WINDOWS,
             long_path_bulk_windows: PLAIN_WINDOWS,
-            growth: 0,
             congestion: Control::Other(Arc::new(CubicConfig::default())),
             flight_max: PLAIN_WINDOWS.connection.into(),
             connections_max: 16,
-            egress: Arc::new(Unrestricted),
             inspect: Arc::new(|_| None),
             opening_cost: Arc::new(|_| Duration::ZERO),
             cut_code: NO_ERROR,
             hold_code: None,
             goodbye_code: None,
             flow_idle: FLOW_IDLE,
-            spin: SpinShare::percent(0),
+        }
+    }
+
+    pub(crate) fn windows(&self, lane: Lane) -> Windows {
+        match lane {
+            Lane::Sparse => self.sparse_windows,
+            Lane::Bulk => self.bulk_windows,
+            Lane::LongPathBulk => self.long_path_bulk_windows,
+        }
+    }
+
+    pub(crate) fn holds(&self, reason: &ConnectionError) -> bool {
+        holds(reason, self.hold_code)
+    }
+
+    /// Whether a connection's end counts as the acknowledgment of finished streams.
+    pub(crate) fn is_goodbye(&self, reason: &ConnectionError) -> bool {
+        match (reason, self.goodbye_code) {
+            (ConnectionError::ApplicationClosed(close), Some(code)) => close.error_code == code,
+            _ => false,
         }
     }
 }
@@ -146,37 +180,19 @@ impl fmt::Debug for EndpointSettings {
     }
 }
 
-/// The settings that drivers apply to connections.
-pub(crate) struct Rules {
-    pub(crate) inspect: Inspect,
-    pub(crate) opening_cost: OpeningCost,
-    pub(crate) cut_code: VarInt,
-    pub(crate) hold_code: Option<VarInt>,
-    pub(crate) goodbye_code: Option<VarInt>,
-    pub(crate) flow_idle: Duration,
+impl fmt::Debug for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Plan").finish_non_exhaustive()
+    }
 }
 
 /// Whether streams are held when their connection ends for this reason. `hold_code` is
-/// [`EndpointSettings::hold_code`].
+/// [`Plan::hold_code`].
 pub fn holds(reason: &ConnectionError, hold_code: Option<VarInt>) -> bool {
     match reason {
         // The path is gone, or the peer has given up the connection.
         ConnectionError::TimedOut | ConnectionError::Reset => true,
         ConnectionError::ApplicationClosed(close) => Some(close.error_code) == hold_code,
         _ => false,
-    }
-}
-
-impl Rules {
-    pub(crate) fn holds(&self, reason: &ConnectionError) -> bool {
-        holds(reason, self.hold_code)
-    }
-
-    /// Whether a connection's end counts as the acknowledgment of finished streams.
-    pub(crate) fn is_goodbye(&self, reason: &ConnectionError) -> bool {
-        match (reason, self.goodbye_code) {
-            (ConnectionError::ApplicationClosed(close), Some(code)) => close.error_code == code,
-            _ => false,
-        }
     }
 }

@@ -52,7 +52,7 @@ fn pair(connections_max: usize) -> (Pair, [Endpoint; 2], ClientConfig, Arc<Epoch
     let (pair, endpoints) = Pair::with(server, |settings| {
         if settings.server.is_some() {
             settings.egress = Arc::<Epochs>::clone(&epochs);
-            settings.connections_max = connections_max;
+            settings.plan.connections_max = connections_max;
         }
     });
     (pair, endpoints, client, epochs)

@@ -27,8 +27,8 @@ use std::{
 
 use keypadd_provider::{HandshakeData, Histogram};
 use keypadd_transport::{
-    Endpoint, EndpointConfig, EndpointSettings, FLOW_IDLE, IdleTimeout, Inspect, ServerConfig,
-    SpinShare, Streams, TransportConfig, Windows,
+    Endpoint, EndpointConfig, EndpointSettings, FLOW_IDLE, IdleTimeout, Inspect, Plan,
+    ServerConfig, SpinShare, Streams, TransportConfig, Windows,
     congestion::{Control, CubicConfig},
     crypto, mtu_discovery,
 };
@@ -243,10 +243,6 @@ impl TransportSettings {
         connections_max: usize,
         gate: EgressGate,
     ) -> io::Result<Endpoint> {
-        let congestion = match self.congestion {
-            Congestion::Rate => Control::Rate,
-            Congestion::Cubic => Control::Other(Arc::new(CubicConfig::default())),
-        };
         let mut config = reset_key.map_or_else(EndpointConfig::default, EndpointConfig::new);
         // QUIC version 1 only.
         config.supported_versions(vec![QUIC_VERSION]);
@@ -254,7 +250,21 @@ impl TransportSettings {
         config
             .max_udp_payload_size(self.datagram_bytes_max)
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-        let settings = self.clone();
+        Endpoint::start(EndpointSettings {
+            sockets,
+            // A client's sockets are its own.
+            suspended: end == End::Server && self.handover.is_suspended(),
+            config,
+            server,
+            growth: self.stalled_bytes,
+            egress: Arc::new(MeteredEgress { gate, send_seconds: Arc::clone(&self.send_seconds) }),
+            spin: self.spin,
+            plan: self.plan(end, connections_max),
+        })
+    }
+
+    /// How the connections of this end are made.
+    fn plan(&self, end: End, connections_max: usize) -> Plan {
         let bulk_windows = |stream: u32| Windows {
             stream,
             connection: self.receive_window_bytes,
@@ -262,22 +272,19 @@ impl TransportSettings {
                 .saturating_mul(self.forwards_max)
                 .saturating_add(self.receive_window_bytes),
         };
-        Endpoint::start(EndpointSettings {
-            sockets,
-            // A client's sockets are its own.
-            suspended: end == End::Server && self.handover.is_suspended(),
-            config,
-            server,
+        let settings = self.clone();
+        Plan {
             transport: Arc::new(move |route_bytes| settings.of_connection(route_bytes)),
             streams: self.streams(end),
             sparse_windows: self.sparse_windows(),
             bulk_windows: bulk_windows(self.stream_receive_window_bytes),
             long_path_bulk_windows: bulk_windows(self.long_path_stream_receive_window_bytes),
-            growth: self.stalled_bytes,
-            congestion,
+            congestion: match self.congestion {
+                Congestion::Rate => Control::Rate,
+                Congestion::Cubic => Control::Other(Arc::new(CubicConfig::default())),
+            },
             flight_max: self.send_window_bytes.into(),
             connections_max,
-            egress: Arc::new(MeteredEgress { gate, send_seconds: Arc::clone(&self.send_seconds) }),
             inspect: inspect(),
             opening_cost: Arc::new(opening_cost),
             cut_code: StreamCode::Reset.into(),
@@ -286,8 +293,7 @@ impl TransportSettings {
             // server's close says nothing about what its targets have received (invariant I11).
             goodbye_code: (end == End::Server).then(|| CloseCode::Shutdown.value().into()),
             flow_idle: self.flow_idle,
-            spin: self.spin,
-        })
+        }
     }
 
     /// Windows of the connection that streams begin on. Its window grows by what unread ones hold, which may be

@@ -22,8 +22,8 @@ use keypadd_pool::{Coverage, Direction};
 use keypadd_provider::{Meters, PoolSwitch};
 use keypadd_transport::{
     Accepted, ArrivedDatagram, ClientConfig, Connection, Cut, Delivery, Dial, Endpoint,
-    EndpointConfig, EndpointSettings, Lane, ServerConfig, SteppedLoop, Stream, VarInt, Windows,
-    congestion::Control,
+    EndpointConfig, EndpointSettings, Lane, Plan, ServerConfig, SteppedLoop, Stream, VarInt,
+    Windows, congestion::Control,
 };
 use quinn_proto::Side;
 use sha2::Digest;
@@ -137,12 +137,15 @@ impl World {
             config.rng_seed(Some(endpoint_seed));
             let settings = EndpointSettings {
                 config,
-                transport: Arc::new(move |_| transport(&schedule)),
-                sparse_windows: WINDOWS,
-                bulk_windows: WINDOWS,
                 growth: 16 << 20,
-                congestion: Control::Other(congestion(&schedule)),
-                flight_max: schedule.window_bytes,
+                plan: Plan {
+                    transport: Arc::new(move |_| transport(&schedule)),
+                    sparse_windows: WINDOWS,
+                    bulk_windows: WINDOWS,
+                    congestion: Control::Other(congestion(&schedule)),
+                    flight_max: schedule.window_bytes,
+                    ..Plan::plain()
+                },
                 ..EndpointSettings::plain(Vec::new(), None)
             };
             let address = match side {

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use keypadd_keystream::Suite;
 use keypadd_provider::{CryptoSettings, Group, PrivateKey, client_config, server_config};
 use keypadd_transport::{
-    Accepted, ClientConfig, ConnectionError, Dial, Endpoint, EndpointSettings, Lane, ServerConfig,
-    TransportConfig, VarInt, Windows,
+    Accepted, ClientConfig, ConnectionError, Dial, Endpoint, EndpointSettings, Lane, Plan,
+    ServerConfig, TransportConfig, VarInt, Windows,
 };
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -109,17 +109,20 @@ const WINDOWS: Windows = Windows { stream: 1 << 16, connection: 1 << 16, connect
 fn endpoint(server: Option<ServerConfig>) -> io::Result<Endpoint> {
     let sockets = vec![UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?];
     Endpoint::start(EndpointSettings {
-        transport: Arc::new(|_| {
-            // MTU probes would count as part of the handshake.
-            let mut transport = TransportConfig::default();
-            transport.mtu_discovery_config(None);
-            transport
-        }),
-        sparse_windows: WINDOWS,
-        bulk_windows: WINDOWS,
-        long_path_bulk_windows: WINDOWS,
-        flight_max: FLIGHT_MAX,
-        connections_max: CONNECTIONS_MAX,
+        plan: Plan {
+            transport: Arc::new(|_| {
+                // MTU probes would count as part of the handshake.
+                let mut transport = TransportConfig::default();
+                transport.mtu_discovery_config(None);
+                transport
+            }),
+            sparse_windows: WINDOWS,
+            bulk_windows: WINDOWS,
+            long_path_bulk_windows: WINDOWS,
+            flight_max: FLIGHT_MAX,
+            connections_max: CONNECTIONS_MAX,
+            ..Plan::plain()
+        },
         ..EndpointSettings::plain(sockets, server)
     })
 }

@@ -46,8 +46,8 @@ impl<U: Datagrams> EventLoop<U> {
         let key = Key { handle: handle.0, serial: self.next_serial };
         self.next_serial += 1;
         let shared = Arc::new(ConnectionShared::new(key, self.mailbox.clone(), remote));
-        let rules = Arc::clone(&self.rules);
-        let driver = Driver::new(connection, limits, Arc::clone(&shared), rules, waiting);
+        let plan = Arc::clone(&self.plan);
+        let driver = Driver::new(connection, limits, Arc::clone(&shared), plan, waiting);
         let slot = Slot {
             driver,
             key,

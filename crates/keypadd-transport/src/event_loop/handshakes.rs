@@ -50,7 +50,7 @@ const INCOMING_BYTES: u64 = HANDSHAKE_BYTES_MAX as u64;
 const INCOMING_BYTES_TOTAL: u64 = 1 << 20;
 
 impl<U: Datagrams> EventLoop<U> {
-    pub(super) fn set_server(&mut self, mut config: Option<ServerConfig>) {
+    pub(crate) fn set_server(&mut self, mut config: Option<ServerConfig>) {
         if let Some(config) = &mut config {
             config.incoming_buffer_size(INCOMING_BYTES);
             config.incoming_buffer_size_total(INCOMING_BYTES_TOTAL);
@@ -66,12 +66,13 @@ impl<U: Datagrams> EventLoop<U> {
         lane: Lane,
         now: Instant,
     ) -> (Limits, TransportConfig) {
-        let (gate, factory) = CongestionGate::new(self.congestion.clone(), self.flight_max, now);
-        let windows = self.windows[lane as usize];
-        let Streams { bidirectional, unidirectional } = self.streams;
+        let (gate, factory) =
+            CongestionGate::new(self.plan.congestion.clone(), self.plan.flight_max, now);
+        let windows = self.plan.windows(lane);
+        let Streams { bidirectional, unidirectional } = self.plan.streams;
         // Indexed by `Dir`.
         let allowances = [bidirectional, unidirectional].map(Allowance::new);
-        let mut transport = (self.transport)(route::payload_max(peer));
+        let mut transport = (self.plan.transport)(route::payload_max(peer));
         // Flows belong to sparse connections; the others tell how long answers wait.
         let datagrams = if lane.is_bulk() { ONE_WAY_BUFFER_BYTES } else { DATAGRAM_BUFFER_BYTES };
         transport
@@ -161,7 +162,7 @@ impl<U: Datagrams> EventLoop<U> {
         let remote = incoming.remote_address();
         self.send_buffer.clear();
         let full = self.counters.clients(Lane::of(incoming.orig_dst_cid())).count()
-            >= self.connections_max;
+            >= self.plan.connections_max;
         if self.refusing || full {
             if !self.refusing {
                 self.refused(remote, Refusal::Full);

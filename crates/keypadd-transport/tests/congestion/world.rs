@@ -20,8 +20,8 @@ use std::{
 use keypadd_keystream::Suite;
 use keypadd_transport::{
     Accepted, ArrivedDatagram, Connection, Delivery, Dial, EcnCodepoint, Endpoint, EndpointConfig,
-    EndpointSettings, IdleTimeout, Lane, SentDatagrams, ServerConfig, SteppedLoop, TransportConfig,
-    VarInt, Windows, congestion::Control, mtu_discovery,
+    EndpointSettings, IdleTimeout, Lane, Plan, SentDatagrams, ServerConfig, SteppedLoop,
+    TransportConfig, VarInt, Windows, congestion::Control, mtu_discovery,
 };
 use socket2::SockRef;
 use testbed::line::{Line, LineSettings};
@@ -544,12 +544,15 @@ fn settings(congestion: Control, server: Option<ServerConfig>, window: u32) -> E
     config.rng_seed(Some(SEED));
     EndpointSettings {
         config,
-        transport: Arc::new(transport),
-        sparse_windows: windows,
-        bulk_windows: windows,
-        long_path_bulk_windows: windows,
-        congestion,
-        flight_max: WINDOW.into(),
+        plan: Plan {
+            transport: Arc::new(transport),
+            sparse_windows: windows,
+            bulk_windows: windows,
+            long_path_bulk_windows: windows,
+            congestion,
+            flight_max: WINDOW.into(),
+            ..Plan::plain()
+        },
         ..EndpointSettings::plain(Vec::new(), server)
     }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use configs::configs;
 use keypadd_keystream::Suite;
 use keypadd_transport::{
-    Accepted, ClientConfig, Connection, Delivery, Dial, Endpoint, EndpointSettings, Lane,
+    Accepted, ClientConfig, Connection, Delivery, Dial, Endpoint, EndpointSettings, Lane, Plan,
     ServerConfig, SpinShare, Stream, TransportConfig, VarInt, Windows,
 };
 use tokio::runtime::Runtime;
@@ -32,14 +32,17 @@ fn endpoint(server: Option<ServerConfig>, spin: SpinShare) -> Endpoint {
     };
     let sockets = vec![UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap()];
     let endpoint = Endpoint::start(EndpointSettings {
-        transport: Arc::new(transport),
-        sparse_windows: WINDOWS,
-        bulk_windows: WINDOWS,
-        long_path_bulk_windows: WINDOWS,
-        flight_max: SEND_WINDOW_BYTES.into(),
-        connections_max: 64,
-        hold_code: Some(HOLD),
         spin,
+        plan: Plan {
+            transport: Arc::new(transport),
+            sparse_windows: WINDOWS,
+            bulk_windows: WINDOWS,
+            long_path_bulk_windows: WINDOWS,
+            flight_max: SEND_WINDOW_BYTES.into(),
+            connections_max: 64,
+            hold_code: Some(HOLD),
+            ..Plan::plain()
+        },
         ..EndpointSettings::plain(sockets, server)
     });
     endpoint.unwrap()

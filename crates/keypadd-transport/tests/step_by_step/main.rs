@@ -191,7 +191,7 @@ fn a_splice_has_two_descriptors_however_long_a_peer_lets_its_directions_wait() {
     let is_server = Cell::new(false);
     let (mut pair, endpoints) = Pair::with(server, |settings| {
         if !is_server.replace(true) {
-            settings.streams.unidirectional = 0;
+            settings.plan.streams.unidirectional = 0;
         }
     });
     let sparse = pair.connect(&endpoints, client.clone());

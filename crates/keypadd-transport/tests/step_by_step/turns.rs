@@ -84,8 +84,8 @@ impl Crowd {
     fn new() -> Self {
         let (config, server) = configs(Suite::AES_128_GCM);
         let (mut pair, endpoints) = Pair::with(server, |settings| {
-            settings.sparse_windows.stream = SPARSE_WINDOW;
-            settings.streams.unidirectional = 8;
+            settings.plan.sparse_windows.stream = SPARSE_WINDOW;
+            settings.plan.streams.unidirectional = 8;
         });
         let [connections, others] = [(); 2].map(|()| pair.connect(&endpoints, config.clone()));
         let held = hold(&connections);
@@ -401,7 +401,7 @@ fn datagrams_that_take_what_their_suite_takes_are_not_dropped() {
     for (opening, are_dropped) in [(118, false), (0, true)] {
         let (client, server) = configs(Suite::AES_128_GCM);
         let (mut pair, endpoints) = Pair::with(server, |settings| {
-            settings.opening_cost = Arc::new(move |_| Duration::from_micros(opening));
+            settings.plan.opening_cost = Arc::new(move |_| Duration::from_micros(opening));
         });
         let connections = pair.connect(&endpoints, client);
         let [near, _far] = pair.open(&connections);

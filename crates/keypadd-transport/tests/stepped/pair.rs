@@ -56,7 +56,7 @@ impl Pair {
                 wires.borrow_mut()[1 - end].extend(datagrams);
             });
             let mut settings = EndpointSettings::plain(Vec::new(), server);
-            settings.hold_code = Some(HOLD);
+            settings.plan.hold_code = Some(HOLD);
             change(&mut settings);
             SteppedLoop::new(settings, addresses[end], (BATCH, outbox), now).unwrap()
         };
