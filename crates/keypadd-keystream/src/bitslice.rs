@@ -16,6 +16,7 @@ mod circuits_ternary;
 mod circuits_two;
 mod counters;
 mod des;
+mod instructions;
 mod lanes;
 mod simd;
 mod transpose;
@@ -44,27 +45,27 @@ pub(crate) enum Path {
     /// One word.
     Lanes64,
     #[cfg(target_arch = "x86_64")]
-    Sse2(simd::HasSse2),
+    Sse2(instructions::HasSse2),
     #[cfg(target_arch = "x86_64")]
-    Avx2(simd::HasAvx2),
+    Avx2(instructions::HasAvx2),
     #[cfg(target_arch = "x86_64")]
-    Avx512(simd::HasAvx512),
+    Avx512(instructions::HasAvx512),
     #[cfg(target_arch = "aarch64")]
-    Neon(simd::HasNeon),
+    Neon(instructions::HasNeon),
 }
 
 #[cfg(target_arch = "x86_64")]
 impl Path {
     pub(crate) fn lanes_128() -> Option<Self> {
-        Some(Self::Sse2(simd::HasSse2::ALWAYS))
+        Some(Self::Sse2(instructions::HasSse2::ALWAYS))
     }
 
     pub(crate) fn lanes_256() -> Option<Self> {
-        simd::HasAvx2::detect().map(Self::Avx2)
+        instructions::HasAvx2::detect().map(Self::Avx2)
     }
 
     pub(crate) fn lanes_512() -> Option<Self> {
-        simd::HasAvx512::detect().map(Self::Avx512)
+        instructions::HasAvx512::detect().map(Self::Avx512)
     }
 }
 
@@ -72,7 +73,7 @@ impl Path {
 impl Path {
     #[cfg(target_arch = "aarch64")]
     pub(crate) fn lanes_128() -> Option<Self> {
-        Some(Self::Neon(simd::HasNeon::ALWAYS))
+        Some(Self::Neon(instructions::HasNeon::ALWAYS))
     }
 
     #[cfg(not(target_arch = "aarch64"))]
