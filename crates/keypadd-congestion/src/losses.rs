@@ -192,12 +192,12 @@ mod tests {
         losses.round(rate, MTU, is_start_up)
     }
 
-    /// The same after start-up.
+    /// The verdict on such packets after start-up.
     fn round(losses: &mut Losses, rate: f64, share: f64) -> Verdict {
         round_of(losses, rate, share, false)
     }
 
-    /// The same once the losses of a change are over.
+    /// The verdict after start-up once the losses of a change are over.
     fn settled_round(losses: &mut Losses, rate: f64, share: f64) -> Verdict {
         for _ in 0..SETTLING_ROUNDS {
             assert_eq!(round(losses, rate, share), Verdict::Keep);

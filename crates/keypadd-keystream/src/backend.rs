@@ -161,7 +161,7 @@ impl CipherEngine {
         self.asked
     }
 
-    /// The same engine, with keystream generation slowed to this pace. For measurements; leaks the
+    /// An engine that generates keystream no faster than this pace. For measurements; leaks the
     /// pace, which lives as long as the process.
     pub fn at_pace(self, pace: impl Pace + 'static) -> Self {
         Self { pacing: Pacing::by(pace), ..self }

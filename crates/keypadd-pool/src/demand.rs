@@ -104,7 +104,7 @@ impl Traffic {
         }
     }
 
-    /// The same for all lanes of this direction, and for no other's.
+    /// Identifies the direction: all of its lanes share it, and no other direction has it.
     pub(crate) fn id(&self) -> usize {
         Arc::as_ptr(&self.counts) as usize
     }

@@ -42,7 +42,8 @@ const QUINN_KEY_UPDATE_MARGIN: u64 = 10_000;
 /// tolerates more. A lower limit would let anyone who knows a connection id end it cheaply.
 const INTEGRITY_LIMIT: u64 = 1 << 52;
 
-/// The same for ChaCha20-Poly1305 (RFC 9001 section 6.6): nineteen hours of a million forgeries a second.
+/// Forged packets that a connection of ChaCha20-Poly1305 tolerates (RFC 9001 section 6.6): nineteen hours of
+/// a million forgeries a second.
 const POLY1305_INTEGRITY_LIMIT: u64 = 1 << 36;
 
 /// Packets before the hard limit at which the key requests the connection to be closed: enough for the
@@ -101,7 +102,7 @@ impl Limits {
         }
     }
 
-    /// The same limits with phases of at most this many packets.
+    /// Lowers the limits to phases of at most this many packets.
     pub(crate) fn lowered_to(self, phase_packets_max: u64) -> Self {
         let reported = phase_packets_max.saturating_add(QUINN_KEY_UPDATE_MARGIN);
         Self {

@@ -10,8 +10,8 @@ use quinn_proto::coding::{Codec, UnexpectedEnd};
 /// `max_udp_payload_size`, RFC 9000 section 18.2. Without it, all sizes are accepted.
 const MAX_UDP_PAYLOAD_SIZE: VarInt = VarInt::from_u32(0x03);
 
-/// The same parameters with `max_udp_payload_size` at most `most`. Malformed parameters stay unchanged:
-/// quinn-proto rejects them.
+/// Lowers `max_udp_payload_size` in encoded transport parameters to `most`. Malformed parameters stay
+/// unchanged: quinn-proto rejects them.
 pub(crate) fn bounded(parameters: &[u8], most: u16) -> Vec<u8> {
     bound(parameters, most).unwrap_or_else(|_| parameters.to_vec())
 }

@@ -12,7 +12,7 @@ use crate::connection::ConnectionKeys;
 /// 10 s of an hour, leaves time for a keep-alive, which opens the lane for the packets after it, and for the
 /// filler.
 const LEADS: u32 = 360;
-/// The same lead for an update due by bytes: packets follow quickly then.
+/// How long before an update that is due by bytes the heads are precomputed: packets follow quickly then.
 const LEAD_IN_TRAFFIC: Duration = Duration::from_millis(100);
 /// The interval of requests: quinn refuses an update within three probe timeouts of the last one.
 const RETRY: Duration = Duration::from_secs(1);

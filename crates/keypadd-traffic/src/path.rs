@@ -23,7 +23,7 @@ const CLOSE_TIME: Duration = Duration::from_secs(1);
 /// What goes through both connections of a session before anything counts, a step at a time: it ends
 /// quinn's first key phase, which is short at random, and lets congestion control and path MTU settle.
 const WARM_UP_BULK: Exchange = Exchange::new(256 << 10, 256 << 10);
-/// The same for the connection that carries keystrokes.
+/// What goes through the sparse connection before anything counts.
 const WARM_UP_SPARSE: Exchange = Exchange::new(64, 64);
 /// Length of a step.
 const WARM_UP_STEP: Duration = Duration::from_millis(20);

@@ -25,7 +25,7 @@ pub struct Due {
     pub exchange: Exchange,
 }
 
-/// The same exchange `per_second` times a second, evenly, for `time`.
+/// Schedules one exchange `per_second` times a second, evenly, for `time`.
 pub fn even(per_second: f64, exchange: Exchange, time: Duration) -> Vec<Due> {
     let count = (time.as_secs_f64() * per_second) as u64;
     let at = |nth: u64| Duration::from_secs_f64((nth as f64 + 0.5) / per_second);
@@ -37,7 +37,7 @@ pub fn even(per_second: f64, exchange: Exchange, time: Duration) -> Vec<Due> {
 pub enum Requests {
     /// Each at its time, the earliest first.
     At(Vec<Due>),
-    /// The same one again and again without a pause, for this long. It is due when it can be sent.
+    /// One exchange, repeated without a pause for this long. It is due when it can be sent.
     WithoutPause(Exchange, Duration),
 }
 

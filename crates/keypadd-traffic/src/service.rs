@@ -34,7 +34,7 @@ impl Service {
         Self::bind_at(Ipv4Addr::LOCALHOST.into()).await
     }
 
-    /// The same on another address.
+    /// Binds the service to a port of this address.
     ///
     /// # Errors
     /// As above, or the address is not this host's.

@@ -16,7 +16,7 @@ pub(super) trait Lanes: Copy {
     /// Runs a job compiled for this vector's instructions.
     fn run<J: Job>(proof: Self::Proof, job: J);
 
-    /// The same word throughout.
+    /// A vector whose words are all `word`.
     fn splat(proof: Self::Proof, word: u64) -> Self;
 
     /// The words `word(0)`, `word(1)` and so on.

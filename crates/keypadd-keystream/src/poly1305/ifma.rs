@@ -115,7 +115,7 @@ impl Numbers {
         )
     }
 
-    /// Those of `other` in the lanes of the mask.
+    /// Takes the limbs of `other` in the lanes of the mask.
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn or(self, mask: u8, other: Self) -> Self {
