@@ -11,6 +11,9 @@
 //! Each direction ([`ToStream`](crate::to_stream::ToStream), [`ToSocket`](crate::to_socket::ToSocket)) is owned
 //! by one loop and may move to another (`migrate`); what they share is the outcome, kept here.
 
+mod holder;
+mod registrar;
+
 use std::{
     fmt, io,
     os::fd::OwnedFd,
@@ -24,18 +27,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mio::{Interest, Registry, Token};
 use quinn_proto::{StreamId, VarInt};
-use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tokio::sync::oneshot;
 
-use crate::{
-    replay::{Receipt, Replay},
-    socket::Socket,
-    transfer_stats::TransferStats,
+pub use self::holder::StreamName;
+pub(crate) use self::{
+    holder::{Holder, Parked},
+    registrar::{Key, Owner, Registered, Registrar},
 };
+use crate::{replay::Receipt, socket::Socket, transfer_stats::TransferStats};
 
 /// Time in which a socket must accept a byte once the connection is gone. The kernel accepts a
 /// third of its buffer at a time, which takes a slow reader seconds.
@@ -86,134 +88,6 @@ impl From<&str> for Label {
 
 /// Receives the outcome of a splice.
 pub(crate) type Reply = oneshot::Sender<Result<(), Cut>>;
-
-/// A socket registered with a loop; dropping this deregisters it.
-#[derive(Debug)]
-pub(crate) struct Registered {
-    pub(crate) socket: Socket,
-    pub(crate) token: Token,
-    registry: Arc<Registry>,
-}
-
-impl Registered {
-    pub(crate) fn new(
-        socket: Socket,
-        token: Token,
-        interest: Interest,
-        registry: &Arc<Registry>,
-    ) -> io::Result<Self> {
-        socket.register(registry, token, interest)?;
-        Ok(Self { socket, token, registry: Arc::clone(registry) })
-    }
-}
-
-impl Registered {
-    /// Changes which events are reported. After an error, a few useless events arrive.
-    pub(crate) fn set_interest(&self, interest: Interest) {
-        let _ = self.socket.reregister(&self.registry, self.token, interest);
-    }
-}
-
-impl Drop for Registered {
-    fn drop(&mut self) {
-        // Another descriptor of the same socket would stay registered.
-        let _ = self.socket.deregister(&self.registry);
-    }
-}
-
-/// One connection, for as long as its loop lives; never reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Key {
-    /// `quinn-proto`'s handle, which is reused.
-    pub(crate) handle: usize,
-    pub(crate) serial: u64,
-}
-
-/// What a socket of a connection serves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Owner {
-    /// It is spliced to this stream.
-    Stream(StreamId),
-    /// It carries the datagrams of this stream's flow.
-    Flow(StreamId),
-    /// It receives the datagrams of many flows.
-    Listener(u64),
-}
-
-/// Registers the sockets of one connection with a loop.
-pub(crate) struct Registrar<'a> {
-    pub(crate) key: Key,
-    pub(crate) registry: &'a Arc<Registry>,
-    pub(crate) sockets: &'a mut FxHashMap<Token, (Key, Owner)>,
-    pub(crate) next_token: &'a mut usize,
-}
-
-impl Registrar<'_> {
-    /// Allocates a token for a socket.
-    pub(crate) fn token(&mut self, owner: Owner) -> Token {
-        let token = Token(*self.next_token);
-        *self.next_token += 1;
-        self.sockets.insert(token, (self.key, owner));
-        token
-    }
-
-    /// Registers the socket of a stream.
-    pub(crate) fn register(
-        &mut self,
-        id: StreamId,
-        socket: Socket,
-        interest: Interest,
-    ) -> io::Result<Arc<Registered>> {
-        let token = self.token(Owner::Stream(id));
-        match Registered::new(socket, token, interest, self.registry) {
-            Ok(registered) => Ok(Arc::new(registered)),
-            Err(error) => {
-                self.sockets.remove(&token);
-                Err(error)
-            }
-        }
-    }
-}
-
-/// The name of a stream in all connections of a session: the number of the connection that opened
-/// it, and its ID there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct StreamName {
-    /// Number of the connection within its session; it grows.
-    pub epoch: u32,
-    /// The stream's ID (RFC 9000 2.1).
-    pub stream: u64,
-}
-
-impl StreamName {
-    pub(crate) fn new(epoch: u32, id: StreamId) -> Self {
-        Self { epoch, stream: VarInt::from(id).into_inner() }
-    }
-
-    /// Whether the server opened it first (RFC 9000 2.1).
-    pub fn is_of_server(self) -> bool {
-        self.stream & 1 == 1
-    }
-}
-
-/// One direction without a connection.
-pub(crate) enum Parked {
-    ToStream(Replay),
-    /// The splice's state counts the bytes written.
-    ToSocket,
-}
-
-/// Holds splices while their session has no connection.
-pub(crate) trait Holder: fmt::Debug + Send + Sync {
-    /// Parks one direction; fails with the reason if the splice is cut.
-    fn park(&self, name: StreamName, registered: &Registered, parked: Parked) -> Result<(), Cut>;
-
-    /// Announces that a direction of a splice has ended.
-    fn notify(&self, name: StreamName);
-
-    /// Forgets a splice that has ended.
-    fn forget(&self, name: StreamName);
-}
 
 /// The connection that carries a splice.
 pub(crate) trait SpliceConnection: fmt::Debug + Send + Sync {

@@ -1,7 +1,10 @@
 //! Gives control tasks a stream to read and write, until it is spliced to a socket.
 //!
-//! What the peer sends before that is buffered up to [`RECEIVED_BYTES`]; the rest stays in the
+//! What the peer sends before that is buffered up to `RECEIVED_BYTES`; the rest stays in the
 //! stream's flow-control window, so an unread stream costs a bounded amount of memory.
+
+mod buffer;
+mod command;
 
 use std::{
     any::Any,
@@ -9,13 +12,13 @@ use std::{
     io,
     pin::Pin,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
-    task::{Context, Poll, Waker},
+    task::{Context, Poll},
 };
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::Bytes;
 use quinn_proto::{ConnectionError, StreamId, VarInt};
 use thiserror::Error;
 use tokio::{
@@ -23,6 +26,10 @@ use tokio::{
     sync::oneshot,
 };
 
+pub(crate) use self::{
+    buffer::StreamBuffer,
+    command::{StreamCommand, StreamCommands},
+};
 use crate::{
     handed::HandedStream,
     held::{HeldStream, HeldStreams},
@@ -31,9 +38,6 @@ use crate::{
     splice::{Cut, Delivery, Label, SpliceConnection, SpliceState},
     transfer_stats::TransferStats,
 };
-
-/// Bytes to buffer for a reader before the window closes.
-pub(crate) const RECEIVED_BYTES: usize = 4 << 10;
 
 /// Why a stream cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -64,117 +68,6 @@ pub enum Stopped {
     ByPeer(VarInt),
     /// The connection is gone.
     Lost,
-}
-
-/// Data that a loop has received for a control task.
-#[derive(Debug, Default)]
-pub(crate) struct StreamBufferState {
-    bytes: BytesMut,
-    end: Option<End>,
-    stopped: Option<Stopped>,
-    reader: Option<Waker>,
-    watcher: Option<Waker>,
-}
-
-/// How the receiving half ended.
-#[derive(Clone, Debug)]
-enum End {
-    Finished,
-    Failed(ReadError),
-}
-
-/// Shared by the loop and the handles of one stream.
-#[derive(Debug, Default)]
-pub(crate) struct StreamBuffer(Mutex<StreamBufferState>);
-
-impl StreamBuffer {
-    /// Bytes there is room for.
-    pub(crate) fn room(&self) -> usize {
-        RECEIVED_BYTES.saturating_sub(self.state().bytes.len())
-    }
-
-    pub(crate) fn push(&self, bytes: &[u8]) {
-        let mut state = self.state();
-        state.bytes.extend_from_slice(bytes);
-        wake(&mut state.reader);
-    }
-
-    pub(crate) fn finish(&self) {
-        self.end(End::Finished);
-    }
-
-    pub(crate) fn fail(&self, error: ReadError) {
-        self.end(End::Failed(error));
-    }
-
-    fn end(&self, end: End) {
-        let mut state = self.state();
-        state.end.get_or_insert(end);
-        wake(&mut state.reader);
-    }
-
-    pub(crate) fn stop(&self, stopped: Stopped) {
-        let mut state = self.state();
-        state.stopped.get_or_insert(stopped);
-        wake(&mut state.watcher);
-    }
-
-    /// Takes the data that no reader has taken, for the socket that the stream is spliced to, and
-    /// whether the stream ends after it. Fails if either direction has ended otherwise.
-    pub(crate) fn take(&self) -> Result<(Bytes, bool), Cut> {
-        let mut state = self.state();
-        match (&state.end, state.stopped) {
-            (Some(End::Failed(ReadError::Reset(code))), _) => Err(Cut::Remote(*code)),
-            (_, Some(Stopped::ByPeer(code))) => Err(Cut::Remote(code)),
-            (Some(End::Failed(ReadError::Lost(_))), _) | (_, Some(Stopped::Lost)) => Err(Cut::Lost),
-            (end, None) => {
-                let finished = end.is_some();
-                Ok((state.bytes.split().freeze(), finished))
-            }
-        }
-    }
-
-    /// No panic can leave it half changed.
-    fn state(&self) -> MutexGuard<'_, StreamBufferState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn wake(waker: &mut Option<Waker>) {
-    if let Some(waker) = waker.take() {
-        waker.wake();
-    }
-}
-
-/// A request about a stream.
-pub(crate) enum StreamCommand {
-    Write {
-        bytes: Bytes,
-        reply: oneshot::Sender<Result<(), WriteError>>,
-    },
-    /// Its reader has taken the buffered data.
-    Read,
-    Splice {
-        /// Sent before the socket's bytes.
-        first: Bytes,
-        /// Sent after that, as if it were the socket's first bytes.
-        preface: Bytes,
-        socket: Socket,
-        state: Arc<SpliceState>,
-    },
-    /// Continue a stream of an earlier connection; the peer has written this much.
-    Resume {
-        held: HeldStream,
-        receipt: Receipt,
-        attached: oneshot::Sender<()>,
-    },
-    /// Reset both directions.
-    Reset(VarInt),
-}
-
-/// Sends commands about streams to a connection's loop.
-pub(crate) trait StreamCommands: SpliceConnection {
-    fn send(&self, id: StreamId, command: StreamCommand);
 }
 
 /// Shared by both halves of one stream; dropping the last one resets the stream.
@@ -383,16 +276,7 @@ impl SendHalf {
     /// Completes when the peer stops reading or the connection is gone.
     pub fn stopped(&self) -> impl Future<Output = Stopped> + Send + 'static {
         let received = Arc::clone(&self.0.received);
-        poll_fn(move |cx| {
-            let mut state = received.state();
-            match state.stopped {
-                Some(stopped) => Poll::Ready(stopped),
-                None => {
-                    state.watcher = Some(cx.waker().clone());
-                    Poll::Pending
-                }
-            }
-        })
+        poll_fn(move |cx| received.poll_stopped(cx))
     }
 }
 
@@ -414,25 +298,11 @@ impl RecvHalf {
 
     /// Takes buffered data; 0 at the end of the stream.
     fn poll_take(&self, cx: &Context<'_>, buffer: &mut [u8]) -> Poll<Result<usize, ReadError>> {
-        let mut state = self.0.received.state();
-        let bytes = state.bytes.len().min(buffer.len());
-        if bytes > 0 {
-            let was_full = state.bytes.len() >= RECEIVED_BYTES;
-            state.bytes.copy_to_slice(&mut buffer[..bytes]);
-            drop(state);
-            if was_full {
-                self.0.command(StreamCommand::Read);
-            }
-            return Poll::Ready(Ok(bytes));
+        let taken = std::task::ready!(self.0.received.poll_take(cx, buffer))?;
+        if taken.was_full {
+            self.0.command(StreamCommand::Read);
         }
-        match &state.end {
-            Some(End::Finished) => Poll::Ready(Ok(0)),
-            Some(End::Failed(error)) => Poll::Ready(Err(error.clone())),
-            None => {
-                state.reader = Some(cx.waker().clone());
-                Poll::Pending
-            }
-        }
+        Poll::Ready(Ok(taken.bytes))
     }
 }
 

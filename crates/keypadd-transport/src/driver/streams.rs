@@ -85,8 +85,7 @@ impl Driver {
                 self.must_sweep = true;
                 self.tell(Migration::Sweep);
             }
-            // Dropping replies tells the caller that the stream is gone.
-            (_, _) => {}
+            (command, _) => command.gone(),
         }
     }
 

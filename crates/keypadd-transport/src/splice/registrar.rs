@@ -1,0 +1,95 @@
+//! Registers the sockets of connections with their loop, and says what each socket serves.
+
+use std::{io, sync::Arc};
+
+use mio::{Interest, Registry, Token};
+use quinn_proto::StreamId;
+use rustc_hash::FxHashMap;
+
+use crate::socket::Socket;
+
+/// A socket registered with a loop; dropping this deregisters it.
+#[derive(Debug)]
+pub(crate) struct Registered {
+    pub(crate) socket: Socket,
+    pub(crate) token: Token,
+    registry: Arc<Registry>,
+}
+
+impl Registered {
+    pub(crate) fn new(
+        socket: Socket,
+        token: Token,
+        interest: Interest,
+        registry: &Arc<Registry>,
+    ) -> io::Result<Self> {
+        socket.register(registry, token, interest)?;
+        Ok(Self { socket, token, registry: Arc::clone(registry) })
+    }
+
+    /// Changes which events are reported. After an error, a few useless events arrive.
+    pub(crate) fn set_interest(&self, interest: Interest) {
+        let _ = self.socket.reregister(&self.registry, self.token, interest);
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        // Another descriptor of the same socket would stay registered.
+        let _ = self.socket.deregister(&self.registry);
+    }
+}
+
+/// One connection, for as long as its loop lives; never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    /// `quinn-proto`'s handle, which is reused.
+    pub(crate) handle: usize,
+    pub(crate) serial: u64,
+}
+
+/// What a socket of a connection serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Owner {
+    /// It is spliced to this stream.
+    Stream(StreamId),
+    /// It carries the datagrams of this stream's flow.
+    Flow(StreamId),
+    /// It receives the datagrams of many flows.
+    Listener(u64),
+}
+
+/// Registers the sockets of one connection with a loop.
+pub(crate) struct Registrar<'a> {
+    pub(crate) key: Key,
+    pub(crate) registry: &'a Arc<Registry>,
+    pub(crate) sockets: &'a mut FxHashMap<Token, (Key, Owner)>,
+    pub(crate) next_token: &'a mut usize,
+}
+
+impl Registrar<'_> {
+    /// Allocates a token for a socket.
+    pub(crate) fn token(&mut self, owner: Owner) -> Token {
+        let token = Token(*self.next_token);
+        *self.next_token += 1;
+        self.sockets.insert(token, (self.key, owner));
+        token
+    }
+
+    /// Registers the socket of a stream.
+    pub(crate) fn register(
+        &mut self,
+        id: StreamId,
+        socket: Socket,
+        interest: Interest,
+    ) -> io::Result<Arc<Registered>> {
+        let token = self.token(Owner::Stream(id));
+        match Registered::new(socket, token, interest, self.registry) {
+            Ok(registered) => Ok(Arc::new(registered)),
+            Err(error) => {
+                self.sockets.remove(&token);
+                Err(error)
+            }
+        }
+    }
+}
