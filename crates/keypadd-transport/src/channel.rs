@@ -95,18 +95,71 @@ pub(crate) struct Spliced {
     pub(crate) state: Arc<SpliceState>,
     /// The socket's token in the loop.
     pub(crate) token: Token,
-    pub(crate) to_stream: Option<ToStream>,
+    pub(crate) to_stream: Outgoing,
     pub(crate) to_socket: Option<ToSocket>,
-    /// The direction to the stream has moved to the sibling; the peer has not followed yet.
-    pub(crate) moved_out: bool,
-    /// Where the direction to the socket moves once it is complete here.
-    pub(crate) moves_to: Option<StreamId>,
+}
+
+/// The direction from a socket to a stream.
+#[expect(clippy::large_enum_variant, reason = "it is in the box of a splice")]
+pub(crate) enum Outgoing {
+    Here(ToStream),
+    /// It has moved to the sibling; the peer has not followed yet.
+    Leaving,
+    /// It has ended, or another stream carries it.
+    Gone,
 }
 
 impl Spliced {
+    /// Carries a direction that comes from another connection.
+    pub(crate) fn sending(to_stream: ToStream) -> Self {
+        Self {
+            state: Arc::clone(&to_stream.state),
+            token: to_stream.registered.token,
+            to_stream: Outgoing::Here(to_stream),
+            to_socket: None,
+        }
+    }
+
+    /// Carries a direction that comes from another connection.
+    pub(crate) fn receiving(to_socket: ToSocket) -> Self {
+        Self {
+            state: Arc::clone(&to_socket.state),
+            token: to_socket.registered.token,
+            to_stream: Outgoing::Gone,
+            to_socket: Some(to_socket),
+        }
+    }
+
+    /// The direction to the stream, if this stream carries it.
+    pub(crate) fn to_stream(&self) -> Option<&ToStream> {
+        match &self.to_stream {
+            Outgoing::Here(to_stream) => Some(to_stream),
+            Outgoing::Leaving | Outgoing::Gone => None,
+        }
+    }
+
+    /// The direction to the stream, if this stream carries it.
+    pub(crate) fn to_stream_mut(&mut self) -> Option<&mut ToStream> {
+        match &mut self.to_stream {
+            Outgoing::Here(to_stream) => Some(to_stream),
+            Outgoing::Leaving | Outgoing::Gone => None,
+        }
+    }
+
+    /// Takes the direction to the stream, which moves to the sibling.
+    pub(crate) fn leave(&mut self) -> Option<ToStream> {
+        match std::mem::replace(&mut self.to_stream, Outgoing::Leaving) {
+            Outgoing::Here(to_stream) => Some(to_stream),
+            other @ (Outgoing::Leaving | Outgoing::Gone) => {
+                self.to_stream = other;
+                None
+            }
+        }
+    }
+
     /// Whether neither direction uses this stream any more.
     pub(crate) fn is_over(&self) -> bool {
-        self.to_stream.is_none() && self.to_socket.is_none() && !self.moved_out
+        matches!(self.to_stream, Outgoing::Gone) && self.to_socket.is_none()
     }
 
     pub(crate) fn deadline(&self) -> Option<Instant> {
@@ -115,7 +168,7 @@ impl Spliced {
 
     /// Parks its directions.
     pub(crate) fn park(self) {
-        if let Some(to_stream) = self.to_stream {
+        if let Outgoing::Here(to_stream) = self.to_stream {
             to_stream.park();
         }
         if let Some(to_socket) = self.to_socket {
@@ -125,7 +178,7 @@ impl Spliced {
 
     /// Whether its socket has failed, and the peer has what was read before.
     pub(crate) fn is_failed_and_delivered(&self) -> bool {
-        let is_delivered = || match &self.to_stream {
+        let is_delivered = || match self.to_stream() {
             Some(to_stream) => to_stream.is_delivered(),
             None => self.state.is_to_stream_done(),
         };
@@ -137,7 +190,7 @@ impl Spliced {
         let failed_at = self.state.failed_at()?;
         let until = failed_at + DELIVERY_TIME;
         // Without it, the direction to the stream is on another one, which ends both.
-        let Some(to_stream) = &self.to_stream else { return Some(until) };
+        let Some(to_stream) = self.to_stream() else { return Some(until) };
         let since = match to_stream.is_unfinished() {
             true => to_stream.sent_at.max(failed_at),
             false => to_stream.sent_at,

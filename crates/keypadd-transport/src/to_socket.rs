@@ -4,6 +4,9 @@
 //! socket's pace. Data already acknowledged to the peer is still delivered after the connection is
 //! lost, if the other direction had finished.
 
+mod order;
+mod progress;
+
 use std::{
     collections::VecDeque,
     io::{self, IoSlice},
@@ -12,10 +15,16 @@ use std::{
 };
 
 use bytes::{Buf, Bytes};
-use quinn_proto::RecvStream;
+use quinn_proto::{RecvStream, StreamId};
 
+pub(crate) use self::progress::ReceiptDue;
+use self::{
+    order::Order,
+    progress::{Acceptance, Course, Reported},
+};
 use crate::{
-    reassembly::{OutOfOrder, Reassembly},
+    announcement::Continuation,
+    reassembly::OutOfOrder,
     replay::Receipt,
     splice::{Cut, DELIVERY_TIME, Delivery, Parked, Registered, SpliceState},
     time_share::TimeShare,
@@ -32,22 +41,8 @@ const TAKEN_BYTES_MAX: usize = 90 << 10;
 /// reading the clock.
 const UNTIMED_BYTES: u64 = 256 << 10;
 
-/// Bytes written before the peer must be told immediately.
-const RECEIPT_BYTES: u64 = 128 << 10;
-
 /// Slices of one write.
 const SLICES: usize = 64;
-
-/// Deliveries in a row that find nothing in order before the stream is read in order of arrival. A
-/// reordered packet causes fewer; reading in order is cheaper.
-const FRUITLESS_MAX: u32 = 2;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    Open,
-    /// The peer has finished; the socket has not accepted everything yet.
-    Ending,
-}
 
 /// The progress of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,44 +53,28 @@ pub(crate) enum Delivered {
     UpToShare,
     /// The socket has accepted everything and the end.
     Whole,
-    /// It has accepted everything up to the offset from which another stream continues.
-    UpToMove,
-}
-
-/// Whether to tell the peer what a socket has accepted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ReceiptDue {
-    Not,
-    Later,
-    Now,
+    /// It has accepted everything up to the offset from which this stream continues.
+    UpToMove(StreamId),
 }
 
 /// The direction from a stream to a socket.
 pub(crate) struct ToSocket {
     pub(crate) state: Arc<SpliceState>,
     pub(crate) registered: Arc<Registered>,
-    stage: Stage,
-    writable: bool,
-    /// When the socket last refused bytes; they still wait if `is_blocked`.
-    blocked_at: Option<Instant>,
-    is_blocked: bool,
+    course: Course,
+    acceptance: Acceptance,
+    /// When the socket last refused bytes.
+    refused_at: Option<Instant>,
     /// Taken from the stream and not yet accepted by the socket.
     undelivered: VecDeque<Bytes>,
     take_bytes: usize,
-    fruitless: u32,
+    order: Order,
     unanswered: Unanswered,
-    /// Set for a stream that is read in order of arrival.
-    reassembly: Option<Box<Reassembly>>,
     /// Bytes taken from the stream so far, including what was read before the splice.
     pub(crate) offset: u64,
     /// Bytes that the socket has accepted since the splice began, over all connections.
     written: u64,
-    /// How many of those bytes, and whether the end, the peer was told about.
-    receipted: Receipt,
-    /// A receipt is due later.
-    receipt_waits: bool,
-    /// The offset from which another stream continues (`migrate`).
-    moves_at: Option<u64>,
+    reported: Reported,
     /// The connection is gone; without progress the splice ends at this time.
     give_up_at: Option<Instant>,
 }
@@ -109,65 +88,59 @@ impl ToSocket {
     ) -> Self {
         Self {
             written: state.local_receipt().bytes,
-            receipted: state.local_receipt(),
-            receipt_waits: false,
+            reported: Reported::new(state.local_receipt()),
             state,
             registered,
-            stage: if finished { Stage::Ending } else { Stage::Open },
-            writable: true,
-            blocked_at: None,
-            is_blocked: false,
+            course: if finished { Course::Ends } else { Course::Open },
+            acceptance: Acceptance::Accepts,
+            refused_at: None,
             undelivered: if received.is_empty() { VecDeque::new() } else { [received].into() },
             take_bytes: TAKEN_BYTES_MIN,
-            fruitless: 0,
+            order: Order::default(),
             unanswered: Unanswered::default(),
-            reassembly: None,
             offset,
-            moves_at: None,
             give_up_at: None,
         }
     }
 
-    /// Another stream continues from this offset; returns false if this one is already beyond it.
-    pub(crate) fn set_moves_at(&mut self, offset: u64) -> bool {
-        let possible = offset >= self.offset && self.moves_at.is_none();
-        if possible {
-            self.moves_at = Some(offset);
-        }
-        possible
+    /// Another stream continues there; returns false if this one cannot end there.
+    pub(crate) fn set_continuation(&mut self, continuation: Continuation) -> bool {
+        self.course.set_continuation(continuation, self.offset)
     }
 
     /// Continues from another connection's stream, with a registration there. Receipts start over:
     /// the peer may have missed those of the connection before.
     pub(crate) fn move_to(&mut self, registered: Arc<Registered>, offset: u64) {
         self.registered = registered;
-        (self.writable, self.moves_at, self.offset) = (true, None, offset);
-        (self.fruitless, self.reassembly) = (0, None);
-        (self.receipted, self.receipt_waits) = (Receipt::default(), false);
+        self.acceptance.became_writable();
+        (self.course, self.offset, self.order) = (Course::Open, offset, Order::default());
+        self.reported = Reported::new(Receipt::default());
     }
 
     pub(crate) fn on_ready(&mut self, event: &mio::event::Event) {
-        self.writable |= event.is_writable();
+        if event.is_writable() {
+            self.acceptance.became_writable();
+        }
     }
 
     /// Whether the socket has become writable while bytes wait.
     pub(crate) fn waits_to_write(&self) -> bool {
-        self.writable && !self.undelivered.is_empty()
+        self.acceptance != Acceptance::Refuses && !self.undelivered.is_empty()
     }
 
     /// The socket has failed: it accepts nothing more.
     pub(crate) fn block(&mut self, now: Instant) {
-        (self.writable, self.is_blocked, self.blocked_at) = (false, true, Some(now));
+        (self.acceptance, self.refused_at) = (Acceptance::Refuses, Some(now));
     }
 
     /// Whether bytes wait for the socket.
     pub(crate) fn is_blocked(&self) -> bool {
-        self.is_blocked
+        self.acceptance != Acceptance::Accepts
     }
 
     /// Whether bytes wait, or have waited since then.
     pub(crate) fn was_blocked(&self, since: Instant) -> bool {
-        self.is_blocked || self.blocked_at.is_some_and(|at| at >= since)
+        self.is_blocked() || self.refused_at.is_some_and(|at| at >= since)
     }
 
     /// How many of the bytes that it has just taken are bulk data.
@@ -186,12 +159,9 @@ impl ToSocket {
     ) -> Result<Delivered, Cut> {
         let before = (self.offset, self.undelivered.len());
         let delivered = self.deliver_some(&mut stream, share, now)?;
-        if delivered == Delivered::Partly && self.reassembly.is_none() {
-            let fruitless = before == (self.offset, 0) && self.undelivered.is_empty();
-            self.fruitless = if fruitless { self.fruitless + 1 } else { 0 };
-            if self.fruitless == FRUITLESS_MAX {
-                let reassembly = Reassembly::new(self.offset, Arc::clone(out_of_order));
-                self.reassembly = Some(Box::new(reassembly));
+        if delivered == Delivered::Partly {
+            let is_fruitless = before == (self.offset, 0) && self.undelivered.is_empty();
+            if self.order.delivered(is_fruitless, self.offset, out_of_order) {
                 return self.deliver_some(&mut stream, share, now);
             }
         }
@@ -207,59 +177,54 @@ impl ToSocket {
         let untimed = self.offset + UNTIMED_BYTES;
         loop {
             if !self.flush(now)? {
-                if let Some(reassembly) = &mut self.reassembly {
-                    collect(stream, 0, reassembly)?;
-                }
+                self.order.collect_behind_gap(stream)?;
                 return Ok(Delivered::Partly);
             }
-            if self.stage == Stage::Ending {
-                // An earlier connection may have carried the end.
-                if !self.state.local_receipt().end {
-                    self.state.carried.stream_ended();
-                    self.state.shut_down(&self.registered.socket)?;
-                    self.state.set_local_receipt(Receipt { bytes: self.written, end: true });
+            let bytes = match self.course {
+                Course::Ends => {
+                    self.end()?;
+                    return Ok(Delivered::Whole);
                 }
-                self.state.to_socket_done(&self.registered.socket);
-                return Ok(Delivered::Whole);
-            }
-            if self.offset >= untimed && share.is_used_up_by_now() {
-                return Ok(Delivered::UpToShare);
-            }
-            let bytes = match self.moves_at {
-                Some(end) if end == self.offset => return Ok(Delivered::UpToMove),
-                Some(end) => (end - self.offset).min(self.take_bytes as u64) as usize,
-                None => self.take_bytes,
+                _ if self.offset >= untimed && share.is_used_up_by_now() => {
+                    return Ok(Delivered::UpToShare);
+                }
+                Course::Continues(Continuation { offset, at }) if offset == self.offset => {
+                    return Ok(Delivered::UpToMove(at));
+                }
+                Course::Continues(Continuation { offset, .. }) => {
+                    (offset - self.offset).min(self.take_bytes as u64) as usize
+                }
+                Course::Open => self.take_bytes,
             };
-            let taken = match &mut self.reassembly {
-                Some(reassembly) => take_in_order(stream, bytes, reassembly, &mut self.undelivered),
-                None => take(stream, bytes, &mut self.undelivered),
-            };
-            match taken {
-                // The peer must not finish a stream that it has said continues elsewhere.
-                Ok(TakenBytes { is_end: true, .. }) if self.moves_at.is_some() => {
-                    return Err(Cut::Lost);
-                }
-                Ok(TakenBytes { bytes, is_end }) => {
-                    self.offset += bytes as u64;
-                    if is_end {
-                        self.stage = Stage::Ending;
-                    } else if bytes == 0 {
-                        // With the connection gone, nothing follows what was delivered.
-                        return match self.give_up_at {
-                            Some(_) => Err(Cut::Lost),
-                            None => Ok(Delivered::Partly),
-                        };
-                    }
-                }
-                Err(cut) => return Err(cut),
+            let taken = self.order.take(stream, bytes, &mut self.undelivered)?;
+            self.offset += taken.bytes as u64;
+            if taken.is_end {
+                self.course.ends().map_err(|_| Cut::Lost)?;
+            } else if taken.bytes == 0 {
+                // With the connection gone, nothing follows what was delivered.
+                return match self.give_up_at {
+                    Some(_) => Err(Cut::Lost),
+                    None => Ok(Delivered::Partly),
+                };
             }
         }
+    }
+
+    /// Passes the end on, which an earlier connection may have carried.
+    fn end(&mut self) -> io::Result<()> {
+        if !self.state.local_receipt().end {
+            self.state.carried.stream_ended();
+            self.state.shut_down(&self.registered.socket)?;
+            self.state.set_local_receipt(Receipt { bytes: self.written, end: true });
+        }
+        self.state.to_socket_done(&self.registered.socket);
+        Ok(())
     }
 
     /// Writes what was taken; returns whether all of it was accepted.
     fn flush(&mut self, now: Instant) -> Result<bool, Cut> {
         while !self.undelivered.is_empty() {
-            if !self.writable {
+            if self.acceptance == Acceptance::Refuses {
                 self.block(now);
                 return Ok(false);
             }
@@ -272,7 +237,7 @@ impl ToSocket {
             }
             match self.registered.socket.write(&slices[..count]) {
                 Ok(written) => {
-                    self.is_blocked = false;
+                    self.acceptance = Acceptance::Accepts;
                     self.written += written as u64;
                     self.state.set_local_receipt(Receipt { bytes: self.written, end: false });
                     self.drop_written(written);
@@ -285,7 +250,10 @@ impl ToSocket {
                         *at = now + DELIVERY_TIME;
                     }
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.writable = false,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.block(now);
+                    return Ok(false);
+                }
                 Err(error) => return Err(error.into()),
             }
         }
@@ -303,27 +271,17 @@ impl ToSocket {
         }
     }
 
-    /// Whether to tell the peer what the socket has accepted: now, later, or not. Says "later" only
-    /// once.
+    /// Whether to tell the peer what the socket has accepted.
     pub(crate) fn receipt_due(&mut self) -> ReceiptDue {
-        let given = self.state.local_receipt();
-        if given == self.receipted || !self.state.can_be_held() {
-            return ReceiptDue::Not;
-        }
-        if given.end || given.bytes >= self.receipted.bytes + RECEIPT_BYTES {
-            return ReceiptDue::Now;
-        }
-        match std::mem::replace(&mut self.receipt_waits, true) {
-            true => ReceiptDue::Not,
-            false => ReceiptDue::Later,
+        match self.state.can_be_held() {
+            true => self.reported.due(self.state.local_receipt()),
+            false => ReceiptDue::Not,
         }
     }
 
     /// The receipt to send now, if it says more than the last one.
     pub(crate) fn take_receipt(&mut self) -> Option<Receipt> {
-        let given = self.state.local_receipt();
-        self.receipt_waits = false;
-        (given != std::mem::replace(&mut self.receipted, given)).then_some(given)
+        self.reported.take(self.state.local_receipt())
     }
 
     /// The connection is lost: another one will bring what the socket has not accepted.
@@ -344,81 +302,4 @@ impl ToSocket {
             Delivery::Unbounded => None,
         }
     }
-}
-
-struct TakenBytes {
-    bytes: usize,
-    /// No bytes follow.
-    is_end: bool,
-}
-
-/// Takes up to `bytes` from the stream.
-fn take(
-    stream: &mut RecvStream<'_>,
-    bytes: usize,
-    into: &mut VecDeque<Bytes>,
-) -> Result<TakenBytes, Cut> {
-    // A stream that was read to its end is not read again, so this one was reset here.
-    let Ok(mut chunks) = stream.read(true) else { return Err(Cut::Lost) };
-    let mut taken = TakenBytes { bytes: 0, is_end: false };
-    while taken.bytes < bytes && into.len() < SLICES {
-        match chunks.next(bytes - taken.bytes) {
-            Ok(Some(chunk)) => {
-                taken.bytes += chunk.bytes.len();
-                into.push_back(chunk.bytes);
-            }
-            // quinn-proto reports this only once.
-            Ok(None) => {
-                taken.is_end = true;
-                break;
-            }
-            Err(quinn_proto::ReadError::Reset(code)) => return Err(Cut::Remote(code)),
-            Err(quinn_proto::ReadError::Blocked) => break,
-        }
-    }
-    Ok(taken)
-}
-
-/// Takes up to `bytes` from a stream that is read in order of arrival.
-fn take_in_order(
-    stream: &mut RecvStream<'_>,
-    bytes: usize,
-    reassembly: &mut Reassembly,
-    into: &mut VecDeque<Bytes>,
-) -> Result<TakenBytes, Cut> {
-    collect(stream, bytes, reassembly)?;
-    let mut taken = 0;
-    while taken < bytes
-        && into.len() < SLICES
-        && let Some(next) = reassembly.take(bytes - taken)
-    {
-        taken += next.len();
-        into.push_back(next);
-    }
-    Ok(TakenBytes { bytes: taken, is_end: reassembly.is_over() })
-}
-
-/// Reads what has arrived of a stream until this many bytes are in order; behind a gap all of it,
-/// so that no piece waits in quinn-proto.
-fn collect(
-    stream: &mut RecvStream<'_>,
-    bytes: usize,
-    reassembly: &mut Reassembly,
-) -> Result<(), Cut> {
-    if reassembly.is_whole() {
-        return Ok(());
-    }
-    let Ok(mut chunks) = stream.read(false) else { return Err(Cut::Lost) };
-    while reassembly.has_gap() || reassembly.bytes() < bytes as u64 {
-        match chunks.next(usize::MAX) {
-            Ok(Some(chunk)) => reassembly.insert(chunk.offset, chunk.bytes),
-            Ok(None) => {
-                reassembly.set_whole();
-                break;
-            }
-            Err(quinn_proto::ReadError::Reset(code)) => return Err(Cut::Remote(code)),
-            Err(quinn_proto::ReadError::Blocked) => break,
-        }
-    }
-    Ok(())
 }

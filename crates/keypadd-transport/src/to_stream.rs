@@ -3,6 +3,8 @@
 //! Reads no more than can be sent now: the rest stays in the kernel's buffer, so TCP slows the
 //! sender down.
 
+mod progress;
+
 use std::{
     collections::VecDeque,
     io,
@@ -13,6 +15,7 @@ use std::{
 use bytes::{Buf, Bytes};
 use quinn_proto::SendStream;
 
+use self::progress::{Burst, Sink, Source};
 use crate::{
     replay::{Receipt, Replay},
     socket::{SPARSE_BYTES, Socket},
@@ -20,43 +23,15 @@ use crate::{
     unanswered::Unanswered,
 };
 
-/// Bytes in one burst that make a stream bulk, which moves it to the session's bulk connection.
-/// More than can be in transit to a stopped reader: what both kernels hold for it (a first receive
-/// window of up to 128 KiB; `UNSENT_BYTES` of `socket`, and the packet that exceeds it), and its
-/// window on the sparse connection, 64 KiB. So a stream that nobody reads stays where its window is
-/// small.
-const BULK_BYTES: usize = 384 << 10;
-
-/// Bytes in one burst that make a bulk connection worth having where it takes round trips to make: most
-/// of a first flight.
-const BULK_SOON_BYTES: usize = 8 << 10;
-
-/// On longer round trips streams move when they lack credit, not only after [`BULK_BYTES`].
-const BULK_LONG_PATH: Duration = Duration::from_millis(5);
-
 /// Bytes that a direction may send before the peer has followed its move: what start-up sends meanwhile.
 pub(crate) const AHEAD_BYTES: usize = 128 << 10;
-
-/// Bytes that leak from a burst per microsecond in which the socket has nothing to read. A transfer
-/// that briefly outpaces its source is still one burst, and requests that await answers never add
-/// up to one.
-const LEAK_BYTES_PER_US: u128 = 100;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    Open,
-    /// The stream is finished; the peer has not acknowledged all of it.
-    Finishing,
-}
 
 /// The direction from a socket to a stream.
 pub(crate) struct ToStream {
     pub(crate) state: Arc<SpliceState>,
     pub(crate) registered: Arc<Registered>,
-    stage: Stage,
-    readable: bool,
-    /// The socket has failed, and all that it had was read.
-    drained: bool,
+    source: Source,
+    sink: Sink,
     /// A read that returns less than requested does not mean that the socket is empty: an end or
     /// urgent data follows, or, in a unix socket, what came with a descriptor.
     reads_on: bool,
@@ -68,21 +43,11 @@ pub(crate) struct ToStream {
     again: VecDeque<Bytes>,
     /// Keeps what is sent, if the splice can be held.
     replay: Option<Replay>,
-    /// Whether the replay buffer is full.
-    full: bool,
-    /// The peer's QUIC has acknowledged the stream up to its end.
-    received: bool,
-    /// Whether the stream must get credit first.
-    blocked: bool,
     /// Until the peer has followed a move (`migrate`): bytes that may still be sent ahead of that.
     ahead: Option<usize>,
     /// Whether the driver has it in a queue.
     pub(crate) queued: bool,
-    /// Bytes read in this burst, a leaky bucket: above [`SPARSE_BYTES`] the stream queues as bulk, above
-    /// [`BULK_BYTES`] it belongs on the bulk connection.
-    burst_bytes: usize,
-    /// When the socket became empty.
-    dry_since: Option<Instant>,
+    burst: Burst,
     unanswered: Unanswered,
     /// Bytes of the stream so far, including what was written before the splice.
     pub(crate) offset: u64,
@@ -103,21 +68,16 @@ impl ToStream {
         Self {
             state,
             registered,
-            stage: Stage::Open,
-            readable: true,
-            drained: false,
+            source: Source::Ready,
+            sink: Sink::Open,
             reads_on,
             head: Bytes::new(),
             unsent: Bytes::new(),
             again,
             replay,
-            full: false,
-            received: false,
-            blocked: false,
             ahead: None,
             queued: false,
-            burst_bytes: 0,
-            dry_since: None,
+            burst: Burst::default(),
             unanswered: Unanswered::default(),
             offset,
             sent_at: now,
@@ -146,10 +106,10 @@ impl ToStream {
         now: Instant,
     ) {
         (self.registered, self.head, self.sent_at) = (registered, head, now);
-        (self.readable, self.blocked, self.queued, self.full) = (true, false, false, false);
-        (self.ahead, self.offset) = (Some(ahead), 0);
-        // Still bulk, if it was, but as on its first connection it must be so for a while to move.
-        self.burst_bytes = self.burst_bytes.min(SPARSE_BYTES + 1);
+        (self.ahead, self.offset, self.queued) = (Some(ahead), 0, false);
+        self.source.moved();
+        self.sink.credited();
+        self.burst.moved();
     }
 
     /// Whether the peer has yet to follow a move.
@@ -159,7 +119,8 @@ impl ToStream {
 
     /// The peer has followed.
     pub(crate) fn followed(&mut self) {
-        (self.ahead, self.full) = (None, false);
+        self.ahead = None;
+        self.source.room_again();
     }
 
     fn socket(&self) -> &Socket {
@@ -167,29 +128,24 @@ impl ToStream {
     }
 
     pub(crate) fn on_ready(&mut self, event: &mio::event::Event, now: Instant) {
-        self.readable |= event.is_readable() || event.is_error();
-        if self.readable
-            && let Some(since) = self.dry_since.take()
-        {
-            let leaked = now.saturating_duration_since(since).as_micros() * LEAK_BYTES_PER_US;
-            let leaked = usize::try_from(leaked).unwrap_or(usize::MAX);
-            self.burst_bytes = self.burst_bytes.saturating_sub(leaked);
+        if event.is_readable() || event.is_error() {
+            self.source.reported();
+        }
+        if self.source != Source::Dry {
+            self.burst.goes_on(now);
         }
         self.reads_on |= event.is_read_closed() || event.is_error() || event.is_priority();
     }
 
     /// The stream may have credit again.
     pub(crate) fn unblock(&mut self) {
-        self.blocked = false;
+        self.sink.credited();
     }
 
     /// Whether there may be something to send.
     pub(crate) fn may_send(&self) -> bool {
-        self.stage == Stage::Open
-            && !self.blocked
-            && (!self.head.is_empty()
-                || (self.ahead != Some(0)
-                    && (self.has_more() || (!self.full && self.readable && !self.drained))))
+        let has_some = || self.has_more() || self.source == Source::Ready;
+        self.sink == Sink::Open && (!self.head.is_empty() || (self.ahead != Some(0) && has_some()))
     }
 
     /// Whether there is something to send before reading the socket: bytes, or an end that an
@@ -210,7 +166,7 @@ impl ToStream {
 
     /// Whether it queues behind sparse streams.
     pub(crate) fn is_bulk(&self) -> bool {
-        self.burst_bytes > SPARSE_BYTES || self.unsent.len() > SPARSE_BYTES
+        self.burst.exceeds_sparse() || self.unsent.len() > SPARSE_BYTES
     }
 
     /// How many of the bytes that it has just sent are bulk data.
@@ -218,26 +174,24 @@ impl ToStream {
         self.unanswered.add(sent, self.state.carried.to_socket())
     }
 
-    /// Whether it belongs on the session's bulk connection. On a long path a stream that waits for
-    /// credit does: reaching [`BULK_BYTES`] would take it six round trips. The peer follows one
-    /// move at a time.
+    /// Whether it belongs on the session's bulk connection. The peer follows one move at a time.
     pub(crate) fn wants_bulk(&self, rtt: Duration) -> bool {
-        self.stage == Stage::Open
+        self.sink.is_unfinished()
             && !self.is_moving()
             && self.head.is_empty()
-            && (self.burst_bytes > BULK_BYTES || (self.blocked && rtt > BULK_LONG_PATH))
+            && self.burst.is_bulk(self.sink == Sink::Blocked, rtt)
     }
 
     /// Whether it may belong there in a few round trips.
     pub(crate) fn wants_bulk_soon(&self, rtt: Duration) -> bool {
-        self.burst_bytes > BULK_SOON_BYTES && rtt > BULK_LONG_PATH
+        self.burst.is_bulk_soon(rtt)
     }
 
     /// Whether it has been idle since `since`, with nothing left to send.
     pub(crate) fn is_idle_since(&self, since: Instant) -> bool {
-        self.stage == Stage::Open
+        self.sink.is_unfinished()
             && !self.is_moving()
-            && !self.readable
+            && self.source == Source::Dry
             && !self.has_more()
             && self.sent_at <= since
     }
@@ -252,7 +206,7 @@ impl ToStream {
     ) -> Result<usize, Cut> {
         if !self.head.is_empty() {
             let sent = write(stream, &mut self.head)?;
-            self.blocked = !self.head.is_empty();
+            self.sink.given(!self.head.is_empty());
             self.offset += sent as u64;
             return Ok(sent);
         }
@@ -263,7 +217,7 @@ impl ToStream {
         let (bytes, read) = (bytes.min(most), read.min(most));
         if self.unsent.is_empty() {
             if let Some(piece) = self.again.pop_front() {
-                self.count(piece.len());
+                self.burst.add(piece.len());
                 self.unsent = piece;
             } else if self.has_ended() {
                 self.finish(stream);
@@ -275,14 +229,14 @@ impl ToStream {
         // The rest is written as soon as there is credit: asking now registers that it waits.
         let sent = if bytes >= self.unsent.len() {
             let sent = write(stream, &mut self.unsent)?;
-            self.blocked = !self.unsent.is_empty();
+            self.sink.given(!self.unsent.is_empty());
             sent
         } else {
             // Sharing bytes costs an allocation; a keystroke avoids it.
             let mut given = self.unsent.slice(..bytes);
             let sent = write(stream, &mut given)?;
             self.unsent.advance(sent);
-            self.blocked = !given.is_empty();
+            self.sink.given(!given.is_empty());
             sent
         };
         self.offset += sent as u64;
@@ -298,6 +252,7 @@ impl ToStream {
         stream: &mut SendStream<'_>,
         (now, rtt): (Instant, Duration),
     ) -> Result<bool, Cut> {
+        debug_assert_eq!(self.source, Source::Ready);
         let bytes = match &mut self.replay {
             Some(replay) => {
                 // It may have moved here since a receipt arrived.
@@ -308,13 +263,13 @@ impl ToStream {
             None => bytes,
         };
         if bytes == 0 {
-            self.full = true;
+            self.source = Source::Full;
             return Ok(false);
         }
         match self.socket().read(bytes) {
             Ok(read) if read.is_empty() => {
                 if self.state.failed_at().is_some() || self.state.was_reset(self.socket()) {
-                    self.drained = true;
+                    self.source = Source::Drained;
                     return Err(io::Error::from(io::ErrorKind::ConnectionReset).into());
                 }
                 self.state.carried.socket_ended();
@@ -326,7 +281,7 @@ impl ToStream {
             }
             Ok(read) => {
                 self.state.carried.add_from_socket(read.len());
-                self.count(read.len());
+                self.burst.add(read.len());
                 if read.len() < bytes && !self.reads_on {
                     // A stream socket that returns less than requested is empty (epoll(7)).
                     self.ran_dry(now);
@@ -342,7 +297,7 @@ impl ToStream {
                 Ok(false)
             }
             Err(error) => {
-                self.drained = true;
+                self.source = Source::Drained;
                 Err(error.into())
             }
         }
@@ -351,7 +306,8 @@ impl ToStream {
     /// Whether the peer's socket is known to have accepted all that this one delivered before it
     /// failed.
     pub(crate) fn is_delivered(&self) -> bool {
-        let has_nothing_to_send = self.drained && self.head.is_empty() && !self.has_more();
+        let is_drained = self.source == Source::Drained;
+        let has_nothing_to_send = is_drained && self.head.is_empty() && !self.has_more();
         let delivered = match &self.replay {
             Some(replay) => replay.is_empty(),
             None => self.state.carried.from_socket() == 0,
@@ -361,7 +317,7 @@ impl ToStream {
 
     /// Whether there may be more to send, now or with credit.
     pub(crate) fn is_unfinished(&self) -> bool {
-        self.stage == Stage::Open && (!self.drained || self.has_more())
+        self.sink.is_unfinished() && (self.source != Source::Drained || self.has_more())
     }
 
     /// Ends the stream; while the peer has yet to follow a move, when it has.
@@ -370,35 +326,35 @@ impl ToStream {
             self.ahead = Some(0);
             return;
         }
-        self.stage = Stage::Finishing;
+        self.sink = Sink::Finishing;
         // A stream that has been stopped in the meantime is cut by the event that reports it.
         let _ = stream.finish();
     }
 
-    fn count(&mut self, bytes: usize) {
-        self.burst_bytes = (self.burst_bytes + bytes).min(BULK_BYTES + 1);
-    }
-
     fn ran_dry(&mut self, now: Instant) {
-        self.readable = false;
-        self.dry_since.get_or_insert(now);
+        self.source = Source::Dry;
+        self.burst.pauses(now);
     }
 
     /// The peer's QUIC has acknowledged the stream up to its end. Returns whether this direction
     /// has finished; one that can be held finishes only when the peer's socket has accepted
     /// everything.
     pub(crate) fn acknowledged(&mut self) -> bool {
-        self.received = self.stage == Stage::Finishing;
-        self.received && self.replay.is_none() && self.done()
+        self.sink.acknowledged() && self.replay.is_none() && self.done()
     }
 
     /// The connection is gone for good. Returns whether this direction has finished: the peer's
     /// QUIC has everything, or has said goodbye and wants no more.
-    pub(crate) fn is_done_at_end(&mut self, goodbye: bool) -> bool {
-        (self.received || (goodbye && self.stage == Stage::Finishing)) && self.done()
+    pub(crate) fn is_done_at_end(&self, goodbye: bool) -> bool {
+        let has_everything = match self.sink {
+            Sink::Open | Sink::Blocked => false,
+            Sink::Finishing => goodbye,
+            Sink::Acknowledged => true,
+        };
+        has_everything && self.done()
     }
 
-    fn done(&mut self) -> bool {
+    fn done(&self) -> bool {
         self.state.to_stream_done(&self.registered.socket);
         true
     }
@@ -409,12 +365,12 @@ impl ToStream {
         if receipt == Receipt::GIVEN_UP {
             // If the peer still lacked something, it has also stopped the stream.
             self.replay = None;
-            return Ok(self.received && self.done());
+            return Ok(self.sink == Sink::Acknowledged && self.done());
         }
         let Some(replay) = &mut self.replay else { return Ok(false) };
         let written_all = replay.release(receipt).map_err(|_| Cut::Lost)?;
         replay.follow(now, rtt);
-        self.full = false;
+        self.source.room_again();
         Ok(written_all && self.done())
     }
 

@@ -80,7 +80,7 @@ impl Driver {
                     Ok(Delivered::Partly) if to_socket.is_blocked() => self.window.blocked(now),
                     Ok(Delivered::Partly) => {}
                     Ok(Delivered::UpToShare) => self.arrived.push(id),
-                    Ok(Delivered::UpToMove) => self.move_in(id),
+                    Ok(Delivered::UpToMove(at)) => self.move_in(id, at),
                     Ok(Delivered::Whole) => {
                         spliced.to_socket = None;
                         self.retire(id);

@@ -8,7 +8,7 @@ use quinn_proto::{ConnectionError, Dir, StreamId, VarInt};
 
 use super::{Driver, HandshakeReply};
 use crate::{
-    channel::Channel,
+    channel::{Channel, Outgoing},
     handshake::{Accepted, HandshakeFailed},
     mailbox::Migration,
     replay::Receipt,
@@ -42,7 +42,7 @@ impl Driver {
     pub(super) fn fail(&mut self, id: StreamId, error: io::Error, now: Instant) {
         let Some(Channel::Spliced(spliced)) = self.channels.get_mut(&id) else { return };
         spliced.state.fail(error, now);
-        if spliced.to_stream.is_none() {
+        if spliced.to_stream().is_none() {
             // The direction to the stream is on another one.
             self.must_sweep = true;
             self.tell(Migration::Sweep);
@@ -118,7 +118,7 @@ impl Driver {
     /// Cuts a splice short: resets the stream and the socket, and whatever has moved.
     pub(crate) fn cut(&mut self, id: StreamId, cut: Cut) {
         let Some(Channel::Spliced(spliced)) = self.channels.get(&id) else { return };
-        let elsewhere = spliced.to_stream.is_none() || spliced.to_socket.is_none();
+        let elsewhere = spliced.to_stream().is_none() || spliced.to_socket.is_none();
         spliced.state.cut(cut);
         self.end_cut(id);
         if elsewhere {
@@ -227,12 +227,15 @@ impl Driver {
                 self.park(id);
             }
             Some(Channel::Spliced(spliced)) => {
-                if spliced.to_stream.as_mut().is_some_and(|half| half.is_done_at_end(goodbye)) {
-                    spliced.to_stream = None;
-                }
-                if spliced.to_stream.is_some() || spliced.moved_out {
+                let is_done = match &spliced.to_stream {
+                    Outgoing::Here(to_stream) => to_stream.is_done_at_end(goodbye),
+                    Outgoing::Leaving => false,
+                    Outgoing::Gone => true,
+                };
+                if !is_done {
                     return self.cut(id, Cut::Lost);
                 }
+                spliced.to_stream = Outgoing::Gone;
                 if let Some(to_socket) = &mut spliced.to_socket {
                     to_socket.connection_lost(now);
                     self.arrived.push(id);

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 use super::Driver;
 use crate::{
-    channel::{Channel, Spliced},
+    channel::{Channel, Outgoing, Spliced},
     held::HeldStream,
     replay::{Receipt, Replay},
     socket::{READS, Socket},
@@ -88,30 +88,22 @@ impl Driver {
         let token = registered.token;
         let mut to_socket =
             ToSocket::new(Arc::clone(&state), Arc::clone(&registered), received, control.read);
-        let moves_to = control
-            .continuation
-            .filter(|continuation| to_socket.set_moves_at(continuation.offset))
-            .map(|continuation| continuation.at);
+        if let Some(continuation) = control.continuation {
+            to_socket.set_continuation(continuation);
+        }
         let to_stream = match replay {
             Some(replay) => {
                 state.add_peer_receipt(receipt);
                 let sent = (Some(replay), again);
                 let state = Arc::clone(&state);
-                Some(ToStream::new(state, registered, sent, control.written, now))
+                Outgoing::Here(ToStream::new(state, registered, sent, control.written, now))
             }
             None => {
                 let _ = self.connection.send_stream(id).finish();
-                None
+                Outgoing::Gone
             }
         };
-        let spliced = Spliced {
-            state,
-            token,
-            to_stream,
-            to_socket: Some(to_socket),
-            moved_out: false,
-            moves_to,
-        };
+        let spliced = Spliced { state, token, to_stream, to_socket: Some(to_socket) };
         self.channels.insert(id, Channel::Spliced(Box::new(spliced)));
         // The receipt may already cover everything.
         self.on_receipt(id, receipt, now);
@@ -163,10 +155,10 @@ impl Driver {
         let Some(Channel::Spliced(spliced)) = self.channels.get_mut(&id) else { return };
         spliced.state.add_peer_receipt(receipt);
         // A direction that has moved reads the receipt itself.
-        let Some(to_stream) = &mut spliced.to_stream else { return };
+        let Outgoing::Here(to_stream) = &mut spliced.to_stream else { return };
         match to_stream.on_receipt(now, rtt) {
             Ok(true) => {
-                spliced.to_stream = None;
+                spliced.to_stream = Outgoing::Gone;
                 // If an earlier connection has carried the end, this stream still lacks its own.
                 let _ = self.connection.send_stream(id).finish();
                 self.retire(id);

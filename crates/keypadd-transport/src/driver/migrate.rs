@@ -25,7 +25,7 @@ use quinn_proto::{Dir, StreamId, VarInt};
 use super::Driver;
 use crate::{
     announcement::{Announced, Announcement, Continuation, HEAD_BYTES},
-    channel::{Channel, Spliced},
+    channel::{Channel, Outgoing, Spliced},
     congestion::LONG_PATH,
     handed_controller::NetworkPath,
     mailbox::{MigratingDirection, Migration, Sibling},
@@ -34,7 +34,7 @@ use crate::{
     splice::{Cut, Registered, Registrar},
     time_share::TimeShare,
     to_socket::ToSocket,
-    to_stream::{AHEAD_BYTES, ToStream},
+    to_stream::AHEAD_BYTES,
 };
 
 /// The error code that stops a stream which continues on the sibling connection ("move").
@@ -114,7 +114,7 @@ impl Driver {
         }
         let Some(Channel::Spliced(spliced)) = self.channels.get(&id) else { return };
         let rtt = self.connection.rtt();
-        let Some(to_stream) = &spliced.to_stream else { return };
+        let Some(to_stream) = spliced.to_stream() else { return };
         let is_bulk = to_stream.wants_bulk(rtt);
         match self.moves.sibling {
             Some(_) if is_bulk => self.move_out(id),
@@ -145,7 +145,7 @@ impl Driver {
         let mut idle = Vec::new();
         for (id, channel) in &self.channels {
             if let Channel::Spliced(spliced) = channel
-                && let Some(to_stream) = &spliced.to_stream
+                && let Some(to_stream) = spliced.to_stream()
             {
                 self.moves.idle_check = Some(now + IDLE_CHECK);
                 if to_stream.is_idle_since(since) {
@@ -160,11 +160,8 @@ impl Driver {
 
     fn move_out(&mut self, id: StreamId) {
         let Some(Channel::Spliced(spliced)) = self.channels.get_mut(&id) else { return };
-        let (Some(sibling), Some(to_stream)) = (&self.moves.sibling, spliced.to_stream.take())
-        else {
-            return;
-        };
-        spliced.moved_out = true;
+        let Some(sibling) = &self.moves.sibling else { return };
+        let Some(to_stream) = spliced.leave() else { return };
         // The other loop is told of data to read.
         if let Some(to_socket) = &spliced.to_socket {
             to_socket.registered.set_interest(Interest::WRITABLE);
@@ -194,7 +191,8 @@ impl Driver {
                     let head = Announcement::encode(origin, offset);
                     to_stream.move_to(registered, (head, ahead), now);
                     self.moves.following.push((origin, id));
-                    self.insert_half(id, Some(to_stream), None);
+                    let spliced = Spliced::sending(to_stream);
+                    self.channels.insert(id, Channel::Spliced(Box::new(spliced)));
                     self.enqueue(id);
                     if self.moves.is_bulk && self.moves.idle_check.is_none() {
                         self.moves.idle_check = Some(now + IDLE);
@@ -209,30 +207,14 @@ impl Driver {
         }
     }
 
-    fn insert_half(
-        &mut self,
-        id: StreamId,
-        to_stream: Option<ToStream>,
-        to_socket: Option<ToSocket>,
-    ) {
-        let of = to_stream.as_ref().map(|half| (&half.state, &half.registered));
-        let Some((state, registered)) =
-            of.or_else(|| to_socket.as_ref().map(|half| (&half.state, &half.registered)))
-        else {
-            return;
-        };
-        let (state, token) = (Arc::clone(state), registered.token);
-        let spliced =
-            Spliced { state, token, to_stream, to_socket, moved_out: false, moves_to: None };
-        self.channels.insert(id, Channel::Spliced(Box::new(spliced)));
-    }
-
     /// Handles a stream that the peer has stopped: it has followed a move, or has abandoned the
     /// stream.
     pub(crate) fn on_stopped(&mut self, id: StreamId, code: VarInt) {
         match self.channels.get_mut(&id) {
-            Some(Channel::Spliced(spliced)) if code == MOVED && spliced.moved_out => {
-                spliced.moved_out = false;
+            Some(Channel::Spliced(spliced))
+                if code == MOVED && matches!(spliced.to_stream, Outgoing::Leaving) =>
+            {
+                spliced.to_stream = Outgoing::Gone;
                 let _ = self.connection.send_stream(id).reset(MOVED);
                 self.tell(Migration::Proceed { origin: id });
                 self.retire(id);
@@ -250,7 +232,7 @@ impl Driver {
         let Some(index) = following.iter().position(|(from, _)| *from == origin) else { return };
         let (_, id) = following.swap_remove(index);
         if let Some(Channel::Spliced(spliced)) = self.channels.get_mut(&id)
-            && let Some(to_stream) = &mut spliced.to_stream
+            && let Outgoing::Here(to_stream) = &mut spliced.to_stream
         {
             to_stream.followed();
             self.enqueue(id);
@@ -291,8 +273,7 @@ impl Driver {
             }
             Some(Channel::Spliced(spliced)) => {
                 let to_socket = spliced.to_socket.as_mut();
-                if to_socket.is_some_and(|to_socket| to_socket.set_moves_at(continuation.offset)) {
-                    spliced.moves_to = Some(continuation.at);
+                if to_socket.is_some_and(|to_socket| to_socket.set_continuation(continuation)) {
                     self.arrived.push(origin);
                 } else {
                     self.cut(origin, Cut::Lost);
@@ -306,15 +287,12 @@ impl Driver {
     }
 
     /// The socket has accepted all of a stream that has moved.
-    pub(crate) fn move_in(&mut self, id: StreamId) {
+    pub(crate) fn move_in(&mut self, id: StreamId, at: StreamId) {
         let Some(Channel::Spliced(spliced)) = self.channels.get_mut(&id) else { return };
-        let (Some(to_socket), Some(at)) = (spliced.to_socket.take(), spliced.moves_to.take())
-        else {
-            return;
-        };
+        let Some(to_socket) = spliced.to_socket.take() else { return };
         match to_socket.registered.socket.try_clone() {
             Ok(socket) => {
-                if let Some(to_stream) = &spliced.to_stream {
+                if let Some(to_stream) = spliced.to_stream() {
                     to_stream.registered.set_interest(READS);
                 }
                 self.tell(Migration::Arrive { at, to_socket: Box::new(to_socket), socket });
@@ -346,7 +324,8 @@ impl Driver {
         match registered {
             Ok(registered) => {
                 to_socket.move_to(registered, HEAD_BYTES as u64);
-                self.insert_half(at, None, Some(to_socket));
+                let spliced = Spliced::receiving(to_socket);
+                self.channels.insert(at, Channel::Spliced(Box::new(spliced)));
                 self.arrived.push(at);
             }
             Err(cut) => {
@@ -369,7 +348,7 @@ impl Driver {
             let Channel::Spliced(spliced) = channel else { continue };
             if spliced.state.is_cut() {
                 cut.push(*id);
-            } else if spliced.state.failed_at().is_some() && spliced.to_stream.is_some() {
+            } else if spliced.state.failed_at().is_some() && spliced.to_stream().is_some() {
                 failed.push(*id);
             }
         }

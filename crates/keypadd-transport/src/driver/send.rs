@@ -7,7 +7,10 @@ use quinn_proto::StreamId;
 
 use super::{Driver, SendContext};
 use crate::{
-    channel::Channel, receive_buffers::BATCH_BYTES, socket::SPARSE_BYTES, time_share::TimeShare,
+    channel::{Channel, Outgoing},
+    receive_buffers::BATCH_BYTES,
+    socket::SPARSE_BYTES,
+    time_share::TimeShare,
     to_stream::ToStream,
 };
 
@@ -39,7 +42,7 @@ const READ_BYTES: u64 = (BATCHES_PER_DRIVE * BATCH_BYTES) as u64;
 impl Driver {
     pub(crate) fn enqueue(&mut self, id: StreamId) {
         let Some(Channel::Spliced(spliced)) = self.channels.get_mut(&id) else { return };
-        if let Some(to_stream) = &mut spliced.to_stream
+        if let Outgoing::Here(to_stream) = &mut spliced.to_stream
             && !to_stream.queued
             && to_stream.may_send()
         {
@@ -164,7 +167,7 @@ impl Driver {
         let holds = |other| match self.channels.get(&other) {
             Some(Channel::Spliced(spliced)) => {
                 let ahead = |to_stream: &ToStream| to_stream.has_unsent() && !to_stream.is_moving();
-                spliced.to_stream.as_ref().is_some_and(ahead)
+                spliced.to_stream().is_some_and(ahead)
             }
             _ => false,
         };
@@ -179,7 +182,7 @@ impl Driver {
     /// took.
     fn give(&mut self, id: StreamId, bytes: usize, read: usize, now: Instant) -> usize {
         let Some(Channel::Spliced(spliced)) = self.channels.get_mut(&id) else { return 0 };
-        let Some(to_stream) = &mut spliced.to_stream else { return 0 };
+        let Outgoing::Here(to_stream) = &mut spliced.to_stream else { return 0 };
         to_stream.queued = false;
         let rtt = self.connection.rtt();
         match to_stream.send(&mut self.connection.send_stream(id), (bytes, read), (now, rtt)) {

@@ -10,7 +10,7 @@ use super::Driver;
 use crate::{
     allowance::ANNOUNCES_EACH,
     announcement::Announcement,
-    channel::{Channel, Controlled, Spliced},
+    channel::{Channel, Controlled, Outgoing, Spliced},
     mailbox::Migration,
     socket::{READS, Socket},
     splice::{Cut, Owner, Registrar, SpliceState},
@@ -35,7 +35,7 @@ impl Driver {
             }
             socket = Some(&to_socket.registered.socket);
         }
-        if let Some(to_stream) = &mut spliced.to_stream {
+        if let Outgoing::Here(to_stream) = &mut spliced.to_stream {
             to_stream.on_ready(event, now);
             socket = Some(&to_stream.registered.socket);
         }
@@ -113,10 +113,9 @@ impl Driver {
                     received,
                     control.read,
                 );
-                let moves_to = control
-                    .continuation
-                    .filter(|continuation| to_socket.set_moves_at(continuation.offset))
-                    .map(|continuation| continuation.at);
+                if let Some(continuation) = control.continuation {
+                    to_socket.set_continuation(continuation);
+                }
                 let token = registered.token;
                 let to_stream = ToStream::new(
                     Arc::clone(&state),
@@ -127,9 +126,8 @@ impl Driver {
                 )
                 .after(first)
                 .with_preface(preface);
-                let (to_stream, to_socket) = (Some(to_stream), Some(to_socket));
-                let spliced =
-                    Spliced { state, token, to_stream, to_socket, moved_out: false, moves_to };
+                let (to_stream, to_socket) = (Outgoing::Here(to_stream), Some(to_socket));
+                let spliced = Spliced { state, token, to_stream, to_socket };
                 self.channels.insert(id, Channel::Spliced(Box::new(spliced)));
                 self.enqueue(id);
                 self.arrived.push(id);
@@ -155,18 +153,19 @@ impl Driver {
             StreamEvent::Writable { id } => match self.channels.get_mut(&id) {
                 Some(Channel::Controlled(control)) => control.send(self.connection.send_stream(id)),
                 Some(Channel::Spliced(spliced)) => {
-                    if let Some(to_stream) = &mut spliced.to_stream {
+                    if let Outgoing::Here(to_stream) = &mut spliced.to_stream {
                         to_stream.unblock();
                         self.enqueue(id);
                     }
                 }
-                _ => {}
+                Some(Channel::Announced(_) | Channel::Awaiting(_) | Channel::Receipts(_))
+                | None => {}
             },
             StreamEvent::Finished { id } => {
                 if let Some(Channel::Spliced(spliced)) = self.channels.get_mut(&id)
-                    && spliced.to_stream.as_mut().is_some_and(ToStream::acknowledged)
+                    && spliced.to_stream_mut().is_some_and(ToStream::acknowledged)
                 {
-                    spliced.to_stream = None;
+                    spliced.to_stream = Outgoing::Gone;
                     self.retire(id);
                 }
             }
@@ -178,7 +177,8 @@ impl Driver {
                     }
                 }
                 Some(Channel::Spliced(_)) => self.on_stopped(id, error_code),
-                _ => {}
+                Some(Channel::Announced(_) | Channel::Awaiting(_) | Channel::Receipts(_))
+                | None => {}
             },
             StreamEvent::Available { .. } => self.open(),
         }

@@ -1,0 +1,167 @@
+//! The states of the direction from a stream to a socket. Knows offsets and times, no sockets and
+//! no streams.
+
+use crate::{announcement::Continuation, replay::Receipt};
+
+/// Bytes written before the peer must be told immediately.
+const RECEIPT_BYTES: u64 = 128 << 10;
+
+/// What follows the bytes that were taken from the stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Course {
+    /// More may come.
+    Open,
+    /// Another stream continues from an offset (`migrate`).
+    Continues(Continuation),
+    /// The peer has finished; the socket has not accepted everything yet.
+    Ends,
+}
+
+/// The peer contradicts itself: it finishes a stream that it has said continues elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Contradiction;
+
+impl Course {
+    /// The peer says where another stream continues. Returns false if this one, taken up to
+    /// `offset`, is already beyond that, or has ended or continues elsewhere.
+    pub(super) fn set_continuation(&mut self, continuation: Continuation, offset: u64) -> bool {
+        let is_possible = *self == Self::Open && continuation.offset >= offset;
+        if is_possible {
+            *self = Self::Continues(continuation);
+        }
+        is_possible
+    }
+
+    /// The peer has finished the stream.
+    ///
+    /// # Errors
+    /// [`Contradiction`] if another stream was to continue.
+    pub(super) fn ends(&mut self) -> Result<(), Contradiction> {
+        match self {
+            Self::Open | Self::Ends => {
+                *self = Self::Ends;
+                Ok(())
+            }
+            Self::Continues(_) => Err(Contradiction),
+        }
+    }
+}
+
+/// Whether the socket accepts bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Acceptance {
+    Accepts,
+    /// It refused bytes, which wait.
+    Refuses,
+    /// It has become writable; the bytes that it refused still wait.
+    AcceptsAgain,
+}
+
+impl Acceptance {
+    /// The system reports that it may accept bytes.
+    pub(super) fn became_writable(&mut self) {
+        *self = match self {
+            Self::Accepts => Self::Accepts,
+            Self::Refuses | Self::AcceptsAgain => Self::AcceptsAgain,
+        };
+    }
+}
+
+/// Whether to tell the peer what a socket has accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReceiptDue {
+    Not,
+    Later,
+    Now,
+}
+
+/// What the peer was told that the socket has accepted.
+#[derive(Debug)]
+pub(super) struct Reported {
+    receipt: Receipt,
+    /// More is to be told later.
+    is_due_later: bool,
+}
+
+impl Reported {
+    pub(super) fn new(receipt: Receipt) -> Self {
+        Self { receipt, is_due_later: false }
+    }
+
+    /// Whether to tell the peer that the socket has accepted this much. Says "later" only once.
+    pub(super) fn due(&mut self, accepted: Receipt) -> ReceiptDue {
+        if accepted == self.receipt {
+            return ReceiptDue::Not;
+        }
+        if accepted.end || accepted.bytes >= self.receipt.bytes + RECEIPT_BYTES {
+            return ReceiptDue::Now;
+        }
+        match std::mem::replace(&mut self.is_due_later, true) {
+            true => ReceiptDue::Not,
+            false => ReceiptDue::Later,
+        }
+    }
+
+    /// The receipt to send now, if it says more than the last one.
+    pub(super) fn take(&mut self, accepted: Receipt) -> Option<Receipt> {
+        let before = std::mem::replace(self, Self::new(accepted));
+        (accepted != before.receipt).then_some(accepted)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use quinn_proto::{StreamId, VarInt};
+
+    use super::*;
+
+    fn at(offset: u64) -> Continuation {
+        Continuation { offset, at: StreamId::from(VarInt::from_u32(3)) }
+    }
+
+    #[test]
+    fn a_stream_continues_once_and_not_before_what_was_taken() {
+        let (mut course, continues) = (Course::Open, Course::Continues(at(5)));
+        assert!(!course.set_continuation(at(4), 5));
+        assert_eq!(course, Course::Open);
+        assert!(course.set_continuation(at(5), 5));
+        assert!(!course.set_continuation(at(6), 5));
+        assert_eq!(course, continues);
+        assert_eq!(course.ends(), Err(Contradiction));
+        assert_eq!(course, continues);
+    }
+
+    #[test]
+    fn a_stream_that_has_ended_continues_nowhere() {
+        let mut course = Course::Open;
+        assert_eq!(course.ends(), Ok(()));
+        assert_eq!(course, Course::Ends);
+        assert!(!course.set_continuation(at(5), 5));
+        assert_eq!(course.ends(), Ok(()));
+    }
+
+    #[test]
+    fn a_writable_socket_still_has_bytes_waiting_that_it_refused() {
+        let all = [Acceptance::Accepts, Acceptance::Refuses, Acceptance::AcceptsAgain];
+        let writable = all.map(|mut acceptance| {
+            acceptance.became_writable();
+            acceptance
+        });
+        let again = Acceptance::AcceptsAgain;
+        assert_eq!(writable, [Acceptance::Accepts, again, again]);
+    }
+
+    #[test]
+    fn a_receipt_for_much_or_the_end_is_due_at_once_and_one_for_little_later_once() {
+        let receipt = |bytes, end| Receipt { bytes, end };
+        let mut reported = Reported::new(receipt(10, false));
+        assert_eq!(reported.due(receipt(10, false)), ReceiptDue::Not);
+        assert_eq!(reported.due(receipt(11, false)), ReceiptDue::Later);
+        assert_eq!(reported.due(receipt(9 + RECEIPT_BYTES, false)), ReceiptDue::Not);
+        assert_eq!(reported.due(receipt(10 + RECEIPT_BYTES, false)), ReceiptDue::Now);
+        assert_eq!(reported.due(receipt(11, true)), ReceiptDue::Now);
+        assert_eq!(reported.take(receipt(11, false)), Some(receipt(11, false)));
+        assert_eq!(reported.take(receipt(11, false)), None);
+        assert_eq!(reported.due(receipt(12, false)), ReceiptDue::Later, "what waited was told");
+    }
+}
