@@ -16,7 +16,6 @@ pub(crate) mod listeners;
 pub(crate) mod open_listener;
 pub(crate) mod open_stream;
 pub(crate) mod origin;
-pub(crate) mod places;
 pub(crate) mod proxy;
 pub mod proxy_protocol;
 pub(crate) mod remote_listen;

@@ -13,6 +13,7 @@ mod clock;
 mod error;
 mod forwards;
 pub mod handover;
+mod limit_table;
 mod limits;
 mod net;
 mod own_thread;
@@ -55,9 +56,9 @@ pub use forwards::{
     spare_sockets::SpareSockets,
 };
 pub use keypadd_transport::{LoopMeter, SpinShare};
+pub use limit_table::LIMITS;
 pub use limits::{
     LimitCounts, Limits,
-    table::LIMITS,
     traffic::{ConnectionEnd, DatagramTotals, ForwardTotals},
 };
 pub use net::dns::{

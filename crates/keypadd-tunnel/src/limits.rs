@@ -1,5 +1,5 @@
-//! Holds the limits that all servers and clients of a daemon share, and counts what they refused
-//! and what forwards carried. Knows no sessions.
+//! Holds the limits that all servers and clients of a daemon share, counts what they refused and what
+//! forwards carried, and shares out the places of a session's connections. Knows no sessions.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
@@ -18,7 +18,7 @@ use self::{
 
 pub(crate) mod descriptors;
 pub(crate) mod peer_log;
-pub(crate) mod table;
+pub(crate) mod places;
 pub(crate) mod traffic;
 
 /// How long a daemon that is being replaced waits for connections that are being opened.

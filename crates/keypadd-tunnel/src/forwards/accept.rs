@@ -27,7 +27,6 @@ use crate::{
         listener_group::{Accepted, ListenerGroup},
         open_stream::{OpenError, open_stream},
         origin::Origin,
-        places::{ForwardPlaces, Place, Places},
         proxy::{self, NoTarget},
         socks::Reply,
         splice::{splice, splice_with_preface},
@@ -37,6 +36,7 @@ use crate::{
     limits::{
         Limits,
         descriptors::{Holder, OF_CONNECTION, SetApart},
+        places::{ForwardPlaces, Place, Places},
     },
     net::forwarded_socket::ForwardedSocket,
     sessions::{counts::ConnectionCount, server_link::ServerLink, session::LiveSession},

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use keypadd_transport::{HandedStream, HeldStreams, Splice};
 
 use crate::{
-    forwards::{connection_log::ConnectionRecord, places::Slot, splice_error::SpliceError},
+    forwards::{connection_log::ConnectionRecord, splice_error::SpliceError},
     limits::{
         Limits,
         descriptors::{Holder, OF_CARRIED, OF_CONNECTION},
+        places::Slot,
     },
     sessions::counts::ForwardCounts,
     wire::StreamCode,

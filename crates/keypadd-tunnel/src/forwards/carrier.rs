@@ -18,7 +18,6 @@ use crate::{
     forwards::{
         connection_log::ConnectionRecord,
         open_stream::{OpenError, open_stream},
-        places::{ForwardPlaces, Place},
         splice::splice,
         splice_error::SpliceError,
         tasks::ConnectionTasks,
@@ -27,6 +26,7 @@ use crate::{
     limits::{
         Limits,
         descriptors::{Descriptors, Holder, OF_CARRIED},
+        places::{ForwardPlaces, Place},
     },
     sessions::{counts::ConnectionCount, server_link::ServerLink, session::LiveSession},
     wire::{StreamCode, StreamHeader},

@@ -14,9 +14,9 @@ use crate::{
         connection_log::ConnectionRecord,
         flow_outcome::FlowOutcome,
         open_stream::{OPEN_TIMEOUT, OpenError, answered, begin},
-        places::Slot,
         splice_error::SpliceError,
     },
+    limits::places::Slot,
     sessions::session::LiveSession,
     wire::{StreamCode, StreamHeader},
 };

@@ -21,11 +21,13 @@ use crate::{
         carrier::Carrier,
         listen::bind_own,
         listener_group::{Bound, ListenerGroup},
-        places::Places,
         spare_sockets::SpareSockets,
     },
     handover::{HandedSocket, Handover, SocketRecord},
-    limits::descriptors::{Holder, SetApart},
+    limits::{
+        descriptors::{Holder, SetApart},
+        places::Places,
+    },
 };
 
 /// All listeners of a client.

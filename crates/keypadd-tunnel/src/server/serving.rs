@@ -30,12 +30,11 @@ use crate::{
     forwards::{
         adopt::adopt,
         answer::{Unpermitted, answer_client},
-        places::Places,
         remote_listen::RemoteListeners,
         reservations::Reservations,
     },
     handover::{HandedChain, Handover},
-    limits::{Limits, descriptors::Holder},
+    limits::{Limits, descriptors::Holder, places::Places},
     net::{lookup::ClientLookups, source::plain},
     permits::peers::Peers,
     server::{client_log::ClientLog, streams::SessionStreams},

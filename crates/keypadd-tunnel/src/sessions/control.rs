@@ -14,8 +14,10 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use crate::limits::Limits;
-use crate::wire::{FRAME_HEAD_BYTES, Frame, FrameHead, VERSION, WireError};
+use crate::{
+    limits::Limits,
+    wire::{FRAME_HEAD_BYTES, Frame, FrameHead, VERSION, WireError},
+};
 
 /// Frames handled: enough at once for a reload that replaces all 64 remote forwards, then 20 a
 /// second. More wait unread, which holds the peer back by flow control.

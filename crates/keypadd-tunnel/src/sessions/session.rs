@@ -22,10 +22,10 @@ use crate::{
     addresses::forward::{Listen, ProxyHeaders},
     addresses::target::ServerAddress,
     clock::{monitor::Jumps, unix_seconds},
-    forwards::places::Places,
     limits::{
         Limits,
         descriptors::{Descriptors, Holder},
+        places::Places,
     },
     net::source::plain,
     sessions::{

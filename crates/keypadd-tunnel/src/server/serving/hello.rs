@@ -14,7 +14,7 @@ use tracing::warn;
 
 use super::ServerContext;
 use crate::{
-    forwards::places::Places,
+    limits::places::Places,
     permits::peers::AllowedPeer,
     server::client_log::LogLine,
     sessions::{

@@ -18,9 +18,8 @@ use keypadd_transport::HeldStreams;
 use tokio::sync::oneshot;
 
 use crate::{
-    forwards::places::Places,
     handover::{ChainRecord, HandedChain, Secret},
-    limits::descriptors::OF_CONNECTION,
+    limits::{descriptors::OF_CONNECTION, places::Places},
     sessions::{
         counts::ForwardCounts,
         hold::{HoldSettings, SessionHold, held_list::HeldListing},

@@ -19,7 +19,7 @@ use super::{
     *,
 };
 use crate::{
-    forwards::places::Places,
+    limits::places::Places,
     wire::{
         Claim, FRAME_HEAD_BYTES, Features, Frame, Instance, STREAM_HEAD_BYTES, StreamHead,
         StreamHeader, VERSION,

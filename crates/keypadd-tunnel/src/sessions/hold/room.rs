@@ -93,9 +93,9 @@ mod tests {
 
     use super::*;
     use crate::{
-        forwards::{adopt::adopt, places::Places, splice_error::SpliceError},
+        forwards::{adopt::adopt, splice_error::SpliceError},
         handover::{ChainRecord, Secret},
-        limits::descriptors::OF_CONNECTION,
+        limits::{descriptors::OF_CONNECTION, places::Places},
         sessions::hold::{HoldSettings, chains::AwayState},
         wire::{HoldRequest, HoldToken, Instance},
     };
