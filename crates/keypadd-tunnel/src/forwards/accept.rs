@@ -5,51 +5,39 @@
 
 use std::{
     io,
-    net::SocketAddr,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
 use keypadd_share::Rates;
-use keypadd_transport::Stream;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 use tracing::{debug, warn};
 
+use self::connection::serve;
 use crate::{
     addresses::{
-        forward::{Destination, Forward, ProxyHeaders},
+        forward::{Forward, ProxyHeaders},
         servers::ServerAddresses,
     },
     forwards::{
-        carrier::Carrier,
-        connection_log::ConnectionRecord,
-        incomplete::{Incomplete, Unread},
-        listener_group::{Accepted, ListenerGroup},
-        open_stream::{OpenError, open_stream},
-        origin::Origin,
-        proxy::{self, NoTarget},
-        socks::Reply,
-        splice::{splice, splice_with_preface},
+        carrier::Carrier, incomplete::Incomplete, listener_group::ListenerGroup,
         tasks::ConnectionTasks,
     },
     handover::Handover,
     limits::{
         Limits,
         descriptors::{Holder, OF_CONNECTION, SetApart},
-        places::{ForwardPlaces, Place, Places},
+        places::{ForwardPlaces, Places},
     },
-    net::forwarded_socket::ForwardedSocket,
-    sessions::{counts::ConnectionCount, server_link::ServerLink, session::LiveSession},
-    wire::{StreamCode, StreamHeader},
+    sessions::{server_link::ServerLink, session::LiveSession},
+    wire::StreamCode,
 };
 
+mod connection;
 mod flows;
 
 /// Pause after a failed accept, most likely for lack of file descriptors.
 pub(crate) const ACCEPT_RETRY: Duration = Duration::from_millis(100);
-
-/// How long an accepted connection waits for a session.
-const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The log line of a connection without the header that `accept-proxy` demands.
 pub(crate) const NO_PROXY_HEADER: &str =
@@ -62,7 +50,7 @@ pub(crate) struct Acceptor {
     /// A place is taken after accept, so an idle listener holds none; one connection of each forward waits for
     /// a place, the others in the listener's queue.
     places: Arc<Places>,
-    /// Those of connections of other processes.
+    /// Places of connections of other processes.
     carried: Arc<ForwardPlaces>,
     holder: Holder,
     tasks: ConnectionTasks,
@@ -76,7 +64,7 @@ struct Context {
     link: ServerLink,
     headers: SharedHeaders,
     limits: Arc<Limits>,
-    /// Those of all listeners, as they share the slots.
+    /// Connections of all listeners without a complete request: they share the places.
     incomplete: Incomplete,
     log_limit: Arc<Rates<(String, Line)>>,
 }
@@ -213,11 +201,12 @@ impl Acceptor {
 }
 
 impl Context {
+    /// Whether to log a line about a forward now.
     fn may_log(&self, forward: &str, line: Line) -> bool {
         self.log_limit.allow((forward.into(), line), Instant::now().into_std())
     }
 
-    /// The same for a line that the server of this session causes.
+    /// Whether to log a line about a forward that the server of this session causes.
     fn server_may_log(&self, session: &LiveSession, forward: &str, line: Line) -> bool {
         let line = match line {
             // The server chooses unknown codes: they count as one.
@@ -227,175 +216,4 @@ impl Context {
         let now = Instant::now().into_std();
         self.log_limit.allow_if((forward.into(), line), now, || session.may_log())
     }
-}
-
-/// Serves one accepted connection of a forward to its end.
-async fn serve(
-    context: Context,
-    (mut socket, mut origin): Accepted,
-    (forward, mut place): (Arc<Forward>, Place),
-    (headers, mut unread): (ProxyHeaders, Option<Unread>),
-) {
-    let name = forward.to_string();
-    let mut record = ConnectionRecord::new(&context.limits);
-    if headers.accept
-        && let Some(unread) = unread.take()
-        && let Err(error) = origin.read_header(&mut socket, unread).await
-    {
-        return refuse(&context, &name, (origin, &error), record);
-    }
-    let from = origin.source();
-    record.set_forward(&name, from);
-    let (header, destination) = match &*forward {
-        Forward::Local(local) => {
-            (StreamHeader::Destination(local.destination.clone()), local.destination.to_string())
-        }
-        Forward::Bench(_) => (StreamHeader::Bench, "its bench service".into()),
-        Forward::Dynamic(_) => {
-            let Some(unread) = unread else { return };
-            return forward_proxied(&context, (socket, unread, place), from, &name, record).await;
-        }
-        // The server listens.
-        Forward::Remote(_) => return,
-    };
-    record.set_target(&destination);
-    match open(&context, &socket, from, (&header, &name), &mut record).await {
-        Ok((stream, _count)) => {
-            place.connected();
-            let preface = if headers.send { origin.header(&socket) } else { Vec::new() };
-            let spliced = splice_with_preface(preface, socket, stream, &mut record);
-            if let Err(error) = spliced.await {
-                debug!(forward = name, ?from, %error, "connection failed");
-            }
-        }
-        Err(NoStream::Refused(code, session)) => {
-            if context.server_may_log(&session, &name, Line::Refused(code)) {
-                warn!(forward = name, %code, "the server could not connect to {destination}");
-            }
-        }
-        Err(NoStream::NoSession | NoStream::ConnectionFailed) => {}
-    }
-}
-
-/// Notes that a connection, which is dropped, did not begin with its PROXY header.
-fn refuse(
-    context: &Context,
-    name: &str,
-    (origin, error): (Origin, &io::Error),
-    mut record: ConnectionRecord,
-) {
-    let from = origin.source();
-    record.set_forward(name, from);
-    if let Some(session) = context.link.current() {
-        record.set_peer(session.peer());
-    }
-    record.no_proxy_header();
-    debug!(forward = name, ?from, %error, "no PROXY header");
-    if context.may_log(name, Line::NoProxyHeader) {
-        warn!(forward = name, "{NO_PROXY_HEADER}");
-    }
-}
-
-/// Forwards a connection to the target that it requests by SOCKS.
-async fn forward_proxied(
-    context: &Context,
-    (mut socket, unread, mut place): (ForwardedSocket, Unread, Place),
-    from: Option<SocketAddr>,
-    name: &str,
-    mut record: ConnectionRecord,
-) {
-    let target = match proxy::read_request(&mut socket, unread).await {
-        Ok(target) => target,
-        Err(no_target) => {
-            match no_target {
-                NoTarget::OtherProtocol(protocol)
-                    if context.may_log(name, Line::OtherProtocol(protocol)) =>
-                {
-                    warn!(
-                        forward = name,
-                        "a client sent {protocol}; -D accepts SOCKS5 only (socks5h://)"
-                    );
-                }
-                _ => debug!(forward = name, ?from, "no valid SOCKS request"),
-            }
-            socket.close_cleanly();
-            record.no_target();
-            return;
-        }
-    };
-    record.set_target(&target.to_string());
-    let header = StreamHeader::Destination(Destination::Tcp(target.clone()));
-    let refusal = match open(context, &socket, from, (&header, name), &mut record).await {
-        Ok((stream, _count)) => {
-            place.connected();
-            // If the reply cannot be sent, the splice fails as well.
-            proxy::reply(&mut socket, Reply::Succeeded).await;
-            if let Err(error) = splice(socket, stream, &mut record).await {
-                debug!(forward = name, ?from, %error, "connection failed");
-            }
-            return;
-        }
-        Err(NoStream::ConnectionFailed) => return,
-        Err(NoStream::NoSession) => Reply::GeneralFailure,
-        Err(NoStream::Refused(code, _)) => {
-            // Not a warning: the SOCKS client is told, and could fill the log.
-            debug!(forward = name, ?from, %code, "the server could not connect to {target}");
-            Reply::of(code)
-        }
-    };
-    proxy::reply(&mut socket, refusal).await;
-    socket.close_cleanly();
-}
-
-/// Why no stream was opened.
-#[derive(Debug)]
-enum NoStream {
-    Refused(StreamCode, Arc<LiveSession>),
-    NoSession,
-    /// The connection to forward has failed.
-    ConnectionFailed,
-}
-
-/// Opens a stream over the current session, or the next one within the timeout. Retries if the
-/// session is lost meanwhile: no data of the connection has been sent yet.
-async fn open(
-    context: &Context,
-    socket: &ForwardedSocket,
-    from: Option<SocketAddr>,
-    (header, name): (&StreamHeader, &str),
-    record: &mut ConnectionRecord,
-) -> Result<(Stream, ConnectionCount), NoStream> {
-    let mut peer = None;
-    let opening = async {
-        loop {
-            let Ok(Ok(session)) = timeout(SESSION_TIMEOUT, context.link.session()).await else {
-                debug!(forward = name, ?from, "timed out waiting for a session");
-                return Err(NoStream::NoSession);
-            };
-            let open = session.count_connection(name);
-            peer = Some(session.peer().to_owned());
-            match open_stream(&session, header).await {
-                Ok(stream) => return Ok((stream, open)),
-                Err(OpenError::Refused(code)) => return Err(NoStream::Refused(code, session)),
-                Err(OpenError::Lost) => {}
-            }
-        }
-    };
-    let opened = tokio::select! {
-        opened = opening => opened,
-        error = socket.failed() => {
-            debug!(forward = name, ?from, %error, "closed before the target answered");
-            Err(NoStream::ConnectionFailed)
-        }
-    };
-    if let Some(peer) = peer {
-        record.set_peer(&peer);
-    }
-    match &opened {
-        Ok(_) => {}
-        Err(NoStream::Refused(code, _)) => record.refused(*code),
-        Err(NoStream::NoSession) => record.no_session(),
-        Err(NoStream::ConnectionFailed) => record.gave_up(),
-    }
-    opened
 }

@@ -7,47 +7,45 @@ use std::{
     fmt,
     net::SocketAddr,
     sync::{Arc, Mutex, OnceLock, PoisonError},
-    time::{Duration, Instant, SystemTime},
+    time::{Instant, SystemTime},
 };
 
 use keypadd_provider::{ConnectionKeys, HandshakeData, KeyFault, PublicKey};
 use keypadd_share::{Share, Underway};
-use keypadd_transport::{Connection, VarInt};
-use tokio::{
-    sync::{Notify, mpsc},
-    time::timeout,
-};
+use keypadd_transport::Connection;
+use tokio::sync::{Notify, mpsc};
 
+use self::{bulk::BulkConnection, ending::Farewell};
 use crate::{
-    addresses::forward::{Listen, ProxyHeaders},
-    addresses::target::ServerAddress,
-    clock::{monitor::Jumps, unix_seconds},
-    limits::{
-        Limits,
-        descriptors::{Descriptors, Holder},
-        places::Places,
+    addresses::{
+        forward::{Listen, ProxyHeaders},
+        target::ServerAddress,
     },
+    clock::monitor::Jumps,
+    limits::{Limits, places::Places},
     net::source::plain,
     sessions::{
         carries::Carries,
         control::Control,
         counts::{ConnectionCount, ForwardCounts, PinnedForward},
-        hold::{SessionHold, chains::Chains, claims::Claims, held_list::HeldList, room::Newcomer},
+        hold::{SessionHold, chains::Chains, claims::Claims, held_list::HeldList},
         key_renewal::renew,
         lifetime::KeyLifetimes,
         proof::Proof,
         remote_forwards::RemoteForwards,
-        session_end::{SessionEnd, holds},
-        status::{ForwardStatus, KeyRenewal, Role, SessionStatus},
+        session_end::SessionEnd,
+        status::Role,
     },
-    wire::{CloseCode, Features, Frame, Instance, ListenCode, SessionToken},
+    wire::{Features, Frame, Instance, ListenCode, SessionToken},
 };
+
+mod bulk;
+mod ending;
+mod figures;
+mod limited;
 
 /// Control frames queued for sending, and received frames queued for handling.
 pub(crate) const FRAMES_MAX: usize = 16;
-
-/// A local program that has an answer and does not use it in time loses its connection.
-const SPLICE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A live session.
 pub struct LiveSession {
@@ -80,7 +78,7 @@ pub struct LiveSession {
     pub(crate) remote_forwards: RemoteForwards,
     ended_by: OnceLock<SessionEnd>,
     /// What the peer is told; set before either connection is closed, as the end of one closes the other.
-    farewell: OnceLock<(CloseCode, String)>,
+    farewell: OnceLock<Farewell>,
     forwards: Arc<ForwardCounts>,
     /// Places for the connections that this end forwards.
     pub(crate) places: Arc<Places>,
@@ -130,12 +128,6 @@ pub(crate) struct NewSession<'a> {
     pub(crate) place: Option<Share<PublicKey>>,
     /// The target of an SRV record that it was reached by.
     pub(crate) target: Option<ServerAddress>,
-}
-
-/// The connection that carries a session's bulk streams.
-struct BulkConnection {
-    connection: Connection,
-    proof: Arc<Proof>,
 }
 
 impl fmt::Debug for LiveSession {
@@ -214,54 +206,6 @@ impl LiveSession {
         self.identity
     }
 
-    /// Whether the peer may cause a log line now. Every line that it can cause asks this.
-    pub(crate) fn may_log(&self) -> bool {
-        self.limits.log.allow(self.identity, &self.label, Instant::now())
-    }
-
-    /// Whether to log now that this target closed without a byte. Names that the peer may not log
-    /// are not remembered, so that it cannot crowd out those of others.
-    pub(crate) fn may_log_mute_target(&self, target: &str) -> bool {
-        let target = (self.identity, target.to_owned());
-        self.limits.mute_targets.allow_if(target, Instant::now(), || self.may_log())
-    }
-
-    /// Whether to log now that connections to this target use all local ports, whoever asks for them.
-    pub(crate) fn may_log_local_ports(&self, target: &str) -> bool {
-        self.limits.local_ports.allow_if(target.into(), Instant::now(), || self.may_log())
-    }
-
-    /// Sets descriptors aside for what the peer asks for, if its share allows. Clients of its key that are
-    /// away do not keep theirs from one that is here.
-    pub(crate) async fn descriptors(&self, count: usize) -> Option<Descriptors> {
-        let (budget, holder) = (&self.limits.descriptors, Holder::Peer(self.identity));
-        match self.descriptors_of_away(count).await {
-            Some(granted) => Some(granted),
-            None => budget.acquire(holder, &self.label, count),
-        }
-    }
-
-    /// The same, but waits until the peer's share allows it.
-    pub(crate) async fn descriptors_when_free(&self, count: usize) -> Descriptors {
-        let (budget, holder) = (&self.limits.descriptors, Holder::Peer(self.identity));
-        match self.descriptors_of_away(count).await {
-            Some(granted) => granted,
-            None => budget.acquire_when_free(holder, &self.label, count).await,
-        }
-    }
-
-    /// Sets descriptors aside; ends clients of its key that are away if that is what it takes.
-    async fn descriptors_of_away(&self, count: usize) -> Option<Descriptors> {
-        match &self.chains {
-            Some(chains) if !self.has_ended() => {
-                let client = (self.identity, self.instance);
-                let (peer, limits, held) = (&self.label, &self.limits, &self.held);
-                Newcomer { client, peer, chains, limits, held }.descriptors(count).await
-            }
-            _ => self.limits.descriptors.shares().try_take(Holder::Peer(self.identity), count),
-        }
-    }
-
     /// The run of the client that this session belongs to.
     pub fn instance(&self) -> Instance {
         self.instance
@@ -277,103 +221,9 @@ impl LiveSession {
         plain(self.connection.remote_address())
     }
 
-    /// The status of the session, with both of its connections.
-    pub fn status(&self) -> SessionStatus {
-        let mut stats = self.connection.stats();
-        if let Some(bulk) = self.bulk.get() {
-            let more = bulk.connection.stats();
-            // The connection that sends full-size packets notices first that the path MTU has
-            // shrunk.
-            stats.path.current_mtu = stats.path.current_mtu.min(more.path.current_mtu);
-            stats.path.cwnd += more.path.cwnd;
-            stats.path.sent_packets += more.path.sent_packets;
-            stats.path.lost_packets += more.path.lost_packets;
-            stats.udp_rx.datagrams += more.udp_rx.datagrams;
-            stats.udp_rx.bytes += more.udp_rx.bytes;
-            stats.udp_tx.bytes += more.udp_tx.bytes;
-        }
-        let refused = self.remote_forwards.refused();
-        let forwards = self.forwards.list();
-        SessionStatus {
-            id: self.id,
-            peer: self.label.clone(),
-            public_key: self.proof.key.to_string(),
-            role: self.role,
-            remote: self.remote(),
-            target: self.target.as_ref().map(ToString::to_string),
-            suite: self.proof.handshake.suite.to_string(),
-            kex: self.proof.handshake.kex.to_string(),
-            since_unix_seconds: unix_seconds(self.since),
-            keys_since_unix_seconds: unix_seconds(self.keys_since.0),
-            key_renewal: self.key_renewal(),
-            rtt_seconds: stats.path.rtt.as_secs_f64(),
-            mtu_bytes: stats.path.current_mtu,
-            congestion_window_bytes: stats.path.cwnd,
-            sent_packets: stats.path.sent_packets,
-            received_datagrams: stats.udp_rx.datagrams,
-            lost_packets: stats.path.lost_packets,
-            sent_bytes: stats.udp_tx.bytes,
-            received_bytes: stats.udp_rx.bytes,
-            forwards: forwards
-                .iter()
-                .map(|(forward, open)| ForwardStatus {
-                    forward: forward.clone(),
-                    open: *open,
-                    cause: refused.get(forward).map(ToString::to_string),
-                })
-                .collect(),
-        }
-    }
-
-    /// Whether a new handshake replaces its keys in time.
-    fn key_renewal(&self) -> KeyRenewal {
-        match (self.lifetimes.get(), &self.hold) {
-            (lifetime, _) if !lifetime.is_limited() => KeyRenewal::Off,
-            (_, None) => KeyRenewal::NeedsHold,
-            (_, Some(_)) => KeyRenewal::On,
-        }
-    }
-
-    /// Waits until its keys have served for so many thousandths of their lifetime.
-    pub(crate) async fn keys_served(&self, permille: u32) {
-        self.lifetimes.over(self.keys_since.1, || self.carried_bytes(), permille).await;
-    }
-
-    /// UDP payload bytes that its connections have sent and received.
-    fn carried_bytes(&self) -> u64 {
-        let bulk = self.bulk.get().map(|bulk| &bulk.connection);
-        let stats = [&self.connection].into_iter().chain(bulk).map(Connection::stats);
-        stats.map(|stats| stats.udp_tx.bytes + stats.udp_rx.bytes).sum()
-    }
-
-    /// How often the peer has acknowledged something new.
-    pub(crate) fn received_acks(&self) -> u64 {
-        let bulk = self.bulk.get().map(|bulk| &bulk.connection);
-        let connections = [&self.connection].into_iter().chain(bulk);
-        connections.map(Connection::acks).sum()
-    }
-
-    /// Open connections of all its forwards, without UDP flows.
-    pub(crate) fn open_connections(&self) -> u64 {
-        self.forwards.connections()
-    }
-
     /// Whether it has a connection for bulk streams.
     pub(crate) fn has_bulk(&self) -> bool {
         self.bulk.get().is_some()
-    }
-
-    /// Whether another session of the same run goes on with its streams.
-    pub(crate) fn is_resumed(&self) -> bool {
-        matches!(self.ended_by.get(), Some(SessionEnd::Resumed))
-    }
-
-    /// Whether its listeners stay open for the session that goes on with its streams.
-    pub(crate) fn leaves_listeners(&self) -> bool {
-        // Its bulk connection may have been closed first, which then closed this one.
-        let closed = self.connection.close_reason().map(SessionEnd::Connection);
-        let mut ends = self.ended_by.get().into_iter().chain(&closed);
-        self.hold.is_some() && ends.any(SessionEnd::leaves_listeners)
     }
 
     /// Its place among those of its key, for the session that continues or replaces it.
@@ -381,93 +231,10 @@ impl LiveSession {
         self.place.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Waits for the end of the session; returns the reason.
-    pub(crate) async fn ended(&self) -> SessionEnd {
-        let error = self.connection.closed().await;
-        self.ended_by.get().cloned().unwrap_or(SessionEnd::Connection(error))
-    }
-
-    /// Waits, after its end, until what the peer has answered is held as well.
-    pub(crate) async fn settled(&self) {
-        self.connection.closed().await;
-        // Whoever waits for an answer gives up now, and whoever has one is about to use it.
-        let _ = timeout(SPLICE_TIMEOUT, self.opening.none()).await;
-        self.connection.settled().await;
-    }
-
-    /// Ends the session and tells the peer why. Does nothing if it has ended already.
-    pub(crate) fn end(&self, cause: SessionEnd) {
-        let cause = self.ended_by.get_or_init(|| cause);
-        let code = match cause.holds() && self.hold.is_some() {
-            true => CloseCode::Hold,
-            false => cause.code(),
-        };
-        self.close(code, &cause.to_string());
-    }
-
-    /// Whether its streams are held: it has ended, and another connection may resume them.
-    pub(crate) fn is_held(&self) -> bool {
-        let said = self.farewell.get().map(|(code, _)| *code);
-        let lost = || self.connection.close_reason().is_some_and(|error| holds(&error));
-        self.hold.is_some() && (said == Some(CloseCode::Hold) || lost())
-    }
-
-    /// Closes the connections with a code and a reason that are sent to the peer.
-    pub(crate) fn close(&self, code: CloseCode, reason: &str) {
-        let (code, reason) = self.farewell.get_or_init(|| {
-            // One connection may be lost, while the other can still tell the peer.
-            let code = if self.is_held() { CloseCode::Hold } else { code };
-            (code, reason.to_owned())
-        });
-        let code = VarInt::from_u32(code.value());
-        self.connection.close(code, reason.as_bytes());
-        if let Some(bulk) = self.bulk.get() {
-            bulk.connection.close(code, reason.as_bytes());
-        }
-    }
-
-    /// Closes a connection that only the peer may have attached: with the session's code, or so that its streams
-    /// are held.
-    pub(crate) fn close_unattached(&self, bulk: &Connection) {
-        let said = self.farewell.get().map(|(code, _)| *code);
-        let other = if self.hold.is_some() { CloseCode::Hold } else { CloseCode::Shutdown };
-        bulk.close(VarInt::from_u32(said.unwrap_or(other).value()), b"");
-    }
-
     /// The key handles of the session's connections.
     pub fn keys(&self) -> impl Iterator<Item = &ConnectionKeys> {
         let bulk = self.bulk.get().map(|bulk| &bulk.proof.handshake.keys);
         [&self.proof.handshake.keys].into_iter().chain(bulk)
-    }
-
-    /// Attaches the connection that carries the session's bulk streams, which the same peer has proved
-    /// to be its own, maybe by another of its keys. Returns false if there is one already, or if its
-    /// packet protection differs.
-    pub(crate) fn attach_bulk(&self, connection: &Connection, proof: &Arc<Proof>) -> bool {
-        let (ours, theirs) = (&self.proof, proof);
-        let same = ours.handshake.suite == theirs.handshake.suite
-            && ours.handshake.kex == theirs.handshake.kex;
-        let bulk = BulkConnection { connection: connection.clone(), proof: Arc::clone(proof) };
-        let attached = same && self.bulk.set(bulk).is_ok();
-        if attached {
-            self.connection.attach_bulk(connection);
-            if self.has_ended() {
-                self.close(CloseCode::Shutdown, "the session has ended");
-            }
-        }
-        attached
-    }
-
-    /// Supervises the bulk connection until it or the session ends; either one ends the other.
-    pub(crate) async fn supervise_bulk(&self) {
-        let Some(BulkConnection { connection, proof }) = self.bulk.get() else { return };
-        tokio::select! {
-            biased;
-            fault = watch_keys(connection, proof) => self.end(SessionEnd::Key(fault)),
-            _ = self.connection.closed() => {}
-            error = connection.closed() => self.end(SessionEnd::Connection(error)),
-        }
-        self.close(CloseCode::Shutdown, "");
     }
 
     /// Queues a frame for the control stream; waits while the queue is full.
