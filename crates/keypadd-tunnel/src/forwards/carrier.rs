@@ -70,7 +70,7 @@ pub struct AdoptedConnection {
     /// Carries it to its end, once this process serves: as [`ConnectedTarget::carry`], but all failures
     /// are codes.
     pub carried: Pin<Box<dyn Future<Output = Result<(), StreamCode>> + Send>>,
-    /// Those that it was carried with.
+    /// The descriptors that it was carried with.
     pub descriptors: Arc<[OwnedFd]>,
 }
 

@@ -108,8 +108,9 @@ pub(crate) fn bind_tcp(
     })
 }
 
-/// The same for UDP. If the address is in use, waits until event loops have closed the sockets that this
-/// process has given up there.
+/// Binds UDP sockets at all of these addresses or none, for port 0 at one port that is free on all of
+/// them. If one is in use, waits until event loops have closed the sockets that this process has given
+/// up there.
 pub(crate) async fn bind_udp(
     addresses: &[IpAddr],
     port: u16,

@@ -105,7 +105,8 @@ impl AcceptedSocket {
     /// Reads its PROXY header once: a connection that went back to the listener keeps it.
     ///
     /// # Errors
-    /// As for [`Origin::read_header`].
+    /// The connection does not begin with a header, ends, or has not sent a whole header in time or
+    /// before a newer connection needed its room.
     pub(crate) async fn read_header(&mut self, unread: Unread) -> io::Result<()> {
         match &mut self.socket {
             Some(socket) => self.origin.read_header(socket, unread).await,

@@ -28,7 +28,8 @@ pub(crate) async fn splice(
     carry(socket, splice, record).await
 }
 
-/// The same; the other end's socket gets `preface` before the connection's bytes.
+/// Splices a connection with a stream as [`splice`] does; the other end's socket gets `preface` before
+/// the connection's bytes.
 pub(crate) async fn splice_with_preface(
     preface: Vec<u8>,
     socket: ForwardedSocket,
@@ -40,7 +41,7 @@ pub(crate) async fn splice_with_preface(
     carry(socket, splice, record).await
 }
 
-/// The same; the other end first gets these bytes.
+/// Splices a connection with a stream as [`splice`] does; the other end first gets these bytes.
 pub(crate) async fn splice_after(
     first: &'static [u8],
     socket: ForwardedSocket,

@@ -62,7 +62,7 @@ struct BudgetState {
     /// What the process may open beside what is set apart, and how much of that is the reserve.
     files: usize,
     reserved: fn(usize) -> usize,
-    /// Those of this end's own listeners.
+    /// Descriptors of this end's own listeners.
     apart: Mutex<usize>,
     shares: Shares<Holder>,
     refused: AtomicU64,

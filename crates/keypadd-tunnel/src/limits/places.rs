@@ -25,12 +25,13 @@ const FLOW_UNUSED: Duration = Duration::from_secs(10);
 /// How often a connection that waits looks for such a flow.
 const FLOW_CHECK: Duration = Duration::from_secs(1);
 
-/// All places. They last as long as the client, or as the streams that a server's sessions resume.
+/// The places of a session's connections. They last as long as the client, or as the lineage of a
+/// server's sessions.
 #[derive(Debug)]
 pub(crate) struct Places {
-    /// As many as this end allows.
+    /// How many this end allows.
     pub(crate) max: usize,
-    /// As many as both ends allow.
+    /// How many both ends allow.
     limit: AtomicUsize,
     taken: AtomicUsize,
     /// Forwards with connections that wait.
@@ -43,7 +44,7 @@ pub(crate) struct Places {
     changed: Notify,
 }
 
-/// One of them, until it is dropped.
+/// A place that is taken until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Slot(Arc<Places>);
 
@@ -85,7 +86,7 @@ impl Places {
         self.changed.notify_waiters();
     }
 
-    /// As many as both ends allow.
+    /// How many both ends allow.
     pub(crate) fn limit(&self) -> usize {
         self.limit.load(Relaxed)
     }
@@ -156,8 +157,9 @@ impl ForwardPlaces {
         if self.has_room() { self.all.try_take().map(|slot| self.place(slot)) } else { None }
     }
 
-    /// The same, but waits for it. While there is none, unused UDP flows make room: `displace` ends the flow that
-    /// has been idle longest, if that is at least the given time.
+    /// Takes a place for a connection, which waits for its target from now on, once there is one.
+    /// Unused UDP flows make room meanwhile: `displace` ends the flow that has been idle longest, if
+    /// that is at least the given time.
     pub(crate) async fn take(self: &Arc<Self>, displace: &(dyn Fn(Duration) + Sync)) -> Place {
         loop {
             let changed = self.all.changed.notified();

@@ -32,7 +32,7 @@ pub enum ConnectionEnd {
 impl ConnectionEnd {
     const ALL: [Self; 4] = [Self::Closed, Self::Reset, Self::Lost, Self::Refused];
 
-    /// As a label of a metric.
+    /// Its name, as a label of a metric.
     pub fn name(self) -> &'static str {
         match self {
             Self::Closed => "closed",
@@ -90,7 +90,7 @@ struct Entry {
     received_bytes: u64,
     ended: [u64; 4],
     datagrams: Option<DatagramTotals>,
-    /// Of the open connections.
+    /// What the open connections have carried so far.
     open: Vec<Arc<TransferStats>>,
 }
 

@@ -65,7 +65,7 @@ impl ClientLog {
         allowed
     }
 
-    /// The same for a line that this session's peer has caused.
+    /// Whether a line that this session's peer has caused may be logged now; counts it if not.
     fn allows_peer(&self, session: &LiveSession, line: PeerLine) -> bool {
         let mut is_counted = false;
         let may_log = || {

@@ -112,7 +112,7 @@ impl ServerLink {
         self.session_without_waiter().await
     }
 
-    /// The same; attempts to connect are not made sooner for it.
+    /// Waits for a live session, without a timeout, and without making attempts to connect sooner.
     pub(crate) async fn session_without_waiter(&self) -> Result<Arc<LiveSession>, LinkClosed> {
         // A session that has just ended is passed over: `record_loss` will be called for it.
         let settled = |session: &LinkSession| match session {
