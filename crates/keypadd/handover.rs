@@ -26,7 +26,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use keypadd_transport::StreamRecord;
-use keypadd_tunnel::handover::{ChainRecord, ClientRecord, SocketFile, SocketRecord};
+use keypadd_tunnel::handover::{ClientRecord, LineageRecord, SocketFile, SocketRecord};
 use serde::{Deserialize, Serialize};
 
 pub(crate) mod channel;
@@ -71,10 +71,11 @@ pub(crate) enum Frame {
     /// The new process has bound its sockets.
     Bound,
     /// A client whose connection is gone; its streams follow.
-    Chain(ChainRecord),
+    #[serde(rename = "chain")]
+    Lineage(LineageRecord),
     /// The client of this name; its streams follow.
     Client(String, ClientRecord),
-    /// A stream of the last chain or client: its bytes, its socket attached.
+    /// A stream of the last lineage or client: its bytes, its socket attached.
     Stream(StreamRecord),
     /// The same for a stream that is carried for `connect -W`; also attached: the command's control socket
     /// and its end of the pair.

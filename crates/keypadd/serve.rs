@@ -123,7 +123,7 @@ pub(crate) async fn run(
         Error::new(Exit::Usage, format!("--allow: {error}")).hint("list each peer once")
     })?;
     let mut server = bind(&daemon, listen, peers, ["--listen", "--listen [::]:4434"])?;
-    server.adopt(daemon.take_held().await?.chains);
+    server.adopt(daemon.take_held().await?.lineages);
     if permits.is_empty() && listen_permits.is_empty() && daemon.bench().is_none() {
         tracing::warn!(
             "peers may connect but have no permits; for example --permit-open localhost:22"

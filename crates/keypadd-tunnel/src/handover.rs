@@ -83,7 +83,7 @@ pub struct HandedSocket {
 
 /// What a server keeps for a client that is away.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct ChainRecord {
+pub struct LineageRecord {
     pub(crate) key: String,
     pub(crate) instance: [u8; 16],
     /// The token that the client has to present, and the one before until it has confirmed this one.
@@ -91,8 +91,6 @@ pub struct ChainRecord {
     pub(crate) epoch: u32,
     /// Until the streams are given up.
     pub(crate) remaining_millis: u64,
-    /// The same for a hold that an unconfirmed session has ended.
-    pub(crate) unconfirmed_millis: Option<u64>,
 }
 
 /// A token that is never displayed.
@@ -108,9 +106,9 @@ impl std::fmt::Debug for Secret {
 
 /// A client that is away, and its streams.
 #[derive(Debug)]
-pub struct HandedChain {
+pub struct HandedLineage {
     /// The server's record of it.
-    pub record: ChainRecord,
+    pub record: LineageRecord,
     /// Its streams.
     pub streams: Vec<HandedStream>,
 }

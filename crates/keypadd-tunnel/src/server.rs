@@ -20,11 +20,11 @@ use tracing::{debug, info, warn};
 
 use self::{
     client_log::LogLine,
-    serving::{Adopted, ServerContext},
+    serving::{ServerContext, away::Adopted},
 };
 use crate::{
     error::{BindAddress, BindError},
-    handover::{HandedChain, HandedSocket, SocketRecord},
+    handover::{HandedLineage, HandedSocket, SocketRecord},
     net::{
         bind::bind_udp_group,
         source::{Source, plain},
@@ -100,15 +100,15 @@ impl ServerHandle {
     ///
     /// # Errors
     /// There are too few descriptors.
-    pub async fn hand_over(&self) -> io::Result<(Vec<HandedChain>, Vec<HandedSocket>)> {
+    pub async fn hand_over(&self) -> io::Result<(Vec<HandedLineage>, Vec<HandedSocket>)> {
         self.endpoint.suspend(true);
         let mut listeners = self.serving.reservations.hand_over()?;
         listeners.extend(self.serving.handover.hand_over_remote()?);
-        let (sessions, chains) = (&self.serving.sessions, &self.serving.chains);
-        if !sessions.end_all(&SessionEnd::HandedOver, || chains.all_held()).await {
+        let (sessions, lineages) = (&self.serving.sessions, &self.serving.lineages);
+        if !sessions.end_all(&SessionEnd::HandedOver, || lineages.all_held()).await {
             warn!("some connections did not come to rest and are reset");
         }
-        let mut handed = chains.hand_over(Instant::now())?;
+        let mut handed = lineages.hand_over(Instant::now())?;
         self.serving.name_by_listed_keys(&mut handed, &mut listeners);
         Ok((handed, listeners))
     }
@@ -193,9 +193,9 @@ impl Server {
 
     /// Goes on with the clients of another process. Those whose keys are not listed any more are reset.
     /// Needs a tokio runtime.
-    pub fn adopt(&mut self, chains: Vec<HandedChain>) {
+    pub fn adopt(&mut self, lineages: Vec<HandedLineage>) {
         let adopted = self.adopted.get_mut().unwrap_or_else(PoisonError::into_inner);
-        adopted.extend(chains.into_iter().filter_map(|chain| self.serving.adopt(chain)));
+        adopted.extend(lineages.into_iter().filter_map(|lineage| self.serving.adopt(lineage)));
     }
 
     /// The bound UDP address.

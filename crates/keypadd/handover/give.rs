@@ -203,13 +203,13 @@ impl HandoverSource<'_> {
     async fn hand_over(&self, channel: &mut Channel) -> io::Result<u32> {
         self.limits.settled().await;
         for server in &self.servers {
-            let (chains, listeners) = server.hand_over().await?;
+            let (lineages, listeners) = server.hand_over().await?;
             for listener in listeners {
                 share(channel, listener).await?;
             }
-            for chain in chains {
-                channel.tell(&Frame::Chain(chain.record)).await?;
-                send_streams(channel, chain.streams).await?;
+            for lineage in lineages {
+                channel.tell(&Frame::Lineage(lineage.record)).await?;
+                send_streams(channel, lineage.streams).await?;
             }
         }
         for (name, client) in &self.clients {

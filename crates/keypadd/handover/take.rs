@@ -12,7 +12,7 @@ use std::sync::Arc;
 use keypadd_cli::error::{Error, Exit, system};
 use keypadd_cli::shutdown::Shutdown;
 use keypadd_transport::HandedStream;
-use keypadd_tunnel::handover::{HandedChain, HandedClient, HandedSocket, Handover, SocketFile};
+use keypadd_tunnel::handover::{HandedClient, HandedLineage, HandedSocket, Handover, SocketFile};
 use keypadd_tunnel::wire::Instance;
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout, stderr, stdout};
 use serde::{Deserialize, Serialize};
@@ -33,7 +33,7 @@ pub(crate) struct Takeover {
 /// What the old process held.
 #[derive(Debug, Default)]
 pub(crate) struct HeldState {
-    pub(crate) chains: Vec<HandedChain>,
+    pub(crate) lineages: Vec<HandedLineage>,
     /// By name.
     pub(crate) clients: BTreeMap<String, HandedClient>,
 }
@@ -123,8 +123,8 @@ impl Takeover {
                     handover.inherit_remote(HandedSocket { record, socket });
                     continue;
                 }
-                Frame::Chain(record) => {
-                    held.chains.push(HandedChain { record, streams: Vec::new() });
+                Frame::Lineage(record) => {
+                    held.lineages.push(HandedLineage { record, streams: Vec::new() });
                     continue;
                 }
                 Frame::Client(name, record) => {
@@ -137,7 +137,7 @@ impl Takeover {
             };
             let streams = match &client {
                 Some(name) => held.clients.get_mut(name).map(|client| &mut client.streams),
-                None => held.chains.last_mut().map(|chain| &mut chain.streams),
+                None => held.lineages.last_mut().map(|lineage| &mut lineage.streams),
             };
             let unreceipted = if data.is_empty() { Vec::new() } else { vec![data.into()] };
             let stream = HandedStream { record, unreceipted, socket, descriptors };

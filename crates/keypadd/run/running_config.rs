@@ -91,7 +91,7 @@ impl RunningConfig {
         }
         let mut held = daemon.take_held().await?;
         if let Some(server) = &mut server {
-            server.adopt(held.chains);
+            server.adopt(held.lineages);
         }
         for client in &bound {
             if let Some(held) = held.clients.remove(client.name()) {

@@ -240,7 +240,7 @@ impl Client {
                 None => Arc::default(),
             },
             hold,
-            chains: None,
+            lineages: None,
             lifetimes: self.key_lifetimes.clone(),
             renews: older.as_deref().filter(|_| resumed),
             place: None,

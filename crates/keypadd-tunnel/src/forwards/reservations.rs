@@ -61,9 +61,7 @@ struct Listening {
 impl Listening {
     /// Whether this session may go on with the one that listens.
     fn continues_in(&self, session: &LiveSession) -> bool {
-        self.session.leaves_listeners()
-            && self.session.identity() == session.identity()
-            && self.session.instance() == session.instance()
+        self.session.leaves_listeners() && self.session.client() == session.client()
     }
 
     /// Whether it stays open without its session.
@@ -243,11 +241,10 @@ impl Reservations {
     /// Closes what this session has left to the one that goes on with it, and that has not taken over.
     pub(crate) fn close_left_by(&self, session: &LiveSession) {
         let mut table = self.table();
-        let (closed, left) =
-            table.left.drain(..).partition(|listening| listening.session.id == session.id);
-        table.left = left;
+        let closed: Vec<_> =
+            table.left.extract_if(.., |listening| listening.session.id == session.id).collect();
         drop(table);
-        drop::<Vec<_>>(closed);
+        drop(closed);
     }
 
     /// Reserves the addresses, or returns the entry that has one of them.

@@ -3,15 +3,16 @@
 
 use std::{
     convert::Infallible,
-    time::{Duration, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
+use keypadd_provider::PublicKey;
 use tokio::time::sleep;
 use tracing::warn;
 
 use super::serving::ServerContext;
 use crate::{
-    handover::{HandedChain, HandedSocket, SocketRecord},
+    handover::{HandedLineage, HandedSocket, SocketRecord},
     sessions::{session::LiveSession, session_end::SessionEnd},
 };
 
@@ -22,15 +23,15 @@ impl ServerContext {
     /// Names clients by the keys that the new process lists; it knows no others.
     pub(super) fn name_by_listed_keys(
         &self,
-        chains: &mut [HandedChain],
+        lineages: &mut [HandedLineage],
         listeners: &mut [HandedSocket],
     ) {
-        let chains = chains.iter_mut().map(|chain| &mut chain.record.key);
+        let lineages = lineages.iter_mut().map(|lineage| &mut lineage.record.key);
         let listeners = listeners.iter_mut().filter_map(|listener| match &mut listener.record {
             SocketRecord::Remote(record) => Some(&mut record.key),
             _ => None,
         });
-        for name in chains.chain(listeners) {
+        for name in lineages.chain(listeners) {
             let identity = name.parse().ok();
             if let Some(key) = identity.and_then(|identity| self.peers.first_key(&identity)) {
                 *name = key.to_string();
@@ -54,7 +55,8 @@ impl ServerContext {
 
     /// Ends the sessions and resets the held connections of peers that may no longer connect.
     pub(super) fn end_all_inadmissible(&self) {
-        let ended = self.chains.retain(|identity| self.peers.admits_identity(identity));
+        let is_listed = |identity: &PublicKey| self.peers.admits_identity(identity);
+        let ended = self.lineages.retain(is_listed, Instant::now());
         self.held.add_reset(ended);
         if ended > 0 {
             warn!(

@@ -5,21 +5,15 @@
 //! request.
 
 use std::{
-    convert::Infallible,
-    future::pending,
-    net::SocketAddr,
-    pin::{Pin, pin},
-    sync::Arc,
-    time::Duration,
+    convert::Infallible, future::pending, net::SocketAddr, pin::pin, sync::Arc, time::Duration,
 };
 
 use keypadd_provider::PublicKey;
 use keypadd_share::{Rates, Share, Shares};
-use keypadd_transport::{Connection, HeldStreams};
+use keypadd_transport::Connection;
 use tokio::{
-    sync::{mpsc, oneshot, watch},
-    task::JoinSet,
-    time::{Instant, sleep, sleep_until, timeout},
+    sync::{mpsc, watch},
+    time::{Instant, sleep, timeout},
 };
 use tracing::{debug, info, warn};
 
@@ -28,21 +22,18 @@ use crate::{
     addresses::forward::Listen,
     clock::monitor::{ClockMonitor, Jumps},
     forwards::{
-        adopt::adopt,
         answer::{Unpermitted, answer_client},
         remote_listen::RemoteListeners,
         reservations::Reservations,
     },
-    handover::{HandedChain, Handover},
-    limits::{Limits, descriptors::Holder, places::Places},
+    handover::Handover,
+    limits::Limits,
     net::{lookup::ClientLookups, source::plain},
     permits::peers::Peers,
     server::{client_log::ClientLog, streams::SessionStreams},
     sessions::{
         hold::{
-            HoldSettings,
-            chains::{AdoptedChain, AwayState, ChainKey, Chains},
-            held_list::HeldList,
+            HoldSettings, held_list::HeldList, lineage::Event, lineages::Lineages,
             resume_rate::resumptions,
         },
         lifetime::{KeyLifetimes, jitter},
@@ -51,9 +42,10 @@ use crate::{
         session_end::SessionEnd,
     },
     transport::TransportSettings,
-    wire::{Frame, Instance, StreamCode},
+    wire::{Frame, StreamCode},
 };
 
+pub(super) mod away;
 mod hello;
 
 /// Timeout from the end of the handshake to the client's hello.
@@ -91,8 +83,8 @@ pub(super) struct ServerContext {
     hold: HoldSettings,
     pub(super) handover: Handover,
     key_lifetimes: KeyLifetimes,
-    /// Sessions whose streams another connection may resume.
-    pub(super) chains: Arc<Chains>,
+    /// What outlives the sessions of its clients.
+    pub(super) lineages: Arc<Lineages>,
     resumptions: Rates<PublicKey>,
 }
 
@@ -123,7 +115,7 @@ impl ServerContext {
             hold: transport.hold,
             handover: transport.handover.clone(),
             key_lifetimes: transport.key_lifetimes.clone(),
-            chains: Arc::default(),
+            lineages: Arc::default(),
             resumptions: resumptions(sessions_per_key),
         }
     }
@@ -248,7 +240,7 @@ impl ServerContext {
         };
         let held = async {
             if !session.is_resumed() {
-                self.hold(session, &mut draining).await;
+                self.hold(session, draining).await;
             }
         };
         // The connection is closed, so the streams end by themselves, except where acknowledged
@@ -291,95 +283,11 @@ impl ServerContext {
     /// The client has said how many streams it resumes: it has the session's token.
     fn expect_claims(&self, session: &LiveSession, count: u32) {
         let Some(hold) = &session.hold else { return };
-        self.chains.confirm(&(session.identity(), session.instance()), hold.epoch);
+        let claims = Event::Claims { epoch: hold.epoch };
+        self.lineages.step(&session.client(), claims, Instant::now().into_std());
         if session.claims.expect(count) {
             session.release_unclaimed();
         }
-    }
-
-    /// Holds the streams of a session that has lost its connection, in its place among those of its key,
-    /// until another one resumes them or the time is over.
-    async fn hold(&self, session: &LiveSession, draining: &mut watch::Receiver<bool>) {
-        let place = session.take_place();
-        let Some(hold) = &session.hold else { return };
-        // Streams that were just opened are then spliced, and held as well.
-        session.settled().await;
-        let client = (session.identity(), session.instance());
-        let (over, is_over) = oneshot::channel();
-        let listed = self.held.add(session.peer(), &hold.streams, hold.time);
-        let away = AwayState { slot: place, _listed: listed, _over: over };
-        let (now, held) = (Instant::now().into_std(), hold.streams.names().len());
-        let lost = || self.chains.lost(&client, hold, session.is_held(), away, now);
-        if let Some(until) = (held > 0).then(lost).flatten() {
-            if session.may_log() {
-                let seconds = until.saturating_duration_since(now).as_secs();
-                info!(
-                    peer = session.peer(),
-                    held, seconds, "holding the connections of a lost session"
-                );
-            }
-            await_return(until, is_over, draining).await;
-        }
-        self.end_held(&client, session.peer(), hold.epoch);
-    }
-
-    /// Ends a chain whose client did not return.
-    fn end_held(&self, client: &ChainKey, peer: &str, epoch: u32) {
-        let ended = self.chains.end(client, epoch);
-        self.held.add_reset(ended);
-        if ended > 0 && self.limits.log.allow(client.0, peer, Instant::now().into_std()) {
-            warn!(peer, ended, "reset held connections: the client did not return");
-        }
-    }
-
-    /// Goes on with a client of another process; the returned task holds its streams. `None`, which resets
-    /// them, if its key is not listed any more.
-    pub(super) fn adopt(self: &Arc<Self>, handed: HandedChain) -> Option<Adopted> {
-        let HandedChain { record, streams: handed } = handed;
-        let key = record.key.parse().ok()?;
-        let (peer, identity) = self.peers.admitted(&key)?;
-        let client = (identity, Instance(record.instance));
-        let settings = HoldSettings { time: peer.hold.unwrap_or(self.hold.time), ..self.hold };
-        let (over, is_over) = oneshot::channel();
-        let now = Instant::now().into_std();
-        let label = peer.label();
-        let remaining = Duration::from_millis(record.remaining_millis);
-        let of_chain = |streams: &HeldStreams| {
-            let listed = self.held.add(&label, streams, remaining);
-            AwayState { slot: self.of_key.try_take(identity, 1), _listed: listed, _over: over }
-        };
-        let places = &Places::new(self.forwards_max);
-        let AdoptedChain { streams, counts, expires } =
-            self.chains.adopt(client, &record, &settings, places, of_chain, now);
-        let mut splices = JoinSet::new();
-        for stream in handed {
-            let holder = (&*label, Holder::Peer(identity));
-            let slot = stream.name().is_of_server().then(|| places.occupy());
-            splices.spawn(adopt(stream, &streams, &counts, &self.limits, holder, slot));
-        }
-        let this = Arc::clone(self);
-        Some(Box::pin(async move {
-            let mut draining = this.draining.subscribe();
-            await_return(expires, is_over, &mut draining).await;
-            this.end_held(&client, &label, record.epoch);
-            while splices.join_next().await.is_some() {}
-        }))
-    }
-}
-
-/// What holds the streams of another process's client.
-pub(super) type Adopted = Pin<Box<dyn Future<Output = ()> + Send>>;
-
-/// Waits until a client has returned, or nobody will resume its streams.
-async fn await_return(
-    until: std::time::Instant,
-    is_over: oneshot::Receiver<()>,
-    draining: &mut watch::Receiver<bool>,
-) {
-    tokio::select! {
-        () = sleep_until(until.into()) => {}
-        _ = is_over => {}
-        _ = draining.wait_for(|draining| *draining) => {}
     }
 }
 

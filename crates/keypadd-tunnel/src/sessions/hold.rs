@@ -18,13 +18,18 @@ use crate::{
     wire::{HoldGrant, HoldRequest, HoldToken},
 };
 
+#[cfg(test)]
 pub(crate) mod chains;
 pub(crate) mod claims;
 pub(crate) mod held_list;
+pub(crate) mod lineage;
+pub(crate) mod lineages;
 #[cfg(test)]
 mod model;
 pub(crate) mod resume_rate;
 pub(crate) mod room;
+#[cfg(test)]
+mod twin;
 
 /// How streams are held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -70,8 +70,7 @@ impl Sessions {
     /// resumes them.
     pub(crate) fn replace_by(&self, newest: &LiveSession, resumed: bool) {
         for old in self.live() {
-            let same = old.identity() == newest.identity() && old.instance() == newest.instance();
-            if same && old.id < newest.id {
+            if old.client() == newest.client() && old.id < newest.id {
                 old.end(if resumed { SessionEnd::Resumed } else { SessionEnd::Replaced });
             }
         }

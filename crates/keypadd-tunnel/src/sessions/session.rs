@@ -28,7 +28,12 @@ use crate::{
         carries::Carries,
         control::Control,
         counts::{ConnectionCount, ForwardCounts, PinnedForward},
-        hold::{SessionHold, chains::Chains, claims::Claims, held_list::HeldList},
+        hold::{
+            SessionHold,
+            claims::Claims,
+            held_list::HeldList,
+            lineages::{ClientKey, Lineages},
+        },
         key_renewal::renew,
         lifetime::KeyLifetimes,
         proof::Proof,
@@ -84,8 +89,8 @@ pub struct LiveSession {
     pub(crate) places: Arc<Places>,
     /// Streams that outlive its connections, if both ends hold them.
     pub(crate) hold: Option<SessionHold>,
-    /// The chains of a server's clients, this one's among them.
-    chains: Option<Arc<Chains>>,
+    /// The lineages of a server's clients, this one's among them.
+    lineages: Option<Arc<Lineages>>,
     /// What the client of a server has claimed of them.
     pub(crate) claims: Claims,
     /// How long its keys serve.
@@ -119,8 +124,8 @@ pub(crate) struct NewSession<'a> {
     /// Open connections of a session that this one continues.
     pub(crate) counts: Arc<ForwardCounts>,
     pub(crate) hold: Option<SessionHold>,
-    /// The chains of a server's clients.
-    pub(crate) chains: Option<Arc<Chains>>,
+    /// The lineages of a server's clients.
+    pub(crate) lineages: Option<Arc<Lineages>>,
     pub(crate) lifetimes: KeyLifetimes,
     /// The live session that it continues over another connection, with other keys.
     pub(crate) renews: Option<&'a LiveSession>,
@@ -161,7 +166,7 @@ impl LiveSession {
             forwards: new.counts,
             places: new.places,
             hold: new.hold,
-            chains: new.chains,
+            lineages: new.lineages,
             claims: Claims::default(),
             lifetimes: new.lifetimes,
             renewal_wanted: Notify::new(),
@@ -204,6 +209,11 @@ impl LiveSession {
     /// What the peer is counted by, whichever of its keys it has proved.
     pub(crate) fn identity(&self) -> PublicKey {
         self.identity
+    }
+
+    /// The run of the client that this session belongs to, by what the peer is counted by.
+    pub(crate) fn client(&self) -> ClientKey {
+        (self.identity, self.instance)
     }
 
     /// The run of the client that this session belongs to.

@@ -53,8 +53,8 @@ async fn a_connection_that_is_being_opened_goes_on_in_the_process_that_replaces_
     let _there = accept(&target).await;
     site.transports[1].handover.suspend();
     within(site.transports[1].limits.settled()).await;
-    let (chains, _) = within(site.server.handle.hand_over()).await.unwrap();
-    assert_eq!(chains.iter().map(|chain| chain.streams.len()).sum::<usize>(), 1);
+    let (lineages, _) = within(site.server.handle.hand_over()).await.unwrap();
+    assert_eq!(lineages.iter().map(|lineage| lineage.streams.len()).sum::<usize>(), 1);
 }
 
 /// A server whose clients may listen, and may have this many sessions.

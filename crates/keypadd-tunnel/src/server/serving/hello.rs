@@ -22,7 +22,7 @@ use crate::{
         control::{Control, ControlError},
         hold::{
             HoldSettings,
-            chains::{Admitted, ChainKey},
+            lineages::{Admitted, ClientKey},
             room::Newcomer,
         },
         proof::{Proof, proof_of},
@@ -142,15 +142,15 @@ impl ServerContext {
     /// A client's place among the sessions of its key; `None` if there is none left.
     fn place(
         &self,
-        client: ChainKey,
+        client: ClientKey,
         peer: &str,
         older: Option<&LiveSession>,
     ) -> Option<Share<PublicKey>> {
         // A client that comes back, or that replaces a live session, needs no other place.
-        let own = self.chains.take_slot(&client).or_else(|| older?.take_place());
+        let own = self.lineages.take_slot(&client).or_else(|| older?.take_place());
         let place = own.or_else(|| self.of_key.try_take(client.0, 1));
-        let (chains, limits, held) = (&self.chains, &self.limits, &self.held);
-        place.or_else(|| Newcomer { client, peer, chains, limits, held }.place())
+        let (lineages, limits, held) = (&self.lineages, &self.limits, &self.held);
+        place.or_else(|| Newcomer { client, peer, lineages, limits, held }.place())
     }
 
     /// Adds the session, which may go on with the streams of another. From here on it is served, even if its
@@ -168,7 +168,7 @@ impl ServerContext {
         let admitted = HoldToken::generate().ok().and_then(|token| {
             let settings = HoldSettings { time: peer.hold.unwrap_or(self.hold.time), ..self.hold };
             let (client, now) = ((identity, instance), Instant::now().into_std());
-            self.chains.admit(client, request, &settings, token, &new_places, now)
+            self.lineages.hello(client, request, &settings, token, &new_places, now)
         });
         let (grant, hold, counts, places) = match admitted {
             Some(Admitted { grant, hold, counts, places }) => {
@@ -197,7 +197,7 @@ impl ServerContext {
             places,
             counts,
             hold,
-            chains: Some(Arc::clone(&self.chains)),
+            lineages: Some(Arc::clone(&self.lineages)),
             lifetimes: self.key_lifetimes.clone(),
             renews,
             place: Some(place),

@@ -5,11 +5,12 @@
 //! is over. A token is retired when the client confirms the next one, so that a lost answer does no
 //! harm. Reads no clock.
 
+#![allow(dead_code)]
+
 use std::{
     collections::HashMap,
-    io,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use keypadd_provider::PublicKey;
@@ -18,7 +19,6 @@ use keypadd_transport::HeldStreams;
 use tokio::sync::oneshot;
 
 use crate::{
-    handover::{ChainRecord, HandedChain, Secret},
     limits::{descriptors::OF_CONNECTION, places::Places},
     sessions::{
         counts::ForwardCounts,
@@ -135,14 +135,6 @@ pub(crate) struct Admitted {
     pub(crate) places: Arc<Places>,
 }
 
-/// A chain taken over from another process.
-pub(crate) struct AdoptedChain {
-    pub(crate) streams: HeldStreams,
-    pub(crate) counts: Arc<ForwardCounts>,
-    /// When the streams are given up.
-    pub(crate) expires: Instant,
-}
-
 /// What a chain that was ended while it was away leaves.
 #[derive(Debug)]
 pub(crate) struct EndedAway {
@@ -255,60 +247,6 @@ impl Chains {
         self.chains().values().all(|client| client.away.is_some() && held(&client.streams))
     }
 
-    /// Describes the clients that are away, for the process that takes over; they stay here as
-    /// well.
-    pub(crate) fn hand_over(&self, now: Instant) -> io::Result<Vec<HandedChain>> {
-        let millis = |at: Instant| at.saturating_duration_since(now).as_millis() as u64;
-        let chains = self.chains();
-        let away = chains.iter().filter_map(|((key, instance), client)| {
-            let ClientChain { chain, streams, .. } = client;
-            let record = ChainRecord {
-                key: key.to_string(),
-                instance: instance.0,
-                tokens: (
-                    Secret(chain.token.0),
-                    chain.presented.as_ref().map(|token| Secret(token.0)),
-                ),
-                epoch: chain.epoch,
-                remaining_millis: millis(chain.expires?),
-                unconfirmed_millis: chain.expired.map(millis),
-            };
-            Some(streams.hand_over().map(|streams| HandedChain { record, streams }))
-        });
-        away.collect()
-    }
-
-    /// Continues with another process's record of a client that is away.
-    pub(crate) fn adopt(
-        &self,
-        client: ChainKey,
-        record: &ChainRecord,
-        settings: &HoldSettings,
-        places: &Arc<Places>,
-        away: impl FnOnce(&HeldStreams) -> AwayState,
-        now: Instant,
-    ) -> AdoptedChain {
-        let at = |millis: u64| now + Duration::from_millis(millis);
-        let (Secret(token), presented) = &record.tokens;
-        let expires = at(record.remaining_millis);
-        let chain = Chain {
-            token: HoldToken(*token),
-            presented: presented.as_ref().map(|Secret(token)| HoldToken(*token)),
-            epoch: record.epoch,
-            expires: Some(expires),
-            expired: record.unconfirmed_millis.map(at),
-        };
-        let mut chains = self.chains();
-        let streams = streams_of(&chains, &client.0, settings);
-        let counts = Arc::<ForwardCounts>::default();
-        let adopted =
-            AdoptedChain { streams: streams.clone(), counts: Arc::clone(&counts), expires };
-        let away = Some(away(&streams));
-        let places = Arc::clone(places);
-        chains.insert(client, ClientChain { chain, streams, counts, places, away });
-        adopted
-    }
-
     /// Ends the chain of this client's key that is away, holds what is needed and would be given up
     /// first; nobody resumes it any more. Never the client's own, which may be about to continue.
     pub(crate) fn end_away(
@@ -387,122 +325,4 @@ fn streams_of(
 
 fn close(ended: Option<ClientChain>) -> usize {
     ended.map_or(0, |ended| ended.streams.close())
-}
-
-#[cfg(test)]
-mod tests {
-    use keypadd_provider::PrivateKey;
-    use keypadd_share::Shares;
-    use tokio::sync::oneshot::error::TryRecvError;
-
-    use super::*;
-    use crate::sessions::hold::held_list::HeldList;
-
-    fn token(byte: u8) -> HoldToken {
-        HoldToken([byte; 16])
-    }
-
-    #[test]
-    fn a_token_is_good_until_the_client_confirms_the_next_and_never_again() {
-        let (mut chain, now) = (Chain::new(token(1)), Instant::now());
-        assert!(!chain.advance(&token(9), token(2), now), "nobody drew it");
-        assert!(chain.advance(&token(1), token(2), now));
-        assert!(chain.advance(&token(1), token(3), now), "the answer was lost");
-        assert!(!chain.advance(&token(2), token(4), now), "nobody has heard of it since");
-        chain.confirm(1);
-        assert!(chain.is_unconfirmed(), "that was an earlier session");
-        chain.confirm(2);
-        assert!(!chain.advance(&token(1), token(4), now), "it is used up");
-        assert!(chain.advance(&token(3), token(4), now));
-    }
-
-    #[test]
-    fn a_token_is_good_for_the_hold_time_and_attempts_prolong_nothing() {
-        let (mut chain, now) = (Chain::new(token(1)), Instant::now());
-        let until = now + Duration::from_secs(600);
-        chain.expires = Some(until);
-        assert!(chain.advance(&token(1), token(2), until - Duration::from_secs(1)));
-        assert_eq!((chain.expires, chain.expired), (None, Some(until)));
-        chain.expires = Some(until);
-        assert!(!chain.advance(&token(1), token(3), until));
-        assert!(!chain.advance(&token(2), token(3), until));
-    }
-
-    #[test]
-    fn a_session_that_ends_late_does_not_end_the_chain_that_follows_its_own() {
-        let (chains, now) = (Chains::default(), Instant::now());
-        let client = (PrivateKey::generate().unwrap().public(), Instance([1; 16]));
-        let settings = HoldSettings { time: Duration::from_secs(600), ..HoldSettings::OFF };
-        let admit = |presented: Option<HoldToken>, next| {
-            let request = HoldRequest { seconds: 600, token: presented };
-            chains.admit(client, Some(request), &settings, next, &Places::new(8), now).unwrap()
-        };
-        let first = admit(None, token(1)).hold;
-        // The client holds nothing, so it presents no token.
-        assert!(!admit(None, token(2)).grant.resumed);
-        chains.end(&client, first.epoch);
-        assert!(admit(Some(token(2)), token(3)).grant.resumed);
-    }
-
-    #[test]
-    fn sessions_that_resume_one_another_share_places() {
-        let (chains, now) = (Chains::default(), Instant::now());
-        let client = (PrivateKey::generate().unwrap().public(), Instance([1; 16]));
-        let settings = HoldSettings { time: Duration::from_secs(600), ..HoldSettings::OFF };
-        let admit = |presented: Option<HoldToken>, next| {
-            let request = HoldRequest { seconds: 600, token: presented };
-            let places = Places::new(1);
-            chains.admit(client, Some(request), &settings, next, &places, now).unwrap().places
-        };
-        let first = admit(None, token(1));
-        let _open = first.try_take().unwrap();
-        assert!(admit(Some(token(1)), token(2)).try_take().is_none());
-        assert!(admit(None, token(3)).try_take().is_some());
-    }
-
-    #[test]
-    fn a_key_ends_its_own_chains_only_and_the_one_that_is_away_longest_first() {
-        let (chains, limit, list) = (Chains::default(), Shares::of_each(2), HeldList::default());
-        let start = Instant::now();
-        let at = |seconds| start + Duration::from_secs(seconds);
-        let [key, other] = [(); 2].map(|()| PrivateKey::generate().unwrap().public());
-        let settings = HoldSettings { time: Duration::from_secs(600), ..HoldSettings::OFF };
-        let admit = |client, presented: Option<HoldToken>, next| {
-            let request = HoldRequest { seconds: 600, token: presented };
-            chains.admit(client, Some(request), &settings, next, &Places::new(8), at(20)).unwrap()
-        };
-        let lose = |client: ChainKey, byte, seconds| {
-            let Admitted { hold, .. } = admit(client, None, token(byte));
-            let listed = list.add("peer", &hold.streams, hold.time);
-            let (over, is_over) = oneshot::channel();
-            let slot = limit.try_take(client.0, 1);
-            let away = AwayState { slot, _listed: listed, _over: over };
-            chains.lost(&client, &hold, true, away, at(seconds)).unwrap();
-            (hold, is_over)
-        };
-        let [late, early, foreign] =
-            [(key, 1), (key, 2), (other, 3)].map(|(key, instance)| (key, Instance([instance; 16])));
-        let (_late, mut late_is_over) = lose(late, 1, 10);
-        let (hold, mut early_is_over) = lose(early, 2, 5);
-        let (_foreign, mut foreign_is_over) = lose(foreign, 3, 0);
-        let newcomer = (key, Instance([4; 16]));
-        let live = admit(newcomer, None, token(4));
-        let end_away = || chains.end_away(&newcomer, Held::Place, at(20));
-
-        let over = |it: &mut oneshot::Receiver<()>| it.try_recv() == Err(TryRecvError::Closed);
-        assert!(limit.try_take(key, 1).is_none());
-        assert!(end_away().unwrap().slot.is_some());
-        assert!(over(&mut early_is_over) && !over(&mut late_is_over), "the earlier one");
-        let next = admit(early, Some(token(2)), token(5));
-        assert!(!next.grant.resumed, "its token is of no use any more");
-        // Its holder notices late, and does not end what has begun since.
-        chains.end(&early, hold.epoch);
-        assert!(admit(early, Some(token(5)), token(6)).grant.resumed);
-
-        assert!(end_away().is_some());
-        assert!(end_away().is_none(), "what is left is alive or another key's");
-        assert!(over(&mut late_is_over) && !over(&mut foreign_is_over));
-        assert!(admit(foreign, Some(token(3)), token(7)).grant.resumed);
-        drop(live);
-    }
 }

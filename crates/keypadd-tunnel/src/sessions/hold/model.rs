@@ -1,7 +1,7 @@
 //! Model-checks held streams: runs both ends through random but repeatable schedules of losses,
 //! renewals, late receipts, crashes, replaced processes and token theft, and compares every byte.
 //!
-//! The shipped code makes the decisions: the tokens ([`Chains`], [`ClientHold`]), the frames, the
+//! The shipped code makes the decisions: the tokens ([`Lineages`], [`ClientHold`]), the frames, the
 //! claims, the receipts and the replay buffers. Sockets and connections are queues: a connection
 //! delivers in order, and loses the tail of what is in transit. `KEYPADD_SCHEDULES=100000 cargo
 //! test -p keypadd-tunnel hold::model` runs that many schedules.
@@ -13,9 +13,10 @@ use keypadd_provider::{PrivateKey, PublicKey};
 use keypadd_transport::{Receipt, Replay, StreamName};
 
 use super::{
-    chains::{Admitted, AwayState, Chains},
     claims::Claims,
     held_list::HeldList,
+    lineage::Event,
+    lineages::{Admitted, Away, ClientKey, Lineages},
     *,
 };
 use crate::{
@@ -149,7 +150,7 @@ impl Direction {
 struct World {
     random: Random,
     now: Instant,
-    chains: Chains,
+    lineages: Lineages,
     client: ClientHold,
     keys: [PublicKey; 2],
     instance: Instance,
@@ -188,7 +189,7 @@ impl World {
         let mut world = Self {
             random,
             now: Instant::now(),
-            chains: Chains::default(),
+            lineages: Lineages::default(),
             client: ClientHold::new(settings),
             keys,
             instance: Instance([1; 16]),
@@ -209,14 +210,14 @@ impl World {
         world
     }
 
-    fn client_key(&self) -> (PublicKey, Instance) {
+    fn client_key(&self) -> ClientKey {
         (self.keys[0], self.instance)
     }
 
-    fn admit(&mut self, by: (PublicKey, Instance), hello: Frame) -> Option<Admitted> {
+    fn admit(&mut self, by: ClientKey, hello: Frame) -> Option<Admitted> {
         let Frame::HelloClient { hold, .. } = over_the_wire(hello) else { panic!("a hello") };
         let token = HoldToken(std::array::from_fn(|_| self.random.below(256) as u8));
-        self.chains.admit(by, hold, &settings(), token, &Places::new(8), self.now)
+        self.lineages.hello(by, hold, &settings(), token, &Places::new(8), self.now)
     }
 
     /// The client connects and gets an answer; returns whether the streams continue.
@@ -249,7 +250,8 @@ impl World {
 
     fn confirm(&mut self) {
         if let Some(session) = &self.session {
-            self.chains.confirm(&self.client_key(), session.epoch);
+            let event = Event::Claims { epoch: session.epoch };
+            self.lineages.step(&self.client_key(), event, self.now);
         }
     }
 
@@ -296,8 +298,13 @@ impl World {
     fn server_notices(&mut self, held: bool) {
         let Some(session) = self.session.take() else { return };
         let listed = self.list.add("client", &session.streams, HOLD);
-        let away = AwayState { slot: None, _listed: listed, _over: oneshot() };
-        self.until = self.chains.lost(&self.client_key(), &session, held, away, self.now);
+        let away = Away { slot: None, _listed: listed, _over: oneshot() };
+        let SessionHold { epoch, time, .. } = session;
+        let event = match held {
+            true => Event::Lost { epoch, time },
+            false => Event::Closed { epoch, time },
+        };
+        self.until = self.lineages.hold(&self.client_key(), event, away, self.now).ok();
         let held = self.until.is_some_and(|until| until <= self.now + HOLD);
         assert!(held || !self.has_streams, "it is not held");
     }
@@ -372,18 +379,18 @@ impl World {
 
     /// A new process of the server continues.
     fn replace_server(&mut self) {
-        let chains = Chains::default();
-        for handed in self.chains.hand_over(self.now).expect("descriptors") {
+        let lineages = Lineages::default();
+        for handed in self.lineages.hand_over(self.now).expect("descriptors") {
             let record = &handed.record;
             let client = (record.key.parse().expect("its key"), Instance(record.instance));
             let list = self.list.clone();
             let away = |streams: &HeldStreams| {
                 let listed = list.add("client", streams, HOLD);
-                AwayState { slot: None, _listed: listed, _over: oneshot() }
+                Away { slot: None, _listed: listed, _over: oneshot() }
             };
-            chains.adopt(client, record, &settings(), &Places::new(8), away, self.now);
+            lineages.adopt(client, record, &settings(), &Places::new(8), away, self.now);
         }
-        self.chains = chains;
+        self.lineages = lineages;
     }
 
     /// A new process of the client continues.
@@ -404,7 +411,8 @@ impl World {
                 Frame::HelloClient { version: VERSION, instance: thief.1, hold: hold.clone() };
             let admitted = self.admit(thief, hello).expect("it is a client like others");
             assert!(!admitted.grant.resumed, "somebody else resumed");
-            self.chains.end(&thief, admitted.hold.epoch);
+            let event = Event::GivenUp { epoch: admitted.hold.epoch };
+            self.lineages.step(&thief, event, self.now);
         }
     }
 
@@ -482,7 +490,7 @@ fn run(seed: u64, keys: [PublicKey; 2], tally: &mut Tally) {
         }
         match world.random.below(400) {
             // The server is restarted, or does not hear from the client for too long.
-            0 => (world.chains, world.has_streams) = (Chains::default(), false),
+            0 => (world.lineages, world.has_streams) = (Lineages::default(), false),
             1 => world.now += HOLD,
             // The client is restarted: its next instance has no token.
             2 => {

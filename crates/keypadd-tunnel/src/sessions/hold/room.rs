@@ -1,7 +1,7 @@
 //! Makes room for a session at a limit of its key: ends clients of the key that are away, which may
 //! have crashed. Only what is live refuses another.
 //!
-//! Ends no more than the session needs, and never the chain that its own client may resume.
+//! Ends no more than the session needs, and never the lineage that its own client may continue.
 
 use std::time::{Duration, Instant};
 
@@ -16,8 +16,8 @@ use crate::{
         descriptors::{Descriptors, Holder},
     },
     sessions::hold::{
-        chains::{ChainKey, Chains, EndedAway, Held},
         held_list::HeldList,
+        lineages::{ClientKey, Evicted, Held, Lineages},
     },
 };
 
@@ -26,10 +26,10 @@ const RESET_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A session of a server that needs room.
 pub(crate) struct Newcomer<'a> {
-    pub(crate) client: ChainKey,
+    pub(crate) client: ClientKey,
     /// The peer's name in the log.
     pub(crate) peer: &'a str,
-    pub(crate) chains: &'a Chains,
+    pub(crate) lineages: &'a Lineages,
     pub(crate) limits: &'a Limits,
     pub(crate) held: &'a HeldList,
 }
@@ -37,7 +37,7 @@ pub(crate) struct Newcomer<'a> {
 impl Newcomer<'_> {
     /// The place of a client that is away.
     pub(crate) fn place(&self) -> Option<Share<PublicKey>> {
-        self.end_away(Held::Place, "place (max-sessions-per-key)")?.slot
+        self.evict(Held::Place, "place (max-sessions-per-key)")?.slot
     }
 
     /// Sets descriptors aside. If the peer's share does not allow it, ends as many clients that are
@@ -48,16 +48,16 @@ impl Newcomer<'_> {
             return Some(granted);
         }
         // One session of a key at a time: the one before may have freed enough for this one too.
-        let freeing = self.chains.freeing(self.client.0);
+        let freeing = self.lineages.freeing(self.client.0);
         let _freeing = freeing.lock().await;
         loop {
-            let of_away = self.chains.descriptors_of_away(&self.client);
+            let of_away = self.lineages.evictable_descriptors(&self.client);
             if !shares.would_allow(&holder, of_away, count) {
                 return None;
             }
             let mut returned = 0;
             while !shares.would_allow(&holder, returned, count) {
-                returned += self.end_away(Held::Descriptors, "open files")?.descriptors;
+                returned += self.evict(Held::Descriptors, "open files")?.descriptors;
             }
             // Others may be faster.
             if let Ok(granted) = timeout(RESET_TIMEOUT, shares.take(holder, count)).await {
@@ -66,18 +66,18 @@ impl Newcomer<'_> {
         }
     }
 
-    fn end_away(&self, held: Held, needs: &str) -> Option<EndedAway> {
+    fn evict(&self, needed: Held, shown: &str) -> Option<Evicted> {
         let now = Instant::now();
-        let ended = self.chains.end_away(&self.client, held, now)?;
-        self.held.add_reset(ended.streams);
-        if ended.streams > 0 && self.limits.log.allow(self.client.0, self.peer, now) {
+        let evicted = self.lineages.evict(&self.client, needed, now)?;
+        self.held.add_reset(evicted.streams);
+        if evicted.streams > 0 && self.limits.log.allow(self.client.0, self.peer, now) {
             warn!(
                 peer = self.peer,
-                ended = ended.streams,
-                "reset held connections: a session of this key needs their {needs}"
+                ended = evicted.streams,
+                "reset held connections: a session of this key needs their {shown}"
             );
         }
-        Some(ended)
+        Some(evicted)
     }
 }
 
@@ -94,9 +94,9 @@ mod tests {
     use super::*;
     use crate::{
         forwards::{adopt::adopt, splice_error::SpliceError},
-        handover::{ChainRecord, Secret},
+        handover::{LineageRecord, Secret},
         limits::{descriptors::OF_CONNECTION, places::Places},
-        sessions::hold::{HoldSettings, chains::AwayState},
+        sessions::hold::{HoldSettings, lineages::Away},
         wire::{HoldRequest, HoldToken, Instance},
     };
 
@@ -106,7 +106,7 @@ mod tests {
     /// A server with one key, whose clients come from another process.
     struct Site {
         key: PublicKey,
-        chains: Chains,
+        lineages: Lineages,
         limits: Arc<Limits>,
         held: HeldList,
         places: Shares<PublicKey>,
@@ -117,7 +117,7 @@ mod tests {
         fn new(files: usize, places_max: usize) -> Self {
             Self {
                 key: PrivateKey::generate().unwrap().public(),
-                chains: Chains::default(),
+                lineages: Lineages::default(),
                 limits: Arc::new(Limits::new(files, |_| 0)),
                 held: HeldList::default(),
                 places: Shares::of_each(places_max),
@@ -125,27 +125,26 @@ mod tests {
             }
         }
 
-        fn client(&self, number: u8) -> ChainKey {
+        fn client(&self, number: u8) -> ClientKey {
             (self.key, Instance([number; 16]))
         }
 
         /// Adds a client that is away; a lower number is given up earlier.
         fn add_away(&mut self, number: u8, streams: u64) {
-            let record = ChainRecord {
+            let record = LineageRecord {
                 key: self.key.to_string(),
                 instance: [number; 16],
                 tokens: (Secret([number; 16]), None),
                 epoch: 0,
                 remaining_millis: 60_000 * u64::from(number),
-                unconfirmed_millis: None,
             };
-            let away = |streams: &HeldStreams| AwayState {
+            let away = |streams: &HeldStreams| Away {
                 slot: self.places.try_take(self.key, 1),
                 _listed: self.held.add("peer", streams, SETTINGS.time),
                 _over: oneshot::channel().0,
             };
             let now = Instant::now();
-            let chain = self.chains.adopt(
+            let assets = self.lineages.adopt(
                 self.client(number),
                 &record,
                 &SETTINGS,
@@ -172,8 +171,8 @@ mod tests {
                 let holder = ("peer", Holder::Peer(self.key));
                 self.streams.spawn(adopt(
                     handed,
-                    &chain.streams,
-                    &chain.counts,
+                    &assets.streams,
+                    &assets.counts,
                     &self.limits,
                     holder,
                     None,
@@ -182,8 +181,8 @@ mod tests {
         }
 
         fn newcomer(&self, number: u8) -> Newcomer<'_> {
-            let (chains, limits, held) = (&self.chains, &self.limits, &self.held);
-            Newcomer { client: self.client(number), peer: "peer", chains, limits, held }
+            let (lineages, limits, held) = (&self.lineages, &self.limits, &self.held);
+            Newcomer { client: self.client(number), peer: "peer", lineages, limits, held }
         }
 
         /// Whether a client that was away goes on with its streams.
@@ -192,7 +191,7 @@ mod tests {
             let request = HoldRequest { seconds: 600, token };
             let (next, now) = (HoldToken([99; 16]), Instant::now());
             let admitted =
-                self.chains.admit(client, Some(request), &SETTINGS, next, &Places::new(8), now);
+                self.lineages.hello(client, Some(request), &SETTINGS, next, &Places::new(8), now);
             admitted.unwrap().grant.resumed
         }
     }
@@ -241,7 +240,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_that_comes_back_makes_no_room_by_ending_its_own_chain() {
+    async fn a_client_that_comes_back_makes_no_room_by_ending_its_own_lineage() {
         // Fewer places than the clients of the process before had.
         let mut site = Site::new(8, 0);
         site.add_away(1, 2);

@@ -48,11 +48,11 @@ impl LiveSession {
 
     /// Sets descriptors aside; ends clients of its key that are away if that is what it takes.
     async fn descriptors_of_away(&self, count: usize) -> Option<Descriptors> {
-        match &self.chains {
-            Some(chains) if !self.has_ended() => {
-                let client = (self.identity, self.instance);
-                let (peer, limits, held) = (&self.label, &self.limits, &self.held);
-                Newcomer { client, peer, chains, limits, held }.descriptors(count).await
+        match &self.lineages {
+            Some(lineages) if !self.has_ended() => {
+                let (client, peer) = (self.client(), self.peer());
+                let (limits, held) = (&self.limits, &self.held);
+                Newcomer { client, peer, lineages, limits, held }.descriptors(count).await
             }
             _ => self.limits.descriptors.shares().try_take(Holder::Peer(self.identity), count),
         }

@@ -1,0 +1,437 @@
+//! Keeps the lineages of a server's clients, and what outlives their sessions: does what a
+//! [step](Lineage::step) asks for, under one lock. Reads no clock.
+
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    io, mem,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::{Duration, Instant},
+};
+
+use keypadd_provider::PublicKey;
+use keypadd_share::Share;
+use keypadd_transport::HeldStreams;
+use tokio::sync::oneshot;
+
+use crate::{
+    handover::{HandedLineage, LineageRecord, Secret},
+    limits::{descriptors::OF_CONNECTION, places::Places},
+    sessions::{
+        counts::ForwardCounts,
+        hold::{
+            HoldSettings, SessionHold,
+            held_list::HeldListing,
+            lineage::{Effect, Event, Lineage, Tokens},
+        },
+    },
+    wire::{HoldGrant, HoldRequest, HoldToken, Instance},
+};
+
+/// One run of a client.
+pub(crate) type ClientKey = (PublicKey, Instance);
+
+/// What a session shares with the one that resumes it.
+#[derive(Clone, Debug)]
+pub(crate) struct Assets {
+    pub(crate) streams: HeldStreams,
+    /// Open connections of its forwards.
+    pub(crate) counts: Arc<ForwardCounts>,
+    /// Places for the connections that this end forwards.
+    pub(crate) places: Arc<Places>,
+}
+
+/// What a lineage has while its client is away.
+pub(crate) struct Away {
+    /// The slot that its last session had among those of its key.
+    pub(crate) slot: Option<Share<PublicKey>>,
+    /// Lists it in the status.
+    pub(crate) _listed: HeldListing,
+    /// Tells who waits for the client, when dropped, that this is over.
+    pub(crate) _over: oneshot::Sender<()>,
+}
+
+struct Kept {
+    lineage: Lineage,
+    assets: Assets,
+    away: Option<Away>,
+}
+
+impl Kept {
+    /// Whether it is away, and another client's of the same key.
+    fn is_evictable(&self, own: &ClientKey, by: &ClientKey) -> bool {
+        self.lineage.away_until().is_some() && own.0 == by.0 && own != by
+    }
+
+    fn has(&self, needed: Held) -> bool {
+        match needed {
+            Held::Place => self.away.as_ref().is_some_and(|away| away.slot.is_some()),
+            Held::Descriptors => self.descriptors() > 0,
+        }
+    }
+
+    /// Descriptors of its streams.
+    fn descriptors(&self) -> usize {
+        self.assets.streams.names().len() * OF_CONNECTION
+    }
+}
+
+/// The lineages of a server's clients. Each key's streams share a budget.
+#[derive(Default)]
+pub(crate) struct Lineages {
+    by_client: Mutex<HashMap<ClientKey, Kept>>,
+    /// A lock for each key, for [`freeing`](Self::freeing).
+    freeing: Mutex<HashMap<PublicKey, Weak<tokio::sync::Mutex<()>>>>,
+}
+
+impl std::fmt::Debug for Lineages {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lineages").finish_non_exhaustive()
+    }
+}
+
+/// What the hello of a client that holds leads to.
+pub(crate) struct Admitted {
+    pub(crate) grant: HoldGrant,
+    pub(crate) hold: SessionHold,
+    /// Open connections of the lineage's forwards.
+    pub(crate) counts: Arc<ForwardCounts>,
+    /// Their places.
+    pub(crate) places: Arc<Places>,
+}
+
+/// What an evicted lineage leaves.
+#[derive(Debug)]
+pub(crate) struct Evicted {
+    pub(crate) slot: Option<Share<PublicKey>>,
+    /// How many descriptors its streams give back.
+    pub(crate) descriptors: usize,
+    /// How many held streams ended.
+    pub(crate) streams: usize,
+}
+
+/// What a lineage may take from others of its key while its client is away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Held {
+    /// A place among the sessions of its key.
+    Place,
+    Descriptors,
+}
+
+impl Lineages {
+    /// The slot of a client that is away, for its next session.
+    pub(crate) fn take_slot(&self, client: &ClientKey) -> Option<Share<PublicKey>> {
+        self.lineages().get_mut(client)?.away.as_mut()?.slot.take()
+    }
+
+    /// Handles a hello: goes on with the streams of a client that presents a good token, or begins
+    /// with none. `token` is random, and `places` are for a beginning. Returns `None` if either end
+    /// holds nothing. Streams that do not go on end.
+    pub(crate) fn hello(
+        &self,
+        client: ClientKey,
+        request: Option<HoldRequest>,
+        settings: &HoldSettings,
+        token: HoldToken,
+        places: &Arc<Places>,
+        now: Instant,
+    ) -> Option<Admitted> {
+        let agreed = request.and_then(|it| Some((settings.agreed(it.seconds)?, it.token)));
+        let Some((time, presented)) = agreed else {
+            self.step(&client, Event::Disowned, now);
+            return None;
+        };
+        let mut lineages = self.lineages();
+        let fresh = fresh_assets(&lineages, &client.0, settings, places);
+        let (mut resumed, mut away, mut ended) = (false, None, None);
+        let kept = match lineages.entry(client) {
+            Entry::Vacant(entry) => {
+                let lineage = Lineage::new(token.clone());
+                entry.insert(Kept { lineage, assets: fresh, away: None })
+            }
+            Entry::Occupied(entry) => {
+                let kept = entry.into_mut();
+                let presented = kept.lineage.tokens().recognize(presented.as_ref());
+                let hello = Event::Hello { presented, next: token.clone() };
+                resumed = kept.lineage.step(hello, now) == Effect::Resume;
+                away = kept.away.take();
+                if !resumed {
+                    ended = Some(mem::replace(&mut kept.assets, fresh));
+                }
+                kept
+            }
+        };
+        let epoch = kept.lineage.epoch();
+        let Assets { streams, counts, places } = kept.assets.clone();
+        let grant = HoldGrant { seconds: settings.seconds(), epoch, token, resumed };
+        let hold = SessionHold { streams, epoch, time };
+        let admitted = Admitted { grant, hold, counts, places };
+        drop(lineages);
+        drop(away);
+        if let Some(Assets { streams, .. }) = ended {
+            streams.close();
+        }
+        Some(admitted)
+    }
+
+    /// Lets a client's lineage take a step that ends its session. Keeps `away` if it holds, and
+    /// returns until when.
+    ///
+    /// # Errors
+    /// Nothing is held from now on: how many held streams ended.
+    pub(crate) fn hold(
+        &self,
+        client: &ClientKey,
+        event: Event,
+        away: Away,
+        now: Instant,
+    ) -> Result<Instant, usize> {
+        match self.apply(client, event, Some(away), now) {
+            (Effect::Hold(until), _) => Ok(until),
+            (_, ended) => Err(ended),
+        }
+    }
+
+    /// Lets a client's lineage take a step that holds nothing. Returns how many held streams ended.
+    pub(crate) fn step(&self, client: &ClientKey, event: Event, now: Instant) -> usize {
+        self.apply(client, event, None, now).1
+    }
+
+    /// Lets a client's lineage take a step, which is no hello. Returns its effect, and how many held
+    /// streams ended.
+    fn apply(
+        &self,
+        client: &ClientKey,
+        event: Event,
+        mut away: Option<Away>,
+        now: Instant,
+    ) -> (Effect, usize) {
+        let mut lineages = self.lineages();
+        let Entry::Occupied(mut entry) = lineages.entry(*client) else {
+            return (Effect::Nothing, 0);
+        };
+        let kept = entry.get_mut();
+        let effect = kept.lineage.step(event, now);
+        let (mut left, mut ended) = (None, None);
+        match effect {
+            Effect::Nothing | Effect::Resume | Effect::BeginAnew => {}
+            Effect::Hold(_) => mem::swap(&mut kept.away, &mut away),
+            Effect::End => (left, ended) = (kept.away.take(), Some(kept.assets.clone())),
+            Effect::Forget => {
+                let kept = entry.remove();
+                (left, ended) = (kept.away, Some(kept.assets));
+            }
+        }
+        drop(lineages);
+        drop(left);
+        (effect, ended.map_or(0, |ended| ended.streams.close()))
+    }
+
+    /// Whether every client is away, and no connection carries any of its streams.
+    pub(crate) fn all_held(&self) -> bool {
+        let is_held = |Kept { lineage, assets: Assets { streams, .. }, .. }: &Kept| {
+            lineage.away_until().is_some() && streams.held() == streams.names().len()
+        };
+        self.lineages().values().all(|kept| kept.lineage.is_over() || is_held(kept))
+    }
+
+    /// Describes the clients that are away, for the process that takes over; they stay here as
+    /// well.
+    pub(crate) fn hand_over(&self, now: Instant) -> io::Result<Vec<HandedLineage>> {
+        let secret = |token: &HoldToken| Secret(token.0);
+        let lineages = self.lineages();
+        let away = lineages.iter().filter_map(|((key, instance), kept)| {
+            let Kept { lineage, assets, .. } = kept;
+            let until = lineage.away_until()?;
+            let Tokens { newest, former } = lineage.tokens();
+            let record = LineageRecord {
+                key: key.to_string(),
+                instance: instance.0,
+                tokens: (secret(newest), former.as_ref().map(secret)),
+                epoch: lineage.epoch(),
+                remaining_millis: until.saturating_duration_since(now).as_millis() as u64,
+            };
+            Some(assets.streams.hand_over().map(|streams| HandedLineage { record, streams }))
+        });
+        away.collect()
+    }
+
+    /// Continues with another process's record of a client that is away. Returns what it has so far.
+    pub(crate) fn adopt(
+        &self,
+        client: ClientKey,
+        record: &LineageRecord,
+        settings: &HoldSettings,
+        places: &Arc<Places>,
+        away: impl FnOnce(&HeldStreams) -> Away,
+        now: Instant,
+    ) -> Assets {
+        let token = |Secret(token): &Secret| HoldToken(*token);
+        let (newest, former) = &record.tokens;
+        let tokens = Tokens { newest: token(newest), former: former.as_ref().map(token) };
+        let until = now + Duration::from_millis(record.remaining_millis);
+        let lineage = Lineage::import(tokens, record.epoch, until);
+        let mut lineages = self.lineages();
+        let assets = fresh_assets(&lineages, &client.0, settings, places);
+        let away = Some(away(&assets.streams));
+        lineages.insert(client, Kept { lineage, assets: assets.clone(), away });
+        assets
+    }
+
+    /// Evicts the client of this one's key that is away, has what is needed and would be given up
+    /// first. Never the client itself, which may be about to return.
+    pub(crate) fn evict(&self, client: &ClientKey, needed: Held, now: Instant) -> Option<Evicted> {
+        let mut lineages = self.lineages();
+        let others = lineages.iter_mut().filter(|(other, kept)| kept.is_evictable(other, client));
+        let having = others.map(|(_, kept)| kept).filter(|kept| kept.has(needed));
+        let kept = having.min_by_key(|kept| kept.lineage.away_until())?;
+        kept.lineage.step(Event::Evicted, now);
+        let (descriptors, streams) = (kept.descriptors(), kept.assets.streams.clone());
+        let away = kept.away.take()?;
+        drop(lineages);
+        Some(Evicted { slot: away.slot, descriptors, streams: streams.close() })
+    }
+
+    /// Descriptors of all clients that [`evict`](Self::evict) may evict for this one.
+    pub(crate) fn evictable_descriptors(&self, client: &ClientKey) -> usize {
+        let lineages = self.lineages();
+        let others = lineages.iter().filter(|(other, kept)| kept.is_evictable(other, client));
+        others.map(|(_, kept)| kept.descriptors()).sum()
+    }
+
+    /// Locked while a session of this key frees descriptors.
+    pub(crate) fn freeing(&self, key: PublicKey) -> Arc<tokio::sync::Mutex<()>> {
+        let mut freeing = self.freeing.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(lock) = freeing.get(&key).and_then(Weak::upgrade) {
+            return lock;
+        }
+        freeing.retain(|_, lock| lock.strong_count() > 0);
+        let lock = Arc::default();
+        freeing.insert(key, Arc::downgrade(&lock));
+        lock
+    }
+
+    /// Ends the lineages of keys that are not listed. Returns how many held streams ended.
+    pub(crate) fn retain(&self, listed: impl Fn(&PublicKey) -> bool, now: Instant) -> usize {
+        let clients: Vec<_> = self.lineages().keys().copied().collect();
+        let unlisted = clients.iter().filter(|(key, _)| !listed(key));
+        unlisted.map(|client| self.step(client, Event::Disowned, now)).sum()
+    }
+
+    /// A panic cannot leave the map half changed.
+    fn lineages(&self) -> MutexGuard<'_, HashMap<ClientKey, Kept>> {
+        self.by_client.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a lineage begins with. The streams of a key share a budget.
+fn fresh_assets(
+    lineages: &HashMap<ClientKey, Kept>,
+    key: &PublicKey,
+    settings: &HoldSettings,
+    places: &Arc<Places>,
+) -> Assets {
+    let of_key = lineages.iter().find(|((other, _), _)| other == key);
+    let streams = match of_key {
+        Some((_, other)) => other.assets.streams.sharing_budget(),
+        None => HeldStreams::new(settings.budget()),
+    };
+    Assets { streams, counts: Arc::default(), places: Arc::clone(places) }
+}
+
+#[cfg(test)]
+mod tests {
+    use keypadd_provider::PrivateKey;
+    use keypadd_share::Shares;
+    use tokio::sync::oneshot::error::TryRecvError;
+
+    use super::*;
+    use crate::sessions::hold::held_list::HeldList;
+
+    fn token(byte: u8) -> HoldToken {
+        HoldToken([byte; 16])
+    }
+
+    #[test]
+    fn a_session_that_ends_late_does_not_end_the_lineage_that_begins_after_it() {
+        let (lineages, now) = (Lineages::default(), Instant::now());
+        let client = (PrivateKey::generate().unwrap().public(), Instance([1; 16]));
+        let settings = HoldSettings { time: Duration::from_secs(600), ..HoldSettings::OFF };
+        let hello = |presented: Option<HoldToken>, next| {
+            let request = HoldRequest { seconds: 600, token: presented };
+            lineages.hello(client, Some(request), &settings, next, &Places::new(8), now).unwrap()
+        };
+        let first = hello(None, token(1)).hold;
+        // The client holds nothing, so it presents no token.
+        assert!(!hello(None, token(2)).grant.resumed);
+        lineages.step(&client, Event::GivenUp { epoch: first.epoch }, now);
+        assert!(hello(Some(token(2)), token(3)).grant.resumed);
+
+        let last = hello(None, token(4)).hold;
+        assert!(lineages.hello(client, None, &settings, token(5), &Places::new(8), now).is_none());
+        let next = hello(Some(token(4)), token(6));
+        assert!(!next.grant.resumed);
+        lineages.step(&client, Event::GivenUp { epoch: last.epoch }, now);
+        assert!(hello(Some(token(6)), token(7)).grant.resumed, "it has another epoch");
+    }
+
+    #[test]
+    fn sessions_that_resume_one_another_share_places() {
+        let (lineages, now) = (Lineages::default(), Instant::now());
+        let client = (PrivateKey::generate().unwrap().public(), Instance([1; 16]));
+        let settings = HoldSettings { time: Duration::from_secs(600), ..HoldSettings::OFF };
+        let hello = |presented: Option<HoldToken>, next| {
+            let request = HoldRequest { seconds: 600, token: presented };
+            let places = Places::new(1);
+            lineages.hello(client, Some(request), &settings, next, &places, now).unwrap().places
+        };
+        let first = hello(None, token(1));
+        let _open = first.try_take().unwrap();
+        assert!(hello(Some(token(1)), token(2)).try_take().is_none());
+        assert!(hello(None, token(3)).try_take().is_some());
+    }
+
+    #[test]
+    fn a_key_evicts_its_own_clients_only_and_the_one_that_is_away_longest_first() {
+        let (lineages, limit) = (Lineages::default(), Shares::of_each(2));
+        let (list, start) = (HeldList::default(), Instant::now());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let [key, other] = [(); 2].map(|()| PrivateKey::generate().unwrap().public());
+        let settings = HoldSettings { time: Duration::from_secs(600), ..HoldSettings::OFF };
+        let hello = |client, token, next| {
+            let request = HoldRequest { seconds: 600, token };
+            lineages.hello(client, Some(request), &settings, next, &Places::new(8), at(20)).unwrap()
+        };
+        let lose = |client: ClientKey, byte, seconds| {
+            let SessionHold { streams, epoch, time } = hello(client, None, token(byte)).hold;
+            let (over, is_over) = oneshot::channel();
+            let slot = limit.try_take(client.0, 1);
+            let away = Away { slot, _listed: list.add("peer", &streams, time), _over: over };
+            lineages.hold(&client, Event::Lost { epoch, time }, away, at(seconds)).unwrap();
+            (epoch, is_over)
+        };
+        let [late, early, foreign] =
+            [(key, 1), (key, 2), (other, 3)].map(|(key, instance)| (key, Instance([instance; 16])));
+        let (_, mut late_is_over) = lose(late, 1, 10);
+        let (epoch, mut early_is_over) = lose(early, 2, 5);
+        let (_, mut foreign_is_over) = lose(foreign, 3, 0);
+        let newcomer = (key, Instance([4; 16]));
+        let live = hello(newcomer, None, token(4));
+        let evict = || lineages.evict(&newcomer, Held::Place, at(20));
+
+        let over = |it: &mut oneshot::Receiver<()>| it.try_recv() == Err(TryRecvError::Closed);
+        assert!(limit.try_take(key, 1).is_none());
+        assert!(evict().unwrap().slot.is_some());
+        assert!(over(&mut early_is_over) && !over(&mut late_is_over), "the earlier one");
+        let next = hello(early, Some(token(2)), token(5));
+        assert!(!next.grant.resumed, "its token is of no use any more");
+        // Its holder notices late, and does not end what has begun since.
+        lineages.step(&early, Event::GivenUp { epoch }, at(20));
+        assert!(hello(early, Some(token(5)), token(6)).grant.resumed);
+
+        assert!(evict().is_some());
+        assert!(evict().is_none(), "what is left is alive or another key's");
+        assert!(over(&mut late_is_over) && !over(&mut foreign_is_over));
+        assert!(hello(foreign, Some(token(3)), token(7)).grant.resumed);
+        drop(live);
+    }
+}
