@@ -1,8 +1,8 @@
 //! Holds the streams of sessions whose connection was lost, until another connection resumes them.
 //!
-//! The server keeps a [chain](chains) of sessions for each client instance and decides by a token
-//! which connection may resume; this file has what both ends share, and the client's end of the
-//! chain. Knows no sockets and no bytes of streams: `keypadd_transport::HeldStreams` has them.
+//! The server keeps a [lineage] for each run of a client and decides by a token which connection
+//! may resume; this file has what both ends share, and the client's end. Knows no sockets and no
+//! bytes of streams: `keypadd_transport::HeldStreams` has them.
 
 use std::{
     mem,
@@ -18,8 +18,6 @@ use crate::{
     wire::{HoldGrant, HoldRequest, HoldToken},
 };
 
-#[cfg(test)]
-pub(crate) mod chains;
 pub(crate) mod claims;
 pub(crate) mod held_list;
 pub(crate) mod lineage;
@@ -28,8 +26,6 @@ pub(crate) mod lineages;
 mod model;
 pub(crate) mod resume_rate;
 pub(crate) mod room;
-#[cfg(test)]
-mod twin;
 
 /// How streams are held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
