@@ -6,17 +6,17 @@
 //! streams that have no flow yet (`early`), and the send queue (`send_queue`). Knows no congestion
 //! control and no permits.
 
+mod arrived;
 mod early;
 pub(crate) mod fragments;
 pub(crate) mod frame;
 pub(crate) mod handles;
 mod listener;
+mod reading;
 mod send_queue;
 mod socket;
 
 use std::{
-    collections::VecDeque,
-    io,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -24,17 +24,19 @@ use std::{
 use bytes::Bytes;
 use mio::Token;
 use quinn_proto::StreamId;
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 use tokio::sync::oneshot;
 
 use self::{
+    arrived::Arrived,
     early::EarlyDatagrams,
     fragments::Fragments,
-    frame::{DATAGRAM_BYTES_MAX, FlowFrame, Fragment, is_flow_stream},
+    frame::{FlowFrame, Fragment, is_flow_stream},
     handles::{FlowCommand, FlowCommands, FlowEnd, FlowSide, NewFlow, SourceName},
     listener::Listener,
+    reading::Readable,
     send_queue::SendQueue,
-    socket::{FlowSocket, is_unreachable},
+    socket::FlowSocket,
 };
 use crate::{
     splice::{Owner, Registrar},
@@ -42,26 +44,14 @@ use crate::{
     transfer_stats::TransferStats,
 };
 
-/// Frames, and their bytes, that may wait.
-const FRAMES_WAITING_MAX: usize = 4096;
-const FRAME_BYTES_WAITING_MAX: usize = 2 << 20;
-
-/// Datagrams to read from one socket before reading others.
-const READS: usize = 64;
-
-/// Sockets to read before driving other connections.
-const SOCKETS: usize = 8;
-
 /// The flows of a connection.
 pub(crate) struct Flows {
     open: FxHashMap<StreamId, OpenFlow>,
     listeners: FxHashMap<u64, Listener>,
     /// Frames from the peer.
-    arrived: VecDeque<Bytes>,
-    arrived_bytes: usize,
-    /// Sockets that may have something to read, each once.
-    readable: VecDeque<Owner>,
-    is_readable: FxHashSet<Owner>,
+    arrived: Arrived,
+    /// Sockets that may have something to read.
+    readable: Readable,
     queue: SendQueue,
     fragments: Fragments,
     early: EarlyDatagrams,
@@ -89,21 +79,13 @@ enum OpenEnd {
     Source(SourceName),
 }
 
-impl OpenEnd {
-    fn is_source(&self) -> bool {
-        matches!(self, Self::Source(_))
-    }
-}
-
 impl Flows {
     pub(crate) fn new(idle: Duration) -> Self {
         Self {
             open: FxHashMap::default(),
             listeners: FxHashMap::default(),
-            arrived: VecDeque::new(),
-            arrived_bytes: 0,
-            readable: VecDeque::new(),
-            is_readable: FxHashSet::default(),
+            arrived: Arrived::default(),
+            readable: Readable::default(),
             queue: SendQueue::default(),
             fragments: Fragments::default(),
             early: EarlyDatagrams::default(),
@@ -140,7 +122,8 @@ impl Flows {
             FlowCommand::Carry(id, new) => self.carry(id, *new, registrar, now),
             FlowCommand::End(id) => self.end(id, FlowEnd::Lost),
             FlowCommand::Displace { idle } => {
-                let of_listeners = self.open.iter().filter(|(_, flow)| flow.end.is_source());
+                let is_source = |flow: &OpenFlow| matches!(flow.end, OpenEnd::Source(_));
+                let of_listeners = self.open.iter().filter(|(_, flow)| is_source(flow));
                 let idlest = of_listeners.min_by_key(|(_, flow)| flow.last_at);
                 let idlest = idlest.filter(|(_, flow)| flow.last_at + idle <= now);
                 if let Some(id) = idlest.map(|(id, _)| *id) {
@@ -159,9 +142,7 @@ impl Flows {
 
     /// The system has reported on a socket.
     pub(crate) fn on_ready(&mut self, owner: Owner) {
-        if self.is_readable.insert(owner) {
-            self.readable.push_back(owner);
-        }
+        self.readable.insert(owner);
     }
 
     fn carry(&mut self, id: StreamId, new: NewFlow, registrar: &mut Registrar<'_>, now: Instant) {
@@ -209,13 +190,8 @@ impl Flows {
 
     /// Queues a frame from the peer; drops it if many wait, and counts a datagram that it begins.
     pub(crate) fn arrive(&mut self, frame: Bytes) {
-        let bytes = self.arrived_bytes + frame.len();
-        if self.arrived.len() < FRAMES_WAITING_MAX && bytes <= FRAME_BYTES_WAITING_MAX {
-            self.arrived_bytes = bytes;
-            self.arrived.push_back(frame);
-            return;
-        }
-        let Some(FlowFrame { stream, fragment, .. }) = FlowFrame::decode(frame) else { return };
+        let Err(dropped) = self.arrived.push(frame) else { return };
+        let Some(FlowFrame { stream, fragment, .. }) = FlowFrame::decode(dropped) else { return };
         if fragment.is_none_or(|fragment| fragment.offset == 0)
             && let Some(flow) = self.open.get(&stream)
         {
@@ -234,8 +210,7 @@ impl Flows {
         now: Instant,
         share: &mut TimeShare,
     ) -> bool {
-        while let Some(frame) = self.arrived.pop_front() {
-            self.arrived_bytes -= frame.len();
+        while let Some(frame) = self.arrived.pop() {
             self.receive(frame, &is_open, now);
             if share.is_used_up() {
                 break;
@@ -305,112 +280,6 @@ impl Flows {
             Ok(()) => flow.carried.add_datagram_to_socket(datagram.len()),
             Err(_) => flow.carried.add_dropped(1),
         }
-    }
-
-    /// Reads what has arrived on sockets until its share of the round is used up; returns whether there
-    /// may be more.
-    pub(crate) fn read_sockets(&mut self, now: Instant, share: &mut TimeShare) -> bool {
-        if self.readable.is_empty() {
-            return false;
-        }
-        let mut buffer = std::mem::take(&mut self.buffer);
-        buffer.resize(DATAGRAM_BYTES_MAX, 0);
-        for _ in 0..self.readable.len().min(SOCKETS) {
-            let Some(owner) = self.readable.pop_front() else { break };
-            let has_more = match owner {
-                Owner::Flow(id) => self.read_flow(id, &mut buffer, now, share),
-                Owner::Listener(listener) => self.read_listener(listener, &mut buffer, now, share),
-                Owner::Stream(_) => false,
-            };
-            // Sockets with more to read go to the back.
-            match has_more {
-                true => self.readable.push_back(owner),
-                false => drop(self.is_readable.remove(&owner)),
-            }
-            if share.is_over() {
-                break;
-            }
-        }
-        self.buffer = buffer;
-        !self.readable.is_empty()
-    }
-
-    /// Returns whether there may be more to read.
-    fn read_flow(
-        &mut self,
-        id: StreamId,
-        buffer: &mut [u8],
-        now: Instant,
-        share: &mut TimeShare,
-    ) -> bool {
-        for _ in 0..READS {
-            let Some(flow) = self.open.get_mut(&id) else { return false };
-            let OpenEnd::Connected(socket) = &flow.end else { return false };
-            match socket.receive(buffer) {
-                Ok(bytes) => self.enqueue(id, Bytes::copy_from_slice(&buffer[..bytes]), now),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
-                // The flow continues (RFC 4787 REQ-10): the target may come back.
-                Err(error) if is_unreachable(&error) => flow.carried.add_unreachable(),
-                Err(error) => {
-                    self.end(id, error.into());
-                    return false;
-                }
-            }
-            if share.is_used_up() {
-                break;
-            }
-        }
-        true
-    }
-
-    /// Returns whether there may be more to read.
-    fn read_listener(
-        &mut self,
-        listener: u64,
-        buffer: &mut [u8],
-        now: Instant,
-        share: &mut TimeShare,
-    ) -> bool {
-        let mut has_made_room = false;
-        for nth in 0..READS {
-            if nth > 0 && share.is_used_up() {
-                break;
-            }
-            let Some(one) = self.listeners.get_mut(&listener) else { return false };
-            let arrival = match one.receive(buffer) {
-                Ok(arrival) => arrival,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
-                // The error is about one datagram: the next may be from another source.
-                Err(_) => continue,
-            };
-            let datagram = &buffer[..arrival.bytes];
-            if one.needs_room(arrival.from) {
-                // Making room takes time, which a flood of new sources must not take from others.
-                if std::mem::replace(&mut has_made_room, true) {
-                    continue;
-                }
-                if !one.forget_muted(now) && !self.displace_of(listener) {
-                    continue;
-                }
-            }
-            let number = self.next_source;
-            self.next_source += 1;
-            let Some(one) = self.listeners.get_mut(&listener) else { return false };
-            if let Some(id) = one.arrived(arrival, datagram, number, now) {
-                self.enqueue(id, Bytes::copy_from_slice(datagram), now);
-            }
-        }
-        true
-    }
-
-    /// Ends a listener's flow that was idle for longest; returns whether there was one.
-    fn displace_of(&mut self, listener: u64) -> bool {
-        let Some(one) = self.listeners.get(&listener) else { return false };
-        // A flow that has ended frees its place immediately.
-        let last_at = |id: &StreamId| self.open.get(id).map(|flow| flow.last_at);
-        let Some(id) = one.open_flows().min_by_key(last_at) else { return false };
-        self.end(id, FlowEnd::Displaced);
-        true
     }
 
     /// Queues a datagram for the peer.
@@ -513,9 +382,8 @@ impl Flows {
         }
         (self.early, self.fragments) = (EarlyDatagrams::default(), Fragments::default());
         (self.check_at, self.buffer) = (None, Vec::new());
-        (self.arrived, self.arrived_bytes) = (VecDeque::new(), 0);
-        self.readable.clear();
-        self.is_readable.clear();
+        self.arrived = Arrived::default();
+        self.readable = Readable::default();
     }
 
     /// Takes the tokens of sockets closed since the last call.

@@ -1,0 +1,163 @@
+//! Reads the sockets of a connection's flows, each a share at a time.
+
+use std::{collections::VecDeque, io, time::Instant};
+
+use bytes::Bytes;
+use quinn_proto::StreamId;
+use rustc_hash::FxHashSet;
+
+use super::{Flows, OpenEnd, frame::DATAGRAM_BYTES_MAX, handles::FlowEnd, socket::is_unreachable};
+use crate::{splice::Owner, time_share::TimeShare};
+
+/// Datagrams to read from one socket before reading others.
+const READS: usize = 64;
+
+/// Sockets to read before driving other connections.
+const SOCKETS: usize = 8;
+
+/// Sockets that may have something to read, each once.
+#[derive(Debug, Default)]
+pub(super) struct Readable {
+    order: VecDeque<Owner>,
+    /// Those in order, and the one that is being read.
+    members: FxHashSet<Owner>,
+}
+
+impl Readable {
+    pub(super) fn insert(&mut self, owner: Owner) {
+        if self.members.insert(owner) {
+            self.order.push_back(owner);
+        }
+    }
+
+    /// Takes the next one; it is either put back or forgotten.
+    fn next(&mut self) -> Option<Owner> {
+        self.order.pop_front()
+    }
+
+    /// Makes the one that was taken the last.
+    fn put_back(&mut self, owner: Owner) {
+        self.order.push_back(owner);
+    }
+
+    /// The one that was taken has no more to read.
+    fn forget(&mut self, owner: Owner) {
+        self.members.remove(&owner);
+    }
+
+    fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.order.is_empty()
+    }
+}
+
+impl Flows {
+    /// Reads what has arrived on sockets until its share of the round is used up; returns whether there
+    /// may be more.
+    pub(crate) fn read_sockets(&mut self, now: Instant, share: &mut TimeShare) -> bool {
+        if self.readable.is_empty() {
+            return false;
+        }
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.resize(DATAGRAM_BYTES_MAX, 0);
+        for _ in 0..self.readable.len().min(SOCKETS) {
+            let Some(owner) = self.readable.next() else { break };
+            let has_more = match owner {
+                Owner::Flow(id) => self.read_flow(id, &mut buffer, now, share),
+                Owner::Listener(listener) => self.read_listener(listener, &mut buffer, now, share),
+                Owner::Stream(_) => false,
+            };
+            // Sockets with more to read go to the back.
+            match has_more {
+                true => self.readable.put_back(owner),
+                false => self.readable.forget(owner),
+            }
+            if share.is_over() {
+                break;
+            }
+        }
+        self.buffer = buffer;
+        !self.readable.is_empty()
+    }
+
+    /// Returns whether there may be more to read.
+    fn read_flow(
+        &mut self,
+        id: StreamId,
+        buffer: &mut [u8],
+        now: Instant,
+        share: &mut TimeShare,
+    ) -> bool {
+        for _ in 0..READS {
+            let Some(flow) = self.open.get_mut(&id) else { return false };
+            let OpenEnd::Connected(socket) = &flow.end else { return false };
+            match socket.receive(buffer) {
+                Ok(bytes) => self.enqueue(id, Bytes::copy_from_slice(&buffer[..bytes]), now),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+                // The flow continues (RFC 4787 REQ-10): the target may come back.
+                Err(error) if is_unreachable(&error) => flow.carried.add_unreachable(),
+                Err(error) => {
+                    self.end(id, error.into());
+                    return false;
+                }
+            }
+            if share.is_used_up() {
+                break;
+            }
+        }
+        true
+    }
+
+    /// Returns whether there may be more to read.
+    fn read_listener(
+        &mut self,
+        listener: u64,
+        buffer: &mut [u8],
+        now: Instant,
+        share: &mut TimeShare,
+    ) -> bool {
+        let mut has_made_room = false;
+        for nth in 0..READS {
+            if nth > 0 && share.is_used_up() {
+                break;
+            }
+            let Some(one) = self.listeners.get_mut(&listener) else { return false };
+            let arrival = match one.receive(buffer) {
+                Ok(arrival) => arrival,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+                // The error is about one datagram: the next may be from another source.
+                Err(_) => continue,
+            };
+            let datagram = &buffer[..arrival.bytes];
+            if one.needs_room(arrival.from) {
+                // Making room takes time, which a flood of new sources must not take from others.
+                if std::mem::replace(&mut has_made_room, true) {
+                    continue;
+                }
+                if !one.forget_muted(now) && !self.displace_of(listener) {
+                    continue;
+                }
+            }
+            let number = self.next_source;
+            self.next_source += 1;
+            let Some(one) = self.listeners.get_mut(&listener) else { return false };
+            if let Some(id) = one.arrived(arrival, datagram, number, now) {
+                self.enqueue(id, Bytes::copy_from_slice(datagram), now);
+            }
+        }
+        true
+    }
+
+    /// Ends a listener's flow that was idle for longest; returns whether there was one.
+    fn displace_of(&mut self, listener: u64) -> bool {
+        let Some(one) = self.listeners.get(&listener) else { return false };
+        // A flow that has ended frees its place immediately.
+        let last_at = |id: &StreamId| self.open.get(id).map(|flow| flow.last_at);
+        let Some(id) = one.open_flows().min_by_key(last_at) else { return false };
+        self.end(id, FlowEnd::Displaced);
+        true
+    }
+}
