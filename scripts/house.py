@@ -43,7 +43,7 @@ ROOMS = {
     "keypadd-tunnel": {},
     "keypadd-transport": {
         "endpoint": "endpoint stepped",
-        "loops": "event_loop admission newcomers backlog handling_cost counters",
+        "loops": "event_loop admission intake counters",
         "connection": "driver channel gate pacer owed receipts allowance",
         "api": "connection stream mailbox queue_state held handed settings handshake dial",
         "flows": "flows",

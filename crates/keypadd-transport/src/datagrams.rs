@@ -1,12 +1,22 @@
 //! Abstracts the UDP socket of an event loop, so that tests can replace it.
 
-use std::{io, sync::Arc};
+use std::{io, sync::Arc, time::Instant};
 
 use mio::{Registry, Token};
+use quinn_udp::RecvMeta;
 
-use crate::udp::{ReceivedDatagrams, Udp};
+use crate::receive_buffers::Batch;
 
-/// The system's UDP socket ([`Udp`]), or its replacement in tests (`stepped`).
+/// Received datagrams of one source.
+pub(crate) struct ReceivedDatagrams {
+    /// When they were read: with an earlier time round trips would seem shorter than they are. `None` in
+    /// virtual time.
+    pub(crate) read_at: Option<Instant>,
+    pub(crate) datagrams: Batch,
+    pub(crate) meta: RecvMeta,
+}
+
+/// The system's UDP socket (`udp`), or its replacement in tests (`stepped`).
 pub(crate) trait Datagrams {
     /// Registers `token` for received datagrams and, while the socket is full, for room to send.
     fn register(&mut self, registry: &Arc<Registry>, token: Token) -> io::Result<()>;
@@ -29,7 +39,8 @@ pub(crate) trait Datagrams {
     /// Retries what did not fit before.
     fn flush(&mut self);
 
-    /// Sends, or keeps the bytes until there is room: a sealed packet is never sealed again.
+    /// Sends, or keeps the bytes until there is room: a sealed packet is never sealed again. Other
+    /// errors lose the datagrams, as the network may.
     fn send(&mut self, transmit: quinn_proto::Transmit, bytes: &[u8]);
 
     /// Notes that the system reports datagrams that have arrived.
@@ -40,50 +51,4 @@ pub(crate) trait Datagrams {
 
     /// The next batch; `None` if there is none now.
     fn receive(&mut self) -> Option<ReceivedDatagrams>;
-}
-
-impl Datagrams for Udp {
-    fn register(&mut self, registry: &Arc<Registry>, token: Token) -> io::Result<()> {
-        Self::register(self, registry, token)
-    }
-
-    fn may_fragment(&self) -> bool {
-        Self::may_fragment(self)
-    }
-
-    fn batch(&self, datagram_bytes: u16) -> usize {
-        Self::batch(self, datagram_bytes)
-    }
-
-    fn is_full(&self) -> bool {
-        Self::is_full(self)
-    }
-
-    fn epoch(&self) -> u64 {
-        Self::epoch(self)
-    }
-
-    fn begin_epoch(&mut self) -> bool {
-        Self::begin_epoch(self)
-    }
-
-    fn flush(&mut self) {
-        Self::flush(self);
-    }
-
-    fn send(&mut self, transmit: quinn_proto::Transmit, bytes: &[u8]) {
-        Self::send(self, transmit, bytes);
-    }
-
-    fn on_readable(&mut self) {
-        Self::on_readable(self);
-    }
-
-    fn has_unread(&self) -> bool {
-        Self::has_unread(self)
-    }
-
-    fn receive(&mut self) -> Option<ReceivedDatagrams> {
-        Self::receive(self)
-    }
 }

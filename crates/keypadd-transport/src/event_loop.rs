@@ -1,52 +1,54 @@
 //! Runs one thread with one UDP socket, its QUIC connections, and their TCP and unix sockets.
 //!
 //! Each round polls the system, passes datagrams to their connections, drives those with pending
-//! work, and sleeps if there is none. A panic in one connection ends only that connection.
+//! work, and sleeps if there is none. A panic in one connection ends only that connection. The parts
+//! of a loop do not know each other: what takes several is a step, in `datagram`, `drive` or
+//! `handshakes`.
 
+mod connection_limits;
 mod connections;
 mod datagram;
+mod door;
+mod drive;
 mod handshakes;
+mod io;
+
 mod slot;
 
 use std::{
-    cmp::Reverse,
-    collections::{BinaryHeap, VecDeque},
-    io,
+    io::Result,
+    net::SocketAddr,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     thread,
     time::{Duration, Instant},
 };
 
-use mio::{Events, Poll, Registry, Token};
+use mio::{Events, event::Event};
 use quinn_proto::{
     ConnectionError, ConnectionEvent, Endpoint, EndpointConfig, Incoming, ServerConfig,
 };
-use rustc_hash::FxHashMap;
 use tokio::sync::mpsc;
 use tracing::error;
 
-use self::slot::Slot;
+use self::{
+    connections::Connections,
+    door::Door,
+    drive::abandon,
+    io::{Io, UDP, WAKER},
+};
 use crate::{
-    admission::Handshakes,
-    backlog::Backlog,
     cid::LoopIds,
     counters::Counters,
     datagrams::Datagrams,
-    handling_cost::CostMeter,
-    handshake::Accepted,
+    handshake::{Accepted, Refusal},
+    intake::{Clocks, Intake, handling_cost::CostMeter},
     mailbox::{Command, ConnectionCommand, Inbox, Mailbox},
-    newcomers::Newcomers,
     settings::Plan,
     spin::Spin,
-    splice::{Key, Owner, Registrar},
+    splice::Key,
     windows::Budget,
 };
-
-const UDP: Token = Token(0);
-const WAKER: Token = Token(1);
-/// First token of sockets; tokens are never reused.
-const FIRST_SOCKET: usize = 2;
 
 /// Events to take from the system at once: most of those of a peer's thousand streams each in several
 /// sessions, since everybody else's wait behind them.
@@ -64,60 +66,28 @@ pub(crate) struct Shared {
     pub(crate) accepted: mpsc::UnboundedSender<Accepted>,
 }
 
-/// What limits how much a connection takes from the others of its loop.
-pub(crate) struct Clocks {
-    /// Measures what its datagrams cost.
-    pub(crate) costs: CostMeter,
-    /// Times what it handles and delivers in a round.
-    pub(crate) shares: fn() -> Instant,
+impl Shared {
+    /// Counts and reports a client that was refused.
+    fn refused(&self, remote: SocketAddr, refusal: Refusal) {
+        self.counters.refused(refusal);
+        let _ = self.accepted.send(Accepted::Refused(remote, refusal));
+    }
 }
 
 pub(crate) struct EventLoop<U> {
-    poll: Poll,
-    /// Shared by all sockets: a clone would cost a descriptor.
-    registry: Arc<Registry>,
+    shared: Shared,
+    io: Io<U>,
     inbox: Inbox,
     mailbox: Mailbox,
+    /// The mailboxes of all loops of the endpoint, by number.
     peers: Vec<Mailbox>,
     number: u8,
-    udp: U,
+    /// Routes datagrams to connections, and begins handshakes.
     endpoint: Endpoint,
-    server: Option<ServerConfig>,
-    plan: Arc<Plan>,
-    budget: Arc<Budget>,
-    /// The longest datagram that peers are told to send.
-    datagram_bytes_max: usize,
-    counters: Arc<Counters>,
-    accepted: mpsc::UnboundedSender<Accepted>,
-    handshakes: Handshakes<Key>,
-    /// Connections that have ended and wait for late packets, oldest first.
-    closing: VecDeque<Key>,
-    refusing: bool,
-    /// Whether another process reads incoming datagrams.
-    suspended: bool,
-
-    /// Boxed: a table of slots is up to half empty, and moves when it grows.
-    slots: FxHashMap<Key, Box<Slot>>,
-    /// By `quinn-proto`'s handles, which are reused.
-    routes: FxHashMap<usize, Key>,
-    next_serial: u64,
-    dirty: Vec<Key>,
-    timers: BinaryHeap<Reverse<(Instant, u64, usize)>>,
-    sockets: FxHashMap<Token, (Key, Owner)>,
-    next_token: usize,
-    send_buffer: Vec<u8>,
-    backlog: Backlog<ConnectionEvent>,
-    /// Datagrams of clients that have not proved a key yet, and clients whose handshakes have not begun.
-    strangers: Backlog<ConnectionEvent>,
-    newcomers: Newcomers<Incoming>,
-    /// Rounds so far, and connections whose datagrams this one has handled.
-    round: u64,
-    handling: u32,
-    /// Bulk data that its connections have carried in this round, in bytes.
-    bulk_bytes: usize,
+    door: Door,
+    connections: Connections,
+    intake: Intake<ConnectionEvent, Incoming>,
     spin: Spin,
-    /// `None` in tests without a clock.
-    clocks: Option<Clocks>,
     stop: bool,
 }
 
@@ -130,53 +100,25 @@ impl<U: Datagrams> EventLoop<U> {
         ids: LoopIds,
         mut config: EndpointConfig,
         shared: Shared,
-        mut udp: U,
+        udp: U,
         spin: Spin,
-    ) -> io::Result<Self> {
-        let poll = Poll::new()?;
-        let registry = Arc::new(poll.registry().try_clone()?);
-        let waker = mio::Waker::new(&registry, WAKER)?;
-        let (mailbox, inbox) = Mailbox::new(waker);
-        udp.register(&registry, UDP)?;
+    ) -> Result<Self> {
         config.cid_generator(move || Box::new(ids));
-        let datagram_bytes_max = usize::try_from(config.get_max_udp_payload_size());
         let may_probe = !udp.may_fragment();
-        let endpoint = Endpoint::new(Arc::new(config), None, may_probe, None);
+        let (io, waker) = Io::new(udp, config.get_max_udp_payload_size())?;
+        let (mailbox, inbox) = Mailbox::new(waker);
         Ok(Self {
-            poll,
-            registry,
+            shared,
+            io,
             inbox,
             mailbox,
             peers: Vec::new(),
             number: ids.number,
-            udp,
-            endpoint,
-            server: None,
-            plan: shared.plan,
-            budget: shared.budget,
-            datagram_bytes_max: datagram_bytes_max.unwrap_or(usize::MAX),
-            counters: shared.counters,
-            accepted: shared.accepted,
-            handshakes: Handshakes::new(),
-            closing: VecDeque::new(),
-            refusing: false,
-            suspended: false,
-            slots: FxHashMap::default(),
-            routes: FxHashMap::default(),
-            next_serial: 0,
-            dirty: Vec::new(),
-            timers: BinaryHeap::new(),
-            sockets: FxHashMap::default(),
-            next_token: FIRST_SOCKET,
-            send_buffer: Vec::new(),
-            backlog: Backlog::new(),
-            strangers: Backlog::new(),
-            newcomers: Newcomers::new(),
-            round: 0,
-            handling: 0,
-            bulk_bytes: 0,
+            endpoint: Endpoint::new(Arc::new(config), None, may_probe, None),
+            door: Door::new(),
+            connections: Connections::new(),
+            intake: Intake::new(),
             spin,
-            clocks: None,
             stop: false,
         })
     }
@@ -185,24 +127,18 @@ impl<U: Datagrams> EventLoop<U> {
         self.mailbox.clone()
     }
 
-    /// Sets the mailboxes of all loops of the endpoint, by number.
     pub(crate) fn set_peers(&mut self, peers: Vec<Mailbox>) {
         self.peers = peers;
     }
 
     /// Whether another process reads incoming datagrams, from now on.
     pub(crate) fn suspend(&mut self, suspended: bool) {
-        self.suspended = suspended;
+        self.io.suspended = suspended;
     }
 
     /// Limits from now on what a connection takes from the others.
     pub(crate) fn use_clocks(&mut self, clocks: Clocks) {
-        self.clocks = Some(clocks);
-    }
-
-    /// The clock of its shares of a round.
-    fn clock(&self) -> Option<fn() -> Instant> {
-        self.clocks.as_ref().map(|clocks| clocks.shares)
+        self.intake.clocks = Some(clocks);
     }
 
     pub(crate) fn run(mut self) {
@@ -211,10 +147,8 @@ impl<U: Datagrams> EventLoop<U> {
         if catch_unwind(AssertUnwindSafe(|| self.rounds())).is_err() {
             error!("an event loop failed; closing its connections");
         }
-        for (_, slot) in self.slots.drain() {
-            let Slot { driver, awaited: _awaited, .. } = *slot;
-            let abandon = || driver.abandon(ConnectionError::LocallyClosed);
-            let _ = catch_unwind(AssertUnwindSafe(abandon));
+        for slot in self.connections.drain() {
+            abandon(slot, ConnectionError::LocallyClosed);
         }
     }
 
@@ -233,57 +167,37 @@ impl<U: Datagrams> EventLoop<U> {
     /// Handles the system's events, and drives the connections with pending work.
     pub(crate) fn round(&mut self, events: &Events, now: Instant) {
         self.begin_epoch();
-        let mut worked = !events.is_empty();
-        let mut taken = 0;
-        for event in events {
-            taken += 1;
-            match event.token() {
-                UDP => {
-                    if event.is_readable() || event.is_error() {
-                        self.udp.on_readable();
-                    }
-                    if event.is_writable() {
-                        self.on_writable();
-                    }
-                }
-                WAKER => {}
-                token => self.on_socket(token, event, now),
-            }
-        }
-        // The UDP socket's event may be among those that are left.
-        if taken >= EVENTS {
-            self.udp.on_readable();
-        }
+        self.on_events(events, now);
         self.commands(now);
         let received_at = self.receive(now);
-        worked |= received_at.is_some();
+        let worked = received_at.is_some() || !events.is_empty();
         let now = received_at.unwrap_or(now);
         self.expire(now);
-        self.drive(now);
+        let bulk_bytes = self.drive(now);
         self.shake_hands(now);
         if worked {
             self.spin.worked(now);
         }
-        if self.spin.carried_bulk(std::mem::take(&mut self.bulk_bytes), now) {
-            self.counters.note_bulk(now);
+        if self.spin.carried_bulk(bulk_bytes, now) {
+            self.shared.counters.note_bulk(now);
         }
     }
 
     /// How long to wait for the system.
     fn timeout(&mut self) -> Option<Duration> {
         if self.has_received()
-            || self.has_strangers()
-            || (!self.dirty.is_empty() && !self.udp.is_full())
+            || self.intake.has_strangers()
+            || (self.connections.has_marked() && !self.io.udp.is_full())
         {
             return Some(Duration::ZERO);
         }
         let now = Instant::now();
-        let loaded = self.counters.is_loaded(now);
-        if !self.slots.is_empty() && self.spin.again(now, loaded) {
+        let loaded = self.shared.counters.is_loaded(now);
+        if !self.connections.is_empty() && self.spin.again(now, loaded) {
             thread::yield_now();
             return Some(Duration::ZERO);
         }
-        self.counters.add_polling(self.spin.take_spent());
+        self.shared.counters.add_polling(self.spin.take_spent());
         let wait = self.deadline().map_or(SLEEP_MAX, |at| at.saturating_duration_since(now));
         Some(wait.min(SLEEP_MAX))
     }
@@ -291,47 +205,58 @@ impl<U: Datagrams> EventLoop<U> {
     /// Whether this loop has work that no event will report.
     pub(crate) fn is_due(&self, now: Instant) -> bool {
         self.has_received()
-            || self.has_strangers()
-            || !self.dirty.is_empty()
+            || self.intake.has_strangers()
+            || self.connections.has_marked()
             || self.deadline().is_some_and(|at| at <= now)
     }
 
     /// Whether datagrams wait that this loop may read, or has read.
     fn has_received(&self) -> bool {
-        !self.backlog.is_empty() || (!self.suspended && self.udp.has_unread())
-    }
-
-    /// Whether clients wait for a part of their handshakes.
-    fn has_strangers(&self) -> bool {
-        !self.strangers.is_empty() || !self.newcomers.is_empty()
+        !self.intake.backlog.is_empty() || self.io.has_unread()
     }
 
     pub(crate) fn udp(&mut self) -> &mut U {
-        &mut self.udp
+        &mut self.io.udp
     }
 
     /// Waits for the system.
-    pub(crate) fn poll(&mut self, events: &mut Events, wait: Option<Duration>) -> io::Result<()> {
-        match self.poll.poll(events, wait) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
-            outcome => outcome,
-        }
+    pub(crate) fn poll(&mut self, events: &mut Events, wait: Option<Duration>) -> Result<()> {
+        self.io.poll(events, wait)
     }
 
     /// When the next work is due.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        let timer = self.timers.peek().map(|Reverse((at, ..))| *at);
-        [timer, self.handshakes.deadline()].into_iter().flatten().min()
+        let (timer, handshake) = (self.connections.deadline(), self.door.handshakes.deadline());
+        timer.into_iter().chain(handshake).min()
     }
 
-    /// The UDP socket has room: continue what waited for it.
-    fn on_writable(&mut self) {
-        self.udp.flush();
+    fn on_events(&mut self, events: &Events, now: Instant) {
+        let mut taken = 0;
+        for event in events {
+            taken += 1;
+            match event.token() {
+                UDP => self.on_udp(event),
+                WAKER => {}
+                token => {
+                    let Some((key, owner)) = self.io.sockets.owner(token) else { continue };
+                    self.guarded(key, |slot| slot.driver.on_socket(owner, event, now));
+                }
+            }
+        }
+        // The UDP socket's event may be among those that are left.
+        if taken >= EVENTS {
+            self.io.udp.on_readable();
+        }
     }
 
-    fn on_socket(&mut self, token: Token, event: &mio::event::Event, now: Instant) {
-        let Some(&(key, owner)) = self.sockets.get(&token) else { return };
-        self.guarded(key, |slot| slot.driver.on_socket(owner, event, now));
+    fn on_udp(&mut self, event: &Event) {
+        if event.is_readable() || event.is_error() {
+            self.io.udp.on_readable();
+        }
+        if event.is_writable() {
+            // It has room: continue what waited for it.
+            self.io.udp.flush();
+        }
     }
 
     fn commands(&mut self, now: Instant) {
@@ -342,12 +267,11 @@ impl<U: Datagrams> EventLoop<U> {
                 Command::SetServerConfig(config) => {
                     self.set_server(Some(ServerConfig::clone(&config)));
                 }
-                Command::Refuse => self.refusing = true,
+                Command::Refuse => self.door.refusing = true,
                 Command::Suspend(suspended) => self.suspend(suspended),
                 Command::CloseAll { code, reason } => {
-                    self.refusing = true;
-                    let keys: Vec<_> = self.slots.keys().copied().collect();
-                    for key in keys {
+                    self.door.refusing = true;
+                    for key in self.connections.keys() {
                         let reason = reason.clone();
                         self.guarded(key, |slot| slot.driver.close(code, reason, now));
                     }
@@ -362,12 +286,11 @@ impl<U: Datagrams> EventLoop<U> {
     }
 
     fn on_command(&mut self, key: Key, command: ConnectionCommand, now: Instant) {
-        let Self { registry, sockets, next_token, slots, .. } = self;
-        let Some(slot) = slots.get_mut(&key) else { return command.abandon() };
-        let mut registrar = Registrar { key, registry, sockets, next_token };
+        let Some(slot) = self.connections.get_mut(key) else { return command.abandon() };
+        let mut registrar = self.io.sockets.registrar(key);
         let work = || slot.driver.on_command(command, &mut registrar, now);
         match catch_unwind(AssertUnwindSafe(work)) {
-            Ok(()) => self.mark(key),
+            Ok(()) => self.connections.mark(key),
             Err(_) => self.fault(key),
         }
     }

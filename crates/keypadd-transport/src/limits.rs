@@ -4,9 +4,11 @@ use keypadd_share::{Amount, Limit};
 
 use crate::{
     admission::SLOTS,
-    backlog,
-    handling_cost::{ADVANCE, SHARE},
-    newcomers,
+    intake::{
+        backlog,
+        handling_cost::{ADVANCE, SHARE},
+        newcomers,
+    },
     owed::OWED_PACKETS_MAX,
 };
 

@@ -17,13 +17,13 @@ use quinn_proto::EcnCodepoint;
 use quinn_udp::RecvMeta;
 
 use crate::{
-    datagrams::Datagrams,
+    datagrams::{Datagrams, ReceivedDatagrams},
     endpoint::Endpoint,
-    event_loop::{Clocks, EventLoop},
-    handling_cost::CostMeter,
+    event_loop::EventLoop,
+    intake::{Clocks, handling_cost::CostMeter},
     receive_buffers::Batch,
     settings::EndpointSettings,
-    udp::{Egress, ReceivedDatagrams},
+    udp::Egress,
 };
 
 /// Datagrams that a loop has sent in one call.

@@ -16,7 +16,10 @@ use quinn_udp::{EcnCodepoint, RecvMeta, UdpSocketState};
 use rustix::io::Errno;
 use tracing::debug;
 
-use crate::receive_buffers::{BATCH_BYTES, Batch, ReceiveBuffers};
+use crate::{
+    datagrams::{Datagrams, ReceivedDatagrams},
+    receive_buffers::{BATCH_BYTES, ReceiveBuffers},
+};
 
 /// One send in this many is timed.
 const TIMED_ONE_IN: u64 = 64;
@@ -59,15 +62,6 @@ impl Offloads {
     }
 }
 
-/// Received datagrams of one source.
-pub(crate) struct ReceivedDatagrams {
-    /// When they were read: with an earlier time round trips would seem shorter than they are. `None` in
-    /// virtual time.
-    pub(crate) read_at: Option<Instant>,
-    pub(crate) datagrams: Batch,
-    pub(crate) meta: RecvMeta,
-}
-
 /// Datagrams that the kernel had no room for.
 struct Unsent {
     transmit: quinn_proto::Transmit,
@@ -105,12 +99,6 @@ impl Udp {
         })
     }
 
-    pub(crate) fn register(&mut self, registry: &Arc<Registry>, token: Token) -> io::Result<()> {
-        registry.register(&mut SourceFd(&self.socket.as_raw_fd()), token, Interest::READABLE)?;
-        self.events = Some((Arc::clone(registry), token));
-        Ok(())
-    }
-
     /// Requests the event for room to send, or cancels it. Requested only while the socket is full:
     /// the kernel would report room after each datagram that leaves it, and wake the loop.
     fn watch_room(&mut self, full: bool) {
@@ -122,57 +110,6 @@ impl Udp {
             debug!(%error, "cannot change the events of the UDP socket");
             // Lost, as in the network: nothing would report room for it.
             self.unsent = None;
-        }
-    }
-
-    pub(crate) fn may_fragment(&self) -> bool {
-        self.state.may_fragment()
-    }
-
-    /// Datagrams of this size that one send can carry.
-    pub(crate) fn batch(&self, datagram_bytes: u16) -> usize {
-        // The IP and UDP headers of a batch count against its 64 KiB, too.
-        let fit = (BATCH_BYTES - 128) / usize::from(datagram_bytes.max(1));
-        self.state.max_gso_segments().min(fit).max(1)
-    }
-
-    /// Whether sends must wait until the socket is writable.
-    pub(crate) fn is_full(&self) -> bool {
-        self.unsent.is_some()
-    }
-
-    /// The epoch of what it sends.
-    pub(crate) fn epoch(&self) -> u64 {
-        self.epoch
-    }
-
-    /// Begins the current epoch, and drops what waits for room; returns false if it has begun before.
-    pub(crate) fn begin_epoch(&mut self) -> bool {
-        let ended = std::mem::replace(&mut self.epoch, self.egress.epoch());
-        let begun = self.epoch != ended;
-        if begun && self.unsent.take().is_some() {
-            self.watch_room(false);
-        }
-        begun
-    }
-
-    /// Retries what did not fit before.
-    pub(crate) fn flush(&mut self) {
-        let Some(Unsent { transmit, bytes }) = self.unsent.take() else { return };
-        if self.try_send(&transmit, &bytes) {
-            self.unsent = Some(Unsent { transmit, bytes });
-        } else {
-            self.watch_room(false);
-        }
-    }
-
-    /// Sends, or keeps the bytes until the socket has room: a sealed packet is never sealed again.
-    /// Other errors lose the datagrams, as the network may.
-    pub(crate) fn send(&mut self, transmit: quinn_proto::Transmit, bytes: &[u8]) {
-        debug_assert!(!self.is_full(), "who sends asks first");
-        if self.try_send(&transmit, bytes) {
-            self.unsent = Some(Unsent { transmit, bytes: bytes.to_vec() });
-            self.watch_room(true);
         }
     }
 
@@ -215,26 +152,6 @@ impl Udp {
         }
     }
 
-    /// Notes that the system reports datagrams that have arrived.
-    pub(crate) fn on_readable(&mut self) {
-        self.unread = true;
-    }
-
-    /// Whether `receive` may return a batch.
-    pub(crate) fn has_unread(&self) -> bool {
-        self.unread
-    }
-
-    /// The next batch; `None` if there is none now.
-    pub(crate) fn receive(&mut self) -> Option<ReceivedDatagrams> {
-        if !self.unread {
-            return None;
-        }
-        let received = self.try_receive();
-        self.unread = received.is_some();
-        received
-    }
-
     fn try_receive(&mut self) -> Option<ReceivedDatagrams> {
         let mut meta = [RecvMeta::default()];
         let mut slices = [IoSliceMut::new(self.buffers.room())];
@@ -258,6 +175,75 @@ impl Udp {
         let [meta] = meta;
         let datagrams = self.buffers.take(meta.len, meta.stride);
         Some(ReceivedDatagrams { datagrams, meta, read_at: Some(Instant::now()) })
+    }
+}
+
+impl Datagrams for Udp {
+    fn register(&mut self, registry: &Arc<Registry>, token: Token) -> io::Result<()> {
+        registry.register(&mut SourceFd(&self.socket.as_raw_fd()), token, Interest::READABLE)?;
+        self.events = Some((Arc::clone(registry), token));
+        Ok(())
+    }
+
+    fn may_fragment(&self) -> bool {
+        self.state.may_fragment()
+    }
+
+    fn batch(&self, datagram_bytes: u16) -> usize {
+        // The IP and UDP headers of a batch count against its 64 KiB, too.
+        let fit = (BATCH_BYTES - 128) / usize::from(datagram_bytes.max(1));
+        self.state.max_gso_segments().min(fit).max(1)
+    }
+
+    fn is_full(&self) -> bool {
+        self.unsent.is_some()
+    }
+
+    fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    fn begin_epoch(&mut self) -> bool {
+        let ended = std::mem::replace(&mut self.epoch, self.egress.epoch());
+        let begun = self.epoch != ended;
+        if begun && self.unsent.take().is_some() {
+            self.watch_room(false);
+        }
+        begun
+    }
+
+    fn flush(&mut self) {
+        let Some(Unsent { transmit, bytes }) = self.unsent.take() else { return };
+        if self.try_send(&transmit, &bytes) {
+            self.unsent = Some(Unsent { transmit, bytes });
+        } else {
+            self.watch_room(false);
+        }
+    }
+
+    fn send(&mut self, transmit: quinn_proto::Transmit, bytes: &[u8]) {
+        debug_assert!(!self.is_full(), "who sends asks first");
+        if self.try_send(&transmit, bytes) {
+            self.unsent = Some(Unsent { transmit, bytes: bytes.to_vec() });
+            self.watch_room(true);
+        }
+    }
+
+    fn on_readable(&mut self) {
+        self.unread = true;
+    }
+
+    fn has_unread(&self) -> bool {
+        self.unread
+    }
+
+    fn receive(&mut self) -> Option<ReceivedDatagrams> {
+        if !self.unread {
+            return None;
+        }
+        let received = self.try_receive();
+        self.unread = received.is_some();
+        received
     }
 }
 

@@ -1,174 +1,122 @@
-//! Keeps a loop's connections: adds, drives and removes them, at events and when their timers expire.
+//! Keeps a loop's connections: by key, by `quinn-proto`'s handle, and by when to drive them.
+//!
+//! Knows no sockets and no packets, and nothing of what a connection does.
 
 use std::{
     cmp::Reverse,
-    net::SocketAddr,
+    collections::{BinaryHeap, VecDeque},
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
-use quinn_proto::{ConnectionError, ConnectionHandle, EndpointEvent};
-use tracing::error;
+use rustc_hash::FxHashMap;
 
-use super::{
-    EventLoop,
-    slot::{Slot, Stage, Standing},
-};
-use crate::{
-    cid::Lane,
-    datagrams::Datagrams,
-    driver::{Driver, HandshakeReply, Limits, SendContext},
-    handling_cost::ExcessCost,
-    handshake::Refusal,
-    mailbox::ConnectionShared,
-    splice::{Key, Registrar},
-    time_share::TimeShare,
-};
-
-/// What all deliveries of a round may take, and reading sockets and ending streams: less than receiving,
-/// so that what a peer sends in excess waits for its window and not in the socket, before everyone's
-/// datagrams.
-const DELIVERY_TIME: Duration = Duration::from_micros(500);
+use super::slot::{Slot, Stage};
+use crate::{driver::Driver, splice::Key};
 
 /// Most connections of a loop that have ended and wait for late packets.
 const CLOSING_MAX: usize = 256;
 
-impl<U: Datagrams> EventLoop<U> {
-    pub(super) fn add(
-        &mut self,
-        handle: ConnectionHandle,
-        connection: quinn_proto::Connection,
-        (limits, lane): (Limits, Lane),
-        (waiting, standing): (HandshakeReply, Standing),
-        remote: SocketAddr,
-    ) -> Arc<ConnectionShared> {
-        let key = Key { handle: handle.0, serial: self.next_serial };
+pub(super) struct Connections<D = Driver> {
+    /// Boxed: a table of slots is up to half empty, and moves when it grows.
+    slots: FxHashMap<Key, Box<Slot<D>>>,
+    /// By `quinn-proto`'s handles, which are reused.
+    routes: FxHashMap<usize, Key>,
+    /// Connections to drive.
+    dirty: Vec<Key>,
+    timers: BinaryHeap<Reverse<(Instant, u64, usize)>>,
+    /// Connections that have ended and wait for late packets, oldest first.
+    closing: VecDeque<Key>,
+    next_serial: u64,
+}
+
+/// A connection has panicked.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Panicked;
+
+impl<D> Connections<D> {
+    pub(super) fn new() -> Self {
+        Self {
+            slots: FxHashMap::default(),
+            routes: FxHashMap::default(),
+            dirty: Vec::new(),
+            timers: BinaryHeap::new(),
+            closing: VecDeque::new(),
+            next_serial: 0,
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// A key for a connection with this handle of `quinn-proto`'s.
+    pub(super) fn next_key(&mut self, handle: usize) -> Key {
+        let serial = self.next_serial;
         self.next_serial += 1;
-        let shared = Arc::new(ConnectionShared::new(key, self.mailbox.clone(), remote));
-        let plan = Arc::clone(&self.plan);
-        let driver = Driver::new(connection, limits, Arc::clone(&shared), plan, waiting);
-        let slot = Slot {
-            driver,
-            key,
-            lane,
-            epoch: self.udp.epoch(),
-            standing,
-            stage: Stage::Live,
-            awaited: Some(self.counters.connections.begin()),
-            dirty: false,
-            deadline: None,
-            excess: ExcessCost::default(),
-            round: 0,
-            handled_for: Duration::ZERO,
-        };
+        Key { handle, serial }
+    }
+
+    /// Adds a connection, and marks it.
+    pub(super) fn insert(&mut self, slot: Slot<D>) {
+        let key = slot.key;
         self.slots.insert(key, Box::new(slot));
-        self.routes.insert(handle.0, key);
+        self.routes.insert(key.handle, key);
         self.mark(key);
-        shared
     }
 
-    /// Marks connections whose timers have expired.
-    pub(super) fn expire(&mut self, now: Instant) {
-        while let Some(&Reverse((at, serial, handle))) = self.timers.peek() {
-            if at > now {
-                break;
-            }
-            self.timers.pop();
-            let key = Key { handle, serial };
-            if let Some(slot) = self.slots.get_mut(&key)
-                && slot.deadline == Some(at)
-            {
-                slot.deadline = None;
-                self.mark(key);
-            }
-        }
-        while let Some(key) = self.handshakes.overdue(now) {
-            self.give_up(key, Refusal::TimedOut);
+    pub(super) fn get_mut(&mut self, key: Key) -> Option<&mut Slot<D>> {
+        self.slots.get_mut(&key).map(Box::as_mut)
+    }
+
+    /// The connection that has this handle of `quinn-proto`'s.
+    pub(super) fn of_handle(&self, handle: usize) -> Option<Key> {
+        self.routes.get(&handle).copied()
+    }
+
+    pub(super) fn keys(&self) -> Vec<Key> {
+        self.slots.keys().copied().collect()
+    }
+
+    /// Clients that have not proved a key yet.
+    pub(super) fn strangers(&self) -> Vec<Key> {
+        let strangers = self.slots.values().filter(|slot| slot.standing.is_stranger());
+        strangers.map(|slot| slot.key).collect()
+    }
+
+    /// Works on a connection, if there still is one, and marks it.
+    pub(super) fn work(
+        &mut self,
+        key: Key,
+        work: impl FnOnce(&mut Slot<D>),
+    ) -> Result<(), Panicked> {
+        let Some(slot) = self.slots.get_mut(&key) else { return Ok(()) };
+        catch_unwind(AssertUnwindSafe(|| work(slot))).map_err(|_| Panicked)?;
+        slot.mark_in(&mut self.dirty);
+        Ok(())
+    }
+
+    /// Marks a connection to be driven.
+    pub(super) fn mark(&mut self, key: Key) {
+        if let Some(slot) = self.slots.get_mut(&key) {
+            slot.mark_in(&mut self.dirty);
         }
     }
 
-    /// Drives the marked connections.
-    pub(super) fn drive(&mut self, now: Instant) {
-        let mut keys = std::mem::take(&mut self.dirty);
-        let share = DELIVERY_TIME / keys.len().max(1) as u32;
-        for key in keys.drain(..) {
-            if let Some(slot) = self.slots.get_mut(&key) {
-                slot.dirty = false;
-                if catch_unwind(AssertUnwindSafe(|| self.drive_one(key, share, now))).is_err() {
-                    self.fault(key);
-                }
-            }
-        }
+    /// Whether connections are marked.
+    pub(super) fn has_marked(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+
+    /// Takes the list of marked connections, which keep their marks until they are driven.
+    pub(super) fn take_marked(&mut self) -> Vec<Key> {
+        std::mem::take(&mut self.dirty)
+    }
+
+    /// Gives the list back to be filled again, which saves an allocation in most rounds.
+    pub(super) fn give_back(&mut self, list: Vec<Key>) {
         if self.dirty.is_empty() {
-            self.dirty = keys;
-        }
-    }
-
-    fn drive_one(&mut self, key: Key, share: Duration, now: Instant) {
-        let share = TimeShare::new(self.clock(), share);
-        let Self { registry, sockets, next_token, slots, udp, send_buffer, bulk_bytes, .. } = self;
-        let Some(slot) = slots.get_mut(&key) else { return };
-        let mut registrar = Registrar { key, registry, sockets, next_token };
-        let outdated = slot.epoch != udp.epoch();
-        let mut context = SendContext { udp, buffer: send_buffer, outdated, now };
-        let mut outcome = slot.driver.drive(&mut context, &mut registrar, share);
-        *bulk_bytes += outcome.bulk_bytes;
-        if outcome.proved && slot.standing.is_stranger() {
-            slot.excess.proved(now);
-            let is_client = self.handshakes.remove(key, true);
-            let counted = is_client.then(|| self.counters.clients(slot.lane).begin());
-            slot.standing = Standing::Client(counted);
-        }
-        if outcome.lost {
-            slot.standing.lost();
-            if !outcome.proved {
-                self.handshakes.fail(key);
-                // The peer has been told, and has nothing to lose if it has not heard it.
-                slot.awaited = None;
-            }
-            if slot.stage.lost() {
-                self.closing.push_back(key);
-            }
-        }
-        // The endpoint's answers may give a connection more to send.
-        let mut answered = false;
-        while let Some(event) = slot.driver.endpoint_event() {
-            if event.is_drained() {
-                slot.stage = Stage::Drained;
-                self.routes.remove(&key.handle);
-            }
-            if let Some(event) = self.endpoint.handle_event(ConnectionHandle(key.handle), event) {
-                slot.driver.on_event(event);
-                answered = true;
-            }
-        }
-        outcome.more |= answered;
-        for token in slot.driver.ended_sockets() {
-            self.sockets.remove(&token);
-        }
-        if slot.driver.is_over() {
-            self.slots.remove(&key);
-            return;
-        }
-        self.limit_closing();
-        if outcome.more || self.udp.is_full() {
-            self.mark(key);
-        }
-        if let Some(at) = outcome.deadline {
-            self.set_timer(key, at);
-        }
-    }
-
-    /// Forgets the oldest connections that are closing if there are many: how long they wait for
-    /// late packets depends on the peer (RFC 9000 10.2). Later packets get stateless resets.
-    fn limit_closing(&mut self) {
-        while self.closing.len() > CLOSING_MAX {
-            let Some(key) = self.closing.pop_front() else { return };
-            let slot = self.slots.get(&key);
-            if slot.is_some_and(|slot| !slot.driver.has_streams()) {
-                self.remove(key, ConnectionError::LocallyClosed);
-            }
+            self.dirty = list;
         }
     }
 
@@ -181,41 +129,201 @@ impl<U: Datagrams> EventLoop<U> {
         }
     }
 
-    pub(super) fn mark(&mut self, key: Key) {
+    /// When the next timer expires.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.timers.peek().map(|Reverse((at, ..))| *at)
+    }
+
+    /// Marks connections whose timers have expired.
+    pub(super) fn expire(&mut self, now: Instant) {
+        while let Some(&Reverse((at, serial, handle))) = self.timers.peek() {
+            if at > now {
+                break;
+            }
+            self.timers.pop();
+            if let Some(slot) = self.slots.get_mut(&Key { handle, serial })
+                && slot.deadline == Some(at)
+            {
+                slot.deadline = None;
+                slot.mark_in(&mut self.dirty);
+            }
+        }
+    }
+
+    /// Records that a connection is lost: it waits for late packets.
+    pub(super) fn lost(&mut self, key: Key) {
         if let Some(slot) = self.slots.get_mut(&key)
-            && !slot.dirty
+            && slot.stage.lost()
         {
-            slot.dirty = true;
-            self.dirty.push(key);
+            self.closing.push_back(key);
         }
     }
 
-    /// Works on a connection; a panic ends that connection only.
-    pub(super) fn guarded(&mut self, key: Key, work: impl FnOnce(&mut Slot)) {
-        let Some(slot) = self.slots.get_mut(&key) else { return };
-        match catch_unwind(AssertUnwindSafe(|| work(slot))) {
-            Ok(()) => self.mark(key),
-            Err(_) => self.fault(key),
-        }
-    }
-
-    /// Ends a connection that has panicked, without calling it again.
-    pub(super) fn fault(&mut self, key: Key) {
-        let remote = self.slots.get(&key).map(|slot| slot.driver.shared().remote());
-        error!(?remote, "internal error: closed this connection");
-        self.remove(key, ConnectionError::LocallyClosed);
-    }
-
-    pub(super) fn remove(&mut self, key: Key, reason: ConnectionError) {
-        self.handshakes.remove(key, false);
-        let Some(slot) = self.slots.remove(&key) else { return };
-        let Slot { driver, stage, awaited: _awaited, .. } = *slot;
-        if stage != Stage::Drained {
+    /// Records that the endpoint has forgotten a connection.
+    pub(super) fn drained(&mut self, key: Key) {
+        if let Some(slot) = self.slots.get_mut(&key) {
+            slot.stage = Stage::Drained;
             self.routes.remove(&key.handle);
-            let _ =
-                self.endpoint.handle_event(ConnectionHandle(key.handle), EndpointEvent::drained());
         }
-        self.sockets.retain(|_, (of, _)| *of != key);
-        let _ = catch_unwind(AssertUnwindSafe(|| driver.abandon(reason)));
+    }
+
+    /// Takes the oldest connection that is closing if there are many: how long they wait for late
+    /// packets depends on the peer (RFC 9000 10.2). It may be gone.
+    pub(super) fn surplus(&mut self) -> Option<Key> {
+        if self.closing.len() > CLOSING_MAX { self.closing.pop_front() } else { None }
+    }
+
+    /// Removes a connection; the endpoint may still route datagrams to it.
+    pub(super) fn remove(&mut self, key: Key) -> Option<Slot<D>> {
+        let slot = *self.slots.remove(&key)?;
+        if slot.stage != Stage::Drained {
+            self.routes.remove(&key.handle);
+        }
+        Some(slot)
+    }
+
+    /// Removes all connections.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = Slot<D>> + '_ {
+        self.slots.drain().map(|(_, slot)| *slot)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{cid::Lane, event_loop::slot::Standing};
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn key(handle: usize, serial: u64) -> Key {
+        Key { handle, serial }
+    }
+
+    fn slot(key: Key) -> Slot<()> {
+        Slot::new((), key, Lane::Sparse, Standing::Dialed)
+    }
+
+    fn with(keys: impl IntoIterator<Item = Key>) -> Connections<()> {
+        let mut connections = Connections::new();
+        keys.into_iter().for_each(|key| connections.insert(slot(key)));
+        connections
+    }
+
+    fn unmark(connections: &mut Connections<()>, key: Key) {
+        connections.get_mut(key).unwrap().dirty = false;
+    }
+
+    #[test]
+    fn a_connection_is_marked_once_until_it_is_driven() {
+        let one = key(0, 0);
+        let mut connections = with([one]);
+        assert!(connections.has_marked() && !connections.is_empty());
+        connections.mark(one);
+        assert_eq!(connections.work(one, |_| {}), Ok(()));
+        assert_eq!(connections.take_marked(), [one]);
+        assert!(!connections.has_marked());
+        connections.mark(one);
+        assert!(!connections.has_marked(), "its mark is still set");
+        unmark(&mut connections, one);
+        assert_eq!(connections.work(one, |_| {}), Ok(()));
+        assert_eq!(connections.take_marked(), [one]);
+    }
+
+    #[test]
+    fn the_list_of_marked_ones_is_reused_unless_there_is_a_new_one() {
+        let mut connections = with([]);
+        connections.give_back(Vec::with_capacity(100));
+        assert!(connections.take_marked().capacity() >= 100);
+        connections.insert(slot(key(0, 0)));
+        connections.give_back(Vec::new());
+        assert!(connections.has_marked());
+    }
+
+    #[test]
+    fn who_panics_is_told_apart_from_who_is_gone() {
+        let mut connections = with([key(0, 0)]);
+        connections.take_marked();
+        unmark(&mut connections, key(0, 0));
+        assert_eq!(connections.work(key(0, 0), |_| panic!("in a test")), Err(Panicked));
+        assert_eq!(connections.work(key(0, 1), |_| panic!("nobody")), Ok(()));
+        assert!(!connections.has_marked());
+    }
+
+    #[test]
+    fn a_timer_marks_its_connection_at_its_earliest_time() {
+        let (one, start) = (key(0, 0), Instant::now());
+        let mut connections = with([one]);
+        connections.take_marked();
+        unmark(&mut connections, one);
+        for seconds in [3, 1, 2] {
+            connections.set_timer(one, start + seconds * SECOND);
+        }
+        assert_eq!(connections.deadline(), Some(start + SECOND));
+        connections.expire(start);
+        assert!(!connections.has_marked());
+        connections.expire(start + SECOND);
+        assert_eq!(connections.take_marked(), [one]);
+        unmark(&mut connections, one);
+        // The one at three seconds was replaced.
+        connections.expire(start + 10 * SECOND);
+        assert!(!connections.has_marked());
+        assert_eq!(connections.deadline(), None);
+        connections.set_timer(one, start);
+        assert_eq!(connections.deadline(), Some(start), "it may have a timer again");
+    }
+
+    #[test]
+    fn a_timer_of_a_connection_that_is_gone_marks_nobody() {
+        let start = Instant::now();
+        let mut connections = with([key(0, 0)]);
+        connections.set_timer(key(0, 0), start);
+        connections.remove(key(0, 0));
+        connections.insert(slot(key(0, 1)));
+        connections.take_marked();
+        unmark(&mut connections, key(0, 1));
+        connections.expire(start);
+        assert!(!connections.has_marked());
+    }
+
+    #[test]
+    fn a_handle_leads_to_its_connection_until_the_endpoint_has_forgotten_it() {
+        let mut connections = with([key(7, 0)]);
+        assert_eq!(connections.of_handle(7), Some(key(7, 0)));
+        connections.drained(key(7, 0));
+        assert_eq!(connections.of_handle(7), None);
+        // The handle is another's now.
+        connections.insert(slot(key(7, 1)));
+        assert!(connections.remove(key(7, 0)).is_some_and(|slot| slot.stage == Stage::Drained));
+        assert_eq!(connections.of_handle(7), Some(key(7, 1)));
+        assert!(connections.remove(key(7, 1)).is_some());
+        assert_eq!(connections.of_handle(7), None);
+        assert!(connections.is_empty() && connections.remove(key(7, 1)).is_none());
+    }
+
+    #[test]
+    fn the_oldest_of_many_that_are_closing_is_surplus() {
+        let keys = (0..=CLOSING_MAX).map(|handle| key(handle, 0));
+        let mut connections = with(keys.clone());
+        for key in keys {
+            assert_eq!(connections.surplus(), None);
+            connections.lost(key);
+            connections.lost(key);
+        }
+        assert_eq!(connections.surplus(), Some(key(0, 0)));
+        assert_eq!(connections.surplus(), None);
+    }
+
+    #[test]
+    fn strangers_are_those_who_have_proved_nothing() {
+        let mut connections = with([key(0, 0), key(1, 1)]);
+        connections.get_mut(key(1, 1)).unwrap().standing = Standing::Stranger;
+        assert_eq!(connections.strangers(), [key(1, 1)]);
+        let mut keys = connections.keys();
+        keys.sort_by_key(|key| key.serial);
+        assert_eq!(keys, [key(0, 0), key(1, 1)]);
+        assert_eq!(connections.drain().count(), 2);
+        assert!(connections.is_empty());
     }
 }

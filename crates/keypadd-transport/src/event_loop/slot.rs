@@ -4,11 +4,16 @@ use std::time::{Duration, Instant};
 
 use keypadd_share::Begun;
 
-use crate::{cid::Lane, driver::Driver, handling_cost::ExcessCost, splice::Key};
+use crate::{
+    cid::Lane,
+    driver::Driver,
+    intake::{Account, Holder},
+    splice::Key,
+};
 
 /// A connection, and the loop's records of it.
-pub(super) struct Slot {
-    pub(super) driver: Driver,
+pub(super) struct Slot<D = Driver> {
+    pub(super) driver: D,
     pub(super) key: Key,
     pub(super) lane: Lane,
     /// The epoch in which it was made: it sends in no other.
@@ -21,11 +26,54 @@ pub(super) struct Slot {
     pub(super) dirty: bool,
     /// Its earliest entry among the timers.
     pub(super) deadline: Option<Instant>,
-    /// CPU time beyond the usual that its datagrams have taken.
-    pub(super) excess: ExcessCost,
-    /// The last round in which its datagrams were handled, and how long that took.
-    pub(super) round: u64,
-    pub(super) handled_for: Duration,
+    pub(super) account: Account,
+}
+
+impl<D> Slot<D> {
+    /// A connection that nobody waits for, made in the first epoch.
+    pub(super) fn new(driver: D, key: Key, lane: Lane, standing: Standing) -> Self {
+        Self {
+            driver,
+            key,
+            lane,
+            epoch: 0,
+            standing,
+            stage: Stage::Live,
+            awaited: None,
+            dirty: false,
+            deadline: None,
+            account: Account::default(),
+        }
+    }
+
+    /// Puts it into the list of connections to drive, unless it is there.
+    pub(super) fn mark_in(&mut self, list: &mut Vec<Key>) {
+        if !std::mem::replace(&mut self.dirty, true) {
+            list.push(self.key);
+        }
+    }
+}
+
+impl Holder for Slot {
+    fn is_stranger(&self) -> bool {
+        self.standing.is_stranger()
+    }
+
+    fn is_bulk(&self) -> bool {
+        self.lane.is_bulk()
+    }
+
+    fn frames_received(&self) -> u64 {
+        self.driver.frames_received()
+    }
+
+    fn opening_cost(&self) -> Duration {
+        self.driver.opening_cost()
+    }
+
+    fn account(&mut self) -> &mut Account {
+        &mut self.account
+    }
 }
 
 /// Who is at the other end of a connection.

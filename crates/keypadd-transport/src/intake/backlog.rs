@@ -92,6 +92,16 @@ impl<D> Backlog<D> {
         }
         oldest.map(|(datagram, _)| datagram)
     }
+
+    /// Takes the oldest datagram of the next connection.
+    pub(crate) fn pop_next(&mut self) -> Option<(Key, D)> {
+        while let Some(key) = self.next_connection() {
+            if let Some(datagram) = self.pop(key) {
+                return Some((key, datagram));
+            }
+        }
+        None
+    }
 }
 
 #[cfg(test)]

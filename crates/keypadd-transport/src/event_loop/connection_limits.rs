@@ -1,0 +1,61 @@
+//! Works out the limits and QUIC's configuration of a connection from the plan of its endpoint.
+
+use std::{net::SocketAddr, sync::Arc, time::Instant};
+
+use quinn_proto::{AckFrequencyConfig, Dir, TransportConfig};
+
+use super::Shared;
+use crate::{
+    allowance::Allowance, cid::Lane, congestion::ACK_DELAY, driver::Limits, gate::CongestionGate,
+    route, settings::Streams, windows::ReceiveWindow,
+};
+
+/// Received DATAGRAM frames buffered until their connection is driven: as many as a round receives.
+const DATAGRAM_BUFFER_BYTES: usize = 1 << 20;
+
+/// Those of a connection without flows.
+const ONE_WAY_BUFFER_BYTES: usize = 1 << 10;
+
+/// Bulk packets per ACK, unless [`ACK_DELAY`] passes first. If every second packet were acknowledged, ACKs alone would
+/// fill a return path that is 40 times slower than the forward path.
+const BULK_ACK_PACKETS: u32 = 10;
+
+/// The limits and the configuration of one connection to `peer`.
+pub(super) fn limits(
+    shared: &Shared,
+    peer: SocketAddr,
+    lane: Lane,
+    now: Instant,
+) -> (Limits, TransportConfig) {
+    let plan = &shared.plan;
+    let (gate, factory) = CongestionGate::new(plan.congestion.clone(), plan.flight_max, now);
+    let windows = plan.windows(lane);
+    let Streams { bidirectional, unidirectional } = plan.streams;
+    // Indexed by `Dir`.
+    let allowances = [bidirectional, unidirectional].map(Allowance::new);
+    let mut transport = (plan.transport)(route::payload_max(peer));
+    // Flows belong to sparse connections; the others tell how long answers wait.
+    let datagrams = if lane.is_bulk() { ONE_WAY_BUFFER_BYTES } else { DATAGRAM_BUFFER_BYTES };
+    transport
+        .datagram_receive_buffer_size(Some(datagrams))
+        .congestion_controller_factory(factory)
+        .stream_receive_window(windows.stream.into())
+        .receive_window(windows.connection.into())
+        .max_concurrent_bidi_streams(allowances[Dir::Bi as usize].current())
+        .max_concurrent_uni_streams(allowances[Dir::Uni as usize].current());
+    if lane.is_bulk() {
+        transport.ack_frequency_config(Some(bulk_acks()));
+    }
+    let window = ReceiveWindow::new(windows, Arc::clone(&shared.budget));
+    (Limits { gate, window, allowances }, transport)
+}
+
+/// When a receiver of bulk is to acknowledge it.
+fn bulk_acks() -> AckFrequencyConfig {
+    let mut acks = AckFrequencyConfig::default();
+    // An ACK is due once there are more packets than the threshold; at each gap, too (RFC 9000 13.2.1).
+    acks.ack_eliciting_threshold((BULK_ACK_PACKETS - 1).into())
+        .max_ack_delay(Some(ACK_DELAY))
+        .reordering_threshold(1_u32.into());
+    acks
+}
