@@ -18,7 +18,7 @@ use crate::{
         Flow, FlowCommand, FlowCommands, FlowListener, FlowSide, SocketLease, Source,
     },
     held::HeldStreams,
-    mailbox::{ConnectionCommand, ConnectionShared, Established, Migration},
+    mailbox::{ConnectionCommand, ConnectionShared, Established},
     settings::Proof,
     stream::Stream,
 };
@@ -120,8 +120,7 @@ impl Connection {
     /// Lets `bulk`, another connection to the same peer, carry the bulk streams of this one. The
     /// peer must do the same with its ends of both.
     pub fn attach_bulk(&self, bulk: &Self) {
-        let attach = Migration::Attach { sibling: bulk.0.shared.sibling(), bulk: false };
-        self.0.shared.command(ConnectionCommand::Migration(attach));
+        self.0.shared.command(ConnectionCommand::AttachBulk(bulk.0.shared.sibling()));
     }
 
     /// Holds streams spliced from now on when the connection is lost, under names with this epoch.

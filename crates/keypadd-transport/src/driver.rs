@@ -280,6 +280,7 @@ impl Driver {
             }
             ConnectionCommand::Close { code, reason } => self.close(code, reason, now),
             ConnectionCommand::UpdateKeys => self.connection.force_key_update(),
+            ConnectionCommand::AttachBulk(bulk) => self.attach_bulk(bulk),
             ConnectionCommand::Hold { streams, epoch } => self.hold = Some((streams, epoch)),
             ConnectionCommand::Stream(id, command) => {
                 self.on_stream_command(id, command, registrar, now);

@@ -66,6 +66,8 @@ pub(crate) enum ConnectionCommand {
         reason: Bytes,
     },
     UpdateKeys,
+    /// Let this other connection to the same peer carry bulk streams, and tell it.
+    AttachBulk(Sibling),
     /// Hold streams spliced from now on when the connection is lost.
     Hold {
         streams: HeldStreams,
@@ -102,9 +104,8 @@ impl Sibling {
 
 /// Messages between the loops of a session's two connections.
 pub(crate) enum Migration {
-    /// The connections belong together; `bulk`: the receiver of this message is the bulk one. The
-    /// other one tells the bulk connection.
-    Attach { sibling: Sibling, bulk: bool },
+    /// The receiver carries the bulk streams of this connection.
+    Attach(Sibling),
     /// Continue this direction, which stream `origin` of the sibling has carried up to `offset`.
     Adopt(Box<MigratingDirection>),
     /// The peer has followed: send all.
@@ -128,13 +129,17 @@ pub(crate) struct MigratingDirection {
     pub(crate) controller: Option<HandedController>,
 }
 
-/// Ends what a message carries if its connection is gone.
 impl Migration {
+    /// Ends what a message carries if its connection is gone.
     pub(crate) fn abandon(self) {
         match self {
             Self::Adopt(moving) => moving.to_stream.park(),
             Self::Arrive { to_socket, .. } => to_socket.park(),
-            _ => {}
+            Self::Attach(_)
+            | Self::Proceed { .. }
+            | Self::Continue { .. }
+            | Self::Refuse { .. }
+            | Self::Sweep => {}
         }
     }
 }

@@ -61,7 +61,7 @@ impl Driver {
         now: Instant,
     ) {
         match message {
-            Migration::Attach { sibling, bulk } => self.attach(sibling, bulk),
+            Migration::Attach(sparse) => self.attach(sparse, true),
             Migration::Adopt(moving) if self.lost => moving.to_stream.park(),
             Migration::Adopt(mut moving) => {
                 if let Some(handed) = moving.controller.take()
@@ -89,11 +89,15 @@ impl Driver {
         }
     }
 
+    /// Lets another connection carry bulk streams.
+    pub(super) fn attach_bulk(&mut self, bulk: Sibling) {
+        // Told by this loop, so that each knows the other before the first message between them.
+        bulk.send(Migration::Attach(self.shared.sibling()));
+        self.attach(bulk, false);
+    }
+
+    /// `bulk`: this is the bulk one of both connections.
     fn attach(&mut self, sibling: Sibling, bulk: bool) {
-        if !bulk {
-            // Told by this loop, so that each knows the other before the first message between them.
-            sibling.send(Migration::Attach { sibling: self.shared.sibling(), bulk: true });
-        }
         for (at, channel) in &mut self.channels {
             if let Channel::Awaiting(early) = channel
                 && let Some((origin, offset)) = early.take()
