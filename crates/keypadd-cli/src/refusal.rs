@@ -39,6 +39,12 @@ pub fn explain(error: ClientError, own: PublicKey, peer: &[PublicKey]) -> Error 
             Error::new(Exit::Authentication, cause)
                 .hint("run the same version of keypadd on both ends")
         }
+        ClientError::Auth { cause: AuthError::NotResumed, .. } => {
+            Error::new(Exit::Authentication, cause).hint(
+                "somebody may have answered in its place, with a key of it that was stolen; remove \
+                 that key from its public-key here",
+            )
+        }
         ClientError::Unreachable { server, tried } => {
             let of_name = |tried: &Tried| {
                 hint_of_name(tried.server.as_ref().unwrap_or_else(|| server.first()), tried)

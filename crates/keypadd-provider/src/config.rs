@@ -97,6 +97,7 @@ impl CryptoSettings {
             opening_cost(suite, self.cipher_engine);
         }
         SessionContext {
+            own: self.key.public(),
             pool: self.pool.clone(),
             listed,
             meters: Arc::clone(&self.meters),

@@ -7,11 +7,13 @@ use keypadd_keystream::{Class, Protection};
 use keypadd_pool::{Allowance, Direction, Part, PartLevel, Pool};
 
 use crate::fault::KeyFault;
+use crate::identity::PublicKey;
 use crate::kx::Group;
 use crate::limits::Limits;
 use crate::open::Inbound;
 use crate::phases::Phases;
 use crate::seal::Outbound;
+use crate::session_token::Channel;
 
 /// The content of `quinn::Connection::handshake_data` once 1-RTT keys exist. Only `peer_identity` tells
 /// whether the peer has proved its key.
@@ -24,6 +26,15 @@ pub struct HandshakeData {
     pub keys: ConnectionKeys,
     /// CPU time that opening a full packet takes on this machine ([`opening_cost`](crate::opening_cost)).
     pub opening_cost: Duration,
+}
+
+/// The content of `quinn::Connection::peer_identity` once the handshake is complete.
+#[derive(Clone, Debug)]
+pub struct ProvedPeer {
+    /// The key that the peer has proved.
+    pub key: PublicKey,
+    /// The connection, for proofs of tokens.
+    pub channel: Channel,
 }
 
 impl HandshakeData {

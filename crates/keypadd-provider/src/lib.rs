@@ -30,6 +30,7 @@ mod seal;
 mod seal_costs;
 mod secret_memory;
 mod session;
+mod session_token;
 mod suites;
 mod test_hooks;
 mod tickets;
@@ -44,7 +45,7 @@ pub use config::{
     ALPN, ConfigError, CryptoSettings, client_config, client_config_with, inviter_config,
     joiner_config, server_config, server_config_with,
 };
-pub use connection::{ConnectionKeys, DirectionStatus, HandshakeData};
+pub use connection::{ConnectionKeys, DirectionStatus, HandshakeData, ProvedPeer};
 pub use fault::KeyFault;
 pub use histogram::Histogram;
 pub use identity::{KeyTextError, PrivateKey, PublicKey, ResetKeys};
@@ -58,5 +59,8 @@ pub use pool_switch::PoolSwitch;
 pub use refusal::Refusal;
 pub use renewal::{Renew, Renewal};
 pub use seal_costs::{SealCosts, seal_costs};
+pub use session_token::{
+    Assertion, Channel, SESSION_TOKEN_BYTES, SessionToken, TOKEN_PROOF_BYTES, TokenProof,
+};
 pub use test_hooks::TestHooks;
 pub use verify::{AllowList, ListedClients, PinnedServer};

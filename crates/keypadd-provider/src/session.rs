@@ -3,7 +3,7 @@
 //! rustls runs TLS 1.3; the session turns the keys that it derives into ours, with direction and phase.
 //! After the handshake, it drops the rustls connection, which would otherwise keep the first traffic
 //! secrets for its whole life, and keeps only the ratchet (`rustls::quic::Secrets`, which replaces itself
-//! at each step). Only then, when the peer has proved its key, does the connection use a pool.
+//! at each step), and what proofs of tokens need (`session_token`). Only then, when the peer has proved its key, does the connection use a pool.
 //!
 //! Initial keys are public and ring's; they never reach our suites.
 
@@ -20,7 +20,7 @@ use rustls::crypto::ring::cipher_suite::TLS13_AES_128_GCM_SHA256;
 use rustls::quic::{Connection, KeyChange, Secrets, Version};
 
 use crate::calibration::opening_cost;
-use crate::connection::{ConnectionKeys, HandshakeData};
+use crate::connection::{ConnectionKeys, HandshakeData, ProvedPeer};
 use crate::fault::FaultLatch;
 use crate::handshake_errors::HandshakeErrors;
 use crate::identity::PublicKey;
@@ -35,6 +35,7 @@ use crate::pool_switch::{AttachedConnection, PoolSwitch};
 use crate::protection::KeyProtection;
 use crate::retry;
 use crate::seal::{Outbound, SealKey};
+use crate::session_token::Channel;
 use crate::suites::from_code_point;
 use crate::test_hooks::TestHooks;
 use crate::tickets::TicketSkipper;
@@ -43,6 +44,8 @@ use crate::verify::AllowList;
 /// What a session needs besides TLS.
 #[derive(Clone)]
 pub(crate) struct SessionContext {
+    /// The key that this end proves.
+    pub(crate) own: PublicKey,
     pub(crate) pool: PoolSwitch,
     /// On a server: the clients that may connect, and their allowances.
     pub(crate) listed: Option<Arc<dyn AllowList>>,
@@ -69,7 +72,7 @@ pub(crate) struct PooledSession {
 enum Tls {
     Handshaking(Box<Connection>),
     Done {
-        peer: PublicKey,
+        peer: ProvedPeer,
         transport_parameters: Vec<u8>,
         tickets: TicketSkipper,
     },
@@ -111,12 +114,15 @@ impl PooledSession {
         };
         let peer = connection.peer_certificates().and_then(|keys| keys.first());
         let peer = peer.and_then(|spki| PublicKey::from_spki(spki).ok());
+        let peer = peer.and_then(|key| {
+            Some(ProvedPeer { key, channel: Channel::of(connection, self.context.own, key)? })
+        });
         let parameters = connection.quic_transport_parameters();
         self.tls = match (peer, parameters) {
             (Some(peer), Some(parameters)) => {
                 let transport_parameters = parameters.to_vec();
                 let listed = self.context.listed.as_ref();
-                let allowance = listed.and_then(|listed| listed.allowance(&peer));
+                let allowance = listed.and_then(|listed| listed.allowance(&peer.key));
                 self.attached = Some(self.context.pool.attach(one_rtt.keys.clone(), allowance));
                 Tls::Done { peer, transport_parameters, tickets: TicketSkipper::default() }
             }
@@ -138,10 +144,10 @@ impl Session for PooledSession {
         Some(Box::new(HandshakeData { suite, kex, keys, opening_cost }))
     }
 
-    /// The peer's [`PublicKey`], once the handshake is complete.
+    /// The [`ProvedPeer`], once the handshake is complete.
     fn peer_identity(&self) -> Option<Box<dyn Any>> {
         match &self.tls {
-            Tls::Done { peer, .. } => Some(Box::new(*peer)),
+            Tls::Done { peer, .. } => Some(Box::new(peer.clone())),
             _ => None,
         }
     }
@@ -265,7 +271,8 @@ impl Session for PooledSession {
         retry::is_valid(orig_dst_cid, header, payload)
     }
 
-    /// Always fails: an exporter would keep a secret of the handshake alive.
+    /// Always fails: an exporter would keep a secret of the handshake alive. What is derived from that is in
+    /// the [`ProvedPeer`].
     fn export_keying_material(
         &self,
         _: &mut [u8],

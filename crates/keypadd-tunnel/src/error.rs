@@ -70,6 +70,10 @@ pub enum AuthError {
     /// The handshake failed in another way.
     #[error("the handshake failed: {0}")]
     Handshake(String),
+    /// The server says that it goes on with connections that are held, and does not prove that it holds
+    /// them: it may be somebody who has a key of the server.
+    #[error("this server says that it holds this client's connections, and does not prove it")]
+    NotResumed,
 }
 
 /// What a client's user reads of a refusal.
@@ -184,7 +188,7 @@ impl ClientError {
 /// Why one attempt to connect failed.
 #[derive(Debug, Error)]
 pub(crate) enum ConnectFailure {
-    /// Fatal: no other address of this server will help.
+    /// The ends do not accept each other.
     #[error(transparent)]
     Auth(AuthError),
     /// The server has too many sessions of this key.

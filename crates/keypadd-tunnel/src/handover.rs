@@ -13,8 +13,10 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use keypadd_provider::{SESSION_TOKEN_BYTES, SessionToken};
 use keypadd_transport::HandedStream;
 use serde::{Deserialize, Serialize};
+use zeroize::ZeroizeOnDrop;
 
 pub use crate::net::socket_file::SocketFile;
 use crate::{addresses::socket_path::SocketPath, suspension::Suspension};
@@ -86,17 +88,29 @@ pub struct HandedSocket {
 pub struct LineageRecord {
     pub(crate) key: String,
     pub(crate) instance: [u8; 16],
-    /// The token that the client has to present, and the one before until it has confirmed this one.
+    /// The token that the client has to prove, and the one before until it has confirmed this one.
     pub(crate) tokens: (Secret, Option<Secret>),
     pub(crate) epoch: u32,
     /// Until the streams are given up.
     pub(crate) remaining_millis: u64,
 }
 
-/// A token that is never displayed.
-#[derive(Clone, Serialize, Deserialize)]
+/// A session's token, which is never displayed; wiped when dropped.
+#[derive(Clone, Serialize, Deserialize, ZeroizeOnDrop)]
 #[serde(transparent)]
-pub(crate) struct Secret(pub(crate) [u8; 16]);
+pub(crate) struct Secret(pub(crate) [u8; SESSION_TOKEN_BYTES]);
+
+impl Secret {
+    pub(crate) fn of(token: &SessionToken) -> Self {
+        let mut secret = Self([0; SESSION_TOKEN_BYTES]);
+        secret.0.copy_from_slice(token.as_bytes());
+        secret
+    }
+
+    pub(crate) fn token(&self) -> SessionToken {
+        SessionToken::from_bytes(&self.0)
+    }
+}
 
 impl std::fmt::Debug for Secret {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

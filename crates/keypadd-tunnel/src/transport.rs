@@ -25,7 +25,7 @@ use std::{
     time::Duration,
 };
 
-use keypadd_provider::{HandshakeData, Histogram};
+use keypadd_provider::{HandshakeData, Histogram, ProvedPeer};
 use keypadd_transport::{
     Endpoint, EndpointConfig, EndpointSettings, FLOW_IDLE, IdleTimeout, Inspect, Plan,
     ServerConfig, SpinShare, Streams, TransportConfig, Windows,
@@ -341,12 +341,13 @@ impl TransportSettings {
     }
 }
 
-/// Extracts the peer's key and the handshake data from a TLS session of our provider.
+/// Extracts what a TLS session of our provider has proved and agreed on.
 fn inspect() -> Inspect {
     Arc::new(|session: &dyn crypto::Session| {
-        let key = *session.peer_identity()?.downcast().ok()?;
+        let peer = session.peer_identity()?.downcast::<ProvedPeer>().ok()?;
+        let ProvedPeer { key, channel } = *peer;
         let handshake = *session.handshake_data()?.downcast().ok()?;
-        Some(Arc::new(Proof { key, handshake }) as Arc<dyn Any + Send + Sync>)
+        Some(Arc::new(Proof { key, channel, handshake }) as Arc<dyn Any + Send + Sync>)
     })
 }
 

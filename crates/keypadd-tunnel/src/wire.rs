@@ -13,10 +13,7 @@ mod header;
 
 pub use code::{CloseCode, ListenCode, StreamCode};
 pub use error::WireError;
-pub use frame::{
-    FRAME_HEAD_BYTES, Features, Frame, FrameHead, HoldGrant, HoldRequest, HoldToken, Instance,
-    SessionToken,
-};
+pub use frame::{FRAME_HEAD_BYTES, Features, Frame, FrameHead, HoldGrant, HoldRequest, Instance};
 pub use header::{CONNECTED, Claim, STREAM_HEAD_BYTES, StreamHead, StreamHeader};
 
 /// Version of the control protocol that this end uses.

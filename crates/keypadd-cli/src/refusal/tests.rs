@@ -92,6 +92,7 @@ fn errors() -> Vec<ClientError> {
         })),
         refused(AuthError::Refused(Refusal::NoCommonKeyExchange { offered, allowed })),
         refused(AuthError::Handshake("a reason".into())),
+        refused(AuthError::NotResumed),
         ClientError::TooManySessions {
             server: "a.example".parse().unwrap(),
             cause: "this key already has 16 sessions (max-sessions-per-key)".into(),

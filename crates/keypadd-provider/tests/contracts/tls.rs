@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use keypadd_keystream::{Protection, Suite};
 use keypadd_pool::{Filler, Pool, PoolSettings, Step};
-use keypadd_provider::{HandshakeData, PublicKey};
+use keypadd_provider::{Assertion, HandshakeData, ProvedPeer};
 use quinn_proto::Side;
 use quinn_proto::crypto::{Keys, Session};
 use quinn_proto::transport_parameters::TransportParameters;
@@ -64,9 +64,8 @@ impl TlsEnd {
         self.pool.snapshot().fill_bytes_total
     }
 
-    /// Checks that nothing more is written and that there are no further keys; returns the peer's
-    /// key.
-    fn settle(&mut self) -> PublicKey {
+    /// Checks that nothing more is written and that there are no further keys; returns the peer.
+    fn settle(&mut self) -> ProvedPeer {
         assert!(!self.session.is_handshaking());
         for _ in 0..CALLS {
             let (bytes, keys) = self.write();
@@ -76,7 +75,7 @@ impl TlsEnd {
                 bytes.len()
             );
         }
-        *self.session.peer_identity().expect("a peer").downcast().expect("a public key")
+        *self.session.peer_identity().expect("a peer").downcast().expect("a proved peer")
     }
 }
 
@@ -121,11 +120,14 @@ fn first_phase_keys_come_with_a_servers_flight_and_authenticate_nobody() {
     let (finished, clients) = client.write();
     let clients = clients.expect("a client's second keys").packet;
     assert!(!finished.is_empty());
-    assert_eq!(client.settle(), crypto.keys[1]);
+    let seen_by_client = client.settle();
+    assert_eq!(seen_by_client.key, crypto.keys[1]);
     assert!(client.pads_made() > 0);
 
     server.read_to_the_last(&finished);
-    assert_eq!(server.settle(), crypto.keys[0]);
+    let seen_by_server = server.settle();
+    assert_eq!(seen_by_server.key, crypto.keys[0]);
+    assert_one_channel(&seen_by_client, &seen_by_server);
     assert!(server.pads_made() > 0);
 
     // Both ends' second keys belong to one phase, each to its own direction.
@@ -137,6 +139,17 @@ fn first_phase_keys_come_with_a_servers_flight_and_authenticate_nobody() {
         opening.decrypt(0, &packet[..8], &mut payload).expect("matching keys");
         assert_eq!(payload[..], [7; 24]);
     }
+}
+
+/// Checks that both ends derive the same token, and accept each other's proofs on their connection.
+fn assert_one_channel(client: &ProvedPeer, server: &ProvedPeer) {
+    let [client, server] = [&client.channel, &server.channel];
+    assert_eq!(client.token().as_bytes(), server.token().as_bytes());
+    let (token, run) = (client.token(), [7; 16]);
+    let proof = client.proof(token, Assertion::ClientResumes, &run);
+    assert!(server.is_proof(&proof, server.token(), Assertion::ClientResumes, &run));
+    let proof = server.proof(token, Assertion::ServerResumes, &run);
+    assert!(client.is_proof(&proof, token, Assertion::ServerResumes, &run));
 }
 
 /// The suite that two ends with their defaults agree on, by whether each has AES instructions.

@@ -4,22 +4,23 @@
 //! permits. Without it the first connection carries all streams.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, atomic::Ordering},
     time::Duration,
 };
 
+use keypadd_provider::Assertion;
 use keypadd_transport::{ClientConfig, Connection, Dial, Endpoint, Lane};
 use tokio::{
     sync::Notify,
     time::{sleep, timeout},
 };
-use tracing::debug;
+use tracing::{debug, warn};
 
 use super::listed::ListedKeys;
 use crate::{
     sessions::{control::Control, proof::proof_of, session::LiveSession},
     transport::{SERVER_NAME, WINDOWS_LONG_PATH},
-    wire::{Frame, SessionToken, VERSION},
+    wire::{CloseCode, Frame, VERSION},
 };
 
 /// Timeout from the first packet to the server's hello.
@@ -47,8 +48,10 @@ impl BulkDialer {
                 () = session.connection.bulk_wanted() => {}
             }
             // Without an offer the server accepts no bulk connection.
-            let Some(token) = session.token.get() else { continue };
-            match timeout(CONNECT_TIMEOUT, self.attach(session, *token)).await {
+            if !session.bulk_offered.load(Ordering::Relaxed) {
+                continue;
+            }
+            match timeout(CONNECT_TIMEOUT, self.attach(session)).await {
                 Ok(Ok(_control)) => {
                     session.supervise_bulk().await;
                     pause = RETRY_MIN;
@@ -61,7 +64,7 @@ impl BulkDialer {
         }
     }
 
-    async fn attach(&self, session: &LiveSession, token: SessionToken) -> Result<Control, String> {
+    async fn attach(&self, session: &LiveSession) -> Result<Control, String> {
         let config = self.config.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let address = session.connection.remote_address();
         let rtt = session.connection.stats().path.rtt;
@@ -72,10 +75,22 @@ impl BulkDialer {
         let proof = proof_of(&connection).ok_or("the handshake did not authenticate a key")?;
         let stream = connection.open_bi().await.map_err(|error| error.to_string())?;
         let mut control = Control::new(stream);
-        let hello = Frame::HelloBulk { version: VERSION, token };
+        let (channel, token, instance) = (&proof.channel, session.token(), session.instance());
+        let own = channel.proof(token, Assertion::ClientBulk, &instance.0);
+        let hello = Frame::HelloBulk { version: VERSION, instance, proof: own };
         control.send(&hello).await.map_err(|error| error.to_string())?;
         match control.receive().await {
-            Ok(Frame::HelloServer { version: VERSION, .. }) => {}
+            Ok(Frame::HelloBulk { version: VERSION, proof, .. }) => {
+                if !channel.is_proof(&proof, token, Assertion::ServerBulk, &instance.0) {
+                    let cause = "the server does not prove to have the session";
+                    connection.close(CloseCode::Protocol.value().into(), cause.as_bytes());
+                    unattached.connection = None;
+                    if session.may_log() {
+                        warn!(peer = session.peer(), "bulk connection closed: {cause}");
+                    }
+                    return Err(cause.into());
+                }
+            }
             Ok(_) => return Err("the server did not answer with a hello".into()),
             Err(error) => return Err(error.to_string()),
         }

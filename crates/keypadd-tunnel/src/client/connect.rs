@@ -29,12 +29,13 @@ use crate::{
     error::{AuthError, ClientError, ConnectFailure, unreachable::Cause},
     sessions::{
         control::Control,
+        hold::{Granted, Unproved},
         proof::{Proof, proof_of},
         session::{FRAMES_MAX, NewSession},
         status::Role,
     },
     transport::SERVER_NAME,
-    wire::{Features, Frame, HoldGrant, VERSION},
+    wire::{CloseCode, Features, Frame, VERSION},
 };
 
 /// A server that has answered with a hello.
@@ -43,14 +44,14 @@ pub(super) struct Greeting {
     place: ListPlace,
     proof: Arc<Proof>,
     control: Control,
-    grant: Option<HoldGrant>,
+    granted: Option<Granted>,
     features: Features,
 }
 
 impl Greeting {
     /// Whether the server goes on with the streams of the session before.
     pub(super) fn is_resumed(&self) -> bool {
-        self.grant.as_ref().is_some_and(|grant| grant.resumed)
+        self.granted.as_ref().is_some_and(Granted::is_resumed)
     }
 }
 
@@ -177,7 +178,8 @@ impl Client {
 
         let stream = connection.open_bi().await.map_err(|error| ConnectFailure::of(&error))?;
         let mut control = Control::new(stream);
-        let hold = self.hold.request();
+        let (channel, last) = (&proof.channel, self.hold.token());
+        let hold = self.hold.request(channel, self.instance, last.as_ref());
         let hello = Frame::HelloClient { version: VERSION, instance: self.instance, hold };
         // The server checks our key last: its refusal can arrive after our handshake is complete.
         let asked = async {
@@ -191,8 +193,16 @@ impl Client {
             None => asked.await,
         };
         match answer {
-            Ok(Frame::HelloServer { version: VERSION, hold: grant, features }) => {
-                Ok(Greeting { connection, place, proof, control, grant, features })
+            Ok(Frame::HelloServer { version: VERSION, hold, features }) => {
+                let verify =
+                    |grant| Granted::verified(grant, channel, self.instance, last.as_ref());
+                let granted = hold.map(verify).transpose().map_err(|Unproved| {
+                    let cause = AuthError::NotResumed;
+                    let code = CloseCode::Protocol.value().into();
+                    connection.close(code, cause.to_string().as_bytes());
+                    ConnectFailure::Auth(cause)
+                })?;
+                Ok(Greeting { connection, place, proof, control, granted, features })
             }
             Ok(Frame::HelloServer { version, .. }) => {
                 Err(ConnectFailure::Unreachable(Cause::OtherVersion(version)))
@@ -213,11 +223,11 @@ impl Client {
     /// Begins the session, which takes the place of the one before.
     pub(super) fn establish(&self, greeting: Greeting, jumps: Jumps) -> ClientSession {
         let resumed = greeting.is_resumed();
-        let Greeting { connection, place, proof, control, grant, features } = greeting;
+        let Greeting { connection, place, proof, control, granted, features } = greeting;
         let identity = *self.identity.get_or_init(|| proof.key);
         let older = self.sessions.newest(&identity, self.instance);
         let older = older.filter(|older| !older.has_ended() || older.is_held());
-        let (hold, ended) = self.hold.granted(grant);
+        let (hold, ended) = self.hold.granted(granted);
         if !resumed {
             self.listeners.places().forget_peer_limit();
         }

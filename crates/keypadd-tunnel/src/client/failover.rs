@@ -23,7 +23,7 @@ use super::{
     reconnect::{ASSUMED_RTT, Failures, HANDSHAKE_TRIPS, HeldSession, QUICK, THOROUGH},
 };
 use crate::{
-    error::{ClientError, ConnectFailure, unreachable::Cause},
+    error::{AuthError, ClientError, ConnectFailure, unreachable::Cause},
     sessions::{proof::proof_of, session::LiveSession},
     wire::Frame,
 };
@@ -114,6 +114,17 @@ fn is_other(reached: &Reached, key: PublicKey) -> bool {
     proof_of(&reached.connection).is_none_or(|proof| proof.key != key)
 }
 
+/// Logs an attempt that has failed beside a live session: once, if a server does not prove what it
+/// resumes.
+fn note(failures: &mut Failures, live: &LiveSession, what: &str, error: &ClientError) {
+    match error {
+        ClientError::Auth { cause: AuthError::NotResumed, .. } => {
+            failures.log(error, || live.may_log());
+        }
+        _ => debug!("{what}: {error}"),
+    }
+}
+
 impl Client {
     /// Waits for a session at another address that replaces this one; sets `silent` while the
     /// server is. Continues for a moment after the session has ended.
@@ -126,16 +137,17 @@ impl Client {
             return std::future::pending().await;
         }
         let live = &*session.registration.session;
+        let mut failures = Failures::default();
         loop {
             tokio::select! {
                 () = until_silent(live) => {}
-                next = self.returned(live, &session.place) => return next,
+                next = self.returned(live, &session.place, &mut failures) => return next,
             }
             debug!(server = %self.server, "the server is silent; trying its other addresses");
             silent.send_replace(true);
             let before = live.received_acks();
             while live.received_acks() == before {
-                if let Some(next) = self.fail_over(live).await {
+                if let Some(next) = self.fail_over(live, &mut failures).await {
                     return next;
                 }
                 tokio::select! {
@@ -148,7 +160,12 @@ impl Client {
     }
 
     /// Waits for a session at a preferred address, which is tried at intervals.
-    async fn returned(&self, live: &LiveSession, place: &ListPlace) -> ClientSession {
+    async fn returned(
+        &self,
+        live: &LiveSession,
+        place: &ListPlace,
+        failures: &mut Failures,
+    ) -> ClientSession {
         if place.is_first() {
             return std::future::pending().await;
         }
@@ -161,14 +178,18 @@ impl Client {
             }
             match self.go_back(live, place, &mut is_stranger).await {
                 Ok(next) => return next,
-                Err(error) => debug!("not moved to a preferred address: {error}"),
+                Err(error) => note(failures, live, "not moved to a preferred address", &error),
             }
         }
     }
 
     /// Tries the other addresses while a session's server is silent. `None` if it is heard again
     /// first, if the session ends, or if no other answers.
-    async fn fail_over(&self, live: &LiveSession) -> Option<ClientSession> {
+    async fn fail_over(
+        &self,
+        live: &LiveSession,
+        failures: &mut Failures,
+    ) -> Option<ClientSession> {
         let handshake = QUICK + live.connection.stats().path.rtt * HANDSHAKE_TRIPS;
         let avoid = Some(live.connection.remote_address());
         let search = Search { avoid, ..self.everywhere(self.connect_timeout) };
@@ -198,7 +219,7 @@ impl Client {
             made = self.search(search, Some(ASSUMED_RTT), take_over) => match made {
                 Ok(made) => made,
                 Err(error) => {
-                    debug!("no other address answers: {error}");
+                    note(failures, live, "no other address answers", &error);
                     return None;
                 }
             },

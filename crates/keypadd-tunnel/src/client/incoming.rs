@@ -1,7 +1,7 @@
 //! Handles the frames and streams that a server sends to its client, and retries refused remote
 //! forwards.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering};
 
 use tokio::{
     sync::{Notify, mpsc},
@@ -62,8 +62,8 @@ async fn receive(
                 Frame::Listening { id, outcome } => {
                     session.remote_forwards.answered(id, outcome, || session.may_log());
                 }
-                Frame::BulkOffer { token } => {
-                    let _ = session.token.set(token);
+                Frame::BulkOffer => {
+                    session.bulk_offered.store(true, Ordering::Relaxed);
                     if wants_bulk {
                         bulk_wanted.notify_one();
                     }

@@ -14,7 +14,7 @@ use super::{Client, attempts::Attempts};
 use crate::{
     addresses::{servers::ServerEntry, target::ServerAddress},
     error::{
-        ClientError, ConnectFailure,
+        AuthError, ClientError, ConnectFailure,
         unreachable::{Cause, Failure, Tried},
     },
     net::{
@@ -141,8 +141,8 @@ impl Client {
     /// Resolves the server's names and runs `attempt` at their addresses, in the order of
     /// [`Attempts`], until one succeeds. Handshakes may overlap, but only one of them at a time is
     /// finished: the others are then given up. Returns the result immediately. If one end rejects
-    /// the other, its other addresses are not tried. A server that has forgotten a handshake is asked
-    /// again once all others have failed.
+    /// the other, its other addresses are not tried, unless a server did not prove what it resumes.
+    /// A server that has forgotten a handshake is asked again once all others have failed.
     pub(super) async fn reach<T, O, F>(
         &self,
         search: Search,
@@ -342,8 +342,11 @@ impl Candidates {
         };
         match failure.refusal(server) {
             Ok(refusal) => {
+                // Somebody may answer at this address alone.
+                let is_here =
+                    matches!(refusal, ClientError::Auth { cause: AuthError::NotResumed, .. });
                 self.refusal.get_or_insert(refusal);
-                true
+                !is_here
             }
             Err(cause) => {
                 self.failed(nth, Some(address), cause);

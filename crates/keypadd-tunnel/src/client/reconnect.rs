@@ -87,7 +87,7 @@ pub(super) struct Failures {
 
 impl Failures {
     /// Logs the first failure, and every new refusal, if it may.
-    fn log(&mut self, error: &ClientError, may_log: impl FnOnce() -> bool) {
+    pub(super) fn log(&mut self, error: &ClientError, may_log: impl FnOnce() -> bool) {
         let text = error.to_string();
         let is_new =
             error.is_refusal() && self.logged.len() < LOGGED_MAX && !self.logged.contains(&text);

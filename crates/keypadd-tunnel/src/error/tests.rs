@@ -127,6 +127,7 @@ fn what_a_server_refuses_lasts_and_what_cannot_be_reached_may_come_back() {
     let server = || "a.example".parse::<ServerAddress>().unwrap();
     for failure in [
         ConnectFailure::Auth(AuthError::Handshake(String::new())),
+        ConnectFailure::Auth(AuthError::NotResumed),
         ConnectFailure::TooMany(String::new()),
         ConnectFailure::NotPaired(String::new()),
     ] {

@@ -10,12 +10,13 @@ use std::{
     time::Duration,
 };
 
+use keypadd_provider::{Assertion, Channel, SessionToken};
 use keypadd_transport::{HeldStreams, ReplayBudget};
 
 use crate::{
     handover::Secret,
     sessions::counts::ForwardCounts,
-    wire::{HoldGrant, HoldRequest, HoldToken},
+    wire::{HoldGrant, HoldRequest, Instance},
 };
 
 pub(crate) mod claims;
@@ -82,7 +83,42 @@ pub(crate) struct ClientHold {
 #[derive(Debug)]
 struct ClientChain {
     streams: HeldStreams,
-    token: Option<HoldToken>,
+    /// That of its last session.
+    token: Option<SessionToken>,
+}
+
+/// What a server grants a client, which has verified what the server says that it resumes.
+#[derive(Debug)]
+pub(crate) struct Granted {
+    grant: HoldGrant,
+    token: SessionToken,
+}
+
+/// The server says that it goes on with a session, and does not prove to have its token.
+#[derive(Debug)]
+pub(crate) struct Unproved;
+
+impl Granted {
+    /// The server's answer on this connection to a client whose last session had the token `last`.
+    pub(crate) fn verified(
+        grant: HoldGrant,
+        channel: &Channel,
+        instance: Instance,
+        last: Option<&SessionToken>,
+    ) -> Result<Self, Unproved> {
+        if let Some(proof) = &grant.proof {
+            let last = last.ok_or(Unproved)?;
+            if !channel.is_proof(proof, last, Assertion::ServerResumes, &instance.0) {
+                return Err(Unproved);
+            }
+        }
+        Ok(Self { grant, token: channel.token().clone() })
+    }
+
+    /// Whether the server goes on with the streams of the last session.
+    pub(crate) fn is_resumed(&self) -> bool {
+        self.grant.proof.is_some()
+    }
 }
 
 impl ClientHold {
@@ -97,19 +133,30 @@ impl ClientHold {
         self.chain().streams.clone()
     }
 
-    /// The hold request for the next hello.
-    pub(crate) fn request(&self) -> Option<HoldRequest> {
-        let token = self.chain().token.clone();
+    /// The token of the last session, if it held.
+    pub(crate) fn token(&self) -> Option<SessionToken> {
+        self.chain().token.clone()
+    }
+
+    /// The hold request for a hello on this connection, which proves to have the last session's
+    /// token.
+    pub(crate) fn request(
+        &self,
+        channel: &Channel,
+        instance: Instance,
+        last: Option<&SessionToken>,
+    ) -> Option<HoldRequest> {
+        let proof = last.map(|last| channel.proof(last, Assertion::ClientResumes, &instance.0));
         (!self.settings.time.is_zero())
-            .then(|| HoldRequest { seconds: self.settings.seconds(), token })
+            .then(|| HoldRequest { seconds: self.settings.seconds(), proof })
     }
 
     /// Handles the server's answer; returns the session's part of the chain, and how many streams end because the
     /// server does not hold them. Another chain begins then: a session of the old one may still be open, with
     /// streams of the same names.
-    pub(crate) fn granted(&self, grant: Option<HoldGrant>) -> (Option<SessionHold>, usize) {
-        let agreed = grant.and_then(|it| Some((self.settings.agreed(it.seconds)?, it)));
-        let resumed = agreed.as_ref().is_some_and(|(_, grant)| grant.resumed);
+    pub(crate) fn granted(&self, granted: Option<Granted>) -> (Option<SessionHold>, usize) {
+        let agreed = granted.and_then(|it| Some((self.settings.agreed(it.grant.seconds)?, it)));
+        let resumed = agreed.as_ref().is_some_and(|(_, granted)| granted.is_resumed());
         let mut chain = self.chain();
         let ended = (!resumed).then(|| {
             let fresh = chain.streams.sharing_budget();
@@ -117,7 +164,9 @@ impl ClientHold {
         });
         let streams = chain.streams.clone();
         let (token, hold) = agreed
-            .map(|(time, grant)| (grant.token, SessionHold { streams, epoch: grant.epoch, time }))
+            .map(|(time, Granted { grant, token })| {
+                (token, SessionHold { streams, epoch: grant.epoch, time })
+            })
             .unzip();
         chain.token = token;
         drop(chain);
@@ -131,12 +180,12 @@ impl ClientHold {
 
     /// The token of the next hello, for the process that takes over.
     pub(crate) fn hand_over(&self) -> Option<Secret> {
-        self.chain().token.as_ref().map(|token| Secret(token.0))
+        self.chain().token.as_ref().map(Secret::of)
     }
 
     /// Continues the chain of another process.
     pub(crate) fn adopt(&self, token: Option<&Secret>) {
-        self.chain().token = token.map(|Secret(token)| HoldToken(*token));
+        self.chain().token = token.map(Secret::token);
     }
 
     /// The session is over for good, or was away too long. Returns how many held streams ended.

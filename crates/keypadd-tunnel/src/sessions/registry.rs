@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use keypadd_provider::PublicKey;
+use keypadd_provider::{PublicKey, SessionToken};
 use tokio::time::{sleep, timeout};
 
 use crate::{
@@ -18,7 +18,7 @@ use crate::{
         session_end::SessionEnd,
         status::SessionStatus,
     },
-    wire::{Instance, SessionToken},
+    wire::Instance,
 };
 
 /// How long sessions may take to end and event loops to park their streams, and how often to check.
@@ -51,19 +51,22 @@ impl Sessions {
         self.live().iter().map(|session| session.status()).collect()
     }
 
-    /// Finds a client's session with this token; `client` is the key that it is counted under.
-    pub(crate) fn find(&self, client: &PublicKey, token: SessionToken) -> Option<Arc<LiveSession>> {
-        let found = |session: &LiveSession| {
-            session.identity() == *client && session.token.get() == Some(&token)
-        };
-        self.live().into_iter().find(|session| found(session))
+    /// The newest session of this client instance; `peer` is the key that it is counted under.
+    pub(crate) fn newest(&self, peer: &PublicKey, instance: Instance) -> Option<Arc<LiveSession>> {
+        self.newest_with(peer, instance, |_| true)
     }
 
-    /// The newest session of this client instance.
-    pub(crate) fn newest(&self, peer: &PublicKey, instance: Instance) -> Option<Arc<LiveSession>> {
+    /// The newest one whose token is right.
+    pub(crate) fn newest_with(
+        &self,
+        peer: &PublicKey,
+        instance: Instance,
+        is_right: impl Fn(&SessionToken) -> bool,
+    ) -> Option<Arc<LiveSession>> {
         let of_run =
             |session: &LiveSession| session.identity() == *peer && session.instance() == instance;
-        self.live().into_iter().rev().find(|session| of_run(session))
+        let mut newest = self.live().into_iter().rev();
+        newest.find(|session| of_run(session) && is_right(session.token()))
     }
 
     /// Ends the older sessions of the same client instance. Their streams are held if the newest

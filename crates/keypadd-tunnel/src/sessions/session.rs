@@ -6,11 +6,11 @@
 use std::{
     fmt,
     net::SocketAddr,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, Mutex, OnceLock, PoisonError, atomic::AtomicBool},
     time::{Instant, SystemTime},
 };
 
-use keypadd_provider::{ConnectionKeys, HandshakeData, KeyFault, PublicKey};
+use keypadd_provider::{ConnectionKeys, HandshakeData, KeyFault, PublicKey, SessionToken};
 use keypadd_share::{Share, Underway};
 use keypadd_transport::Connection;
 use tokio::sync::{Notify, mpsc};
@@ -41,7 +41,7 @@ use crate::{
         session_end::SessionEnd,
         status::Role,
     },
-    wire::{Features, Frame, Instance, ListenCode, SessionToken},
+    wire::{Features, Frame, Instance, ListenCode},
 };
 
 mod bulk;
@@ -69,8 +69,8 @@ pub struct LiveSession {
     pub(crate) opening: Underway,
     /// Carries bulk streams; made when there is bulk data.
     bulk: OnceLock<BulkConnection>,
-    /// Ties a bulk connection to this session: drawn by the server and sent to the client.
-    pub(crate) token: OnceLock<SessionToken>,
+    /// The server accepts a bulk connection.
+    pub(crate) bulk_offered: AtomicBool,
     /// Queue of the control stream. Boxed: a queue has memory for 32 items from the beginning.
     outgoing: mpsc::Sender<Box<Frame>>,
     /// Limits of the daemon.
@@ -155,7 +155,7 @@ impl LiveSession {
             connection: new.connection,
             opening: Underway::default(),
             bulk: OnceLock::new(),
-            token: OnceLock::new(),
+            bulk_offered: AtomicBool::new(false),
             outgoing: new.outgoing,
             limits: new.limits,
             held: new.held,
@@ -184,6 +184,11 @@ impl LiveSession {
     /// What the handshake agreed on, and the handle of the connection's keys.
     pub fn handshake(&self) -> &HandshakeData {
         &self.proof.handshake
+    }
+
+    /// What its ends prove to each other to have, on later connections.
+    pub(crate) fn token(&self) -> &SessionToken {
+        self.proof.channel.token()
     }
 
     /// What it carries.

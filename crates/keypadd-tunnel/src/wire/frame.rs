@@ -2,10 +2,7 @@
 //!
 //! Knows bytes; what a frame asks for is decided by its reader.
 
-use std::fmt;
-
-use subtle::ConstantTimeEq;
-use zeroize::ZeroizeOnDrop;
+use keypadd_provider::{TOKEN_PROOF_BYTES, TokenProof};
 
 use crate::{
     addresses::{
@@ -64,61 +61,13 @@ impl Instance {
     }
 }
 
-/// A random number that a server draws for each session; it binds a bulk connection to its session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct SessionToken(pub [u8; 16]);
-
-impl SessionToken {
-    /// Draws a token.
-    ///
-    /// # Errors
-    /// The system's random number generator failed.
-    pub fn generate() -> Result<Self, getrandom::Error> {
-        let mut token = [0; 16];
-        getrandom::fill(&mut token)?;
-        Ok(Self(token))
-    }
-}
-
-/// A random number that a server draws for each session; whoever has it may resume the session's
-/// streams once, if it proves the same key. Compared in constant time, and wiped when dropped.
-#[derive(Clone, ZeroizeOnDrop)]
-pub struct HoldToken(pub [u8; 16]);
-
-impl HoldToken {
-    /// Draws a token.
-    ///
-    /// # Errors
-    /// The system's random number generator failed.
-    pub fn generate() -> Result<Self, getrandom::Error> {
-        let mut token = [0; 16];
-        getrandom::fill(&mut token)?;
-        Ok(Self(token))
-    }
-}
-
-impl PartialEq for HoldToken {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.ct_eq(&other.0).into()
-    }
-}
-
-impl Eq for HoldToken {}
-
-/// Shows nothing of it: it must not get into a log.
-impl fmt::Debug for HoldToken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("HoldToken(..)")
-    }
-}
-
 /// What a client says of holding streams.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HoldRequest {
     /// How long it holds them.
     pub seconds: u32,
-    /// The token of its last session, if it has one.
-    pub token: Option<HoldToken>,
+    /// Proves that it has the token of its last session, if there is one.
+    pub proof: Option<TokenProof>,
 }
 
 /// What a server answers to that.
@@ -128,10 +77,9 @@ pub struct HoldGrant {
     pub seconds: u32,
     /// The number of this connection in the names of streams.
     pub epoch: u32,
-    /// The token of this session.
-    pub token: HoldToken,
-    /// Whether the streams of the last session are resumed.
-    pub resumed: bool,
+    /// Proves that it has the token of the client's last session, whose streams it resumes; `None` if it
+    /// resumes none.
+    pub proof: Option<TokenProof>,
 }
 
 /// What a server can do that its version does not say.
@@ -192,19 +140,18 @@ pub enum Frame {
     /// From either end: liveness check. QUIC's acknowledgment is the answer.
     Ping,
     /// From the server: the client may make a second connection for bulk streams.
-    BulkOffer {
-        /// Binds it to the session.
-        token: SessionToken,
-    },
+    BulkOffer,
     /// From the server: it has bulk data to send, or on a long path may have soon, so the client should
     /// make that connection.
     BulkWanted,
-    /// The client's first frame on that connection.
+    /// The first frame of either end on that connection.
     HelloBulk {
-        /// The client's version.
+        /// The sender's version.
         version: u8,
-        /// The token of the `BulkOffer`.
-        token: SessionToken,
+        /// The client's run.
+        instance: Instance,
+        /// Proves that the sender has the session's token.
+        proof: TokenProof,
     },
     /// From the client, once: how many streams it resumes. The server ends the others that it holds.
     Claims {
@@ -269,10 +216,10 @@ impl Frame {
             }
             Self::Unlisten { id } => (TYPE_UNLISTEN, id.to_be_bytes().to_vec()),
             Self::Ping => (TYPE_PING, Vec::new()),
-            Self::BulkOffer { token } => (TYPE_BULK_OFFER, token.0.to_vec()),
+            Self::BulkOffer => (TYPE_BULK_OFFER, Vec::new()),
             Self::BulkWanted => (TYPE_BULK_WANTED, Vec::new()),
-            Self::HelloBulk { version, token } => {
-                (TYPE_HELLO_BULK, [&[*version][..], &token.0].concat())
+            Self::HelloBulk { version, instance, proof } => {
+                (TYPE_HELLO_BULK, [&[*version][..], &instance.0, proof].concat())
             }
             Self::Claims { count } => (TYPE_CLAIMS, count.to_be_bytes().to_vec()),
             Self::Renew => (TYPE_RENEW, Vec::new()),
@@ -309,11 +256,13 @@ impl Frame {
             }
             TYPE_UNLISTEN => Self::Unlisten { id: fields.number()? },
             TYPE_PING => Self::Ping,
-            TYPE_BULK_OFFER => Self::BulkOffer { token: SessionToken(fields.array()?) },
+            TYPE_BULK_OFFER => Self::BulkOffer,
             TYPE_BULK_WANTED => Self::BulkWanted,
-            TYPE_HELLO_BULK => {
-                Self::HelloBulk { version: fields.byte()?, token: SessionToken(fields.array()?) }
-            }
+            TYPE_HELLO_BULK => Self::HelloBulk {
+                version: fields.byte()?,
+                instance: Instance(fields.array()?),
+                proof: fields.array()?,
+            },
             TYPE_CLAIMS => Self::Claims { count: fields.long()? },
             TYPE_RENEW => Self::Renew,
             TYPE_MAX_FORWARDS => Self::MaxForwards { count: fields.long()? },
@@ -322,16 +271,18 @@ impl Frame {
     }
 }
 
-/// No token is all zeros.
+/// In place of a proof: none is all zeros.
+const NO_PROOF: TokenProof = [0; TOKEN_PROOF_BYTES];
+
 fn encode_request(request: &HoldRequest) -> Vec<u8> {
-    let token = request.token.as_ref().map_or([0; 16], |token| token.0);
-    [&[HOLD_VERSION][..], &request.seconds.to_be_bytes(), &token].concat()
+    let HoldRequest { seconds, proof } = request;
+    [&[HOLD_VERSION][..], &seconds.to_be_bytes(), &proof.unwrap_or(NO_PROOF)].concat()
 }
 
 fn encode_grant(grant: &HoldGrant) -> Vec<u8> {
-    let HoldGrant { seconds, epoch, token, resumed } = grant;
+    let HoldGrant { seconds, epoch, proof } = grant;
     let numbers = [seconds.to_be_bytes(), epoch.to_be_bytes()].concat();
-    [&[HOLD_VERSION][..], &numbers, &token.0, &[u8::from(*resumed)]].concat()
+    [&[HOLD_VERSION][..], &numbers, &proof.unwrap_or(NO_PROOF)].concat()
 }
 
 /// Nothing, or one byte.
@@ -413,13 +364,15 @@ impl<'a> Fields<'a> {
         self.array().map(u32::from_be_bytes)
     }
 
+    fn proof(&mut self) -> Result<Option<TokenProof>, WireError> {
+        Ok(Some(self.array()?).filter(|proof| *proof != NO_PROOF))
+    }
+
     fn hold_request(&mut self) -> Result<Option<HoldRequest>, WireError> {
         if !matches!(self.byte(), Ok(HOLD_VERSION)) {
             return Ok(None);
         }
-        let (seconds, token) = (self.long()?, self.array()?);
-        let token = (token != [0; 16]).then_some(HoldToken(token));
-        Ok(Some(HoldRequest { seconds, token }))
+        Ok(Some(HoldRequest { seconds: self.long()?, proof: self.proof()? }))
     }
 
     /// The grant, and what follows it. Fields of another version have an unknown length, so nothing
@@ -427,9 +380,8 @@ impl<'a> Fields<'a> {
     fn hold_grant(&mut self) -> Result<(Option<HoldGrant>, Features), WireError> {
         match self.byte() {
             Ok(HOLD_VERSION) => {
-                let (seconds, epoch) = (self.long()?, self.long()?);
-                let (token, resumed) = (HoldToken(self.array()?), self.byte()? == 1);
-                Ok((Some(HoldGrant { seconds, epoch, token, resumed }), self.features()))
+                let (seconds, epoch, proof) = (self.long()?, self.long()?, self.proof()?);
+                Ok((Some(HoldGrant { seconds, epoch, proof }), self.features()))
             }
             Ok(NO_HOLD) => Ok((None, self.features())),
             _ => Ok((None, Features::default())),

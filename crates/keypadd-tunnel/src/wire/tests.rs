@@ -30,21 +30,21 @@ fn listen(text: &str) -> Listen {
 fn frames_have_these_encodings() {
     let mut hello = vec![0, 17, 1, 1];
     hello.extend([7; 16]);
-    let mut hello_bulk = vec![0, 17, 9, 1];
-    hello_bulk.extend([8; 16]);
-    let mut offer = vec![0, 16, 7];
-    offer.extend([8; 16]);
-    let token = SessionToken([8; 16]);
-    let (instance, hold_token) = (Instance([7; 16]), HoldToken([5; 16]));
-    let request = Some(HoldRequest { seconds: 600, token: Some(hold_token.clone()) });
-    let mut hello_hold = vec![0, 38, 1, 1];
+    let mut hello_bulk = vec![0, 49, 9, 1];
+    hello_bulk.extend([7; 16]);
+    hello_bulk.extend([8; 32]);
+    let (instance, proof) = (Instance([7; 16]), [5; 32]);
+    let request = Some(HoldRequest { seconds: 600, proof: Some(proof) });
+    let mut hello_hold = vec![0, 54, 1, 1];
     hello_hold.extend([7; 16]);
     hello_hold.extend([1, 0, 0, 2, 0x58]);
-    hello_hold.extend([5; 16]);
-    let grant = Some(HoldGrant { seconds: 600, epoch: 3, token: hold_token, resumed: true });
-    let mut granted = vec![0, 27, 2, 1, 1, 0, 0, 2, 0x58, 0, 0, 0, 3];
-    granted.extend([5; 16]);
-    granted.push(1);
+    hello_hold.extend(proof);
+    let grant = Some(HoldGrant { seconds: 600, epoch: 3, proof: Some(proof) });
+    let mut granted = vec![0, 42, 2, 1, 1, 0, 0, 2, 0x58, 0, 0, 0, 3];
+    granted.extend(proof);
+    let unproved = Some(HoldGrant { seconds: 600, epoch: 3, proof: None });
+    let mut granted_anew = granted.clone();
+    granted_anew[13..].fill(0);
     let listen = |id, text| {
         let headers = ProxyHeaders::default();
         Frame::Listen { id, listen: listen(text), headers }
@@ -68,6 +68,10 @@ fn frames_have_these_encodings() {
             &granted[..],
         ),
         (Frame::HelloServer { version: VERSION, hold: grant, features }, &granted_features[..]),
+        (
+            Frame::HelloServer { version: VERSION, hold: unproved, features: none },
+            &granted_anew[..],
+        ),
         (Frame::Claims { count: 0x102 }, &[0, 4, 10, 0, 0, 1, 2]),
         (Frame::MaxForwards { count: 0x102 }, &[0, 4, 12, 0, 0, 1, 2]),
         (listen(0x102, "8080"), &[0, 6, 3, 1, 2, 1, 0x1f, 0x90, 0]),
@@ -81,10 +85,10 @@ fn frames_have_these_encodings() {
         (Frame::Listening { id: 3, outcome: Err(ListenCode::InUse) }, &[0, 5, 4, 0, 3, 2, 0, 0]),
         (Frame::Unlisten { id: 0x102 }, &[0, 2, 5, 1, 2]),
         (Frame::Ping, &[0, 0, 6]),
-        (Frame::BulkOffer { token }, &offer[..]),
+        (Frame::BulkOffer, &[0, 0, 7]),
         (Frame::BulkWanted, &[0, 0, 8]),
         (Frame::Renew, &[0, 0, 11]),
-        (Frame::HelloBulk { version: VERSION, token }, &hello_bulk[..]),
+        (Frame::HelloBulk { version: VERSION, instance, proof: [8; 32] }, &hello_bulk[..]),
     ] {
         assert_eq!(frame.encode(), bytes, "{frame:?}");
         assert_eq!(decode_frame(bytes), Ok(Some(frame)));
@@ -185,35 +189,32 @@ proptest! {
         id: u16,
         code: u8,
         seconds: u32,
-        token: [u8; 16],
-        resumed: bool,
+        proof: [u8; 32],
+        flag: bool,
         at in "((|\\*:|[a-z0-9][a-z0-9.-]{0,254}:)[1-9][0-9]{0,3}|/[a-z/]{0,105}x)",
     ) {
         let outcome = ListenCode::from_value(code).map_or(Ok(id), Err);
-        // No token is all zeros.
-        let presented = (token != [0; 16]).then_some(HoldToken(token));
-        let request = Some(HoldRequest { seconds, token: presented });
-        let grant = HoldGrant { seconds, epoch: !seconds, token: HoldToken(token), resumed };
-        let grant = Some(grant);
+        let request = Some(HoldRequest { seconds, proof: flag.then_some(proof) });
+        let grant = Some(HoldGrant { seconds, epoch: !seconds, proof: flag.then_some(proof) });
         for frame in [
             Frame::HelloClient { version, instance: Instance(instance), hold: None },
             Frame::HelloClient { version, instance: Instance(instance), hold: request },
-            Frame::HelloServer { version, hold: None, features: Features { proxy_headers: resumed } },
+            Frame::HelloServer { version, hold: None, features: Features { proxy_headers: flag } },
             Frame::HelloServer { version, hold: grant, features: Features::OWN },
             Frame::Claims { count: seconds },
             Frame::MaxForwards { count: seconds },
             Frame::Listen {
                 id,
                 listen: listen(&at),
-                headers: ProxyHeaders { send: resumed, accept: code % 2 == 0 },
+                headers: ProxyHeaders { send: flag, accept: code % 2 == 0 },
             },
             Frame::Listening { id, outcome },
             Frame::Unlisten { id },
             Frame::Ping,
-            Frame::BulkOffer { token: SessionToken(instance) },
+            Frame::BulkOffer,
             Frame::BulkWanted,
             Frame::Renew,
-            Frame::HelloBulk { version, token: SessionToken(instance) },
+            Frame::HelloBulk { version, instance: Instance(instance), proof },
         ] {
             prop_assert!(frame.encode().len() <= FRAME_HEAD_BYTES + Frame::BODY_BYTES_MAX);
             prop_assert_eq!(decode_frame(&frame.encode()), Ok(Some(frame)));

@@ -7,11 +7,11 @@ use std::{
 };
 
 use keypadd_keystream::Suite;
-use keypadd_provider::{PrivateKey, client_config};
+use keypadd_provider::{Assertion, PrivateKey, client_config};
 use keypadd_tunnel::{
     Bind, Listen, LiveSession, TransportSettings,
     handover::{HandedSocket, Handover},
-    wire::{CloseCode, Frame, HoldGrant, HoldToken, Instance, SessionToken, VERSION},
+    wire::{CloseCode, Frame, HoldGrant, Instance, VERSION},
 };
 use quinn::ConnectionError;
 use testbed::LineSettings;
@@ -19,7 +19,7 @@ use tokio::net::TcpStream;
 
 use crate::{
     hold::{Site, holding},
-    hostile::{RawPeer, connect, control, holding_peer, raw_server, receive, server_hello},
+    hostile::{RUN, RawPeer, channel, connect, control, holding_peer, raw_server, receive},
     support::*,
 };
 
@@ -153,9 +153,13 @@ async fn a_remote_listener_stays_open_if_a_bulk_connection_says_first_that_its_c
     };
     let (peer, token, port) = session().await;
     let (_endpoint, bulk) = connect(&server, Arc::clone(&crypto)).await;
-    let hello = Frame::HelloBulk { version: VERSION, token }.encode();
-    let (_send, mut recv) = control(&bulk, &hello).await;
-    assert_eq!(receive(&mut recv).await, server_hello());
+    let channel = channel(&bulk);
+    let [own, expected] = [Assertion::ClientBulk, Assertion::ServerBulk].map(|by| {
+        let proof = channel.proof(&token, by, &RUN.0);
+        Frame::HelloBulk { version: VERSION, instance: RUN, proof }
+    });
+    let (_send, mut recv) = control(&bulk, &own.encode()).await;
+    assert_eq!(receive(&mut recv).await, expected);
     bulk.close(CloseCode::Hold.value().into(), b"");
     within(peer.connection.closed()).await;
     let (_peer, _, taken_over) = session().await;
@@ -171,19 +175,21 @@ async fn a_bulk_connection_that_its_server_has_not_answered_does_not_end_what_a_
     let crypto = client_config(&crypto(&key, Suite::AES_128_GCM), server_key).unwrap();
     let mut settings = settings_for(address, crypto, Vec::new());
     settings.transport = holding();
-    let token = HoldToken::generate().unwrap();
-    let hold = HoldGrant { seconds: 600, epoch: 0, token, resumed: false };
+    let hold = HoldGrant { seconds: 600, epoch: 0, proof: None };
     let (peer, client) =
         tokio::join!(RawPeer::accept_with(endpoint, Some(hold)), RunningClient::start(settings));
     let RawPeer { connection, control: (mut send, _recv), endpoint } = peer;
 
-    let token = SessionToken([1; 16]);
-    for frame in [Frame::BulkOffer { token }, Frame::BulkWanted] {
+    for frame in [Frame::BulkOffer, Frame::BulkWanted] {
         send.write_all(&frame.encode()).await.unwrap();
     }
     let bulk = within(endpoint.accept()).await.unwrap().await.unwrap();
     let (_send, mut recv) = within(bulk.accept_bi()).await.unwrap();
-    assert_eq!(receive(&mut recv).await, Frame::HelloBulk { version: VERSION, token });
+    let Frame::HelloBulk { instance, proof, .. } = receive(&mut recv).await else {
+        panic!("no hello")
+    };
+    let (token, by) = (channel(&connection).token().clone(), Assertion::ClientBulk);
+    assert!(channel(&bulk).is_proof(&proof, &token, by, &instance.0));
     client.hand_over().await;
     for connection in [connection, bulk] {
         let ConnectionError::ApplicationClosed(close) = within(connection.closed()).await else {
@@ -235,7 +241,7 @@ async fn a_udp_port_whose_client_is_moving_to_another_session_is_free_for_the_ne
         settings.transport = transport.clone();
     });
     let crypto = client_config(&crypto(&key, Suite::AES_128_GCM), server.key).unwrap();
-    let (mut before, grant, _) = holding_peer(&server, Arc::clone(&crypto), None).await;
+    let (mut before, _, token) = holding_peer(&server, Arc::clone(&crypto), None).await;
     let listen = Listen::Udp { bind: Bind::Loopback, port: 0 };
     let listen = Frame::Listen { id: 1, listen, headers: <_>::default() };
     before.control.0.write_all(&listen.encode()).await.unwrap();
@@ -243,7 +249,7 @@ async fn a_udp_port_whose_client_is_moving_to_another_session_is_free_for_the_ne
         panic!("no listener")
     };
     // It has new keys, and has not asked for its listener again.
-    let _after = holding_peer(&server, crypto, Some(grant.token)).await;
+    let _after = holding_peer(&server, crypto, Some(&token)).await;
     within(before.connection.closed()).await;
 
     transport.handover.suspend();

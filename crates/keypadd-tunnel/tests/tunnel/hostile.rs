@@ -7,13 +7,16 @@ use std::{
 };
 
 use keypadd_keystream::Suite;
-use keypadd_provider::{CryptoSettings, PublicKey, client_config, server_config};
+use keypadd_provider::{
+    Assertion, Channel, CryptoSettings, ProvedPeer, PublicKey, SessionToken, client_config,
+    server_config,
+};
 use keypadd_transport::{Receipt, StreamName};
 use keypadd_tunnel::{
     Destination, Peers, TransportSettings,
     wire::{
-        CONNECTED, Claim, CloseCode, Features, Frame, HoldGrant, HoldRequest, HoldToken, Instance,
-        SessionToken, StreamCode, StreamHeader, VERSION,
+        CONNECTED, Claim, CloseCode, Features, Frame, HoldGrant, HoldRequest, Instance, StreamCode,
+        StreamHeader, VERSION,
     },
 };
 use quinn::crypto::ClientConfig;
@@ -94,7 +97,7 @@ impl RawPeer {
         let (send, mut recv) = control(&connection, &hello()).await;
         assert_eq!(receive(&mut recv).await, server_hello());
         assert!(matches!(receive(&mut recv).await, Frame::MaxForwards { .. }));
-        assert!(matches!(receive(&mut recv).await, Frame::BulkOffer { .. }));
+        assert_eq!(receive(&mut recv).await, Frame::BulkOffer);
         Self { connection, control: (send, recv), endpoint }
     }
 
@@ -206,20 +209,36 @@ async fn leave_unread(
     sent
 }
 
-/// Connects like [`RawPeer::connect`] as a client that holds; returns the server's grant and its bulk offer's token, too.
+/// The run of a scripted client.
+pub const RUN: Instance = Instance([9; 16]);
+
+/// A connection as proofs of tokens name it.
+pub fn channel(connection: &Connection) -> Channel {
+    let peer = connection.peer_identity().expect("a peer that has proved its key");
+    peer.downcast::<ProvedPeer>().expect("ours").channel
+}
+
+/// Connects like [`RawPeer::connect`] as a client that holds, and has this token of its last
+/// session; returns the server's grant, which is honest, and the token of the session that begins.
 pub async fn holding_peer(
     server: &RunningServer,
     crypto: Arc<dyn ClientConfig>,
-    token: Option<HoldToken>,
+    last: Option<&SessionToken>,
 ) -> (RawPeer, HoldGrant, SessionToken) {
     let (endpoint, connection) = connect(server, crypto).await;
-    let (instance, hold) = (Instance([9; 16]), Some(HoldRequest { seconds: 600, token }));
-    let hello = Frame::HelloClient { version: VERSION, instance, hold };
+    let channel = channel(&connection);
+    let proof = last.map(|last| channel.proof(last, Assertion::ClientResumes, &RUN.0));
+    let hold = Some(HoldRequest { seconds: 600, proof });
+    let hello = Frame::HelloClient { version: VERSION, instance: RUN, hold };
     let (send, mut recv) = control(&connection, &hello.encode()).await;
     let Frame::HelloServer { hold: Some(grant), .. } = receive(&mut recv).await else { panic!() };
+    if let Some(proof) = &grant.proof {
+        let last = last.expect("nothing to resume");
+        assert!(channel.is_proof(proof, last, Assertion::ServerResumes, &RUN.0));
+    }
     assert!(matches!(receive(&mut recv).await, Frame::MaxForwards { .. }));
-    let Frame::BulkOffer { token } = receive(&mut recv).await else { panic!("no offer") };
-    (RawPeer { connection, control: (send, recv), endpoint }, grant, token)
+    assert_eq!(receive(&mut recv).await, Frame::BulkOffer);
+    (RawPeer { connection, control: (send, recv), endpoint }, grant, channel.token().clone())
 }
 
 /// A stream of a client that was opened in an earlier session of it, and the target's end.
@@ -229,14 +248,14 @@ async fn resumed_stream(
     target: &TcpListener,
     transport: &TransportSettings,
 ) -> (RawPeer, (SendStream, RecvStream), TcpStream) {
-    let (peer, grant, _) = holding_peer(server, Arc::clone(&crypto), None).await;
+    let (peer, grant, token) = holding_peer(server, Arc::clone(&crypto), None).await;
     let (send, _recv) = open_valid_stream(&peer.connection, target).await;
     let there = accept(target).await;
     let stream = quinn::VarInt::from(send.id()).into_inner();
     peer.connection.close(CloseCode::Hold.value().into(), b"");
     until("it is held", || !transport.held.peers().is_empty()).await;
-    let (mut peer, resumed, _) = holding_peer(server, crypto, Some(grant.token)).await;
-    assert!(resumed.resumed);
+    let (mut peer, resumed, _) = holding_peer(server, crypto, Some(&token)).await;
+    assert!(resumed.proof.is_some());
     peer.control.0.write_all(&Frame::Claims { count: 1 }.encode()).await.unwrap();
     let name = StreamName { epoch: grant.epoch, stream };
     let claim = StreamHeader::Resume(Claim { name, receipt: Receipt::default() });
@@ -304,14 +323,13 @@ async fn sessions_that_are_resumed_all_the_time_wait_and_keep_their_streams() {
     });
     let crypto = client_config(&crypto(&key, Suite::AES_128_GCM), server.key).unwrap();
     let begin = Instant::now();
-    let (mut peer, first, _) = holding_peer(&server, Arc::clone(&crypto), None).await;
+    let (mut peer, first, mut token) = holding_peer(&server, Arc::clone(&crypto), None).await;
     let (send, _recv) = open_valid_stream(&peer.connection, &target).await;
     let stream = quinn::VarInt::from(send.id()).into_inner();
-    let mut token = first.token;
     for _ in 0..RESUMED {
-        let (next, grant, _) = holding_peer(&server, Arc::clone(&crypto), Some(token)).await;
-        assert!(grant.resumed);
-        (peer, token) = (next, grant.token);
+        let grant;
+        (peer, grant, token) = holding_peer(&server, Arc::clone(&crypto), Some(&token)).await;
+        assert!(grant.proof.is_some());
     }
     // 32 at once, and 4 a second.
     assert!(begin.elapsed() > Duration::from_millis(1_400), "{:?}", begin.elapsed());

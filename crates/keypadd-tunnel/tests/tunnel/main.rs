@@ -12,6 +12,7 @@ mod forwarding;
 mod handovers;
 mod hold;
 mod hostile;
+mod impostor;
 mod jumps;
 mod lifecycle;
 mod load;

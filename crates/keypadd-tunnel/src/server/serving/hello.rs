@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use keypadd_provider::PublicKey;
+use keypadd_provider::{Assertion, PublicKey, SessionToken, TokenProof};
 use keypadd_share::Share;
 use keypadd_transport::{Connection, ConnectionError};
 use tokio::{
@@ -31,7 +31,7 @@ use crate::{
         session_end::SessionEnd,
         status::Role,
     },
-    wire::{CloseCode, Features, Frame, HoldRequest, HoldToken, Instance, SessionToken, VERSION},
+    wire::{CloseCode, Features, Frame, HoldRequest, Instance, VERSION},
 };
 
 /// What a connection is for, by the client's first frame.
@@ -97,19 +97,24 @@ impl ServerContext {
         let mut control = Control::new(connection.accept_bi().await?);
         let (instance, request) = match hello(&mut control).await {
             Ok(Hello::Session(instance, request)) => (instance, request),
-            Ok(Hello::Bulk(token)) => {
-                let session = self.sessions.find(&identity, token);
+            Ok(Hello::Bulk(instance, given)) => {
+                let channel = &proof.channel;
+                let is_right = |token: &SessionToken| {
+                    channel.is_proof(&given, token, Assertion::ClientBulk, &instance.0)
+                };
+                let session = self.sessions.newest_with(&identity, instance, is_right);
                 return match session.filter(|it| it.attach_bulk(&connection, &proof)) {
                     Some(session) => {
                         // The list may have changed since the lookup.
                         self.end_inadmissible(&session);
-                        let features = Features::OWN;
-                        let hello = Frame::HelloServer { version: VERSION, hold: None, features };
+                        let (token, by) = (session.token(), Assertion::ServerBulk);
+                        let proof = channel.proof(token, by, &instance.0);
+                        let hello = Frame::HelloBulk { version: VERSION, instance, proof };
                         control.send(&hello).await?;
                         Ok(Purpose::Bulk(session, control))
                     }
                     None => {
-                        let reason = "no session has this token";
+                        let reason = "no session has a token that this proves";
                         Err(refuse(&connection, CloseCode::Protocol, reason))
                     }
                 };
@@ -119,7 +124,7 @@ impl ServerContext {
                 return Err(error.into());
             }
         };
-        if request.as_ref().is_some_and(|request| request.token.is_some()) {
+        if request.as_ref().is_some_and(|request| request.proof.is_some()) {
             let label = peer.label();
             tokio::select! {
                 () = self.await_resumption(identity, &label) => {}
@@ -164,19 +169,17 @@ impl ServerContext {
     ) -> NewClient {
         let Identified { peer, identity, proof, instance, older, place } = client;
         let new_places = Places::new(self.forwards_max);
-        // Without randomness nothing is held.
-        let admitted = HoldToken::generate().ok().and_then(|token| {
-            let settings = HoldSettings { time: peer.hold.unwrap_or(self.hold.time), ..self.hold };
-            let (client, now) = ((identity, instance), Instant::now().into_std());
-            self.lineages.hello(client, request, &settings, token, &new_places, now)
-        });
+        let settings = HoldSettings { time: peer.hold.unwrap_or(self.hold.time), ..self.hold };
+        let (of_run, now) = ((identity, instance), Instant::now().into_std());
+        let admitted =
+            self.lineages.hello(of_run, request, &settings, &proof.channel, &new_places, now);
         let (grant, hold, counts, places) = match admitted {
             Some(Admitted { grant, hold, counts, places }) => {
                 (Some(grant), Some(hold), counts, places)
             }
             None => (None, None, Arc::default(), new_places),
         };
-        let resumed = grant.as_ref().is_some_and(|grant| grant.resumed);
+        let resumed = grant.as_ref().is_some_and(|grant| grant.proof.is_some());
         let renews = older.as_deref().filter(|older| resumed && !older.has_ended());
         let (sender, outgoing) = mpsc::channel(FRAMES_MAX);
         let features = Features::OWN;
@@ -206,11 +209,7 @@ impl ServerContext {
         // The list may have changed since the lookup.
         self.end_inadmissible(&registration.session);
         self.sessions.replace_by(&registration.session, resumed);
-        // Without randomness there is no bulk connection: one connection carries everything.
-        if let Ok(token) = SessionToken::generate() {
-            let token = *registration.session.token.get_or_init(|| token);
-            registration.session.try_send(Frame::BulkOffer { token });
-        }
+        registration.session.try_send(Frame::BulkOffer);
         NewClient { registration, control, outgoing, renewed: renews.is_some() }
     }
 
@@ -249,7 +248,7 @@ impl ServerContext {
 /// A client's first frame.
 enum Hello {
     Session(Instance, Option<HoldRequest>),
-    Bulk(SessionToken),
+    Bulk(Instance, TokenProof),
 }
 
 async fn hello(control: &mut Control) -> Result<Hello, ControlError> {
@@ -257,7 +256,7 @@ async fn hello(control: &mut Control) -> Result<Hello, ControlError> {
         Frame::HelloClient { version: VERSION, instance, hold } => {
             Ok(Hello::Session(instance, hold))
         }
-        Frame::HelloBulk { version: VERSION, token } => Ok(Hello::Bulk(token)),
+        Frame::HelloBulk { version: VERSION, instance, proof } => Ok(Hello::Bulk(instance, proof)),
         Frame::HelloClient { version, .. } | Frame::HelloBulk { version, .. } => {
             Err(ControlError::Version(version))
         }

@@ -2,7 +2,7 @@
 //! at one server, and what outlives them.
 //!
 //! Loss, renewal of keys, failover and the replacement of a process are one event: another
-//! connection says hello and presents a token. Reads no clock, takes no lock, and knows no keys,
+//! connection says hello and proves to have a token. Reads no clock, takes no lock, and knows no keys,
 //! sockets or streams: whoever keeps the lineage does what an [`Effect`] says.
 
 use std::{
@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::wire::HoldToken;
+use keypadd_provider::SessionToken;
 
 /// What the streams of a lineage belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub(crate) enum Phase {
 #[derive(Debug)]
 pub(crate) enum Event {
     /// A connection of the client said hello; `next` is the token of its session.
-    Hello { presented: Presented, next: HoldToken },
+    Hello { presented: Presented, next: SessionToken },
     /// A session ended, and another may resume its streams. Both ends hold them for this time.
     Lost { epoch: u32, time: Duration },
     /// A session ended for good, as far as this end knows.
@@ -75,27 +75,36 @@ pub(crate) enum Presented {
 /// The tokens that the next hello may present. Nothing else compares tokens.
 #[derive(Debug)]
 pub(crate) struct Tokens {
-    pub(crate) newest: HoldToken,
+    pub(crate) newest: SessionToken,
     /// The one that the client presented last, until it has claimed its streams.
-    pub(crate) former: Option<HoldToken>,
+    pub(crate) former: Option<SessionToken>,
 }
 
 impl Tokens {
-    fn new(newest: HoldToken) -> Self {
+    fn new(newest: SessionToken) -> Self {
         Self { newest, former: None }
     }
 
-    /// Recognizes the token of a hello.
-    pub(crate) fn recognize(&self, token: Option<&HoldToken>) -> Presented {
-        match token {
-            Some(token) if *token == self.newest => Presented::Newest,
-            Some(_) if token == self.former.as_ref() => Presented::Former,
+    /// Recognizes the token that a client `has`.
+    pub(crate) fn recognize(&self, has: impl Fn(&SessionToken) -> bool) -> Presented {
+        match &self.former {
+            _ if has(&self.newest) => Presented::Newest,
+            Some(former) if has(former) => Presented::Former,
             _ => Presented::Nothing,
         }
     }
 
+    /// The token that a hello presents.
+    pub(crate) fn presented(&self, presented: Presented) -> Option<&SessionToken> {
+        match presented {
+            Presented::Newest => Some(&self.newest),
+            Presented::Former => self.former.as_ref(),
+            Presented::Nothing => None,
+        }
+    }
+
     /// Adds the token of a session that the client does not know yet.
-    fn add(&mut self, presented: Presented, next: HoldToken) {
+    fn add(&mut self, presented: Presented, next: SessionToken) {
         let newest = mem::replace(&mut self.newest, next);
         if presented == Presented::Newest {
             self.former = Some(newest);
@@ -113,7 +122,7 @@ pub(crate) struct Lineage {
 
 impl Lineage {
     /// Begins with a session whose token this is.
-    pub(crate) fn new(token: HoldToken) -> Self {
+    pub(crate) fn new(token: SessionToken) -> Self {
         Self { phase: Phase::Live, tokens: Tokens::new(token), epoch: 0 }
     }
 
@@ -215,18 +224,24 @@ impl Lineage {
 
 #[cfg(test)]
 mod tests {
+    use keypadd_provider::SESSION_TOKEN_BYTES;
+
     use super::*;
 
     const TIME: Duration = Duration::from_secs(600);
 
-    fn token(byte: u8) -> HoldToken {
-        HoldToken([byte; 16])
+    fn token(byte: u8) -> SessionToken {
+        SessionToken::from_bytes(&[byte; SESSION_TOKEN_BYTES])
+    }
+
+    fn byte(token: &SessionToken) -> u8 {
+        token.as_bytes()[0]
     }
 
     impl Lineage {
         /// A hello with this token; returns whether the streams go on.
         fn hello(&mut self, presented: u8, next: u8, now: Instant) -> bool {
-            let presented = self.tokens.recognize(Some(&token(presented)));
+            let presented = self.tokens.recognize(|token| byte(token) == presented);
             let effect = self.step(Event::Hello { presented, next: token(next) }, now);
             assert!(matches!(effect, Effect::Resume | Effect::BeginAnew));
             effect == Effect::Resume
@@ -292,7 +307,8 @@ mod tests {
                 };
                 let Tokens { newest: has_newest, former: has_former } = &lineage.tokens;
                 assert_eq!(lineage.epoch, epoch, "{context}");
-                assert_eq!((has_newest, has_former), (&token(newest), &former.map(token)));
+                let has = (byte(has_newest), has_former.as_ref().map(byte));
+                assert_eq!(has, (newest, former), "{context}");
                 if matches!(row, 3..=6) {
                     let mut lineage = begin();
                     assert_eq!(lineage.step(event(row, 6), now), Nothing, "late: {context}");
@@ -307,12 +323,12 @@ mod tests {
         let (mut lineage, now) = (Lineage::new(token(1)), Instant::now());
         assert!(lineage.hello(1, 2, now));
         assert!(lineage.hello(1, 3, now), "the answer was lost");
-        assert_eq!(lineage.tokens.recognize(Some(&token(2))), Presented::Nothing, "unheard of");
+        let recognize = |lineage: &Lineage, it| lineage.tokens.recognize(|token| byte(token) == it);
+        assert_eq!(recognize(&lineage, 2), Presented::Nothing, "unheard of");
         lineage.step(Event::Claims { epoch: 1 }, now);
         assert!(matches!(lineage.phase, Phase::Unconfirmed { .. }), "that was an earlier session");
         lineage.step(Event::Claims { epoch: 2 }, now);
-        assert_eq!(lineage.tokens.recognize(Some(&token(1))), Presented::Nothing, "it is used up");
-        assert_eq!(lineage.tokens.recognize(None), Presented::Nothing);
+        assert_eq!(recognize(&lineage, 1), Presented::Nothing, "it is used up");
         assert!(lineage.hello(3, 4, now));
         assert!(!lineage.hello(9, 5, now), "nobody drew it");
         assert!(!lineage.hello(4, 6, now), "what it was for has ended");

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use keypadd_provider::PublicKey;
+use keypadd_provider::{Assertion, Channel, PublicKey, SessionToken};
 use keypadd_share::Share;
 use keypadd_transport::HeldStreams;
 use tokio::sync::oneshot;
@@ -24,7 +24,7 @@ use crate::{
             lineage::{Effect, Event, Lineage, Tokens},
         },
     },
-    wire::{HoldGrant, HoldRequest, HoldToken, Instance},
+    wire::{HoldGrant, HoldRequest, Instance},
 };
 
 /// One run of a client.
@@ -123,26 +123,27 @@ impl Lineages {
         self.lineages().get_mut(client)?.away.as_mut()?.slot.take()
     }
 
-    /// Handles a hello: goes on with the streams of a client that presents a good token, or begins
-    /// with none. `token` is random, and `places` are for a beginning. Returns `None` if either end
+    /// Handles a hello: goes on with the streams of a client that proves on this connection to have a
+    /// good token, or begins with none. `places` are for a beginning. Returns `None` if either end
     /// holds nothing. Streams that do not go on end.
     pub(crate) fn hello(
         &self,
         client: ClientKey,
         request: Option<HoldRequest>,
         settings: &HoldSettings,
-        token: HoldToken,
+        channel: &Channel,
         places: &Arc<Places>,
         now: Instant,
     ) -> Option<Admitted> {
-        let agreed = request.and_then(|it| Some((settings.agreed(it.seconds)?, it.token)));
-        let Some((time, presented)) = agreed else {
+        let agreed = request.and_then(|it| Some((settings.agreed(it.seconds)?, it.proof)));
+        let Some((time, given)) = agreed else {
             self.step(&client, Event::Disowned, now);
             return None;
         };
         let mut lineages = self.lineages();
         let fresh = fresh_assets(&lineages, &client.0, settings, places);
-        let (mut resumed, mut away, mut ended) = (false, None, None);
+        let (mut proof, mut away, mut ended) = (None, None, None);
+        let (token, run) = (channel.token(), &client.1.0);
         let kept = match lineages.entry(client) {
             Entry::Vacant(entry) => {
                 let lineage = Lineage::new(token.clone());
@@ -150,19 +151,29 @@ impl Lineages {
             }
             Entry::Occupied(entry) => {
                 let kept = entry.into_mut();
-                let presented = kept.lineage.tokens().recognize(presented.as_ref());
+                let has = |token: &SessionToken| {
+                    given.is_some_and(|given| {
+                        channel.is_proof(&given, token, Assertion::ClientResumes, run)
+                    })
+                };
+                let tokens = kept.lineage.tokens();
+                let presented = tokens.recognize(has);
+                let last = tokens.presented(presented).cloned();
                 let hello = Event::Hello { presented, next: token.clone() };
-                resumed = kept.lineage.step(hello, now) == Effect::Resume;
-                away = kept.away.take();
-                if !resumed {
-                    ended = Some(mem::replace(&mut kept.assets, fresh));
+                match kept.lineage.step(hello, now) {
+                    Effect::Resume => {
+                        let prove = |last| channel.proof(&last, Assertion::ServerResumes, run);
+                        proof = last.map(prove);
+                    }
+                    _ => ended = Some(mem::replace(&mut kept.assets, fresh)),
                 }
+                away = kept.away.take();
                 kept
             }
         };
         let epoch = kept.lineage.epoch();
         let Assets { streams, counts, places } = kept.assets.clone();
-        let grant = HoldGrant { seconds: settings.seconds(), epoch, token, resumed };
+        let grant = HoldGrant { seconds: settings.seconds(), epoch, proof };
         let hold = SessionHold { streams, epoch, time };
         let admitted = Admitted { grant, hold, counts, places };
         drop(lineages);
@@ -237,7 +248,6 @@ impl Lineages {
     /// Describes the clients that are away, for the process that takes over; they stay here as
     /// well.
     pub(crate) fn hand_over(&self, now: Instant) -> io::Result<Vec<HandedLineage>> {
-        let secret = |token: &HoldToken| Secret(token.0);
         let lineages = self.lineages();
         let away = lineages.iter().filter_map(|((key, instance), kept)| {
             let Kept { lineage, assets, .. } = kept;
@@ -246,7 +256,7 @@ impl Lineages {
             let record = LineageRecord {
                 key: key.to_string(),
                 instance: instance.0,
-                tokens: (secret(newest), former.as_ref().map(secret)),
+                tokens: (Secret::of(newest), former.as_ref().map(Secret::of)),
                 epoch: lineage.epoch(),
                 remaining_millis: until.saturating_duration_since(now).as_millis() as u64,
             };
@@ -265,9 +275,8 @@ impl Lineages {
         away: impl FnOnce(&HeldStreams) -> Away,
         now: Instant,
     ) -> Assets {
-        let token = |Secret(token): &Secret| HoldToken(*token);
         let (newest, former) = &record.tokens;
-        let tokens = Tokens { newest: token(newest), former: former.as_ref().map(token) };
+        let tokens = Tokens { newest: newest.token(), former: former.as_ref().map(Secret::token) };
         let until = now + Duration::from_millis(record.remaining_millis);
         let lineage = Lineage::import(tokens, record.epoch, until);
         let mut lineages = self.lineages();
@@ -339,16 +348,29 @@ fn fresh_assets(
 }
 
 #[cfg(test)]
-mod tests {
-    use keypadd_provider::PrivateKey;
+pub(crate) mod tests {
+    use keypadd_provider::{PrivateKey, SESSION_TOKEN_BYTES};
     use keypadd_share::Shares;
     use tokio::sync::oneshot::error::TryRecvError;
 
     use super::*;
     use crate::sessions::hold::held_list::HeldList;
 
-    fn token(byte: u8) -> HoldToken {
-        HoldToken([byte; 16])
+    fn token(byte: u8) -> SessionToken {
+        SessionToken::from_bytes(&[byte; SESSION_TOKEN_BYTES])
+    }
+
+    /// What a client asks for whose last session had a token of this number, and the connection of
+    /// its next session, with the number of that one's.
+    pub(crate) fn hello(
+        client: &ClientKey,
+        last: Option<u8>,
+        next: u8,
+    ) -> (Option<HoldRequest>, Channel) {
+        let server = PrivateKey::generate().unwrap().public();
+        let channel = Channel::new(token(next), [next; 32], client.0, server);
+        let prove = |last| channel.proof(&token(last), Assertion::ClientResumes, &client.1.0);
+        (Some(HoldRequest { seconds: 600, proof: last.map(prove) }), channel)
     }
 
     #[test]
@@ -356,22 +378,22 @@ mod tests {
         let (lineages, now) = (Lineages::default(), Instant::now());
         let client = (PrivateKey::generate().unwrap().public(), Instance([1; 16]));
         let settings = HoldSettings { time: Duration::from_secs(600), ..HoldSettings::OFF };
-        let hello = |presented: Option<HoldToken>, next| {
-            let request = HoldRequest { seconds: 600, token: presented };
-            lineages.hello(client, Some(request), &settings, next, &Places::new(8), now).unwrap()
+        let say = |last, next| {
+            let (request, channel) = hello(&client, last, next);
+            lineages.hello(client, request, &settings, &channel, &Places::new(8), now).unwrap()
         };
-        let first = hello(None, token(1)).hold;
-        // The client holds nothing, so it presents no token.
-        assert!(!hello(None, token(2)).grant.resumed);
+        let first = say(None, 1).hold;
+        // The client holds nothing, so it proves nothing.
+        assert!(say(None, 2).grant.proof.is_none());
         lineages.step(&client, Event::GivenUp { epoch: first.epoch }, now);
-        assert!(hello(Some(token(2)), token(3)).grant.resumed);
+        assert!(say(Some(2), 3).grant.proof.is_some());
 
-        let last = hello(None, token(4)).hold;
-        assert!(lineages.hello(client, None, &settings, token(5), &Places::new(8), now).is_none());
-        let next = hello(Some(token(4)), token(6));
-        assert!(!next.grant.resumed);
+        let last = say(None, 4).hold;
+        let (_, channel) = hello(&client, None, 5);
+        assert!(lineages.hello(client, None, &settings, &channel, &Places::new(8), now).is_none());
+        assert!(say(Some(4), 6).grant.proof.is_none());
         lineages.step(&client, Event::GivenUp { epoch: last.epoch }, now);
-        assert!(hello(Some(token(6)), token(7)).grant.resumed, "it has another epoch");
+        assert!(say(Some(6), 7).grant.proof.is_some(), "it has another epoch");
     }
 
     #[test]
@@ -379,15 +401,14 @@ mod tests {
         let (lineages, now) = (Lineages::default(), Instant::now());
         let client = (PrivateKey::generate().unwrap().public(), Instance([1; 16]));
         let settings = HoldSettings { time: Duration::from_secs(600), ..HoldSettings::OFF };
-        let hello = |presented: Option<HoldToken>, next| {
-            let request = HoldRequest { seconds: 600, token: presented };
-            let places = Places::new(1);
-            lineages.hello(client, Some(request), &settings, next, &places, now).unwrap().places
+        let say = |last, next| {
+            let ((request, channel), places) = (hello(&client, last, next), Places::new(1));
+            lineages.hello(client, request, &settings, &channel, &places, now).unwrap().places
         };
-        let first = hello(None, token(1));
+        let first = say(None, 1);
         let _open = first.try_take().unwrap();
-        assert!(hello(Some(token(1)), token(2)).try_take().is_none());
-        assert!(hello(None, token(3)).try_take().is_some());
+        assert!(say(Some(1), 2).try_take().is_none());
+        assert!(say(None, 3).try_take().is_some());
     }
 
     #[test]
@@ -397,12 +418,12 @@ mod tests {
         let at = |seconds| start + Duration::from_secs(seconds);
         let [key, other] = [(); 2].map(|()| PrivateKey::generate().unwrap().public());
         let settings = HoldSettings { time: Duration::from_secs(600), ..HoldSettings::OFF };
-        let hello = |client, token, next| {
-            let request = HoldRequest { seconds: 600, token };
-            lineages.hello(client, Some(request), &settings, next, &Places::new(8), at(20)).unwrap()
+        let say = |client, last, next| {
+            let (request, channel) = hello(&client, last, next);
+            lineages.hello(client, request, &settings, &channel, &Places::new(8), at(20)).unwrap()
         };
         let lose = |client: ClientKey, byte, seconds| {
-            let SessionHold { streams, epoch, time } = hello(client, None, token(byte)).hold;
+            let SessionHold { streams, epoch, time } = say(client, None, byte).hold;
             let (over, is_over) = oneshot::channel();
             let slot = limit.try_take(client.0, 1);
             let away = Away { slot, _listed: list.add("peer", &streams, time), _over: over };
@@ -415,23 +436,23 @@ mod tests {
         let (epoch, mut early_is_over) = lose(early, 2, 5);
         let (_, mut foreign_is_over) = lose(foreign, 3, 0);
         let newcomer = (key, Instance([4; 16]));
-        let live = hello(newcomer, None, token(4));
+        let live = say(newcomer, None, 4);
         let evict = || lineages.evict(&newcomer, Held::Place, at(20));
 
         let over = |it: &mut oneshot::Receiver<()>| it.try_recv() == Err(TryRecvError::Closed);
         assert!(limit.try_take(key, 1).is_none());
         assert!(evict().unwrap().slot.is_some());
         assert!(over(&mut early_is_over) && !over(&mut late_is_over), "the earlier one");
-        let next = hello(early, Some(token(2)), token(5));
-        assert!(!next.grant.resumed, "its token is of no use any more");
+        let next = say(early, Some(2), 5);
+        assert!(next.grant.proof.is_none(), "its token is of no use any more");
         // Its holder notices late, and does not end what has begun since.
         lineages.step(&early, Event::GivenUp { epoch }, at(20));
-        assert!(hello(early, Some(token(5)), token(6)).grant.resumed);
+        assert!(say(early, Some(5), 6).grant.proof.is_some());
 
         assert!(evict().is_some());
         assert!(evict().is_none(), "what is left is alive or another key's");
         assert!(over(&mut late_is_over) && !over(&mut foreign_is_over));
-        assert!(hello(foreign, Some(token(3)), token(7)).grant.resumed);
+        assert!(say(foreign, Some(3), 7).grant.proof.is_some());
         drop(live);
     }
 }

@@ -9,7 +9,7 @@
 use std::{collections::VecDeque, time::Instant};
 
 use bytes::Bytes;
-use keypadd_provider::{PrivateKey, PublicKey};
+use keypadd_provider::{PrivateKey, PublicKey, SESSION_TOKEN_BYTES};
 use keypadd_transport::{Receipt, Replay, StreamName};
 
 use super::{
@@ -214,36 +214,53 @@ impl World {
         (self.keys[0], self.instance)
     }
 
-    fn admit(&mut self, by: ClientKey, hello: Frame) -> Option<Admitted> {
+    /// A new connection of the client with this key.
+    fn channel(&mut self, client: PublicKey) -> Channel {
+        let mut bytes = || std::array::from_fn(|_| self.random.below(256) as u8);
+        let (token, binding): ([u8; SESSION_TOKEN_BYTES], _) = (bytes(), bytes());
+        Channel::new(SessionToken::from_bytes(&token), binding, client, self.keys[1])
+    }
+
+    /// The server gets the hello of a client over this connection.
+    fn admit(
+        &mut self,
+        by: ClientKey,
+        hold: Option<HoldRequest>,
+        channel: &Channel,
+    ) -> Option<Admitted> {
+        let hello = Frame::HelloClient { version: VERSION, instance: by.1, hold };
         let Frame::HelloClient { hold, .. } = over_the_wire(hello) else { panic!("a hello") };
-        let token = HoldToken(std::array::from_fn(|_| self.random.below(256) as u8));
-        self.lineages.hello(by, hold, &settings(), token, &Places::new(8), self.now)
+        self.lineages.hello(by, hold, &settings(), channel, &Places::new(8), self.now)
     }
 
     /// The client connects and gets an answer; returns whether the streams continue.
     fn hello(&mut self) -> bool {
-        let admitted = self.greet().expect("both ends hold");
+        let channel = self.channel(self.keys[0]);
+        let last = self.client.token();
+        let admitted = self.greet(&channel).expect("both ends hold");
         let (hold, features) = (Some(admitted.grant), Features::OWN);
         let frame = Frame::HelloServer { version: VERSION, hold, features };
-        let Frame::HelloServer { hold, .. } = over_the_wire(frame) else { panic!("a hello") };
-        let resumed = hold.as_ref().is_some_and(|grant| grant.resumed);
-        let (session, _) = self.client.granted(hold);
+        let Frame::HelloServer { hold: Some(grant), .. } = over_the_wire(frame) else {
+            panic!("a hello")
+        };
+        let claim = HoldGrant { proof: Some([1; 32]), ..grant.clone() };
+        let verify = |grant| Granted::verified(grant, &channel, self.instance, last.as_ref());
+        assert!(verify(claim).is_err(), "a server goes on that has no token");
+        let granted = verify(grant).expect("an honest server");
+        let resumed = granted.is_resumed();
+        let (session, _) = self.client.granted(Some(granted));
         assert_eq!(session.map(|it| it.epoch), self.session.as_ref().map(|it| it.epoch));
         self.connected = true;
         resumed
     }
 
     /// The server gets the client's hello, which ends any session it had with the client.
-    fn greet(&mut self) -> Option<Admitted> {
-        let hello = Frame::HelloClient {
-            version: VERSION,
-            instance: self.instance,
-            hold: self.client.request(),
-        };
-        let admitted = self.admit(self.client_key(), hello)?;
+    fn greet(&mut self, channel: &Channel) -> Option<Admitted> {
+        let hold = self.client.request(channel, self.instance, self.client.token().as_ref());
+        let admitted = self.admit(self.client_key(), hold, channel)?;
         // At any step, the client can resume and nobody else can.
         self.has_streams &= self.until.is_none_or(|until| self.now < until);
-        assert_eq!(admitted.grant.resumed, self.has_streams);
+        assert_eq!(admitted.grant.proof.is_some(), self.has_streams);
         (self.session, self.until) = (Some(admitted.hold.clone()), None);
         Some(admitted)
     }
@@ -280,7 +297,8 @@ impl World {
             0 => return,
             // The server has ended this session, but its answer does not arrive.
             1 => {
-                self.greet();
+                let channel = self.channel(self.keys[0]);
+                self.greet(&channel);
                 self.park();
                 let held = self.random.one_in(2);
                 self.server_notices(held);
@@ -319,7 +337,8 @@ impl World {
             0 => return None,
             // The answer does not arrive, and the client closes the attempt, or falls silent.
             1 => {
-                self.greet();
+                let channel = self.channel(self.keys[0]);
+                self.greet(&channel);
                 let held = self.random.one_in(2);
                 self.server_notices(held);
                 return None;
@@ -400,19 +419,24 @@ impl World {
         self.client = client;
     }
 
-    /// Others try the client's token: another key, and another instance of the same key.
+    /// Others try the client's proof and its token: another key and another instance of the same
+    /// key, on the client's connection and on another.
     fn steal(&mut self) {
         if !self.random.one_in(4) {
             return;
         }
-        let hold = self.client.request();
+        let channel = self.channel(self.keys[0]);
+        let hold = self.client.request(&channel, self.instance, self.client.token().as_ref());
         for thief in [(self.keys[1], self.instance), (self.keys[0], Instance([9; 16]))] {
-            let hello =
-                Frame::HelloClient { version: VERSION, instance: thief.1, hold: hold.clone() };
-            let admitted = self.admit(thief, hello).expect("it is a client like others");
-            assert!(!admitted.grant.resumed, "somebody else resumed");
-            let event = Event::GivenUp { epoch: admitted.hold.epoch };
-            self.lineages.step(&thief, event, self.now);
+            let other = self.channel(thief.0);
+            let with_token = self.client.request(&other, thief.1, self.client.token().as_ref());
+            for (hold, channel) in [(&hold, &channel), (&hold, &other), (&with_token, &other)] {
+                let admitted = self.admit(thief, hold.clone(), channel);
+                let admitted = admitted.expect("it is a client like others");
+                assert!(admitted.grant.proof.is_none(), "somebody else resumed");
+                let event = Event::GivenUp { epoch: admitted.hold.epoch };
+                self.lineages.step(&thief, event, self.now);
+            }
         }
     }
 

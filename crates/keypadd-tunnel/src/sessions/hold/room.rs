@@ -85,7 +85,7 @@ impl Newcomer<'_> {
 mod tests {
     use std::{os::unix::net::UnixStream, sync::Arc};
 
-    use keypadd_provider::PrivateKey;
+    use keypadd_provider::{PrivateKey, SESSION_TOKEN_BYTES};
     use keypadd_share::Shares;
     use keypadd_transport::{HandedStream, HeldStreams};
     use serde_json::json;
@@ -96,8 +96,11 @@ mod tests {
         forwards::{adopt::adopt, splice_error::SpliceError},
         handover::{LineageRecord, Secret},
         limits::{descriptors::OF_CONNECTION, places::Places},
-        sessions::hold::{HoldSettings, lineages::Away},
-        wire::{HoldRequest, HoldToken, Instance},
+        sessions::hold::{
+            HoldSettings,
+            lineages::{Away, tests::hello},
+        },
+        wire::Instance,
     };
 
     const SETTINGS: HoldSettings =
@@ -134,7 +137,7 @@ mod tests {
             let record = LineageRecord {
                 key: self.key.to_string(),
                 instance: [number; 16],
-                tokens: (Secret([number; 16]), None),
+                tokens: (Secret([number; SESSION_TOKEN_BYTES]), None),
                 epoch: 0,
                 remaining_millis: 60_000 * u64::from(number),
             };
@@ -187,12 +190,11 @@ mod tests {
 
         /// Whether a client that was away goes on with its streams.
         fn resumes(&self, number: u8) -> bool {
-            let (client, token) = (self.client(number), Some(HoldToken([number; 16])));
-            let request = HoldRequest { seconds: 600, token };
-            let (next, now) = (HoldToken([99; 16]), Instant::now());
-            let admitted =
-                self.lineages.hello(client, Some(request), &SETTINGS, next, &Places::new(8), now);
-            admitted.unwrap().grant.resumed
+            let (client, now) = (self.client(number), Instant::now());
+            let (request, channel) = hello(&client, Some(number), 99);
+            let places = Places::new(8);
+            let admitted = self.lineages.hello(client, request, &SETTINGS, &channel, &places, now);
+            admitted.unwrap().grant.proof.is_some()
         }
     }
 
