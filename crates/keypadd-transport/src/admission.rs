@@ -1,12 +1,13 @@
 //! Limits handshakes from unknown clients, so that stalled ones cannot lock others out.
 //!
 //! A handshake that has not proved a key yet holds one of a few thousand slots. When all are taken,
-//! or some hundreds are and the newcomer's network has more than its share, the oldest of the busiest
-//! network is evicted: an honest handshake needs two round trips, a stalled one stays until it is the
-//! oldest. Below these hundreds, a client that shares its address with strangers has time, too. One that
-//! has failed has cost as much, and stays until it would have timed out. Networks are IPv6 /64, /56 and
-//! /48, and IPv4 addresses, /24 and /16. Those that have proved a key before count by themselves. Some slots
-//! are reserved for them, and the others for the rest. Knows addresses and times, no packets.
+//! or some hundreds are and the newcomer's network has more than its share, the oldest of the
+//! busiest network is evicted: an honest handshake needs two round trips, a stalled one stays until
+//! it is the oldest. Below these hundreds, a client that shares its address with strangers has
+//! time, too. One that has failed has cost as much, and stays until it would have timed out.
+//! Networks are IPv6 /64, /56 and /48, and IPv4 addresses, /24 and /16. Those that have proved a
+//! key before count by themselves. Some slots are reserved for them, and the others for the rest.
+//! Knows addresses and times, no packets.
 
 mod networks;
 
@@ -24,8 +25,9 @@ pub(crate) const SLOTS: usize = 2048;
 /// One slot in this many is reserved for networks that have proved a key before.
 const KEPT_ONE_IN: usize = 8;
 
-/// Up to this many handshakes in a loop, a network may have more than its share: with 3,000 a second from
-/// one address, each has 128 ms. Less than [`CROWD`], from which on that address would have to wait.
+/// Up to this many handshakes in a loop, a network may have more than its share: with 3,000 a
+/// second from one address, each has 128 ms. Less than [`CROWD`], from which on that address would
+/// have to wait.
 const ROOMY: usize = 384;
 
 /// From this many handshakes on, a client must validate its address first (RFC 9000 8.1.2).
@@ -80,9 +82,9 @@ pub(crate) struct Handshakes<K> {
     by_age: BTreeMap<u64, Entry<K>>,
     by_key: HashMap<K, u64>,
     by_network: HashMap<Network, BTreeSet<u64>>,
-    /// Those of networks that had not proved a key when they began.
+    /// Handshakes of networks that had not proved a key when they began.
     unknown: BTreeSet<u64>,
-    /// The others, by the largest network.
+    /// Handshakes of networks that had proved one, by the largest network.
     known: HashMap<Network, BTreeSet<u64>>,
     next: u64,
     proved: ProvedNetworks,
@@ -145,8 +147,8 @@ impl<K: Copy + Eq + std::hash::Hash> Handshakes<K> {
         }
     }
 
-    /// Evicts a handshake if a newcomer from `address` needs its place; returns it if it was in progress:
-    /// abandon it.
+    /// Evicts a handshake if a newcomer from `address` needs its place; returns it if it was in
+    /// progress: abandon it.
     pub(crate) fn make_room(&mut self, address: IpAddr) -> Option<K> {
         let age = self.displaced_by(address)?;
         self.forget(age)?.id

@@ -112,7 +112,8 @@ impl Connection {
         self.0.shared.close(code, Bytes::copy_from_slice(reason));
     }
 
-    /// Completes when there is no bulk connection, and a stream becomes bulk, or may soon on a long path.
+    /// Completes when there is no bulk connection, and a stream becomes bulk, or may soon on a long
+    /// path.
     pub async fn bulk_wanted(&self) {
         self.0.shared.bulk_wanted().await;
     }
@@ -136,8 +137,9 @@ impl Connection {
     }
 
     /// Receives datagrams from a listening socket and separates them by source: at most
-    /// `sources_max`; beyond that, a new source displaces the one whose flow was idle longest. The loop
-    /// drops `lease` once it has closed the socket, which is later than the [`FlowListener`] is dropped.
+    /// `sources_max`; beyond that, a new source displaces the one whose flow was idle longest. The
+    /// loop drops `lease` once it has closed the socket, which is later than the [`FlowListener`] is
+    /// dropped.
     pub fn listen(
         &self,
         socket: UdpSocket,
@@ -153,13 +155,14 @@ impl Connection {
         Flow::new(self.0.shared.clone(), stream.id(), FlowSide::Connected(socket), None)
     }
 
-    /// The same for a source of a listener of this connection, including what it has sent so far.
+    /// Carries the datagrams of a source of a listener of this connection as the flow of `stream`,
+    /// which the caller keeps; they include what the source has sent so far.
     pub fn carry_source(&self, stream: &Stream, source: Source) -> Flow {
         source.carried_over(stream.id())
     }
 
-    /// Ends the flow idle for longest among this connection's listeners, to make room, if it was idle for
-    /// this time.
+    /// Ends the flow idle for longest among this connection's listeners, to make room, if it was
+    /// idle for this time.
     pub fn displace_flow(&self, idle: Duration) {
         self.0.shared.send_flow(FlowCommand::Displace { idle });
     }
@@ -174,7 +177,8 @@ impl Connection {
         self.0.shared.remote()
     }
 
-    /// How often the peer has acknowledged something new, as of then: what shows that the path carries both ways.
+    /// How often the peer has acknowledged something new, as of then: what shows that the path
+    /// carries both ways.
     pub fn acks(&self) -> u64 {
         self.0.shared.acks()
     }

@@ -27,12 +27,11 @@ pub(crate) struct Counters {
     pub(crate) connections: Underway,
     /// Clients' connections that have proved a key: sparse, and bulk.
     clients: [Underway; 2],
-    full: AtomicU64,
-    displaced: AtomicU64,
-    timed_out: AtomicU64,
-    crowded: AtomicU64,
+    /// By [`Refusal`].
+    refusals: [AtomicU64; 4],
     datagrams_dropped: AtomicU64,
-    /// Received datagrams that were dropped because of their connections' CPU time; also in `datagrams_dropped`.
+    /// Received datagrams that were dropped because of their connections' CPU time; also in
+    /// `datagrams_dropped`.
     costly_dropped: AtomicU64,
     polling_nanos: AtomicU64,
 }
@@ -41,16 +40,13 @@ impl Counters {
     pub(crate) fn new(now: Instant) -> Self {
         Self {
             epoch: now,
-            loaded_until: AtomicU64::new(0),
+            loaded_until: AtomicU64::default(),
             connections: Underway::default(),
             clients: Default::default(),
-            full: AtomicU64::new(0),
-            displaced: AtomicU64::new(0),
-            timed_out: AtomicU64::new(0),
-            crowded: AtomicU64::new(0),
-            datagrams_dropped: AtomicU64::new(0),
-            costly_dropped: AtomicU64::new(0),
-            polling_nanos: AtomicU64::new(0),
+            refusals: Default::default(),
+            datagrams_dropped: AtomicU64::default(),
+            costly_dropped: AtomicU64::default(),
+            polling_nanos: AtomicU64::default(),
         }
     }
 
@@ -74,22 +70,17 @@ impl Counters {
     }
 
     pub(crate) fn refused(&self, refusal: Refusal) {
-        let counter = match refusal {
-            Refusal::Full => &self.full,
-            Refusal::Displaced => &self.displaced,
-            Refusal::TimedOut => &self.timed_out,
-            Refusal::Crowded => &self.crowded,
-        };
-        counter.fetch_add(1, Relaxed);
+        self.refusals[refusal as usize].fetch_add(1, Relaxed);
     }
 
     /// Handshakes that did not complete.
     pub(crate) fn refusals(&self) -> Refusals {
+        let count = |refusal: Refusal| self.refusals[refusal as usize].load(Relaxed);
         Refusals {
-            full: self.full.load(Relaxed),
-            displaced: self.displaced.load(Relaxed),
-            timed_out: self.timed_out.load(Relaxed),
-            crowded: self.crowded.load(Relaxed),
+            full: count(Refusal::Full),
+            displaced: count(Refusal::Displaced),
+            timed_out: count(Refusal::TimedOut),
+            crowded: count(Refusal::Crowded),
         }
     }
 
@@ -98,7 +89,8 @@ impl Counters {
         self.datagrams_dropped.fetch_add(1, Relaxed);
     }
 
-    /// Counts a received datagram that no connection handles since those before took too much CPU time.
+    /// Counts a received datagram that no connection handles since those before took too much CPU
+    /// time.
     pub(crate) fn costly_datagram_dropped(&self) {
         self.datagram_dropped();
         self.costly_dropped.fetch_add(1, Relaxed);

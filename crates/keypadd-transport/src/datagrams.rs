@@ -9,8 +9,8 @@ use crate::receive_buffers::Batch;
 
 /// Received datagrams of one source.
 pub(crate) struct ReceivedDatagrams {
-    /// When they were read: with an earlier time round trips would seem shorter than they are. `None` in
-    /// virtual time.
+    /// When they were read: with an earlier time round trips would seem shorter than they are.
+    /// `None` in virtual time.
     pub(crate) read_at: Option<Instant>,
     pub(crate) datagrams: Batch,
     pub(crate) meta: RecvMeta,
@@ -33,7 +33,8 @@ pub(crate) trait Datagrams {
     /// The epoch of what it sends: the network gets nothing of it once that is over.
     fn epoch(&self) -> u64;
 
-    /// Begins the current epoch, and drops what waits for room; returns false if it has begun before.
+    /// Begins the current epoch, and drops what waits for room; returns false if it has begun
+    /// before.
     fn begin_epoch(&mut self) -> bool;
 
     /// Retries what did not fit before.

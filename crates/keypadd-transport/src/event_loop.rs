@@ -1,8 +1,8 @@
 //! Runs one thread with one UDP socket, its QUIC connections, and their TCP and unix sockets.
 //!
 //! Each round polls the system, passes datagrams to their connections, drives those with pending
-//! work, and sleeps if there is none. A panic in one connection ends only that connection. The parts
-//! of a loop do not know each other: what takes several is a step, in `datagram`, `drive` or
+//! work, and sleeps if there is none. A panic in one connection ends only that connection. The
+//! parts of a loop do not know each other: what takes several is a step, in `datagram`, `drive` or
 //! `handshakes`.
 
 mod connection_limits;
@@ -50,8 +50,8 @@ use crate::{
     windows::Budget,
 };
 
-/// Events to take from the system at once: most of those of a peer's thousand streams each in several
-/// sessions, since everybody else's wait behind them.
+/// Events to take from the system at once: most of those of a peer's thousand streams each in
+/// several sessions, since everybody else's wait behind them.
 const EVENTS: usize = 4096;
 
 /// Longest sleep of a loop without a timer.

@@ -57,7 +57,7 @@ enum State {
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectingError {
-    /// It was not tried: the address or the configuration is invalid.
+    /// No attempt was made: the address or the configuration is invalid.
     #[error(transparent)]
     NotTried(#[from] ConnectError),
     /// The handshake failed.

@@ -1,10 +1,11 @@
 //! Shares a loop's time out among the connections, strangers and newcomers whose datagrams arrive.
 //!
 //! A batch of datagrams of one connection begins a share. Those that come while the share lasts are
-//! handled at once; later ones wait, each connection's by themselves ([`backlog`]), and a stranger's
-//! always do, as do newcomers ([`newcomers`]). A connection is charged for what its share took, and
-//! one that takes too much CPU time has its datagrams dropped ([`handling_cost`]). [`Step`] says what
-//! each step of a round may take. Knows keys, sizes and times; no packets, no endpoint.
+//! handled at once; later ones wait, each connection's by themselves ([`backlog`]), and a
+//! stranger's always do, as do newcomers ([`newcomers`]). A connection is charged for what its
+//! share took, and one that takes too much CPU time has its datagrams dropped ([`handling_cost`]).
+//! [`Step`] says what each step of a round may take. Knows keys, sizes and times; no packets, no
+//! endpoint.
 
 pub(crate) mod backlog;
 pub(crate) mod handling_cost;
@@ -47,9 +48,9 @@ impl Step {
             Self::Handle => 1_000,
             // Divided by the number of connections that wait.
             Self::Backlog => 500,
-            // Divided by the number of connections to drive. Less than receiving takes, so that what
-            // a peer sends in excess waits for its window and not in the socket, before everyone's
-            // datagrams.
+            // Divided by the number of connections to drive. Less than receiving takes, so that
+            // what a peer sends in excess waits for its window and not in the socket, before
+            // everyone's datagrams.
             Self::Deliver => 500,
             // Half of what all handshakes may take, after all else.
             Self::Strangers => 125,
@@ -137,9 +138,9 @@ impl BatchShare {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Turn<D> {
     Now(D),
-    /// It waits for a later step or round.
+    /// The datagram waits for a later step or round.
     Later,
-    /// Too many wait.
+    /// Too many of its connection wait.
     Dropped,
 }
 

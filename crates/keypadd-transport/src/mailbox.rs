@@ -320,7 +320,8 @@ impl Mailbox {
         }
     }
 
-    /// Passes a datagram to the loop of its connection; drops it and returns false if too many wait.
+    /// Passes a datagram to the loop of its connection; drops it and returns false if too many
+    /// wait.
     pub(crate) fn hand_over(&self, received_at: Instant, bytes: BytesMut, meta: RecvMeta) -> bool {
         let has_place = self.0.queue.reserve_place();
         if has_place {

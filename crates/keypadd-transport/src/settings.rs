@@ -26,20 +26,22 @@ pub(crate) type Proof = Arc<dyn Any + Send + Sync>;
 /// [`Connection::proof`](crate::Connection::proof).
 pub type Inspect = Arc<dyn Fn(&dyn crypto::Session) -> Option<Proof> + Send + Sync>;
 
-/// Tells the CPU time that opening a full datagram of a session takes on this machine, with its suite and
-/// their implementation. Asked once its handshake is complete. This much and more is usual for its
-/// datagrams, so that a slow suite is not taken for a peer that makes costly ones.
+/// Tells the CPU time that opening a full datagram of a session takes on this machine, with its
+/// suite and their implementation. Asked once its handshake is complete. This much and more is
+/// usual for its datagrams, so that a slow suite is not taken for a peer that makes costly ones.
 pub type OpeningCost = Arc<dyn Fn(&dyn crypto::Session) -> Duration + Send + Sync>;
 
 /// Makes `quinn-proto`'s configuration of one connection, given the UDP payload that its route
-/// carries as far as this host knows: the limit of path MTU discovery. [`Plan`] overrides some of it.
+/// carries as far as this host knows: the limit of path MTU discovery. [`Plan`] overrides some of
+/// it.
 pub type MakeTransport = Arc<dyn Fn(u16) -> TransportConfig + Send + Sync>;
 
 /// What an endpoint is started with.
 pub struct EndpointSettings {
     /// A bound UDP socket for each loop; a server's share an address (SO_REUSEPORT).
     pub sockets: Vec<UdpSocket>,
-    /// Whether another process reads the same sockets (see [`Endpoint::suspend`](crate::Endpoint::suspend)).
+    /// Whether another process reads the same sockets (see
+    /// [`Endpoint::suspend`](crate::Endpoint::suspend)).
     pub suspended: bool,
     /// Protocol versions and reset keys.
     pub config: EndpointConfig,

@@ -17,7 +17,8 @@ use thiserror::Error;
 /// How long polling continues at least after the last event.
 const SPIN_TIME: Duration = Duration::from_micros(80);
 
-/// And at most, if work comes often enough for that to pay off.
+/// How long polling continues at most after the last event, if work comes often enough for that
+/// to pay off.
 const SPIN_TIME_MAX: Duration = Duration::from_micros(300);
 
 /// The weight of one interval in the average time between work: 1 in 8.
@@ -33,8 +34,8 @@ const SAVED_MAX: Duration = Duration::from_millis(20);
 /// poll waits for; one that runs longer has other work.
 const GAP_MAX: Duration = Duration::from_micros(200);
 
-/// A loop carries bulk data if it carries this many bytes of it within [`BULK_TIME`], 26 Mbit/s. More
-/// slowly, packets come too rarely to be polled for.
+/// A loop carries bulk data if it carries this many bytes of it within [`BULK_TIME`], 26 Mbit/s.
+/// More slowly, packets come too rarely to be polled for.
 const BULK_BYTES: usize = 16 << 10;
 const BULK_TIME: Duration = Duration::from_millis(5);
 

@@ -144,8 +144,8 @@ impl SteppedLoop {
         Ok((Self { inner, events: Events::with_capacity(1_024) }, endpoint))
     }
 
-    /// Limits what the datagrams of a connection cost by a clock of CPU time, until `until`, and how long what
-    /// it handles and delivers in a round may take by another clock.
+    /// Limits what the datagrams of a connection cost by a clock of CPU time, until `until`, and
+    /// how long what it handles and delivers in a round may take by another clock.
     pub fn use_clocks(
         &mut self,
         (cpu, until): (fn() -> Duration, Instant),

@@ -30,8 +30,8 @@ pub trait Egress: fmt::Debug + Send + Sync {
     /// The current epoch. Only grows.
     fn epoch(&self) -> u64;
 
-    /// Whether the current epoch is still this one. Asked once before each send; what is of an earlier
-    /// epoch is dropped, as a network may drop it.
+    /// Whether the current epoch is still this one. Asked once before each send; what is of an
+    /// earlier epoch is dropped, as a network may drop it.
     fn may_send(&self, epoch: u64) -> bool;
 
     /// Reports the cost of one packet of a send. Called for a sample of the sends.

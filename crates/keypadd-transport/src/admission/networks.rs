@@ -6,15 +6,16 @@ use std::{
     net::IpAddr,
 };
 
-/// Slots per network once [`ROOMY`](super::ROOMY) are taken, by prefix length; an IPv4 address counts as a
-/// /64, its /24 as a /56.
+/// Slots per network once [`ROOMY`](super::ROOMY) are taken, by prefix length; an IPv4 address
+/// counts as a /64, its /24 as a /56.
 pub(super) const SHARES: [(u32, usize); 3] = [(64, 64), (56, 256), (48, 512)];
 
 /// The largest networks.
 pub(super) const LARGEST: u32 = SHARES[2].0;
 
-/// Networks remembered as having proved a key. Beyond that, the oldest within the /48 or /16 that has most is
-/// forgotten, so that a key that proves itself from everywhere there makes no other network forgotten.
+/// Networks remembered as having proved a key. Beyond that, the oldest within the /48 or /16 that
+/// has most is forgotten, so that a key that proves itself from everywhere there makes no other
+/// network forgotten.
 pub(super) const PROVED_MAX: usize = 4096;
 
 /// A prefix of an address. IPv4 addresses are in their IPv6-mapped form, shifted so that each is a

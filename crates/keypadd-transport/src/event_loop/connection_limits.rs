@@ -13,11 +13,11 @@ use crate::{
 /// Received DATAGRAM frames buffered until their connection is driven: as many as a round receives.
 const DATAGRAM_BUFFER_BYTES: usize = 1 << 20;
 
-/// Those of a connection without flows.
+/// Received DATAGRAM frames of a connection without flows that are buffered.
 const ONE_WAY_BUFFER_BYTES: usize = 1 << 10;
 
-/// Bulk packets per ACK, unless [`ACK_DELAY`] passes first. If every second packet were acknowledged, ACKs alone would
-/// fill a return path that is 40 times slower than the forward path.
+/// Bulk packets per ACK, unless [`ACK_DELAY`] passes first. If every second packet were
+/// acknowledged, ACKs alone would fill a return path that is 40 times slower than the forward path.
 const BULK_ACK_PACKETS: u32 = 10;
 
 /// The limits and the configuration of one connection to `peer`.
@@ -53,7 +53,8 @@ pub(super) fn limits(
 /// When a receiver of bulk is to acknowledge it.
 fn bulk_acks() -> AckFrequencyConfig {
     let mut acks = AckFrequencyConfig::default();
-    // An ACK is due once there are more packets than the threshold; at each gap, too (RFC 9000 13.2.1).
+    // An ACK is due once there are more packets than the threshold; at each gap, too (RFC 9000
+    // 13.2.1).
     acks.ack_eliciting_threshold((BULK_ACK_PACKETS - 1).into())
         .max_ack_delay(Some(ACK_DELAY))
         .reordering_threshold(1_u32.into());

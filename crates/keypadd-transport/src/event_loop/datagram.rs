@@ -15,12 +15,13 @@ use crate::{
     splice::Key,
 };
 
-/// Batches to receive before driving connections. With fewer, a busy host answers a flood of ACKs with
-/// more packets than the peer can take.
+/// Batches to receive before driving connections. With fewer, a busy host answers a flood of ACKs
+/// with more packets than the peer can take.
 const BATCHES_PER_ROUND: usize = 16;
 
 impl<U: Datagrams> EventLoop<U> {
-    /// Receives up to a round's batches and handles the backlog; returns when the last batch was read.
+    /// Receives up to a round's batches and handles the backlog; returns when the last batch was
+    /// read.
     pub(super) fn receive(&mut self, now: Instant) -> Option<Instant> {
         if !self.has_received() {
             return None;
@@ -104,8 +105,8 @@ impl<U: Datagrams> EventLoop<U> {
         self.end_share(current, now);
     }
 
-    /// Passes a datagram to its connection, now or later. A batch is from one source: its first datagram
-    /// begins its share.
+    /// Passes a datagram to its connection, now or later. A batch is from one source: its first
+    /// datagram begins its share.
     fn datagram(
         &mut self,
         now: Instant,

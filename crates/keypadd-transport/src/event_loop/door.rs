@@ -1,4 +1,5 @@
-//! Decides how to answer clients: their handshakes begin, or they are challenged, refused or ignored.
+//! Decides how to answer clients: their handshakes begin, or they are challenged, refused or
+//! ignored.
 //!
 //! Knows addresses, counts and the handshakes in progress; sends no packets.
 
@@ -14,8 +15,9 @@ use crate::{
     splice::Key,
 };
 
-/// A client's other packets that are kept while it waits for its handshake, and those of all: one, in which a
-/// post-quantum key exchange ends. They are handled with the first one, whatever time it takes.
+/// A client's other packets that are kept while it waits for its handshake, and those of all: one,
+/// in which a post-quantum key exchange ends. They are handled with the first one, whatever time it
+/// takes.
 const INCOMING_BYTES: u64 = HANDSHAKE_BYTES_MAX as u64;
 const INCOMING_BYTES_TOTAL: u64 = 1 << 20;
 

@@ -129,8 +129,8 @@ impl<U: Datagrams> EventLoop<U> {
         outcome.bulk_bytes
     }
 
-    /// Forgets the oldest connections that are closing if there are many. Later packets get stateless
-    /// resets.
+    /// Forgets the oldest connections that are closing if there are many. Later packets get
+    /// stateless resets.
     fn limit_closing(&mut self) {
         while let Some(key) = self.connections.surplus() {
             let slot = self.connections.get_mut(key);

@@ -140,8 +140,8 @@ impl<U: Datagrams> EventLoop<U> {
         }
     }
 
-    /// Begins the current epoch if it is a new one. Called before keys are made, so that no connection
-    /// counts as made in a later epoch than it was.
+    /// Begins the current epoch if it is a new one. Called before keys are made, so that no
+    /// connection counts as made in a later epoch than it was.
     ///
     /// Drops the handshakes of clients that can no longer be answered: their places are for others.
     pub(super) fn begin_epoch(&mut self) {

@@ -1,5 +1,5 @@
-//! Holds what a loop waits for and sends with: the system's poll, the UDP socket, and who owns which
-//! other socket.
+//! Holds what a loop waits for and sends with: the system's poll, the UDP socket, and who owns
+//! which other socket.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -18,9 +18,9 @@ pub(super) const WAKER: Token = Token(1);
 /// First token of sockets; tokens are never reused.
 const FIRST_SOCKET: usize = 2;
 
-/// Longer datagrams that begin with a packet of a handshake are ignored: handshakes have none, and one full of small
-/// frames can take 30 ms of CPU time. Other packets, such as the first probe for the path's MTU, cost nothing before
-/// the handshake is complete: `quinn-proto` drops them.
+/// Longer datagrams that begin with a packet of a handshake are ignored: handshakes have none, and
+/// one full of small frames can take 30 ms of CPU time. Other packets, such as the first probe for
+/// the path's MTU, cost nothing before the handshake is complete: `quinn-proto` drops them.
 pub(super) const HANDSHAKE_BYTES_MAX: usize = 1_472;
 
 pub(super) struct Io<U> {

@@ -104,7 +104,7 @@ impl Standing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     Live,
-    /// It is lost. The endpoint still routes late packets to it, for a while.
+    /// The connection is lost. The endpoint still routes late packets to it, for a while.
     Closing,
     /// The endpoint has forgotten it.
     Drained,

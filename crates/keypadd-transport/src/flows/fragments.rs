@@ -115,7 +115,8 @@ impl Fragments {
         }
     }
 
-    /// A fragment was dropped before it came here, and its datagram counted: the rest is not counted again.
+    /// A fragment was dropped before it came here, and its datagram counted: the rest is not
+    /// counted again.
     pub(crate) fn counted(&mut self, stream: StreamId, number: u16) {
         if self.counted.len() >= PARTIAL_MAX {
             self.counted.pop_front();

@@ -1,14 +1,15 @@
 //! Encodes and decodes the DATAGRAM frames (RFC 9221) of flows.
 //!
-//! A frame is `varint ID, datagram`, where ID is that of the flow's stream (RFC 9000 2.1). With bit 1 of ID
-//! set, which no bidirectional stream has, a fragment follows instead: `u16 number, u16 total, u16 offset,
-//! bytes`, big-endian. Knows no flows and no sockets.
+//! A frame is `varint ID, datagram`, where ID is that of the flow's stream (RFC 9000 2.1). With bit
+//! 1 of ID set, which no bidirectional stream has, a fragment follows instead: `u16 number, u16
+//! total, u16 offset, bytes`, big-endian. Knows no flows and no sockets.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use quinn_proto::{Dir, StreamId, VarInt, coding::Codec};
 
-/// Largest payload of a UDP datagram: what 65,535 bytes leave after the UDP header. That is over IPv6; over
-/// IPv4 the header of IP counts too. A shorter buffer would cut a datagram, because `recv` truncates silently.
+/// Largest payload of a UDP datagram: what 65,535 bytes leave after the UDP header. That is over
+/// IPv6; over IPv4 the header of IP counts too. A shorter buffer would cut a datagram, because
+/// `recv` truncates silently.
 pub const DATAGRAM_BYTES_MAX: usize = 65_527;
 
 /// Bit of the ID that marks a fragment: that of unidirectional streams.

@@ -134,7 +134,8 @@ impl Drop for FlowListener {
     }
 }
 
-/// An address that has sent something to a listener. Its first few datagrams wait; dropping this drops them.
+/// An address that has sent something to a listener. Its first few datagrams wait; dropping this
+/// drops them.
 #[derive(Debug)]
 pub struct Source {
     name: SourceName,

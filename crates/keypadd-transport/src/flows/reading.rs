@@ -19,7 +19,7 @@ const SOCKETS: usize = 8;
 #[derive(Debug, Default)]
 pub(super) struct Readable {
     order: VecDeque<Owner>,
-    /// Those in order, and the one that is being read.
+    /// The sockets in `order`, and the one that is being read.
     members: FxHashSet<Owner>,
 }
 
@@ -29,42 +29,19 @@ impl Readable {
             self.order.push_back(owner);
         }
     }
-
-    /// Takes the next one; it is either put back or forgotten.
-    fn next(&mut self) -> Option<Owner> {
-        self.order.pop_front()
-    }
-
-    /// Makes the one that was taken the last.
-    fn put_back(&mut self, owner: Owner) {
-        self.order.push_back(owner);
-    }
-
-    /// The one that was taken has no more to read.
-    fn forget(&mut self, owner: Owner) {
-        self.members.remove(&owner);
-    }
-
-    fn len(&self) -> usize {
-        self.order.len()
-    }
-
-    fn is_empty(&self) -> bool {
-        self.order.is_empty()
-    }
 }
 
 impl Flows {
-    /// Reads what has arrived on sockets until its share of the round is used up; returns whether there
-    /// may be more.
+    /// Reads what has arrived on sockets until its share of the round is used up; returns whether
+    /// there may be more.
     pub(crate) fn read_sockets(&mut self, now: Instant, share: &mut TimeShare) -> bool {
-        if self.readable.is_empty() {
+        if self.readable.order.is_empty() {
             return false;
         }
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.resize(DATAGRAM_BYTES_MAX, 0);
-        for _ in 0..self.readable.len().min(SOCKETS) {
-            let Some(owner) = self.readable.next() else { break };
+        for _ in 0..self.readable.order.len().min(SOCKETS) {
+            let Some(owner) = self.readable.order.pop_front() else { break };
             let has_more = match owner {
                 Owner::Flow(id) => self.read_flow(id, &mut buffer, now, share),
                 Owner::Listener(listener) => self.read_listener(listener, &mut buffer, now, share),
@@ -72,15 +49,15 @@ impl Flows {
             };
             // Sockets with more to read go to the back.
             match has_more {
-                true => self.readable.put_back(owner),
-                false => self.readable.forget(owner),
+                true => self.readable.order.push_back(owner),
+                false => drop(self.readable.members.remove(&owner)),
             }
             if share.is_over() {
                 break;
             }
         }
         self.buffer = buffer;
-        !self.readable.is_empty()
+        !self.readable.order.is_empty()
     }
 
     /// Returns whether there may be more to read.

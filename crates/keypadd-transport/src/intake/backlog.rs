@@ -1,8 +1,8 @@
 //! Keeps datagrams of connections that have used up their share of a loop's time, for later rounds.
 //!
 //! The socket's buffer is one queue for all connections of a loop. It is emptied whether or not
-//! somebody's datagrams can be handled now, so that a peer that sends more than its share delays and
-//! loses its own. Knows connections and sizes.
+//! somebody's datagrams can be handled now, so that a peer that sends more than its share delays
+//! and loses its own. Knows connections and sizes.
 
 use std::collections::{VecDeque, hash_map::Entry};
 
@@ -50,8 +50,8 @@ impl<D> Backlog<D> {
         !self.is_empty() && self.waiting.contains_key(&key)
     }
 
-    /// Keeps a connection's datagram of this size. Drops it, as a network may, and returns false if the
-    /// connection would have more here than it leaves free.
+    /// Keeps a connection's datagram of this size. Drops it, as a network may, and returns false if
+    /// the connection would have more here than it leaves free.
     pub(crate) fn push(&mut self, key: Key, datagram: D, bytes: usize) -> bool {
         let bytes = bytes as u64 + RECORD_BYTES;
         let waiting = match self.waiting.entry(key) {

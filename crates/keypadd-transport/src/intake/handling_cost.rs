@@ -1,35 +1,36 @@
 //! Limits the CPU time that one connection's datagrams take from the others of its loop.
 //!
 //! A datagram is usually handled in microseconds, but a peer can make one that takes a thousand
-//! times as long: single bytes with gaps between them, which `quinn-proto` puts in order. One full of
-//! the smallest frames takes fifty times as long. Many of them would keep everyone's datagrams waiting. So after
-//! datagrams that took long, what connections handle is measured, CPU time beyond the usual is
-//! charged to them, and the datagrams of one that has used up its share are dropped, as a network may do.
-//! Knows times and numbers only.
+//! times as long: single bytes with gaps between them, which `quinn-proto` puts in order. One full
+//! of the smallest frames takes fifty times as long. Many of them would keep everyone's datagrams
+//! waiting. So after datagrams that took long, what connections handle is measured, CPU time beyond
+//! the usual is charged to them, and the datagrams of one that has used up its share are dropped,
+//! as a network may do. Knows times and numbers only.
 
 use std::time::{Duration, Instant};
 
 use keypadd_share::{Bucket, Rate};
 use rustix::time::{ClockId, clock_gettime};
 
-/// How long connections are measured after datagrams that took long. Reading a thread's CPU clock takes a tenth
-/// as long as handling a datagram.
+/// How long connections are measured after datagrams that took long. Reading a thread's CPU clock
+/// takes a tenth as long as handling a datagram.
 const MEASURED_TIME: Duration = Duration::from_secs(1);
 
-/// CPU time within which handling a datagram is usual, beside opening it. Also as a multiple of the shortest
-/// of the loop: on a slow machine the usual takes longer.
+/// CPU time within which handling a datagram is usual, beside opening it. Also as a multiple of the
+/// shortest of the loop: on a slow machine the usual takes longer.
 const USUAL: Duration = Duration::from_micros(100);
 const USUAL_TIMES: u32 = 100;
 
-/// How many times the calibrated time opening a datagram may take: a thread that shares its core's units and
-/// caches with others takes up to twice as long.
+/// How many times the calibrated time opening a datagram may take: a thread that shares its core's
+/// units and caches with others takes up to twice as long.
 const OPENING_TIMES: u32 = 2;
 
-/// Bulk delays only bulk, and an ACK for much of it takes long: it is measured after datagrams that took this many
-/// times as long.
+/// Bulk delays only bulk, and an ACK for much of it takes long: it is measured after datagrams that
+/// took this many times as long.
 const BULK_TIMES: u32 = 5;
 
-/// Datagrams with more frames than this are given a part of it: what takes long is not opening them.
+/// Datagrams with more frames than this are given a part of it: what takes long is not opening
+/// them.
 const MANY_FRAMES: u64 = 64;
 const PART_OF_MANY: u32 = 5;
 
@@ -39,8 +40,8 @@ pub(crate) const SHARE: u32 = 10;
 /// The longest excess that a connection may have used in advance of its share.
 pub(crate) const ADVANCE: Duration = Duration::from_millis(20);
 
-/// What a client has left of it once it has proved a key: one that connects again and again does not have all of it
-/// each time.
+/// What a client has left of it once it has proved a key: one that connects again and again does
+/// not have all of it each time.
 const ADVANCE_OF_PROVED: Duration = Duration::from_millis(2);
 
 /// Measures a loop's handling of datagrams.
