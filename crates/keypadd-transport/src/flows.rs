@@ -108,7 +108,7 @@ impl Flows {
             FlowCommand::Listen { listener, socket, lease, sources, sources_max } => {
                 let owner = Owner::Listener(listener);
                 let token = registrar.token(owner);
-                let socket = (socket, token, registrar.registry);
+                let socket = (socket, token, registrar.registry());
                 match Listener::new(socket, lease, (listener, sources, sources_max), connection) {
                     Ok(opened) => {
                         self.listeners.insert(listener, opened);
@@ -153,7 +153,7 @@ impl Flows {
             FlowSide::Connected(socket) => {
                 let owner = Owner::Flow(id);
                 let token = registrar.token(owner);
-                match FlowSocket::new(socket, token, registrar.registry) {
+                match FlowSocket::new(socket, token, registrar.registry()) {
                     Ok(socket) => {
                         self.on_ready(owner);
                         OpenEnd::Connected(socket)

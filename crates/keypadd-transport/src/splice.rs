@@ -35,7 +35,7 @@ use tokio::sync::oneshot;
 pub use self::holder::StreamName;
 pub(crate) use self::{
     holder::{Holder, Parked},
-    registrar::{Key, Owner, Registered, Registrar},
+    registrar::{Key, Owner, Registered, Registrar, Sockets},
 };
 use crate::{replay::Receipt, socket::Socket, transfer_stats::TransferStats};
 

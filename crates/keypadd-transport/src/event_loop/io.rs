@@ -3,19 +3,14 @@
 
 use std::{io, sync::Arc, time::Duration};
 
-use mio::{Events, Poll, Registry, Token};
+use mio::{Events, Poll, Token};
 use quinn_proto::Transmit;
-use rustc_hash::FxHashMap;
 
-use crate::{
-    cid::LONG_HEADER,
-    datagrams::Datagrams,
-    splice::{Key, Owner, Registrar},
-};
+use crate::{cid::LONG_HEADER, datagrams::Datagrams, splice::Sockets};
 
 pub(super) const UDP: Token = Token(0);
 pub(super) const WAKER: Token = Token(1);
-/// First token of sockets; tokens are never reused.
+/// The first token of a connection's sockets.
 const FIRST_SOCKET: usize = 2;
 
 /// Longer datagrams that begin with a packet of a handshake are ignored: handshakes have none, and
@@ -35,14 +30,6 @@ pub(super) struct Io<U> {
     pub(super) suspended: bool,
 }
 
-/// The sockets of a loop's connections.
-pub(super) struct Sockets {
-    /// Shared by all of them: a clone would cost a descriptor.
-    registry: Arc<Registry>,
-    owners: FxHashMap<Token, (Key, Owner)>,
-    next_token: usize,
-}
-
 impl<U: Datagrams> Io<U> {
     /// Returns what wakes the poll, too.
     pub(super) fn new(mut udp: U, datagram_bytes_max: u64) -> io::Result<(Self, mio::Waker)> {
@@ -50,10 +37,9 @@ impl<U: Datagrams> Io<U> {
         let registry = Arc::new(poll.registry().try_clone()?);
         let waker = mio::Waker::new(&registry, WAKER)?;
         udp.register(&registry, UDP)?;
-        let owners = FxHashMap::default();
         let this = Self {
             poll,
-            sockets: Sockets { registry, owners, next_token: FIRST_SOCKET },
+            sockets: Sockets::new(registry, FIRST_SOCKET),
             udp,
             buffer: Vec::new(),
             datagram_bytes_max: usize::try_from(datagram_bytes_max).unwrap_or(usize::MAX),
@@ -89,27 +75,5 @@ impl<U: Datagrams> Io<U> {
         if !self.udp.is_full() {
             self.udp.send(transmit, &self.buffer);
         }
-    }
-}
-
-impl Sockets {
-    pub(super) fn registrar(&mut self, key: Key) -> Registrar<'_> {
-        let Self { registry, owners, next_token } = self;
-        Registrar { key, registry, sockets: owners, next_token }
-    }
-
-    pub(super) fn owner(&self, token: Token) -> Option<(Key, Owner)> {
-        self.owners.get(&token).copied()
-    }
-
-    pub(super) fn forget(&mut self, closed: impl Iterator<Item = Token>) {
-        for token in closed {
-            self.owners.remove(&token);
-        }
-    }
-
-    /// Forgets the sockets of a connection.
-    pub(super) fn forget_all(&mut self, of: Key) {
-        self.owners.retain(|_, (key, _)| *key != of);
     }
 }

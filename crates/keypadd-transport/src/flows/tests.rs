@@ -15,29 +15,14 @@ use super::{
     frame::{FRAGMENT_BYTES_MIN, Fragment},
     *,
 };
-use crate::splice::Key;
+use crate::splice::{Key, Sockets};
+
+const CONNECTION: Key = Key { handle: 0, serial: 0 };
 
 /// The sockets of an event loop that does not run.
-struct LoopSockets {
-    registry: Arc<mio::Registry>,
-    owners: FxHashMap<Token, (Key, Owner)>,
-    next_token: usize,
-}
-
-impl LoopSockets {
-    fn new() -> Self {
-        let registry = mio::Poll::new().unwrap().registry().try_clone().unwrap();
-        Self { registry: Arc::new(registry), owners: FxHashMap::default(), next_token: 0 }
-    }
-
-    fn registrar(&mut self) -> Registrar<'_> {
-        Registrar {
-            key: Key { handle: 0, serial: 0 },
-            registry: &self.registry,
-            sockets: &mut self.owners,
-            next_token: &mut self.next_token,
-        }
-    }
+fn loop_sockets() -> Sockets {
+    let registry = mio::Poll::new().unwrap().registry().try_clone().unwrap();
+    Sockets::new(Arc::new(registry), 0)
 }
 
 /// Keeps what control tasks ask for.
@@ -60,8 +45,8 @@ impl FlowCommands for Asked {
 fn a_flow_makes_room_only_when_it_was_idle_for_as_long_as_asked() {
     const UNUSED: Duration = Duration::from_secs(10);
     let start = Instant::now();
-    let mut sockets = LoopSockets::new();
-    let mut registrar = sockets.registrar();
+    let mut sockets = loop_sockets();
+    let mut registrar = sockets.registrar(CONNECTION);
     let asked = Arc::new(Asked::default());
     let connection: Arc<dyn FlowCommands> = asked.clone();
     let mut flows = Flows::new(Duration::from_secs(120));
@@ -108,8 +93,8 @@ impl Drop for Bindable {
 #[test]
 fn the_lease_of_a_listening_socket_ends_once_the_socket_is_closed() {
     let now = Instant::now();
-    let mut sockets = LoopSockets::new();
-    let mut registrar = sockets.registrar();
+    let mut sockets = loop_sockets();
+    let mut registrar = sockets.registrar(CONNECTION);
     let connection: Arc<dyn FlowCommands> = Arc::new(Asked::default());
     let mut flows = Flows::new(Duration::from_secs(120));
     for by_end_of_connection in [false, true] {
@@ -150,8 +135,8 @@ fn carry(
 #[test]
 fn datagrams_that_find_no_room_to_wait_are_counted() {
     let (mut flows, now) = (Flows::new(Duration::from_secs(60)), Instant::now());
-    let mut sockets = LoopSockets::new();
-    let mut registrar = sockets.registrar();
+    let mut sockets = loop_sockets();
+    let mut registrar = sockets.registrar(CONNECTION);
     let stream = StreamId::from(VarInt::from_u32(0));
     let (_, carried) = carry(&mut flows, stream, &mut registrar, now);
 
@@ -234,10 +219,10 @@ fn the_frames_of_one_peer_are_handled_a_few_at_a_time() {
 fn sockets_are_read_in_turn_a_few_datagrams_at_a_time() {
     const SENT: u64 = 32;
     let (mut flows, now) = (Flows::new(Duration::from_secs(60)), Instant::now());
-    let mut sockets = LoopSockets::new();
+    let mut sockets = loop_sockets();
     let carried = [0, 4].map(|id| {
         let stream = StreamId::from(VarInt::from_u32(id));
-        let (target, carried) = carry(&mut flows, stream, &mut sockets.registrar(), now);
+        let (target, carried) = carry(&mut flows, stream, &mut sockets.registrar(CONNECTION), now);
         for _ in 0..SENT {
             target.send(b"datagram").unwrap();
         }
@@ -259,10 +244,10 @@ fn sockets_are_read_in_turn_a_few_datagrams_at_a_time() {
 #[test]
 fn the_flows_of_a_lost_connection_end_a_few_at_a_time() {
     let (mut flows, now) = (Flows::new(Duration::from_secs(60)), Instant::now());
-    let mut sockets = LoopSockets::new();
+    let mut sockets = loop_sockets();
     for id in [0, 4, 8] {
         let stream = StreamId::from(VarInt::from_u32(id));
-        carry(&mut flows, stream, &mut sockets.registrar(), now);
+        carry(&mut flows, stream, &mut sockets.registrar(CONNECTION), now);
     }
     for left in [2, 1, 0] {
         flows.end_some(&mut short());

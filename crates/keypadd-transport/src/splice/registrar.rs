@@ -59,20 +59,56 @@ pub(crate) enum Owner {
     Listener(u64),
 }
 
+/// The sockets of a loop's connections.
+pub(crate) struct Sockets {
+    /// Shared by all of them: a clone would cost a descriptor.
+    registry: Arc<Registry>,
+    owners: FxHashMap<Token, (Key, Owner)>,
+    /// Tokens are never reused.
+    next_token: usize,
+}
+
+impl Sockets {
+    pub(crate) fn new(registry: Arc<Registry>, first_token: usize) -> Self {
+        Self { registry, owners: FxHashMap::default(), next_token: first_token }
+    }
+
+    pub(crate) fn registrar(&mut self, key: Key) -> Registrar<'_> {
+        Registrar { key, sockets: self }
+    }
+
+    pub(crate) fn owner(&self, token: Token) -> Option<(Key, Owner)> {
+        self.owners.get(&token).copied()
+    }
+
+    pub(crate) fn forget(&mut self, closed: impl Iterator<Item = Token>) {
+        for token in closed {
+            self.owners.remove(&token);
+        }
+    }
+
+    /// Forgets the sockets of a connection.
+    pub(crate) fn forget_all(&mut self, of: Key) {
+        self.owners.retain(|_, (key, _)| *key != of);
+    }
+}
+
 /// Registers the sockets of one connection with a loop.
 pub(crate) struct Registrar<'a> {
-    pub(crate) key: Key,
-    pub(crate) registry: &'a Arc<Registry>,
-    pub(crate) sockets: &'a mut FxHashMap<Token, (Key, Owner)>,
-    pub(crate) next_token: &'a mut usize,
+    key: Key,
+    sockets: &'a mut Sockets,
 }
 
 impl Registrar<'_> {
+    pub(crate) fn registry(&self) -> &Arc<Registry> {
+        &self.sockets.registry
+    }
+
     /// Allocates a token for a socket.
     pub(crate) fn token(&mut self, owner: Owner) -> Token {
-        let token = Token(*self.next_token);
-        *self.next_token += 1;
-        self.sockets.insert(token, (self.key, owner));
+        let token = Token(self.sockets.next_token);
+        self.sockets.next_token += 1;
+        self.sockets.owners.insert(token, (self.key, owner));
         token
     }
 
@@ -84,10 +120,10 @@ impl Registrar<'_> {
         interest: Interest,
     ) -> io::Result<Arc<Registered>> {
         let token = self.token(Owner::Stream(id));
-        match Registered::new(socket, token, interest, self.registry) {
+        match Registered::new(socket, token, interest, self.registry()) {
             Ok(registered) => Ok(Arc::new(registered)),
             Err(error) => {
-                self.sockets.remove(&token);
+                self.sockets.owners.remove(&token);
                 Err(error)
             }
         }
