@@ -1,8 +1,9 @@
-//! Limits how many streams a peer may have open (RFC 9000 4.6), few at first and more as it opens them.
+//! Limits how many streams a peer may have open (RFC 9000 4.6), few at first and more as it opens
+//! them.
 //!
-//! `quinn-proto` allocates state for every stream that the peer may open, in advance: 130 KiB per connection
-//! with 1,024 each way, even before the peer has proved a key. So an idle connection allows few. Knows counts
-//! only.
+//! `quinn-proto` allocates state for every stream that the peer may open, in advance: 130 KiB per
+//! connection with 1,024 each way, even before the peer has proved a key. So an idle connection
+//! allows few. Knows counts only.
 
 use quinn_proto::VarInt;
 

@@ -1,5 +1,5 @@
 //! Encodes and reads the header of a unidirectional stream: which stream it continues
-//! (`driver/migrate.rs`), or that it carries receipts (`receipts`).
+//! (`driver/carrier/migrate.rs`), or that it carries receipts (`receipts`).
 
 use bytes::Bytes;
 use quinn_proto::{RecvStream, StreamId, VarInt};

@@ -1,4 +1,5 @@
-//! Holds the state of each stream of a connection: a control stream, a spliced socket, or a migration.
+//! Holds the state of each stream of a connection: a control stream, a spliced socket, or a
+//! migration.
 //!
 //! Opening, ending and migrating streams is the driver's job.
 
@@ -6,14 +7,14 @@ use std::{collections::VecDeque, sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use mio::Token;
-use quinn_proto::StreamId;
+use quinn_proto::{ConnectionError, StreamId};
 use tokio::sync::oneshot;
 
 use crate::{
     announcement::{Announcement, Continuation},
     receipts::ReceiptReader,
     splice::{DELIVERY_TIME, LINGER, SpliceState},
-    stream::{ReadError, StreamBuffer, WriteError},
+    stream::{ReadError, Stopped, StreamBuffer, WriteError},
     to_socket::ToSocket,
     to_stream::ToStream,
 };
@@ -25,8 +26,8 @@ pub(crate) enum Channel {
     Spliced(Box<Spliced>),
     /// A stream of the sibling connection continues here; its head is still arriving.
     Announced(Announcement),
-    /// The head has been read; the sibling is still delivering the bytes before it. Has the stream and the
-    /// offset until the sibling is known.
+    /// The head has been read; the sibling is still delivering the bytes before it. Has the stream
+    /// and the offset until the sibling is known.
     Awaiting(Option<(StreamId, u64)>),
     /// The peer's receipts.
     Receipts(ReceiptReader),
@@ -65,6 +66,12 @@ impl Controlled {
                 Err(quinn_proto::ReadError::Blocked) => return,
             }
         }
+    }
+
+    /// The connection is lost: tells the control tasks.
+    pub(crate) fn lose(&self, reason: &ConnectionError) {
+        self.received.fail(ReadError::Lost(reason.clone()));
+        self.received.stop(Stopped::Lost);
     }
 
     /// Writes queued data, as far as the stream accepts it.
@@ -132,18 +139,14 @@ impl Spliced {
 
     /// The direction to the stream, if this stream carries it.
     pub(crate) fn to_stream(&self) -> Option<&ToStream> {
-        match &self.to_stream {
-            Outgoing::Here(to_stream) => Some(to_stream),
-            Outgoing::Leaving | Outgoing::Gone => None,
-        }
+        let Outgoing::Here(to_stream) = &self.to_stream else { return None };
+        Some(to_stream)
     }
 
     /// The direction to the stream, if this stream carries it.
     pub(crate) fn to_stream_mut(&mut self) -> Option<&mut ToStream> {
-        match &mut self.to_stream {
-            Outgoing::Here(to_stream) => Some(to_stream),
-            Outgoing::Leaving | Outgoing::Gone => None,
-        }
+        let Outgoing::Here(to_stream) = &mut self.to_stream else { return None };
+        Some(to_stream)
     }
 
     /// Takes the direction to the stream, which moves to the sibling.
@@ -200,10 +203,49 @@ impl Spliced {
 }
 
 impl Channel {
-    pub(crate) fn deadline(&self) -> Option<Instant> {
-        match self {
-            Self::Spliced(spliced) => spliced.deadline(),
-            _ => None,
-        }
+    pub(crate) fn spliced(&self) -> Option<&Spliced> {
+        let Self::Spliced(spliced) = self else { return None };
+        Some(spliced)
+    }
+
+    pub(crate) fn spliced_mut(&mut self) -> Option<&mut Spliced> {
+        let Self::Spliced(spliced) = self else { return None };
+        Some(spliced)
+    }
+}
+
+/// How a stream queues to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// First.
+    Sparse,
+    /// Behind sparse streams, in full batches.
+    Bulk,
+}
+
+/// What decides when a stream sends and ends.
+pub(crate) trait Scheduled {
+    /// How it queues, if it may have something to send.
+    fn class(&self) -> Option<Class>;
+
+    /// When it ends at the latest, if its socket has failed.
+    fn lingers_until(&self) -> Option<Instant>;
+
+    /// Whether its socket has failed, and the peer has what was read before.
+    fn is_failed_and_delivered(&self) -> bool;
+}
+
+impl Scheduled for Channel {
+    fn class(&self) -> Option<Class> {
+        let to_stream = self.spliced()?.to_stream().filter(|to_stream| to_stream.may_send())?;
+        Some(if to_stream.is_bulk() { Class::Bulk } else { Class::Sparse })
+    }
+
+    fn lingers_until(&self) -> Option<Instant> {
+        self.spliced()?.lingers_until()
+    }
+
+    fn is_failed_and_delivered(&self) -> bool {
+        self.spliced().is_some_and(Spliced::is_failed_and_delivered)
     }
 }

@@ -2,49 +2,49 @@
 //!
 //! Runs until it has nothing to do each time the loop drives it. Gives quinn-proto only as much
 //! stream data as the congestion window allows now, sparse streams first, so that nothing waits
-//! inside it.
+//! inside it. Its parts do not know each other, except for those that are passed to them.
 
-mod deliver;
-mod end;
-mod flows;
-mod hold;
-mod migrate;
+mod carrier;
+mod events;
+mod flow_frames;
+mod frames;
+mod life;
 mod one_way;
+mod path_watch;
+mod receiver;
 mod roaming;
-mod send;
+mod sender;
 mod silence;
 mod streams;
 mod tail;
 
 use std::{
-    collections::VecDeque,
+    net::{IpAddr, SocketAddr},
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use bytes::Bytes;
 use mio::Token;
-use quinn_proto::{
-    Connection, ConnectionError, EndpointEvent, Event, FrameStats, StreamEvent, StreamId, VarInt,
-};
-use rustc_hash::FxHashMap;
-use tokio::sync::{mpsc, oneshot};
+use quinn_proto::{Connection, ConnectionError, EndpointEvent, VarInt};
 
-use self::{one_way::OneWay, roaming::Roaming, silence::Silence, tail::Tail};
+use self::{
+    carrier::{Carrier, Loss},
+    frames::eliciting,
+    life::Life,
+    path_watch::PathWatch,
+    receiver::Receiver,
+    sender::Sender,
+};
+pub(crate) use self::{life::HandshakeReply, sender::SendContext};
 use crate::{
     allowance::Allowance,
     channel::Channel,
-    connection,
-    datagrams::Datagrams,
-    flows::Flows,
+    flows::{Flows, handles::FlowCommands},
     gate::CongestionGate,
-    handshake::Accepted,
-    held::HeldStreams,
-    mailbox::{ConnectionCommand, ConnectionShared, Established, MigratingDirection, Sibling},
-    receipts::Receipts,
+    mailbox::{ConnectionCommand, ConnectionShared, Migration},
     settings::Plan,
-    splice::Registrar,
-    stream::Stream,
+    splice::{Owner, Registrar},
     time_share::TimeShare,
     windows::ReceiveWindow,
 };
@@ -57,85 +57,15 @@ pub(crate) struct Limits {
     pub(crate) allowances: [Allowance; 2],
 }
 
-/// What a driver sends with: its loop's socket, and a buffer for sealed packets.
-pub(crate) struct SendContext<'a> {
-    pub(crate) udp: &'a mut dyn Datagrams,
-    pub(crate) buffer: &'a mut Vec<u8>,
-    /// Whether the connection was made in an earlier epoch (see [`Egress`](crate::Egress)): it seals
-    /// and sends nothing more.
-    pub(crate) outdated: bool,
-    pub(crate) now: Instant,
-}
-
-/// Who waits for the handshake.
-pub(crate) enum HandshakeReply {
-    /// Nobody any more.
-    Nobody,
-    Client(oneshot::Sender<Result<Established, ConnectionError>>),
-    Server(mpsc::UnboundedSender<Accepted>),
-}
-
 /// A connection, its streams and their sockets.
 pub(crate) struct Driver {
-    pub(crate) connection: Connection,
-    pub(crate) gate: CongestionGate,
-    window: ReceiveWindow,
-    allowances: [Allowance; 2],
-    /// Streams that the peer had open at the last check.
-    remote_open: [u64; 2],
-    pub(crate) shared: Arc<ConnectionShared>,
-    pub(crate) rules: Arc<Plan>,
-    waiting: HandshakeReply,
-    incoming: Option<mpsc::UnboundedSender<Stream>>,
-    pub(crate) channels: FxHashMap<StreamId, Channel>,
-    /// Streams with data to read.
-    pub(crate) arrived: Vec<StreamId>,
-    /// Streams that the lost connection has left to be ended.
-    losing: FxHashMap<StreamId, Channel>,
-    /// Whether to look for splices that were cut elsewhere.
-    must_sweep: bool,
-    /// Streams whose sockets have failed, to be ended if they may be.
-    failed: Vec<StreamId>,
-    /// The same, until the peer has what they delivered before.
-    lingering: Vec<StreamId>,
-    /// When the first of them is reset at the latest.
-    linger_at: Option<Instant>,
-    /// Streams whose sockets may have data to send.
-    pub(crate) sparse: VecDeque<StreamId>,
-    pub(crate) bulk: VecDeque<StreamId>,
-    pub(crate) moves: MigrationState,
-    pub(crate) flows: Flows,
-    /// Holds streams spliced from now on when the connection is lost, with this epoch.
-    hold: Option<(HeldStreams, u32)>,
-    receipts: Receipts,
-    opening: VecDeque<oneshot::Sender<Stream>>,
-    /// Tokens of closed sockets.
-    ended_sockets: Vec<Token>,
-    /// When pacing allows more to be sent.
-    pub(crate) paced_until: Option<Instant>,
-    /// The stream that last read more from its socket than could be sent immediately.
-    reading_ahead: Option<StreamId>,
-    /// Stream bytes given to quinn-proto that may not have been sent.
-    handed_over: usize,
-    /// Bulk data that this drive has carried, in bytes.
-    bulk_bytes: usize,
-    /// Whether quinn-proto may have more to send than it was allowed.
-    repairs_wait: bool,
-    /// Datagrams that this drive may send regardless of pacing.
-    free_datagrams: usize,
-    silence: Silence,
-    roaming: Roaming,
-    one_way: OneWay,
-    tail: Tail,
-    /// When the first datagram of the handshake was sent.
-    began: Option<Instant>,
-    proved: bool,
-    /// CPU time that opening a full datagram takes; none before the handshake is complete.
-    opening_cost: Duration,
-    pub(crate) lost: bool,
-    /// The connection was lost in a way that lets its streams be held.
-    holds: bool,
-    drained: bool,
+    carrier: Carrier,
+    flows: Flows,
+    sender: Sender,
+    receiver: Receiver,
+    path: PathWatch,
+    shared: Arc<ConnectionShared>,
+    plan: Arc<Plan>,
 }
 
 /// The outcome of driving a connection, for the loop.
@@ -152,83 +82,24 @@ pub(crate) struct DriveOutcome {
     pub(crate) lost: bool,
 }
 
-/// Frames that ask for an ACK.
-fn eliciting(of: &FrameStats) -> u64 {
-    of.ack_frequency
-        + of.crypto
-        + of.data_blocked
-        + of.datagram
-        + u64::from(of.handshake_done)
-        + of.immediate_ack
-        + of.max_data
-        + of.max_stream_data
-        + of.max_streams_bidi
-        + of.max_streams_uni
-        + of.new_connection_id
-        + of.new_token
-        + of.path_challenge
-        + of.path_response
-        + of.ping
-        + of.reset_stream
-        + of.retire_connection_id
-        + of.stream_data_blocked
-        + of.streams_blocked_bidi
-        + of.streams_blocked_uni
-        + of.stop_sending
-        + of.stream
-}
-
 impl Driver {
     pub(crate) fn new(
-        connection: Connection,
+        quic: Connection,
         Limits { gate, window, allowances }: Limits,
         shared: Arc<ConnectionShared>,
-        rules: Arc<Plan>,
+        plan: Arc<Plan>,
         waiting: HandshakeReply,
     ) -> Self {
-        let flows = Flows::new(rules.flow_idle);
-        let roaming = Roaming::new(connection.remote_address());
+        let path = PathWatch::new(quic.remote_address());
+        let life = Life::new(waiting);
         Self {
-            connection,
-            gate,
-            window,
-            allowances,
-            remote_open: [0; 2],
+            carrier: Carrier::new(quic, life, Arc::clone(&shared), plan.cut_code),
+            flows: Flows::new(plan.flow_idle),
+            sender: Sender::new(gate),
+            receiver: Receiver::new(window, allowances),
+            path,
             shared,
-            rules,
-            waiting,
-            incoming: None,
-            channels: FxHashMap::default(),
-            arrived: Vec::new(),
-            losing: FxHashMap::default(),
-            must_sweep: false,
-            failed: Vec::new(),
-            lingering: Vec::new(),
-            linger_at: None,
-            sparse: VecDeque::new(),
-            bulk: VecDeque::new(),
-            moves: MigrationState::default(),
-            flows,
-            hold: None,
-            receipts: Receipts::default(),
-            opening: VecDeque::new(),
-            ended_sockets: Vec::new(),
-            paced_until: None,
-            reading_ahead: None,
-            handed_over: 0,
-            bulk_bytes: 0,
-            repairs_wait: false,
-            free_datagrams: 0,
-            silence: Silence::default(),
-            roaming,
-            one_way: OneWay::new(),
-            tail: Tail::default(),
-            began: None,
-            proved: false,
-            opening_cost: Duration::ZERO,
-            lost: false,
-            holds: false,
-            drained: false,
+            plan,
         }
     }
 
@@ -239,31 +110,43 @@ impl Driver {
     /// Takes the tokens of sockets closed since the last call.
     pub(crate) fn ended_sockets(&mut self) -> impl Iterator<Item = Token> + '_ {
         let of_flows = self.flows.take_ended_sockets();
-        self.ended_sockets.drain(..).chain(of_flows)
+        self.carrier.closed.drain(..).chain(of_flows)
     }
 
     /// Handles an event from the endpoint: a datagram, or new connection IDs.
     pub(crate) fn on_event(&mut self, event: quinn_proto::ConnectionEvent) {
-        self.connection.handle_event(event);
+        self.carrier.quic.handle_event(event);
+    }
+
+    /// Records the address of this host at which a datagram of the connection has arrived, and from
+    /// where that came, with its length.
+    pub(crate) fn arrived(&mut self, local: Option<IpAddr>, (from, len): (SocketAddr, usize)) {
+        self.path.arrived(&self.carrier.quic, local, from, len);
     }
 
     /// How many frames but padding have been received.
     #[inline(never)]
     pub(crate) fn frames_received(&self) -> u64 {
-        let received = self.connection.stats().frame_rx;
+        let received = self.carrier.quic.stats().frame_rx;
         received.acks + eliciting(&received)
     }
 
     /// CPU time that opening a full datagram takes.
     pub(crate) fn opening_cost(&self) -> Duration {
-        self.opening_cost
+        self.carrier.life.opening_cost
     }
 
     /// The next event for the endpoint.
     pub(crate) fn endpoint_event(&mut self) -> Option<EndpointEvent> {
-        let event = self.connection.poll_endpoint_events()?;
-        self.drained |= event.is_drained();
-        Some(event)
+        self.carrier.quic.poll_endpoint_events()
+    }
+
+    /// Handles the system's report on a socket.
+    pub(crate) fn on_socket(&mut self, owner: Owner, event: &mio::event::Event, now: Instant) {
+        match owner {
+            Owner::Stream(id) => self.carrier.on_socket(id, event, now),
+            Owner::Flow(_) | Owner::Listener(_) => self.flows.on_ready(owner),
+        }
     }
 
     /// Handles a command from a control task or from the loop of the sibling connection.
@@ -273,29 +156,43 @@ impl Driver {
         registrar: &mut Registrar<'_>,
         now: Instant,
     ) {
+        let carrier = &mut self.carrier;
         match command {
             ConnectionCommand::Open(reply) => {
-                self.opening.push_back(reply);
-                self.open();
+                carrier.opening.push_back(reply);
+                carrier.open();
             }
             ConnectionCommand::Close { code, reason } => self.close(code, reason, now),
-            ConnectionCommand::UpdateKeys => self.connection.force_key_update(),
-            ConnectionCommand::AttachBulk(bulk) => self.attach_bulk(bulk),
-            ConnectionCommand::Hold { streams, epoch } => self.hold = Some((streams, epoch)),
+            ConnectionCommand::UpdateKeys => carrier.quic.force_key_update(),
+            ConnectionCommand::AttachBulk(bulk) => carrier.attach_bulk(bulk),
+            ConnectionCommand::Hold { streams, epoch } => carrier.holding.set(streams, epoch),
             ConnectionCommand::Stream(id, command) => {
-                self.on_stream_command(id, command, registrar, now);
+                carrier.on_stream_command(id, command, registrar, now);
             }
-            ConnectionCommand::Flow(command) => self.on_flow_command(command, registrar, now),
-            ConnectionCommand::Migration(message) => self.on_migration(message, registrar, now),
+            // Dropping it tells the caller that the connection is gone.
+            ConnectionCommand::Flow(_) if carrier.life.is_lost() => {}
+            ConnectionCommand::Flow(command) => {
+                let connection: Arc<dyn FlowCommands> = self.shared.clone();
+                self.flows.on_command(command, &connection, registrar, now);
+            }
+            ConnectionCommand::Migration(mut message) => {
+                if !carrier.life.is_lost()
+                    && let Migration::Adopt(moving) = &mut message
+                    && let Some(handed) = moving.controller.take()
+                {
+                    self.sender.take_over(&mut carrier.quic, handed, now);
+                }
+                carrier.on_migration(message, registrar, now);
+            }
         }
     }
 
     /// Closes the connection from this side.
     pub(crate) fn close(&mut self, code: VarInt, reason: Bytes, now: Instant) {
-        if !self.connection.is_closed() {
-            self.connection.close(now, code, reason);
+        if !self.carrier.quic.is_closed() {
+            self.carrier.quic.close(now, code, reason);
         }
-        let holds = self.rules.hold_code == Some(code);
+        let holds = self.plan.hold_code == Some(code);
         self.lose(ConnectionError::LocallyClosed, holds);
     }
 
@@ -313,143 +210,156 @@ impl Driver {
         self.deliver(now, &mut share);
         share.go_on();
         more |= self.carry_flows(now, &mut share);
-        self.adopt(registrar, now);
-        self.move_idle_back(now);
-        self.adjust_window(now);
-        self.follow_own_address(now);
-        self.probe_silence(now);
-        self.send_receipts(now);
-        self.send_tail(context);
-        self.announce_free();
+        self.carrier.adopt(registrar, now);
+        self.carrier.move_idle_back(now);
+        self.receiver.adjust_window(&mut self.carrier, now);
+        self.follow_path(now);
+        self.carrier.send_receipts(now);
+        self.sender.send_tail(&mut self.carrier, context);
+        self.receiver.announce_free(&mut self.carrier.quic);
         share.go_on();
         more |= self.send(context, &mut share);
         // Handle timers after answering what has arrived: on a path that has just changed,
         // quinn-proto assumes that something is in flight.
-        if self.connection.poll_timeout().is_some_and(|deadline| deadline <= now) {
-            self.connection.handle_timeout(now);
+        if self.carrier.quic.poll_timeout().is_some_and(|deadline| deadline <= now) {
+            self.carrier.quic.handle_timeout(now);
             more |= self.poll_events(&mut share);
             more |= self.send(context, &mut share);
         }
-        more |= share.is_over() && !(self.sparse.is_empty() && self.bulk.is_empty());
+        more |= share.is_over() && self.carrier.streams.some_wait();
         more |= self.poll_events(&mut share);
-        more |= !self.arrived.is_empty() || self.has_some_to_end();
+        more |= self.carrier.streams.has_arrived() || self.has_some_to_end();
         self.publish();
         DriveOutcome {
             more,
             deadline: self.deadline(now),
-            bulk_bytes: std::mem::take(&mut self.bulk_bytes),
-            proved: self.proved,
-            lost: self.lost,
+            bulk_bytes: self.sender.take_bulk_bytes(),
+            proved: self.carrier.life.is_proved(),
+            lost: self.carrier.life.is_lost(),
+        }
+    }
+
+    fn send(&mut self, context: &mut SendContext<'_>, share: &mut TimeShare) -> bool {
+        let Self { carrier, flows, path, sender, .. } = self;
+        sender.run(carrier, flows, path, context, share)
+    }
+
+    /// Notices where both ends are, and whether the peer responds.
+    fn follow_path(&mut self, now: Instant) {
+        let Self { carrier: Carrier { quic, life, .. }, path, sender, .. } = self;
+        if path.follow_own_address(quic, now) {
+            sender.gate().start_afresh(now);
+        }
+        if life.is_up() {
+            path.probe_silence(quic, sender.gate().waits(), now);
         }
     }
 
     fn publish(&mut self) {
-        let (remote, mut stats) = (self.connection.remote_address(), self.connection.stats());
-        self.roaming.observe(remote, &stats);
-        self.gate.sent(eliciting(&stats.frame_tx), stats.path.sent_packets);
+        let quic = &self.carrier.quic;
+        let (remote, mut stats) = (quic.remote_address(), quic.stats());
+        self.path.observe(remote, &stats);
+        let gate = self.sender.gate();
+        gate.sent(eliciting(&stats.frame_tx), stats.path.sent_packets);
         // quinn-proto has no limit of its own.
-        stats.path.cwnd = self.gate.window();
-        self.shared.publish(remote, stats, self.gate.acks());
+        stats.path.cwnd = gate.window();
+        self.shared.publish(remote, stats, gate.acks());
     }
 
     /// Whether the connection is completely over.
     pub(crate) fn is_over(&self) -> bool {
-        self.drained && self.lost && !self.has_streams()
+        self.carrier.quic.is_drained() && self.carrier.life.is_lost() && !self.has_streams()
     }
 
     /// Whether it has streams or flows, also those that a lost connection has left to be ended.
     pub(crate) fn has_streams(&self) -> bool {
-        !(self.channels.is_empty()
-            && self.losing.is_empty()
-            && self.moves.waiting.is_empty()
-            && self.flows.is_empty())
+        let Self { carrier, flows, .. } = self;
+        !(carrier.streams.is_empty() && !carrier.moves.has_waiting() && flows.is_empty())
     }
 
     fn deadline(&mut self, now: Instant) -> Option<Instant> {
-        let splices = match self.lost {
-            true => self.channels.values().filter_map(Channel::deadline).min(),
-            false => None,
+        let Self { carrier, receiver, sender, flows, .. } = self;
+        // What concerns the peer ends with the connection.
+        let (delivery, silence, receipts) = match carrier.life.is_lost() {
+            true => (carrier.delivery_deadline(), None, None),
+            false => (None, self.path.deadline(), carrier.holding.deadline()),
         };
-        let paced = self.paced_until.filter(|until| *until > now);
-        let (moves, window) = (self.moves.deadline(), self.window.deadline());
-        let silence = self.silence.deadline().filter(|_| !self.lost);
-        let receipts = self.receipts.deadline().filter(|_| !self.lost);
-        let (tail, flows) = (self.tail.deadline(), self.flows.deadline());
-        let timeout = self.connection.poll_timeout();
-        [timeout, paced, splices, self.linger_at, moves, window, silence, receipts, tail, flows]
+        let (linger, moves) = (carrier.streams.deadline(), carrier.moves.deadline());
+        let (sending, window, flows) =
+            (sender.deadline(now), receiver.deadline(), flows.deadline());
+        let timeout = carrier.quic.poll_timeout();
+        [timeout, sending, delivery, linger, moves, window, silence, receipts, flows]
             .into_iter()
             .flatten()
             .min()
     }
 
-    /// Handles events until its share of the round is used up; returns whether there may be more.
-    fn poll_events(&mut self, share: &mut TimeShare) -> bool {
-        while let Some(event) = self.connection.poll() {
-            let may_end_stream = matches!(
-                event,
-                Event::Stream(StreamEvent::Finished { .. } | StreamEvent::Stopped { .. })
-            );
-            match event {
-                Event::Connected => self.established(),
-                Event::ConnectionLost { reason } => {
-                    let holds = self.rules.holds(&reason);
-                    self.lose(reason, holds);
-                }
-                Event::Stream(event) => self.on_stream_event(event),
-                Event::HandshakeDataReady | Event::DatagramReceived | Event::DatagramsUnblocked => {
-                }
-            }
-            let is_used_up = match may_end_stream {
-                true => share.is_used_up_by_now(),
-                false => share.is_used_up(),
-            };
-            if is_used_up {
-                return true;
-            }
-        }
-        false
-    }
-
-    fn established(&mut self) {
-        let (incoming, streams) = mpsc::unbounded_channel();
-        (self.incoming, self.proved) = (Some(incoming), true);
-        let proof = (self.rules.inspect)(self.connection.crypto_session());
-        self.opening_cost = (self.rules.opening_cost)(self.connection.crypto_session());
-        let carries_datagrams = self.connection.datagrams().max_size().is_some();
-        let shared = Arc::clone(&self.shared);
-        let established = Established { shared, proof, streams, carries_datagrams };
-        self.publish();
-        match std::mem::replace(&mut self.waiting, HandshakeReply::Nobody) {
-            // If nobody waits any more, this drops the handle, which closes the connection.
-            HandshakeReply::Client(reply) => drop(reply.send(Ok(established))),
-            HandshakeReply::Server(accepted) => {
-                let connection = connection::Connection::new(established);
-                drop(accepted.send(Accepted::Connection(connection)));
-            }
-            HandshakeReply::Nobody => {}
+    /// Passes received data to sockets and readers, until its share of the round is used up.
+    fn deliver(&mut self, now: Instant, share: &mut TimeShare) {
+        let bulk_bytes = self.receiver.deliver(&mut self.carrier, now, share);
+        self.sender.add_bulk(bulk_bytes);
+        if self.carrier.life.is_lost() {
+            self.carrier.end_overdue(now, share);
         }
     }
-}
 
-/// A driver's state of stream migrations.
-#[derive(Default)]
-pub(crate) struct MigrationState {
-    pub(super) sibling: Option<Sibling>,
-    pub(super) is_bulk: bool,
-    /// Directions that wait until the peer allows another stream.
-    pub(super) waiting: VecDeque<MigratingDirection>,
-    /// Directions that came from these streams of the sibling, waiting for the peer to follow.
-    pub(super) following: Vec<(StreamId, StreamId)>,
-    pub(super) idle_check: Option<Instant>,
-    /// Whether the next direction that moves takes the controller along.
-    pub(super) hands_over_controller: bool,
-    /// When a bulk connection was last asked for.
-    pub(super) asked_at: Option<Instant>,
-}
+    /// Delivers the datagrams that have arrived from the peer, and reads those of sockets; returns
+    /// whether there may be more.
+    fn carry_flows(&mut self, now: Instant, share: &mut TimeShare) -> bool {
+        if self.carrier.life.is_lost() {
+            return false;
+        }
+        let Self { carrier, flows, sender, path, .. } = self;
+        let arrived = flow_frames::receive(&mut carrier.quic, flows, &mut path.one_way, now);
+        sender.add_bulk(arrived.bulk_bytes);
+        if let Some(waits) = arrived.waits {
+            sender.gate().set_waits(waits);
+        }
+        let is_open = |id| matches!(carrier.streams.get(id), Some(Channel::Controlled(_)));
+        let more = flows.receive_some(is_open, now, share);
+        flows.expire(now);
+        share.go_on();
+        flows.read_sockets(now, share) || more
+    }
 
-impl MigrationState {
-    /// When to look for idle directions.
-    pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.idle_check
+    /// Ends streams that are to end, until its share of the round is used up.
+    fn end_some(&mut self, now: Instant, share: &mut TimeShare) {
+        self.end_lost(now, share);
+        self.carrier.end_failed(now, share);
+        self.carrier.end_swept(share);
+    }
+
+    /// Ends the streams and flows of a connection that is lost.
+    fn end_lost(&mut self, now: Instant, share: &mut TimeShare) {
+        let Self { carrier, flows, .. } = self;
+        if !carrier.life.is_lost() {
+            return;
+        }
+        let Some(reason) = &self.shared.close_reason() else { return };
+        let is_goodbye = self.plan.is_goodbye(reason);
+        let loss = Loss { reason, is_goodbye };
+        if !carrier.end_lost(&loss, now, share) {
+            return;
+        }
+        flows.end_some(share);
+        if flows.is_empty() {
+            // Dropping them tells the callers that the connection is gone.
+            carrier.opening.clear();
+        }
+    }
+
+    fn has_some_to_end(&self) -> bool {
+        self.carrier.streams.has_some_to_end()
+            || (self.carrier.life.is_lost() && (self.carrier.has_left() || !self.flows.is_empty()))
+    }
+
+    /// Ends immediately without telling the peer, because of a fault or the end of the loop.
+    pub(crate) fn abandon(mut self, reason: ConnectionError) {
+        self.shared.ended(reason.clone());
+        if let HandshakeReply::Client(reply) = self.carrier.life.lose(false) {
+            let _ = reply.send(Err(reason.clone()));
+        }
+        self.flows.end_all();
+        self.carrier.abandon(&reason);
     }
 }

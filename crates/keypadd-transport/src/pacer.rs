@@ -46,7 +46,8 @@ impl Pacer {
     pub(crate) fn tokens(&mut self, now: Instant, rate: f64, mtu: u64) -> f64 {
         let elapsed = now.saturating_duration_since(self.filled_at).as_secs_f64();
         self.filled_at = self.filled_at.max(now);
-        // Keep what is unused of the initial window; drop credit and debt of an earlier, higher rate.
+        // Keep what is unused of the initial window; drop credit and debt of an earlier, higher
+        // rate.
         let kept = self.tokens.min((INITIAL_PACKETS * mtu) as f64);
         let bucket = Self::bucket(rate, mtu);
         self.tokens = (self.tokens + elapsed * rate).clamp(-bucket, bucket.max(kept));

@@ -32,8 +32,8 @@ const STREAM_MIN_BYTES: usize = 128 << 10;
 const STREAM_START_BYTES: usize = 256 << 10;
 const ROUND_TRIPS: f64 = 4.0;
 
-/// Round trips above this are those of a long path. Receipts of what has arrived in order say little
-/// there: they wait for packets that are lost several times.
+/// Round trips above this are those of a long path. Receipts of what has arrived in order say
+/// little there: they wait for packets that are lost several times.
 const RECEIPTS_LONG_PATH: Duration = Duration::from_millis(5);
 
 /// Between busy hosts a receipt takes at least this long, however short the round trip is.
@@ -190,9 +190,9 @@ impl Replay {
         self.budget.room(self.kept).min(self.most.saturating_sub(self.kept))
     }
 
-    /// To be called before a read: on a long path, lifts the limit by receipts. Else counts receipts
-    /// from now on, if there was nothing to cover until now; but a stream that is read as fast as it
-    /// may be sent often keeps nothing, too.
+    /// To be called before a read: on a long path, lifts the limit by receipts. Else counts
+    /// receipts from now on, if there was nothing to cover until now; but a stream that is read as
+    /// fast as it may be sent often keeps nothing, too.
     pub fn begin(&mut self, now: Instant, rtt: Duration) {
         if rtt > RECEIPTS_LONG_PATH {
             self.most = usize::MAX;

@@ -7,9 +7,10 @@
 //! | reset, or an error     | what was read before it, then RESET_STREAM, STOP_SENDING  |
 //! | reset                  | RESET_STREAM or STOP_SENDING by the peer, connection lost |
 //!
-//! A splice ends well only when both directions have ended and the peer has acknowledged every byte.
-//! Each direction ([`ToStream`](crate::to_stream::ToStream), [`ToSocket`](crate::to_socket::ToSocket)) is owned
-//! by one loop and may move to another (`migrate`); what they share is the outcome, kept here.
+//! A splice ends well only when both directions have ended and the peer has acknowledged every
+//! byte. Each direction ([`ToStream`](crate::to_stream::ToStream),
+//! [`ToSocket`](crate::to_socket::ToSocket)) is owned by one loop and may move to another
+//! (`migrate`); what they share is the outcome, kept here.
 
 mod holder;
 mod registrar;
@@ -43,8 +44,8 @@ use crate::{replay::Receipt, socket::Socket, transfer_stats::TransferStats};
 /// third of its buffer at a time, which takes a slow reader seconds.
 pub(crate) const DELIVERY_TIME: Duration = Duration::from_secs(20);
 
-/// How long a stream whose socket has failed may send nothing until it is reset; [`DELIVERY_TIME`] in
-/// all. A receipt follows its bytes within a second and a round trip.
+/// How long a stream whose socket has failed may send nothing until it is reset; [`DELIVERY_TIME`]
+/// in all. A receipt follows its bytes within a second and a round trip.
 pub(crate) const LINGER: Duration = Duration::from_secs(2);
 
 /// Why a splice ended before both directions had finished.

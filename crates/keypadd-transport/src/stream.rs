@@ -28,7 +28,7 @@ use tokio::{
 
 pub(crate) use self::{
     buffer::StreamBuffer,
-    command::{StreamCommand, StreamCommands},
+    command::{ResumeRequest, SpliceRequest, StreamCommand, StreamCommands},
 };
 use crate::{
     handed::HandedStream,
@@ -149,11 +149,12 @@ impl Stream {
     /// Gives the stream and a socket to the loop, which carries every byte between them. `label` is
     /// for [another process](crate::HandedStream) that continues it.
     pub fn splice(self, socket: Socket, delivery: Delivery, label: Label) -> Splice {
-        self.splice_to((Bytes::new(), Bytes::new()), socket, delivery, label)
+        self.splice_to(Bytes::new(), Bytes::new(), socket, delivery, label)
     }
 
-    /// The same; the peer's socket gets `preface` before this one's bytes. Nothing else may have been
-    /// written to the stream for that socket.
+    /// Gives the stream and a socket to the loop, as [`Stream::splice`] does; the peer's socket
+    /// gets `preface` before this one's bytes. Nothing else may have been written to the stream for
+    /// that socket.
     pub fn splice_with_preface(
         self,
         preface: Vec<u8>,
@@ -161,11 +162,12 @@ impl Stream {
         delivery: Delivery,
         label: Label,
     ) -> Splice {
-        self.splice_to((Bytes::new(), preface.into()), socket, delivery, label)
+        self.splice_to(Bytes::new(), preface.into(), socket, delivery, label)
     }
 
-    /// The same, once the loop has sent `first`: a peer that has these bytes knows that the stream is
-    /// spliced here, and held if the connection is lost.
+    /// Gives the stream and a socket to the loop, as [`Stream::splice`] does, which sends `first`
+    /// before the socket's bytes: a peer that has these bytes knows that the stream is spliced
+    /// here, and held if the connection is lost.
     pub fn splice_after(
         self,
         first: &'static [u8],
@@ -173,12 +175,13 @@ impl Stream {
         delivery: Delivery,
         label: Label,
     ) -> Splice {
-        self.splice_to((Bytes::from_static(first), Bytes::new()), socket, delivery, label)
+        self.splice_to(Bytes::from_static(first), Bytes::new(), socket, delivery, label)
     }
 
     fn splice_to(
         mut self,
-        (first, preface): (Bytes, Bytes),
+        first: Bytes,
+        preface: Bytes,
         socket: Socket,
         delivery: Delivery,
         label: Label,
@@ -189,7 +192,7 @@ impl Stream {
         let state = SpliceState::new(delivery, label, reply, (carrier, core.id));
         let guard = Some(AbandonGuard { state: Arc::downgrade(&state), code: core.code() });
         let carried = Arc::clone(&state.carried);
-        core.command(StreamCommand::Splice { first, preface, socket, state });
+        core.command(StreamCommand::Splice(SpliceRequest { first, preface, socket, state }));
         core.spliced.store(true, Relaxed);
         self._kept = None;
         Splice { outcome, carried, _guard: guard, _stream: Some(self) }
@@ -200,7 +203,7 @@ impl Stream {
     pub async fn resume(self, held: HeldStream, receipt: Receipt) {
         let core = &self.send.0;
         let (attached, detached) = oneshot::channel();
-        core.command(StreamCommand::Resume { held, receipt, attached });
+        core.command(StreamCommand::Resume(ResumeRequest { held, receipt, attached }));
         core.spliced.store(true, Relaxed);
         // The sender is dropped without a message.
         let _ = detached.await;

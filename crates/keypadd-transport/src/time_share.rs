@@ -50,7 +50,7 @@ impl TimeShare {
         self.calls
     }
 
-    /// The same after a call that takes much longer than reading the clock.
+    /// Returns whether to stop after a call that takes much longer than reading the clock.
     pub(crate) fn is_used_up_by_now(&mut self) -> bool {
         if let Some(clock) = self.clock {
             let now = clock();

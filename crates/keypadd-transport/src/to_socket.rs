@@ -37,8 +37,8 @@ const TAKEN_BYTES_MIN: usize = 16 << 10;
 /// Most bytes to take for one write: about what `SLICES` packets hold.
 const TAKEN_BYTES_MAX: usize = 90 << 10;
 
-/// Bytes that a socket gets in a round whatever the share. Writing what follows takes much longer than
-/// reading the clock.
+/// Bytes that a socket gets in a round whatever the share. Writing what follows takes much longer
+/// than reading the clock.
 const UNTIMED_BYTES: u64 = 256 << 10;
 
 /// Slices of one write.
@@ -55,6 +55,13 @@ pub(crate) enum Delivered {
     Whole,
     /// It has accepted everything up to the offset from which this stream continues.
     UpToMove(StreamId),
+}
+
+/// What was received before the stream was spliced.
+pub(crate) struct Received {
+    pub(crate) bytes: Bytes,
+    /// Whether the stream ends after them.
+    pub(crate) is_finished: bool,
 }
 
 /// The direction from a stream to a socket.
@@ -83,7 +90,7 @@ impl ToSocket {
     pub(crate) fn new(
         state: Arc<SpliceState>,
         registered: Arc<Registered>,
-        (received, finished): (Bytes, bool),
+        Received { bytes, is_finished }: Received,
         offset: u64,
     ) -> Self {
         Self {
@@ -91,10 +98,10 @@ impl ToSocket {
             reported: Reported::new(state.local_receipt()),
             state,
             registered,
-            course: if finished { Course::Ends } else { Course::Open },
+            course: if is_finished { Course::Ends } else { Course::Open },
             acceptance: Acceptance::Accepts,
             refused_at: None,
-            undelivered: if received.is_empty() { VecDeque::new() } else { [received].into() },
+            undelivered: if bytes.is_empty() { VecDeque::new() } else { [bytes].into() },
             take_bytes: TAKEN_BYTES_MIN,
             order: Order::default(),
             unanswered: Unanswered::default(),
@@ -148,8 +155,8 @@ impl ToSocket {
         self.unanswered.add(taken, self.state.carried.from_socket())
     }
 
-    /// Moves bytes from the stream to the socket, as far as both and the share of the round allow: what has
-    /// waited behind a gap may be the whole window.
+    /// Moves bytes from the stream to the socket, as far as both and the share of the round allow:
+    /// what has waited behind a gap may be the whole window.
     pub(crate) fn deliver(
         &mut self,
         mut stream: RecvStream<'_>,
@@ -198,9 +205,10 @@ impl ToSocket {
             };
             let taken = self.order.take(stream, bytes, &mut self.undelivered)?;
             self.offset += taken.bytes as u64;
-            if taken.is_end {
-                self.course.ends().map_err(|_| Cut::Lost)?;
-            } else if taken.bytes == 0 {
+            if taken.is_end && !self.course.set_end() {
+                return Err(Cut::Lost);
+            }
+            if taken.bytes == 0 && !taken.is_end {
                 // With the connection gone, nothing follows what was delivered.
                 return match self.give_up_at {
                     Some(_) => Err(Cut::Lost),

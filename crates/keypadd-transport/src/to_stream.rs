@@ -4,6 +4,7 @@
 //! sender down.
 
 mod progress;
+mod write;
 
 use std::{
     collections::VecDeque,
@@ -12,10 +13,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use quinn_proto::SendStream;
 
-use self::progress::{Burst, Sink, Source};
+use self::{
+    progress::{Burst, Sink, Source},
+    write::{Written, write, write_some},
+};
 use crate::{
     replay::{Receipt, Replay},
     socket::{SPARSE_BYTES, Socket},
@@ -23,7 +27,8 @@ use crate::{
     unanswered::Unanswered,
 };
 
-/// Bytes that a direction may send before the peer has followed its move: what start-up sends meanwhile.
+/// Bytes that a direction may send before the peer has followed its move: what start-up sends
+/// meanwhile.
 pub(crate) const AHEAD_BYTES: usize = 128 << 10;
 
 /// The direction from a socket to a stream.
@@ -45,8 +50,6 @@ pub(crate) struct ToStream {
     replay: Option<Replay>,
     /// Until the peer has followed a move (`migrate`): bytes that may still be sent ahead of that.
     ahead: Option<usize>,
-    /// Whether the driver has it in a queue.
-    pub(crate) queued: bool,
     burst: Burst,
     unanswered: Unanswered,
     /// Bytes of the stream so far, including what was written before the splice.
@@ -55,12 +58,11 @@ pub(crate) struct ToStream {
 }
 
 impl ToStream {
-    /// Begins after `offset` bytes of the stream. `replay` keeps what is sent; with `again`, what
-    /// the peer has not written of it is sent first.
+    /// Begins after `offset` bytes of the stream. `replay` keeps what is sent.
     pub(crate) fn new(
         state: Arc<SpliceState>,
         registered: Arc<Registered>,
-        (replay, again): (Option<Replay>, VecDeque<Bytes>),
+        replay: Option<Replay>,
         offset: u64,
         now: Instant,
     ) -> Self {
@@ -73,10 +75,9 @@ impl ToStream {
             reads_on,
             head: Bytes::new(),
             unsent: Bytes::new(),
-            again,
+            again: VecDeque::new(),
             replay,
             ahead: None,
-            queued: false,
             burst: Burst::default(),
             unanswered: Unanswered::default(),
             offset,
@@ -97,16 +98,23 @@ impl ToStream {
         Self { unsent: preface, ..self }
     }
 
-    /// Continues on another connection's stream, which begins with `head`: up to `ahead` bytes until the
-    /// peer has followed. The new registration reports again whatever is ready.
+    /// Sends this before what the socket has from now on: an earlier connection has carried it, and
+    /// the peer has not written it.
+    pub(crate) fn with_again(self, again: VecDeque<Bytes>) -> Self {
+        Self { again, ..self }
+    }
+
+    /// Continues on another connection's stream, which begins with `head`: up to `ahead` bytes
+    /// until the peer has followed. The new registration reports again whatever is ready.
     pub(crate) fn move_to(
         &mut self,
         registered: Arc<Registered>,
-        (head, ahead): (Bytes, usize),
+        head: Bytes,
+        ahead: usize,
         now: Instant,
     ) {
         (self.registered, self.head, self.sent_at) = (registered, head, now);
-        (self.ahead, self.offset, self.queued) = (Some(ahead), 0, false);
+        (self.ahead, self.offset) = (Some(ahead), 0);
         self.source.moved();
         self.sink.credited();
         self.burst.moved();
@@ -201,12 +209,14 @@ impl ToStream {
     pub(crate) fn send(
         &mut self,
         stream: &mut SendStream<'_>,
-        (bytes, read): (usize, usize),
-        (now, rtt): (Instant, Duration),
+        bytes: usize,
+        read: usize,
+        now: Instant,
+        rtt: Duration,
     ) -> Result<usize, Cut> {
         if !self.head.is_empty() {
-            let sent = write(stream, &mut self.head)?;
-            self.sink.given(!self.head.is_empty());
+            let Written { bytes: sent, left_some } = write(stream, &mut self.head)?;
+            self.sink.given(left_some);
             self.offset += sent as u64;
             return Ok(sent);
         }
@@ -222,23 +232,12 @@ impl ToStream {
             } else if self.has_ended() {
                 self.finish(stream);
                 return Ok(0);
-            } else if !self.read(read, stream, (now, rtt))? {
+            } else if !self.read(read, stream, now, rtt)? {
                 return Ok(0);
             }
         }
-        // The rest is written as soon as there is credit: asking now registers that it waits.
-        let sent = if bytes >= self.unsent.len() {
-            let sent = write(stream, &mut self.unsent)?;
-            self.sink.given(!self.unsent.is_empty());
-            sent
-        } else {
-            // Sharing bytes costs an allocation; a keystroke avoids it.
-            let mut given = self.unsent.slice(..bytes);
-            let sent = write(stream, &mut given)?;
-            self.unsent.advance(sent);
-            self.sink.given(!given.is_empty());
-            sent
-        };
+        let Written { bytes: sent, left_some } = write_some(stream, &mut self.unsent, bytes)?;
+        self.sink.given(left_some);
         self.offset += sent as u64;
         self.ahead = self.ahead.map(|ahead| ahead.saturating_sub(sent));
         self.sent_at = now;
@@ -250,7 +249,8 @@ impl ToStream {
         &mut self,
         bytes: usize,
         stream: &mut SendStream<'_>,
-        (now, rtt): (Instant, Duration),
+        now: Instant,
+        rtt: Duration,
     ) -> Result<bool, Cut> {
         debug_assert_eq!(self.source, Source::Ready);
         let bytes = match &mut self.replay {
@@ -359,7 +359,8 @@ impl ToStream {
         true
     }
 
-    /// The peer has written more to its socket, or gives up. Returns whether this direction has finished.
+    /// The peer has written more to its socket, or gives up. Returns whether this direction has
+    /// finished.
     pub(crate) fn on_receipt(&mut self, now: Instant, rtt: Duration) -> Result<bool, Cut> {
         let receipt = self.state.peer_receipt();
         if receipt == Receipt::GIVEN_UP {
@@ -382,21 +383,4 @@ impl ToStream {
             self.state.cut(Cut::Lost);
         }
     }
-}
-
-/// Writes what the stream accepts of `bytes`, less than all of it without credit. Asks until the
-/// stream refuses, which makes it report when there is credit again.
-fn write(stream: &mut SendStream<'_>, bytes: &mut Bytes) -> Result<usize, Cut> {
-    let before = bytes.len();
-    let mut chunk = [std::mem::take(bytes)];
-    let outcome = loop {
-        match stream.write_chunks(&mut chunk) {
-            Ok(_) if !chunk[0].is_empty() => {}
-            Ok(_) | Err(quinn_proto::WriteError::Blocked) => break Ok(()),
-            Err(quinn_proto::WriteError::Stopped(code)) => break Err(Cut::Remote(code)),
-            Err(quinn_proto::WriteError::ClosedStream) => break Err(Cut::Lost),
-        }
-    };
-    [*bytes] = chunk;
-    outcome.map(|()| before - bytes.len())
 }

@@ -26,8 +26,8 @@ const CHECK: Duration = Duration::from_millis(100);
 /// read a little at a time.
 const SLOW: Duration = Duration::from_secs(1);
 
-/// Credit is announced each time that one part in this many of the connection's window was read, as in
-/// quinn-proto.
+/// Credit is announced each time that one part in this many of the connection's window was read, as
+/// in quinn-proto.
 const ANNOUNCED_ONE_IN: u32 = 8;
 
 /// The window follows the data behind gaps in steps of one part in this many.

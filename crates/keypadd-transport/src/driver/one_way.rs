@@ -1,10 +1,11 @@
-//! Measures the queueing delay of the forward and the return path, so that bulk slows down for the queue that it
-//! causes, on the forward path, and not for one of the other direction.
+//! Measures the queueing delay of the forward and the return path, so that bulk slows down for the
+//! queue that it causes, on the forward path, and not for one of the other direction.
 //!
-//! A sender of bulk asks, in a DATAGRAM frame (RFC 9221) with its clock's time, and the receiver answers with its
-//! own. A one-way delay contains the unknown difference of the two clocks; what exceeds the least seen is queueing.
-//! The frames share packets with data and ACKs. A peer that does not answer changes nothing, and one that lies gets
-//! a queue longer by some 30 ms. Knows clocks and frames, no window.
+//! A sender of bulk asks, in a DATAGRAM frame (RFC 9221) with its clock's time, and the receiver
+//! answers with its own. A one-way delay contains the unknown difference of the two clocks; what
+//! exceeds the least seen is queueing. The frames share packets with data and ACKs. A peer that
+//! does not answer changes nothing, and one that lies gets a queue longer by some 30 ms. Knows
+//! clocks and frames, no window.
 
 use std::{
     net::SocketAddr,
@@ -18,15 +19,17 @@ use crate::congestion::{Waits, Windowed};
 /// The least is that of the last 10 to 20 s, as of round trips: clocks drift apart.
 const LEAST_TIME: Duration = Duration::from_secs(10);
 
-/// The delay of the return path is the least of the last 100 to 200 ms: answers come in bursts, as ACKs do.
+/// The delay of the return path is the least of the last 100 to 200 ms: answers come in bursts, as
+/// ACKs do.
 const RECENT_TIME: Duration = Duration::from_millis(40);
 
 /// Questions in a round trip, and limits on the time between two.
 const QUESTIONS: u32 = 4;
 const INTERVAL: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(50));
 
-/// First bytes of the frames: no flow's, whose frames begin with the ID of their stream and perhaps bit 1. Stream 0
-/// is the session's control stream. Times follow: of the question, and in an answer of its arrival.
+/// First bytes of the frames: no flow's, whose frames begin with the ID of their stream and perhaps
+/// bit 1. Stream 0 is the session's control stream. Times follow: of the question, and in an answer
+/// of its arrival.
 const QUESTION: u8 = 0;
 const ANSWER: u8 = 2;
 
@@ -95,14 +98,16 @@ impl OneWay {
         let (kind, times) = frame.split_first()?;
         let (times, []) = times.as_chunks() else { return None };
         match (*kind, times) {
-            (QUESTION, &[asked]) => self.answer = Some([u32::from_be_bytes(asked), micros]),
+            (QUESTION, &[asked]) => {
+                self.answer = Some([u32::from_be_bytes(asked), micros]);
+                None
+            }
             (ANSWER, &[asked, arrived]) => {
                 let [asked, arrived] = [asked, arrived].map(u32::from_be_bytes);
-                return Some(self.path.waits(asked, arrived, micros, now));
+                Some(self.path.waits(asked, arrived, micros, now))
             }
-            _ => {}
+            (_, _) => None,
         }
-        None
     }
 
     /// Forgets the path: this end has moved.
@@ -128,7 +133,8 @@ impl Path {
         }
     }
 
-    /// An answer to what was asked at one time of this end's clock arrives at another; the peer's is `arrived`.
+    /// An answer to what was asked at one time of this end's clock arrives at another; the peer's
+    /// is `arrived`.
     fn waits(&mut self, asked: u32, arrived: u32, micros: u32, now: Instant) -> Waits {
         let forward = self.forward.delay(arrived.wrapping_sub(asked), now);
         let forward = forward.saturating_sub(self.forward.least.get());
@@ -173,7 +179,8 @@ mod tests {
     const PEER: SocketAddr =
         SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 1);
 
-    /// Asks at `now` over ways of these delays, the one back with its queue; returns what has waited.
+    /// Asks at `now` over ways of these delays, the one back with its queue; returns what has
+    /// waited.
     fn ask(
         [near, far]: [&mut OneWay; 2],
         now: Instant,

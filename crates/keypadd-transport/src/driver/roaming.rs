@@ -1,23 +1,18 @@
 //! Follows a connection from one network to another (RFC 9000 9).
 //!
 //! `quinn-proto` moves a server's connection to the address from which its client sends, with a new
-//! congestion controller and small packets. Until the client has proved that address, it sends three times what came
-//! from there at most (8.1), and keeps the rest of what it is given: so it is given no more. At the
-//! client it notices nothing: here what arrives at another address of this host, with the server's
-//! challenge, lets the client begin anew. Answers to addresses off the path are limited here, too. Knows
-//! addresses, no sockets.
+//! congestion controller and small packets. Until the client has proved that address, it sends
+//! three times what came from there at most (8.1), and keeps the rest of what it is given: so it is
+//! given no more. At the client it notices nothing: here what arrives at another address of this
+//! host, with the server's challenge, lets the client begin anew. Answers to addresses off the path
+//! are limited here, too. Knows addresses, no sockets.
 
-use std::{
-    net::{IpAddr, SocketAddr},
-    time::Instant,
-};
+use std::net::{IpAddr, SocketAddr};
 
-use quinn_proto::{ConnectionStats, Transmit};
+use quinn_proto::ConnectionStats;
 
-use super::Driver;
-
-/// Bytes sent for each that came from an address that is not proved (RFC 9000 8.1): also for the answer to a
-/// PATH_CHALLENGE (8.2.2).
+/// Bytes sent for each that came from an address that is not proved (RFC 9000 8.1): also for the
+/// answer to a PATH_CHALLENGE (8.2.2).
 const ANTI_AMPLIFICATION: usize = 3;
 
 /// Where both ends of a connection are.
@@ -27,14 +22,14 @@ pub(super) struct Roaming {
     proved: SocketAddr,
     /// PATH_RESPONSE frames received by then.
     responses: u64,
-    /// The address of this host at which the peer was last seen to challenge, and the one at which datagrams
-    /// arrive. The second may be forged.
+    /// The address of this host at which the peer was last seen to challenge, and the one at which
+    /// datagrams arrive. The second may be forged.
     local: Option<IpAddr>,
     arrived_at: Option<IpAddr>,
     /// PATH_CHALLENGE frames received by then.
     challenges: u64,
-    /// The last address off the path from which something came, and the bytes that may be sent there: nobody has to
-    /// be there.
+    /// The last address off the path from which something came, and the bytes that may be sent
+    /// there: nobody has to be there.
     off_path: (SocketAddr, usize),
 }
 
@@ -50,8 +45,13 @@ impl Roaming {
         }
     }
 
+    /// Records the address of this host at which a datagram has arrived.
+    pub(super) fn arrived_at(&mut self, local: IpAddr) {
+        self.arrived_at = Some(local);
+    }
+
     /// Whether this many bytes may be sent to an address off the path; counts them.
-    fn may_answer(&mut self, to: SocketAddr, bytes: usize) -> bool {
+    pub(super) fn may_answer(&mut self, to: SocketAddr, bytes: usize) -> bool {
         if to == self.proved {
             return true;
         }
@@ -62,13 +62,17 @@ impl Roaming {
     }
 
     /// Records that this many bytes came from an address off the path.
-    fn came_off_path(&mut self, from: SocketAddr, bytes: usize) {
+    pub(super) fn came_off_path(&mut self, from: SocketAddr, bytes: usize) {
         let before = Some(self.off_path.1).filter(|_| self.off_path.0 == from).unwrap_or(0);
         self.off_path = (from, before.saturating_add(ANTI_AMPLIFICATION * bytes));
     }
 
     /// Whether the peer has proved that it receives at this address.
-    fn is_proved(&mut self, remote: SocketAddr, stats: impl FnOnce() -> ConnectionStats) -> bool {
+    pub(super) fn is_proved(
+        &mut self,
+        remote: SocketAddr,
+        stats: impl FnOnce() -> ConnectionStats,
+    ) -> bool {
         // After a failed proof quinn-proto returns to the old address.
         if remote == self.proved {
             return true;
@@ -82,7 +86,7 @@ impl Roaming {
     }
 
     /// Whether this host has another address than before.
-    fn has_moved(&mut self, stats: impl FnOnce() -> ConnectionStats) -> bool {
+    pub(super) fn has_moved(&mut self, stats: impl FnOnce() -> ConnectionStats) -> bool {
         if self.arrived_at == self.local {
             return false;
         }
@@ -102,41 +106,6 @@ impl Roaming {
         }
         if self.arrived_at == self.local {
             self.challenges = stats.frame_rx.path_challenge;
-        }
-    }
-}
-
-impl Driver {
-    /// Records the address of this host at which a datagram of the connection has arrived, and from where that
-    /// came, with its length.
-    pub(crate) fn arrived(&mut self, local: Option<IpAddr>, (from, len): (SocketAddr, usize)) {
-        self.roaming.arrived_at = local.or(self.roaming.arrived_at);
-        if from != self.connection.remote_address() {
-            self.roaming.came_off_path(from, len);
-        }
-    }
-
-    /// Whether a datagram may be sent: on the path, where quinn-proto heeds the limit, or off it within the
-    /// limit, which it does not heed there.
-    pub(super) fn may_send(&mut self, transmit: &Transmit) -> bool {
-        transmit.destination == self.connection.remote_address()
-            || self.roaming.may_answer(transmit.destination, transmit.size)
-    }
-
-    /// Whether the peer has proved its address.
-    pub(super) fn peer_is_proved(&mut self) -> bool {
-        let Self { roaming, connection, .. } = self;
-        roaming.is_proved(connection.remote_address(), || connection.stats())
-    }
-
-    /// Begins as on a new path if this host is a client that has another address: with a new congestion
-    /// controller and round-trip time (RFC 9000 9.4), and packets that every path carries (14.3).
-    pub(super) fn follow_own_address(&mut self, now: Instant) {
-        let Self { roaming, connection, gate, one_way, .. } = self;
-        if connection.side().is_client() && roaming.has_moved(|| connection.stats()) {
-            connection.path_changed(now);
-            gate.start_afresh(now);
-            one_way.start_afresh();
         }
     }
 }

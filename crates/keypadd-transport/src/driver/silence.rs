@@ -6,8 +6,6 @@
 
 use std::time::{Duration, Instant};
 
-use super::Driver;
-
 /// Between probes of about 40 bytes each; the peer timeout bounds their number.
 const INTERVAL: Duration = Duration::from_millis(100);
 
@@ -38,7 +36,7 @@ impl Silence {
 
     /// Whether to probe now, given all datagrams that have arrived and all STREAM frames sent so
     /// far. `in_flight` is the gate's answer, which ignores a few bytes.
-    fn is_probe_due(
+    pub(super) fn is_probe_due(
         &mut self,
         now: Instant,
         datagrams: u64,
@@ -69,19 +67,6 @@ impl Silence {
             (self.probing, self.probe_at) = (true, Some(now + INTERVAL));
         }
         due
-    }
-}
-
-impl Driver {
-    pub(super) fn probe_silence(&mut self, now: Instant) {
-        if !self.proved || self.lost {
-            return;
-        }
-        let stats = self.connection.stats();
-        let (datagrams, streamed) = (stats.udp_rx.datagrams, stats.frame_tx.stream);
-        if self.silence.is_probe_due(now, datagrams, streamed, self.gate.waits()) {
-            self.connection.ping();
-        }
     }
 }
 

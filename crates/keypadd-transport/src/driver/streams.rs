@@ -1,246 +1,278 @@
-//! Opens, accepts and splices streams, and acts on the events of `quinn-proto` and of sockets.
+//! Keeps the streams of one connection: which are open, which have something to deliver or to send,
+//! and which are to end.
+//!
+//! Knows of a stream only what [`Scheduled`] says: no bytes, no sockets and no QUIC.
 
-use std::{collections::VecDeque, sync::Arc, time::Instant};
+use std::{collections::VecDeque, time::Instant};
 
-use bytes::Bytes;
-use mio::Interest;
-use quinn_proto::{Dir, StreamEvent, StreamId};
+use quinn_proto::StreamId;
+use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::Driver;
-use crate::{
-    allowance::ANNOUNCES_EACH,
-    announcement::Announcement,
-    channel::{Channel, Controlled, Outgoing, Spliced},
-    mailbox::Migration,
-    socket::{READS, Socket},
-    splice::{Cut, Owner, Registrar, SpliceState},
-    stream::{Stopped, Stream, StreamBuffer, StreamCommand, WriteError},
-    to_socket::ToSocket,
-    to_stream::ToStream,
-};
+use crate::channel::{Channel, Class, Scheduled, Spliced};
 
-impl Driver {
-    /// Handles the system's report on a socket.
-    pub(crate) fn on_socket(&mut self, owner: Owner, event: &mio::event::Event, now: Instant) {
-        let id = match owner {
-            Owner::Stream(id) => id,
-            Owner::Flow(_) | Owner::Listener(_) => return self.flows.on_ready(owner),
-        };
-        let Some(Channel::Spliced(spliced)) = self.channels.get_mut(&id) else { return };
-        let mut socket = None;
-        if let Some(to_socket) = &mut spliced.to_socket {
-            to_socket.on_ready(event);
-            if to_socket.waits_to_write() {
-                self.arrived.push(id);
-            }
-            socket = Some(&to_socket.registered.socket);
+/// With more entries than this, streams are looked for that are listed again.
+const LISTED_AGAIN_MIN: usize = 64;
+
+/// An open stream.
+struct Entry<C> {
+    channel: C,
+    /// Whether it is in a queue of those that send.
+    is_queued: bool,
+}
+
+/// The streams of one connection.
+pub(crate) struct Streams<C = Channel> {
+    open: FxHashMap<StreamId, Entry<C>>,
+    /// What a lost connection has left to be ended.
+    leaving: FxHashMap<StreamId, Entry<C>>,
+    /// Streams with data to read.
+    arrived: Vec<StreamId>,
+    /// Streams that may have data to send.
+    sparse: VecDeque<StreamId>,
+    bulk: VecDeque<StreamId>,
+    /// Streams whose sockets have failed, to be ended if they may be.
+    failed: Vec<StreamId>,
+    /// Streams whose sockets have failed, until the peer has what they delivered before.
+    lingering: Vec<StreamId>,
+    /// When the first of `lingering` is ended at the latest.
+    linger_at: Option<Instant>,
+    /// Whether to look for splices that were cut elsewhere.
+    must_sweep: bool,
+}
+
+impl<C> Default for Streams<C> {
+    fn default() -> Self {
+        Self {
+            open: FxHashMap::default(),
+            leaving: FxHashMap::default(),
+            arrived: Vec::new(),
+            sparse: VecDeque::new(),
+            bulk: VecDeque::new(),
+            failed: Vec::new(),
+            lingering: Vec::new(),
+            linger_at: None,
+            must_sweep: false,
         }
-        if let Outgoing::Here(to_stream) = &mut spliced.to_stream {
-            to_stream.on_ready(event, now);
-            socket = Some(&to_stream.registered.socket);
-        }
-        match socket.filter(|_| event.is_error()).and_then(Socket::take_error) {
-            Some(error) => self.fail(id, error, now),
-            None => self.enqueue(id),
-        }
-    }
-
-    pub(super) fn on_stream_command(
-        &mut self,
-        id: StreamId,
-        command: StreamCommand,
-        registrar: &mut Registrar<'_>,
-        now: Instant,
-    ) {
-        match (command, self.channels.get_mut(&id)) {
-            (StreamCommand::Write { bytes, reply }, Some(Channel::Controlled(control))) => {
-                control.unwritten.push_back((bytes, reply));
-                control.send(self.connection.send_stream(id));
-            }
-            (StreamCommand::Read, Some(_)) => self.arrived.push(id),
-            (
-                StreamCommand::Splice { first, preface, socket, state },
-                Some(Channel::Controlled(_)),
-            ) => {
-                self.splice(id, (first, preface, socket), state, registrar, now);
-            }
-            // The peer does not know a stream whose answer has not been sent.
-            (StreamCommand::Splice { first, preface, socket, state }, None)
-                if self.lost && first.is_empty() =>
-            {
-                self.hold_late(id, (preface, socket), &state);
-            }
-            (StreamCommand::Resume { held, receipt, attached }, Some(Channel::Controlled(_)))
-                if !self.lost =>
-            {
-                self.resume(id, held, (receipt, attached), registrar, now)
-            }
-            (StreamCommand::Reset(code), Some(_)) => {
-                self.reset(id, code);
-                self.cut(id, Cut::Lost);
-                self.channels.remove(&id);
-            }
-            // Its stream has moved or ended.
-            (StreamCommand::Reset(_), None) => {
-                self.must_sweep = true;
-                self.tell(Migration::Sweep);
-            }
-            (command, _) => command.gone(),
-        }
-    }
-
-    /// Splices a stream to a socket.
-    pub(super) fn splice(
-        &mut self,
-        id: StreamId,
-        (first, preface, socket): (Bytes, Bytes, Socket),
-        state: Arc<SpliceState>,
-        registrar: &mut Registrar<'_>,
-        now: Instant,
-    ) {
-        let Some(Channel::Controlled(control)) = self.channels.remove(&id) else { return };
-        let interest = READS | Interest::WRITABLE;
-        // From here on, dropping the socket resets it.
-        let ready = socket.prepare().map_err(Cut::from).and_then(|()| control.received.take());
-        let registered =
-            ready.and_then(|received| Ok((received, registrar.register(id, socket, interest)?)));
-        match registered {
-            Ok((received, registered)) => {
-                let replay = self.add_held(id, &state);
-                let mut to_socket = ToSocket::new(
-                    Arc::clone(&state),
-                    Arc::clone(&registered),
-                    received,
-                    control.read,
-                );
-                if let Some(continuation) = control.continuation {
-                    to_socket.set_continuation(continuation);
-                }
-                let token = registered.token;
-                let to_stream = ToStream::new(
-                    Arc::clone(&state),
-                    registered,
-                    (replay, VecDeque::new()),
-                    control.written,
-                    now,
-                )
-                .after(first)
-                .with_preface(preface);
-                let (to_stream, to_socket) = (Outgoing::Here(to_stream), Some(to_socket));
-                let spliced = Spliced { state, token, to_stream, to_socket };
-                self.channels.insert(id, Channel::Spliced(Box::new(spliced)));
-                self.enqueue(id);
-                self.arrived.push(id);
-            }
-            Err(cut) => {
-                state.cut(cut);
-                self.reset(id, self.rules.cut_code);
-            }
-        }
-    }
-
-    pub(super) fn on_stream_event(&mut self, event: StreamEvent) {
-        match event {
-            // It was closed first: nothing would end streams that are accepted now.
-            StreamEvent::Opened { .. } if self.lost => {}
-            StreamEvent::Opened { dir: Dir::Bi } => self.accept(),
-            StreamEvent::Opened { dir: Dir::Uni } => self.accept_continuations(),
-            StreamEvent::Readable { id } => {
-                if self.arrived.last() != Some(&id) {
-                    self.arrived.push(id);
-                }
-            }
-            StreamEvent::Writable { id } => match self.channels.get_mut(&id) {
-                Some(Channel::Controlled(control)) => control.send(self.connection.send_stream(id)),
-                Some(Channel::Spliced(spliced)) => {
-                    if let Outgoing::Here(to_stream) = &mut spliced.to_stream {
-                        to_stream.unblock();
-                        self.enqueue(id);
-                    }
-                }
-                Some(Channel::Announced(_) | Channel::Awaiting(_) | Channel::Receipts(_))
-                | None => {}
-            },
-            StreamEvent::Finished { id } => {
-                if let Some(Channel::Spliced(spliced)) = self.channels.get_mut(&id)
-                    && spliced.to_stream_mut().is_some_and(ToStream::acknowledged)
-                {
-                    spliced.to_stream = Outgoing::Gone;
-                    self.retire(id);
-                }
-            }
-            StreamEvent::Stopped { id, error_code } => match self.channels.get_mut(&id) {
-                Some(Channel::Controlled(control)) => {
-                    control.received.stop(Stopped::ByPeer(error_code));
-                    for (_, reply) in control.unwritten.drain(..) {
-                        let _ = reply.send(Err(WriteError::Stopped(error_code)));
-                    }
-                }
-                Some(Channel::Spliced(_)) => self.on_stopped(id, error_code),
-                Some(Channel::Announced(_) | Channel::Awaiting(_) | Channel::Receipts(_))
-                | None => {}
-            },
-            StreamEvent::Available { .. } => self.open(),
-        }
-    }
-
-    /// Accepts the streams that the peer has opened.
-    pub(super) fn accept(&mut self) {
-        while let Some(id) = self.connection.streams().accept(Dir::Bi) {
-            let stream = self.control(id);
-            self.arrived.push(id);
-            if let Some(incoming) = &self.incoming {
-                // If nobody accepts it, this drops the handle, which resets the stream.
-                let _ = incoming.send(stream);
-            }
-        }
-        self.allow_more(Dir::Bi);
-    }
-
-    pub(super) fn accept_continuations(&mut self) {
-        while let Some(id) = self.connection.streams().accept(Dir::Uni) {
-            self.channels.insert(id, Channel::Announced(Announcement::default()));
-            self.arrived.push(id);
-        }
-        self.allow_more(Dir::Uni);
-    }
-
-    /// Raises the peer's stream limit if it has opened many.
-    pub(super) fn allow_more(&mut self, dir: Dir) {
-        let open = self.connection.streams().remote_open_streams(dir);
-        if let Some(count) = self.allowances[dir as usize].grow(open) {
-            self.connection.set_max_concurrent_streams(dir, count);
-        }
-    }
-
-    /// Announces freed streams to a peer that may be waiting for one: it would not learn of the
-    /// last eighth.
-    pub(super) fn announce_free(&mut self) {
-        for dir in [Dir::Bi, Dir::Uni] {
-            let (open, allowance) =
-                (self.connection.streams().remote_open_streams(dir), self.allowances[dir as usize]);
-            let before = std::mem::replace(&mut self.remote_open[dir as usize], open);
-            if open != before && allowance.is_short(open) {
-                self.connection.set_max_concurrent_streams(dir, ANNOUNCES_EACH);
-                self.connection.set_max_concurrent_streams(dir, allowance.current());
-            }
-        }
-    }
-
-    /// Opens the requested streams, as many as the peer allows.
-    pub(super) fn open(&mut self) {
-        while !self.lost && !self.opening.is_empty() {
-            let Some(id) = self.connection.streams().open(Dir::Bi) else { return };
-            let stream = self.control(id);
-            if let Some(reply) = self.opening.pop_front() {
-                let _ = reply.send(stream);
-            }
-        }
-    }
-
-    pub(super) fn control(&mut self, id: StreamId) -> Stream {
-        let received = Arc::<StreamBuffer>::default();
-        self.channels.insert(id, Channel::Controlled(Controlled::new(Arc::clone(&received))));
-        Stream::new(self.shared.clone(), id, received, self.rules.cut_code)
     }
 }
+
+/// Which streams are open.
+impl<C> Streams<C> {
+    pub(super) fn get(&self, id: StreamId) -> Option<&C> {
+        self.open.get(&id).map(|entry| &entry.channel)
+    }
+
+    pub(super) fn get_mut(&mut self, id: StreamId) -> Option<&mut C> {
+        self.open.get_mut(&id).map(|entry| &mut entry.channel)
+    }
+
+    pub(super) fn insert(&mut self, id: StreamId, channel: C) {
+        self.open.insert(id, Entry { channel, is_queued: false });
+    }
+
+    pub(super) fn remove(&mut self, id: StreamId) -> Option<C> {
+        self.open.remove(&id).map(|entry| entry.channel)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (StreamId, &C)> {
+        self.open.iter().map(|(id, entry)| (*id, &entry.channel))
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (StreamId, &mut C)> {
+        self.open.iter_mut().map(|(id, entry)| (*id, &mut entry.channel))
+    }
+
+    /// Whether there are none, also of those that a lost connection has left.
+    pub(super) fn is_empty(&self) -> bool {
+        self.open.is_empty() && self.leaving.is_empty()
+    }
+
+    /// The connection is lost: its streams are to be ended, one after the other.
+    pub(super) fn lose(&mut self) {
+        self.leaving = std::mem::take(&mut self.open);
+    }
+
+    /// Opens one of the streams that the lost connection has left, to be ended.
+    pub(super) fn next_left(&mut self) -> Option<StreamId> {
+        let id = self.leaving.keys().next().copied()?;
+        let entry = self.leaving.remove(&id)?;
+        self.open.insert(id, entry);
+        Some(id)
+    }
+
+    /// Whether the lost connection has left streams.
+    pub(super) fn has_left(&self) -> bool {
+        !self.leaving.is_empty()
+    }
+
+    /// Takes all streams.
+    pub(super) fn into_all(self) -> impl Iterator<Item = C> {
+        let entries = self.leaving.into_values().chain(self.open.into_values());
+        entries.map(|entry| entry.channel)
+    }
+}
+
+/// Which streams have data to read.
+impl<C> Streams<C> {
+    /// A stream has data to read, or its reader has room again.
+    pub(super) fn arrived(&mut self, id: StreamId) {
+        self.arrived.push(id);
+    }
+
+    /// Whether this stream was the last to have data to read.
+    pub(super) fn arrived_last(&self, id: StreamId) -> bool {
+        self.arrived.last() == Some(&id)
+    }
+
+    pub(super) fn has_arrived(&self) -> bool {
+        !self.arrived.is_empty()
+    }
+
+    /// Takes the streams that have data to read; each packet lists its own.
+    pub(super) fn take_arrived(&mut self) -> Vec<StreamId> {
+        let mut arrived = std::mem::take(&mut self.arrived);
+        if arrived.len() > LISTED_AGAIN_MIN {
+            let mut listed = FxHashSet::default();
+            arrived.retain(|id| listed.insert(*id));
+        }
+        arrived
+    }
+
+    /// Puts back what [`Streams::take_arrived`] gave, without the first ones, which were read. What
+    /// has arrived meanwhile goes behind the rest.
+    pub(super) fn put_back(&mut self, mut arrived: Vec<StreamId>, read: usize) {
+        arrived.drain(..read);
+        arrived.append(&mut self.arrived);
+        self.arrived = arrived;
+    }
+}
+
+/// Which streams send next.
+impl<C: Scheduled> Streams<C> {
+    /// Queues a stream if it may have something to send.
+    pub(super) fn may_send(&mut self, id: StreamId) {
+        let Some(entry) = self.open.get_mut(&id).filter(|entry| !entry.is_queued) else { return };
+        let Some(class) = entry.channel.class() else { return };
+        entry.is_queued = true;
+        self.queue(class).push_back(id);
+    }
+
+    /// Takes the next stream of this class, which may have ended since it was queued.
+    pub(super) fn next(&mut self, of: Class) -> Option<StreamId> {
+        let id = self.queue(of).pop_front()?;
+        if let Some(entry) = self.open.get_mut(&id) {
+            entry.is_queued = false;
+        }
+        Some(id)
+    }
+
+    /// Streams that wait to send.
+    pub(super) fn waiting(&self, of: Class) -> usize {
+        match of {
+            Class::Sparse => self.sparse.len(),
+            Class::Bulk => self.bulk.len(),
+        }
+    }
+
+    /// Whether any stream waits to send.
+    pub(super) fn some_wait(&self) -> bool {
+        !(self.sparse.is_empty() && self.bulk.is_empty())
+    }
+
+    /// Whether no other stream sends bulk data.
+    pub(super) fn is_alone_in_bulk(&self, id: StreamId) -> bool {
+        self.bulk.iter().all(|other| *other == id)
+    }
+
+    fn queue(&mut self, of: Class) -> &mut VecDeque<StreamId> {
+        match of {
+            Class::Sparse => &mut self.sparse,
+            Class::Bulk => &mut self.bulk,
+        }
+    }
+}
+
+/// Which streams are to end.
+impl<C: Scheduled> Streams<C> {
+    /// A stream's socket has failed: it ends when the peer has what it delivered before.
+    pub(super) fn fail(&mut self, id: StreamId) {
+        self.linger(id);
+        self.failed.push(id);
+    }
+
+    /// Waits for the peer to have what a failed socket has delivered.
+    pub(super) fn linger(&mut self, id: StreamId) {
+        let Some(until) = self.get(id).and_then(Scheduled::lingers_until) else { return };
+        self.linger_at = Some(self.linger_at.map_or(until, |at| at.min(until)));
+        if !self.lingering.contains(&id) {
+            self.lingering.push(id);
+        }
+        self.may_send(id);
+    }
+
+    /// The next stream whose socket has failed and that is to end: the peer has what was delivered
+    /// before, or the stream's time is over.
+    pub(super) fn next_failed(&mut self, now: Instant) -> Option<StreamId> {
+        if self.linger_at.take_if(|at| *at <= now).is_some() {
+            for id in std::mem::take(&mut self.lingering) {
+                match self.get(id).and_then(Scheduled::lingers_until) {
+                    Some(until) if until <= now => self.failed.push(id),
+                    Some(_) => self.linger(id),
+                    None => {}
+                }
+            }
+        }
+        while let Some(id) = self.failed.pop() {
+            let is_over = |channel: &C| {
+                channel.is_failed_and_delivered()
+                    || channel.lingers_until().is_some_and(|until| until <= now)
+            };
+            if self.get(id).is_some_and(is_over) {
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    /// When the first stream whose socket has failed ends at the latest.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.linger_at
+    }
+
+    /// A splice was cut, or its socket has failed, whose other direction may be here.
+    pub(super) fn sweep(&mut self) {
+        self.must_sweep = true;
+    }
+
+    /// Whether to look for splices that were cut; not until the next one is.
+    pub(super) fn take_sweep(&mut self) -> bool {
+        std::mem::take(&mut self.must_sweep)
+    }
+
+    /// Whether there are streams to end, besides those that a lost connection has left.
+    pub(super) fn has_some_to_end(&self) -> bool {
+        self.must_sweep || !self.failed.is_empty()
+    }
+}
+
+/// The streams that are spliced.
+impl Streams {
+    pub(super) fn spliced(&self, id: StreamId) -> Option<&Spliced> {
+        self.get(id).and_then(Channel::spliced)
+    }
+
+    pub(super) fn spliced_mut(&mut self, id: StreamId) -> Option<&mut Spliced> {
+        self.get_mut(id).and_then(Channel::spliced_mut)
+    }
+
+    pub(super) fn all_spliced(&self) -> impl Iterator<Item = (StreamId, &Spliced)> {
+        self.iter().filter_map(|(id, channel)| Some((id, channel.spliced()?)))
+    }
+
+    pub(super) fn insert_spliced(&mut self, id: StreamId, spliced: Spliced) {
+        self.insert(id, Channel::Spliced(Box::new(spliced)));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -11,10 +11,8 @@ use std::time::{Duration, Instant};
 
 use quinn_proto::Transmit;
 
-use super::{Driver, SendContext};
-
-/// Delay after the last packet: small compared with a round trip, and longer than the gaps between packets
-/// of one write.
+/// Delay after the last packet: small compared with a round trip, and longer than the gaps between
+/// packets of one write.
 const DELAY: Duration = Duration::from_millis(1);
 
 /// On shorter round trips the probe timeout comes soon enough.
@@ -39,7 +37,12 @@ pub(super) struct Tail {
 
 impl Tail {
     /// Records sparse data given to a connection that has lost this many packets.
-    fn given(&mut self, now: Instant, rtt: Duration, lost_packets: impl FnOnce() -> u64) {
+    pub(super) fn given(
+        &mut self,
+        now: Instant,
+        rtt: Duration,
+        lost_packets: impl FnOnce() -> u64,
+    ) {
         if rtt < RTT_MIN {
             return;
         }
@@ -60,11 +63,17 @@ impl Tail {
             .then(|| (copied(transmit), bytes[..transmit.size].to_vec()));
     }
 
+    /// Takes the copy of the burst's last datagram.
+    pub(super) fn take_copy(&mut self) -> Option<(Transmit, Vec<u8>)> {
+        self.copy.take()
+    }
+
+    /// When the PING or the copy is due.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.due
     }
 
-    fn is_due(&mut self, now: Instant) -> bool {
+    pub(super) fn is_due(&mut self, now: Instant) -> bool {
         self.due.take_if(|due| *due <= now).is_some()
     }
 }
@@ -73,29 +82,6 @@ impl Tail {
 fn copied(of: &Transmit) -> Transmit {
     let Transmit { destination, ecn, size, segment_size, src_ip } = *of;
     Transmit { destination, ecn, size, segment_size, src_ip }
-}
-
-impl Driver {
-    pub(super) fn guard_tail(&mut self, now: Instant) {
-        let Self { tail, connection, .. } = self;
-        // Reading statistics copies all counters, so near paths skip it.
-        tail.given(now, connection.rtt(), || connection.stats().path.lost_packets);
-    }
-
-    /// Sends the PING or the copy once it is due.
-    pub(super) fn send_tail(&mut self, context: &mut SendContext<'_>) {
-        if !self.tail.is_due(context.now) || !self.proved || self.lost || context.outdated {
-            return;
-        }
-        self.connection.ping();
-        // On a path that has changed, the copy would belong to the old one.
-        if let Some((transmit, bytes)) = self.tail.copy.take()
-            && transmit.destination == self.connection.remote_address()
-            && !context.udp.is_full()
-        {
-            context.udp.send(transmit, &bytes);
-        }
-    }
 }
 
 #[cfg(test)]

@@ -6,10 +6,10 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, BytesMut};
 
 use super::{ReadError, Stopped};
-use crate::splice::Cut;
+use crate::{splice::Cut, to_socket::Received};
 
 /// Bytes to buffer for a reader before the window closes.
 pub(crate) const RECEIVED_BYTES: usize = 4 << 10;
@@ -75,17 +75,17 @@ impl StreamBuffer {
         wake(&mut state.watcher);
     }
 
-    /// Takes the data that no reader has taken, for the socket that the stream is spliced to, and
-    /// whether the stream ends after it. Fails if either direction has ended otherwise.
-    pub(crate) fn take(&self) -> Result<(Bytes, bool), Cut> {
+    /// Takes the data that no reader has taken, for the socket that the stream is spliced to. Fails
+    /// if either direction has ended otherwise than by finishing.
+    pub(crate) fn take(&self) -> Result<Received, Cut> {
         let mut state = self.state();
         match (&state.end, state.stopped) {
             (Some(End::Failed(ReadError::Reset(code))), _) => Err(Cut::Remote(*code)),
             (_, Some(Stopped::ByPeer(code))) => Err(Cut::Remote(code)),
             (Some(End::Failed(ReadError::Lost(_))), _) | (_, Some(Stopped::Lost)) => Err(Cut::Lost),
             (end, None) => {
-                let finished = end.is_some();
-                Ok((state.bytes.split().freeze(), finished))
+                let is_finished = end.is_some();
+                Ok(Received { bytes: state.bytes.split().freeze(), is_finished })
             }
         }
     }

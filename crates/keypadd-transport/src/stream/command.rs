@@ -22,22 +22,28 @@ pub(crate) enum StreamCommand {
     },
     /// Its reader has taken the buffered data.
     Read,
-    Splice {
-        /// Sent before the socket's bytes.
-        first: Bytes,
-        /// Sent after that, as if it were the socket's first bytes.
-        preface: Bytes,
-        socket: Socket,
-        state: Arc<SpliceState>,
-    },
-    /// Continue a stream of an earlier connection; the peer has written this much.
-    Resume {
-        held: HeldStream,
-        receipt: Receipt,
-        attached: oneshot::Sender<()>,
-    },
+    Splice(SpliceRequest),
+    Resume(ResumeRequest),
     /// Reset both directions.
     Reset(VarInt),
+}
+
+/// A request to splice a stream to a socket.
+pub(crate) struct SpliceRequest {
+    /// Sent before the socket's bytes.
+    pub(crate) first: Bytes,
+    /// Sent after `first`, as if it were the socket's first bytes.
+    pub(crate) preface: Bytes,
+    pub(crate) socket: Socket,
+    pub(crate) state: Arc<SpliceState>,
+}
+
+/// A request to continue a stream of an earlier connection.
+pub(crate) struct ResumeRequest {
+    pub(crate) held: HeldStream,
+    /// How much the peer's socket has accepted.
+    pub(crate) receipt: Receipt,
+    pub(crate) attached: oneshot::Sender<()>,
 }
 
 impl StreamCommand {
@@ -50,9 +56,9 @@ impl StreamCommand {
             // The connection's end has told the reader.
             Self::Read => {}
             // Its caller is told that the stream is cut; the socket is reset.
-            Self::Splice { first: _, preface: _, socket, state } => drop((socket, state)),
+            Self::Splice(request) => drop(request),
             // It is held as before.
-            Self::Resume { held, receipt: _, attached } => drop((held, attached)),
+            Self::Resume(request) => drop(request),
             // There is nothing to reset.
             Self::Reset(_) => {}
         }

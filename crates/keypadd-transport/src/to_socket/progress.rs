@@ -17,10 +17,6 @@ pub(super) enum Course {
     Ends,
 }
 
-/// The peer contradicts itself: it finishes a stream that it has said continues elsewhere.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Contradiction;
-
 impl Course {
     /// The peer says where another stream continues. Returns false if this one, taken up to
     /// `offset`, is already beyond that, or has ended or continues elsewhere.
@@ -32,18 +28,13 @@ impl Course {
         is_possible
     }
 
-    /// The peer has finished the stream.
-    ///
-    /// # Errors
-    /// [`Contradiction`] if another stream was to continue.
-    pub(super) fn ends(&mut self) -> Result<(), Contradiction> {
-        match self {
-            Self::Open | Self::Ends => {
-                *self = Self::Ends;
-                Ok(())
-            }
-            Self::Continues(_) => Err(Contradiction),
+    /// The peer has finished the stream. Returns false if it had said that another one continues.
+    pub(super) fn set_end(&mut self) -> bool {
+        let is_possible = matches!(self, Self::Open | Self::Ends);
+        if is_possible {
+            *self = Self::Ends;
         }
+        is_possible
     }
 }
 
@@ -60,10 +51,9 @@ pub(super) enum Acceptance {
 impl Acceptance {
     /// The system reports that it may accept bytes.
     pub(super) fn became_writable(&mut self) {
-        *self = match self {
-            Self::Accepts => Self::Accepts,
-            Self::Refuses | Self::AcceptsAgain => Self::AcceptsAgain,
-        };
+        if *self == Self::Refuses {
+            *self = Self::AcceptsAgain;
+        }
     }
 }
 
@@ -127,17 +117,17 @@ mod tests {
         assert!(course.set_continuation(at(5), 5));
         assert!(!course.set_continuation(at(6), 5));
         assert_eq!(course, continues);
-        assert_eq!(course.ends(), Err(Contradiction));
+        assert!(!course.set_end());
         assert_eq!(course, continues);
     }
 
     #[test]
     fn a_stream_that_has_ended_continues_nowhere() {
         let mut course = Course::Open;
-        assert_eq!(course.ends(), Ok(()));
+        assert!(course.set_end());
         assert_eq!(course, Course::Ends);
         assert!(!course.set_continuation(at(5), 5));
-        assert_eq!(course.ends(), Ok(()));
+        assert!(course.set_end());
     }
 
     #[test]

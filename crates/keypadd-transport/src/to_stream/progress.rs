@@ -50,28 +50,23 @@ pub(super) enum Source {
 impl Source {
     /// The system reports that the socket can be read.
     pub(super) fn reported(&mut self) {
-        *self = match self {
-            Self::Ready | Self::Dry => Self::Ready,
-            Self::Full => Self::Full,
-            Self::Drained => Self::Drained,
-        };
+        if *self == Self::Dry {
+            *self = Self::Ready;
+        }
     }
 
     /// The replay buffer may have room again.
     pub(super) fn room_again(&mut self) {
-        *self = match self {
-            Self::Ready | Self::Full => Self::Ready,
-            Self::Dry => Self::Dry,
-            Self::Drained => Self::Drained,
-        };
+        if *self == Self::Full {
+            *self = Self::Ready;
+        }
     }
 
     /// Another stream continues, with a registration that reports again whatever is ready.
     pub(super) fn moved(&mut self) {
-        *self = match self {
-            Self::Ready | Self::Full | Self::Dry => Self::Ready,
-            Self::Drained => Self::Drained,
-        };
+        if *self != Self::Drained {
+            *self = Self::Ready;
+        }
     }
 }
 
@@ -90,10 +85,7 @@ pub(super) enum Sink {
 impl Sink {
     /// Whether it was not finished yet.
     pub(super) fn is_unfinished(self) -> bool {
-        match self {
-            Self::Open | Self::Blocked => true,
-            Self::Finishing | Self::Acknowledged => false,
-        }
+        matches!(self, Self::Open | Self::Blocked)
     }
 
     /// It was given bytes, and may have left some.
