@@ -1,0 +1,192 @@
+//! Finds and reads the configuration file and the private key that it names, and refuses a file
+//! that other users control. `keypadd-config` parses it.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use keypadd_cli::error::{Error, Exit, shown, system};
+use keypadd_cli::keyfile;
+use keypadd_cli::memory::memory_bytes;
+use keypadd_cli::user_directory;
+use keypadd_config::{Config, Fault, InvalidConfig, KeyPlace};
+use keypadd_provider::PrivateKey;
+use rustix::fs::OFlags;
+use rustix::process::geteuid;
+
+/// Longest configuration file; a longer one is some other file.
+const CONFIG_BYTES_MAX: u64 = 1 << 20;
+
+/// Permission bits of all but the owner.
+const OTHERS_WRITE: u32 = 0o022;
+
+/// A valid file, and its key.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    /// The settings.
+    pub(crate) config: Config,
+    /// Where the private key is.
+    pub(crate) key_path: PathBuf,
+    /// The private key.
+    pub(crate) key: Arc<PrivateKey>,
+}
+
+/// The file's path: as given, else the default.
+///
+/// # Errors
+/// Exit 3: HOME is not set.
+pub(crate) fn place(given: Option<PathBuf>) -> Result<PathBuf, Error> {
+    const NAME: &str = "keypadd.toml";
+    if let Some(given) = given {
+        return Ok(given);
+    }
+    let directories = std::env::var_os("CONFIGURATION_DIRECTORY");
+    if let Some(directories) = directories.filter(|value| !value.is_empty()) {
+        // systemd gives a list when a unit names several (systemd.exec(5)).
+        let directories = directories.to_string_lossy();
+        return Ok(Path::new(directories.split(':').next().unwrap_or_default()).join(NAME));
+    }
+    if geteuid().is_root() {
+        return Ok(Path::new("/etc/keypadd").join(NAME));
+    }
+    match user_directory() {
+        Some(directory) => Ok(of_user(&directory)),
+        None => {
+            Err(Error::new(Exit::Config, "cannot find the configuration file: HOME is not set")
+                .hint("name the file with --config"))
+        }
+    }
+}
+
+/// A user's own file, in keypadd's directory. Earlier versions used the name of root's file here, too.
+fn of_user(directory: &Path) -> PathBuf {
+    let [path, earlier] = ["config.toml", "keypadd.toml"].map(|name| directory.join(name));
+    match !path.exists() && earlier.exists() {
+        true => earlier,
+        false => path,
+    }
+}
+
+/// Reads the file and the key. `known`: the key to keep if the file still names this place, and the process may
+/// not read it any more.
+///
+/// # Errors
+/// Exit 3: everything that is wrong with the file and the key.
+pub(crate) fn load(
+    path: &Path,
+    known: Option<(&KeyPlace, &Arc<PrivateKey>)>,
+) -> Result<Loaded, Error> {
+    let text = read(path)?;
+    match Config::read(&text, memory_bytes()) {
+        Ok(config) => {
+            let key_path = key_path(path, &config.key)?;
+            let key = match known {
+                Some((place, key)) if *place == config.key && is_out_of_reach(&key_path) => {
+                    Arc::clone(key)
+                }
+                // What this process has inherited may be the file of another place.
+                Some(_) => Arc::new(keyfile::read_anew(&key_path)?),
+                None => Arc::new(keyfile::read(&key_path)?),
+            };
+            Ok(Loaded { config, key_path, key })
+        }
+        Err(refused) => {
+            let mut error = faulty(path, &refused);
+            let key = refused.key.map(|key| key_path(path, &key));
+            if let Some(Err(wrong)) = key.map(|key| key.and_then(|key| keyfile::read(&key))) {
+                error = error.and(wrong);
+            }
+            Err(error)
+        }
+    }
+}
+
+/// Reads the file, and finds where its key is. The key may be missing.
+///
+/// # Errors
+/// Exit 3: everything that is wrong with the file.
+pub(crate) fn read_without_key(path: &Path) -> Result<(Config, PathBuf), Error> {
+    let config = Config::read(&read(path)?, memory_bytes());
+    let config = config.map_err(|refused| faulty(path, &refused))?;
+    let key_path = key_path(path, &config.key)?;
+    Ok((config, key_path))
+}
+
+/// Whether the file exists and this user may not read it.
+fn is_out_of_reach(path: &Path) -> bool {
+    open(path).is_err_and(|error| error.kind() == ErrorKind::PermissionDenied)
+}
+
+/// Opens a file for reading. Non-blocking: opening a FIFO without a writer would block forever.
+fn open(path: &Path) -> io::Result<File> {
+    let nonblock = OFlags::NONBLOCK.bits().cast_signed();
+    OpenOptions::new().read(true).custom_flags(nonblock).open(path)
+}
+
+/// The faults of a file.
+pub(crate) fn faulty(path: &Path, refused: &InvalidConfig) -> Error {
+    Error::listed(Exit::Config, refused.faults.iter().map(|fault| in_file(path, fault)))
+}
+
+/// A fault as `FILE:LINE:COLUMN: cause`, and its hint.
+pub(crate) fn in_file(path: &Path, fault: &Fault) -> (String, Option<String>) {
+    let Fault { line, column, cause, hint } = fault;
+    (format!("{}:{line}:{column}: {cause}", path.display()), hint.clone())
+}
+
+/// The key's path; a relative one is relative to the directory of the configuration file.
+pub(crate) fn key_path(config: &Path, key: &KeyPlace) -> Result<PathBuf, Error> {
+    match key {
+        KeyPlace::Default => keyfile::default_path(),
+        KeyPlace::File(path) => Ok(config.with_file_name("").join(path)),
+    }
+}
+
+/// The text of a file that must exist.
+fn read(path: &Path) -> Result<String, Error> {
+    text(path)?.ok_or_else(|| {
+        let cause = format!("configuration {} does not exist", shown(path.to_string_lossy()));
+        Error::new(Exit::Config, cause).hint(
+            "create it, or name another with --config; see `keypadd run --help` for an example",
+        )
+    })
+}
+
+/// The file's text; `None` if there is no file.
+///
+/// # Errors
+/// Exit 3: it cannot be read, or other users control it.
+pub(crate) fn text(path: &Path) -> Result<Option<String>, Error> {
+    let name = shown(path.to_string_lossy());
+    let unusable = |cause: &str| Error::new(Exit::Config, format!("configuration {name} {cause}"));
+    let failed = |error: io::Error| match error.kind() {
+        ErrorKind::InvalidData => unusable("is not UTF-8 text"),
+        _ => unusable(&format!("cannot be read: {}", system(&error))),
+    };
+    let file = match open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        file => file.map_err(failed)?,
+    };
+    let metadata = file.metadata().map_err(failed)?;
+    if !metadata.is_file() {
+        return Err(unusable("is not a regular file").hint("name a regular file with --config"));
+    }
+    let (owner, own) = (metadata.uid(), geteuid().as_raw());
+    if owner != own && owner != 0 {
+        return Err(unusable(&format!("is owned by another user (uid {owner})"))
+            .hint("it controls who may connect, so it must be owned by you or root"));
+    }
+    if metadata.mode() & OTHERS_WRITE != 0 {
+        let mode = metadata.mode() & 0o777;
+        return Err(unusable(&format!("can be changed by other users (mode {mode:04o})"))
+            .hint(format!("chmod go-w {}", keyfile::quoted_for_shell(path))));
+    }
+    let mut text = String::new();
+    file.take(CONFIG_BYTES_MAX + 1).read_to_string(&mut text).map_err(failed)?;
+    if text.len() as u64 > CONFIG_BYTES_MAX {
+        return Err(unusable("is longer than 1 MiB"));
+    }
+    Ok(Some(text))
+}

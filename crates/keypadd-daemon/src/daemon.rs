@@ -1,0 +1,477 @@
+//! Sets up what serve, connect and run share: key, pool, meters, bench service, control socket and /metrics.
+//!
+//! Raises the open-file limit, reserves descriptors, samples rates every second and notifies systemd. Nothing
+//! is global, so two daemons can run in one process.
+
+mod allowances;
+mod collect;
+pub(crate) mod confine;
+mod links;
+pub(crate) mod pinned;
+pub(crate) mod pooling;
+pub(crate) mod ready;
+pub(crate) mod running_config;
+pub(crate) mod server;
+pub(crate) mod status_builder;
+pub(crate) mod systemd;
+
+use std::fs::File;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use keypadd_cli::error::{Error, Exit, system};
+use keypadd_cli::keyfile;
+use keypadd_cli::memory::memory_bytes;
+use keypadd_cli::shutdown::Shutdown;
+use keypadd_config::Settings;
+use keypadd_keystream::{Class, MeasureSuite, Protection, Suite};
+use keypadd_provider::{
+    CryptoSettings, Group, KeyExchange, MeasureKeyExchange, Meters, PrivateKey, PublicKey,
+};
+use keypadd_traffic::{Host, Service};
+use keypadd_tunnel::handover::{Handover, SocketFile};
+use keypadd_tunnel::wire::Instance;
+use keypadd_tunnel::{Client, HoldSettings, KeyLifetimes, Limits, ServerHandle, TransportSettings};
+use rustix::process::{Resource, getrlimit};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio::time::{interval, sleep};
+
+use crate::control::runtime_directory;
+use crate::control::{self, ControlSocket, Requests};
+use crate::replacement::give::{HandoverSource, Program};
+use crate::replacement::take::{HeldState, Takeover};
+use crate::status::metrics;
+use crate::status::rates::{self, Rates};
+use crate::status::sources::Sources;
+
+use confine::Confinement;
+use pooling::{PoolOptions, Pooling};
+use status_builder::StatusBuilder;
+
+/// Share of this host's memory for data that slow readers of all sessions leave unread beyond their
+/// windows.
+const STALLED_ONE_IN: u64 = 4;
+
+/// What a daemon is started with.
+#[derive(Debug)]
+pub(crate) struct DaemonSettings {
+    /// This host's key.
+    pub(crate) key: Arc<PrivateKey>,
+    /// Its file.
+    pub(crate) key_path: PathBuf,
+    /// The settings of the file or the command line.
+    pub(crate) settings: Settings,
+    /// Suites to offer or accept, in order of preference.
+    pub(crate) suites: Vec<Suite>,
+    /// Key exchanges to offer or accept, in order of preference.
+    pub(crate) kex: Vec<KeyExchange>,
+    /// Suites that sessions may use.
+    pub(crate) pool_suites: Vec<Suite>,
+    /// Whether to answer measurements.
+    pub(crate) permit_bench: bool,
+    /// Whether to open a control socket, for `status`.
+    pub(crate) control_socket: bool,
+    /// The sandbox.
+    pub(crate) confinement: Confinement,
+}
+
+impl DaemonSettings {
+    /// Takes the flags of `serve` or `connect`.
+    ///
+    /// # Errors
+    /// Exit 2: a legacy suite that is not allowed. Exit 3: no usable key file.
+    pub(crate) fn of_flags(
+        settings: Settings,
+        suites: Vec<Suite>,
+        kex: Vec<KeyExchange>,
+    ) -> Result<Self, Error> {
+        let legacy = suites.iter().find(|suite| suite.class() == Class::Legacy);
+        if let Some(suite) = legacy.filter(|_| !settings.allow_legacy.value) {
+            return Err(Error::new(
+                Exit::Usage,
+                format!("--suite: `{suite}` is insecure (legacy)"),
+            )
+            .hint("choose aes-256-gcm, or add --allow-legacy if you must use it"));
+        }
+        let path = settings
+            .key
+            .as_ref()
+            .map_or_else(keyfile::default_path, |key| Ok(key.value.clone()))?;
+        Ok(Self {
+            key: Arc::new(keyfile::read(&path)?),
+            key_path: path,
+            permit_bench: settings.permit_bench.value,
+            settings,
+            pool_suites: suites.clone(),
+            suites,
+            kex,
+            control_socket: true,
+            confinement: Confinement::default(),
+        })
+    }
+}
+
+/// A daemon without its server or client.
+#[derive(Debug)]
+pub(crate) struct Daemon {
+    /// Settings of packet protection.
+    pub(crate) crypto: CryptoSettings,
+    /// Settings of the transport.
+    pub(crate) transport: TransportSettings,
+    /// Maximum number of sessions of one key.
+    pub(crate) sessions_per_key: usize,
+    /// How long open connections may take to finish at shutdown.
+    pub(crate) drain: Duration,
+    /// The suites to offer or accept, without those of measurements.
+    pub(crate) suites: Vec<Suite>,
+    /// The key exchanges, likewise.
+    pub(crate) kex: Vec<KeyExchange>,
+    /// The pool.
+    pub(crate) pooling: Pooling,
+    /// The sandbox.
+    pub(crate) confinement: Confinement,
+    metrics: Option<Arc<TcpListener>>,
+    control_socket: bool,
+    bench: Option<Bench>,
+    /// The process that this one is replacing, until that is done.
+    takeover: Option<Takeover>,
+    program: Option<Program>,
+    /// For a process that takes over, which may be unable to open it.
+    key_file: Option<Arc<File>>,
+    /// Whether this process has replaced another one, and so may lack that one's access.
+    pub(crate) replaces: bool,
+}
+
+/// The service that answers measurements, on its own thread so that control tasks do not wait for it. Stops
+/// when dropped.
+#[derive(Debug)]
+struct Bench {
+    address: SocketAddr,
+    _host: Host,
+}
+
+impl Bench {
+    async fn start() -> Result<Self, Error> {
+        let started = async {
+            let mut host = Host::start()?;
+            let service = host.run(Service::bind()).await??;
+            let address = service.address();
+            host.spawn(service.run());
+            Ok(Self { address, _host: host })
+        };
+        started.await.map_err(|error: io::Error| {
+            let cause = format!("--permit-bench: cannot listen on 127.0.0.1: {}", system(&error));
+            Error::new(Exit::BindFailed, cause)
+        })
+    }
+}
+
+impl Daemon {
+    /// Binds the metrics port and creates the pool.
+    ///
+    /// # Errors
+    /// Exit 6: the metrics port is taken. Exit 1: there is no memory for the pool.
+    pub(crate) async fn prepare(settings: DaemonSettings) -> Result<Self, Error> {
+        let DaemonSettings {
+            key,
+            key_path,
+            settings,
+            suites,
+            kex,
+            pool_suites,
+            permit_bench,
+            control_socket,
+            confinement,
+        } = settings;
+        let program = Program::own();
+        keypadd_transport::keep_freed_memory();
+        let limits = Arc::new(Limits::new(free_descriptors(), reserved));
+        limits.set_log_connections(settings.log_connections.value);
+        let bench = if permit_bench { Some(Bench::start().await?) } else { None };
+        let cipher_engine = settings.cipher_backend.value;
+        let pooling = Pooling::start(PoolOptions::of(&settings), &pool_suites, cipher_engine)?;
+        let (takeover, handover) = match control_socket {
+            true => Takeover::begin().await?,
+            false => (None, Handover::default()),
+        };
+        let metrics = match &settings.metrics {
+            Some(address) => Some(Arc::new(metrics::bind(address.value, &handover)?)),
+            None => None,
+        };
+        let defaults = TransportSettings::default();
+        let transport = TransportSettings {
+            congestion: settings.congestion.value,
+            peer_timeout: settings.peer_timeout.value,
+            spin: settings.spin.value,
+            loops: settings.loops.as_ref().map_or(defaults.loops, |loops| loops.value),
+            forwards_max: settings.max_forwards.value,
+            hold: HoldSettings { time: settings.hold.value, ..defaults.hold },
+            key_lifetimes: KeyLifetimes::new(settings.key_lifetime()),
+            limits,
+            stalled_bytes: defaults.stalled_bytes.min(memory_bytes() / STALLED_ONE_IN),
+            clocks: confinement.clocks(),
+            handover,
+            ..defaults
+        };
+        let crypto = CryptoSettings {
+            key,
+            suites: accepted(&suites, permit_bench),
+            kex: accepted_groups(&kex, permit_bench),
+            pool: pooling.switch(),
+            cipher_engine,
+            meters: Arc::new(Meters::default()),
+        };
+        Ok(Self {
+            crypto,
+            transport,
+            sessions_per_key: settings.max_sessions_per_key.value as usize,
+            drain: settings.drain_timeout.value,
+            suites,
+            kex,
+            pooling,
+            confinement,
+            metrics,
+            control_socket,
+            bench,
+            replaces: takeover.is_some(),
+            takeover,
+            program,
+            key_file: keyfile::open(&key_path).ok().map(Arc::new),
+        })
+    }
+
+    /// Hands over the file of a new key from now on. If this process may not open it, the key is the old one.
+    pub(crate) fn use_key_file(&mut self, path: &Path) {
+        if let Ok(file) = keyfile::open_anew(path) {
+            self.key_file = Some(Arc::new(file));
+        }
+    }
+
+    /// The instance number of the client of this name: the old process's, or a new one.
+    ///
+    /// # Errors
+    /// Exit 1: the system has no random bytes.
+    pub(crate) fn instance(&self, client: &str) -> Result<Instance, Error> {
+        let before = self.takeover.as_ref().and_then(|takeover| takeover.instance(client));
+        before.map_or_else(generate_instance, Ok)
+    }
+
+    /// Takes what the old process holds, once all sockets are bound; nothing if there is none.
+    ///
+    /// # Errors
+    /// As for [`Takeover::receive`].
+    pub(crate) async fn take_held(&mut self) -> Result<HeldState, Error> {
+        match &mut self.takeover {
+            Some(takeover) => takeover.receive(&self.transport.handover).await,
+            None => Ok(HeldState::default()),
+        }
+    }
+
+    /// Ends the old process, if there is one, and starts serving in its place; returns whether there was one.
+    ///
+    /// # Errors
+    /// As for [`Takeover::finish`].
+    pub(crate) async fn finish_takeover(
+        &mut self,
+        servers: impl IntoIterator<Item = ServerHandle>,
+        shutdown: &Shutdown,
+    ) -> Result<bool, Error> {
+        let Some(takeover) = self.takeover.take() else { return Ok(false) };
+        let handover = self.transport.handover.clone();
+        let held = self.transport.held.peers().iter().map(|peer| peer.streams).sum();
+        takeover.finish(&handover, held, shutdown).await?;
+        handover.resume();
+        servers.into_iter().for_each(|server| server.resume());
+        tokio::spawn(close_unclaimed(handover));
+        Ok(true)
+    }
+
+    /// What can be handed over to a process that takes over.
+    pub(crate) fn handover_source<'d>(
+        &'d self,
+        servers: Vec<ServerHandle>,
+        clients: Vec<(String, &'d Client)>,
+    ) -> HandoverSource<'d> {
+        HandoverSource {
+            handover: &self.transport.handover,
+            limits: &self.transport.limits,
+            program: self.program,
+            key_file: self.key_file.clone(),
+            servers,
+            clients,
+            metrics: self.metrics.as_deref(),
+            notify_main_pid: systemd::notify_main_pid,
+        }
+    }
+
+    /// The address of the bench service.
+    pub(crate) fn bench(&self) -> Option<SocketAddr> {
+        self.bench.as_ref().map(|bench| bench.address)
+    }
+
+    /// This host's public key.
+    pub(crate) fn public_key(&self) -> PublicKey {
+        self.crypto.key.public()
+    }
+
+    /// Starts the control socket and the metrics server, which run until the returned set is
+    /// dropped. `place` identifies the daemon: its UDP address or its file.
+    pub(crate) fn watch(
+        &mut self,
+        verb: &'static str,
+        place: String,
+        sources: Sources,
+        requests: Requests,
+    ) -> JoinSet<()> {
+        let status = StatusBuilder {
+            verb,
+            place,
+            started: SystemTime::now(),
+            pooling: self.pooling.clone(),
+            confinement: self.confinement.clone(),
+            meters: Arc::clone(&self.crypto.meters),
+            send_seconds: Arc::clone(&self.transport.send_seconds),
+            limits: Arc::clone(&self.transport.limits),
+            held: self.transport.held.clone(),
+            sources,
+            rates: Rates::default(),
+        };
+        let mut tasks = JoinSet::new();
+        tasks.spawn(sample(status.clone()));
+        tasks.spawn(report_suppressed(Arc::clone(&self.transport.limits)));
+        if self.control_socket {
+            match bind_control_socket() {
+                Ok(socket) => {
+                    tracing::debug!(path = %socket.path().display(), "control socket");
+                    tasks.spawn(socket.serve(status.clone(), requests));
+                }
+                // The tunnel works without it.
+                Err(cause) => {
+                    tracing::warn!(
+                        "no control socket, so `keypadd status` cannot see this daemon: {cause}"
+                    );
+                }
+            }
+        }
+        if let Some(listener) = self.metrics.clone() {
+            let sources = status.sources.clone();
+            tasks.spawn(metrics::serve(listener, status, sources));
+        }
+        tasks
+    }
+}
+
+/// Descriptors of a server's eight event loops and of two for each of eight clients, five each, and 24 others.
+const OWN_DESCRIPTORS: usize = (8 + 2 * 8) * 5 + 24;
+
+/// Concurrent name lookups.
+const LOOKUPS: usize = 64;
+
+/// Descriptors reserved for all but forwards, at most.
+const RESERVED_MAX: usize =
+    OWN_DESCRIPTORS + LOOKUPS + metrics::CONNECTIONS_MAX + control::CONNECTIONS_MAX;
+
+/// A quarter is reserved, but no less than this.
+const RESERVED_MIN: usize = 64;
+
+/// How many of these descriptors, which listeners of our own leave, are reserved.
+fn reserved(files: usize) -> usize {
+    (files / 4).clamp(RESERVED_MIN, RESERVED_MAX)
+}
+
+/// How many descriptors this process may still open, by the limit of open files.
+fn free_descriptors() -> usize {
+    let limit = getrlimit(Resource::Nofile).current;
+    let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+    limit.saturating_sub(std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count))
+}
+
+/// Logs once a minute how many log lines were suppressed, until it is dropped.
+async fn report_suppressed(limits: Arc<Limits>) {
+    let mut ticks = interval(Duration::from_secs(60));
+    loop {
+        ticks.tick().await;
+        limits.report_suppressed();
+    }
+}
+
+/// The suites that packet protection accepts: those chosen first, then those of measurements.
+pub(crate) fn accepted(suites: &[Suite], permit_bench: bool) -> Vec<Protection> {
+    let measured = MeasureSuite::ALL.into_iter().filter(|_| permit_bench).map(Into::into);
+    suites.iter().copied().map(Into::into).chain(measured).collect()
+}
+
+/// The key exchanges, likewise.
+pub(crate) fn accepted_groups(kex: &[KeyExchange], permit_bench: bool) -> Vec<Group> {
+    let measured = MeasureKeyExchange::ALL.into_iter().filter(|_| permit_bench).map(Into::into);
+    kex.iter().copied().map(Into::into).chain(measured).collect()
+}
+
+/// Updates the rates, and what `--pool auto` chose, until it is dropped.
+pub(crate) async fn sample(status: StatusBuilder) {
+    let mut ticks = interval(rates::EVERY);
+    loop {
+        let now = ticks.tick().await.into_std();
+        let sessions: Vec<_> = status.sources.live().iter().map(|live| live.status()).collect();
+        status.rates.sample(now, &sessions);
+        status.pooling.follow(status.meters.lengths());
+    }
+}
+
+fn bind_control_socket() -> Result<ControlSocket, String> {
+    let directory = runtime_directory::own().ok_or("XDG_RUNTIME_DIR is not set")?;
+    ControlSocket::bind(&directory)
+        .map_err(|error| format!("{}: {}", directory.display(), system(&error)))
+}
+
+/// How long a listener of a remote forward waits for its client to ask for it again, which it does as soon as
+/// it is back.
+const INHERITED_FOR: Duration = Duration::from_secs(10);
+
+/// Closes the listeners of remote forwards that no client has asked for in time.
+async fn close_unclaimed(handover: Handover) {
+    sleep(INHERITED_FOR).await;
+    // If another process replaces this one meanwhile, they are that one's.
+    handover.resumed().await;
+    handover.close_remote().iter().for_each(SocketFile::remove);
+}
+
+/// A random number that identifies a run of a client.
+pub(crate) fn generate_instance() -> Result<Instance, Error> {
+    Instance::generate().map_err(|error| {
+        Error::new(Exit::Runtime, format!("cannot get random bytes from the system: {error}"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use keypadd_tunnel::handover::HandedSocket;
+    use serde_json::json;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn listeners_that_no_client_asks_for_are_closed_unless_another_process_has_them() {
+        let handover = Handover::default();
+        let remote = json!({
+            "key": "", "instance": ([0; 16]), "number": 0, "bound": { "tcp": "127.0.0.1:9" },
+        });
+        let record = serde_json::from_value(json!({ "remote": remote })).unwrap();
+        let socket = TcpListener::bind("127.0.0.1:0").unwrap().into();
+        handover.inherit_remote(HandedSocket { record, socket });
+        let closing = tokio::spawn(close_unclaimed(handover.clone()));
+        handover.suspend();
+        sleep(2 * INHERITED_FOR).await;
+        assert_eq!(handover.hand_over_remote().unwrap().len(), 1);
+        // It failed.
+        handover.resume();
+        closing.await.unwrap();
+        assert!(handover.hand_over_remote().unwrap().is_empty());
+    }
+}

@@ -1,0 +1,45 @@
+//! Binds a daemon's server.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use keypadd_cli::error::{Error, Exit, bind_hint, system};
+use keypadd_provider::server_config;
+use keypadd_tunnel::{Peers, Server, ServerSettings};
+
+use crate::daemon::Daemon;
+
+/// Most clients at once; each may use its receive windows of memory (docs/DESIGN.md).
+const CONNECTIONS_MAX: usize = 1024;
+
+/// Binds a daemon's server. `texts`: the name of the setting for its address, and an example with another
+/// address.
+///
+/// # Errors
+/// Exit 6: the address cannot be bound. Exit 1: the TLS library fails.
+pub(crate) fn bind(
+    daemon: &Daemon,
+    listen: SocketAddr,
+    peers: Peers,
+    texts: [&str; 2],
+) -> Result<Server, Error> {
+    let peers = Arc::new(peers);
+    let crypto = server_config(&daemon.crypto, peers.clone())
+        .map_err(|error| Error::new(Exit::Runtime, error.to_string()))?;
+    let server = Server::bind(ServerSettings {
+        listen,
+        crypto,
+        reset_keys: daemon.crypto.key.reset_keys(),
+        peers,
+        transport: daemon.transport.clone(),
+        connections_max: CONNECTIONS_MAX,
+        sessions_per_key: daemon.sessions_per_key,
+        bench: daemon.bench(),
+    });
+    let [setting, another] = texts;
+    server.map_err(|error| {
+        let reason = system(&error.source);
+        let cause = format!("{setting}: cannot listen on {}: {reason}", error.address);
+        Error::new(Exit::BindFailed, cause).hint(bind_hint(&error.source, another))
+    })
+}

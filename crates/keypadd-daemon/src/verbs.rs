@@ -1,0 +1,110 @@
+//! Commands: each reads its flags and runs. `serve`, `connect` and `run` start a daemon.
+
+mod bench;
+mod check;
+mod completions;
+mod connect;
+mod demo;
+mod doctor;
+mod forward;
+mod invite;
+mod join;
+mod keygen;
+mod man;
+mod pairing;
+mod reload;
+mod run;
+mod serve;
+mod status;
+
+use keypadd_cli::error::Error;
+use keypadd_cli::{block_on, logging, shutdown};
+
+use crate::command_line::{Cli, ConfigArgs, LogFlags, Verb};
+use crate::daemon::ready;
+
+/// Runs the command of this process.
+///
+/// # Errors
+/// Those of the command line and of the command.
+pub(crate) fn run() -> Result<(), Error> {
+    let Some(cli) = keypadd_cli::read::<Cli>()? else { return Ok(()) };
+    // Before any key is read. `bench` and `demo` use no key of this host.
+    if !matches!(cli.verb, Verb::Bench(_) | Verb::Demo(_)) {
+        keypadd_sandbox::forbid_core_dumps();
+    }
+    if let Verb::Run(args) = cli.verb {
+        return run_from_file(args, cli.log);
+    }
+    // `-W` runs inside other programs, `demo` draws, pairing prints its own messages: these log only warnings
+    // and errors.
+    let quiet = match &cli.verb {
+        Verb::Connect(args) => args.stdio.is_some(),
+        Verb::Demo(_) | Verb::Invite(_) | Verb::Join(_) => true,
+        _ => false,
+    };
+    let log = &cli.log.flags.settings;
+    logging::start(log, cli.log.verbose, quiet);
+    let format = log.log_format.value;
+    match cli.verb {
+        Verb::Keygen(args) => keygen::keygen(args),
+        Verb::Pubkey(args) => keygen::pubkey(args),
+        Verb::Run(_) => Ok(()),
+        Verb::Bench(_) => Err(bench::start()),
+        Verb::Reload(args) => reload::run(args),
+        Verb::Forward(args) => forward::run(args),
+        Verb::Check(args) => check::run(args),
+        Verb::Doctor(args) => doctor::run(args),
+        Verb::Completions(args) => completions::run(args),
+        Verb::Man(args) => man::run(args),
+        Verb::Status(args) => status::run(args),
+        Verb::Invite(args) => {
+            let options = invite::InviteOptions::read(*args)?;
+            block_on(async { invite::run(options, shutdown::on_signals()?).await })
+        }
+        Verb::Join(args) => {
+            let options = join::JoinOptions::read(*args)?;
+            block_on(async { join::run(options, shutdown::on_signals()?).await })
+        }
+        Verb::Demo(args) => block_on(async { demo::run(args, shutdown::on_signals()?).await }),
+        Verb::Serve(args) => {
+            let options = serve::ServeOptions::read(*args)?.confined()?;
+            block_on(async {
+                serve::run(options, shutdown::on_signals()?, |ready| ready::say(ready, format))
+                    .await
+            })
+        }
+        Verb::Connect(args) => {
+            let silent = quiet && cli.log.verbose == 0;
+            let options = connect::ConnectOptions::read(*args)?.confined()?;
+            block_on(async {
+                let say = |ready: &ready::ClientReady| {
+                    if !silent {
+                        ready::say(ready, format);
+                    }
+                };
+                connect::run(options, shutdown::on_signals()?, say).await
+            })
+        }
+    }
+}
+
+/// Runs a daemon from a file. The file's log settings apply where the command line has none, so it
+/// is read first.
+fn run_from_file(args: ConfigArgs, log: LogFlags) -> Result<(), Error> {
+    let options = run::RunOptions::read(args)?;
+    let (file, mut flags) = (options.settings(), log.flags.settings);
+    if flags.log.is_none() && log.verbose == 0 {
+        flags.log = file.log.clone();
+    }
+    if flags.log_format.at.is_none() {
+        flags.log_format = file.log_format.clone();
+    }
+    logging::start(&flags, log.verbose, false);
+    let format = flags.log_format.value;
+    let options = options.confined()?;
+    block_on(async {
+        let shutdown = shutdown::on_signals_except_hangup()?;
+        run::run(options, shutdown, |ready| ready::say(ready, format)).await
+    })
+}

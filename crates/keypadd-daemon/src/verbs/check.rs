@@ -1,0 +1,114 @@
+//! `keypadd check`: prints what a configuration file sets. Opens only the file and the key that it
+//! names.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::time::SystemTime;
+
+use bytesize::ByteSize;
+use humantime::format_rfc3339_seconds;
+use keypadd_cli::error::{Error, one_line};
+use keypadd_cli::results::print;
+use keypadd_config::{Outgoing, Peer, Settings, Shown};
+use keypadd_tunnel::{ProxyHeaders, TransportSettings};
+
+use crate::command_line::ConfigArgs;
+use crate::command_line::configfile::{self, Loaded};
+use crate::daemon::ready::suite_with_class;
+
+/// Prints the settings and peers; warnings go to standard error.
+///
+/// # Errors
+/// Exit 3: the file or the key cannot be used. Exit 1: standard output fails.
+pub(crate) fn run(args: ConfigArgs) -> Result<(), Error> {
+    let path = configfile::place(args.config)?;
+    let Loaded { config, key_path, key } = configfile::load(&path, None)?;
+    let mut out = vec![format!("configuration {} is valid", path.display())];
+    out.push(format!(
+        "key {}{}, public key {}",
+        key_path.display(),
+        if config.settings.key.is_default() { " (default)" } else { "" },
+        key.public()
+    ));
+    settings(&config.settings, &mut out);
+    let listen = config.settings.listen.as_ref().map(|listen| listen.value);
+    for peer in &config.peers {
+        describe(peer, listen, &mut out);
+    }
+    let text: String = out.iter().map(|line| one_line(line) + "\n").collect();
+    let expiring = config.expiry_warnings(SystemTime::now());
+    for warning in config.warnings.iter().chain(&expiring) {
+        let (cause, hint) = configfile::in_file(&path, warning);
+        let hint = hint.map(|hint| format!("\n  hint: {}", one_line(&hint))).unwrap_or_default();
+        let _ = writeln!(std::io::stderr().lock(), "{} (warning){hint}", one_line(&cause));
+    }
+    print(text.as_bytes()).map(drop)
+}
+
+/// The global settings, one line each; those that only a server has, below `listen`.
+fn settings(settings: &Settings, out: &mut Vec<String>) {
+    let suites: Vec<_> = settings.suites().into_iter().map(suite_with_class).collect();
+    for (key, setting) in settings.entries() {
+        let default = if setting.is_default() { " (default)" } else { "" };
+        match key.name {
+            // Printed with the public key, and with the peers.
+            "key" | "permit-open" | "permit-listen" => {}
+            "listen" => match &settings.listen {
+                Some(address) => out.push(format!("listen udp {}", address.value)),
+                None => out.push("listen none (default)".into()),
+            },
+            "suite" | "kex" | "permit-bench" if settings.listen.is_none() => {}
+            "suite" => out.push(format!("  suites {}{default}", suites.join(", "))),
+            "kex" => {
+                let names = list(&settings.key_exchanges());
+                out.push(format!("  key exchanges {names}{default}"));
+            }
+            "permit-bench" => {
+                out.push(format!("  permit-bench {}{default}", settings.permit_bench.value));
+            }
+            "loops" if setting.is_default() => {
+                out.push(format!("loops {} (default)", TransportSettings::default().loops));
+            }
+            name => {
+                let value = setting.shown().unwrap_or_else(|| key.unset.replace('`', ""));
+                out.push(format!("{name} {value}{default}"));
+            }
+        }
+    }
+}
+
+fn describe(peer: &Peer, listen: Option<SocketAddr>, out: &mut Vec<String>) {
+    let keys: Vec<_> = peer.keys.iter().map(ToString::to_string).collect();
+    out.push(format!("peer {}, public key {}", peer.name, keys.join(" or ")));
+    if let Some(until) = peer.valid_until {
+        out.push(format!("  valid until {}", format_rfc3339_seconds(until)));
+    }
+    if let Some(bytes) = peer.pool_budget_bytes {
+        let budget = ByteSize::b(bytes as u64).display().iec();
+        out.push(format!("  pool-budget {budget}"));
+    }
+    if let Some(outgoing) = &peer.outgoing {
+        let Outgoing { endpoint, suites, kex, forwards, proxy_headers } = outgoing;
+        let suites: Vec<_> = suites.iter().copied().map(suite_with_class).collect();
+        let suite = suites.join(" or ");
+        out.push(format!("  connect to {endpoint}: suite {suite}, key exchange {kex}"));
+        out.extend(forwards.iter().map(|forward| format!("  forward {forward}")));
+        if forwards.is_empty() {
+            out.push("  no forwards".into());
+        }
+        let ProxyHeaders { send, accept } = *proxy_headers;
+        let on = [("send-proxy", send), ("accept-proxy", accept)].into_iter();
+        out.extend(on.filter(|(_, on)| *on).map(|(name, _)| format!("  {name}")));
+    }
+    if let (Some(incoming), Some(listen)) = (&peer.incoming, listen) {
+        let [open, listen_on] = [list(&incoming.permit_open), list(&incoming.permit_listen)]
+            .map(|permits| if permits.is_empty() { "none".to_owned() } else { permits });
+        out.push(format!(
+            "  accept on udp {listen}: permit-open {open}; permit-listen {listen_on}"
+        ));
+    }
+}
+
+fn list<T: ToString>(values: &[T]) -> String {
+    values.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}

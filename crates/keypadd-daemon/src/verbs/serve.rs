@@ -1,0 +1,170 @@
+//! `keypadd serve`: runs a server from flags. Checks everything that can be wrong before starting
+//! anything.
+
+use std::net::SocketAddr;
+
+use keypadd_cli::error::{Error, Exit};
+use keypadd_cli::shutdown::Shutdown;
+use keypadd_config::values_of;
+use keypadd_provider::PublicKey;
+use keypadd_tunnel::{AllowedPeer, ListenPermit, ListenPermits, Peers, Permit, Permits};
+use tokio::sync::mpsc;
+
+use crate::command_line::{Allowed, ServeArgs};
+use crate::control::Requests;
+use crate::daemon::confine::{Confinement, SandboxNeeds};
+use crate::daemon::ready::{ConnectLine, ServerReady, suite_with_class};
+use crate::daemon::server;
+use crate::daemon::systemd;
+use crate::daemon::{Daemon, DaemonSettings};
+use crate::replacement::give;
+use crate::status::sources::{Source, Sources};
+
+/// What a server is started with.
+#[derive(Debug)]
+pub(crate) struct ServeOptions {
+    listen: SocketAddr,
+    allow: Vec<Allowed>,
+    permits: Vec<Permit>,
+    listen_permits: Vec<ListenPermit>,
+    daemon: DaemonSettings,
+}
+
+impl ServeOptions {
+    /// Reads the flags.
+    ///
+    /// # Errors
+    /// Exit 2: no peer is allowed, one is listed twice or has this host's key, or a legacy suite is not
+    /// allowed.
+    /// Exit 3: no usable key file.
+    pub(crate) fn read(args: ServeArgs) -> Result<Self, Error> {
+        if args.allow.is_empty() {
+            return Err(Error::new(Exit::Usage, "--allow is missing: no peer could connect")
+                .hint("run `keypadd pubkey` on the other host, then add --allow PUBKEY"));
+        }
+        refuse_duplicates(&args.allow)?;
+        let settings = args.flags.settings;
+        let listen = settings.listen.as_ref().expect("--listen has a default").value;
+        let permits = values_of(settings.permit_open.as_deref().unwrap_or_default());
+        let listen_permits = values_of(settings.permit_listen.as_deref().unwrap_or_default());
+        let (suites, kex) = (settings.suites(), settings.key_exchanges());
+        let daemon = DaemonSettings::of_flags(settings, suites, kex)?;
+        refuse_own_key(&args.allow, daemon.key.public())?;
+        Ok(Self { listen, allow: args.allow, permits, listen_permits, daemon })
+    }
+
+    /// Restricts the calling thread to what these options need, before any other starts.
+    ///
+    /// # Errors
+    /// As for [`Confinement::start`].
+    pub(crate) fn confined(mut self) -> Result<Self, Error> {
+        let (open_permits, listen_permits) = (self.permits.clone(), self.listen_permits.clone());
+        let needs = SandboxNeeds { open_permits, listen_permits, ..SandboxNeeds::default() };
+        self.daemon.confinement = Confinement::start(&self.daemon.settings, &needs)?;
+        Ok(self)
+    }
+}
+
+/// Refuses a key or name that is listed twice: permits and counters would get mixed up.
+fn refuse_duplicates(allow: &[Allowed]) -> Result<(), Error> {
+    for (nth, peer) in allow.iter().enumerate() {
+        for earlier in &allow[..nth] {
+            let cause = match &peer.name {
+                _ if peer.key == earlier.key => format!("--allow: {} is listed twice", peer.key),
+                Some(name) if earlier.name.as_ref() == Some(name) => {
+                    format!("--allow: two keys have the name `{name}`")
+                }
+                _ => continue,
+            };
+            return Err(
+                Error::new(Exit::Usage, cause).hint("list each peer once, with its own name")
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Refuses this host's own key, which comes from running `keypadd pubkey` on the wrong host.
+fn refuse_own_key(allow: &[Allowed], own: PublicKey) -> Result<(), Error> {
+    match allow.iter().any(|peer| peer.key == own) {
+        true => Err(Error::new(Exit::Usage, format!("--allow: {own} is this host's own key"))
+            .hint("run `keypadd pubkey` on the other host, and give its key")),
+        false => Ok(()),
+    }
+}
+
+/// Serves until `shutdown`; calls `on_ready` once clients can connect.
+///
+/// # Errors
+/// Exit 6: an address cannot be bound. Exit 1: the pool or the TLS library fails.
+pub(crate) async fn run(
+    options: ServeOptions,
+    shutdown: Shutdown,
+    on_ready: impl FnOnce(&ServerReady),
+) -> Result<(), Error> {
+    let ServeOptions { listen, allow, permits, listen_permits, daemon } = options;
+    let ranks_suites = daemon.settings.suite.is_none();
+    let mut daemon = Daemon::prepare(daemon).await?;
+    let peers = allow.into_iter().map(|Allowed { name, key }| AllowedPeer {
+        name,
+        keys: vec![key],
+        permits: Permits::new(permits.clone()),
+        listen_permits: ListenPermits::new(listen_permits.clone()),
+        allowance: None,
+        hold: None,
+        valid_until: None,
+    });
+    let peers = Peers::new(peers).map_err(|error| {
+        Error::new(Exit::Usage, format!("--allow: {error}")).hint("list each peer once")
+    })?;
+    let mut server = server::bind(&daemon, listen, peers, ["--listen", "--listen [::]:4434"])?;
+    server.adopt(daemon.take_held().await?.lineages);
+    if permits.is_empty() && listen_permits.is_empty() && daemon.bench().is_none() {
+        tracing::warn!(
+            "peers may connect but have no permits; for example --permit-open localhost:22"
+        );
+    }
+    let place = server.local_addr();
+    let source = Source { sessions: server.sessions(), loops: server.loop_meter(), dialing: None };
+    let sources = Sources::new(daemon.public_key(), vec![source]);
+    sources.set_ranks_suites(ranks_suites);
+    let (replace, mut replacements) = mpsc::channel(give::WAITING_MAX);
+    let requests = Requests { replace: Some(replace), ..Requests::default() };
+    let mut watching = daemon.watch("serve", place.to_string(), sources, requests);
+    daemon.confinement.seal()?;
+    let line = ConnectLine {
+        listen: place,
+        key: daemon.public_key(),
+        suites: &daemon.suites,
+        kex: &daemon.kex,
+        permits: &permits,
+        listen_permits: &listen_permits,
+    };
+    let ready = ServerReady {
+        listen: place,
+        public_key: daemon.public_key().to_string(),
+        suites: daemon.suites.iter().copied().map(suite_with_class).collect(),
+        permit_bench: daemon.bench().is_some(),
+        connect: line.text(),
+    };
+    let handle = server.handle();
+    if !daemon.finish_takeover([handle.clone()], &shutdown).await? {
+        on_ready(&ready);
+    }
+    daemon.confinement.log();
+    systemd::notify(&[sd_notify::NotifyState::Ready]);
+    let running = server.run(async {
+        let drain = shutdown.clone().drain_time(daemon.drain).await;
+        systemd::notify_stopping(drain);
+        drain
+    });
+    let handover = daemon.handover_source(vec![handle], Vec::new());
+    tokio::select! {
+        () = running => {}
+        () = handover.give(&mut replacements, &shutdown) => {
+            handover.exit_replaced(&mut watching).await
+        }
+    }
+    watching.shutdown().await;
+    Ok(())
+}
