@@ -1,0 +1,190 @@
+//! Values that are one of several words, or a name: suites, modes, switches, log filters, users, peers, files.
+
+use std::path::PathBuf;
+
+use keypadd_keystream::{CipherBackend, CipherEngine, Suite};
+use keypadd_provider::KeyExchange;
+use keypadd_tunnel::Congestion;
+use tracing_subscriber::filter::Targets;
+
+use super::{BadValue, bad};
+use crate::quote::{is_private, shown};
+use crate::similar::choices;
+
+/// Longest name of a peer, which becomes a metrics label.
+const NAME_CHARS_MAX: usize = 63;
+
+/// When to use a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PoolMode {
+    /// For suites that are faster with one on this machine.
+    Auto,
+    /// For every suite.
+    On,
+    /// Never.
+    Off,
+}
+
+/// Log output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Lines for people.
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+/// A suite, by name.
+pub fn suite(text: &str) -> Result<Suite, BadValue> {
+    text.parse().map_err(|_| {
+        bad(format!("{} is not a suite", shown(text)), choices(text, &Suite::ALL.map(Suite::name)))
+    })
+}
+
+/// A key exchange, by name.
+pub fn kex(text: &str) -> Result<KeyExchange, BadValue> {
+    text.parse().map_err(|_| {
+        let names = KeyExchange::ALL.map(KeyExchange::name);
+        bad(format!("{} is not a key exchange", shown(text)), choices(text, &names))
+    })
+}
+
+/// A DES implementation, by name; this CPU must support it.
+pub fn cipher_backend(text: &str) -> Result<CipherEngine, BadValue> {
+    let hint = || {
+        let all = CipherBackend::ALL.into_iter();
+        let names = all.filter(|backend| backend.is_available()).map(CipherBackend::name);
+        choices(text, &names.collect::<Vec<_>>())
+    };
+    let backend: CipherBackend = text
+        .parse()
+        .map_err(|_| bad(format!("{} is not a cipher backend", shown(text)), hint()))?;
+    backend.engine().map_err(|missing| bad(missing.to_string(), hint()))
+}
+
+/// A congestion control algorithm, by name.
+pub fn congestion(text: &str) -> Result<Congestion, BadValue> {
+    let cause = format!("{} is not a congestion control algorithm", shown(text));
+    text.parse().map_err(|_| bad(cause, choices(text, &["rate", "cubic"])))
+}
+
+/// A boolean. The file itself allows only `true` and `false`.
+pub fn switch(text: &str) -> Result<bool, BadValue> {
+    match text.to_ascii_lowercase().as_str() {
+        "true" | "yes" | "on" | "1" => Ok(true),
+        "false" | "no" | "off" | "0" => Ok(false),
+        _ => Err(bad(format!("{} is not a boolean", shown(text)), "expected true or false")),
+    }
+}
+
+/// When to use a pool, by name.
+pub fn pool_mode(text: &str) -> Result<PoolMode, BadValue> {
+    match text {
+        "auto" => Ok(PoolMode::Auto),
+        "on" => Ok(PoolMode::On),
+        "off" => Ok(PoolMode::Off),
+        _ => {
+            let hint = choices(text, &["auto", "on", "off"]);
+            Err(bad(format!("{} is not a pool mode", shown(text)), hint))
+        }
+    }
+}
+
+/// `on` or `off`.
+pub fn on_off(text: &str) -> Result<bool, BadValue> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(bad(format!("{} is not a mode", shown(text)), "expected one of on, off")),
+    }
+}
+
+/// The name of a user of this host; whether it exists is checked at startup.
+pub fn user_name(text: &str) -> Result<String, BadValue> {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || "_.-$".contains(c);
+    match !text.is_empty() && text.chars().all(is_name) && !is_private(text) {
+        true => Ok(text.to_owned()),
+        false => Err(bad(format!("{} is not the name of a user", shown(text)), "as in keypadd")),
+    }
+}
+
+/// A log format, by name.
+pub fn log_format(text: &str) -> Result<LogFormat, BadValue> {
+    match text {
+        "text" => Ok(LogFormat::Text),
+        "json" => Ok(LogFormat::Json),
+        _ => {
+            let hint = choices(text, &["text", "json"]);
+            Err(bad(format!("{} is not a log format", shown(text)), hint))
+        }
+    }
+}
+
+/// A log filter, kept as text: the logger parses it again. Empty directives are dropped; if no other is left,
+/// only errors are logged.
+pub fn log_filter(text: &str) -> Result<String, BadValue> {
+    let directives: Vec<&str> =
+        text.split(',').map(str::trim).filter(|directive| !directive.is_empty()).collect();
+    let filter = if directives.is_empty() { "error".to_owned() } else { directives.join(",") };
+    // `Targets` takes any characters for a module's name, so these are checked here.
+    let is_name = |name: &str| {
+        !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || "_:-".contains(c))
+    };
+    let is_filter = directives.iter().all(|directive| directive.split('=').all(is_name))
+        && filter.parse::<Targets>().is_ok();
+    // Any word is a valid module name, so a pasted key would be too.
+    if !is_filter || is_private(text) {
+        return Err(bad(
+            format!("{} is not a log filter", shown(text)),
+            "a level such as debug, or levels by module such as info,keypadd_tunnel=debug",
+        ));
+    }
+    Ok(filter)
+}
+
+/// A peer's name, as it appears in logs and metrics.
+pub fn peer_name(text: &str) -> Result<String, BadValue> {
+    let good = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
+    if text.is_empty() || text.len() > NAME_CHARS_MAX || !text.chars().all(good) || is_private(text)
+    {
+        return Err(bad(
+            format!("{} is not a valid peer name", shown(text)),
+            format!("up to {NAME_CHARS_MAX} letters, digits and -_.@, as in laptop"),
+        ));
+    }
+    Ok(text.to_owned())
+}
+
+/// The path of a file.
+pub fn file(text: &str) -> Result<PathBuf, BadValue> {
+    path(text.into())
+}
+
+/// A path, unless it is a pasted private key: no file of that name must be created or looked up.
+pub fn path(path: PathBuf) -> Result<PathBuf, BadValue> {
+    match path.to_string_lossy() {
+        text if is_private(&text) => Err(bad(
+            format!("{} is not allowed here", shown(&text)),
+            "name the file that holds the key",
+        )),
+        _ => Ok(path),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_filter_is_levels_and_modules() {
+        for filter in ["debug", "INFO", "off", "keypadd", "info,keypadd_tunnel=debug", "a::b=3"] {
+            assert_eq!(log_filter(filter), Ok(filter.to_owned()));
+        }
+        assert_eq!(log_filter(" info, keypadd=debug,"), Ok("info,keypadd=debug".to_owned()));
+        assert_eq!(log_filter(""), Ok("error".to_owned()));
+        for unusable in ["a=loud", "a=", "=debug", "a=b=debug", "a[span]=debug", "[{field}]", "a b"]
+        {
+            assert!(log_filter(unusable).is_err(), "{unusable}");
+        }
+    }
+}
