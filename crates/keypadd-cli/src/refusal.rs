@@ -4,9 +4,10 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use keypadd_config::nearest;
 use keypadd_provider::{PublicKey, Refusal};
+use keypadd_transport::ConnectionError;
 use keypadd_tunnel::wire::ListenCode;
 use keypadd_tunnel::{
-    AuthError, Cause, ClientError, DEFAULT_PORT, Host, ListenPermit, ServerAddress, ServerEntry,
+    AuthError, Cause, ClientError, DEFAULT_PORT, Failure, Host, ListenPermit, ServerAddress, ServerEntry,
     Tried,
 };
 
@@ -52,6 +53,7 @@ pub fn explain(error: ClientError, own: PublicKey, peer: &[PublicKey]) -> Error 
             let hint = tried
                 .iter()
                 .find_map(of_name)
+                .or_else(|| tried.iter().find_map(hint_of_answer))
                 .or_else(|| in_brackets(server.first()))
                 .unwrap_or_else(|| {
                     "check that `keypadd serve` is running there and that firewalls allow its UDP \
@@ -79,6 +81,10 @@ pub fn explain(error: ClientError, own: PublicKey, peer: &[PublicKey]) -> Error 
         ClientError::NotListening { code: ListenCode::NoProxyHeaders, .. } => {
             Error::new(Exit::Runtime, cause)
                 .hint("upgrade keypadd there, or leave out --send-proxy and --accept-proxy")
+        }
+        ClientError::NotListening { code: ListenCode::NoDatagrams, .. } => {
+            Error::new(Exit::BindFailed, cause)
+                .hint("upgrade keypadd there, or forward TCP: leave out `udp:`")
         }
         ClientError::NotListening { .. } => Error::new(Exit::BindFailed, cause)
             .hint("choose a free address on the server, as in -R 8081:localhost:80"),
@@ -130,10 +136,10 @@ fn hint_of_name(entry: &ServerEntry, tried: &Tried) -> Option<String> {
             Some(name) => format!("did you mean {name}?"),
             None => "check the name and DNS, or use an address".into(),
         }),
+        Cause::SlowLookup => Some("check DNS, or use an address".into()),
         Cause::Srv(_) => Some("check the name and DNS, or use the server's HOST:PORT".into()),
         // The name is not to blame.
-        Cause::SlowLookup
-        | Cause::BadAddress(_)
+        Cause::BadAddress(_)
         | Cause::Silent(_)
         | Cause::NoHello
         | Cause::Forgotten
@@ -150,6 +156,34 @@ fn hint_of_name(entry: &ServerEntry, tried: &Tried) -> Option<String> {
         | Cause::Expired
         | Cause::Ended(_) => None,
     })
+}
+
+/// What to do if something answered there, or this host ended the attempt: no firewall is to blame.
+fn hint_of_answer(tried: &Tried) -> Option<String> {
+    let hint = |failure: &Failure| match failure.cause {
+        Cause::BadAddress(_) => Some("use the server's own address, with its port"),
+        Cause::NoHello | Cause::Busy | Cause::Forgotten => {
+            Some("the server is up: try again later, and see what its log says")
+        }
+        Cause::NoKey | Cause::NotKeypadd => {
+            Some("check address and port: something else answers there")
+        }
+        Cause::OtherVersion(_) | Cause::Control(_) => {
+            Some("run the same version of keypadd on both ends")
+        }
+        Cause::NotInviting => Some("check that `keypadd invite` is still waiting there"),
+        Cause::OtherServer => Some("the new server is used once the open connections have ended"),
+        Cause::Expired => Some("set a later valid-until for the peer in the configuration file"),
+        Cause::Clock(_) | Cause::Suspended => Some("try again: this host interrupted the attempt"),
+        Cause::Ended(_) => Some("try again: the server had accepted this host"),
+        Cause::Connection(ConnectionError::TimedOut) | Cause::Silent(_) => None,
+        Cause::Connection(_) => {
+            Some("check address and port, and that both ends have the same version of keypadd")
+        }
+        // About the name.
+        Cause::NoSuchHost(_) | Cause::SlowLookup | Cause::Srv(_) => None,
+    };
+    tried.failures.iter().find_map(hint).map(Into::into)
 }
 
 /// The host of an address.

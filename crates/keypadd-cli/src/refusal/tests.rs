@@ -5,10 +5,10 @@ use std::io;
 use std::iter::successors;
 use std::time::Duration;
 
-use keypadd_transport::{ConnectError, ConnectionError};
+use keypadd_transport::ConnectError;
 use keypadd_tunnel::wire::StreamCode;
 use keypadd_tunnel::{
-    BindAddress, BindError, ControlError, Failure, Jump, ServerAddresses, SessionEnd, SrvError,
+    BindAddress, BindError, ControlError, Jump, ServerAddresses, SessionEnd, SrvError,
 };
 
 use super::*;
@@ -249,6 +249,25 @@ fn every_failure_to_connect_has_a_hint_or_a_reason_for_none() {
         let needs_one = needs_no_hint(&error).is_none();
         let error = explain(error, key(OWN), &[key(SERVER)]);
         assert!(error.parts().all(|(_, hint)| hint.is_some() == needs_one), "{error}");
+    }
+}
+
+#[test]
+fn firewalls_are_blamed_for_silence_alone() {
+    for cause in successors(Some(Cause::NoSuchHost("a reason".into())), next_cause) {
+        let is_silence =
+            matches!(cause, Cause::Silent(_) | Cause::Connection(ConnectionError::TimedOut));
+        // An answer says more than the silence of another address.
+        let tried = vec![tried("192.0.2.1", SILENT), tried("a.example", cause.clone())];
+        for error in [unreachable("a.example", cause.clone()), none_reached(tried)] {
+            let error = explain(error, key(OWN), &[key(SERVER)]).to_string();
+            assert_eq!(error.contains("firewalls"), is_silence, "{error}");
+        }
+    }
+    for code in (1..=u8::MAX).filter_map(ListenCode::from_value) {
+        let is_about_udp = code == ListenCode::NoDatagrams;
+        let error = explain(not_listening(code), key(OWN), &[key(SERVER)]).to_string();
+        assert_eq!(error.contains("`udp:`"), is_about_udp, "{error}");
     }
 }
 
