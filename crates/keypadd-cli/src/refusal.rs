@@ -7,8 +7,8 @@ use keypadd_provider::{PublicKey, Refusal};
 use keypadd_transport::ConnectionError;
 use keypadd_tunnel::wire::ListenCode;
 use keypadd_tunnel::{
-    AuthError, Cause, ClientError, DEFAULT_PORT, Failure, Host, ListenPermit, ServerAddress, ServerEntry,
-    Tried,
+    AuthError, Cause, ClientError, DEFAULT_PORT, Failure, Host, ListenPermit, ServerAddress,
+    ServerEntry, Tried,
 };
 
 use crate::error::{Error, Exit, listen_hint, system};

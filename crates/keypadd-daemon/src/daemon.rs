@@ -4,7 +4,6 @@
 //! is global, so two daemons can run in one process.
 
 mod allowances;
-mod collect;
 pub(crate) mod confine;
 mod links;
 pub(crate) mod pinned;

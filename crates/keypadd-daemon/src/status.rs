@@ -1,7 +1,8 @@
-//! What a daemon tells about itself: the schema of its status, its text, and its metrics over HTTP.
+//! What a daemon tells about itself: one snapshot, shown as JSON, as text and as metrics over HTTP.
 
 pub(crate) mod metrics;
+mod prometheus;
 pub(crate) mod rates;
-pub(crate) mod report;
+pub(crate) mod snapshot;
 pub(crate) mod sources;
 pub(crate) mod text;

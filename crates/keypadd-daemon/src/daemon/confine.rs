@@ -23,7 +23,7 @@ use keypadd_tunnel::{
 use rustix::process::{getegid, geteuid};
 
 use crate::control::runtime_directory;
-use crate::status::report::SandboxReport;
+use crate::status::snapshot::SandboxReport;
 
 /// The first port that everybody may bind (ip(7), ip_unprivileged_port_start).
 const UNPRIVILEGED: u16 = 1024;

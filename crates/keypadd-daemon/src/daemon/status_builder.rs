@@ -1,6 +1,7 @@
-//! Builds a daemon's status from its counters, pool and sessions, for each `keypadd status` and each scrape
+//! Collects a daemon's snapshot from its counters, pool and sessions, for each `keypadd status` and each scrape
 //! of /metrics. One per daemon; nothing is global.
 
+use std::fmt;
 use std::process;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -8,26 +9,20 @@ use std::time::SystemTime;
 use keypadd_config::values::PoolMode;
 use keypadd_keystream::{Class, Protection, has_aes_gcm};
 use keypadd_pool::{Coverage, Direction, PartLevel};
-use keypadd_provider::{DirectionStatus, Histogram, Meters};
+use keypadd_provider::{DirectionStatus, Histogram, Meters, PacketStage};
 use keypadd_tunnel::{HeldCounts, HeldList, Limits, LinkStatus, LiveSession, unix_seconds};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
 
 use crate::control::Status;
 use crate::daemon::confine::Confinement;
 use crate::daemon::pooling::{Choice, Pooling};
 use crate::status::rates::Rates;
-use crate::status::report::{
+use crate::status::snapshot::{
     ByDirection, HoldReport, KeysReport, LevelReport, LimitsReport, LinkReport, PacketsReport,
-    PoolReport, Report, SessionReport, TransportReport,
+    PoolReport, SessionReport, Snapshot, Times, TransportReport,
 };
 use crate::status::sources::{PeerTerms, Sources};
-
-/// Both directions, with their labels in metrics and JSON.
-pub(crate) const DIRECTIONS: [(Direction, &str); 2] =
-    [(Direction::Send, "send"), (Direction::Receive, "receive")];
-
-/// How much of a packet's keystream came from the pool, with its label.
-pub(crate) const COVERAGES: [(Coverage, &str); 3] =
-    [(Coverage::Hit, "hit"), (Coverage::Partial, "partial"), (Coverage::Miss, "miss")];
 
 /// The sources of a daemon's status.
 #[derive(Clone, Debug)]
@@ -62,7 +57,7 @@ impl Status for StatusBuilder {
     }
 
     fn document(&self) -> serde_json::Result<Vec<u8>> {
-        serde_json::to_vec(&self.report())
+        serde_json::to_vec(&self.snapshot())
     }
 }
 
@@ -76,7 +71,7 @@ pub(crate) fn class_label(suite: Protection) -> &'static str {
 }
 
 /// The class as a metrics label and in JSON.
-pub(crate) fn class_name(suite: Protection) -> &'static str {
+fn class_name(suite: Protection) -> &'static str {
     match suite.class() {
         Class::Standard => "standard",
         Class::Legacy => "legacy",
@@ -84,13 +79,22 @@ pub(crate) fn class_name(suite: Protection) -> &'static str {
     }
 }
 
+impl Collector for StatusBuilder {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        self.snapshot().encode(encoder)
+    }
+}
+
+/// How much of a packet's keystream came from the pool, in the order of their labels.
+const COVERAGES: [Coverage; 3] = [Coverage::Hit, Coverage::Partial, Coverage::Miss];
+
 impl StatusBuilder {
-    /// The status now.
-    pub(crate) fn report(&self) -> Report {
+    /// All that a daemon shows, now.
+    fn snapshot(&self) -> Snapshot {
         let meters = &self.meters;
         let packets = |direction| {
             let [hit, partial, miss] =
-                COVERAGES.map(|(coverage, _)| meters.packets(direction, coverage));
+                COVERAGES.map(|coverage| meters.packets(direction, coverage));
             let all = hit + partial + miss;
             PacketsReport {
                 hit,
@@ -124,7 +128,11 @@ impl StatusBuilder {
                 valid_until_unix_seconds: dialing.valid_until.map(unix_seconds),
             }
         });
-        Report {
+        let times =
+            |direction| COVERAGES.map(|coverage| Times::from(meters.seconds(direction, coverage)));
+        let stages = PacketStage::ALL.map(|stage| (stage.name(), meters.stage_seconds(stage)));
+        let stages = stages.into_iter().chain([("udp_send", &*self.send_seconds)]);
+        Snapshot {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: process::id(),
             verb: self.verb.to_owned(),
@@ -149,6 +157,12 @@ impl StatusBuilder {
             pad_reuse: meters.pad_reuse(),
             sessions,
             links: links.collect(),
+            packet_times: ByDirection {
+                send: times(Direction::Send),
+                receive: times(Direction::Receive),
+            },
+            stage_times: stages.map(|(stage, times)| (stage, times.into())).collect(),
+            forwards: self.limits.forwards(),
         }
     }
 

@@ -9,9 +9,9 @@ use keypadd_tunnel::{
 };
 use serde_json::Value;
 
-use crate::status::report::{
-    ByDirection, HoldReport, KeysReport, LimitsReport, LinkReport, PacketsReport, Report,
-    SessionReport, SuiteReport, TransportReport,
+use crate::status::snapshot::{
+    ByDirection, HoldReport, KeysReport, LimitsReport, LinkReport, PacketsReport, SessionReport,
+    Snapshot, SuiteReport, TransportReport,
 };
 
 /// The text for one answer.
@@ -19,7 +19,7 @@ use crate::status::report::{
 /// # Errors
 /// The answer is not a status.
 pub(crate) fn render(document: Value) -> Result<String, serde_json::Error> {
-    let daemon: Report = serde_json::from_value(document)?;
+    let daemon: Snapshot = serde_json::from_value(document)?;
     let mut lines = vec![
         format!(
             "{} {}, pid {}, up {}",
@@ -120,7 +120,7 @@ fn choice(choice: &SuiteReport) -> String {
 }
 
 /// The pool and its use.
-fn pool(daemon: &Report, lines: &mut Vec<String>) {
+fn pool(daemon: &Snapshot, lines: &mut Vec<String>) {
     let pool = &daemon.pool;
     if pool.mode != "on" {
         let auto = if pool.auto { " (auto)" } else { "" };
@@ -176,7 +176,7 @@ fn pool(daemon: &Report, lines: &mut Vec<String>) {
         };
         lines.push(format!("  pool hit rate: {send} send, {receive} receive{dry}"));
     }
-    let Report { open_failures, replays, .. } = daemon;
+    let Snapshot { open_failures, replays, .. } = daemon;
     if open_failures + replays > 0 {
         lines.push(format!(
             "  dropped: {open_failures} forged or corrupted packets, {replays} replayed or late"
@@ -271,8 +271,8 @@ fn session(report: &SessionReport, lines: &mut Vec<String>) {
 }
 
 /// The pool of a session in both directions.
-fn pads(ByDirection { send, receive }: &ByDirection<KeysReport>, lines: &mut Vec<String>) {
-    for (direction, keys) in [("send", send), ("receive", receive)] {
+fn pads(keys: &ByDirection<KeysReport>, lines: &mut Vec<String>) {
+    for (direction, keys) in keys.both() {
         let KeysReport { head, body, .. } = keys;
         let seconds = match (keys.seconds_left, keys.packets_per_second) {
             (Some(seconds), Some(rate)) => format!("{} at {rate:.0} packets/s", lasting(seconds)),

@@ -7,7 +7,7 @@
 use keypadd_keystream::{CipherEngine, Protection, Suite};
 use keypadd_provider::{SealTimes, seal_times, worth_pooling, worth_pooling_mix};
 
-use crate::status::report::{SealReport, SuiteReport};
+use crate::status::snapshot::{SealReport, SuiteReport};
 
 /// Seconds that a pool outlives the last session of the suite it was made for.
 const KEPT_SECONDS: u32 = 60;

@@ -1,26 +1,24 @@
-//! Exports a daemon's counters as Prometheus metrics, under the names in docs/operations.md.
+//! Writes a snapshot as Prometheus metrics, under the names in docs/operations.md.
 //!
-//! Reads them at each scrape; the data path keeps one set of counters. Per-session series carry the session
-//! ID as well as the peer, so two sessions of one peer never share a series.
+//! Per-session series carry the session ID as well as the peer, so two sessions of one peer never share a
+//! series.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::SystemTime;
 
-use keypadd_pool::{Direction, PartLevel};
-use keypadd_provider::{DirectionStatus, Histogram, PacketStage, SAMPLED_ONE_IN};
+use keypadd_provider::SAMPLED_ONE_IN;
 use keypadd_tunnel::{LinkState, ReconnectReason, unix_seconds};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue};
 use prometheus_client::metrics::MetricType;
 
-use crate::daemon::status_builder::{COVERAGES, DIRECTIONS, StatusBuilder, class_name};
-use crate::status::sources::Dialing;
+use crate::status::snapshot::{COVERAGES, LevelReport, Snapshot, Times};
 
 type Labels = Vec<(&'static str, String)>;
 
-impl Collector for StatusBuilder {
-    fn encode(&self, encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
+impl Collector for Snapshot {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut out = Out(encoder);
         self.encode_packets(&mut out)?;
         self.encode_transport(&mut out)?;
@@ -33,107 +31,79 @@ impl Collector for StatusBuilder {
     }
 }
 
-impl StatusBuilder {
+impl Snapshot {
     fn encode_packets(&self, out: &mut Out<'_>) -> fmt::Result {
-        let meters = &self.meters;
-        out.counters(
-            "keypadd_keystream_bytes",
-            "Keystream used, by source",
-            [("pool", meters.keystream_pool_bytes()), ("inline", meters.keystream_inline_bytes())]
-                .map(|(source, bytes)| (labels([("source", source)]), bytes)),
-        )?;
-        let pads = || {
-            DIRECTIONS.into_iter().flat_map(|(direction, way)| {
-                COVERAGES.map(|(pad, label)| {
-                    (direction, pad, labels([("direction", way), ("pad", label)]))
-                })
-            })
-        };
-        out.counters(
-            "keypadd_packets",
-            "Packets sealed or opened, by how much of the pad the pool held",
-            pads().map(|(direction, pad, labels)| (labels, meters.packets(direction, pad))),
-        )?;
-        for (name, verb, direction) in [
-            ("keypadd_seal_seconds", "sealing", Direction::Send),
-            ("keypadd_open_seconds", "opening", Direction::Receive),
+        let bytes = [("pool", self.keystream_pool_bytes), ("inline", self.keystream_inline_bytes)];
+        let bytes = bytes.map(|(source, bytes)| (labels([("source", source)]), bytes));
+        out.counters("keypadd_keystream_bytes", "Keystream used, by source", bytes)?;
+        let help = "Packets sealed or opened, by how much of the pad the pool held";
+        let packets = self.packets.both().into_iter().flat_map(|(way, packets)| {
+            let counts = [packets.hit, packets.partial, packets.miss];
+            COVERAGES
+                .into_iter()
+                .zip(counts)
+                .map(move |(pad, count)| (labels([("direction", way), ("pad", pad)]), count))
+        });
+        out.counters("keypadd_packets", help, packets)?;
+        for (name, verb, times) in [
+            ("keypadd_seal_seconds", "sealing", &self.packet_times.send),
+            ("keypadd_open_seconds", "opening", &self.packet_times.receive),
         ] {
             let help = format!("Time of {verb} a packet, sampled one in {SAMPLED_ONE_IN}");
-            let rows = COVERAGES
-                .map(|(pad, label)| (labels([("pad", label)]), meters.seconds(direction, pad)));
-            out.histograms(name, &help, rows)?;
+            let rows = COVERAGES.into_iter().zip(times);
+            out.histograms(name, &help, rows.map(|(pad, times)| (labels([("pad", pad)]), times)))?;
         }
         let help = format!(
             "Time of a packet by stage, sampled one in {SAMPLED_ONE_IN}; \
              pad and xor are one stage if the pad is made inline"
         );
-        let stages = PacketStage::ALL.map(|stage| (stage.name(), meters.stage_seconds(stage)));
-        let stages = stages.into_iter().chain([("udp_send", &*self.send_seconds)]);
-        let rows = stages.map(|(stage, seconds)| (labels([("stage", stage)]), seconds));
+        let stages = self.stage_times.iter();
+        let rows = stages.map(|(stage, times)| (labels([("stage", *stage)]), times));
         out.histograms("keypadd_packet_stage_seconds", &help, rows)?;
-        for (name, help, value) in [
-            (
-                "keypadd_pool_exhaustions",
-                "Times that a key's pool ran dry after it had served packets",
-                meters.exhaustions(),
-            ),
-            ("keypadd_open_failures", "Packets whose tag did not verify", meters.open_failures()),
-            ("keypadd_replays", "Replayed or late packets", meters.replays()),
-            (
-                "keypadd_pad_reuse",
-                "Refused attempts to use a packet number twice; anything but 0 is a bug",
-                meters.pad_reuse(),
-            ),
-        ] {
-            out.counters(name, help, [(labels([]), value)])?;
-        }
-        Ok(())
+        let help = "Times that a key's pool ran dry after it had served packets";
+        out.counter("keypadd_pool_exhaustions", help, self.pool_exhaustions)?;
+        let help = "Packets whose tag did not verify";
+        out.counter("keypadd_open_failures", help, self.open_failures)?;
+        out.counter("keypadd_replays", "Replayed or late packets", self.replays)?;
+        let help = "Refused attempts to use a packet number twice; anything but 0 is a bug";
+        out.counter("keypadd_pad_reuse", help, self.pad_reuse)
     }
 
     fn encode_transport(&self, out: &mut Out<'_>) -> fmt::Result {
-        let (polled, dropped) = self.sources.loop_counts();
-        out.counters(
-            "keypadd_transport_spin_seconds",
-            "CPU time that event loops spent on busy polling",
-            [(labels([]), polled.as_secs_f64())],
-        )?;
-        out.counters(
-            "keypadd_transport_datagrams_dropped",
-            "Datagrams dropped because their connections took more than their shares of a loop",
-            [(labels([]), dropped)],
-        )
+        let help = "CPU time that event loops spent on busy polling";
+        out.counter("keypadd_transport_spin_seconds", help, self.transport.spin_seconds)?;
+        let help =
+            "Datagrams dropped because their connections took more than their shares of a loop";
+        let dropped = self.transport.datagrams_dropped;
+        out.counter("keypadd_transport_datagrams_dropped", help, dropped)
     }
 
     fn encode_limits(&self, out: &mut Out<'_>) -> fmt::Result {
-        let counts = self.limits.counts();
+        let limits = &self.limits;
         let help = "Descriptors that forwards use, and their limit";
-        let rows = [("used", counts.descriptors), ("max", counts.descriptors_max)];
+        let rows = [("used", limits.descriptors), ("max", limits.descriptors_max)];
         let rows = rows.map(|(of, count)| (labels([("of", of)]), count as u64));
         out.gauges("keypadd_descriptors", help, rows)?;
         let help = "Refusals and delays, by limit";
         let rows = [
-            ("descriptors", counts.descriptors_refused),
-            ("sessions", counts.sessions_refused),
-            ("control_frames", counts.frames_delayed),
-            ("log_lines", counts.log_lines_suppressed),
+            ("descriptors", limits.descriptors_refused),
+            ("sessions", limits.sessions_refused),
+            ("control_frames", limits.frames_delayed),
+            ("log_lines", limits.log_lines_suppressed),
         ];
         let rows = rows.map(|(limit, count)| (labels([("limit", limit)]), count));
         out.counters("keypadd_refused", help, rows)
     }
 
     fn encode_hold(&self, out: &mut Out<'_>) -> fmt::Result {
-        let held = self.held.peers();
-        let row = |count: usize| [(labels([]), count as u64)];
-        let streams = row(held.iter().map(|peer| peer.streams).sum());
-        out.gauges(
-            "keypadd_held_connections",
-            "Connections held for a peer that is away",
-            streams,
-        )?;
+        let hold = &self.hold;
+        let streams: usize = hold.peers.iter().map(|peer| peer.streams).sum();
+        let help = "Connections held for a peer that is away";
+        out.gauge("keypadd_held_connections", help, streams as u64)?;
+        let bytes: usize = hold.peers.iter().map(|peer| peer.kept_bytes).sum();
         let help = "Bytes that held connections keep for retransmission";
-        out.gauges("keypadd_held_bytes", help, row(held.iter().map(|peer| peer.kept_bytes).sum()))?;
-        let counts = self.held.counts();
-        let rows = [("resumed", counts.streams_resumed), ("reset", counts.streams_reset)];
+        out.gauge("keypadd_held_bytes", help, bytes as u64)?;
+        let rows = [("resumed", hold.resumed), ("reset", hold.reset)];
         let rows = rows.map(|(outcome, count)| (labels([("outcome", outcome)]), count));
         out.counters("keypadd_holds", "Held connections, by outcome", rows)
     }
@@ -142,7 +112,7 @@ impl StatusBuilder {
     fn encode_forwards(&self, out: &mut Out<'_>) -> fmt::Result {
         let (mut bytes, mut connections) = (Vec::new(), Vec::new());
         let (mut datagrams, mut dropped) = (Vec::new(), Vec::new());
-        for one in self.limits.forwards() {
+        for one in &self.forwards {
             let (peer, forward) = (("peer", &*one.peer), ("forward", &*one.forward));
             for (way, count) in [("send", one.sent_bytes), ("receive", one.received_bytes)] {
                 bytes.push((labels([peer, forward, ("direction", way)]), count));
@@ -166,46 +136,32 @@ impl StatusBuilder {
     }
 
     fn encode_pool(&self, out: &mut Out<'_>) -> fmt::Result {
-        let Some(pool) = self.pooling.pool() else { return Ok(()) };
-        let pool = pool.snapshot();
-        out.gauges(
-            "keypadd_pool_locked_bytes",
-            "Pool memory locked in RAM",
-            [(labels([]), pool.locked_bytes)],
-        )?;
-        out.gauges(
-            "keypadd_fill_cpu_limit_ratio",
-            "CPU limit of the filler, as a fraction of one core",
-            [(labels([]), f64::from(pool.max_fill_cpu_percent) / 100.0)],
-        )?;
-        out.counters(
-            "keypadd_fill_cpu_seconds",
-            "CPU time used by the filler",
-            [(labels([]), pool.fill_cpu.as_secs_f64())],
-        )?;
-        out.counters(
-            "keypadd_fill_bytes",
-            "Precomputed keystream",
-            [(labels([]), pool.fill_bytes_total)],
-        )?;
-        out.counters(
-            "keypadd_pads_wasted",
-            "Pads discarded unused",
-            [(labels([]), pool.pads_wasted_total)],
-        )
+        let pool = &self.pool;
+        // There is none.
+        if pool.budget_bytes == 0 {
+            return Ok(());
+        }
+        let help = "Pool memory locked in RAM";
+        out.gauge("keypadd_pool_locked_bytes", help, pool.locked_bytes)?;
+        let help = "CPU limit of the filler, as a fraction of one core";
+        let limit = f64::from(pool.max_fill_cpu_percent) / 100.0;
+        out.gauge("keypadd_fill_cpu_limit_ratio", help, limit)?;
+        let help = "CPU time used by the filler";
+        out.counter("keypadd_fill_cpu_seconds", help, pool.fill_cpu_seconds)?;
+        out.counter("keypadd_fill_bytes", "Precomputed keystream", pool.fill_bytes)?;
+        out.counter("keypadd_pads_wasted", "Pads discarded unused", pool.pads_wasted)
     }
 
     /// Peers that are dialed, connected or not.
     fn encode_links(&self, out: &mut Out<'_>) -> fmt::Result {
         let (mut up, mut retries, mut reconnects) = (Vec::new(), Vec::new(), Vec::new());
-        for Dialing { peer, link, .. } in self.sources.dialed() {
-            let link = link.status();
-            let one = labels([("peer", &peer)]);
+        for link in &self.links {
+            let one = labels([("peer", &link.peer)]);
             retries.extend(link.retry_unix_seconds.map(|at| (one.clone(), at)));
             up.push((one, u64::from(link.state == LinkState::Connected)));
-            for reason in ReconnectReason::ALL {
+            for reason in ReconnectReason::ALL.iter().map(|reason| reason.label()) {
                 let count = link.reconnects.get(reason).copied().unwrap_or(0);
-                reconnects.push((labels([("peer", &peer), ("reason", reason.label())]), count));
+                reconnects.push((labels([("peer", &link.peer), ("reason", reason)]), count));
             }
         }
         out.gauges("keypadd_link_up", "1 if the dialed peer is connected, else 0", up)?;
@@ -216,21 +172,19 @@ impl StatusBuilder {
     }
 
     fn encode_sessions(&self, out: &mut Out<'_>) -> fmt::Result {
-        let mut levels: BTreeMap<Labels, PartLevel> = BTreeMap::new();
+        let mut levels: BTreeMap<Labels, LevelReport> = BTreeMap::new();
         let mut forwards: BTreeMap<Labels, u64> = BTreeMap::new();
         let mut suites = BTreeSet::new();
         let (mut phases, mut budgets, mut seconds) = (Vec::new(), Vec::new(), Vec::new());
         let (mut rtts, mut mtus, mut losses) = (Vec::new(), Vec::new(), Vec::new());
         let (mut windows, mut path_bytes, mut ages) = (Vec::new(), Vec::new(), Vec::new());
         let now = unix_seconds(SystemTime::now());
-        for live in self.sources.live() {
-            let status = live.status();
+        for report in &self.sessions {
+            let status = &report.session;
             let id = status.id.to_string();
-            let suite = live.handshake().suite;
-            suites.insert(labels([("suite", suite.name()), ("class", class_name(suite))]));
-            for (direction, way) in DIRECTIONS {
-                let keys = DirectionStatus::of_all(live.keys(), direction);
-                for (part, level) in [("head", keys.head), ("body", keys.body)] {
+            suites.insert(labels([("suite", &status.suite), ("class", &report.class)]));
+            for (way, keys) in report.keys.both() {
+                for (part, level) in [("head", &keys.head), ("body", &keys.body)] {
                     let labels =
                         labels([("peer", &status.peer), ("direction", way), ("part", part)]);
                     let sum = levels.entry(labels).or_default();
@@ -239,10 +193,8 @@ impl StatusBuilder {
                 }
                 let one = labels([("peer", &status.peer), ("session", &id), ("direction", way)]);
                 phases.push((one.clone(), keys.key_phase));
-                let rate = self.rates.of(status.id, direction);
                 // Nothing where there is no end in sight: infinity would spoil every sum.
-                let left = rate.and_then(|rate| rate.seconds_left(keys.head, keys.body));
-                seconds.extend(left.map(|left| (one.clone(), left)));
+                seconds.extend(keys.seconds_left.map(|left| (one.clone(), left)));
                 budgets.push((one, keys.key_budget_left_ratio));
             }
             let one = labels([("peer", &status.peer), ("session", &id)]);
@@ -255,7 +207,7 @@ impl StatusBuilder {
                 let names = [("peer", &*status.peer), ("session", &id), ("direction", way)];
                 path_bytes.push((labels(names), bytes));
             }
-            for forward in status.forwards {
+            for forward in &status.forwards {
                 *forwards.entry(labels([("forward", &forward.forward)])).or_default() +=
                     forward.open;
             }
@@ -305,19 +257,25 @@ impl Out<'_> {
         Ok(())
     }
 
-    fn histograms<'h>(
+    fn counter(&mut self, name: &str, help: &str, value: impl EncodeCounterValue) -> fmt::Result {
+        self.counters(name, help, [(labels([]), value)])
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: impl EncodeGaugeValue) -> fmt::Result {
+        self.gauges(name, help, [(labels([]), value)])
+    }
+
+    fn histograms<'t>(
         &mut self,
         name: &str,
         help: &str,
-        rows: impl IntoIterator<Item = (Labels, &'h Histogram)>,
+        rows: impl IntoIterator<Item = (Labels, &'t Times)>,
     ) -> fmt::Result {
         let mut family = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
-        for (labels, histogram) in rows {
-            let buckets = histogram.buckets();
+        for (labels, Times { buckets, sum_seconds }) in rows {
             let count = buckets.iter().map(|(_, count)| count).sum();
-            let sum = histogram.sum_seconds();
             let mut row = family.encode_family(&labels)?;
-            row.encode_histogram::<Labels>(sum, count, &buckets, None)?;
+            row.encode_histogram::<Labels>(*sum_seconds, count, buckets, None)?;
         }
         Ok(())
     }

@@ -1,15 +1,16 @@
-//! Defines the status of a daemon: the schema of its answer to `keypadd status`, of `--json`, and of the
-//! text. Field names are part of the command line's interface: fields may be added, none removed. A newer
-//! field that an older daemon does not send reads as its default.
+//! What a daemon shows of itself at one moment: collected once, then read as JSON, which is the daemon's answer
+//! to `keypadd status`, as text and as metrics. Field names are part of the command line's interface: fields
+//! may be added, none removed. A newer field that an older daemon does not send reads as its default.
 
 use std::collections::BTreeMap;
 
-use keypadd_tunnel::{HeldStatus, LinkState, SessionStatus};
+use keypadd_provider::Histogram;
+use keypadd_tunnel::{ForwardTotals, HeldStatus, LinkState, SessionStatus};
 use serde::{Deserialize, Serialize};
 
 /// One daemon at one moment.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Report {
+pub(crate) struct Snapshot {
     pub(crate) version: String,
     pub(crate) pid: u32,
     pub(crate) verb: String,
@@ -42,6 +43,32 @@ pub(crate) struct Report {
     pub(crate) sessions: Vec<SessionReport>,
     #[serde(default)]
     pub(crate) links: Vec<LinkReport>,
+    /// How long sealing and opening take by [`COVERAGES`]; this and what follows is for metrics alone.
+    #[serde(skip)]
+    pub(crate) packet_times: ByDirection<[Times; 3]>,
+    /// How long each stage of a packet takes.
+    #[serde(skip)]
+    pub(crate) stage_times: Vec<(&'static str, Times)>,
+    /// What forwards have carried.
+    #[serde(skip)]
+    pub(crate) forwards: Vec<ForwardTotals>,
+}
+
+/// How much of a packet's keystream came from the pool, as labels.
+pub(crate) const COVERAGES: [&str; 3] = ["hit", "partial", "miss"];
+
+/// Durations of one kind.
+#[derive(Debug, Default)]
+pub(crate) struct Times {
+    /// Upper bounds in seconds, infinite for the last, each with the count in that bucket only.
+    pub(crate) buckets: Vec<(f64, u64)>,
+    pub(crate) sum_seconds: f64,
+}
+
+impl From<&Histogram> for Times {
+    fn from(histogram: &Histogram) -> Self {
+        Self { buckets: histogram.buckets().to_vec(), sum_seconds: histogram.sum_seconds() }
+    }
 }
 
 /// The sandbox.
@@ -120,6 +147,13 @@ pub(crate) struct LinkReport {
 pub(crate) struct ByDirection<T: Default> {
     pub(crate) send: T,
     pub(crate) receive: T,
+}
+
+impl<T: Default> ByDirection<T> {
+    /// Both values, with the labels of their directions.
+    pub(crate) fn both(&self) -> [(&'static str, &T); 2] {
+        [("send", &self.send), ("receive", &self.receive)]
+    }
 }
 
 /// Packets by how much of their keystream came from the pool.
