@@ -1,7 +1,9 @@
 //! Defines the command line: commands, flags, their variables and help. Checks each value by
 //! itself; combinations are checked by the command's own file.
 
+mod asking;
 pub(crate) mod configfile;
+pub(crate) mod host_key;
 pub(crate) mod named;
 mod values;
 
@@ -11,8 +13,9 @@ use std::path::PathBuf;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use keypadd_keystream::CipherEngine;
 use keypadd_provider::PublicKey;
-use keypadd_tunnel::{DynamicForward, Forward, LocalForward, RemoteForward, Target};
+use keypadd_tunnel::Target;
 
+pub(crate) use asking::{ForwardAction, ForwardArgs, ReloadArgs, StatusArgs};
 pub(crate) use keypadd_cli::flags::{self, Flags};
 pub(crate) use keypadd_cli::logging::LogFlags;
 use keypadd_cli::values::path_parser;
@@ -314,83 +317,6 @@ pub(crate) struct ManArgs {
     /// Write keypadd.1 and a page for each command to this directory
     #[arg(value_name = "DIR", value_parser = path_parser())]
     pub(crate) directory: Option<PathBuf>,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct ReloadArgs {
-    /// Ask the daemon behind this socket [default: every `keypadd run` of this user]
-    #[arg(long, env = "KEYPADD_SOCKET", value_name = "PATH")]
-    #[arg(value_parser = path_parser())]
-    pub(crate) socket: Option<PathBuf>,
-    /// Replace a daemon that runs another program or has settings that wait for a restart; its connections
-    /// stay open
-    #[arg(long, env = "KEYPADD_BINARY", value_parser = values::switch)]
-    pub(crate) binary: bool,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct ForwardArgs {
-    /// What to do
-    pub(crate) action: ForwardAction,
-    /// The peer, if daemons connect to several
-    #[arg(value_name = "@NAME", value_parser = values::at_name)]
-    pub(crate) peer: Option<String>,
-    /// Listen here and connect to HOST:HOSTPORT from the server
-    #[arg(short = 'L', value_name = "[BIND:]PORT:HOST:HOSTPORT", value_parser = values::local_forward)]
-    local: Vec<LocalForward>,
-    /// Listen on the server and connect to HOST:HOSTPORT from here
-    #[arg(short = 'R', value_name = "[BIND:]PORT:HOST:HOSTPORT", value_parser = values::remote_forward)]
-    remote: Vec<RemoteForward>,
-    /// Listen here as a SOCKS5 proxy
-    #[arg(short = 'D', value_name = "[BIND:]PORT", value_parser = values::dynamic_forward)]
-    dynamic: Vec<DynamicForward>,
-    /// Ask the daemon behind this socket [default: every daemon of this user]
-    #[arg(long, env = "KEYPADD_SOCKET", value_name = "PATH")]
-    #[arg(value_parser = path_parser())]
-    pub(crate) socket: Option<PathBuf>,
-}
-
-/// What `keypadd forward` does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ForwardAction {
-    List,
-    Add,
-    Remove,
-}
-
-impl ForwardAction {
-    /// The word of a request.
-    pub(crate) fn verb(self) -> &'static str {
-        match self {
-            Self::List => "list",
-            Self::Add => "add",
-            Self::Remove => "remove",
-        }
-    }
-}
-
-impl ForwardArgs {
-    /// The forwards named.
-    pub(crate) fn forwards(&self) -> Vec<Forward> {
-        let local = self.local.iter().cloned().map(Forward::Local);
-        let remote = self.remote.iter().cloned().map(Forward::Remote);
-        let dynamic = self.dynamic.iter().cloned().map(Forward::Dynamic);
-        local.chain(remote).chain(dynamic).collect()
-    }
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct StatusArgs {
-    /// Ask the daemon behind this socket [default: every daemon of this user]
-    #[arg(long, env = "KEYPADD_SOCKET", value_name = "PATH")]
-    #[arg(value_parser = path_parser())]
-    pub(crate) socket: Option<PathBuf>,
-    /// Print JSON; with --watch, one line per second
-    #[arg(long, env = "KEYPADD_JSON", value_parser = values::switch)]
-    pub(crate) json: bool,
-    /// Refresh every second until Ctrl-C
-    #[arg(long, env = "KEYPADD_WATCH", value_parser = values::switch)]
-    pub(crate) watch: bool,
 }
 
 #[derive(Debug, Args)]

@@ -1,13 +1,16 @@
 //! Sets up what serve, connect and run share: key, pool, meters, bench service, control socket and /metrics.
 //!
-//! Raises the open-file limit, reserves descriptors, samples rates every second and notifies systemd. Nothing
+//! Samples rates every second and notifies systemd. Nothing
 //! is global, so two daemons can run in one process.
 
 mod allowances;
+mod bench;
 pub(crate) mod confine;
+pub(crate) mod descriptors;
 mod links;
 pub(crate) mod pinned;
 pub(crate) mod pooling;
+pub(crate) mod preferences;
 pub(crate) mod ready;
 pub(crate) mod running_config;
 pub(crate) mod server;
@@ -15,9 +18,8 @@ pub(crate) mod status_builder;
 pub(crate) mod systemd;
 
 use std::fs::File;
-use std::io;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -26,115 +28,48 @@ use keypadd_cli::keyfile;
 use keypadd_cli::memory::memory_bytes;
 use keypadd_cli::shutdown::Shutdown;
 use keypadd_config::Settings;
-use keypadd_keystream::{Class, MeasureSuite, Protection, Suite};
-use keypadd_provider::{
-    CryptoSettings, Group, KeyExchange, MeasureKeyExchange, Meters, PrivateKey, PublicKey,
-};
-use keypadd_traffic::{Host, Service};
+use keypadd_provider::{CryptoSettings, Meters, PublicKey};
 use keypadd_tunnel::handover::{Handover, SocketFile};
 use keypadd_tunnel::wire::Instance;
 use keypadd_tunnel::{Client, HoldSettings, KeyLifetimes, Limits, ServerHandle, TransportSettings};
-use rustix::process::{Resource, getrlimit};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::{interval, sleep};
 
+use crate::command_line::host_key::HostKey;
 use crate::control::runtime_directory;
-use crate::control::{self, ControlSocket, Requests};
+use crate::control::{ControlSocket, Requests};
 use crate::replacement::give::{HandoverSource, Program};
 use crate::replacement::take::{HeldState, Takeover};
 use crate::status::metrics;
 use crate::status::rates::{self, Rates};
 use crate::status::sources::Sources;
 
+use bench::Bench;
 use confine::Confinement;
+use descriptors::{free_descriptors, reserved};
 use pooling::{PoolOptions, Pooling};
+use preferences::{Preferences, accepted, accepted_groups};
 use status_builder::StatusBuilder;
 
 /// Share of this host's memory for data that slow readers of all sessions leave unread beyond their
 /// windows.
-const STALLED_ONE_IN: u64 = 4;
-
-/// What a daemon is started with.
-#[derive(Debug)]
-pub(crate) struct DaemonSettings {
-    /// This host's key.
-    pub(crate) key: Arc<PrivateKey>,
-    /// Its file.
-    pub(crate) key_path: PathBuf,
-    /// The settings of the file or the command line.
-    pub(crate) settings: Settings,
-    /// Suites to offer or accept, in order of preference.
-    pub(crate) suites: Vec<Suite>,
-    /// Key exchanges to offer or accept, in order of preference.
-    pub(crate) kex: Vec<KeyExchange>,
-    /// Suites that sessions may use.
-    pub(crate) pool_suites: Vec<Suite>,
-    /// Whether to answer measurements.
-    pub(crate) permit_bench: bool,
-    /// Whether to open a control socket, for `status`.
-    pub(crate) control_socket: bool,
-    /// The sandbox.
-    pub(crate) confinement: Confinement,
-}
-
-impl DaemonSettings {
-    /// Takes the flags of `serve` or `connect`.
-    ///
-    /// # Errors
-    /// Exit 2: a legacy suite that is not allowed. Exit 3: no usable key file.
-    pub(crate) fn of_flags(
-        settings: Settings,
-        suites: Vec<Suite>,
-        kex: Vec<KeyExchange>,
-    ) -> Result<Self, Error> {
-        let legacy = suites.iter().find(|suite| suite.class() == Class::Legacy);
-        if let Some(suite) = legacy.filter(|_| !settings.allow_legacy.value) {
-            return Err(Error::new(
-                Exit::Usage,
-                format!("--suite: `{suite}` is insecure (legacy)"),
-            )
-            .hint("choose aes-256-gcm, or add --allow-legacy if you must use it"));
-        }
-        let path = settings
-            .key
-            .as_ref()
-            .map_or_else(keyfile::default_path, |key| Ok(key.value.clone()))?;
-        Ok(Self {
-            key: Arc::new(keyfile::read(&path)?),
-            key_path: path,
-            permit_bench: settings.permit_bench.value,
-            settings,
-            pool_suites: suites.clone(),
-            suites,
-            kex,
-            control_socket: true,
-            confinement: Confinement::default(),
-        })
-    }
-}
+pub(crate) const STALLED_ONE_IN: u64 = 4;
 
 /// A daemon without its server or client.
 #[derive(Debug)]
 pub(crate) struct Daemon {
+    /// The settings that it was started with, some of which a reload changes.
+    pub(crate) settings: Settings,
     /// Settings of packet protection.
     pub(crate) crypto: CryptoSettings,
     /// Settings of the transport.
     pub(crate) transport: TransportSettings,
-    /// Maximum number of sessions of one key.
-    pub(crate) sessions_per_key: usize,
-    /// How long open connections may take to finish at shutdown.
-    pub(crate) drain: Duration,
-    /// The suites to offer or accept, without those of measurements.
-    pub(crate) suites: Vec<Suite>,
-    /// The key exchanges, likewise.
-    pub(crate) kex: Vec<KeyExchange>,
     /// The pool.
     pub(crate) pooling: Pooling,
     /// The sandbox.
     pub(crate) confinement: Confinement,
     metrics: Option<Arc<TcpListener>>,
-    control_socket: bool,
     bench: Option<Bench>,
     /// The process that this one is replacing, until that is done.
     takeover: Option<Takeover>,
@@ -145,58 +80,27 @@ pub(crate) struct Daemon {
     pub(crate) replaces: bool,
 }
 
-/// The service that answers measurements, on its own thread so that control tasks do not wait for it. Stops
-/// when dropped.
-#[derive(Debug)]
-struct Bench {
-    address: SocketAddr,
-    _host: Host,
-}
-
-impl Bench {
-    async fn start() -> Result<Self, Error> {
-        let started = async {
-            let mut host = Host::start()?;
-            let service = host.run(Service::bind()).await??;
-            let address = service.address();
-            host.spawn(service.run());
-            Ok(Self { address, _host: host })
-        };
-        started.await.map_err(|error: io::Error| {
-            let cause = format!("--permit-bench: cannot listen on 127.0.0.1: {}", system(&error));
-            Error::new(Exit::BindFailed, cause)
-        })
-    }
-}
-
 impl Daemon {
     /// Binds the metrics port and creates the pool.
     ///
     /// # Errors
     /// Exit 6: the metrics port is taken. Exit 1: there is no memory for the pool.
-    pub(crate) async fn prepare(settings: DaemonSettings) -> Result<Self, Error> {
-        let DaemonSettings {
-            key,
-            key_path,
-            settings,
-            suites,
-            kex,
-            pool_suites,
-            permit_bench,
-            control_socket,
-            confinement,
-        } = settings;
+    pub(crate) async fn prepare(
+        settings: Settings,
+        host_key: HostKey,
+        preferences: &Preferences,
+        confinement: Confinement,
+    ) -> Result<Self, Error> {
         let program = Program::own();
         keypadd_transport::keep_freed_memory();
         let limits = Arc::new(Limits::new(free_descriptors(), reserved));
         limits.set_log_connections(settings.log_connections.value);
+        let permit_bench = settings.permit_bench.value && settings.listen.is_some();
         let bench = if permit_bench { Some(Bench::start().await?) } else { None };
         let cipher_engine = settings.cipher_backend.value;
-        let pooling = Pooling::start(PoolOptions::of(&settings), &pool_suites, cipher_engine)?;
-        let (takeover, handover) = match control_socket {
-            true => Takeover::begin().await?,
-            false => (None, Handover::default()),
-        };
+        let Preferences { suites, kex, pooled } = preferences;
+        let pooling = Pooling::start(PoolOptions::of(&settings), pooled, cipher_engine)?;
+        let (takeover, handover) = Takeover::begin().await?;
         let metrics = match &settings.metrics {
             Some(address) => Some(Arc::new(metrics::bind(address.value, &handover)?)),
             None => None,
@@ -216,31 +120,33 @@ impl Daemon {
             handover,
             ..defaults
         };
+        let HostKey { key, path } = host_key;
         let crypto = CryptoSettings {
             key,
-            suites: accepted(&suites, permit_bench),
-            kex: accepted_groups(&kex, permit_bench),
+            suites: accepted(suites, permit_bench),
+            kex: accepted_groups(kex, permit_bench),
             pool: pooling.switch(),
             cipher_engine,
             meters: Arc::new(Meters::default()),
         };
         Ok(Self {
+            settings,
             crypto,
             transport,
-            sessions_per_key: settings.max_sessions_per_key.value as usize,
-            drain: settings.drain_timeout.value,
-            suites,
-            kex,
             pooling,
             confinement,
             metrics,
-            control_socket,
             bench,
             replaces: takeover.is_some(),
             takeover,
             program,
-            key_file: keyfile::open(&key_path).ok().map(Arc::new),
+            key_file: keyfile::open(&path).ok().map(Arc::new),
         })
+    }
+
+    /// How long open connections may take to finish at shutdown.
+    pub(crate) fn drain(&self) -> Duration {
+        self.settings.drain_timeout.value
     }
 
     /// Hands over the file of a new key from now on. If this process may not open it, the key is the old one.
@@ -342,18 +248,16 @@ impl Daemon {
         let mut tasks = JoinSet::new();
         tasks.spawn(sample(status.clone()));
         tasks.spawn(report_suppressed(Arc::clone(&self.transport.limits)));
-        if self.control_socket {
-            match bind_control_socket() {
-                Ok(socket) => {
-                    tracing::debug!(path = %socket.path().display(), "control socket");
-                    tasks.spawn(socket.serve(status.clone(), requests));
-                }
-                // The tunnel works without it.
-                Err(cause) => {
-                    tracing::warn!(
-                        "no control socket, so `keypadd status` cannot see this daemon: {cause}"
-                    );
-                }
+        match bind_control_socket() {
+            Ok(socket) => {
+                tracing::debug!(path = %socket.path().display(), "control socket");
+                tasks.spawn(socket.serve(status.clone(), requests));
+            }
+            // The tunnel works without it.
+            Err(cause) => {
+                tracing::warn!(
+                    "no control socket, so `keypadd status` cannot see this daemon: {cause}"
+                );
             }
         }
         if let Some(listener) = self.metrics.clone() {
@@ -364,31 +268,6 @@ impl Daemon {
     }
 }
 
-/// Descriptors of a server's eight event loops and of two for each of eight clients, five each, and 24 others.
-const OWN_DESCRIPTORS: usize = (8 + 2 * 8) * 5 + 24;
-
-/// Concurrent name lookups.
-const LOOKUPS: usize = 64;
-
-/// Descriptors reserved for all but forwards, at most.
-const RESERVED_MAX: usize =
-    OWN_DESCRIPTORS + LOOKUPS + metrics::CONNECTIONS_MAX + control::CONNECTIONS_MAX;
-
-/// A quarter is reserved, but no less than this.
-const RESERVED_MIN: usize = 64;
-
-/// How many of these descriptors, which listeners of our own leave, are reserved.
-fn reserved(files: usize) -> usize {
-    (files / 4).clamp(RESERVED_MIN, RESERVED_MAX)
-}
-
-/// How many descriptors this process may still open, by the limit of open files.
-fn free_descriptors() -> usize {
-    let limit = getrlimit(Resource::Nofile).current;
-    let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
-    limit.saturating_sub(std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count))
-}
-
 /// Logs once a minute how many log lines were suppressed, until it is dropped.
 async fn report_suppressed(limits: Arc<Limits>) {
     let mut ticks = interval(Duration::from_secs(60));
@@ -396,18 +275,6 @@ async fn report_suppressed(limits: Arc<Limits>) {
         ticks.tick().await;
         limits.report_suppressed();
     }
-}
-
-/// The suites that packet protection accepts: those chosen first, then those of measurements.
-pub(crate) fn accepted(suites: &[Suite], permit_bench: bool) -> Vec<Protection> {
-    let measured = MeasureSuite::ALL.into_iter().filter(|_| permit_bench).map(Into::into);
-    suites.iter().copied().map(Into::into).chain(measured).collect()
-}
-
-/// The key exchanges, likewise.
-pub(crate) fn accepted_groups(kex: &[KeyExchange], permit_bench: bool) -> Vec<Group> {
-    let measured = MeasureKeyExchange::ALL.into_iter().filter(|_| permit_bench).map(Into::into);
-    kex.iter().copied().map(Into::into).chain(measured).collect()
 }
 
 /// Updates the rates, and what `--pool auto` chose, until it is dropped.

@@ -53,7 +53,8 @@ const HANDOVER_TIMEOUT: Duration = Duration::from_secs(20);
 /// keep the other from serving: listeners that a server has left open for a client wait ten seconds.
 const STALL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The same for a new process while the old one is suspended, and all traffic with it.
+/// How long the new process may take to read a frame or to answer while the old one is suspended, and
+/// all traffic with it.
 const SUSPENDED_STALL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What one process tells the other.
@@ -77,8 +78,8 @@ pub(crate) enum Frame {
     Client(String, ClientRecord),
     /// A stream of the last lineage or client: its bytes, its socket attached.
     Stream(StreamRecord),
-    /// The same for a stream that is carried for `connect -W`; also attached: the command's control socket
-    /// and its end of the pair.
+    /// A stream of the last chain or client that is carried for `connect -W`: its bytes. Attached are its
+    /// socket, the command's control socket and the command's end of the pair.
     Carried(StreamRecord),
     /// Everything was sent.
     End,

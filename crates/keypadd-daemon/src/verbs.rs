@@ -26,7 +26,7 @@ use crate::daemon::ready;
 /// Runs the command of this process.
 ///
 /// # Errors
-/// Those of the command line and of the command.
+/// The exit code says what went wrong, as the help of the program lists them.
 pub(crate) fn run() -> Result<(), Error> {
     let Some(cli) = keypadd_cli::read::<Cli>()? else { return Ok(()) };
     // Before any key is read. `bench` and `demo` use no key of this host.

@@ -16,6 +16,8 @@ use keypadd_provider::PrivateKey;
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
 
+use crate::command_line::host_key::HostKey;
+
 /// Longest configuration file; a longer one is some other file.
 const CONFIG_BYTES_MAX: u64 = 1 << 20;
 
@@ -27,10 +29,8 @@ const OTHERS_WRITE: u32 = 0o022;
 pub(crate) struct Loaded {
     /// The settings.
     pub(crate) config: Config,
-    /// Where the private key is.
-    pub(crate) key_path: PathBuf,
-    /// The private key.
-    pub(crate) key: Arc<PrivateKey>,
+    /// The private key that it names.
+    pub(crate) key: HostKey,
 }
 
 /// The file's path: as given, else the default.
@@ -81,16 +81,16 @@ pub(crate) fn load(
     let text = read(path)?;
     match Config::read(&text, memory_bytes()) {
         Ok(config) => {
-            let key_path = key_path(path, &config.key)?;
+            let path = key_path(path, &config.key)?;
             let key = match known {
-                Some((place, key)) if *place == config.key && is_out_of_reach(&key_path) => {
+                Some((place, key)) if *place == config.key && is_out_of_reach(&path) => {
                     Arc::clone(key)
                 }
                 // What this process has inherited may be the file of another place.
-                Some(_) => Arc::new(keyfile::read_anew(&key_path)?),
-                None => Arc::new(keyfile::read(&key_path)?),
+                Some(_) => Arc::new(keyfile::read_anew(&path)?),
+                None => Arc::new(keyfile::read(&path)?),
             };
-            Ok(Loaded { config, key_path, key })
+            Ok(Loaded { config, key: HostKey { key, path } })
         }
         Err(refused) => {
             let mut error = faulty(path, &refused);

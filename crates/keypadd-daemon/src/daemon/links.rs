@@ -10,13 +10,13 @@ use keypadd_config::{Outgoing, Peer};
 use keypadd_provider::{Allowance, CryptoSettings, PublicKey, client_config};
 use keypadd_transport::crypto::ClientConfig;
 use keypadd_tunnel::handover::HandedClient;
-use keypadd_tunnel::wire::Instance;
 use keypadd_tunnel::{
     BindError, BoundForwards, Client, ClientSettings, Forward, TransportSettings,
 };
 use tokio::task::JoinHandle;
 
 use crate::control::carry;
+use crate::daemon::Daemon;
 use crate::daemon::pinned::pinned;
 use crate::daemon::ready::DialingReady;
 use crate::daemon::ready::forwards_ready;
@@ -84,14 +84,12 @@ impl NewLink {
     /// Makes the client for a peer, which has no forwards yet.
     ///
     /// # Errors
-    /// Exit 6: a UDP port cannot be bound.
+    /// Exit 6: a UDP port cannot be bound. Exit 1: the system has no random bytes.
     pub(super) async fn new(
         peer: &Peer,
         outgoing: &Outgoing,
         crypto: Arc<dyn ClientConfig>,
-        transport: &TransportSettings,
-        connect_timeout: Duration,
-        instance: Instance,
+        daemon: &Daemon,
     ) -> Result<Self, Error> {
         let client = Client::bind(ClientSettings {
             server: outgoing.endpoint.clone(),
@@ -99,9 +97,9 @@ impl NewLink {
             name: Some(peer.name.clone()),
             forwards: Vec::new(),
             proxy_headers: outgoing.proxy_headers,
-            transport: transport_for(peer, transport),
-            connect_timeout,
-            instance,
+            transport: transport_for(peer, &daemon.transport),
+            connect_timeout: daemon.settings.connect_timeout.value,
+            instance: daemon.instance(&peer.name)?,
         });
         let client = client.await.map_err(|error| bind_failed(&peer.name, &error))?;
         client.set_valid_until(peer.valid_until);

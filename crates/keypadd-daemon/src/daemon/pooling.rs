@@ -281,7 +281,7 @@ impl Pooling {
 /// Runs work that takes a while on a thread of its own.
 ///
 /// # Errors
-/// Those of the work; exit 1 if no thread can be started.
+/// What the work returns; exit 1 if no thread can be started.
 async fn elsewhere<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {

@@ -21,11 +21,13 @@ use tokio::task::JoinHandle;
 use super::allowances::Allowances;
 use super::links::{Link, NewLink, bind_failed, client_crypto};
 use crate::command_line::configfile::Loaded;
+use crate::command_line::host_key::HostKey;
 use crate::control::forwards;
+use crate::daemon::Daemon;
 use crate::daemon::pooling::{PoolOptions, pool_suites};
+use crate::daemon::preferences::{accepted, accepted_groups};
 use crate::daemon::ready::RunReady;
 use crate::daemon::server;
-use crate::daemon::{Daemon, accepted, accepted_groups};
 use crate::status::sources::{PeerTerms, Source, Sources};
 
 /// The running server and clients, and their settings.
@@ -65,8 +67,7 @@ impl RunningConfig {
     ///
     /// # Errors
     /// Exit 6: an address cannot be bound. Exit 1: TLS error.
-    pub(crate) async fn start(daemon: &mut Daemon, loaded: Loaded) -> Result<Self, Error> {
-        let Loaded { config, .. } = loaded;
+    pub(crate) async fn start(daemon: &mut Daemon, config: Config) -> Result<Self, Error> {
         let mut allowances = Allowances::default();
         allowances.prepare(&config);
         let mut server = match &config.settings.listen {
@@ -79,11 +80,8 @@ impl RunningConfig {
         let mut bound = Vec::new();
         let mut spare = SpareSockets::default();
         for (peer, outgoing) in outgoing(&config) {
-            let timeout = config.settings.connect_timeout.value;
             let crypto = client_crypto(peer, outgoing, &daemon.crypto, allowances.of(peer))?;
-            let instance = daemon.instance(&peer.name)?;
-            let transport = &daemon.transport;
-            let link = NewLink::new(peer, outgoing, crypto, transport, timeout, instance).await?;
+            let link = NewLink::new(peer, outgoing, crypto, daemon).await?;
             let forwards = bind(&peer.name, link.client(), outgoing, &mut spare).await?;
             link.client().use_forwards(forwards).await;
             bound.push(link);
@@ -100,10 +98,10 @@ impl RunningConfig {
         let running = Self {
             config,
             allowances,
-            server: server.map(|server| start_server(server, daemon.drain)),
+            server: server.map(|server| start_server(server, daemon.drain())),
             links: bound
                 .into_iter()
-                .map(|bound| (bound.name().to_owned(), bound.start(daemon.drain)))
+                .map(|bound| (bound.name().to_owned(), bound.start(daemon.drain())))
                 .collect(),
             sources: Sources::new(daemon.public_key(), Vec::new()),
         };
@@ -155,10 +153,9 @@ impl RunningConfig {
     pub(crate) async fn apply(
         &mut self,
         daemon: &mut Daemon,
-        started: &Config,
         new: Loaded,
     ) -> Result<Vec<String>, Error> {
-        let Loaded { config: new, key, key_path } = new;
+        let Loaded { config: new, key: HostKey { key, path } } = new;
         let (options, suites) = (PoolOptions::of(&new.settings), pool_suites(&new));
         let change = daemon.pooling.prepare(options, suites, daemon.crypto.cipher_engine).await?;
         let crypto = CryptoSettings {
@@ -177,7 +174,7 @@ impl RunningConfig {
                 None => None,
             };
             let peers = peers(&new, &self.allowances)?;
-            let links = self.prepare_links(daemon, &crypto, started, &new).await?;
+            let links = self.prepare_links(daemon, &crypto, &new).await?;
             Ok((server_crypto, peers, links))
         };
         let (server_crypto, peers, (links, warnings)) = match attempt.await {
@@ -196,7 +193,7 @@ impl RunningConfig {
         let log_connections = new.settings.log_connections.value;
         daemon.transport.limits.set_log_connections(log_connections);
         daemon.crypto = crypto;
-        daemon.use_key_file(&key_path);
+        daemon.use_key_file(&path);
         daemon.transport.key_lifetimes.set(new.settings.key_lifetime());
         self.config = new;
         self.show_sources(daemon);
@@ -211,7 +208,6 @@ impl RunningConfig {
         &self,
         daemon: &Daemon,
         crypto: &CryptoSettings,
-        started: &Config,
         new: &'n Config,
     ) -> Result<(PreparedLinks<'n>, Vec<String>), Error> {
         // Sessions come and go meanwhile.
@@ -236,11 +232,7 @@ impl RunningConfig {
             let (link, forwards) = match old {
                 Some(link) => (None, bind(name, link.client(), outgoing, &mut spare).await?),
                 None => {
-                    let timeout = started.settings.connect_timeout.value;
-                    let (transport, instance) = (&daemon.transport, daemon.instance(name)?);
-                    let crypto = Arc::clone(&crypto);
-                    let link =
-                        NewLink::new(peer, outgoing, crypto, transport, timeout, instance).await?;
+                    let link = NewLink::new(peer, outgoing, Arc::clone(&crypto), daemon).await?;
                     let forwards = bind(name, link.client(), outgoing, &mut spare).await?;
                     (Some(link), forwards)
                 }
@@ -292,7 +284,7 @@ impl RunningConfig {
         for (name, PreparedLink { peer, outgoing, crypto, new, forwards }) in prepared {
             if let Some(link) = new {
                 link.client().use_forwards(forwards).await;
-                self.links.insert(name.to_owned(), link.start(daemon.drain));
+                self.links.insert(name.to_owned(), link.start(daemon.drain()));
             } else if let Some(link) = self.links.get_mut(name) {
                 link.settle(peer, outgoing, crypto, forwards).await;
             }
@@ -358,7 +350,7 @@ fn peer_terms(config: &Config) -> HashMap<PublicKey, PeerTerms> {
     peers.flat_map(|peer| peer.keys.iter().map(move |key| (*key, of_peer(peer)))).collect()
 }
 
-/// The same, for the server.
+/// The peers that may connect to this host, as the server knows them.
 fn peers(config: &Config, allowances: &Allowances) -> Result<Peers, Error> {
     let peers = config.peers.iter().filter_map(|peer| {
         let incoming = peer.incoming.as_ref()?;

@@ -33,7 +33,7 @@ pub(crate) fn bind(
         peers,
         transport: daemon.transport.clone(),
         connections_max: CONNECTIONS_MAX,
-        sessions_per_key: daemon.sessions_per_key,
+        sessions_per_key: daemon.settings.max_sessions_per_key.value as usize,
         bench: daemon.bench(),
     });
     let [setting, another] = texts;

@@ -45,7 +45,7 @@ pub(crate) struct TakeoverReport {
     pub(crate) release: String,
     /// Forwarded connections that continue.
     pub(crate) held: usize,
-    /// Those that do not: [`RESET`].
+    /// How many connections do not: [`RESET`].
     pub(crate) reset: usize,
 }
 

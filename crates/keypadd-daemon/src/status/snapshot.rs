@@ -88,7 +88,7 @@ pub(crate) struct TransportReport {
     pub(crate) loops: usize,
     /// CPU time spent on busy polling that found nothing.
     pub(crate) spin_seconds: f64,
-    /// The same as a share of one core, since the daemon started.
+    /// CPU time spent on such polling as a share of one core, since the daemon started.
     pub(crate) spin_ratio: f64,
     /// Datagrams dropped because their connections took more than their shares of a loop.
     pub(crate) datagrams_dropped: u64,

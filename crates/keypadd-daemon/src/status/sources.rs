@@ -99,7 +99,7 @@ impl Sources {
         self.locked().ranks_suites = ranks_suites;
     }
 
-    /// Whether some endpoint does.
+    /// Whether some endpoint prefers the suite that this CPU does fastest.
     pub(crate) fn ranks_suites(&self) -> bool {
         self.locked().ranks_suites
     }

@@ -14,6 +14,7 @@ use keypadd_tunnel::{ProxyHeaders, TransportSettings};
 
 use crate::command_line::ConfigArgs;
 use crate::command_line::configfile::{self, Loaded};
+use crate::command_line::host_key::HostKey;
 use crate::daemon::ready::suite_with_class;
 
 /// Prints the settings and peers; warnings go to standard error.
@@ -22,7 +23,7 @@ use crate::daemon::ready::suite_with_class;
 /// Exit 3: the file or the key cannot be used. Exit 1: standard output fails.
 pub(crate) fn run(args: ConfigArgs) -> Result<(), Error> {
     let path = configfile::place(args.config)?;
-    let Loaded { config, key_path, key } = configfile::load(&path, None)?;
+    let Loaded { config, key: HostKey { key, path: key_path } } = configfile::load(&path, None)?;
     let mut out = vec![format!("configuration {} is valid", path.display())];
     out.push(format!(
         "key {}{}, public key {}",

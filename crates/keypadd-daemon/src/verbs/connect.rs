@@ -4,12 +4,12 @@
 mod reuse;
 mod stdio;
 
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use keypadd_cli::error::{Error, Exit};
 use keypadd_cli::refusal::explain;
 use keypadd_cli::shutdown::Shutdown;
-use keypadd_config::{Setting, offered, values_of};
+use keypadd_config::{Setting, Settings, offered, values_of};
 use keypadd_keystream::Class;
 use keypadd_provider::{PublicKey, client_config};
 use keypadd_tunnel::{
@@ -19,16 +19,18 @@ use keypadd_tunnel::{
 use tokio::io::stdin;
 use tokio::sync::mpsc;
 
+use crate::command_line::host_key::HostKey;
 use crate::command_line::named::{self, Named};
 use crate::command_line::{ConnectArgs, Flags, Server};
 use crate::control::carry::{self, CarryRequest};
 use crate::control::forwards;
 use crate::control::{Requests, WAITING_MAX};
+use crate::daemon::Daemon;
 use crate::daemon::confine::{Confinement, SandboxNeeds};
 use crate::daemon::pinned::pinned;
+use crate::daemon::preferences::Preferences;
 use crate::daemon::ready::{ClientReady, ForwardReady, forwards_ready, suite_with_class};
 use crate::daemon::systemd;
-use crate::daemon::{Daemon, DaemonSettings};
 use crate::replacement::give;
 use crate::status::sources::{Dialing, PeerTerms, Source, Sources};
 
@@ -61,8 +63,10 @@ pub(crate) struct ConnectOptions {
     proxy_headers: ProxyHeaders,
     /// How to let a running daemon carry the connection instead.
     reuse: Option<CarryClient>,
-    connect_timeout: Duration,
-    daemon: DaemonSettings,
+    settings: Settings,
+    preferences: Preferences,
+    key: HostKey,
+    confinement: Confinement,
 }
 
 /// What a client is for.
@@ -127,17 +131,17 @@ impl ConnectOptions {
             return Err(Error::new(Exit::Usage, "--accept-proxy: -W has no listener")
                 .hint("leave it out; it applies to -L and -R"));
         }
-        let connect_timeout = settings.connect_timeout.value;
         let asks_for_own_tunnel = settings
             .entries()
             .any(|(key, value)| OF_TUNNEL.contains(&key.name) && !value.is_default());
-        let daemon = DaemonSettings::of_flags(settings, suites, vec![kex])?;
+        let preferences = Preferences::of_flags(&settings, suites, vec![kex])?;
+        let key = HostKey::of_flags(&settings)?;
         let reuse = match &work {
             Work::Stdio(target) if name.is_some() && !asks_for_own_tunnel => {
                 let request = CarryRequest {
-                    own: daemon.key.public(),
+                    own: key.key.public(),
                     peers: peer.clone(),
-                    suites: daemon.suites.clone(),
+                    suites: preferences.suites.clone(),
                     kex,
                     target: target.clone(),
                 };
@@ -153,8 +157,10 @@ impl ConnectOptions {
             work,
             proxy_headers,
             reuse,
-            connect_timeout,
-            daemon,
+            settings,
+            preferences,
+            key,
+            confinement: Confinement::default(),
         })
     }
 
@@ -171,7 +177,7 @@ impl ConnectOptions {
         if let Some(reuse) = &mut self.reuse {
             reuse.connect_to_daemons();
         }
-        self.daemon.confinement = Confinement::start(&self.daemon.settings, &needs)?;
+        self.confinement = Confinement::start(&self.settings, &needs)?;
         Ok(self)
     }
 }
@@ -190,12 +196,13 @@ pub(crate) async fn run(
     on_ready: impl FnOnce(&ClientReady),
 ) -> Result<(), Error> {
     if let Some(reuse) = options.reuse
-        && let Some(ended) = reuse.run(&options.daemon.confinement, &shutdown).await
+        && let Some(ended) = reuse.run(&options.confinement, &shutdown).await
     {
         return ended;
     }
-    let ConnectOptions { server, peer, valid_until, name, .. } = options;
-    let mut daemon = Daemon::prepare(options.daemon).await?;
+    let ConnectOptions { server, peer, valid_until, name, preferences, .. } = options;
+    let mut daemon =
+        Daemon::prepare(options.settings, options.key, &preferences, options.confinement).await?;
     let crypto = client_config(&daemon.crypto, pinned(&peer)?)
         .map_err(|error| Error::new(Exit::Runtime, error.to_string()))?;
     let (forwards, stdio) = match options.work {
@@ -209,7 +216,7 @@ pub(crate) async fn run(
         forwards,
         proxy_headers: options.proxy_headers,
         transport: daemon.transport.clone(),
-        connect_timeout: options.connect_timeout,
+        connect_timeout: daemon.settings.connect_timeout.value,
         instance: daemon.instance(ONLY_CLIENT)?,
     });
     let client = client
@@ -235,7 +242,7 @@ pub(crate) async fn run(
     let peer_terms = PeerTerms { has_other_key: peer.len() > 1, valid_until };
     sources.set_peer_terms(peer.iter().map(|key| (*key, peer_terms)).collect());
     // A set suite is offered alone.
-    sources.set_ranks_suites(daemon.suites.len() > 1);
+    sources.set_ranks_suites(preferences.suites.len() > 1);
     let (forward_request, mut requests) = mpsc::channel(WAITING_MAX);
     let (replace_request, mut replacements) = mpsc::channel(give::WAITING_MAX);
     let answered = match stdio.is_some() {
@@ -268,7 +275,7 @@ pub(crate) async fn run(
             daemon.confinement.log();
             systemd::notify(&[sd_notify::NotifyState::Ready]);
             let draining = async {
-                let drain = shutdown.clone().drain_time(daemon.drain).await;
+                let drain = shutdown.clone().drain_time(daemon.drain()).await;
                 systemd::notify_stopping(drain);
                 drain
             };

@@ -17,12 +17,13 @@ use crate::command_line::ConfigArgs;
 use crate::command_line::configfile::{self, Loaded};
 use crate::control::forwards;
 use crate::control::{Answer, Requests, WAITING_MAX};
+use crate::daemon::Daemon;
 use crate::daemon::confine::{Confinement, SandboxNeeds};
 use crate::daemon::pooling::pool_suites;
+use crate::daemon::preferences::Preferences;
 use crate::daemon::ready::RunReady;
 use crate::daemon::running_config::RunningConfig;
 use crate::daemon::systemd;
-use crate::daemon::{Daemon, DaemonSettings};
 use crate::replacement::give;
 
 /// Printed as waiting for a restart if permits name TCP ports outside the sandbox.
@@ -54,8 +55,8 @@ impl RunOptions {
     /// # Errors
     /// As for [`Confinement::start`].
     pub(crate) fn confined(mut self) -> Result<Self, Error> {
-        let Loaded { config, key_path, .. } = &self.loaded;
-        let files = vec![self.path.clone(), key_path.clone()];
+        let Loaded { config, key } = &self.loaded;
+        let files = vec![self.path.clone(), key.path.clone()];
         let needs = SandboxNeeds { files, ..SandboxNeeds::of(config) };
         self.confinement = Confinement::start(&config.settings, &needs)?;
         Ok(self)
@@ -85,9 +86,16 @@ pub(crate) async fn run(
         let (cause, _) = configfile::in_file(&path, warning);
         tracing::warn!("{cause}");
     }
-    let mut daemon = Daemon::prepare(daemon_settings(&loaded, confinement)).await?;
-    let started = loaded.config.clone();
-    let mut running = RunningConfig::start(&mut daemon, loaded).await?;
+    let Loaded { config, key } = loaded;
+    let settings = config.settings.clone();
+    let preferences = Preferences {
+        suites: settings.suites(),
+        kex: settings.key_exchanges(),
+        pooled: pool_suites(&config),
+    };
+    let mut daemon = Daemon::prepare(settings, key, &preferences, confinement).await?;
+    let started = config.clone();
+    let mut running = RunningConfig::start(&mut daemon, config).await?;
     let (reload_request, mut reloads) = mpsc::channel(WAITING_MAX);
     let (replace_request, mut replacements) = mpsc::channel(give::WAITING_MAX);
     let (forward_request, mut forward_requests) = mpsc::channel(WAITING_MAX);
@@ -180,7 +188,7 @@ pub(crate) async fn run(
     };
     // Requests from now on are refused immediately.
     drop((reloads, forward_requests, replacements, starting));
-    systemd::notify_stopping(shutdown.drain_time(daemon.drain).await);
+    systemd::notify_stopping(shutdown.drain_time(daemon.drain()).await);
     running.end(mode).await;
     watching.shutdown().await;
     Ok(())
@@ -214,15 +222,14 @@ async fn reload(
         let known = out_of_reach.then_some((&running.config().key, &daemon.crypto.key));
         let loaded = configfile::load(path, known)?;
         let mut changes = Changes::between(started, running.config(), &loaded.config);
-        if loaded.key.public() != daemon.public_key() {
-            changes
-                .applied
-                .insert(0, format!("this host's public key is now {}", loaded.key.public()));
+        let public_key = loaded.key.key.public();
+        if public_key != daemon.public_key() {
+            changes.applied.insert(0, format!("this host's public key is now {public_key}"));
         }
         if !daemon.confinement.admits(&SandboxNeeds::of(&loaded.config)) {
             changes.restart.push(NEW_PORTS);
         }
-        let warnings = running.apply(daemon, started, loaded).await?;
+        let warnings = running.apply(daemon, loaded).await?;
         Ok((changes, warnings))
     };
     let result: Result<_, Error> = attempt.await;
@@ -252,22 +259,6 @@ fn announce_reload() {
     match now {
         Ok(now) => systemd::notify(&[sd_notify::NotifyState::Reloading, now]),
         Err(error) => tracing::debug!(%error, "no monotonic clock for systemd"),
-    }
-}
-
-fn daemon_settings(loaded: &Loaded, confinement: Confinement) -> DaemonSettings {
-    let Loaded { config, key, key_path } = loaded;
-    let settings = &config.settings;
-    DaemonSettings {
-        key: Arc::clone(key),
-        key_path: key_path.clone(),
-        settings: settings.clone(),
-        suites: settings.suites(),
-        kex: settings.key_exchanges(),
-        pool_suites: pool_suites(config),
-        permit_bench: settings.permit_bench.value && settings.listen.is_some(),
-        control_socket: true,
-        confinement,
     }
 }
 

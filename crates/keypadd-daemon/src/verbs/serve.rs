@@ -1,33 +1,33 @@
 //! `keypadd serve`: runs a server from flags. Checks everything that can be wrong before starting
 //! anything.
 
-use std::net::SocketAddr;
-
 use keypadd_cli::error::{Error, Exit};
 use keypadd_cli::shutdown::Shutdown;
-use keypadd_config::values_of;
+use keypadd_config::{Settings, values_of};
 use keypadd_provider::PublicKey;
 use keypadd_tunnel::{AllowedPeer, ListenPermit, ListenPermits, Peers, Permit, Permits};
 use tokio::sync::mpsc;
 
+use crate::command_line::host_key::HostKey;
 use crate::command_line::{Allowed, ServeArgs};
 use crate::control::Requests;
+use crate::daemon::Daemon;
 use crate::daemon::confine::{Confinement, SandboxNeeds};
+use crate::daemon::preferences::Preferences;
 use crate::daemon::ready::{ConnectLine, ServerReady, suite_with_class};
 use crate::daemon::server;
 use crate::daemon::systemd;
-use crate::daemon::{Daemon, DaemonSettings};
 use crate::replacement::give;
 use crate::status::sources::{Source, Sources};
 
 /// What a server is started with.
 #[derive(Debug)]
 pub(crate) struct ServeOptions {
-    listen: SocketAddr,
     allow: Vec<Allowed>,
-    permits: Vec<Permit>,
-    listen_permits: Vec<ListenPermit>,
-    daemon: DaemonSettings,
+    settings: Settings,
+    preferences: Preferences,
+    key: HostKey,
+    confinement: Confinement,
 }
 
 impl ServeOptions {
@@ -44,13 +44,12 @@ impl ServeOptions {
         }
         refuse_duplicates(&args.allow)?;
         let settings = args.flags.settings;
-        let listen = settings.listen.as_ref().expect("--listen has a default").value;
-        let permits = values_of(settings.permit_open.as_deref().unwrap_or_default());
-        let listen_permits = values_of(settings.permit_listen.as_deref().unwrap_or_default());
         let (suites, kex) = (settings.suites(), settings.key_exchanges());
-        let daemon = DaemonSettings::of_flags(settings, suites, kex)?;
-        refuse_own_key(&args.allow, daemon.key.public())?;
-        Ok(Self { listen, allow: args.allow, permits, listen_permits, daemon })
+        let preferences = Preferences::of_flags(&settings, suites, kex)?;
+        let key = HostKey::of_flags(&settings)?;
+        refuse_own_key(&args.allow, key.key.public())?;
+        let confinement = Confinement::default();
+        Ok(Self { allow: args.allow, settings, preferences, key, confinement })
     }
 
     /// Restricts the calling thread to what these options need, before any other starts.
@@ -58,11 +57,17 @@ impl ServeOptions {
     /// # Errors
     /// As for [`Confinement::start`].
     pub(crate) fn confined(mut self) -> Result<Self, Error> {
-        let (open_permits, listen_permits) = (self.permits.clone(), self.listen_permits.clone());
+        let (open_permits, listen_permits) = permits(&self.settings);
         let needs = SandboxNeeds { open_permits, listen_permits, ..SandboxNeeds::default() };
-        self.daemon.confinement = Confinement::start(&self.daemon.settings, &needs)?;
+        self.confinement = Confinement::start(&self.settings, &needs)?;
         Ok(self)
     }
+}
+
+/// What peers may connect to, and where they may listen.
+fn permits(settings: &Settings) -> (Vec<Permit>, Vec<ListenPermit>) {
+    let open = values_of(settings.permit_open.as_deref().unwrap_or_default());
+    (open, values_of(settings.permit_listen.as_deref().unwrap_or_default()))
 }
 
 /// Refuses a key or name that is listed twice: permits and counters would get mixed up.
@@ -102,9 +107,10 @@ pub(crate) async fn run(
     shutdown: Shutdown,
     on_ready: impl FnOnce(&ServerReady),
 ) -> Result<(), Error> {
-    let ServeOptions { listen, allow, permits, listen_permits, daemon } = options;
-    let ranks_suites = daemon.settings.suite.is_none();
-    let mut daemon = Daemon::prepare(daemon).await?;
+    let ServeOptions { allow, settings, preferences, key, confinement } = options;
+    let listen = settings.listen.as_ref().expect("--listen has a default").value;
+    let (permits, listen_permits) = permits(&settings);
+    let mut daemon = Daemon::prepare(settings, key, &preferences, confinement).await?;
     let peers = allow.into_iter().map(|Allowed { name, key }| AllowedPeer {
         name,
         keys: vec![key],
@@ -127,7 +133,7 @@ pub(crate) async fn run(
     let place = server.local_addr();
     let source = Source { sessions: server.sessions(), loops: server.loop_meter(), dialing: None };
     let sources = Sources::new(daemon.public_key(), vec![source]);
-    sources.set_ranks_suites(ranks_suites);
+    sources.set_ranks_suites(daemon.settings.suite.is_none());
     let (replace, mut replacements) = mpsc::channel(give::WAITING_MAX);
     let requests = Requests { replace: Some(replace), ..Requests::default() };
     let mut watching = daemon.watch("serve", place.to_string(), sources, requests);
@@ -135,15 +141,15 @@ pub(crate) async fn run(
     let line = ConnectLine {
         listen: place,
         key: daemon.public_key(),
-        suites: &daemon.suites,
-        kex: &daemon.kex,
+        suites: &preferences.suites,
+        kex: &preferences.kex,
         permits: &permits,
         listen_permits: &listen_permits,
     };
     let ready = ServerReady {
         listen: place,
         public_key: daemon.public_key().to_string(),
-        suites: daemon.suites.iter().copied().map(suite_with_class).collect(),
+        suites: preferences.suites.iter().copied().map(suite_with_class).collect(),
         permit_bench: daemon.bench().is_some(),
         connect: line.text(),
     };
@@ -154,7 +160,7 @@ pub(crate) async fn run(
     daemon.confinement.log();
     systemd::notify(&[sd_notify::NotifyState::Ready]);
     let running = server.run(async {
-        let drain = shutdown.clone().drain_time(daemon.drain).await;
+        let drain = shutdown.clone().drain_time(daemon.drain()).await;
         systemd::notify_stopping(drain);
         drain
     });

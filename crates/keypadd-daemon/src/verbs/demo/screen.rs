@@ -127,7 +127,7 @@ fn whole(value: Option<f64>) -> String {
     value.map_or_else(|| "-".into(), |value| format!("{value:.0}"))
 }
 
-/// The same with one decimal.
+/// A number with one decimal, or a dash where there is none.
 fn tenths(value: Option<f64>) -> String {
     value.map_or_else(|| "-".into(), |value| format!("{value:.1}"))
 }

@@ -6,7 +6,7 @@ use super::measured::{ARMS, Measured};
 /// much from run to run.
 const KEYSTROKE_MARGIN: f64 = 1.1;
 
-/// The same for bursts, which last some milliseconds and vary more: 1 / 0.85.
+/// Bursts that differ by less than this factor are called level: they last some milliseconds and vary more: 1 / 0.85.
 const BURST_MARGIN: f64 = 1.18;
 
 /// How many times as fast one arm is as another.

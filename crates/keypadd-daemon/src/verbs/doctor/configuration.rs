@@ -11,6 +11,7 @@ use keypadd_config::{Config, Outgoing, Peer};
 use keypadd_provider::PrivateKey;
 
 use crate::command_line::configfile::{self, Loaded};
+use crate::command_line::host_key::HostKey;
 use crate::command_line::named;
 
 use super::finding::{Finding, Findings};
@@ -51,7 +52,8 @@ impl Configuration {
             })?;
             return Ok(None);
         }
-        let Loaded { config, key_path, key } = match configfile::load(&path, None) {
+        let loaded = configfile::load(&path, None);
+        let Loaded { config, key: HostKey { key, path: key_path } } = match loaded {
             Ok(loaded) => loaded,
             Err(error) => {
                 findings.add(Finding::failed("configuration", &error))?;
