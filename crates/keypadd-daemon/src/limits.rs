@@ -1,21 +1,48 @@
 //! The table of all limits: who gets how much of what, and what happens then. docs/limits.md shows
 //! it, which a test compares.
 
-use keypadd_share::{Amount, Limit};
+use keypadd_share::{Amount, Limit, Words};
+use keypadd_tunnel::STALLED_BYTES;
 
 use crate::control;
+use crate::daemon::STALLED_ONE_IN;
+use crate::daemon::descriptors::{RESERVED_MAX, RESERVED_MIN};
 use crate::status::metrics;
 
 /// All limits, by part of the program.
 pub const TABLE: [&[Limit]; 3] = [keypadd_transport::LIMITS, keypadd_tunnel::LIMITS, OWN];
 
-/// The limits of the daemon's own sockets.
+/// The limits of the daemon's own sockets, and those that follow from the host.
 const OWN: &[Limit] = &[
+    Limit {
+        resource: "open files for forwards",
+        holder: "peer, or this end's programs",
+        total: Amount::Words(Words(
+            "those of the process, without own listeners and a reserve of {} to {}",
+            &[Amount::Count(RESERVED_MIN as u64), Amount::Count(RESERVED_MAX as u64)],
+        )),
+        rule: Words("as many as it leaves free", &[]),
+        when_reached: "clients of its key that are away lose theirs; then it is refused or waits",
+        setting: Some("LimitNOFILE="),
+        test: "a_greedy_holder_leaves_as_many_free_as_it_has_and_the_next_gets_some",
+    },
+    Limit {
+        resource: "growth of receive windows while sockets are slow",
+        holder: "connection",
+        total: Amount::Words(Words(
+            "{}, or one part in {} of the memory if that is less",
+            &[Amount::Bytes(STALLED_BYTES), Amount::Count(STALLED_ONE_IN)],
+        )),
+        rule: Words("three times what it leaves free", &[]),
+        when_reached: "the window grows no further",
+        setting: None,
+        test: "a_greedy_connection_leaves_some_of_the_budget_to_the_next",
+    },
     Limit {
         resource: "connections of the control socket",
         holder: "the daemon's user",
         total: Amount::Count(control::CONNECTIONS_MAX as u64),
-        rule: "what is free",
+        rule: Words("what is free", &[]),
         when_reached: "the oldest that has sent no request is closed; without one, the next one waits",
         setting: None,
         test: "connections_that_send_nothing_or_wait_for_the_daemon_do_not_delay_a_request",
@@ -24,7 +51,7 @@ const OWN: &[Limit] = &[
         resource: "connections of `/metrics`",
         holder: "anyone who can connect",
         total: Amount::Count(metrics::CONNECTIONS_MAX as u64),
-        rule: "what is free",
+        rule: Words("what is free", &[]),
         when_reached: "the oldest is closed",
         setting: None,
         test: "silent_control_connections_and_scrapers_that_take_all_open_files_do_not_delay_status",
@@ -36,6 +63,8 @@ mod tests {
     use std::env;
     use std::fs;
 
+    use keypadd_config::Settings;
+
     use super::*;
 
     const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/limits.md");
@@ -44,10 +73,17 @@ mod tests {
         | Resource | Holder | Total | One may have | When reached | Setting | Test |\n\
         | --- | --- | --- | --- | --- | --- | --- |\n";
 
+    /// What a setting is unless somebody sets it.
+    fn default_of(setting: &str) -> u64 {
+        let key = Settings::KEYS.iter().find(|key| key.name == setting);
+        key.and_then(|key| key.default.parse().ok()).expect("a number, by default")
+    }
+
     fn row(limit: &Limit) -> String {
         let Limit { resource, holder, total, rule, when_reached, setting, test } = limit;
         // tests/docs.rs takes names with so many words for those of tests, and checks that they exist.
         assert!(test.matches('_').count() >= 4, "{test}");
+        let (total, rule) = (total.text(&default_of), rule.text(&default_of));
         let setting = setting.map(|setting| format!("`{setting}`")).unwrap_or_default();
         format!(
             "| {resource} | {holder} | {total} | {rule} | {when_reached} | {setting} | `{test}` |\n"

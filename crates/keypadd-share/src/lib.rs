@@ -15,8 +15,8 @@ mod underway;
 mod waiting;
 
 pub use bucket::{Bucket, Rate};
-pub use limit::{Amount, Limit};
-pub use rates::Rates;
+pub use limit::{Amount, Limit, Words};
+pub use rates::{Rates, SOURCES_MAX};
 pub use shares::{Share, Shares};
 pub use threshold::threshold;
 pub use underway::{Begun, Underway};

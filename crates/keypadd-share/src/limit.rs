@@ -1,9 +1,6 @@
 //! Describes a limit, for the one table that has them all.
 
-use std::{
-    fmt::{self, Display, Formatter},
-    time::Duration,
-};
+use std::time::Duration;
 
 use crate::bucket::Rate;
 
@@ -17,7 +14,7 @@ pub struct Limit {
     /// How much there is.
     pub total: Amount,
     /// How much of it a holder may have.
-    pub rule: &'static str,
+    pub rule: Words,
     /// What happens when it is reached.
     pub when_reached: &'static str,
     /// The setting that changes it, if there is one.
@@ -49,37 +46,65 @@ pub enum Amount {
         /// One part in this many.
         one_in: u32,
     },
-    /// What a setting or the host decides.
-    Text(&'static str),
+    /// A time.
+    Duration(Duration),
+    /// What this setting is unless somebody sets it.
+    Default(&'static str),
+    /// What takes more words.
+    Words(Words),
 }
 
-impl Display for Amount {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+/// A text with these amounts in the places of its `{}`.
+#[derive(Clone, Copy, Debug)]
+pub struct Words(pub &'static str, pub &'static [Amount]);
+
+impl Amount {
+    /// The amount as a person reads it. `default_of` knows what settings are by default.
+    pub fn text(&self, default_of: &dyn Fn(&str) -> u64) -> String {
         match *self {
-            Self::Count(count) => thousands(count, f),
-            Self::CountOf { each, all } => write!(f, "{each}, all together {all}"),
-            Self::Bytes(bytes) if bytes % (1 << 20) == 0 => write!(f, "{} MiB", bytes >> 20),
-            Self::Bytes(bytes) => write!(f, "{} KiB", bytes >> 10),
-            Self::Rate(Rate { burst: 1, interval }) => write!(f, "one in {interval:?}"),
+            Self::Count(count) => thousands(count),
+            Self::CountOf { each, all } => format!("{each}, all together {all}"),
+            Self::Bytes(bytes) if bytes % (1 << 30) == 0 => format!("{} GiB", bytes >> 30),
+            Self::Bytes(bytes) if bytes % (1 << 20) == 0 => format!("{} MiB", bytes >> 20),
+            Self::Bytes(bytes) => format!("{} KiB", bytes >> 10),
+            Self::Rate(Rate { burst: 1, interval }) => format!("one in {interval:?}"),
             Self::Rate(Rate { burst, interval }) => {
-                write!(f, "{burst} at once, then one in {interval:?}")
+                format!("{burst} at once, then one in {interval:?}")
             }
             Self::Time { advance, one_in } => {
-                write!(f, "{advance:?} in advance, then one part in {one_in}")
+                format!("{advance:?} in advance, then one part in {one_in}")
             }
-            Self::Text(text) => f.write_str(text),
+            Self::Duration(time) => format!("{time:?}"),
+            Self::Default(setting) => thousands(default_of(setting)),
+            Self::Words(words) => words.text(default_of),
         }
     }
 }
 
-/// Writes a number with commas between groups of three digits.
-fn thousands(number: u64, f: &mut Formatter<'_>) -> fmt::Result {
-    match number / 1_000 {
-        0 => write!(f, "{number}"),
-        more => {
-            thousands(more, f)?;
-            write!(f, ",{:03}", number % 1_000)
+impl Words {
+    /// The text with its amounts.
+    ///
+    /// # Panics
+    /// If there are not as many amounts as places.
+    pub fn text(&self, default_of: &dyn Fn(&str) -> u64) -> String {
+        let Self(words, amounts) = *self;
+        let mut parts = words.split("{}");
+        let mut text = parts.next().unwrap_or_default().to_owned();
+        let places = parts.collect::<Vec<_>>();
+        assert_eq!(places.len(), amounts.len(), "{words}");
+        for (amount, part) in amounts.iter().zip(places) {
+            text += &amount.text(default_of);
+            text += part;
         }
+        text
+    }
+}
+
+/// A number with commas between groups of three digits.
+fn thousands(number: u64) -> String {
+    match number / 1_000 {
+        0 => number.to_string(),
+        more => format!("{},{:03}", thousands(more), number % 1_000),
     }
 }
 
@@ -96,15 +121,21 @@ mod tests {
             (Amount::CountOf { each: 8, all: 64 }, "8, all together 64"),
             (Amount::Bytes(4 << 20), "4 MiB"),
             (Amount::Bytes(128 << 10), "128 KiB"),
+            (Amount::Bytes(4 << 30), "4 GiB"),
             (Amount::Rate(Rate::ONE_A_MINUTE), "one in 60s"),
             (Amount::Rate(Rate { burst: 3, interval: second / 20 }), "3 at once, then one in 50ms"),
             (
                 Amount::Time { advance: second / 50, one_in: 10 },
                 "20ms in advance, then one part in 10",
             ),
-            (Amount::Text("as many"), "as many"),
+            (Amount::Duration(8 * second), "8s"),
+            (Amount::Default("setting"), "1,007"),
+            (
+                Amount::Words(Words("{} or {} more", &[Amount::Count(2), Amount::Default("name")])),
+                "2 or 1,004 more",
+            ),
         ] {
-            assert_eq!(amount.to_string(), text);
+            assert_eq!(amount.text(&|name| 1_000 + name.len() as u64), text);
         }
     }
 }

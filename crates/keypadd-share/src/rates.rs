@@ -12,7 +12,7 @@ use std::{
 use crate::bucket::{Bucket, Rate};
 
 /// Sources of log lines tracked at once.
-const SOURCES_MAX: usize = 1024;
+pub const SOURCES_MAX: usize = 1024;
 
 /// What each holder has taken of late.
 #[derive(Debug)]

@@ -28,7 +28,7 @@ const KEPT_ONE_IN: usize = 8;
 /// Up to this many handshakes in a loop, a network may have more than its share: with 3,000 a
 /// second from one address, each has 128 ms. Less than [`CROWD`], from which on that address would
 /// have to wait.
-const ROOMY: usize = 384;
+pub(crate) const ROOMY: usize = 384;
 
 /// From this many handshakes on, a client must validate its address first (RFC 9000 8.1.2).
 const RETRY_FROM: usize = 8;

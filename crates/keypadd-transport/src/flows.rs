@@ -13,7 +13,7 @@ pub(crate) mod frame;
 pub(crate) mod handles;
 mod listener;
 mod reading;
-mod send_queue;
+pub(crate) mod send_queue;
 mod socket;
 
 use std::{

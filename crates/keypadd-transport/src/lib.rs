@@ -79,7 +79,7 @@ pub use quinn_proto::{
     ConnectionStats, EcnCodepoint, EndpointConfig, IdleTimeout, ServerConfig, TransportConfig,
     TransportErrorCode, VarInt, crypto,
 };
-pub use replay::{BadReceipt, Receipt, Replay, ReplayBudget};
+pub use replay::{BadReceipt, Receipt, Replay, ReplayBudget, STREAM_MIN_BYTES};
 pub use route::mtu_discovery;
 pub use settings::{
     EndpointSettings, FLOW_IDLE, Inspect, MakeTransport, OpeningCost, Plan, Streams, holds,

@@ -25,7 +25,7 @@ use thiserror::Error;
 
 /// What every stream may keep before it takes part of the shared half of a peer's memory: what a
 /// receiver writes before it must send a receipt.
-const STREAM_MIN_BYTES: usize = 128 << 10;
+pub const STREAM_MIN_BYTES: usize = 128 << 10;
 
 /// Initial limit of a stream on a short path, and the round trips' worth of receipts that are added
 /// to it.

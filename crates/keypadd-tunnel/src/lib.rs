@@ -91,5 +91,6 @@ pub use sessions::{
     status::{ForwardStatus, KeyRenewal, LinkState, LinkStatus, Role, SessionStatus},
 };
 pub use transport::{
-    Congestion, CongestionError, PEER_TIMEOUT_MAX, PEER_TIMEOUT_MIN, TransportSettings,
+    Congestion, CongestionError, PEER_TIMEOUT_MAX, PEER_TIMEOUT_MIN, STALLED_BYTES,
+    TransportSettings,
 };

@@ -1,14 +1,21 @@
 //! Lists the limits of sessions, their forwards and what peers make this end log, for the table of
 //! all limits.
 
-use keypadd_share::{Amount, Limit, Rate};
+use keypadd_share::{Amount, Limit, Rate, SOURCES_MAX, Words};
+use keypadd_transport::STREAM_MIN_BYTES;
 
 use crate::{
     forwards::remote_listen::LISTENERS_MAX,
     limits::peer_log,
     net::lookup::{OF_CLIENT, SHARED_MAX},
     pairing::inviter::CLAIMS_MAX,
-    sessions::control,
+    sessions::{
+        control,
+        hold::{
+            HoldSettings,
+            resume_rate::{BURST_MIN, REFILL},
+        },
+    },
 };
 
 /// The limits of sessions, their forwards and what peers make this end log.
@@ -17,7 +24,7 @@ pub const LIMITS: &[Limit] = &[
         resource: "invited connections without a proof",
         holder: "IPv4 address or IPv6 /64",
         total: Amount::Count(CLAIMS_MAX as u64),
-        rule: "what is free",
+        rule: Words("what is free", &[]),
         when_reached: "the oldest of the busiest source is closed",
         setting: None,
         test: "strangers_that_send_no_proof_make_room_for_the_host_that_has_it",
@@ -26,7 +33,10 @@ pub const LIMITS: &[Limit] = &[
         resource: "log lines about strangers, of each kind",
         holder: "IPv4 address or IPv6 /64",
         total: Amount::Rate(Rate::ONE_A_MINUTE),
-        rule: "one for each; beyond 1,024 sources, one together",
+        rule: Words(
+            "one for each; beyond {} sources, one together",
+            &[Amount::Count(SOURCES_MAX as u64)],
+        ),
         when_reached: "the line is counted and not written",
         setting: None,
         test: "untracked_sources_share_one_line_and_use_no_memory",
@@ -35,7 +45,7 @@ pub const LIMITS: &[Limit] = &[
         resource: "log lines about a peer",
         holder: "key",
         total: Amount::Rate(peer_log::RATE),
-        rule: "the same for each",
+        rule: Words("the same for each", &[]),
         when_reached: "the lines are counted, and told of once a minute",
         setting: None,
         test: "a_peer_that_churns_sessions_listeners_and_streams_writes_few_lines_and_is_told_of_by_count",
@@ -43,8 +53,8 @@ pub const LIMITS: &[Limit] = &[
     Limit {
         resource: "sessions",
         holder: "key",
-        total: Amount::Text("16"),
-        rule: "the same for each",
+        total: Amount::Default("max-sessions-per-key"),
+        rule: Words("the same for each", &[]),
         when_reached: "a client that is away longest loses its place; without one, the session is refused",
         setting: Some("max-sessions-per-key"),
         test: "a_session_beyond_the_limit_of_its_key_is_refused_by_the_name_of_the_setting",
@@ -52,8 +62,8 @@ pub const LIMITS: &[Limit] = &[
     Limit {
         resource: "gone clients whose bytes are still delivered",
         holder: "key",
-        total: Amount::Text("as many as sessions"),
-        rule: "the same for each",
+        total: Amount::Words(Words("as many as sessions", &[])),
+        rule: Words("the same for each", &[]),
         when_reached: "what the next one has sent is reset",
         setting: Some("max-sessions-per-key"),
         test: "what_gone_clients_of_a_key_have_sent_is_delivered_for_as_many_as_it_may_have_sessions",
@@ -61,8 +71,8 @@ pub const LIMITS: &[Limit] = &[
     Limit {
         resource: "connections without a hello",
         holder: "key",
-        total: Amount::Text("twice as many as sessions"),
-        rule: "the same for each",
+        total: Amount::Words(Words("twice as many as sessions", &[])),
+        rule: Words("the same for each", &[]),
         when_reached: "the connection is refused",
         setting: Some("max-sessions-per-key"),
         test: "a_key_has_few_connections_without_a_hello",
@@ -70,17 +80,38 @@ pub const LIMITS: &[Limit] = &[
     Limit {
         resource: "resumed sessions",
         holder: "key",
-        total: Amount::Text("32 or twice as many as sessions, and as many again in each 8s"),
-        rule: "the same for each",
+        total: Amount::Words(Words(
+            "{} or twice as many as sessions, and as many again in each {}",
+            &[Amount::Count(BURST_MIN as u64), Amount::Duration(REFILL)],
+        )),
+        rule: Words("the same for each", &[]),
         when_reached: "the session waits, and its streams are held",
         setting: Some("max-sessions-per-key"),
         test: "all_sessions_of_a_key_come_back_twice_at_once_and_then_some_each_second",
     },
     Limit {
+        resource: "bytes of a peer's streams that may have to be sent again",
+        holder: "stream",
+        total: Amount::Words(Words(
+            "{} of a peer, {} of a stream",
+            &[
+                Amount::Bytes(HoldSettings::OFF.peer_bytes as u64),
+                Amount::Bytes(HoldSettings::OFF.stream_bytes as u64),
+            ],
+        )),
+        rule: Words(
+            "{}, and of one half no more than is free",
+            &[Amount::Bytes(STREAM_MIN_BYTES as u64)],
+        ),
+        when_reached: "the stream's socket is not read",
+        setting: None,
+        test: "streams_nobody_reads_leave_every_other_stream_room",
+    },
+    Limit {
         resource: "control frames",
         holder: "session",
         total: Amount::Rate(control::RATE),
-        rule: "the same for each",
+        rule: Words("the same for each", &[]),
         when_reached: "more wait unread",
         setting: None,
         test: "unknown_frames_are_read_at_the_rate_of_all",
@@ -88,28 +119,20 @@ pub const LIMITS: &[Limit] = &[
     Limit {
         resource: "open connections and UDP flows, each way",
         holder: "forward",
-        total: Amount::Text("1,024 of a session"),
-        rule: "those that wait for its target, times the forwards with such, are no more than are free",
+        total: Amount::Words(Words("{} of a session", &[Amount::Default("max-forwards")])),
+        rule: Words(
+            "those that wait for its target, times the forwards with such, are no more than are free",
+            &[],
+        ),
         when_reached: "the next one waits",
         setting: Some("max-forwards"),
         test: "a_forward_whose_target_does_not_answer_leaves_places_to_the_others",
     },
     Limit {
-        resource: "open files for forwards",
-        holder: "peer, or this end's programs",
-        total: Amount::Text(
-            "those of the process, without own listeners and a reserve of 64 to 368",
-        ),
-        rule: "as many as it leaves free",
-        when_reached: "clients of its key that are away lose theirs; then it is refused or waits",
-        setting: Some("LimitNOFILE="),
-        test: "a_greedy_holder_leaves_as_many_free_as_it_has_and_the_next_gets_some",
-    },
-    Limit {
         resource: "connections without a complete SOCKS request or PROXY header",
         holder: "forwards of a session",
-        total: Amount::Text("places and open files"),
-        rule: "what is free",
+        total: Amount::Words(Words("places and open files", &[])),
+        rule: Words("what is free", &[]),
         when_reached: "the oldest is closed",
         setting: Some("max-forwards"),
         test: "a_connection_without_a_request_gives_its_place_to_a_newer_one_of_any_listener",
@@ -118,7 +141,7 @@ pub const LIMITS: &[Limit] = &[
         resource: "remote forwards",
         holder: "session",
         total: Amount::Count(LISTENERS_MAX as u64),
-        rule: "the same for each",
+        rule: Words("the same for each", &[]),
         when_reached: "the next one is refused",
         setting: None,
         test: "a_client_that_requests_hundreds_of_listeners_gets_64_and_affects_no_other",
@@ -127,7 +150,7 @@ pub const LIMITS: &[Limit] = &[
         resource: "name lookups",
         holder: "client",
         total: Amount::CountOf { each: OF_CLIENT as u64, all: SHARED_MAX as u64 },
-        rule: "the same for each; one of them is beside those of all",
+        rule: Words("the same for each; one of them is beside those of all", &[]),
         when_reached: "the next one waits",
         setting: None,
         test: "a_client_looks_names_up_though_all_that_clients_share_is_taken",

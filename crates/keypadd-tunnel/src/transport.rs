@@ -132,6 +132,10 @@ impl fmt::Display for Congestion {
     }
 }
 
+/// Most bytes that slow or stopped readers hold beyond the receive window: enough for 1,500 of one session, or
+/// 190 of a distant one.
+pub const STALLED_BYTES: u64 = 4 << 30;
+
 /// Transport settings of either end.
 #[derive(Clone, Debug)]
 pub struct TransportSettings {
@@ -194,8 +198,7 @@ impl Default for TransportSettings {
             // 300 Mbit/s at 150 ms take half of it. The rest bridges lost announcements of credit, one for each
             // eighth; data behind gaps takes none.
             long_path_stream_receive_window_bytes: 16 * MIB,
-            // Enough for 1,500 stopped readers of one session, or 190 of a distant one.
-            stalled_bytes: 4 << 30,
+            stalled_bytes: STALLED_BYTES,
             send_window_bytes: 16 * MIB,
             forwards_max: 1024,
             limits: Arc::default(),

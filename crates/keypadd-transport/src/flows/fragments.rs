@@ -14,7 +14,7 @@ use quinn_proto::StreamId;
 use super::frame::Fragment;
 
 /// Incomplete datagrams of a connection.
-const PARTIAL_MAX: usize = 64;
+pub(crate) const PARTIAL_MAX: usize = 64;
 
 /// Their bytes; each datagram counts in full from its first fragment on.
 pub const PARTIAL_BYTES_MAX: usize = 512 << 10;

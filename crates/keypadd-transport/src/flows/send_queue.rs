@@ -18,13 +18,13 @@ use super::frame::{FRAGMENT_BYTES_MIN, FlowFrame, Fragment, head_bytes};
 use crate::transfer_stats::TransferStats;
 
 /// Most waiting datagrams of one flow: a burst of a game or of DNS, or a small tunnel's window.
-const FLOW_DATAGRAMS_MAX: usize = 128;
+pub(crate) const FLOW_DATAGRAMS_MAX: usize = 128;
 
 /// Most waiting bytes of one flow: at least two datagrams of maximum length.
-const FLOW_BYTES_MAX: usize = 160 << 10;
+pub(crate) const FLOW_BYTES_MAX: usize = 160 << 10;
 
 /// Most waiting bytes of all flows of a connection.
-const QUEUE_BYTES_MAX: usize = 1 << 20;
+pub(crate) const QUEUE_BYTES_MAX: usize = 1 << 20;
 
 /// What a datagram takes besides its bytes.
 const ENTRY_BYTES: usize = size_of::<(Bytes, Instant)>();

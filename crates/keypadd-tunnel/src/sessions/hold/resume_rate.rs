@@ -9,10 +9,10 @@ use keypadd_provider::PublicKey;
 use keypadd_share::{Rate, Rates};
 
 /// Sessions of a key that are resumed at once, at least.
-const BURST_MIN: usize = 32;
+pub(crate) const BURST_MIN: usize = 32;
 
 /// Time in which as many may be resumed again.
-const REFILL: Duration = Duration::from_secs(8);
+pub(crate) const REFILL: Duration = Duration::from_secs(8);
 
 /// The sessions that keys resume, each of which may have `sessions_max`. There is a bucket for each
 /// listed key at most.
