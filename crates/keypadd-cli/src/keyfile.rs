@@ -17,7 +17,8 @@ use crate::user_directory::user_directory;
 
 /// Permission bits of group and others.
 const OTHERS: u32 = 0o077;
-/// The same for a systemd credential: systemd grants access by an ACL, whose mask appears as the
+
+/// Permission bits that others may not have to a systemd credential: systemd grants access by an ACL, whose mask appears as the
 /// group bits, and protects the directory.
 const OTHERS_THAN_GROUP: u32 = 0o027;
 
@@ -93,7 +94,7 @@ pub fn read(path: &Path) -> Result<PrivateKey, Error> {
     read_file(path, open(path))
 }
 
-/// The same, but never from the old process's file.
+/// Reads a key file, but never from the old process's file.
 ///
 /// # Errors
 /// As for [`read`].

@@ -81,7 +81,7 @@ impl<'t> Faults<'t> {
         self.found.is_empty()
     }
 
-    /// Those listed in the file's order, and at the end how many are not.
+    /// The faults listed in the file's order, and at the end how many are not.
     pub(crate) fn sorted(mut self) -> Vec<Fault> {
         let found = mem::take(&mut self.found).into_iter().map(|(at, cause, hint)| {
             let (line, column) = self.place(at);

@@ -79,7 +79,7 @@ pub fn server_entry(text: &str) -> Result<ServerEntry, BadValue> {
     parsed(text, SERVER_FORMS)
 }
 
-/// The same for several, separated by commas.
+/// Several addresses of servers or names of services, separated by commas.
 pub fn servers(text: &str) -> Result<ServerAddresses, BadValue> {
     parsed(text, SERVER_FORMS)
 }
