@@ -1,6 +1,7 @@
-//! Defines the error of a command: a line with the cause, a line with a hint, and an exit code; several
-//! causes for a file with several faults. User input goes through [`shown`] before it is printed, so that
-//! pasted private keys, control characters and long texts never reach the terminal.
+//! Defines the error of a command: a line with the cause, a line with a hint, and an exit code;
+//! several causes for a file with several faults. User input goes through [`shown`] before it is
+//! printed, so that pasted private keys, control characters and long texts never reach the
+//! terminal.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Write};
@@ -137,10 +138,11 @@ pub fn bind_hint(error: &io::Error, example: &str) -> String {
         ErrorKind::AddrNotAvailable => {
             format!("this host does not have that address; choose one of its own, as in {example}")
         }
-        // EAGAIN and ENOMEM are of the thread that would serve it, EMFILE and ENFILE of its descriptors.
+        // EAGAIN and ENOMEM are of the thread that would serve it, EMFILE and ENFILE of its
+        // descriptors.
         ErrorKind::WouldBlock | ErrorKind::OutOfMemory => {
-            "allow more threads and memory: `ulimit -u`, `-v` and `-d`, or TasksMax= and MemoryMax= in the \
-             systemd unit"
+            "allow more threads and memory: `ulimit -u`, `-v` and `-d`, or TasksMax= and \
+                MemoryMax= in the systemd unit"
                 .into()
         }
         _ if matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE)) => {

@@ -18,8 +18,8 @@ use crate::user_directory::user_directory;
 /// Permission bits of group and others.
 const OTHERS: u32 = 0o077;
 
-/// Permission bits that others may not have to a systemd credential: systemd grants access by an ACL, whose mask appears as the
-/// group bits, and protects the directory.
+/// Permission bits that others may not have to a systemd credential: systemd grants access by an
+/// ACL, whose mask appears as the group bits, and protects the directory.
 const OTHERS_THAN_GROUP: u32 = 0o027;
 
 /// Longest key file; a longer one is some other file.
@@ -56,12 +56,12 @@ fn credentials_directory() -> Option<PathBuf> {
     std::env::var_os("CREDENTIALS_DIRECTORY").filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
-/// Environment variable with the number of the key file's descriptor, which a process inherits from the one
-/// that it replaces.
+/// Environment variable with the number of the key file's descriptor, which a process inherits from
+/// the one that it replaces.
 pub const INHERITED: &str = "KEYPADD_TAKEOVER_KEY";
 
-/// Opens a key file, or takes over the old process's descriptor: systemd shows a credential only to the first
-/// process of a service.
+/// Opens a key file, or takes over the old process's descriptor: systemd shows a credential only to
+/// the first process of a service.
 ///
 /// # Errors
 /// The system's error for the path.
@@ -76,7 +76,8 @@ pub fn open(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Opens a key file, never the old process's. Non-blocking: opening a FIFO without a writer would block forever.
+/// Opens a key file, never the old process's. Non-blocking: opening a FIFO without a writer would
+/// block forever.
 ///
 /// # Errors
 /// The system's error for the path.

@@ -1,5 +1,5 @@
-//! Parses command lines, sets up logging, reads key files, handles signals and reports errors, for both
-//! programs, `keypadd` and `keypadd-bench`. Knows no command of either.
+//! Parses command lines, sets up logging, reads key files, handles signals and reports errors, for
+//! both programs, `keypadd` and `keypadd-bench`. Knows no command of either.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

@@ -1,7 +1,8 @@
 //! Writes log lines to a descriptor, and waits for its reader for at most 50 ms of each second.
 //!
-//! A reader may stop: a terminal after Ctrl-S or behind a dead connection, a stuck pipe. Lines that it does not
-//! take are dropped and counted, so that the daemon serves on. Knows no formats but the one of its own line.
+//! A reader may stop: a terminal after Ctrl-S or behind a dead connection, a stuck pipe. Lines that
+//! it does not take are dropped and counted, so that the daemon serves on. Knows no formats but the
+//! one of its own line.
 
 use std::{
     io::{self, Write},
@@ -22,8 +23,8 @@ use tracing_subscriber::fmt::MakeWriter;
 /// A pipe that is ready takes this much at once (PIPE_BUF, pipe(7)).
 const PIECE_BYTES: usize = 4096;
 
-/// A terminal that is ready takes this much text at once, or one control character, which may become several
-/// (`n_tty` and `pty` in Linux).
+/// A terminal that is ready takes this much text at once, or one control character, which may
+/// become several (`n_tty` and `pty` in Linux).
 const TERMINAL_PIECE_BYTES: usize = 64;
 
 /// How long a reader that is behind is waited for in each interval, in all.
@@ -78,7 +79,8 @@ impl<F: AsFd> LogOutput<F> {
         written
     }
 
-    /// Writes to a descriptor that is ready, without waiting: a socket that is may have room for less.
+    /// Writes to a descriptor that is ready, without waiting: a socket that is may have room for
+    /// less.
     fn write_piece(&self, piece: &[u8]) -> rustix::io::Result<usize> {
         match send(&self.to, piece, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Err(Errno::NOTSOCK) => write(&self.to, piece),
@@ -158,13 +160,14 @@ fn terminal_piece(rest: &[u8]) -> usize {
     text.clamp(1, TERMINAL_PIECE_BYTES)
 }
 
-/// Opens a terminal again, without waiting for its reader: one that is ready takes as little as one byte. Others
-/// share the description that it has; this one is our own.
+/// Opens a terminal again, without waiting for its reader: one that is ready takes as little as one
+/// byte. Others share the description that it has; this one is our own.
 pub(crate) fn without_waiting(terminal: impl AsFd) -> rustix::io::Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", terminal.as_fd().as_raw_fd());
     let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     open(path, flags, Mode::empty()).or_else(|error| match tcgetsid(&terminal) {
-        // Another user's, as after su(1), that controls this process: then anyone may open it by this name.
+        // Another user's, as after su(1), that controls this process: then anyone may open it by
+        // this name.
         Ok(_) => open("/dev/tty", flags, Mode::empty()),
         Err(_) => Err(error),
     })

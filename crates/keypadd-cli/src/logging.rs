@@ -58,7 +58,8 @@ pub fn start(settings: &Settings, verbose: u8, quiet: bool) {
     let builder = tracing_subscriber::fmt()
         .with_max_level(LevelFilter::TRACE) // the filter decides
         .with_timer(SystemTime)
-        // Drops a line that cannot be written; the default would report it with eprintln!, which panics.
+        // Drops a line that cannot be written; the default would report it with eprintln!, which
+        // panics.
         .log_internal_errors(false)
         .with_writer(LogOutput::new(
             std::io::stderr(),
@@ -66,7 +67,8 @@ pub fn start(settings: &Settings, verbose: u8, quiet: bool) {
         ));
     match settings.log_format.value {
         LogFormat::Json => {
-            // The module would appear as a second `target`, next to a connection's own field of that name.
+            // The module would appear as a second `target`, next to a connection's own field of
+            // that name.
             let builder = builder.json().flatten_event(true).with_target(false);
             builder.finish().with(filter).init();
         }
@@ -88,8 +90,8 @@ pub fn start(settings: &Settings, verbose: u8, quiet: bool) {
     }
 }
 
-/// Lets no message of a daemon wait for the reader of a terminal, even in the process that takes its standard error
-/// over. Comes before the sandbox, which hides the terminal.
+/// Lets no message of a daemon wait for the reader of a terminal, even in the process that takes
+/// its standard error over. Comes before the sandbox, which hides the terminal.
 pub fn never_wait() {
     let stderr = std::io::stderr();
     if stderr.is_terminal()

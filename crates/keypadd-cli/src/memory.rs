@@ -1,5 +1,5 @@
-//! Tells how much memory this process may use: the host's, or less in a container or a systemd unit with
-//! `MemoryMax=`.
+//! Tells how much memory this process may use: the host's, or less in a container or a systemd unit
+//! with `MemoryMax=`.
 //!
 //! Reads the limits of cgroups, version 2 (`memory.max`) and 1 (`memory.limit_in_bytes`), of the
 //! process's own group and of all groups around it (cgroups(7)). Knows no settings.
@@ -32,8 +32,8 @@ fn limit(mount: &Path, groups: &str) -> Option<u64> {
     let of_line = |line: &str| {
         let (_, line) = line.split_once(':')?;
         let (controllers, path) = line.split_once(':')?;
-        // Within a container the path may be the host's, and missing below the mount: then the groups
-        // around it apply, up to the container's own.
+        // Within a container the path may be the host's, and missing below the mount: then the
+        // groups around it apply, up to the container's own.
         let path = Path::new(path.trim_start_matches('/'));
         let (root, file) = match controllers {
             "" => (mount.to_owned(), "memory.max"),

@@ -1,5 +1,5 @@
-//! Parses arguments and environment variables according to a program's clap definition. For every program, an
-//! empty variable counts as unset, and help never shows the values of variables.
+//! Parses arguments and environment variables according to a program's clap definition. For every
+//! program, an empty variable counts as unset, and help never shows the values of variables.
 
 use std::ffi::OsString;
 
@@ -50,8 +50,9 @@ fn adjust_all(command: clap::Command, adjust: fn(clap::Arg) -> clap::Arg) -> cla
     command.mut_args(adjust).mut_subcommands(|verb| adjust_all(verb, adjust))
 }
 
-/// Inconsistencies in a program's definition, for that program's own test: a long flag whose variable is not
-/// named after it, or a verb whose help has no example. `called` is the program's name in the examples.
+/// Inconsistencies in a program's definition, for that program's own test: a long flag whose
+/// variable is not named after it, or a verb whose help has no example. `called` is the program's
+/// name in the examples.
 pub fn inconsistencies(program: &clap::Command, called: &str) -> Vec<String> {
     let mut found = Vec::new();
     for verb in program.get_subcommands() {

@@ -73,8 +73,8 @@ impl Shutdown {
     }
 }
 
-/// Drains on SIGTERM; stops immediately on Ctrl-C (SIGINT) and on SIGHUP, which comes from a closed terminal,
-/// or from ssh to its ProxyCommand. A second signal exits the process immediately.
+/// Drains on SIGTERM; stops immediately on Ctrl-C (SIGINT) and on SIGHUP, which comes from a closed
+/// terminal, or from ssh to its ProxyCommand. A second signal exits the process immediately.
 ///
 /// # Errors
 /// Exit 1: the signal handlers cannot be installed.
@@ -103,8 +103,8 @@ fn install_handlers(signals: io::Result<Signals>) -> Result<Shutdown, Error> {
     Ok(shutdown)
 }
 
-/// Runs a daemon's control tasks on this thread until it ends; event loops and blocking work have their own
-/// threads. Abandons threads that are still blocked then, as in a read of standard input.
+/// Runs a daemon's control tasks on this thread until it ends; event loops and blocking work have
+/// their own threads. Abandons threads that are still blocked then, as in a read of standard input.
 ///
 /// # Errors
 /// Exit 1: threads cannot be started, or too few files opened; and the daemon's own errors.
@@ -153,8 +153,8 @@ struct Signals {
 impl Signals {
     fn new() -> io::Result<Self> {
         let hangup = (!hangup_is_ignored()).then(|| signal(SignalKind::hangup()));
-        // Handled for good, so that a log that may not grow fails to be written, as on a full disk, and
-        // does not end the process.
+        // Handled for good, so that a log that may not grow fails to be written, as on a full disk,
+        // and does not end the process.
         let _ = signal(SignalKind::from_raw(process::Signal::XFSZ.as_raw()))?;
         Ok(Self {
             interrupt: signal(SignalKind::interrupt())?,

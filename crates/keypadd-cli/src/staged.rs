@@ -1,5 +1,6 @@
-//! Creates or replaces a file atomically: writes a temporary file next to it, syncs it, then renames it.
-//! After a full disk, a crash or an early exit the old file is still there. Knows nothing about the content.
+//! Creates or replaces a file atomically: writes a temporary file next to it, syncs it, then
+//! renames it. After a full disk, a crash or an early exit the old file is still there. Knows
+//! nothing about the content.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Write};
@@ -34,8 +35,8 @@ impl Staged {
         Ok(staged)
     }
 
-    /// Stages a replacement for the file at this path, or at the end of a symbolic link there, with the same
-    /// owner and mode.
+    /// Stages a replacement for the file at this path, or at the end of a symbolic link there, with
+    /// the same owner and mode.
     ///
     /// # Errors
     /// As for [`create`](Self::create), or this user cannot give the file its owner.
@@ -52,7 +53,8 @@ impl Staged {
         Ok(staged)
     }
 
-    /// Creates the empty file with this mode. Where the sandbox allows no chmod, the umask has to allow the mode.
+    /// Creates the empty file with this mode. Where the sandbox allows no chmod, the umask has to
+    /// allow the mode.
     fn open(place: &Path, replaces: bool, mode: u32) -> io::Result<(Self, File)> {
         let name = place.file_name().ok_or(ErrorKind::InvalidInput)?.to_string_lossy();
         let mut last = ErrorKind::AlreadyExists.into();
@@ -78,7 +80,8 @@ impl Staged {
     /// Moves it into place in one step.
     ///
     /// # Errors
-    /// `AlreadyExists` if a file has appeared there since [`create`](Self::create); that file stays.
+    /// `AlreadyExists` if a file has appeared there since [`create`](Self::create); that file
+    /// stays.
     pub fn commit(self) -> io::Result<()> {
         match self.replaces {
             true => fs::rename(&self.temporary, &self.place)?,

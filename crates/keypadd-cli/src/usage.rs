@@ -1,5 +1,5 @@
-//! Rewrites clap's errors in our form: one line that names the flag and the value, one with a hint, exit 2.
-//! Also prints help and the version, which clap returns as errors.
+//! Rewrites clap's errors in our form: one line that names the flag and the value, one with a hint,
+//! exit 2. Also prints help and the version, which clap returns as errors.
 
 use std::error::Error as StdError;
 

@@ -1,5 +1,6 @@
-//! Adds a peer to the text of a configuration file. Only adds lines: all existing ones stay, comments
-//! included. Then parses the result to verify that it has the new peer and is otherwise unchanged.
+//! Adds a peer to the text of a configuration file. Only adds lines: all existing ones stay,
+//! comments included. Then parses the result to verify that it has the new peer and is otherwise
+//! unchanged.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -55,13 +56,14 @@ pub enum AddPeerError {
     KeyTaken(String),
     /// The file is not valid.
     Invalid(InvalidConfig),
-    /// The added lines would not have the intended meaning, as when all peers are in one inline table.
+    /// The added lines would not have the intended meaning, as when all peers are in one inline
+    /// table.
     Form,
 }
 
 impl NewPeer {
-    /// Adds the peer to a file's text, which may be empty. If the text names no private key, it then names
-    /// `key`, if given. Adds `listen` if the peer needs it.
+    /// Adds the peer to a file's text, which may be empty. If the text names no private key, it
+    /// then names `key`, if given. Adds `listen` if the peer needs it.
     ///
     /// # Errors
     /// Nothing can be added, or the file is not valid.
@@ -142,8 +144,8 @@ impl NewPeer {
     }
 }
 
-/// Where the file's opening comment ends, including the empty line below it. A comment without an empty line
-/// may belong to the line that follows it.
+/// Where the file's opening comment ends, including the empty line below it. A comment without an
+/// empty line may belong to the line that follows it.
 fn end_of_first_comment(text: &str) -> usize {
     let mut lines = text.split_inclusive('\n');
     let comment = lines.by_ref().take_while(|line| line.starts_with('#'));
@@ -262,7 +264,8 @@ mod tests {
             lines in prop::collection::vec(prop_oneof![
                 Just("# a comment"), Just(""), Just("spin = \"5%\""), Just("[peer.office]"),
                 Just("public-key = \"PUAXw+hDiVqStwqnTRt+vJyYLM8uxJaMwM1V8Sr0Zgw=\""),
-                Just("endpoint = \"office\""), Just("listen = \"[::]:1\""), Just("peer.x.endpoint = 'x'"),
+                Just("endpoint = \"office\""), Just("listen = \"[::]:1\""),
+                Just("peer.x.endpoint = 'x'"),
                 Just("\"\"\""), Just("suite = ["), Just("]"),
             ], 0..8),
             name in "[a-z.@]{1,5}",

@@ -19,8 +19,8 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// Compares the settings in force with the new ones. `started` is what the daemon was started with, which
-    /// stays in force for keys that need a restart.
+    /// Compares the settings in force with the new ones. `started` is what the daemon was started
+    /// with, which stays in force for keys that need a restart.
     pub fn between(started: &Config, current: &Config, new: &Config) -> Self {
         let restart = started.settings.differing(&new.settings);
         let restart = restart.filter(|key| key.reload == Reload::Restart).map(|key| key.name);
@@ -117,7 +117,8 @@ mod tests {
 
     const HEAD: &str = "listen = \"[::]:1\"\n[peer.in]\n\
         public-key = \"11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=\"\npermit-open = [\"a:1\"]\n";
-    const DIALED: &str = "[peer.out]\npublic-key = \"PUAXw+hDiVqStwqnTRt+vJyYLM8uxJaMwM1V8Sr0Zgw=\"\n\
+    const DIALED: &str = "[peer.out]\npublic-key = \
+        \"PUAXw+hDiVqStwqnTRt+vJyYLM8uxJaMwM1V8Sr0Zgw=\"\n\
         endpoint = \"a\"\nlocal = [\"1:a:1\"]\n";
 
     fn read(text: &str) -> Config {

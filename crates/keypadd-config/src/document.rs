@@ -1,5 +1,5 @@
-//! Parses the file into TOML tables. The caller takes keys out one by one, each value with its position; keys
-//! left over are unknown. Knows TOML's types, not what the keys mean.
+//! Parses the file into TOML tables. The caller takes keys out one by one, each value with its
+//! position; keys left over are unknown. Knows TOML's types, not what the keys mean.
 
 use std::ops::Range;
 

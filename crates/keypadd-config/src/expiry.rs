@@ -47,7 +47,8 @@ mod tests {
     #[test]
     fn warnings_about_a_peer_begin_a_week_before_it_expires() {
         let text = "listen = \"[::]:1\"\npermit-open = \"a:1\"\n[peer.lab]\n\
-            public-key = \"11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=\"\nvalid-until = \"2027-01-31\"\n";
+            public-key = \"11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=\"\nvalid-until = \
+            \"2027-01-31\"\n";
         let config = Config::read(text, u64::MAX).unwrap();
         let warning = |now: &str| {
             let warnings = config.expiry_warnings(valid_until(now).unwrap());

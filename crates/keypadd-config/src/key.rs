@@ -1,5 +1,6 @@
-//! Describes one configuration key for everything that uses it: the file reader, the command line, `keypadd
-//! check`, suggestions and docs/configuration.md. The keys themselves are declared in `settings`.
+//! Describes one configuration key for everything that uses it: the file reader, the command line,
+//! `keypadd check`, suggestions and docs/configuration.md. The keys themselves are declared in
+//! `settings`.
 
 use crate::values::BadValue;
 

@@ -1,5 +1,5 @@
-//! Reads the `[peer.NAME]` tables: who each peer is, and which end connects to the other, or both. Checks
-//! what no two peers may share.
+//! Reads the `[peer.NAME]` tables: who each peer is, and which end connects to the other, or both.
+//! Checks what no two peers may share.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, SystemTime};
@@ -177,7 +177,8 @@ impl Context<'_, '_> {
                 let cause = format!("{outgoing_only}: peer {called} has no endpoint");
                 let hint = match outgoing_only {
                     "suite" | "kex" => {
-                        "the connecting side chooses; set what to accept before the first [peer.NAME]"
+                        "the connecting side chooses; set what to accept before the first \
+                            [peer.NAME]"
                     }
                     _ => "add an endpoint, as in endpoint = \"lab.example:4433\"",
                 };
@@ -242,7 +243,8 @@ impl Context<'_, '_> {
         }
         let keys = own.public_key.filter(|keys| !keys.is_empty())?;
         if let Some(third) = keys.get(KEYS_MAX) {
-            let hint = "list the old key and the new one, and remove the old one once the new one is in use";
+            let hint = "list the old key and the new one, and remove the old one once the new one \
+                is in use";
             faults.add(place(third), "public-key: more than two keys", Some(hint.into()));
         }
         let endpoints = own.endpoint.filter(|endpoints| !endpoints.is_empty());

@@ -8,8 +8,8 @@ use keypadd_tunnel::is_printable;
 /// Longest quoted value, in characters.
 const SHOWN_CHARS: usize = 80;
 
-/// First characters of unencrypted Ed25519 keys in PKCS#8, in base64 (RFC 8410 section 7, versions 1 and 2),
-/// as far as they are the same for every key.
+/// First characters of unencrypted Ed25519 keys in PKCS#8, in base64 (RFC 8410 section 7, versions
+/// 1 and 2), as far as they are the same for every key.
 const PKCS8_STARTS: [&str; 2] = ["MC4CAQAwBQYDK2Vw", "CAQEwBQYDK2Vw"];
 
 /// A base64 run of this length is part of a key rather than a word.
@@ -38,8 +38,8 @@ pub fn one_line(text: &str) -> String {
     redacted(text).chars().flat_map(escaped).collect()
 }
 
-/// Cuts a message where it quotes a private key. PEM's first line alone, which a hint may mention, is not a
-/// key; base64 after it is.
+/// Cuts a message where it quotes a private key. PEM's first line alone, which a hint may mention,
+/// is not a key; base64 after it is.
 fn redacted(text: &str) -> Cow<'_, str> {
     let markers = PKCS8_STARTS.iter().chain(&["PRIVATE KEY"]);
     let quotes = |at: &usize| {

@@ -1,7 +1,7 @@
-//! Declares every global key once, as `settings/peer.rs` does for every key of a peer: its type, default,
-//! help, reload class and check. Everything else that knows keys reads these tables. To add a key, add an
-//! entry, use the field where the setting applies, and run `KEYPADD_WRITE_PAGE=1 cargo test -p
-//! keypadd-config`.
+//! Declares every global key once, as `settings/peer.rs` does for every key of a peer: its type,
+//! default, help, reload class and check. Everything else that knows keys reads these tables. To
+//! add a key, add an entry, use the field where the setting applies, and run `KEYPADD_WRITE_PAGE=1
+//! cargo test -p keypadd-config`.
 
 mod declare;
 mod peer;
@@ -33,7 +33,8 @@ settings! {
     "key" => key: maybe PathBuf = file {
         form: "FILE",
         example: "/etc/keypadd/key",
-        unset: "`$CREDENTIALS_DIRECTORY/key` if set, else `/etc/keypadd/key` for root, else `~/.config/keypadd/key`",
+        unset: "`$CREDENTIALS_DIRECTORY/key` if set, else `/etc/keypadd/key` for root, else \
+            `~/.config/keypadd/key`",
         flag: Flag::Daemons,
         help: "This host's private key",
     }
@@ -52,18 +53,20 @@ settings! {
         form: "PATTERN",
         example: "localhost:22",
         flag: Flag::Serve,
-        help: "Targets that peers may connect to: HOST:PORT, `HOST:*`, `*:PORT`, CIDR:PORT, `*:*` or /PATH",
-        detail: "/PATH is a unix socket. Names are resolved here; the address checked is the one connected to. \
-            `localhost` is 127.0.0.1 and ::1. Names and `*` never match this host's own, loopback, link-local \
-            or multicast addresses; CIDRs do, even `0.0.0.0/0`. Only patterns such as `udp:resolver:53` permit \
-            UDP.",
+        help: "Targets that peers may connect to: HOST:PORT, `HOST:*`, `*:PORT`, CIDR:PORT, `*:*` \
+            or /PATH",
+        detail: "/PATH is a unix socket. Names are resolved here; the address checked is the one \
+            connected to. `localhost` is 127.0.0.1 and ::1. Names and `*` never match this host's \
+            own, loopback, link-local or multicast addresses; CIDRs do, even `0.0.0.0/0`. Only \
+            patterns such as `udp:resolver:53` permit UDP.",
     }
     "permit-listen" => permit_listen: many ListenPermit = listen_permit {
         kind: Kind::List,
         form: "PATTERN",
         example: "8080",
         flag: Flag::Serve,
-        help: "Where peers may listen on this host (-R): PORT, HOST:PORT, `HOST:*`, `*:PORT`, `*:*` or /PATH",
+        help: "Where peers may listen on this host (-R): PORT, HOST:PORT, `HOST:*`, `*:PORT`, \
+            `*:*` or /PATH",
         detail: "PORT alone is loopback only; `*` is every address. Only patterns such as \
             `udp:5353` permit UDP.",
     }
@@ -73,7 +76,8 @@ settings! {
         default: "false",
         reload: Reload::Restart,
         flag: Flag::Serve,
-        help: "Answer `keypadd bench` from peers, and accept the suites and key exchanges that only it offers",
+        help: "Answer `keypadd bench` from peers, and accept the suites and key exchanges that \
+            only it offers",
         detail: "Those protect little or nothing, and reach the bench service only.",
     }
     "suite" => suite: many Suite = suite {
@@ -141,8 +145,8 @@ settings! {
         reload: Reload::Restart,
         flag: Flag::Daemons,
         help: "Implementation of DES and 3DES: auto, bitslice-{64,128,256,512}, des-crate",
-        detail: "`auto` is the fastest that this CPU supports; the others are for measurements. des-crate is \
-            slow and not constant-time.",
+        detail: "`auto` is the fastest that this CPU supports; the others are for measurements. \
+            des-crate is slow and not constant-time.",
     }
     "congestion" => congestion: one Congestion = congestion {
         form: "NAME",
@@ -159,7 +163,8 @@ settings! {
         default: "30s",
         reload: Reload::Restart,
         flag: Flag::Daemons,
-        help: "Time without an answer before a connection is lost, 10s to 1h; the lower of the two ends applies",
+        help: "Time without an answer before a connection is lost, 10s to 1h; the lower of the \
+            two ends applies",
     }
     "spin" => spin: one SpinShare = spin {
         form: "PERCENT",
@@ -167,8 +172,10 @@ settings! {
         default: "2%",
         reload: Reload::Restart,
         flag: Flag::Daemons,
-        help: "Share of one core that each event loop may spend on polls that find nothing; 0 turns polling off",
-        detail: "A loop polls for 80 to 300 us after its last work, to avoid a wake-up; never beside bulk data.",
+        help: "Share of one core that each event loop may spend on polls that find nothing; 0 \
+            turns polling off",
+        detail: "A loop polls for 80 to 300 us after its last work, to avoid a wake-up; never \
+            beside bulk data.",
     }
     "loops" => loops: maybe usize = loops {
         kind: Kind::Number,
@@ -187,9 +194,10 @@ settings! {
         default: "1024",
         reload: Reload::Restart,
         flag: Flag::Daemons,
-        help: "Forwarded connections and UDP flows that one session carries at once, each way, at most 32768",
-        detail: "The lower limit of the two ends applies. Further connections wait; a new flow displaces the \
-            one idle longest.",
+        help: "Forwarded connections and UDP flows that one session carries at once, each way, at \
+            most 32768",
+        detail: "The lower limit of the two ends applies. Further connections wait; a new flow \
+            displaces the one idle longest.",
     }
     "sandbox" => sandbox: one bool = on_off {
         form: "MODE",
@@ -280,7 +288,8 @@ settings! {
         example: "true",
         default: "false",
         flag: Flag::Daemons,
-        help: "Log each forwarded connection when it ends: peer, target, bytes, duration, how it ended",
+        help: "Log each forwarded connection when it ends: peer, target, bytes, duration, how it \
+            ended",
         detail: "These lines have no rate limit.",
     }
     "log" => log: maybe String = log_filter {

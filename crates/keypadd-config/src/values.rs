@@ -1,6 +1,6 @@
-//! Parses the value of a flag or a key of the file. An invalid one becomes a [`BadValue`]: a cause that
-//! quotes it and a hint with a valid one; the caller prepends the name of the flag or key. Does not know
-//! where the text came from.
+//! Parses the value of a flag or a key of the file. An invalid one becomes a [`BadValue`]: a cause
+//! that quotes it and a hint with a valid one; the caller prepends the name of the flag or key.
+//! Does not know where the text came from.
 //!
 //! Every function here returns an error if the text is not a valid value.
 

@@ -109,8 +109,8 @@ fn every_fault_is_reported_at_once_at_its_place() {
             "5:16: allow-legacy: `yes` is a string, expected true or false",
             "6:1: unknown key `endpoint`",
             "9:9: local: peer `one` has no endpoint",
-            "9:10: local: `2222`: expected [BIND:]PORT:HOST:HOSTPORT, with IPv6 addresses in brackets, \
-             or a /PATH in place of either end",
+            "9:10: local: `2222`: expected [BIND:]PORT:HOST:HOSTPORT, with IPv6 addresses in \
+                brackets, or a /PATH in place of either end",
             "10:1: unknown key `listen`",
             "11:7: peer `two` has no public-key",
             "14:14: public-key: peer `one` has the same key",
@@ -140,7 +140,8 @@ fn broken_toml_is_one_fault_per_line_and_hides_no_other_lines() {
 fn an_empty_list_of_suites_is_a_fault_but_not_of_permits() {
     assert!(faults("suite = []\n").contains(&"1:9: suite: the list is empty".to_owned()));
     let text = format!(
-        "listen = \"[::]:1\"\npermit-open = \"a:1\"\n[peer.one]\npublic-key = \"{ONE}\"\npermit-open = []\n"
+        "listen = \"[::]:1\"\npermit-open = \"a:1\"\n[peer.one]\npublic-key = \
+            \"{ONE}\"\npermit-open = []\n"
     );
     assert!(read(&text).unwrap().peers[0].incoming.as_ref().unwrap().permit_open.is_empty());
 }
@@ -260,7 +261,8 @@ proptest! {
             _ => format!("\"{line}\" = \"{line}\"\n[peer.\"{line}\"]\nx = 1\n"),
         };
         for text in [pasted.clone(), format!("[peer.a]\n{pasted}")] {
-            let said: String = read(&text).unwrap_err().iter().map(|fault| format!("{fault}\n")).collect();
+            let faults = read(&text).unwrap_err();
+            let said: String = faults.iter().map(|fault| format!("{fault}\n")).collect();
             for start in 0..line.len() - 29 {
                 prop_assert!(!said.contains(&line[21 + start..29 + start]), "{}", said);
             }

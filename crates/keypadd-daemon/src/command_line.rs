@@ -62,10 +62,11 @@ pub(crate) enum Verb {
     Pubkey(KeyFileArgs),
     /// Pair with another host: print a line for `keypadd join` there, and wait for it
     ///
-    /// The line works once, within ten minutes; whoever has it can join. Once the other host has joined, it
-    /// is in this host's configuration file as NAME, with these permits, and a running `keypadd run` has
-    /// reloaded the file. If the file's UDP port is in use, as by that daemon, pairing uses another one,
-    /// which firewalls must allow too. Creates the key and the file if there are none.
+    /// The line works once, within ten minutes; whoever has it can join. Once the other host has
+    /// joined, it is in this host's configuration file as NAME, with these permits, and a running
+    /// `keypadd run` has reloaded the file. If the file's UDP port is in use, as by that daemon,
+    /// pairing uses another one, which firewalls must allow too. Creates the key and the file if
+    /// there are none.
     #[command(after_help = "\
 Examples:
   keypadd invite laptop --permit-open localhost:22
@@ -73,8 +74,9 @@ Examples:
     Invite(Box<InviteArgs>),
     /// Pair with the host whose `keypadd invite` printed this line
     ///
-    /// Both hosts learn each other's key. The other host is then in this host's configuration file, for
-    /// `keypadd connect @NAME` and `keypadd run`. Creates the key and the file if there are none.
+    /// Both hosts learn each other's key. The other host is then in this host's configuration file,
+    /// for `keypadd connect @NAME` and `keypadd run`. Creates the key and the file if there are
+    /// none.
     #[command(after_help = "\
 Examples:
   keypadd join
@@ -103,8 +105,8 @@ Examples:
     Connect(Box<ConnectArgs>),
     /// Run as server, client or both from a configuration file
     ///
-    /// Retries connections to peers forever, even the first ones. SIGHUP and `keypadd reload` apply a changed
-    /// file. Stop it with Ctrl-C or SIGTERM.
+    /// Retries connections to peers forever, even the first ones. SIGHUP and `keypadd reload` apply
+    /// a changed file. Stop it with Ctrl-C or SIGTERM.
     #[command(after_help = "\
 Example:
   keypadd check --config keypadd.toml && keypadd run --config keypadd.toml
@@ -121,17 +123,18 @@ A file for both roles:
     Run(ConfigArgs),
     /// Make a running `keypadd run` reload its file
     ///
-    /// Applies changed keys, peers, permits, forwards and pool settings without closing connections. Prints
-    /// what changed and what needs a restart. A file with errors changes nothing. With --binary, as after an
-    /// upgrade, a new process of this program takes over from the daemon.
+    /// Applies changed keys, peers, permits, forwards and pool settings without closing
+    /// connections. Prints what changed and what needs a restart. A file with errors changes
+    /// nothing. With --binary, as after an upgrade, a new process of this program takes over from
+    /// the daemon.
     #[command(after_help = "Examples:\n  keypadd reload\n  keypadd reload --binary")]
     Reload(ReloadArgs),
     /// List, add or remove forwards of a running daemon
     ///
-    /// Works for `keypadd run`, and for `keypadd connect` with forwards. Open connections of a removed
-    /// forward stay. Changes last until the daemon exits. A reload restores the file's forwards and keeps
-    /// added ones, except where the file now uses their listen address. The daemon's log and `keypadd status`
-    /// show whether the server listens for a -R.
+    /// Works for `keypadd run`, and for `keypadd connect` with forwards. Open connections of a
+    /// removed forward stay. Changes last until the daemon exits. A reload restores the file's
+    /// forwards and keeps added ones, except where the file now uses their listen address. The
+    /// daemon's log and `keypadd status` show whether the server listens for a -R.
     #[command(after_help = "\
 Examples:
   keypadd forward list
@@ -145,8 +148,9 @@ Examples:
     Check(ConfigArgs),
     /// Check this host, its files and the path to each peer, and name the fixes
     ///
-    /// Looks at limits, UDP buffers, CPU, clock, keys and files, daemons and the service, measures whether a
-    /// pool pays off here, and connects to each peer in the file, or only to @NAME. Changes nothing.
+    /// Looks at limits, UDP buffers, CPU, clock, keys and files, daemons and the service, measures
+    /// whether a pool pays off here, and connects to each peer in the file, or only to @NAME.
+    /// Changes nothing.
     #[command(after_help = "\
 Exits with 1 if a check failed; a warning means that something works less well.
 
@@ -183,7 +187,8 @@ Examples:
     Demo(DemoArgs),
     /// Benchmark suites with and without a pool
     ///
-    /// Starts the program keypadd-bench, found next to this one or on PATH, with the same arguments.
+    /// Starts the program keypadd-bench, found next to this one or on PATH, with the same
+    /// arguments.
     #[command(after_help = "Example:\n  keypadd bench terminal --out report")]
     #[command(disable_help_flag = true)]
     Bench(BenchArgs),
@@ -196,8 +201,8 @@ pub(crate) struct KeyFileArgs {
     pub(crate) file: Option<PathBuf>,
 }
 
-// Values that only `invite` and `join` have are checked there: clap's code for a value is compiled for each
-// type.
+// Values that only `invite` and `join` have are checked there: clap's code for a value is compiled
+// for each type.
 #[derive(Debug, Args)]
 pub(crate) struct InviteArgs {
     /// Name for the other host, in the configuration file, logs and metrics
@@ -247,8 +252,8 @@ pub(crate) struct ServeArgs {
 pub(crate) struct ConnectArgs {
     /// The server's name or address, or a peer of the configuration file
     ///
-    /// The default UDP port is 4433; an IPv6 address with a port goes in brackets. Several hosts that
-    /// have the key, in order of preference, are separated by commas. A name such as
+    /// The default UDP port is 4433; an IPv6 address with a port goes in brackets. Several hosts
+    /// that have the key, in order of preference, are separated by commas. A name such as
     /// _keypadd._udp.example.com, without a port, is looked up as SRV. @NAME takes endpoint, keys,
     /// suite and key exchange from the file; flags win.
     #[arg(value_name = "HOST[:PORT]|@NAME", value_parser = values::server_or_name)]
@@ -262,9 +267,10 @@ pub(crate) struct ConnectArgs {
     pub(crate) peer: Option<PublicKey>,
     /// Connect standard input and output to HOST:PORT from the server, as an ssh ProxyCommand
     ///
-    /// With @NAME, a running `keypadd run` or `keypadd connect` of this user that is connected to that peer
-    /// carries it, so ssh sessions share one tunnel. -W makes its own tunnel if there is none, if its suite
-    /// or key exchange would not be offered here, or with other tunnel flags such as --hold.
+    /// With @NAME, a running `keypadd run` or `keypadd connect` of this user that is connected to
+    /// that peer carries it, so ssh sessions share one tunnel. -W makes its own tunnel if there is
+    /// none, if its suite or key exchange would not be offered here, or with other tunnel flags
+    /// such as --hold.
     #[arg(short = 'W', long, env = "KEYPADD_STDIO", value_name = "HOST:PORT")]
     #[arg(value_parser = values::target, conflicts_with_all = ["local", "remote", "dynamic"])]
     pub(crate) stdio: Option<Target>,

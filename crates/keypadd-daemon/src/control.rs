@@ -56,8 +56,8 @@ pub(crate) trait Status: Clone + Send + Sync + 'static {
     fn document(&self) -> serde_json::Result<Vec<u8>>;
 }
 
-/// Asks to be replaced by a new process; with a device and inode, only if the daemon runs another program.
-/// `handover` describes what follows.
+/// Asks to be replaced by a new process; with a device and inode, only if the daemon runs another
+/// program. `handover` describes what follows.
 pub(crate) const REPLACE_REQUEST: &str = "replace";
 
 /// An answer, perhaps to several requests.
@@ -82,19 +82,20 @@ pub(crate) type ForwardRequests = mpsc::Sender<(String, oneshot::Sender<Answer>)
 /// Longest request, including its newline: a forward from path to path.
 const REQUEST_BYTES_MAX: u64 = 512;
 
-/// Longest answer: the status of 1024 sessions takes about 1 MiB and 100 bytes for each of their forwards; a
-/// reload's answer has a line for each change or each fault, and this is room for 50,000. Parsed, an answer takes
-/// up to 85 times its length of memory.
+/// Longest answer: the status of 1024 sessions takes about 1 MiB and 100 bytes for each of their
+/// forwards; a reload's answer has a line for each change or each fault, and this is room for
+/// 50,000. Parsed, an answer takes up to 85 times its length of memory.
 const ANSWER_BYTES_MAX: u64 = 8 << 20;
 
 /// Timeout for reading a request and for writing an answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Connections at once; more wait. One that has sent no request makes room, so there are more places than programs
-/// that ask at the same time.
+/// Connections at once; more wait. One that has sent no request makes room, so there are more
+/// places than programs that ask at the same time.
 pub(crate) const CONNECTIONS_MAX: usize = 128;
 
-/// Requests of a kind that wait for the daemon; more are refused, so that there are always places for others.
+/// Requests of a kind that wait for the daemon; more are refused, so that there are always places
+/// for others.
 pub(crate) const WAITING_MAX: usize = CONNECTIONS_MAX / 4;
 
 /// Most daemons in one process, as in tests.
@@ -148,8 +149,8 @@ impl ControlSocket {
         &self.path
     }
 
-    /// Answers requests until dropped. A panic affects only the request that caused it, whose answer is
-    /// empty.
+    /// Answers requests until dropped. A panic affects only the request that caused it, whose
+    /// answer is empty.
     pub(crate) async fn serve(self, status: impl Status, requests: Requests) {
         let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
         // Those that have sent no request.
@@ -242,8 +243,8 @@ async fn answer(
     timeout(TIMEOUT, written).await?
 }
 
-/// The request's socket, for the exchange that follows. The other end sends nothing after the line until it
-/// gets an answer.
+/// The request's socket, for the exchange that follows. The other end sends nothing after the line
+/// until it gets an answer.
 fn reunite(
     reader: BufReader<Take<OwnedReadHalf>>,
     writer: OwnedWriteHalf,
@@ -288,8 +289,8 @@ impl Read for ReadUntil {
 /// Sends a request to the daemon of a socket. The whole answer must arrive within `timeout`.
 ///
 /// # Errors
-/// No daemon listens, it does not answer in time, or its answer is invalid: `InvalidData` if it is too long or
-/// not the JSON expected.
+/// No daemon listens, it does not answer in time, or its answer is invalid: `InvalidData` if it is
+/// too long or not the JSON expected.
 pub(crate) fn ask<A: DeserializeOwned>(
     path: &Path,
     request: &str,

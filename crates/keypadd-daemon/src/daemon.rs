@@ -1,4 +1,5 @@
-//! Sets up what serve, connect and run share: key, pool, meters, bench service, control socket and /metrics.
+//! Sets up what serve, connect and run share: key, pool, meters, bench service, control socket and
+//! /metrics.
 //!
 //! Samples rates every second and notifies systemd. Nothing
 //! is global, so two daemons can run in one process.
@@ -149,7 +150,8 @@ impl Daemon {
         self.settings.drain_timeout.value
     }
 
-    /// Hands over the file of a new key from now on. If this process may not open it, the key is the old one.
+    /// Hands over the file of a new key from now on. If this process may not open it, the key is
+    /// the old one.
     pub(crate) fn use_key_file(&mut self, path: &Path) {
         if let Ok(file) = keyfile::open_anew(path) {
             self.key_file = Some(Arc::new(file));
@@ -176,7 +178,8 @@ impl Daemon {
         }
     }
 
-    /// Ends the old process, if there is one, and starts serving in its place; returns whether there was one.
+    /// Ends the old process, if there is one, and starts serving in its place; returns whether
+    /// there was one.
     ///
     /// # Errors
     /// As for [`Takeover::finish`].
@@ -294,8 +297,8 @@ fn bind_control_socket() -> Result<ControlSocket, String> {
         .map_err(|error| format!("{}: {}", directory.display(), system(&error)))
 }
 
-/// How long a listener of a remote forward waits for its client to ask for it again, which it does as soon as
-/// it is back.
+/// How long a listener of a remote forward waits for its client to ask for it again, which it does
+/// as soon as it is back.
 const INHERITED_FOR: Duration = Duration::from_secs(10);
 
 /// Closes the listeners of remote forwards that no client has asked for in time.

@@ -1,5 +1,5 @@
-//! The program `keypadd`: reads the command line and runs one command. Each command has its own file
-//! in `verbs`; only logging outlives it, so two daemons can run in one process.
+//! The program `keypadd`: reads the command line and runs one command. Each command has its own
+//! file in `verbs`; only logging outlives it, so two daemons can run in one process.
 //!
 //! A library, so that other programs of the workspace can start the same daemon.
 

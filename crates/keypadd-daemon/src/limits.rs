@@ -43,7 +43,8 @@ const OWN: &[Limit] = &[
         holder: "the daemon's user",
         total: Amount::Count(control::CONNECTIONS_MAX as u64),
         rule: Words("what is free", &[]),
-        when_reached: "the oldest that has sent no request is closed; without one, the next one waits",
+        when_reached: "the oldest that has sent no request is closed; without one, the next one \
+            waits",
         setting: None,
         test: "connections_that_send_nothing_or_wait_for_the_daemon_do_not_delay_a_request",
     },
@@ -81,7 +82,8 @@ mod tests {
 
     fn row(limit: &Limit) -> String {
         let Limit { resource, holder, total, rule, when_reached, setting, test } = limit;
-        // tests/docs.rs takes names with so many words for those of tests, and checks that they exist.
+        // tests/docs.rs takes names with so many words for those of tests, and checks that they
+        // exist.
         assert!(test.matches('_').count() >= 4, "{test}");
         let (total, rule) = (total.text(&default_of), rule.text(&default_of));
         let setting = setting.map(|setting| format!("`{setting}`")).unwrap_or_default();

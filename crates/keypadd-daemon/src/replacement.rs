@@ -1,4 +1,5 @@
-//! Hands a daemon's sockets and held streams to the process that replaces it (`keypadd reload --binary`).
+//! Hands a daemon's sockets and held streams to the process that replaces it (`keypadd reload
+//! --binary`).
 //!
 //! | new process | old process |
 //! | --- | --- |
@@ -6,20 +7,21 @@
 //! | binds all its sockets, then [`Frame::Bound`] | ends its sessions and describes what is held |
 //! | resumes what is held, then [`Frame::Done`] | says [`Frame::Bye`] and exits |
 //!
-//! Until `Done` the old process still has everything, and serves if the new one dies. After it both have
-//! everything, and [`Frame::Bye`] decides: once all of it is in the new process's socket, the old one never
-//! serves again; before that, the new one does not serve while the old one lives. Both are on one host, so
-//! neither is left in doubt, as a peer across a network would be: the kernel takes a message for the other
-//! process or reports that it takes none. So
+//! Until `Done` the old process still has everything, and serves if the new one dies. After it both
+//! have everything, and [`Frame::Bye`] decides: once all of it is in the new process's socket, the
+//! old one never serves again; before that, the new one does not serve while the old one lives.
+//! Both are on one host, so neither is left in doubt, as a peer across a network would be: the
+//! kernel takes a message for the other process or reports that it takes none. So
 //!
-//! - an old process that gives up stops receiving, then says [`Frame::Continues`]. A `Done` that it has
-//!   not read by then fails at its sender, or its sender reads that answer;
-//! - a new process whose wait is over stops receiving, then reads what is there: a `Bye` that comes later
-//!   fails at its sender, which continues;
-//! - an end of file after `Done`, without either frame, means that the old process has died: the new one serves.
+//! - an old process that gives up stops receiving, then says [`Frame::Continues`]. A `Done` that it
+//!   has not read by then fails at its sender, or its sender reads that answer;
+//! - a new process whose wait is over stops receiving, then reads what is there: a `Bye` that comes
+//!   later fails at its sender, which continues;
+//! - an end of file after `Done`, without either frame, means that the old process has died: the
+//!   new one serves.
 //!
-//! No key, pad or packet number is handed over, except the open file of the host's key, because systemd shows
-//! a credential only to the first process of a service.
+//! No key, pad or packet number is handed over, except the open file of the host's key, because
+//! systemd shows a credential only to the first process of a service.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -49,12 +51,13 @@ const PREPARE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long either process waits for the other while no traffic flows.
 const HANDOVER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How long a process may take to read a frame, or to answer when it has everything. A stopped one must not
-/// keep the other from serving: listeners that a server has left open for a client wait ten seconds.
+/// How long a process may take to read a frame, or to answer when it has everything. A stopped one
+/// must not keep the other from serving: listeners that a server has left open for a client wait
+/// ten seconds.
 const STALL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long the new process may take to read a frame or to answer while the old one is suspended, and
-/// all traffic with it.
+/// How long the new process may take to read a frame or to answer while the old one is suspended,
+/// and all traffic with it.
 const SUSPENDED_STALL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What one process tells the other.
@@ -78,17 +81,18 @@ pub(crate) enum Frame {
     Client(String, ClientRecord),
     /// A stream of the last lineage or client: its bytes, its socket attached.
     Stream(StreamRecord),
-    /// A stream of the last chain or client that is carried for `connect -W`: its bytes. Attached are its
-    /// socket, the command's control socket and the command's end of the pair.
+    /// A stream of the last chain or client that is carried for `connect -W`: its bytes. Attached
+    /// are its socket, the command's control socket and the command's end of the pair.
     Carried(StreamRecord),
     /// Everything was sent.
     End,
-    /// The new process, with this ID, has everything. Lists files of unix sockets that its settings do not
-    /// name and its sandbox may not remove.
+    /// The new process, with this ID, has everything. Lists files of unix sockets that its settings
+    /// do not name and its sandbox may not remove.
     Done(u32, Vec<SocketFile>),
     /// The old process exits; its standard streams are attached.
     Bye,
-    /// The old process has given up, and serves on. Instead of an offer: too many others wait to replace it.
+    /// The old process has given up, and serves on. Instead of an offer: too many others wait to
+    /// replace it.
     Continues,
 }
 

@@ -36,8 +36,8 @@ pub(crate) fn run() -> Result<(), Error> {
     if let Verb::Run(args) = cli.verb {
         return run_from_file(args, cli.log);
     }
-    // `-W` runs inside other programs, `demo` draws, pairing prints its own messages: these log only warnings
-    // and errors.
+    // `-W` runs inside other programs, `demo` draws, pairing prints its own messages: these log
+    // only warnings and errors.
     let quiet = match &cli.verb {
         Verb::Connect(args) => args.stdio.is_some(),
         Verb::Demo(_) | Verb::Invite(_) | Verb::Join(_) => true,

@@ -67,7 +67,8 @@ pub struct Confined {
     report: Report,
 }
 
-/// Drops capabilities and restricts files and TCP ports, for the calling thread and all that it starts later.
+/// Drops capabilities and restricts files and TCP ports, for the calling thread and all that it
+/// starts later.
 ///
 /// # Errors
 /// If another user is asked for and the process may not switch.

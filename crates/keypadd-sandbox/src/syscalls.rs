@@ -65,7 +65,8 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_timerfd_create,
     libc::SYS_timerfd_gettime,
     libc::SYS_timerfd_settime,
-    // Files: Landlock says which. Not chmod, which it does not restrict: root could change what it may only read.
+    // Files: Landlock says which. Not chmod, which it does not restrict: root could change what it
+    // may only read.
     libc::SYS_faccessat,
     libc::SYS_faccessat2,
     libc::SYS_fstat,
@@ -177,8 +178,8 @@ const REPLACING: &[c_long] = &[
     libc::SYS_renameat2,
 ];
 
-/// Terminal and socket requests (ioctl(2)), and the number of an interface that is named in an address
-/// such as fe80::1%eth0.
+/// Terminal and socket requests (ioctl(2)), and the number of an interface that is named in an
+/// address such as fe80::1%eth0.
 #[allow(clippy::unnecessary_cast)] // musl counts them in another type
 const IOCTLS: &[u64] = &[
     libc::FIONBIO as u64,
@@ -212,15 +213,16 @@ const FCNTLS: &[u64] = &[
     libc::F_SETLKW as u64,
 ];
 
-/// Types and protocols of internet sockets (socket(2)). Landlock's ports are those of plain TCP: not of MPTCP or
-/// SCTP.
+/// Types and protocols of internet sockets (socket(2)). Landlock's ports are those of plain TCP:
+/// not of MPTCP or SCTP.
 const PROTOCOLS: &[(i32, &[i32])] =
     &[(libc::SOCK_STREAM, &[0, libc::IPPROTO_TCP]), (libc::SOCK_DGRAM, &[0, libc::IPPROTO_UDP])];
 
 /// The bits of a socket's type that are no flags (net.h of Linux).
 const TYPE_MASK: u64 = 0xf;
 
-/// Calls that send with flags, and which argument has them. MSG_FASTOPEN connects, past Landlock's ports.
+/// Calls that send with flags, and which argument has them. MSG_FASTOPEN connects, past Landlock's
+/// ports.
 const SENDS: &[(c_long, u8)] =
     &[(libc::SYS_sendto, 3), (libc::SYS_sendmsg, 2), (libc::SYS_sendmmsg, 3)];
 

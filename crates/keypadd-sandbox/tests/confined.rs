@@ -200,7 +200,8 @@ fn other_processes_get_no_signal_and_no_priority_and_limits_stay() {
         assert_eq!(sched_setaffinity(Some(parent), &all_cpus), Err(Errno::PERM));
         let limit = Rlimit { current: Some(64), maximum: Some(64) };
         assert_eq!(setrlimit(Resource::Nofile, limit), Err(Errno::PERM));
-        // Commands that are not listed, such as F_SETOWN, by which the kernel signals another process.
+        // Commands that are not listed, such as F_SETOWN, by which the kernel signals another
+        // process.
         let (socket, _other) = UnixStream::pair().unwrap();
         assert_eq!(fcntl_get_seals(&socket), Err(Errno::PERM));
     });

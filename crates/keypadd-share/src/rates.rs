@@ -61,8 +61,8 @@ impl<H: Eq + Hash> Rates<H> {
         self.take(holder, now).is_ok()
     }
 
-    /// Takes a token of this holder if another limit permits it, too. That is asked only if the holder
-    /// has a token or is not tracked, and under the lock of this one.
+    /// Takes a token of this holder if another limit permits it, too. That is asked only if the
+    /// holder has a token or is not tracked, and under the lock of this one.
     pub fn allow_if(&self, holder: H, now: Instant, permits: impl FnOnce() -> bool) -> bool {
         let mut buckets = self.buckets();
         let bucket = buckets.tracked.get(&holder);

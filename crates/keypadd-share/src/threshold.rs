@@ -3,8 +3,8 @@
 //! The rule is dynamic thresholds (Choudhury and Hahne 1998). It knows neither the other holders
 //! nor the total: what is free stands for both.
 
-/// The most that a holder may have which has `own` now, while `free` is nobody's: `up / (up + down)`
-/// of both, so that its part and the free rest are as `up` to `down`.
+/// The most that a holder may have which has `own` now, while `free` is nobody's: `up / (up +
+/// down)` of both, so that its part and the free rest are as `up` to `down`.
 ///
 /// With (1, 1) a holder may have as much as it leaves free: alone it gets half, two get a third
 /// each, and there is always some for the next one.

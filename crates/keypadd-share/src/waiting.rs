@@ -1,4 +1,5 @@
-//! Lists those that may have to make room for newer ones: the oldest of the group that has the most.
+//! Lists those that may have to make room for newer ones: the oldest of the group that has the
+//! most.
 
 use std::{collections::HashMap, hash::Hash};
 

@@ -1,5 +1,5 @@
-//! Declares keys with a macro: one table generates the struct of settings, the list of keys, and the code
-//! that reads, prints and compares them. Knows no key.
+//! Declares keys with a macro: one table generates the struct of settings, the list of keys, and
+//! the code that reads, prints and compares them. Knows no key.
 
 /// Declares a struct of settings and the table of its keys. An entry is `KEY => field: SHAPE TYPE =
 /// READER { properties of the Key }`. SHAPE is `one` for a value that has a default, `maybe` for
@@ -9,8 +9,8 @@ macro_rules! settings {
     (
         $(#[$meta:meta])* $name:ident in $scope:ident;
         $(
-            $key:literal => $field:ident: $shape:ident $type:ty = $read:ident $(within $memory:ident)?
-            { $($property:ident: $value:expr),* $(,)? }
+            $key:literal => $field:ident: $shape:ident $type:ty = $read:ident
+            $(within $memory:ident)? { $($property:ident: $value:expr),* $(,)? }
         )*
     ) => {
         $(#[$meta])*
@@ -52,7 +52,9 @@ macro_rules! settings {
             /// Every key with its value.
             pub fn entries(
                 &self,
-            ) -> impl Iterator<Item = (&'static $crate::key::Key, &dyn $crate::settings::setting::Shown)> {
+            ) -> impl Iterator<
+                Item = (&'static $crate::key::Key, &dyn $crate::settings::setting::Shown),
+            > {
                 Self::KEYS.iter().zip([$(&self.$field as &dyn $crate::settings::setting::Shown),*])
             }
 

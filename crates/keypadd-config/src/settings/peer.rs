@@ -40,7 +40,8 @@ settings! {
         example: "2027-01-31",
         unset: "no limit",
         help: "Last day (UTC) of the peer, or a time such as 2027-01-31T12:00:00Z",
-        detail: "Afterwards it is refused and its sessions end within a minute, by this host's clock.",
+        detail: "Afterwards it is refused and its sessions end within a minute, by this host's \
+            clock.",
     }
     "permit-open" => permit_open: many Permit = permit {
         kind: Kind::List,
@@ -75,9 +76,9 @@ settings! {
         flag: Flag::Connect,
         short: Some('L'),
         help: "Listen here and connect to HOST:HOSTPORT from the server",
-        detail: "BIND is loopback by default; `*` is every address; IPv6 addresses go in brackets. Port 0 \
-            picks a free port. A unix socket's /PATH can replace [BIND:]PORT, HOST:HOSTPORT or both. \
-            [BIND:]PORT:udp:HOST:HOSTPORT forwards UDP.",
+        detail: "BIND is loopback by default; `*` is every address; IPv6 addresses go in \
+            brackets. Port 0 picks a free port. A unix socket's /PATH can replace [BIND:]PORT, \
+            HOST:HOSTPORT or both. [BIND:]PORT:udp:HOST:HOSTPORT forwards UDP.",
     }
     "remote" => remote: many RemoteForward = remote_forward {
         kind: Kind::List,
@@ -86,8 +87,8 @@ settings! {
         flag: Flag::Connect,
         short: Some('R'),
         help: "Listen on the server and connect to HOST:HOSTPORT from here",
-        detail: "Like `local`, in the other direction. The server's `permit-listen` must allow it. The server \
-            never learns the target.",
+        detail: "Like `local`, in the other direction. The server's `permit-listen` must allow \
+            it. The server never learns the target.",
     }
     "dynamic" => dynamic: many DynamicForward = dynamic_forward {
         kind: Kind::List,
@@ -96,32 +97,35 @@ settings! {
         flag: Flag::Connect,
         short: Some('D'),
         help: "Listen here as a SOCKS5 proxy and connect to the requested targets from the server",
-        detail: "The server resolves names, and its `permit-open` applies. BIND is loopback by default. There \
-            is no password: anyone who can reach the port can use it.",
+        detail: "The server resolves names, and its `permit-open` applies. BIND is loopback by \
+            default. There is no password: anyone who can reach the port can use it.",
     }
     "send-proxy" => send_proxy: one bool = switch {
         kind: Kind::Switch,
         example: "true",
         default: "false",
         flag: Flag::Connect,
-        help: "Send targets of -L and -R a PROXY protocol header (version 2) with each connection's origin",
-        detail: "The targets must expect it (nginx: `proxy_protocol`). Connections from unix sockets and -W get \
-            a LOCAL header, those from -D none.",
+        help: "Send targets of -L and -R a PROXY protocol header (version 2) with each \
+            connection's origin",
+        detail: "The targets must expect it (nginx: `proxy_protocol`). Connections from unix \
+            sockets and -W get a LOCAL header, those from -D none.",
     }
     "accept-proxy" => accept_proxy: one bool = switch {
         kind: Kind::Switch,
         example: "true",
         default: "false",
         flag: Flag::Connect,
-        help: "Expect a PROXY protocol header (version 1 or 2) on connections to listeners of -L and -R",
-        detail: "For listeners behind a load balancer; logs and `send-proxy` use the address. Whoever can \
-            reach the listener can claim any address. Connections without a valid header within 3s are \
-            closed.",
+        help: "Expect a PROXY protocol header (version 1 or 2) on connections to listeners of -L \
+            and -R",
+        detail: "For listeners behind a load balancer; logs and `send-proxy` use the address. \
+            Whoever can reach the listener can claim any address. Connections without a valid \
+            header within 3s are closed.",
     }
     "suite" => suite: maybe Suite = suite {
         form: "NAME",
         example: "aes-256-gcm",
-        unset: "aes-256-gcm and chacha20-poly1305, the faster first, unless the global `suite` names one",
+        unset: "aes-256-gcm and chacha20-poly1305, the faster first, unless the global `suite` \
+            names one",
         flag: Flag::Connect,
         help: "Suite to offer",
         detail: SUITES,

@@ -1,5 +1,5 @@
-//! Reads a key's texts, from the file or the command line, into settings, and reports invalid ones. Knows
-//! neither the keys nor the formats of file and flags.
+//! Reads a key's texts, from the file or the command line, into settings, and reports invalid ones.
+//! Knows neither the keys nor the formats of file and flags.
 
 use super::setting::Setting;
 use crate::key::Key;
@@ -7,8 +7,8 @@ use crate::values::BadValue;
 
 /// Where settings are read from: a table of the file, or the command line.
 pub trait Source {
-    /// The texts of a key, each with its position ([`Setting::at`]); `None` if the key is not set. For a key
-    /// that is not a list, only the first counts.
+    /// The texts of a key, each with its position ([`Setting::at`]); `None` if the key is not set.
+    /// For a key that is not a list, only the first counts.
     fn texts(&mut self, key: &'static Key) -> Option<Vec<(String, Option<usize>)>>;
 
     /// Reports a text that is not a valid value of its key.
@@ -18,7 +18,8 @@ pub trait Source {
     fn memory_bytes(&self) -> u64;
 }
 
-/// The valid values of a list; `None` if it is not set. `read` takes a text and this host's memory in bytes.
+/// The valid values of a list; `None` if it is not set. `read` takes a text and this host's memory
+/// in bytes.
 pub(super) fn many<T>(
     source: &mut dyn Source,
     key: &'static Key,

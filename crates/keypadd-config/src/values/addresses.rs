@@ -1,4 +1,5 @@
-//! Values that say where: servers, targets, forwards, permits, sockets, and the key of who is there.
+//! Values that say where: servers, targets, forwards, permits, sockets, and the key of who is
+//! there.
 
 use std::net::SocketAddr;
 use std::str::FromStr;
@@ -12,8 +13,8 @@ use keypadd_tunnel::{
 use super::{BadValue, bad};
 use crate::quote::{is_private, shown};
 
-/// Parses an address, a forward or a permit. A text that contains a private key is refused first: as a host
-/// name, it would be sent to DNS.
+/// Parses an address, a forward or a permit. A text that contains a private key is refused first:
+/// as a host name, it would be sent to DNS.
 fn parsed<T: FromStr<Err: Cause>>(text: &str, hint: &str) -> Result<T, BadValue> {
     if is_private(text) {
         return Err(bad(format!("{} is not allowed here", shown(text)), hint));
@@ -116,7 +117,8 @@ pub fn permit(text: &str) -> Result<Permit, BadValue> {
 
 /// A public key: 44 characters of base64.
 pub fn public_key(text: &str) -> Result<PublicKey, BadValue> {
-    // The text may be a secret pasted in the wrong place: the message describes it and does not quote it.
+    // The text may be a secret pasted in the wrong place: the message describes it and does not
+    // quote it.
     text.parse().map_err(|error: KeyTextError| {
         bad(error.to_string(), "run `keypadd pubkey` on the other host to print its public key")
     })

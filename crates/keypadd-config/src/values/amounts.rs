@@ -1,4 +1,5 @@
-//! Values that say how much: numbers, shares of a core, sizes, durations and dates, each with its range.
+//! Values that say how much: numbers, shares of a core, sizes, durations and dates, each with its
+//! range.
 
 use std::time::{Duration, SystemTime};
 
@@ -20,8 +21,8 @@ const KEY_LIFETIME_MIN: Duration = Duration::from_secs(1);
 /// Most event loops: more do not help on any host, and each costs a thread and a socket.
 const LOOPS_MAX: usize = 64;
 
-/// Most forwarded connections of a session: if none of them is read, they fill 2 GiB of its receive window, a
-/// 32-bit number.
+/// Most forwarded connections of a session: if none of them is read, they fill 2 GiB of its receive
+/// window, a 32-bit number.
 const FORWARDS_MAX: u32 = 32_768;
 
 /// Most sessions of one key: the most that a server has.

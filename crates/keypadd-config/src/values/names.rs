@@ -1,4 +1,5 @@
-//! Values that are one of several words, or a name: suites, modes, switches, log filters, users, peers, files.
+//! Values that are one of several words, or a name: suites, modes, switches, log filters, users,
+//! peers, files.
 
 use std::path::PathBuf;
 
@@ -120,8 +121,8 @@ pub fn log_format(text: &str) -> Result<LogFormat, BadValue> {
     }
 }
 
-/// A log filter, kept as text: the logger parses it again. Empty directives are dropped; if no other is left,
-/// only errors are logged.
+/// A log filter, kept as text: the logger parses it again. Empty directives are dropped; if no
+/// other is left, only errors are logged.
 pub fn log_filter(text: &str) -> Result<String, BadValue> {
     let directives: Vec<&str> =
         text.split(',').map(str::trim).filter(|directive| !directive.is_empty()).collect();

@@ -14,8 +14,8 @@ pub(crate) struct ReloadArgs {
     #[arg(long, env = "KEYPADD_SOCKET", value_name = "PATH")]
     #[arg(value_parser = path_parser())]
     pub(crate) socket: Option<PathBuf>,
-    /// Replace a daemon that runs another program or has settings that wait for a restart; its connections
-    /// stay open
+    /// Replace a daemon that runs another program or has settings that wait for a restart; its
+    /// connections stay open
     #[arg(long, env = "KEYPADD_BINARY", value_parser = values::switch)]
     pub(crate) binary: bool,
 }
@@ -28,10 +28,12 @@ pub(crate) struct ForwardArgs {
     #[arg(value_name = "@NAME", value_parser = values::at_name)]
     pub(crate) peer: Option<String>,
     /// Listen here and connect to HOST:HOSTPORT from the server
-    #[arg(short = 'L', value_name = "[BIND:]PORT:HOST:HOSTPORT", value_parser = values::local_forward)]
+    #[arg(short = 'L', value_name = "[BIND:]PORT:HOST:HOSTPORT")]
+    #[arg(value_parser = values::local_forward)]
     local: Vec<LocalForward>,
     /// Listen on the server and connect to HOST:HOSTPORT from here
-    #[arg(short = 'R', value_name = "[BIND:]PORT:HOST:HOSTPORT", value_parser = values::remote_forward)]
+    #[arg(short = 'R', value_name = "[BIND:]PORT:HOST:HOSTPORT")]
+    #[arg(value_parser = values::remote_forward)]
     remote: Vec<RemoteForward>,
     /// Listen here as a SOCKS5 proxy
     #[arg(short = 'D', value_name = "[BIND:]PORT", value_parser = values::dynamic_forward)]

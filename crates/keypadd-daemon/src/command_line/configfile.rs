@@ -60,7 +60,8 @@ pub(crate) fn place(given: Option<PathBuf>) -> Result<PathBuf, Error> {
     }
 }
 
-/// A user's own file, in keypadd's directory. Earlier versions used the name of root's file here, too.
+/// A user's own file, in keypadd's directory. Earlier versions used the name of root's file here,
+/// too.
 fn of_user(directory: &Path) -> PathBuf {
     let [path, earlier] = ["config.toml", "keypadd.toml"].map(|name| directory.join(name));
     match !path.exists() && earlier.exists() {
@@ -69,8 +70,8 @@ fn of_user(directory: &Path) -> PathBuf {
     }
 }
 
-/// Reads the file and the key. `known`: the key to keep if the file still names this place, and the process may
-/// not read it any more.
+/// Reads the file and the key. `known`: the key to keep if the file still names this place, and the
+/// process may not read it any more.
 ///
 /// # Errors
 /// Exit 3: everything that is wrong with the file and the key.

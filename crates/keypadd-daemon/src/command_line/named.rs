@@ -1,5 +1,5 @@
-//! Finds the peer that `connect @NAME` means in the configuration file. Knows no sockets: what it finds is
-//! used like flags, and flags win.
+//! Finds the peer that `connect @NAME` means in the configuration file. Knows no sockets: what it
+//! finds is used like flags, and flags win.
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;

@@ -1,10 +1,11 @@
 //! Carries a connection of `keypadd connect @NAME -W` in a running daemon, over its control socket.
 //!
-//! The request names both public keys, the suites and key exchange it accepts, and the target. Once the
-//! target is connected, the daemon makes a pair of unix sockets, forwards one and passes the other to the
-//! command. A unix socket has no reset, so each process also keeps a copy of the other's end: an end of file
-//! is then always intentional. If a process dies, the control socket closes; it stays open until the outcome
-//! is reported. Both sockets go with the connection to a process that replaces the daemon.
+//! The request names both public keys, the suites and key exchange it accepts, and the target. Once
+//! the target is connected, the daemon makes a pair of unix sockets, forwards one and passes the
+//! other to the command. A unix socket has no reset, so each process also keeps a copy of the
+//! other's end: an end of file is then always intentional. If a process dies, the control socket
+//! closes; it stays open until the outcome is reported. Both sockets go with the connection to a
+//! process that replaces the daemon.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -46,7 +47,8 @@ pub(crate) enum CarryReply {
     Connecting(String),
     /// The target is connected. Attached: the command's end of the pair and the daemon's end.
     Connected,
-    /// The server could not connect to the target, or the target's connection was reset, with this code.
+    /// The server could not connect to the target, or the target's connection was reset, with this
+    /// code.
     Refused(u64),
     /// Both directions have finished.
     Closed,

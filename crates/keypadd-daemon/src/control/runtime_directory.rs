@@ -1,7 +1,8 @@
 //! Finds and checks the directories of this user's control sockets, which nobody else may change.
 //!
-//! Root also controls the daemon of the service, whose directory systemd gives to the user that it runs as. Root's
-//! own daemons have theirs apart: systemd would give their sockets to that user, too.
+//! Root also controls the daemon of the service, whose directory systemd gives to the user that it
+//! runs as. Root's own daemons have theirs apart: systemd would give their sockets to that user,
+//! too.
 
 use std::fs::{self, DirBuilder};
 use std::io::{self, ErrorKind};
@@ -20,7 +21,8 @@ const ROOT: &str = "/run/keypadd-root";
 /// Where the service has its socket (examples/systemd).
 const SERVICE: &str = "/run/keypadd";
 
-/// The directory where a daemon of this user makes its socket; `None` if the environment names none.
+/// The directory where a daemon of this user makes its socket; `None` if the environment names
+/// none.
 pub(crate) fn own() -> Option<PathBuf> {
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
     if let Some(given) = variable("RUNTIME_DIRECTORY") {
@@ -76,8 +78,8 @@ pub(crate) fn prepare(directory: &Path) -> io::Result<()> {
     check(directory)
 }
 
-/// Checks that nobody else can replace files in the directory. It may be a symbolic link of this user or
-/// root: systemd makes one for a unit with DynamicUser= (systemd.exec(5)).
+/// Checks that nobody else can replace files in the directory. It may be a symbolic link of this
+/// user or root: systemd makes one for a unit with DynamicUser= (systemd.exec(5)).
 ///
 /// # Errors
 /// It is missing, or another user owns it, or the link, or may write to it.

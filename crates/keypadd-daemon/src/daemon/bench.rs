@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use keypadd_cli::error::{Error, Exit, system};
 use keypadd_traffic::{Host, Service};
 
-/// The service that answers measurements, on its own thread so that control tasks do not wait for it. Stops
-/// when dropped.
+/// The service that answers measurements, on its own thread so that control tasks do not wait for
+/// it. Stops when dropped.
 #[derive(Debug)]
 pub(super) struct Bench {
     pub(super) address: SocketAddr,

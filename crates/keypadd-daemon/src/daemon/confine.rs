@@ -1,8 +1,9 @@
-//! Derives a daemon's sandbox from its settings, applies it in two steps (before threads start, after sockets
-//! are bound) and reports what is in force.
+//! Derives a daemon's sandbox from its settings, applies it in two steps (before threads start,
+//! after sockets are bound) and reports what is in force.
 //!
-//! Opens the hypervisor clocks and the terminal while files are still reachable. What a reload adds beyond the
-//! sandbox (a unix socket in another directory, a port below 1024, a target's port) needs a restart.
+//! Opens the hypervisor clocks and the terminal while files are still reachable. What a reload adds
+//! beyond the sandbox (a unix socket in another directory, a port below 1024, a target's port)
+//! needs a restart.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -61,7 +62,8 @@ pub(crate) struct SandboxNeeds<'s> {
 }
 
 impl Confinement {
-    /// Restricts the calling thread, before any other starts, as far as binding sockets still allows.
+    /// Restricts the calling thread, before any other starts, as far as binding sockets still
+    /// allows.
     ///
     /// # Errors
     /// Exit 3: there is no such user, or this process may not become it.
@@ -113,8 +115,8 @@ impl Confinement {
         Ok(Self(Arc::new(State { confined, hypervisor, report, switches_user, connects_to })))
     }
 
-    /// The clocks to watch. The first daemon that asks gets the hypervisor's; all others, and daemons without
-    /// a sandbox, get the system's.
+    /// The clocks to watch. The first daemon that asks gets the hypervisor's; all others, and
+    /// daemons without a sandbox, get the system's.
     pub(crate) fn clocks(&self) -> Arc<dyn Clocks> {
         let mut hypervisor = self.0.hypervisor.lock().unwrap_or_else(PoisonError::into_inner);
         match hypervisor.take() {
@@ -228,9 +230,10 @@ impl<'s> SandboxNeeds<'s> {
         let addresses = [&settings.listen, &settings.metrics].into_iter().flatten();
         let permits = ListenPermits::new(self.listen_permits.clone());
         addresses.map(|address| address.value.port()).any(is_low)
-            || self
-                .listeners()
-                .any(|listen| matches!(listen, Listen::Tcp { port, .. } | Listen::Udp { port, .. } if is_low(port)))
+            || self.listeners().any(|listen| match listen {
+                Listen::Tcp { port, .. } | Listen::Udp { port, .. } => is_low(port),
+                Listen::Unix(_) => false,
+            })
             || (1..UNPRIVILEGED).any(|port| {
                 [Protocol::Tcp, Protocol::Udp].iter().any(|of| permits.may_admit_port(*of, port))
             })

@@ -5,7 +5,8 @@ use rustix::process::{Resource, getrlimit};
 use crate::control;
 use crate::status::metrics;
 
-/// Descriptors of a server's eight event loops and of two for each of eight clients, five each, and 24 others.
+/// Descriptors of a server's eight event loops and of two for each of eight clients, five each, and
+/// 24 others.
 const OWN_DESCRIPTORS: usize = (8 + 2 * 8) * 5 + 24;
 
 /// Concurrent name lookups.

@@ -146,8 +146,8 @@ impl Link {
         forwards.filter(|forward| !of_file.contains(forward)).collect()
     }
 
-    /// Whether it connects to this peer at these addresses with a key that is still listed, and holds
-    /// connections for the same time.
+    /// Whether it connects to this peer at these addresses with a key that is still listed, and
+    /// holds connections for the same time.
     pub(super) fn leads_to(&self, peer: &Peer, outgoing: &Outgoing) -> bool {
         let own = self.peer.outgoing.as_ref();
         let is_listed = |key: &PublicKey| peer.keys.contains(key);
@@ -156,8 +156,8 @@ impl Link {
         same && own.is_some_and(|own| own.endpoint == outgoing.endpoint)
     }
 
-    /// Applies this peer's settings: its forwards at once, to new connections, the others from the next
-    /// connection attempt on.
+    /// Applies this peer's settings: its forwards at once, to new connections, the others from the
+    /// next connection attempt on.
     pub(super) async fn settle(
         &mut self,
         peer: &Peer,

@@ -1,5 +1,5 @@
-//! Decides whether a daemon has a pool, for which suites and how large. `auto` (`choice.rs`) follows
-//! the suites and the packet lengths in use. A reload may change all of it.
+//! Decides whether a daemon has a pool, for which suites and how large. `auto` (`choice.rs`)
+//! follows the suites and the packet lengths in use. A reload may change all of it.
 
 mod choice;
 #[cfg(test)]
@@ -40,8 +40,8 @@ pub(crate) struct PoolOptions {
 }
 
 impl PoolOptions {
-    /// The pool settings of a daemon. A budget that nobody set is at most a share of the memory that this
-    /// process may use.
+    /// The pool settings of a daemon. A budget that nobody set is at most a share of the memory
+    /// that this process may use.
     pub(crate) fn of(settings: &Settings) -> Self {
         let budget = &settings.pool_budget;
         let share = usize::try_from(memory_bytes() / BUDGET_ONE_IN).unwrap_or(usize::MAX);
@@ -75,13 +75,13 @@ pub(crate) fn pool_suites(config: &Config) -> Vec<Suite> {
 /// The pool in use; clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct Pooling {
-    /// Locked for a moment only: the memory of a large pool takes seconds to prepare, while sessions go on
-    /// with what they have.
+    /// Locked for a moment only: the memory of a large pool takes seconds to prepare, while
+    /// sessions go on with what they have.
     state: Arc<Mutex<State>>,
     /// Held from the preparation of a change to its end.
     changing: Arc<tokio::sync::Mutex<()>>,
-    /// Holds a pool handle limited to the suites that use it. Replaced under the lock of `state`, so that
-    /// readers of both see a consistent pair.
+    /// Holds a pool handle limited to the suites that use it. Replaced under the lock of `state`,
+    /// so that readers of both see a consistent pair.
     switch: PoolSwitch,
 }
 
@@ -160,9 +160,9 @@ impl Pooling {
         ))
     }
 
-    /// Does the part of a change that can fail, on a thread of its own. A pool that stays gets its new budget
-    /// immediately; [`Self::undo`] restores the old one. A pool whose filler has exited is kept and does
-    /// not block the rest of the change; [`Self::fault`] reports it.
+    /// Does the part of a change that can fail, on a thread of its own. A pool that stays gets its
+    /// new budget immediately; [`Self::undo`] restores the old one. A pool whose filler has exited
+    /// is kept and does not block the rest of the change; [`Self::fault`] reports it.
     ///
     /// # Errors
     /// As for [`Self::start`].
@@ -232,8 +232,8 @@ impl Pooling {
         *state = State { options, choices, ..*state };
     }
 
-    /// Lets `auto` follow the sessions: called every second with the packets of each length so far. Does
-    /// nothing while another change is prepared. Needs a tokio runtime.
+    /// Lets `auto` follow the sessions: called every second with the packets of each length so far.
+    /// Does nothing while another change is prepared. Needs a tokio runtime.
     pub(crate) fn follow(&self, lengths: [u64; 3]) {
         let Ok(lock) = Arc::clone(&self.changing).try_lock_owned() else { return };
         let mut state = self.locked();

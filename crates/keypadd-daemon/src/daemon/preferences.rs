@@ -42,7 +42,8 @@ pub(crate) fn accepted(suites: &[Suite], permit_bench: bool) -> Vec<Protection> 
     suites.iter().copied().map(Into::into).chain(measured).collect()
 }
 
-/// The key exchanges that packet protection accepts: those chosen first, then those of measurements.
+/// The key exchanges that packet protection accepts: those chosen first, then those of
+/// measurements.
 pub(crate) fn accepted_groups(kex: &[KeyExchange], permit_bench: bool) -> Vec<Group> {
     let measured = MeasureKeyExchange::ALL.into_iter().filter(|_| permit_bench).map(Into::into);
     kex.iter().copied().map(Into::into).chain(measured).collect()

@@ -201,9 +201,9 @@ impl RunningConfig {
         Ok(warnings)
     }
 
-    /// Prepares and binds what the clients of the new settings need. Running clients do not notice. Also
-    /// returns warnings. A listen address that stays, or goes to another client, keeps its sockets, so that
-    /// nobody else can take it.
+    /// Prepares and binds what the clients of the new settings need. Running clients do not notice.
+    /// Also returns warnings. A listen address that stays, or goes to another client, keeps its
+    /// sockets, so that nobody else can take it.
     async fn prepare_links<'n>(
         &self,
         daemon: &Daemon,
@@ -256,7 +256,8 @@ impl RunningConfig {
             let added: Vec<_> = link.added_forwards().iter().map(Forward::to_string).collect();
             if !added.is_empty() {
                 warnings.push(format!(
-                    "peer {name}: added forwards are closed, as the file no longer connects to it: {}",
+                    "peer {name}: added forwards are closed, as the file no longer connects to \
+                        it: {}",
                     added.join(", ")
                 ));
             }

@@ -12,8 +12,8 @@ use crate::daemon::Daemon;
 /// Most clients at once; each may use its receive windows of memory (docs/DESIGN.md).
 const CONNECTIONS_MAX: usize = 1024;
 
-/// Binds a daemon's server. `texts`: the name of the setting for its address, and an example with another
-/// address.
+/// Binds a daemon's server. `texts`: the name of the setting for its address, and an example with
+/// another address.
 ///
 /// # Errors
 /// Exit 6: the address cannot be bound. Exit 1: the TLS library fails.

@@ -1,5 +1,5 @@
-//! Collects a daemon's snapshot from its counters, pool and sessions, for each `keypadd status` and each scrape
-//! of /metrics. One per daemon; nothing is global.
+//! Collects a daemon's snapshot from its counters, pool and sessions, for each `keypadd status` and
+//! each scrape of /metrics. One per daemon; nothing is global.
 
 use std::fmt;
 use std::process;

@@ -1,8 +1,8 @@
-//! Sends and receives frames with descriptors over a unix socket (unix(7), SCM_RIGHTS), and tells which user
-//! has sent them (SCM_CREDENTIALS).
+//! Sends and receives frames with descriptors over a unix socket (unix(7), SCM_RIGHTS), and tells
+//! which user has sent them (SCM_CREDENTIALS).
 //!
-//! A frame is `u32 length, u32 length`, then a JSON text and bytes of those lengths; descriptors are attached
-//! to the lengths. Both ends are processes of the same user.
+//! A frame is `u32 length, u32 length`, then a JSON text and bytes of those lengths; descriptors
+//! are attached to the lengths. Both ends are processes of the same user.
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -58,8 +58,8 @@ pub(crate) struct Received<F = Frame> {
     pub(crate) frame: F,
     pub(crate) data: Vec<u8>,
     pub(crate) descriptors: Descriptors,
-    /// The real user of the process that has sent all of it, if the socket asked the kernel for this before
-    /// (SO_PASSCRED). None if several users have.
+    /// The real user of the process that has sent all of it, if the socket asked the kernel for
+    /// this before (SO_PASSCRED). None if several users have.
     pub(crate) sender: Option<Uid>,
 }
 
@@ -148,8 +148,8 @@ impl Channel {
         let _ = ended();
     }
 
-    /// Receives the next frame. Waits no longer than `limit`, then stops receiving: what the other process
-    /// has not sent by then fails there.
+    /// Receives the next frame. Waits no longer than `limit`, then stops receiving: what the other
+    /// process has not sent by then fails there.
     ///
     /// # Errors
     /// `TimedOut` after the limit, else as for [`receive`](Self::receive).
@@ -194,7 +194,8 @@ impl Channel {
             let (bytes, attached) = self.receive_some(&mut head[read..], &mut space).await?;
             sender = if read == 0 { attached.sender } else { common(sender, attached.sender) };
             read += bytes;
-            // Also cut if there is no room for them all; then those that there is room for have come.
+            // Also cut if there is no room for them all; then those that there is room for have
+            // come.
             descriptors.lacks_some |=
                 attached.is_cut && attached.descriptors.len() < DESCRIPTORS_MAX;
             descriptors.received.extend(attached.descriptors);
@@ -227,7 +228,8 @@ impl Channel {
         Ok(buffer)
     }
 
-    /// Receives some bytes, all from one process, and as much of what is attached as the space has room for.
+    /// Receives some bytes, all from one process, and as much of what is attached as the space has
+    /// room for.
     async fn receive_some(
         &self,
         into: &mut [u8],

@@ -1,4 +1,5 @@
-//! Hands a daemon over to a new process: offers to be replaced, shares its sockets, and passes what is held.
+//! Hands a daemon over to a new process: offers to be replaced, shares its sockets, and passes what
+//! is held.
 
 use std::env;
 use std::fmt;
@@ -62,8 +63,8 @@ impl fmt::Display for Program {
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) socket: UnixStream,
-    /// The program that asks: refused if it is the one already running, as nothing would change; `None`
-    /// always replaces.
+    /// The program that asks: refused if it is the one already running, as nothing would change;
+    /// `None` always replaces.
     pub(crate) unless: Option<Program>,
 }
 
@@ -93,8 +94,8 @@ pub(crate) struct HandoverSource<'d> {
 }
 
 impl HandoverSource<'_> {
-    /// Answers requests until a new process has everything; this one then [exits](Self::exit_replaced).
-    /// Answers none during a shutdown.
+    /// Answers requests until a new process has everything; this one then
+    /// [exits](Self::exit_replaced). Answers none during a shutdown.
     pub(crate) async fn give(&self, requests: &mut mpsc::Receiver<Request>, shutdown: &Shutdown) {
         let giving = async {
             while let Some(request) = requests.recv().await {
@@ -119,8 +120,8 @@ impl HandoverSource<'_> {
         }
     }
 
-    /// Offers to be replaced, shares the sockets that this process listens on now, and waits until a new
-    /// process has bound its own; none if it does not, or nothing would change.
+    /// Offers to be replaced, shares the sockets that this process listens on now, and waits until
+    /// a new process has bound its own; none if it does not, or nothing would change.
     pub(crate) fn offer(&self, Request { socket, unless }: Request) -> Preparation {
         let same = unless.is_some() && unless == self.program;
         let key_file = self.key_file.clone();
@@ -156,9 +157,10 @@ impl HandoverSource<'_> {
         replaced.is_some()
     }
 
-    /// Ends a replaced process, without removing its control socket. First lets the event loops tell the
-    /// peers, who would otherwise wait for a timeout. Does not close sockets in order: the new process shares
-    /// them, so shutting them down, or removing unix socket files, would affect it.
+    /// Ends a replaced process, without removing its control socket. First lets the event loops
+    /// tell the peers, who would otherwise wait for a timeout. Does not close sockets in order: the
+    /// new process shares them, so shutting them down, or removing unix socket files, would affect
+    /// it.
     pub(crate) async fn exit_replaced(&self, watching: &mut JoinSet<()>) -> ! {
         watching.shutdown().await;
         let goodbyes = async {
@@ -198,8 +200,8 @@ impl HandoverSource<'_> {
         Ok(sockets)
     }
 
-    /// Ends all sessions and sends what is held; returns the new process's ID. If this completes without an
-    /// error, the new process serves.
+    /// Ends all sessions and sends what is held; returns the new process's ID. If this completes
+    /// without an error, the new process serves.
     async fn hand_over(&self, channel: &mut Channel) -> io::Result<u32> {
         self.limits.settled().await;
         for server in &self.servers {
@@ -236,8 +238,8 @@ fn done<T>(result: io::Result<T>) -> Option<T> {
     result.inspect_err(|error| tracing::warn!(%error, "not replaced: this process continues")).ok()
 }
 
-/// Suspends a daemon. If dropped, as by a shutdown during the handover, the daemon continues, and the new
-/// process does not.
+/// Suspends a daemon. If dropped, as by a shutdown during the handover, the daemon continues, and
+/// the new process does not.
 struct Suspension<'s, 'd> {
     source: &'s HandoverSource<'d>,
     channel: Channel,

@@ -1,5 +1,5 @@
-//! Takes a daemon over from the old process: listens on its sockets, resumes what it held, and reports to
-//! `keypadd reload`.
+//! Takes a daemon over from the old process: listens on its sockets, resumes what it held, and
+//! reports to `keypadd reload`.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -54,8 +54,8 @@ pub(crate) const RESET: &str =
     "their peers or keys are not in the settings, have expired, or were away too long";
 
 impl Takeover {
-    /// Begins to replace the process at standard input, if this one was started for that; else returns no
-    /// takeover and a daemon that is not suspended.
+    /// Begins to replace the process at standard input, if this one was started for that; else
+    /// returns no takeover and a daemon that is not suspended.
     ///
     /// # Errors
     /// Exit 1: the old process has given up.
@@ -146,8 +146,8 @@ impl Takeover {
         }
     }
 
-    /// Ends the old process and takes its standard streams; this one goes on with `held` connections. If this
-    /// process is shutting down, fails instead.
+    /// Ends the old process and takes its standard streams; this one goes on with `held`
+    /// connections. If this process is shutting down, fails instead.
     ///
     /// # Errors
     /// Exit 1: the old process has given up or does not answer, and continues.
@@ -175,7 +175,8 @@ impl Takeover {
         Ok(())
     }
 
-    /// Says that this process has everything; returns the old one's [`Frame::Bye`], none if it has died.
+    /// Says that this process has everything; returns the old one's [`Frame::Bye`], none if it has
+    /// died.
     ///
     /// # Errors
     /// The old process continues.
@@ -188,7 +189,8 @@ impl Takeover {
         match self.channel.receive_last(STALL_TIMEOUT).await {
             Ok(received) if matches!(received.frame, Frame::Bye) => Ok(Some(received)),
             Ok(Received { frame, .. }) => Err(unexpected(&frame)),
-            // It has died: it would have said that it continues. ECONNRESET: it died with our frames unread.
+            // It has died: it would have said that it continues. ECONNRESET: it died with our
+            // frames unread.
             Err(error)
                 if [ErrorKind::UnexpectedEof, ErrorKind::ConnectionReset]
                     .contains(&error.kind()) =>
@@ -205,12 +207,13 @@ fn tell_reload(held: usize, reset: usize) {
     let release = env!("CARGO_PKG_VERSION").to_owned();
     let outcome = TakeoverReport { pid: process::id(), release, held, reset };
     let text = serde_json::to_vec(&outcome).unwrap_or_default();
-    // Unbuffered: `keypadd reload` may have been stopped, and buffered bytes would go to the daemon's own
-    // output.
+    // Unbuffered: `keypadd reload` may have been stopped, and buffered bytes would go to the
+    // daemon's own output.
     let _ = rustix::io::write(stdout(), &text);
 }
 
-/// Closes what `keypadd reload` reads, and takes over an old process's standard streams, unless it has died.
+/// Closes what `keypadd reload` reads, and takes over an old process's standard streams, unless it
+/// has died.
 fn use_streams(bye: Option<Received>) -> io::Result<()> {
     dup2_stdout(stderr())?;
     let Some(bye) = bye else { return Ok(()) };
@@ -226,10 +229,11 @@ fn failed(error: &io::Error) -> Error {
         |cause: &str| Error::new(Exit::Runtime, format!("cannot replace the old process: {cause}"));
     match error.kind() {
         // It has closed the channel.
-        ErrorKind::BrokenPipe | ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof => {
-            failed("it has stopped waiting for this one, has been reloaded, has changed its forwards, or has exited")
-                .hint("run `keypadd reload --binary` again")
-        }
+        ErrorKind::BrokenPipe | ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof => failed(
+            "it has stopped waiting for this one, has been reloaded, has changed its \
+                forwards, or has exited",
+        )
+        .hint("run `keypadd reload --binary` again"),
         _ => failed(&system(error)),
     }
 }

@@ -1,8 +1,8 @@
-//! Serves one daemon's metrics over HTTP (`--metrics ADDR:PORT`): OpenMetrics for clients that accept it,
-//! else Prometheus's older text format. Also serves /healthz and /readyz.
+//! Serves one daemon's metrics over HTTP (`--metrics ADDR:PORT`): OpenMetrics for clients that
+//! accept it, else Prometheus's older text format. Also serves /healthz and /readyz.
 //!
-//! Each daemon has its own registry. Connections are capped and time out; when the cap is reached, a new one
-//! displaces the oldest.
+//! Each daemon has its own registry. Connections are capped and time out; when the cap is reached,
+//! a new one displaces the oldest.
 
 mod page;
 mod text_format;
@@ -76,7 +76,8 @@ fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     Ok(listener)
 }
 
-/// Answers scrapes until dropped, even during shutdown. A panic ends only its own scrape's connection.
+/// Answers scrapes until dropped, even during shutdown. A panic ends only its own scrape's
+/// connection.
 pub(crate) async fn serve(listener: Arc<TcpListener>, figures: impl Collector, sources: Sources) {
     let served = Arc::new(Served { pages: Pages::new(figures), sources });
     let mut connections = JoinSet::new();
@@ -127,7 +128,8 @@ impl Displaced {
         self.closed += 1;
         if self.log_limit.take(Rate::ONE_A_MINUTE, now.into_std()).is_ok() {
             let (closed, max) = (self.closed, CONNECTIONS_MAX);
-            tracing::warn!(%newest, closed, max, "metrics: too many connections; closed the oldest");
+            tracing::warn!(%newest, closed, max, "metrics: too many connections; closed the \
+                oldest");
         }
     }
 }
@@ -179,8 +181,8 @@ impl Served {
         response
     }
 
-    /// Ready once every peer that the daemon connects to is connected; a server without such peers is ready
-    /// immediately.
+    /// Ready once every peer that the daemon connects to is connected; a server without such peers
+    /// is ready immediately.
     fn readiness(&self) -> (StatusCode, String) {
         let mut down = self.sources.dialed();
         down.retain(|dialing| dialing.link.status().state != LinkState::Connected);

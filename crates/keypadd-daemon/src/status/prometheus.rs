@@ -1,7 +1,7 @@
 //! Writes a snapshot as Prometheus metrics, under the names in docs/operations.md.
 //!
-//! Per-session series carry the session ID as well as the peer, so two sessions of one peer never share a
-//! series.
+//! Per-session series carry the session ID as well as the peer, so two sessions of one peer never
+//! share a series.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

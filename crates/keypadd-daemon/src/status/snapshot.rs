@@ -1,6 +1,7 @@
-//! What a daemon shows of itself at one moment: collected once, then read as JSON, which is the daemon's answer
-//! to `keypadd status`, as text and as metrics. Field names are part of the command line's interface: fields
-//! may be added, none removed. A newer field that an older daemon does not send reads as its default.
+//! What a daemon shows of itself at one moment: collected once, then read as JSON, which is the
+//! daemon's answer to `keypadd status`, as text and as metrics. Field names are part of the command
+//! line's interface: fields may be added, none removed. A newer field that an older daemon does not
+//! send reads as its default.
 
 use std::collections::BTreeMap;
 
@@ -43,7 +44,8 @@ pub(crate) struct Snapshot {
     pub(crate) sessions: Vec<SessionReport>,
     #[serde(default)]
     pub(crate) links: Vec<LinkReport>,
-    /// How long sealing and opening take by [`COVERAGES`]; this and what follows is for metrics alone.
+    /// How long sealing and opening take by [`COVERAGES`]; this and what follows is for metrics
+    /// alone.
     #[serde(skip)]
     pub(crate) packet_times: ByDirection<[Times; 3]>,
     /// How long each stage of a packet takes.
@@ -77,7 +79,8 @@ impl From<&Histogram> for Times {
 pub(crate) struct SandboxReport {
     /// Restrictions in force; none if the sandbox is off.
     pub(crate) holds: Vec<String>,
-    /// Restrictions that the kernel, or the privileges of the user who started the daemon, do not allow.
+    /// Restrictions that the kernel, or the privileges of the user who started the daemon, do not
+    /// allow.
     pub(crate) lacks: Vec<String>,
 }
 

@@ -54,8 +54,8 @@ struct SourceList {
     peer_terms: HashMap<PublicKey, PeerTerms>,
     /// Whether some endpoint prefers what this CPU does fastest.
     ranks_suites: bool,
-    /// Polling time of endpoints since closed, and datagrams that they dropped, so that the totals never
-    /// decrease.
+    /// Polling time of endpoints since closed, and datagrams that they dropped, so that the totals
+    /// never decrease.
     before: (Duration, u64),
 }
 
@@ -94,7 +94,8 @@ impl Sources {
         self.locked().peer_terms.get(key).copied().unwrap_or_default()
     }
 
-    /// Sets whether some endpoint prefers the suite that this CPU does fastest, as its `suite` is not set.
+    /// Sets whether some endpoint prefers the suite that this CPU does fastest, as its `suite` is
+    /// not set.
     pub(crate) fn set_ranks_suites(&self, ranks_suites: bool) {
         self.locked().ranks_suites = ranks_suites;
     }
@@ -124,8 +125,8 @@ impl Sources {
         self.locked().sources.iter().map(|source| source.loops.loops()).sum()
     }
 
-    /// CPU time spent on busy polling since the daemon started, and the datagrams that were dropped because
-    /// their connections took more than their shares of a loop.
+    /// CPU time spent on busy polling since the daemon started, and the datagrams that were dropped
+    /// because their connections took more than their shares of a loop.
     pub(crate) fn loop_counts(&self) -> (Duration, u64) {
         let listed = self.locked();
         counts(listed.before, &listed.sources)

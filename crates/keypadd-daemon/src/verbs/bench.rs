@@ -32,7 +32,8 @@ pub(crate) fn start() -> Error {
     }
 }
 
-/// Removes the verb `bench`. Only global flags come before it, and one may have `bench` as its value.
+/// Removes the verb `bench`. Only global flags come before it, and one may have `bench` as its
+/// value.
 fn without_verb(mut arguments: Vec<OsString>) -> Vec<OsString> {
     let program = command_line::definition();
     let takes_value = |argument: &OsString| {

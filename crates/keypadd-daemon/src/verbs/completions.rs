@@ -31,8 +31,11 @@ _keypadd_named() {
 complete -F _keypadd_named -o bashdefault -o default keypadd
 "#;
 
-const FISH: &str = r#"complete -c keypadd -n "__fish_seen_subcommand_from connect forward" -f -a "(keypadd completions peers 2>/dev/null)"
-"#;
+const FISH: &str = concat!(
+    r#"complete -c keypadd -n "__fish_seen_subcommand_from connect forward" -f "#,
+    r#"-a "(keypadd completions peers 2>/dev/null)""#,
+    "\n",
+);
 
 /// Inserted before the end of the zsh script, which calls it for the servers of `connect`.
 const ZSH: &str = r#"_keypadd_peers() {
@@ -80,7 +83,8 @@ fn definition() -> Command {
     })
 }
 
-/// The peers to connect to, one per line; none if the file cannot be read, since a shell shows no error.
+/// The peers to connect to, one per line; none if the file cannot be read, since a shell shows no
+/// error.
 fn peers() -> Option<String> {
     let given = std::env::var_os("KEYPADD_CONFIG").filter(|file| !file.is_empty());
     let file = configfile::place(given.map(Into::into)).ok()?;

@@ -37,7 +37,8 @@ use crate::status::sources::{Dialing, PeerTerms, Source, Sources};
 use reuse::CarryClient;
 use stdio::ClosingStdout;
 
-/// Settings of a tunnel: a running daemon's may differ. Suites and key exchange are compared instead.
+/// Settings of a tunnel: a running daemon's may differ. Suites and key exchange are compared
+/// instead.
 const OF_TUNNEL: [&str; 7] = [
     "cipher-backend",
     "congestion",
@@ -182,9 +183,9 @@ impl ConnectOptions {
     }
 }
 
-/// Connects, reconnects when the connection is lost, and forwards until `shutdown`, or until the one
-/// connection of `-W` ends; calls `on_ready` once connected. If a running daemon carries that connection,
-/// connects nowhere.
+/// Connects, reconnects when the connection is lost, and forwards until `shutdown`, or until the
+/// one connection of `-W` ends; calls `on_ready` once connected. If a running daemon carries that
+/// connection, connects nowhere.
 ///
 /// # Errors
 /// Exit 6: a listener cannot be bound. Exit 4: one end rejects the other. Exit 5: no answer in
@@ -309,7 +310,9 @@ pub(crate) async fn run(
         (Some(Ok(None)), Some(_)) => (Ok(()), false),
         (Some(Ok(Some(session))), Some(target)) => tokio::select! {
             biased;
-            ended = client.forward_stdio(session, &target, stdin(), ClosingStdout::new()) => (ended, false),
+            ended = client.forward_stdio(session, &target, stdin(), ClosingStdout::new()) => {
+                (ended, false)
+            }
             _ = shutdown.requested() => (Ok(()), true),
         },
     };

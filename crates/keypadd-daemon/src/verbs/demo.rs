@@ -1,8 +1,8 @@
-//! Implements `keypadd demo`: runs both ends of a tunnel in this process over UDP on loopback, and prints
-//! measurements and verdicts.
+//! Implements `keypadd demo`: runs both ends of a tunnel in this process over UDP on loopback, and
+//! prints measurements and verdicts.
 //!
-//! Keys are ephemeral, the kernel picks ports, no file is written. Verdicts follow the measurements, for or
-//! against the pool.
+//! Keys are ephemeral, the kernel picks ports, no file is written. Verdicts follow the
+//! measurements, for or against the pool.
 
 mod arm;
 mod measured;
@@ -38,7 +38,8 @@ const BURST_BYTES: u64 = 3 << 20;
 /// Bursts in an arm; the table shows their median.
 const BURSTS: usize = 3;
 
-/// If fillers worked for more than this part of the typing, they kept a core awake, which affects latency.
+/// If fillers worked for more than this part of the typing, they kept a core awake, which affects
+/// latency.
 const FILLERS_ASLEEP: f64 = 0.02;
 
 /// Runs the three arms, or as many as there is time for before `shutdown`, and prints the results.
@@ -89,7 +90,8 @@ fn introduce(screen: &Screen, engine: CipherEngine) {
 fn conclude(screen: &Screen, rows: &[Measured; ARMS.len()], engine: CipherEngine, complete: bool) {
     screen.line("");
     screen.line(&format!(
-        "{KEYS_PER_SECOND} keys a second; timed from when each was due until its {SCREEN_BYTES} B screen.\n\
+        "{KEYS_PER_SECOND} keys a second; timed from when each was due until its {SCREEN_BYTES} B \
+            screen.\n\
          Bursts are {} MiB, for which a full pool has pads; \"beyond\" is without a pause.\n\
          Packets and pads (keystream): typing and bursts. Filler CPU s: the whole arm.",
         BURST_BYTES >> 20,
@@ -109,18 +111,20 @@ fn conclude(screen: &Screen, rows: &[Measured; ARMS.len()], engine: CipherEngine
     if engine.backend() == CipherBackend::DesCrate {
         let ours = CipherBackend::Auto.chosen();
         screen.line(&format!(
-            "This 3DES is the conventional one, a block at a time. The daemons compute it by {ours},\n\
+            "This 3DES is the conventional one, a block at a time. The daemons compute it by \
+                {ours},\n\
              which needs a pool less; --cipher-backend auto shows it."
         ));
     }
     screen.line(
-        "3DES is used here because it is slow; it is insecure (legacy): use the default, aes-256-gcm.\n\
+        "3DES is used here because it is slow; it is insecure (legacy): use the default, \
+            aes-256-gcm.\n\
          Next, two hosts in a minute: `keypadd --help`, or README.md.",
     );
 }
 
-/// What a pad saves with the default suite on this CPU, which no arm shows: round trips and bursts of AES take
-/// far longer in the kernel than in the cipher.
+/// What a pad saves with the default suite on this CPU, which no arm shows: round trips and bursts
+/// of AES take far longer in the kernel than in the cipher.
 fn cost_of_default() -> Option<String> {
     let suite = Suite::default();
     let [.., long] = seal_times(suite.into(), CipherEngine::default())?;
@@ -148,7 +152,8 @@ fn caveats(rows: &[Measured; ARMS.len()]) -> Vec<String> {
         if busy > FILLERS_ASLEEP {
             let percent = busy * 100.0;
             lines.push(format!(
-                "{arm}: the filler ran for {percent:.0} % of the typing test, which affects latency."
+                "{arm}: the filler ran for {percent:.0} % of the typing test, which affects \
+                    latency."
             ));
         }
     }
@@ -221,7 +226,8 @@ mod tests {
             lines[plain.len()..],
             [
                 "3des-ctr-hmac-sha1, pool on: too little idle CPU, the pool was not full.",
-                "3des-ctr-hmac-sha1, pool on: the filler ran for 10 % of the typing test, which affects latency.",
+                "3des-ctr-hmac-sha1, pool on: the filler ran for 10 % of the typing test, which \
+                    affects latency.",
             ]
         );
     }

@@ -1,5 +1,5 @@
-//! `keypadd doctor`: checks this host, its configuration and the path to each peer, and says how to fix what
-//! is wrong. Changes nothing, and needs no root.
+//! `keypadd doctor`: checks this host, its configuration and the path to each peer, and says how to
+//! fix what is wrong. Changes nothing, and needs no root.
 
 mod configuration;
 mod finding;

@@ -1,4 +1,5 @@
-//! `keypadd forward`: lists, adds and removes forwards of a running daemon, over its control socket.
+//! `keypadd forward`: lists, adds and removes forwards of a running daemon, over its control
+//! socket.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -31,8 +32,8 @@ struct Answer {
 /// Asks the daemons.
 ///
 /// # Errors
-/// Exit 2: no such peer or forward, or no peer is named and there are several. Exit 5: no daemon answers. Exit 6: the
-/// address cannot be bound.
+/// Exit 2: no such peer or forward, or no peer is named and there are several. Exit 5: no daemon
+/// answers. Exit 6: the address cannot be bound.
 pub(crate) fn run(args: ForwardArgs) -> Result<(), Error> {
     let daemons = daemons(args.socket.clone())?;
     let peer = args.peer.as_deref();

@@ -1,5 +1,6 @@
-//! `keypadd invite`: prints a line for `keypadd join`, waits for the host that has it, and adds that host to
-//! the configuration file. Prints only the line on standard output, everything else on standard error.
+//! `keypadd invite`: prints a line for `keypadd join`, waits for the host that has it, and adds
+//! that host to the configuration file. Prints only the line on standard output, everything else on
+//! standard error.
 
 use std::io::{self, ErrorKind, Write};
 use std::net::{Ipv6Addr, SocketAddr};
@@ -54,12 +55,12 @@ pub(crate) struct InviteOptions {
 }
 
 impl InviteOptions {
-    /// Reads flags and files, restricts the calling thread to what is needed from then on, before any other
-    /// starts, and checks that the files can be changed.
+    /// Reads flags and files, restricts the calling thread to what is needed from then on, before
+    /// any other starts, and checks that the files can be changed.
     ///
     /// # Errors
-    /// Exit 2: a name that is taken, nothing permitted, or no fixed port. Exit 3: the file or the key
-    /// cannot be used. Exit 1: the file cannot be written.
+    /// Exit 2: a name that is taken, nothing permitted, or no fixed port. Exit 3: the file or the
+    /// key cannot be used. Exit 1: the file cannot be written.
     pub(crate) fn read(args: InviteArgs) -> Result<Self, Error> {
         let name = checked("NAME", values::peer_name(&args.name))?;
         let address =
@@ -166,8 +167,8 @@ impl InviteOptions {
 /// Waits until a host has joined, the invitation expires, or `shutdown`.
 ///
 /// # Errors
-/// Exit 6: the address cannot be bound. Exit 5: nobody joined in time. Exit 1: interrupted, the other
-/// host did not confirm, or a file cannot be written.
+/// Exit 6: the address cannot be bound. Exit 5: nobody joined in time. Exit 1: interrupted, the
+/// other host did not confirm, or a file cannot be written.
 pub(crate) async fn run(options: InviteOptions, shutdown: Shutdown) -> Result<(), Error> {
     let secret = PairingSecret::generate()
         .map(Arc::new)
@@ -202,7 +203,8 @@ pub(crate) async fn run(options: InviteOptions, shutdown: Shutdown) -> Result<()
             format!("nobody joined in {}; {nothing}", humantime::format_duration(options.expires)),
         )
         .hint(format!("check that firewalls allow UDP port {port}, then invite again"))),
-        _ = shutdown.requested() => Err(Error::new(Exit::Runtime, format!("interrupted; {nothing}"))),
+        _ = shutdown.requested() => Err(Error::new(Exit::Runtime, format!("interrupted; \
+            {nothing}"))),
     };
     let paired = match joined {
         Ok(joiner) => pair(&options, joiner).await,
@@ -212,8 +214,8 @@ pub(crate) async fn run(options: InviteOptions, shutdown: Shutdown) -> Result<()
     paired
 }
 
-/// Completes a pairing with a host that has proved the secret. This takes seconds, and signals no longer stop
-/// it.
+/// Completes a pairing with a host that has proved the secret. This takes seconds, and signals no
+/// longer stop it.
 async fn pair(options: &InviteOptions, mut joiner: Joiner) -> Result<(), Error> {
     let InviteOptions { host, name, permit_open, permit_listen, suggestion, .. } = options;
     let (key, remote) = (joiner.key, joiner.remote.ip().to_canonical());

@@ -1,5 +1,5 @@
-//! `keypadd join`: takes the line of `keypadd invite`, proves it to the host that printed it, and adds
-//! that host to the configuration file.
+//! `keypadd join`: takes the line of `keypadd invite`, proves it to the host that printed it, and
+//! adds that host to the configuration file.
 
 use std::io::{self, IsTerminal, Read, Write};
 use std::sync::Arc;
@@ -36,8 +36,8 @@ pub(crate) struct JoinOptions {
 }
 
 impl JoinOptions {
-    /// Reads flags, the line and files, restricts the calling thread to what is needed from then on, before
-    /// any other starts, and prepares the files.
+    /// Reads flags, the line and files, restricts the calling thread to what is needed from then
+    /// on, before any other starts, and prepares the files.
     ///
     /// # Errors
     /// Exit 2: no valid line, or a name that is taken. Exit 3: the file or the key cannot be used.
@@ -80,8 +80,9 @@ impl JoinOptions {
 /// Joins; if interrupted before the other host has accepted, nothing changes.
 ///
 /// # Errors
-/// Exit 4: the other host has another key or refuses. Exit 5: it does not answer. Exit 1: interrupted, a file
-/// cannot be written, or the other host has not confirmed that it wrote its own.
+/// Exit 4: the other host has another key or refuses. Exit 5: it does not answer. Exit 1:
+/// interrupted, a file cannot be written, or the other host has not confirmed that it wrote its
+/// own.
 pub(crate) async fn run(options: JoinOptions, shutdown: Shutdown) -> Result<(), Error> {
     let own = options.host.public_key();
     let crypto = joiner_config(&options.host.crypto(), options.invitation.key)

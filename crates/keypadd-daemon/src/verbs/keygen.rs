@@ -32,7 +32,8 @@ pub(crate) fn keygen(args: KeyFileArgs) -> Result<(), Error> {
          The line above is this host's public key. Run `keypadd keygen` on the other host too.\n\
          Then start the server on one of them; it prints the command for the other:\n  \
          on the other host: keypadd serve --allow {public} --permit-open localhost:22\n  \
-         or on this host:   keypadd serve --allow OTHER-HOSTS-PUBLIC-KEY --permit-open localhost:22\n",
+         or on this host:   keypadd serve --allow OTHER-HOSTS-PUBLIC-KEY --permit-open \
+         localhost:22\n",
         path = path.display(),
     );
     Ok(())

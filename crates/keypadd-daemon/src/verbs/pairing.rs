@@ -1,5 +1,5 @@
-//! Applies a pairing to this host: creates its key if there is none, and adds a peer to its configuration
-//! file. Both are staged on disk before the other end is told to continue.
+//! Applies a pairing to this host: creates its key if there is none, and adds a peer to its
+//! configuration file. Both are staged on disk before the other end is told to continue.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -34,7 +34,8 @@ fn is_in_shared_directory(file: &Path) -> bool {
 pub(crate) struct ThisHost {
     /// The configuration file, which may not exist yet.
     pub(crate) path: PathBuf,
-    /// The flag with which other commands find it: ` --config FILE`, or empty if it is the default file.
+    /// The flag with which other commands find it: ` --config FILE`, or empty if it is the default
+    /// file.
     pub(crate) config_flag: String,
     /// Its content; it may have no peers yet.
     pub(crate) config: Config,
@@ -69,7 +70,8 @@ impl ThisHost {
     /// Reads the configuration file and the key, and makes a key in memory if there is none.
     ///
     /// # Errors
-    /// Exit 3: the file or the key cannot be used. Exit 2: `key` is not the one that the file names.
+    /// Exit 3: the file or the key cannot be used. Exit 2: `key` is not the one that the file
+    /// names.
     pub(crate) fn find(config: Option<PathBuf>, key: Option<PathBuf>) -> Result<Self, Error> {
         let is_default = config.is_none();
         let path = configfile::place(config)?;
@@ -94,7 +96,8 @@ impl ThisHost {
             (named, Some(given)) if named != given => (given.clone(), Some(given)),
             (named, _) => (named, None),
         };
-        // A dangling link, or a file that cannot be read, is not missing: reading it reports what is wrong.
+        // A dangling link, or a file that cannot be read, is not missing: reading it reports what
+        // is wrong.
         let missing = |error: io::Error| error.kind() == ErrorKind::NotFound;
         let key_is_new = fs::symlink_metadata(&key_path).is_err_and(missing);
         let key = match key_is_new {
@@ -128,11 +131,12 @@ impl ThisHost {
         }
     }
 
-    /// Restricts the calling thread, before any other starts, to what a pairing with these settings needs.
+    /// Restricts the calling thread, before any other starts, to what a pairing with these settings
+    /// needs.
     ///
     /// # Errors
-    /// As for [`Confinement::start`]; exit 1: a directory cannot be made; exit 3: a file's directory is not
-    /// keypadd's alone.
+    /// As for [`Confinement::start`]; exit 1: a directory cannot be made; exit 3: a file's
+    /// directory is not keypadd's alone.
     pub(crate) fn confine(&self, settings: &Settings) -> Result<Confinement, Error> {
         let mut replaced = vec![self.path.clone()];
         make_directory(&self.path)?;
@@ -183,8 +187,8 @@ impl ThisHost {
     /// Stages the configuration with this peer, and the key if it is new.
     ///
     /// # Errors
-    /// Exit 2: another peer has its name or key. Exit 3: the file is not valid. Exit 1: a file cannot be
-    /// written.
+    /// Exit 2: another peer has its name or key. Exit 3: the file is not valid. Exit 1: a file
+    /// cannot be written.
     pub(crate) fn prepare(&self, peer: &NewPeer) -> Result<Prepared, Error> {
         let before = configfile::text(&self.path)?;
         let text = before.as_deref().unwrap_or_default();
@@ -229,7 +233,8 @@ impl Prepared {
     /// Renames the files into place, the key first.
     ///
     /// # Errors
-    /// Exit 1: a file cannot be renamed, or the configuration has changed in the meantime; it stays as it is.
+    /// Exit 1: a file cannot be renamed, or the configuration has changed in the meantime; it stays
+    /// as it is.
     pub(crate) fn commit(self) -> Result<CommittedConfig, Error> {
         let Self { path, before, after, file, key } = self;
         refuse_changed(&path, before.as_deref())?;

@@ -1,5 +1,5 @@
-//! `keypadd reload`: makes daemons reload their file, or replaces them with a new process, and prints what
-//! changed.
+//! `keypadd reload`: makes daemons reload their file, or replaces them with a new process, and
+//! prints what changed.
 
 mod replace;
 
@@ -128,7 +128,8 @@ fn reload(path: &Path, args: &ReloadArgs) -> Result<Done, Error> {
         Ok(answer) => {
             outcome(path, answer).and_then(|text| not_replaced.map_or(Ok(Done::Prints(text)), Err))
         }
-        // Unless it had taken the request: then the process that has replaced it may run an earlier file.
+        // Unless it had taken the request: then the process that has replaced it may run an earlier
+        // file.
         Err(error)
             if !is_the_one
                 && ![ErrorKind::UnexpectedEof, ErrorKind::InvalidData].contains(&error.kind()) =>

@@ -300,7 +300,8 @@ mod tests {
         fs::set_permissions(&key, Permissions::from_mode(0o600)).unwrap();
         let peer = "PUAXw+hDiVqStwqnTRt+vJyYLM8uxJaMwM1V8Sr0Zgw=";
         let text = format!(
-            "listen = \"127.0.0.1:0\"\nkey = \"key\"\npool = \"off\"\n[peer.laptop]\npublic-key = \"{peer}\"\n"
+            "listen = \"127.0.0.1:0\"\nkey = \"key\"\npool = \"off\"\n[peer.laptop]\npublic-key = \
+                \"{peer}\"\n"
         );
         fs::write(&path, text).unwrap();
         fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();

@@ -34,9 +34,8 @@ impl ServeOptions {
     /// Reads the flags.
     ///
     /// # Errors
-    /// Exit 2: no peer is allowed, one is listed twice or has this host's key, or a legacy suite is not
-    /// allowed.
-    /// Exit 3: no usable key file.
+    /// Exit 2: no peer is allowed, one is listed twice or has this host's key, or a legacy suite is
+    /// not allowed. Exit 3: no usable key file.
     pub(crate) fn read(args: ServeArgs) -> Result<Self, Error> {
         if args.allow.is_empty() {
             return Err(Error::new(Exit::Usage, "--allow is missing: no peer could connect")

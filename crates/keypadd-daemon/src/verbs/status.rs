@@ -21,8 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Prints the status of every daemon, with `--watch` every second.
 ///
 /// # Errors
-/// Exit 5: no daemon answers, or a daemon is not connected to one of its peers (without `--watch`). Exit 1:
-/// standard output fails.
+/// Exit 5: no daemon answers, or a daemon is not connected to one of its peers (without `--watch`).
+/// Exit 1: standard output fails.
 pub(crate) fn run(args: StatusArgs) -> Result<(), Error> {
     if args.watch {
         return watch::run(&args);

@@ -1,8 +1,8 @@
 //! Decides whether `--pool auto` uses the pool for one suite.
 //!
-//! Times the suite once, at its first use, and asks [`keypadd_provider::worth_pooling`]; once packets are
-//! counted, their lengths decide. A suite that nobody uses needs no pool unless it is the preferred one.
-//! Knows no pool and no session.
+//! Times the suite once, at its first use, and asks [`keypadd_provider::worth_pooling`]; once
+//! packets are counted, their lengths decide. A suite that nobody uses needs no pool unless it is
+//! the preferred one. Knows no pool and no session.
 
 use keypadd_keystream::{CipherEngine, Protection, Suite};
 use keypadd_provider::{SealTimes, seal_times, worth_pooling, worth_pooling_mix};
@@ -67,8 +67,8 @@ impl Choice {
         choice
     }
 
-    /// A synthetic choice for ChaCha20-Poly1305: faster with a pool for short packets, slower for long
-    /// ones.
+    /// A synthetic choice for ChaCha20-Poly1305: faster with a pool for short packets, slower for
+    /// long ones.
     #[cfg(test)]
     pub(super) fn mixed() -> Self {
         let nanos = [(60, 170), (120, 240), (900, 700)];
@@ -100,8 +100,8 @@ impl Choice {
         self.is_worthwhile() && self.is_needed()
     }
 
-    /// Accounts for another second: whether sessions use the suite and, if there were enough, how many
-    /// packets had each length. Returns whether the choice has changed.
+    /// Accounts for another second: whether sessions use the suite and, if there were enough, how
+    /// many packets had each length. Returns whether the choice has changed.
     pub(super) fn follow(&mut self, in_use: bool, packets: Option<[u64; 3]>) -> bool {
         let before = (self.is_worthwhile(), self.wants_pool());
         self.unused_seconds = if in_use { 0 } else { self.unused_seconds.saturating_add(1) };
@@ -112,7 +112,8 @@ impl Choice {
         before != (self.is_worthwhile(), self.wants_pool())
     }
 
-    /// The times at the length where the pool gains most: if it does not pay off there, it pays off nowhere.
+    /// The times at the length where the pool gains most: if it does not pay off there, it pays off
+    /// nowhere.
     pub(crate) fn best(&self) -> Option<(f64, f64)> {
         let gain = |seal: &&SealReport| seal.inline_seconds / seal.pooled_seconds;
         let best = self.report.seals.iter().max_by(|one, other| gain(one).total_cmp(&gain(other)));

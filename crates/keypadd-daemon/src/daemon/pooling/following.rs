@@ -1,5 +1,5 @@
-//! Tests that a daemon with `--pool auto` follows the lengths of its sessions' packets. Two sessions of
-//! packet protection exchange messages directly; what a seal costs is synthetic.
+//! Tests that a daemon with `--pool auto` follows the lengths of its sessions' packets. Two
+//! sessions of packet protection exchange messages directly; what a seal costs is synthetic.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};

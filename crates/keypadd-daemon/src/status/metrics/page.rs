@@ -1,5 +1,5 @@
-//! Encodes the page of figures, and keeps it for a moment: however many ask, it is encoded ten times a second at
-//! most.
+//! Encodes the page of figures, and keeps it for a moment: however many ask, it is encoded ten
+//! times a second at most.
 
 use std::convert::Infallible;
 use std::fmt;

@@ -1,5 +1,5 @@
-//! Asks a running daemon to carry the connection of `keypadd connect @NAME -W` if it has a session with that
-//! peer, so that many `ssh` sessions share one tunnel. The daemon's side is in `carry`.
+//! Asks a running daemon to carry the connection of `keypadd connect @NAME -W` if it has a session
+//! with that peer, so that many `ssh` sessions share one tunnel. The daemon's side is in `carry`.
 //!
 //! Copies between standard input and output and the socket that the daemon passes.
 
@@ -31,8 +31,9 @@ use crate::daemon::confine::Confinement;
 use crate::daemon::ready::suite_with_class;
 use crate::replacement::channel::{Channel, Received};
 
-/// How long all daemons together may take to say whether they can carry the connection: a stopped one never
-/// answers, and the others wait two seconds for a request. Only one is asked at a time, as it then connects.
+/// How long all daemons together may take to say whether they can carry the connection: a stopped
+/// one never answers, and the others wait two seconds for a request. Only one is asked at a time,
+/// as it then connects.
 const ANSWERS_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// How long it may take to report the target's answer, more than the tunnel's own timeouts.
@@ -64,8 +65,8 @@ impl CarryClient {
         Self { request, sends_header, daemons: Vec::new() }
     }
 
-    /// Connects to the daemons of this user. Comes before the sandbox, in which root cannot connect to those that
-    /// run as another user.
+    /// Connects to the daemons of this user. Comes before the sandbox, in which root cannot connect
+    /// to those that run as another user.
     pub(crate) fn connect_to_daemons(&mut self) {
         // Root's directories belong to the service, which may run as another user.
         let is_trusted =
@@ -104,7 +105,8 @@ impl CarryClient {
         })
     }
 
-    /// The connection over the first daemon that can carry it, or the code with which the server refused it.
+    /// The connection over the first daemon that can carry it, or the code with which the server
+    /// refused it.
     async fn connect(
         &self,
         daemons: Vec<StdUnixStream>,
@@ -206,7 +208,8 @@ impl CarryClient {
 }
 
 impl CarriedConnection {
-    /// Copies until both directions have finished, or the daemon says that the connection has failed.
+    /// Copies until both directions have finished, or the daemon says that the connection has
+    /// failed.
     async fn run(self, reuse: &CarryClient, shutdown: &Shutdown) -> Result<(), Error> {
         let Self { mut replies, mut data, other } = self;
         let target = &reuse.request.target;
@@ -258,8 +261,8 @@ impl CarriedConnection {
                 },
                 received = &mut inward, if receiving => {
                     receiving = false;
-                    // After a failure, leave standard output open: its reader would take an end of file for
-                    // the target's.
+                    // After a failure, leave standard output open: its reader would take an end of
+                    // file for the target's.
                     let finished = match received {
                         Ok(_) if failed.is_some() => Ok(()),
                         received => finish(received).await,

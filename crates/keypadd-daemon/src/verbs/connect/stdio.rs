@@ -21,8 +21,8 @@ impl ClosingStdout {
     }
 }
 
-/// Whether standard output may still be read: it is not a pipe, or its pipe has a reader. When ssh hangs up
-/// on its ProxyCommand, it has closed the pipe.
+/// Whether standard output may still be read: it is not a pipe, or its pipe has a reader. When ssh
+/// hangs up on its ProxyCommand, it has closed the pipe.
 pub(crate) fn is_read() -> bool {
     let output = rustix::stdio::stdout();
     let mut polled = [PollFd::new(&output, PollFlags::empty())];

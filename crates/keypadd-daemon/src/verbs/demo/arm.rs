@@ -1,5 +1,5 @@
-//! Runs one arm of the demo (connect, fill the pool, typing, bursts, sustained bulk, close) and publishes
-//! results as it goes. Knows nothing of drawing.
+//! Runs one arm of the demo (connect, fill the pool, typing, bursts, sustained bulk, close) and
+//! publishes results as it goes. Knows nothing of drawing.
 
 use std::fmt;
 use std::future::Future;
@@ -15,8 +15,8 @@ use super::measured::{ARMS, Arm, Keystrokes, Measured};
 use super::traffic::{self, LatencyRecorder};
 use super::{BURST_BYTES, BURSTS, failed};
 
-/// Memory for keystream at each end, filled by conventional 3DES in about two seconds of CPU: more than a
-/// burst takes, in both directions.
+/// Memory for keystream at each end, filled by conventional 3DES in about two seconds of CPU: more
+/// than a burst takes, in both directions.
 const POOL_BUDGET_BYTES: usize = 16 << 20;
 
 /// Least payload of a full-size packet.
@@ -136,8 +136,9 @@ pub(super) async fn run(
     Ok(())
 }
 
-/// Lets the tunnel be idle and, if there is a pool, waits until it is full and its fillers sleep, for at most
-/// `patience`. Returns false if that was too short, or if the pool lacks pads for a burst.
+/// Lets the tunnel be idle and, if there is a pool, waits until it is full and its fillers sleep,
+/// for at most `patience`. Returns false if that was too short, or if the pool lacks pads for a
+/// burst.
 async fn fill(path: &Path, patience: &mut Duration) -> bool {
     sleep(SILENCE).await;
     let start = Instant::now();

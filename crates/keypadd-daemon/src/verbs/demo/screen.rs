@@ -1,4 +1,5 @@
-//! Draws the demo: a table that is redrawn in place on a terminal, plain lines elsewhere. Measures nothing.
+//! Draws the demo: a table that is redrawn in place on a terminal, plain lines elsewhere. Measures
+//! nothing.
 
 use console::{Term, style};
 use tokio::sync::watch;

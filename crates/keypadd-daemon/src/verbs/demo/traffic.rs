@@ -1,4 +1,5 @@
-//! Generates the demo's traffic: keystrokes answered by a screen update, bursts, and sustained bulk data.
+//! Generates the demo's traffic: keystrokes answered by a screen update, bursts, and sustained bulk
+//! data.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -17,7 +18,8 @@ pub(super) const SCREEN_BYTES: u64 = 1024;
 /// Bulk data between two answers, which report how much has arrived.
 const STEP_BYTES: u64 = 64 << 10;
 
-/// When keys are pressed, the same for every arm: independently, at irregular moments (a Poisson process).
+/// When keys are pressed, the same for every arm: independently, at irregular moments (a Poisson
+/// process).
 pub(super) fn schedule(time: Duration, per_second: u32) -> Vec<Due> {
     let mut random = fastrand::Rng::with_seed(0);
     let mut at = Duration::ZERO;
@@ -45,8 +47,8 @@ impl LatencyRecorder {
     }
 }
 
-/// Types by `schedule` and records, for each key, the time from the moment it was due to the arrival of its
-/// whole screen. Dropping the future stops it.
+/// Types by `schedule` and records, for each key, the time from the moment it was due to the
+/// arrival of its whole screen. Dropping the future stops it.
 ///
 /// # Errors
 /// A screen has the wrong bytes, or does not come.

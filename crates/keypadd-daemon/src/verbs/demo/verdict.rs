@@ -1,12 +1,14 @@
-//! States in one line per arm what the demo measured. Pure: opposite measurements give the opposite verdict.
+//! States in one line per arm what the demo measured. Pure: opposite measurements give the opposite
+//! verdict.
 
 use super::measured::{ARMS, Measured};
 
-/// Keystrokes that differ by less than this factor are called level: an idle machine's wake-ups cause that
-/// much from run to run.
+/// Keystrokes that differ by less than this factor are called level: an idle machine's wake-ups
+/// cause that much from run to run.
 const KEYSTROKE_MARGIN: f64 = 1.1;
 
-/// Bursts that differ by less than this factor are called level: they last some milliseconds and vary more: 1 / 0.85.
+/// Bursts that differ by less than this factor are called level: they last some milliseconds and
+/// vary more: 1 / 0.85.
 const BURST_MARGIN: f64 = 1.18;
 
 /// How many times as fast one arm is as another.
@@ -27,8 +29,9 @@ enum Outcome {
     Mixed,
 }
 
-/// A line for each arm, in the order of [`ARMS`]: did the pool pay off, how does 3DES without it compare, and
-/// does 3DES with it keep up with AES. `2.00x` is twice as fast. At most 80 characters.
+/// A line for each arm, in the order of [`ARMS`]: did the pool pay off, how does 3DES without it
+/// compare, and does 3DES with it keep up with AES. `2.00x` is twice as fast. At most 80
+/// characters.
 pub(super) fn verdicts(rows: &[Measured; ARMS.len()]) -> [String; ARMS.len()] {
     let [pooled, bare, aes] = rows;
     let sentences = [

@@ -66,8 +66,8 @@ fn cpu() -> Finding {
     Finding::ok("CPU", format!("{cores} cores; {names}"))
 }
 
-/// keypadd needs the right time only for `valid-until`. But setting the clock while it runs makes it replace
-/// its connections.
+/// keypadd needs the right time only for `valid-until`. But setting the clock while it runs makes
+/// it replace its connections.
 fn clock() -> Finding {
     const CHECK: &str = "clock";
     let asked = ["show", "--property=NTPSynchronized", "--value"];

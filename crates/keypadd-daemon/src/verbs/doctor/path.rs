@@ -1,5 +1,5 @@
-//! Checks the path to each peer with a session without forwards: name, handshake, round trip, and datagram
-//! size.
+//! Checks the path to each peer with a session without forwards: name, handshake, round trip, and
+//! datagram size.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -27,8 +27,8 @@ const DISCOVERY_TRIPS: f64 = 20.0;
 const DISCOVERY_MIN: Duration = Duration::from_millis(300);
 const DISCOVERY_MAX: Duration = Duration::from_secs(4);
 
-/// UDP payload of an Ethernet path with IPv6, less a tunnel's header; a lower one means that something limits
-/// it.
+/// UDP payload of an Ethernet path with IPv6, less a tunnel's header; a lower one means that
+/// something limits it.
 const MTU_GOOD: u16 = 1372;
 
 /// # Errors
@@ -106,7 +106,8 @@ impl PathProbe {
         let Self { remote, target, suite, rtt, datagram_bytes, lost, sent } = self;
         let target = target.map(|target| format!(" ({target})")).unwrap_or_default();
         let found = format!(
-            "{remote}{target} answers, round trip {:.1} ms, suite {suite}; {lost} of {sent} packets lost",
+            "{remote}{target} answers, round trip {:.1} ms, suite {suite}; {lost} of {sent} \
+                packets lost",
             rtt.as_secs_f64() * 1e3
         );
         let size = format!("datagrams of up to {datagram_bytes} bytes get through");

@@ -1,5 +1,5 @@
-//! Answers "should I turn the pool on?" for the suites in use, with the measurement that `pool = "auto"`
-//! makes.
+//! Answers "should I turn the pool on?" for the suites in use, with the measurement that `pool =
+//! "auto"` makes.
 
 use keypadd_cli::error::Error;
 use keypadd_config::{Config, values::PoolMode};

@@ -1,8 +1,8 @@
 //! `keypadd reload --binary`: starts this program in place of a running daemon.
 //!
-//! The new process gets the daemon's command line, directory and environment. Until it serves, its messages
-//! appear here; then it takes over the daemon's standard streams. The daemon cannot start it itself: its
-//! sandbox cannot execute programs.
+//! The new process gets the daemon's command line, directory and environment. Until it serves, its
+//! messages appear here; then it takes over the daemon's standard streams. The daemon cannot start
+//! it itself: its sandbox cannot execute programs.
 
 use std::env;
 use std::fmt;
@@ -91,7 +91,8 @@ struct ReplaceOffer {
 /// Replaces the daemon of a socket; unless `forced`, only if it runs another program.
 ///
 /// # Errors
-/// Exit 1: it has exited or was replaced, or the new process fails and has printed why; then it continues.
+/// Exit 1: it has exited or was replaced, or the new process fails and has printed why; then it
+/// continues.
 pub(super) fn replace(socket: &Path, forced: bool) -> Result<Replaced, Error> {
     let program = own_file()?;
     let mut replaced = Replaced::Same;
@@ -145,8 +146,8 @@ async fn ask(mut stream: UnixStream, forced: bool, own: Uid) -> Result<ReplaceOf
     }
 }
 
-/// Whether this user may start what this sender offers: root only what a process of root's does. Whoever listens
-/// on a socket may have got it from a process of root's, or been one.
+/// Whether this user may start what this sender offers: root only what a process of root's does.
+/// Whoever listens on a socket may have got it from a process of root's, or been one.
 fn may_start(own: Uid, sender: Option<Uid>) -> bool {
     !own.is_root() || sender.is_some_and(Uid::is_root)
 }
@@ -196,7 +197,8 @@ fn start(
             ))
         }
         Err(status) => {
-            // If the new one had everything, the old one answers nothing any more, and is about to exit.
+            // If the new one had everything, the old one answers nothing any more, and is about to
+            // exit.
             let old = match control::ask::<IgnoredAny>(socket, STATUS_REQUEST, PATIENCE) {
                 Err(_) if !control::is_listening(socket) => "has exited",
                 _ => "continues",
@@ -214,8 +216,8 @@ fn replace_error(socket: &Path, error: &NotReplaced) -> Error {
             let cause = format!("the daemon at {name}: {}", why_closed(socket));
             return Error::new(Exit::Runtime, cause).hint("`keypadd status` shows what runs now");
         }
-        // An older daemon answers in JSON, whose first bytes are not the length of any frame; so does one
-        // that forwards standard input and output.
+        // An older daemon answers in JSON, whose first bytes are not the length of any frame; so
+        // does one that forwards standard input and output.
         NotReplaced::System(error) if error.kind() == io::ErrorKind::FileTooLarge => {
             "it cannot be replaced while it runs".into()
         }
