@@ -129,3 +129,26 @@ impl Registrar<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_never_reused_and_lead_to_their_owners_until_these_are_forgotten() {
+        let registry = mio::Poll::new().unwrap().registry().try_clone().unwrap();
+        let mut sockets = Sockets::new(Arc::new(registry), 2);
+        let [one, other] = [0, 1].map(|handle| Key { handle, serial: 0 });
+        let owners = [0, 1, 2].map(Owner::Listener);
+        let tokens = owners.map(|owner| sockets.registrar(one).token(owner));
+        assert_eq!(tokens, [2, 3, 4].map(Token));
+        let kept = sockets.registrar(other).token(owners[0]);
+        sockets.forget(tokens[..1].iter().copied());
+        assert_eq!(sockets.owner(tokens[0]), None);
+        assert_eq!(sockets.owner(tokens[1]), Some((one, owners[1])));
+        sockets.forget_all(one);
+        assert_eq!(tokens.map(|token| sockets.owner(token)), [None; 3]);
+        assert_eq!(sockets.owner(kept), Some((other, owners[0])));
+        assert_eq!(sockets.registrar(one).token(owners[0]), Token(6));
+    }
+}
