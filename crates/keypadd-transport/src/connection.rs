@@ -146,7 +146,7 @@ impl Connection {
         lease: SocketLease,
         sources_max: usize,
     ) -> FlowListener {
-        FlowListener::new(self.0.shared.clone(), (socket, lease), sources_max)
+        FlowListener::new(self.0.shared.clone(), socket, lease, sources_max)
     }
 
     /// Carries the datagrams of a connected socket as the flow of `stream`, which the caller keeps:

@@ -105,11 +105,10 @@ impl Flows {
         now: Instant,
     ) {
         match command {
-            FlowCommand::Listen { listener, socket, lease, sources, sources_max } => {
-                let owner = Owner::Listener(listener);
+            FlowCommand::Listen(new) => {
+                let (listener, owner) = (new.listener, Owner::Listener(new.listener));
                 let token = registrar.token(owner);
-                let socket = (socket, token, registrar.registry());
-                match Listener::new(socket, lease, (listener, sources, sources_max), connection) {
+                match Listener::new(new, token, registrar.registry(), connection) {
                     Ok(opened) => {
                         self.listeners.insert(listener, opened);
                         self.on_ready(owner);

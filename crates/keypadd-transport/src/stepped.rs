@@ -133,7 +133,8 @@ impl SteppedLoop {
     pub fn new(
         settings: EndpointSettings,
         address: SocketAddr,
-        (batch, outbox): (usize, Outbox),
+        batch: usize,
+        outbox: Outbox,
         now: Instant,
     ) -> io::Result<(Self, Endpoint)> {
         let egress = Arc::clone(&settings.egress);
@@ -146,11 +147,7 @@ impl SteppedLoop {
 
     /// Limits what the datagrams of a connection cost by a clock of CPU time, until `until`, and
     /// how long what it handles and delivers in a round may take by another clock.
-    pub fn use_clocks(
-        &mut self,
-        (cpu, until): (fn() -> Duration, Instant),
-        shares: fn() -> Instant,
-    ) {
+    pub fn use_clocks(&mut self, cpu: fn() -> Duration, until: Instant, shares: fn() -> Instant) {
         self.inner.use_clocks(Clocks { costs: CostMeter::new(cpu, Some(until)), shares });
     }
 

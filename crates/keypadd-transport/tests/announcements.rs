@@ -52,7 +52,7 @@ impl Hostile {
         });
         let settings = EndpointSettings::plain(Vec::new(), Some(server));
         let (server, _server_endpoint) =
-            SteppedLoop::new(settings, SERVER, (1, outbox), now).unwrap();
+            SteppedLoop::new(settings, SERVER, 1, outbox, now).unwrap();
         let config = Arc::new(EndpointConfig::default());
         let mut endpoint = quinn_proto::Endpoint::new(config, None, false, None);
         let (handle, connection) = endpoint.connect(now, client, SERVER, "keypadd").unwrap();

@@ -156,7 +156,7 @@ impl World {
             let outbox = Box::new(move |sent: keypadd_transport::SentDatagrams<'_>| {
                 outbox.borrow_mut().send(side, &sent);
             });
-            SteppedLoop::new(settings, address, (schedule.batch, outbox), epoch)
+            SteppedLoop::new(settings, address, schedule.batch, outbox, epoch)
                 .expect("an event loop")
         });
         let [(client, connecting), (server, accepting)] = ends;

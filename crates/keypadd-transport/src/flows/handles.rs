@@ -49,13 +49,7 @@ pub type SocketLease = Arc<dyn Any + Send + Sync>;
 
 /// A request about flows.
 pub(crate) enum FlowCommand {
-    Listen {
-        listener: u64,
-        socket: UdpSocket,
-        lease: SocketLease,
-        sources: mpsc::Sender<Source>,
-        sources_max: usize,
-    },
+    Listen(NewListener),
     Unlisten {
         listener: u64,
     },
@@ -75,6 +69,16 @@ pub(crate) enum FlowCommand {
 /// Sends commands about flows to a connection's loop.
 pub(crate) trait FlowCommands: fmt::Debug + Send + Sync {
     fn send_flow(&self, command: FlowCommand);
+}
+
+/// A listening socket to separate by source.
+pub(crate) struct NewListener {
+    pub(crate) listener: u64,
+    pub(crate) socket: UdpSocket,
+    pub(crate) lease: SocketLease,
+    /// Receives sources that have no flow.
+    pub(crate) incoming: mpsc::Sender<Source>,
+    pub(crate) sources_max: usize,
 }
 
 /// A flow to carry.
@@ -109,14 +113,15 @@ pub struct FlowListener {
 impl FlowListener {
     pub(crate) fn new(
         connection: Arc<dyn FlowCommands>,
-        (socket, lease): (UdpSocket, SocketLease),
+        socket: UdpSocket,
+        lease: SocketLease,
         sources_max: usize,
     ) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let listener = NEXT.fetch_add(1, Relaxed);
-        let (sender, sources) = mpsc::channel(SOURCES_WAITING_MAX);
-        let listen = FlowCommand::Listen { listener, socket, lease, sources: sender, sources_max };
-        connection.send_flow(listen);
+        let (incoming, sources) = mpsc::channel(SOURCES_WAITING_MAX);
+        let new = NewListener { listener, socket, lease, incoming, sources_max };
+        connection.send_flow(FlowCommand::Listen(new));
         Self { sources, connection, listener }
     }
 

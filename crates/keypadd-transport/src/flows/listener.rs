@@ -7,7 +7,7 @@
 use std::{
     collections::HashMap,
     io,
-    net::{IpAddr, SocketAddr, UdpSocket},
+    net::{IpAddr, SocketAddr},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 
 use super::{
     early::OF_STREAM_MAX,
-    handles::{FlowCommands, SocketLease, Source, SourceName},
+    handles::{FlowCommands, NewListener, SocketLease, Source, SourceName},
     socket::{Arrival, ListeningSocket},
 };
 
@@ -79,11 +79,12 @@ impl PendingDatagrams {
 
 impl Listener {
     pub(super) fn new(
-        (socket, token, registry): (UdpSocket, Token, &Arc<Registry>),
-        lease: SocketLease,
-        (listener, incoming, sources_max): (u64, mpsc::Sender<Source>, usize),
+        new: NewListener,
+        token: Token,
+        registry: &Arc<Registry>,
         connection: &Arc<dyn FlowCommands>,
     ) -> io::Result<Self> {
+        let NewListener { listener, socket, lease, incoming, sources_max } = new;
         let socket = ListeningSocket::new(socket, token, registry)?;
         let (connection, sources) = (Arc::clone(connection), HashMap::new());
         Ok(Self { socket, _lease: lease, listener, incoming, connection, sources, sources_max })

@@ -13,6 +13,7 @@ use tokio::sync::mpsc;
 use super::{
     arrived::{FRAME_BYTES_WAITING_MAX, FRAMES_WAITING_MAX},
     frame::{FRAGMENT_BYTES_MIN, Fragment},
+    handles::NewListener,
     *,
 };
 use crate::splice::{Key, Sockets};
@@ -54,7 +55,8 @@ fn a_flow_makes_room_only_when_it_was_idle_for_as_long_as_asked() {
     let entry = socket.local_addr().unwrap();
     let (sources, mut incoming) = mpsc::channel(4);
     let lease = Arc::new(());
-    let listen = FlowCommand::Listen { listener: 0, socket, lease, sources, sources_max: 4 };
+    let new = NewListener { listener: 0, socket, lease, incoming: sources, sources_max: 4 };
+    let listen = FlowCommand::Listen(new);
     flows.on_command(listen, &connection, &mut registrar, start);
 
     // Two flows, the second a second later.
@@ -102,7 +104,8 @@ fn the_lease_of_a_listening_socket_ends_once_the_socket_is_closed() {
         let bound = Arc::default();
         let lease = Arc::new(Bindable(socket.local_addr().unwrap(), Arc::clone(&bound)));
         let (sources, _incoming) = mpsc::channel(4);
-        let listen = FlowCommand::Listen { listener: 0, socket, lease, sources, sources_max: 4 };
+        let new = NewListener { listener: 0, socket, lease, incoming: sources, sources_max: 4 };
+        let listen = FlowCommand::Listen(new);
         flows.on_command(listen, &connection, &mut registrar, now);
         assert_eq!(*bound.lock().unwrap(), None);
         match by_end_of_connection {

@@ -270,7 +270,7 @@ impl World {
     /// `until`. Rounds take no time.
     pub fn measure_costs(&mut self, flow: usize, clock: fn() -> Duration, until: Instant) {
         static STANDING: LazyLock<Instant> = LazyLock::new(Instant::now);
-        self.flows[flow].ends[1].stepped.use_clocks((clock, until), || *STANDING);
+        self.flows[flow].ends[1].stepped.use_clocks(clock, until, || *STANDING);
     }
 
     /// Adds a flow with this congestion control at both ends, and connects it.
@@ -294,7 +294,7 @@ impl World {
             let settings = settings(congestion.clone(), servers.next().unwrap(), self.window);
             let now = self.now();
             let (stepped, endpoint) =
-                SteppedLoop::new(settings, address.get(), (BATCH, outbox), now).unwrap();
+                SteppedLoop::new(settings, address.get(), BATCH, outbox, now).unwrap();
             let (program, tunnel) = UnixStream::pair().unwrap();
             program.set_nonblocking(true).unwrap();
             if traffic == Traffic::Down {

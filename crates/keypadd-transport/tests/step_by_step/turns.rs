@@ -120,7 +120,7 @@ impl Crowd {
         let Self {
             mut pair, other: [near, mut far], splices: _splices, programs: _programs, ..
         } = self;
-        pair.loops[1].use_clocks((|| Duration::ZERO, pair.now), slow_clock);
+        pair.loops[1].use_clocks(|| Duration::ZERO, pair.now, slow_clock);
         let progress = Arc::new(Progress { count: Box::new(count), before: 0.into() });
         let mut reading = Box::pin(async move { far.recv.read_exact(&mut [0]).await });
         let waker = Waker::from(Arc::clone(&progress));
@@ -277,7 +277,7 @@ fn a_window_behind_a_gap_holds_up_another_connection_for_a_part_of_it_only() {
     assert!(sent > BYTES as u64 / 2, "{sent}");
     let first = pair.wires.borrow_mut()[1].pop_front().unwrap();
     pair.run(1);
-    pair.loops[1].use_clocks((|| Duration::ZERO, pair.now), slow_clock);
+    pair.loops[1].use_clocks(|| Duration::ZERO, pair.now, slow_clock);
     let count = move || carried.to_socket() - before;
     assert_eq!(count(), 0);
     let progress = Arc::new(Progress { count: Box::new(count), before: 0.into() });
@@ -321,7 +321,7 @@ fn a_connections_excess_datagrams_wait_until_anothers_are_handled() {
     sender.write_all(&[1; BYTES]).unwrap();
     pair.pass(&[0, 1]);
     assert_eq!(counter.count(), BYTES);
-    pair.loops[1].use_clocks((|| Duration::ZERO, pair.now), slow_clock);
+    pair.loops[1].use_clocks(|| Duration::ZERO, pair.now, slow_clock);
     let mut reading = Box::pin(async move { far.recv.read_exact(&mut [0]).await });
     let waker = Waker::from(Arc::clone(&counter));
     assert!(reading.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
@@ -351,7 +351,7 @@ fn datagrams_of_a_connection_beyond_its_room_are_dropped_and_counted() {
     let connections = pair.connect(&endpoints, client);
     let [near, _far] = pair.open(&connections);
     pair.pass(&[0, 1]);
-    pair.loops[1].use_clocks((|| Duration::ZERO, pair.now), slow_clock);
+    pair.loops[1].use_clocks(|| Duration::ZERO, pair.now, slow_clock);
     let mut writing: Task<_> = Box::pin(async move { near.send.write_all(&[7; 1_000]).await });
     while poll(&mut writing).is_none() {
         pair.run(0);
@@ -374,7 +374,7 @@ fn datagrams_of_many_frames_may_take_less_cpu_time_than_others() {
     let cpu = || Duration::from_micros(CPU.fetch_add(EACH.load(Relaxed), Relaxed));
     let mut crowd = Crowd::new();
     let until = crowd.pair.now + Duration::from_secs(1);
-    crowd.pair.loops[1].use_clocks((cpu, until), slow_clock);
+    crowd.pair.loops[1].use_clocks(cpu, until, slow_clock);
     crowd.write(0);
     [0, 1].into_iter().for_each(|end| crowd.pair.run(end));
     // No time passes that would pay for it.
@@ -406,7 +406,7 @@ fn datagrams_that_take_what_their_suite_takes_are_not_dropped() {
         let connections = pair.connect(&endpoints, client);
         let [near, _far] = pair.open(&connections);
         pair.pass(&[0, 1]);
-        pair.loops[1].use_clocks((cpu, pair.now + Duration::from_secs(60)), slow_clock);
+        pair.loops[1].use_clocks(cpu, pair.now + Duration::from_secs(60), slow_clock);
         let mut writing: Task<_> = Box::pin(async move { near.send.write_all(&[7; 1_000]).await });
         while poll(&mut writing).is_none() {
             pair.run(0);
@@ -434,7 +434,7 @@ fn newcomers_handshakes_wait_until_a_peers_datagrams_are_answered_and_then_conti
     let [near, _far] = pair.open(&peer);
     let near = Arc::new(near);
     pair.pass(&[0, 1]);
-    pair.loops[1].use_clocks((|| Duration::ZERO, pair.now), slow_clock);
+    pair.loops[1].use_clocks(|| Duration::ZERO, pair.now, slow_clock);
 
     let client = endpoints[0].clone();
     let dial = |config| {
@@ -501,7 +501,7 @@ fn a_strangers_datagrams_that_take_too_much_cpu_time_are_dropped() {
     static EACH: AtomicU64 = AtomicU64::new(2);
     let cpu = || Duration::from_micros(CPU.fetch_add(EACH.load(Relaxed), Relaxed));
     let (mut pair, first, dropped) = knock();
-    pair.loops[1].use_clocks((cpu, pair.now + Duration::from_secs(60)), slow_clock);
+    pair.loops[1].use_clocks(cpu, pair.now + Duration::from_secs(60), slow_clock);
     let mut knock = |times| {
         for _ in 0..times {
             pair.loops[1].arrive(ArrivedDatagram::plain(pair.addresses[0], &first));
@@ -524,7 +524,7 @@ fn a_connection_that_is_new_has_little_cpu_time_in_advance() {
     let cpu = || Duration::from_micros(CPU.fetch_add(EACH.load(Relaxed), Relaxed));
     let (config, server) = configs(Suite::AES_128_GCM);
     let (mut pair, [client, server]) = Pair::new(server);
-    pair.loops[1].use_clocks((cpu, pair.now + Duration::from_secs(60)), slow_clock);
+    pair.loops[1].use_clocks(cpu, pair.now + Duration::from_secs(60), slow_clock);
     let (server_name, address) = ("keypadd", pair.addresses[1]);
     let dial = Dial { config, address, server_name, lane: Lane::Sparse, rtt: None };
     let mut connecting: Task<_> = Box::pin(async move { client.connect(dial).await.unwrap() });

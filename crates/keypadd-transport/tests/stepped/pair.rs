@@ -58,7 +58,7 @@ impl Pair {
             let mut settings = EndpointSettings::plain(Vec::new(), server);
             settings.plan.hold_code = Some(HOLD);
             change(&mut settings);
-            SteppedLoop::new(settings, addresses[end], (BATCH, outbox), now).unwrap()
+            SteppedLoop::new(settings, addresses[end], BATCH, outbox, now).unwrap()
         };
         let (client, server) = (start(0, None), start(1, Some(server)));
         let loops = [client.0, server.0];
