@@ -8,13 +8,16 @@
 
 mod code;
 mod error;
+mod fields;
 mod frame;
 mod header;
+mod hello;
 
 pub use code::{CloseCode, ListenCode, StreamCode};
 pub use error::WireError;
-pub use frame::{FRAME_HEAD_BYTES, Features, Frame, FrameHead, HoldGrant, HoldRequest, Instance};
+pub use frame::{FRAME_HEAD_BYTES, Frame, FrameHead};
 pub use header::{CONNECTED, Claim, STREAM_HEAD_BYTES, StreamHead, StreamHeader};
+pub use hello::{Features, HoldGrant, HoldRequest, Instance};
 
 /// Version of the control protocol that this end uses.
 pub const VERSION: u8 = 1;

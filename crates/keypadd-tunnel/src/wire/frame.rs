@@ -2,14 +2,22 @@
 //!
 //! Knows bytes; what a frame asks for is decided by its reader.
 
-use keypadd_provider::{TOKEN_PROOF_BYTES, TokenProof};
+use keypadd_provider::TokenProof;
 
 use crate::{
     addresses::{
         forward::{Bind, Listen, ProxyHeaders},
         target::HOST_BYTES_MAX,
     },
-    wire::{code::ListenCode, error::WireError},
+    wire::{
+        code::ListenCode,
+        error::WireError,
+        fields::Fields,
+        hello::{
+            Features, HoldGrant, HoldRequest, Instance, NO_HOLD, encode_features, encode_grant,
+            encode_request,
+        },
+    },
 };
 
 /// Bytes before a frame's body: length and type.
@@ -28,15 +36,6 @@ const TYPE_CLAIMS: u8 = 10;
 const TYPE_RENEW: u8 = 11;
 const TYPE_MAX_FORWARDS: u8 = 12;
 
-/// Version of the fields of hellos about holding. A peer without them, or with another version, holds
-/// nothing.
-const HOLD_VERSION: u8 = 1;
-
-/// In place of those fields where others follow.
-const NO_HOLD: u8 = 0;
-
-const FEATURE_PROXY_HEADERS: u8 = 1;
-
 // What a listener has to do with PROXY headers.
 const SEND_PROXY: u8 = 1;
 const ACCEPT_PROXY: u8 = 2;
@@ -44,55 +43,6 @@ const ACCEPT_PROXY: u8 = 2;
 const LISTEN_TCP: u8 = 1;
 const LISTEN_UNIX: u8 = 2;
 const LISTEN_UDP: u8 = 3;
-
-/// A random number that a client draws at start; it identifies the run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Instance(pub [u8; 16]);
-
-impl Instance {
-    /// Draws a number.
-    ///
-    /// # Errors
-    /// The system's random number generator failed.
-    pub fn generate() -> Result<Self, getrandom::Error> {
-        let mut instance = [0; 16];
-        getrandom::fill(&mut instance)?;
-        Ok(Self(instance))
-    }
-}
-
-/// What a client says of holding streams.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HoldRequest {
-    /// How long it holds them.
-    pub seconds: u32,
-    /// Proves that it has the token of its last session, if there is one.
-    pub proof: Option<TokenProof>,
-}
-
-/// What a server answers to that.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HoldGrant {
-    /// How long it holds them.
-    pub seconds: u32,
-    /// The number of this connection in the names of streams.
-    pub epoch: u32,
-    /// Proves that it has the token of the client's last session, whose streams it resumes; `None` if it
-    /// resumes none.
-    pub proof: Option<TokenProof>,
-}
-
-/// What a server can do that its version does not say.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Features {
-    /// Its listeners send and accept PROXY headers.
-    pub proxy_headers: bool,
-}
-
-impl Features {
-    /// Those of this end.
-    pub const OWN: Self = Self { proxy_headers: true };
-}
 
 /// A control frame of a known type.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -247,7 +197,7 @@ impl Frame {
             TYPE_LISTEN => Self::Listen {
                 id: fields.number()?,
                 listen: decode_listen(&mut fields)?,
-                headers: fields.proxy_headers(),
+                headers: decode_proxy_headers(&mut fields),
             },
             TYPE_LISTENING => {
                 let (id, code, port) = (fields.number()?, fields.byte()?, fields.number()?);
@@ -269,25 +219,6 @@ impl Frame {
             _ => return Ok(None),
         }))
     }
-}
-
-/// In place of a proof: none is all zeros.
-const NO_PROOF: TokenProof = [0; TOKEN_PROOF_BYTES];
-
-fn encode_request(request: &HoldRequest) -> Vec<u8> {
-    let HoldRequest { seconds, proof } = request;
-    [&[HOLD_VERSION][..], &seconds.to_be_bytes(), &proof.unwrap_or(NO_PROOF)].concat()
-}
-
-fn encode_grant(grant: &HoldGrant) -> Vec<u8> {
-    let HoldGrant { seconds, epoch, proof } = grant;
-    let numbers = [seconds.to_be_bytes(), epoch.to_be_bytes()].concat();
-    [&[HOLD_VERSION][..], &numbers, &proof.unwrap_or(NO_PROOF)].concat()
-}
-
-/// Nothing, or one byte.
-fn encode_features(features: Features) -> Vec<u8> {
-    if features.proxy_headers { vec![FEATURE_PROXY_HEADERS] } else { Vec::new() }
 }
 
 fn encode_listen(id: u16, listen: &Listen, headers: ProxyHeaders) -> Vec<u8> {
@@ -338,74 +269,8 @@ fn decode_listen(fields: &mut Fields<'_>) -> Result<Listen, WireError> {
     }
 }
 
-/// The rest of a body.
-struct Fields<'a> {
-    kind: u8,
-    rest: &'a [u8],
-}
-
-impl<'a> Fields<'a> {
-    fn array<const BYTES: usize>(&mut self) -> Result<[u8; BYTES], WireError> {
-        let short = WireError::ShortFrame { kind: self.kind };
-        let (&field, rest) = self.rest.split_first_chunk().ok_or(short)?;
-        self.rest = rest;
-        Ok(field)
-    }
-
-    fn byte(&mut self) -> Result<u8, WireError> {
-        self.array::<1>().map(|[byte]| byte)
-    }
-
-    fn number(&mut self) -> Result<u16, WireError> {
-        self.array().map(u16::from_be_bytes)
-    }
-
-    fn long(&mut self) -> Result<u32, WireError> {
-        self.array().map(u32::from_be_bytes)
-    }
-
-    fn proof(&mut self) -> Result<Option<TokenProof>, WireError> {
-        Ok(Some(self.array()?).filter(|proof| *proof != NO_PROOF))
-    }
-
-    fn hold_request(&mut self) -> Result<Option<HoldRequest>, WireError> {
-        if !matches!(self.byte(), Ok(HOLD_VERSION)) {
-            return Ok(None);
-        }
-        Ok(Some(HoldRequest { seconds: self.long()?, proof: self.proof()? }))
-    }
-
-    /// The grant, and what follows it. Fields of another version have an unknown length, so nothing
-    /// after them is known.
-    fn hold_grant(&mut self) -> Result<(Option<HoldGrant>, Features), WireError> {
-        match self.byte() {
-            Ok(HOLD_VERSION) => {
-                let (seconds, epoch, proof) = (self.long()?, self.long()?, self.proof()?);
-                Ok((Some(HoldGrant { seconds, epoch, proof }), self.features()))
-            }
-            Ok(NO_HOLD) => Ok((None, self.features())),
-            _ => Ok((None, Features::default())),
-        }
-    }
-
-    /// None, if the peer is older.
-    fn features(&mut self) -> Features {
-        let bits = self.byte().unwrap_or(0);
-        Features { proxy_headers: bits & FEATURE_PROXY_HEADERS != 0 }
-    }
-
-    /// None, if there is no such field.
-    fn proxy_headers(&mut self) -> ProxyHeaders {
-        let bits = self.byte().unwrap_or(0);
-        ProxyHeaders { send: bits & SEND_PROXY != 0, accept: bits & ACCEPT_PROXY != 0 }
-    }
-
-    /// Text with its length in one byte before it.
-    fn text(&mut self) -> Result<&'a str, WireError> {
-        let bytes = usize::from(self.byte()?);
-        let short = WireError::ShortFrame { kind: self.kind };
-        let (text, rest) = self.rest.split_at_checked(bytes).ok_or(short)?;
-        self.rest = rest;
-        str::from_utf8(text).map_err(|_| WireError::NotText)
-    }
+/// None, if there is no such field.
+fn decode_proxy_headers(fields: &mut Fields<'_>) -> ProxyHeaders {
+    let bits = fields.byte().unwrap_or(0);
+    ProxyHeaders { send: bits & SEND_PROXY != 0, accept: bits & ACCEPT_PROXY != 0 }
 }
