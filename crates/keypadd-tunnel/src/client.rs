@@ -15,31 +15,24 @@ use std::{
 use keypadd_provider::PublicKey;
 use keypadd_transport::{ClientConfig, Endpoint, LoopMeter, crypto};
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite},
     sync::watch,
-    time::{Instant, sleep, sleep_until, timeout},
+    time::{Instant, sleep_until, timeout},
 };
 use tracing::info;
 
 use crate::{
     addresses::{
-        forward::{Destination, Forward, ProxyHeaders, RemoteForward},
+        forward::{Forward, ProxyHeaders, RemoteForward},
         servers::ServerAddresses,
-        target::Target,
     },
     clock::monitor::ClockMonitor,
     error::{BindAddress, BindError, ClientError},
     forwards::{
         accept::{Acceptor, SharedHeaders},
         carrier::Carrier,
-        connection_log::ConnectionRecord,
         listener_group::Bound,
         listeners::{BoundForwards, ForwardListeners},
-        open_stream::{OpenError, open_stream},
-        proxy_protocol::LOCAL_HEADER,
         spare_sockets::SpareSockets,
-        splice::splice_pair,
-        splice_error::SpliceError,
         tasks::ConnectionTasks,
     },
     handover::Handover,
@@ -56,8 +49,8 @@ use crate::{
         session::LiveSession,
         session_end::SessionEnd,
     },
-    transport::{CLOSE_TIMEOUT, End, TransportSettings},
-    wire::{CloseCode, Instance, ListenCode, StreamHeader},
+    transport::{CLOSE_TIMEOUT, End},
+    wire::{CloseCode, Instance, ListenCode},
 };
 
 use self::renewal::RenewalAttempts;
@@ -65,6 +58,7 @@ use self::renewal::RenewalAttempts;
 mod attempts;
 mod bulk;
 mod connect;
+mod expiry;
 mod failover;
 mod hand_over;
 mod incoming;
@@ -74,52 +68,11 @@ mod reach;
 mod reconnect;
 mod renewal;
 mod resume;
+mod settings;
+mod stdio;
 
+pub use self::settings::ClientSettings;
 use self::{listed::ListedKeys, reach::ListPlace, reconnect::HeldSession};
-
-/// How often to look whether the server's valid-until has passed.
-const EXPIRY_CHECK: Duration = Duration::from_secs(10);
-
-/// The settings of a client.
-pub struct ClientSettings {
-    /// Where the server is; or where others are that serve in its place, in order of preference.
-    pub server: ServerAddresses,
-    /// Packet protection, with the server's keys pinned in it.
-    pub crypto: Arc<dyn crypto::ClientConfig>,
-    /// The server's name in the status; if absent, the first characters of its key.
-    pub name: Option<String>,
-    /// Forwards; may be empty if only `forward_stdio` is used.
-    pub forwards: Vec<Forward>,
-    /// Which connections begin with a PROXY header.
-    pub proxy_headers: ProxyHeaders,
-    /// Transport settings.
-    pub transport: TransportSettings,
-    /// Timeout from the first packet to the server's hello, over all its addresses.
-    pub connect_timeout: Duration,
-    /// This run of the client.
-    pub instance: Instance,
-}
-
-#[cfg(test)]
-impl ClientSettings {
-    /// Of a client with this key that forwards nothing, of a server with these.
-    fn bare(server: &str, own: &Arc<keypadd_provider::PrivateKey>, key: PublicKey) -> Self {
-        use keypadd_keystream::Suite;
-        use keypadd_provider::{CryptoSettings, client_config};
-
-        let crypto = CryptoSettings::plain(Arc::clone(own), Suite::AES_128_GCM);
-        Self {
-            server: server.parse().unwrap(),
-            crypto: client_config(&crypto, key).unwrap(),
-            name: None,
-            forwards: Vec::new(),
-            proxy_headers: <_>::default(),
-            transport: TransportSettings::default(),
-            connect_timeout: Duration::from_secs(60),
-            instance: Instance([1; 16]),
-        }
-    }
-}
 
 /// A client with its local ports bound.
 pub struct Client {
@@ -334,40 +287,6 @@ impl Client {
         self.listeners.carrier(self.server.clone())
     }
 
-    /// Sets when the server is not to be connected to any more: its session ends then.
-    pub fn set_valid_until(&self, until: Option<SystemTime>) {
-        self.valid_until.send_replace(until);
-    }
-
-    fn has_expired(&self, now: SystemTime) -> bool {
-        self.valid_until.borrow().is_some_and(|until| until <= now)
-    }
-
-    /// Ends the session when the server's valid-until has passed. Never returns.
-    async fn end_in_time(&self, session: &LiveSession) -> Infallible {
-        self.expired().await;
-        session.end(SessionEnd::Expired);
-        std::future::pending().await
-    }
-
-    /// Completes when the server's valid-until has passed.
-    async fn expired(&self) {
-        let mut changed = self.valid_until.subscribe();
-        loop {
-            let (now, until) = (SystemTime::now(), *changed.borrow_and_update());
-            if until.is_some_and(|until| until <= now) {
-                return;
-            }
-            // Clocks may be set.
-            let left = until.and_then(|until| until.duration_since(now).ok());
-            let next = left.map_or(EXPIRY_CHECK, |left| left.min(EXPIRY_CHECK));
-            tokio::select! {
-                () = sleep(next), if until.is_some() => {}
-                _ = changed.changed() => {}
-            }
-        }
-    }
-
     /// The state of the link to the server; outlives the client.
     pub fn link(&self) -> ServerLink {
         self.link.clone()
@@ -450,60 +369,9 @@ impl Client {
         self.link.close("shut down");
     }
 
-    /// Forwards a reader and a writer to `target` (`-W`), behind a local PROXY header if one is to be sent. Shuts down the writer when the target has
-    /// finished; returns when the reader has ended as well. If the connection is lost meanwhile and
-    /// held, connects again.
-    ///
-    /// # Errors
-    /// [`ClientError::Refused`] if the server cannot connect or the connection is reset,
-    /// [`ClientError::Local`] if the reader or the writer fails, [`ClientError::Lost`].
-    pub async fn forward_stdio(
-        &self,
-        session: ClientSession,
-        target: &Target,
-        reader: impl AsyncRead + Unpin,
-        writer: impl AsyncWrite + Unpin,
-    ) -> Result<(), ClientError> {
-        let live = Arc::clone(&session.registration.session);
-        let _count = live.count_connection(&format!("-W {target}"));
-        let refused = |code| ClientError::Refused { target: target.clone(), code };
-        let header = StreamHeader::Destination(Destination::Tcp(target.clone()));
-        let lost = || self.lost_error(&live);
-        let mut record = ConnectionRecord::new(&live.limits);
-        record.set_peer(live.peer());
-        record.set_forward("-W", None);
-        record.set_target(&target.to_string());
-        let stream = match open_stream(&live, &header).await {
-            Ok(stream) => stream,
-            Err(OpenError::Refused(code)) => {
-                record.refused(code);
-                return Err(refused(code));
-            }
-            Err(OpenError::Lost) => return Err(lost().await),
-        };
-        let mut current = Some(session);
-        let header = if self.headers.get().send { &LOCAL_HEADER[..] } else { &[] };
-        let reader = header.chain(reader);
-        let spliced = tokio::select! {
-            biased;
-            spliced = splice_pair(reader, writer, stream, &mut record) => spliced,
-            never = self.stay_connected(&mut current), if live.hold.is_some() => match never {},
-        };
-        match spliced {
-            Ok(()) => Ok(()),
-            Err(SpliceError::Remote(code)) => Err(refused(code)),
-            Err(SpliceError::Local(error)) => Err(ClientError::Local(error)),
-            Err(SpliceError::Lost) => Err(lost().await),
-        }
-    }
-
     /// Closes all connections and the UDP port. Waits a few seconds at most for the server to know.
     pub async fn close(self) {
         self.endpoint.close(CloseCode::Shutdown.value().into(), b"the client is shutting down");
         let _ = timeout(CLOSE_TIMEOUT, self.endpoint.wait_idle()).await;
-    }
-
-    async fn lost_error(&self, session: &LiveSession) -> ClientError {
-        ClientError::Lost { server: self.server.clone(), cause: session.ended().await }
     }
 }
