@@ -3,7 +3,7 @@
 //! of its own, because it reads all of its memory (proc(5), `/proc/self/mem`).
 //!
 //! Memory is written to a file first; only then are the traces to search for computed, from
-//! rustls's key log: keys and MAC states without our code, by RFC 8446, RFC 9001 and
+//! rustls's key log: keys, tokens and MAC states without our code, by RFC 8446, RFC 9001 and
 //! docs/DESIGN.md; pads by the keystream that the battery checks against independent packets. A
 //! core dump (core(5)) would contain less than is read here: neither read-only memory nor the pool.
 //!
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use aes::cipher::{BlockCipherEncrypt, KeyInit};
 use aes::{Aes128Enc, Aes256Enc};
 use hkdf::Hkdf;
-use interposer::expand_label;
+use interposer::{expand_label, export};
 use keypadd_keystream::{Cipher, Mac, PacketNumber, Suite, SuiteKey};
 use keypadd_pool::{Pool, PoolSettings};
 use keypadd_provider::{
@@ -80,7 +80,8 @@ fn keys(suite: Suite, log: &Inverted) -> Vec<(&'static str, Vec<u8>)> {
     let protection = suite.protection();
     let log = log.0.lock().expect("no panic");
     let secret = |label: &str| log[label].iter().map(|byte| !byte).collect::<Vec<u8>>();
-    let mut keys = Vec::new();
+    let token = export(&secret("EXPORTER_SECRET"), b"EXPERIMENTAL keypadd token", 32);
+    let mut keys = vec![("token", token)];
     for sender in ["CLIENT", "SERVER"] {
         keys.push(("handshake secret", secret(&format!("{sender}_HANDSHAKE_TRAFFIC_SECRET"))));
         let mut secret = secret(&format!("{sender}_TRAFFIC_SECRET_0"));
@@ -408,7 +409,7 @@ fn a_closed_connection_leaves_no_key_of_ours_in_memory() {
         let [alive, over] = [alive, over].map(|snapshot| found(&keys, snapshot));
         println!("{suite}: alive {alive:?}, over {over:?}");
         // The search works: a live connection has its keys, and pads to come.
-        for ours in ["header key", "pad", state_of(suite)] {
+        for ours in ["header key", "pad", "token", state_of(suite)] {
             assert!(alive.contains(ours), "{suite}: {ours} of {alive:?}");
         }
         let ours: Vec<_> = over.iter().filter(|what| !LIBRARIES_LEAVE.contains(what)).collect();

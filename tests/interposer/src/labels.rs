@@ -1,15 +1,30 @@
 //! Expands secrets by label (RFC 8446, section 7.1) independently of our code and of rustls.
 
 use hkdf::Hkdf;
-use sha2::{Sha256, Sha384};
+use sha2::{Digest, Sha256, Sha384};
 
 /// HKDF-Expand-Label of TLS 1.3 with an empty context; the secret's length tells the hash.
 pub fn expand_label(secret: &[u8], label: &[u8], bytes: usize) -> Vec<u8> {
+    expand_in(secret, label, b"", bytes)
+}
+
+/// What an exporter of TLS 1.3 gives for an empty context (RFC 8446 7.5).
+pub fn export(secret: &[u8], label: &[u8], bytes: usize) -> Vec<u8> {
+    let nothing = match secret.len() {
+        32 => Sha256::digest(b"").to_vec(),
+        _ => Sha384::digest(b"").to_vec(),
+    };
+    let derived = expand_in(secret, label, &nothing, secret.len());
+    expand_in(&derived, b"exporter", &nothing, bytes)
+}
+
+fn expand_in(secret: &[u8], label: &[u8], context: &[u8], bytes: usize) -> Vec<u8> {
     let mut info = (bytes as u16).to_be_bytes().to_vec();
     info.push(6 + label.len() as u8);
     info.extend_from_slice(b"tls13 ");
     info.extend_from_slice(label);
-    info.push(0);
+    info.push(context.len() as u8);
+    info.extend_from_slice(context);
     let mut out = vec![0; bytes];
     match secret.len() {
         32 => Hkdf::<Sha256>::from_prk(secret).expect("32 bytes").expand(&info, &mut out),

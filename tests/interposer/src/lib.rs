@@ -17,7 +17,7 @@ use quinn_proto::crypto::{
 use quinn_proto::transport_parameters::TransportParameters;
 use quinn_proto::{ConnectError, ConnectionId, Side, TransportError};
 
-pub use labels::expand_label;
+pub use labels::{expand_label, export};
 pub use stubborn::Stubborn;
 
 /// Which call of a session made a key.
