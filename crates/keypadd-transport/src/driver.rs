@@ -120,7 +120,7 @@ impl Driver {
 
     /// Records the address of this host at which a datagram of the connection has arrived, and from
     /// where that came, with its length.
-    pub(crate) fn arrived(&mut self, local: Option<IpAddr>, (from, len): (SocketAddr, usize)) {
+    pub(crate) fn arrived(&mut self, local: Option<IpAddr>, from: SocketAddr, len: usize) {
         self.path.arrived(&self.carrier.quic, local, from, len);
     }
 

@@ -201,7 +201,8 @@ impl HeldStreams {
         &self,
         name: StreamName,
         state: &Arc<SpliceState>,
-        (preface, socket): (&Bytes, Socket),
+        preface: &Bytes,
+        socket: Socket,
     ) {
         let mut replay = Replay::new(Arc::clone(&self.0.budget));
         replay.push(preface);

@@ -147,7 +147,7 @@ impl<U: Datagrams> EventLoop<U> {
         now: Instant,
     ) -> Option<BatchShare> {
         let slot = self.connections.get_mut(key)?;
-        slot.driver.arrived(meta.dst_ip, (meta.addr, len));
+        slot.driver.arrived(meta.dst_ip, meta.addr, len);
         Some(self.intake.begin(key, slot, now))
     }
 

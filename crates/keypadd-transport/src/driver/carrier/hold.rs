@@ -48,7 +48,7 @@ impl Holding {
         let SpliceRequest { first: _, preface, socket, state } = request;
         match &self.hold {
             Some((streams, epoch)) if holds && socket.prepare().is_ok() => {
-                streams.add_parked(StreamName::new(*epoch, id), &state, (&preface, socket));
+                streams.add_parked(StreamName::new(*epoch, id), &state, &preface, socket);
             }
             _ => drop(state.cut(Cut::Lost)),
         }
