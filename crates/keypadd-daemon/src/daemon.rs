@@ -1,8 +1,8 @@
 //! Sets up what serve, connect and run share: key, pool, meters, bench service, control socket and
 //! /metrics.
 //!
-//! Samples rates every second and notifies systemd. Nothing
-//! is global, so two daemons can run in one process.
+//! Samples rates every second and notifies systemd. Nothing is global, so two daemons can run in
+//! one process.
 
 mod allowances;
 mod bench;

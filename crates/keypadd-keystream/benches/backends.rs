@@ -1,5 +1,5 @@
-//! Measures keystream of every backend that the CPU has: DES and triple DES against the `des` crate,
-//! AES against the `aes` crate.
+//! Measures keystream of every backend that the CPU has: DES and triple DES against the `des`
+//! crate, AES against the `aes` crate.
 //!
 //!     cargo bench -p keypadd-keystream --bench backends
 //!     cargo bench -p keypadd-keystream --bench backends -- inline   # where bitslice beats one by one

@@ -14,9 +14,9 @@ use cipher::consts::U16;
 use cipher::{BlockCipherEncrypt, KeyInit};
 use zeroize::{Zeroize, zeroize_stack};
 
-/// Upper bound on the stack that a wide AES uses below [`AesCtr::write`]: 3.6 KiB in optimized builds,
-/// mostly round keys 64 bytes wide. It is wiped because a value built on the stack later may carry
-/// leftovers along when it moves to the heap.
+/// Upper bound on the stack that a wide AES uses below [`AesCtr::write`]: 3.6 KiB in optimized
+/// builds, mostly round keys 64 bytes wide. It is wiped because a value built on the stack later
+/// may carry leftovers along when it moves to the heap.
 const AES_STACK_BYTES: usize = if cfg!(debug_assertions) { 8192 } else { 4096 };
 /// Upper bound on that below [`AesCtr::write_rows`], which has a batch of blocks besides: 5.2 KiB.
 const ROWS_STACK_BYTES: usize = if cfg!(debug_assertions) { 16 << 10 } else { 6144 };
@@ -66,8 +66,8 @@ impl AesCtr {
         self.bitslice.is_none() && has_aes()
     }
 
-    /// The counter of a packet's block 0: the number as 96 bits is XORed into the IV (RFC 9001 5.3);
-    /// counters start at 1.
+    /// The counter of a packet's block 0: the number as 96 bits is XORed into the IV (RFC 9001
+    /// 5.3); counters start at 1.
     fn first_counter(&self, packet: PacketNumber) -> u128 {
         (self.iv ^ (u128::from(packet.value()) << 32)) | 1
     }
@@ -131,8 +131,8 @@ impl AesCtr {
     }
 }
 
-/// The counter block this many after a packet's first. Cannot carry into the nonce: pads are short enough
-/// to keep the counter far below 2^32.
+/// The counter block this many after a packet's first. Cannot carry into the nonce: pads are short
+/// enough to keep the counter far below 2^32.
 #[inline(always)]
 fn counter_block(first: u128, block: u64) -> Array<u8, U16> {
     let nonce_end_and_counter = first as u64 + block;

@@ -16,8 +16,8 @@ pub enum CipherBackend {
     /// the `aes` crate generates single AES packets.
     #[default]
     Auto,
-    /// The `des` crate, one block at a time, with table lookups that depend on secrets, and the `aes`
-    /// crate: the conventional way, kept as a baseline for measurements.
+    /// The `des` crate, one block at a time, with table lookups that depend on secrets, and the
+    /// `aes` crate: the conventional way, kept as a baseline for measurements.
     DesCrate,
     /// 64 blocks at a time in general registers; runs on every CPU.
     Bitslice64,
@@ -38,8 +38,8 @@ pub struct CipherEngine {
     pacing: Pacing,
 }
 
-/// Whether the `aes` crate may use AES instructions: `--cfg aes_backend="soft"` forbids it to, which shows on
-/// any CPU what one without them does.
+/// Whether the `aes` crate may use AES instructions: `--cfg aes_backend="soft"` forbids it to,
+/// which shows on any CPU what one without them does.
 const MAY_USE_AES: bool = !cfg!(aes_backend = "soft");
 
 /// Whether the CPU has AES instructions; the `aes` crate is fastest then.
@@ -62,8 +62,8 @@ fn has_aes_instructions() -> bool {
     false
 }
 
-/// Whether the CPU has AES and carry-less multiplication instructions: with both AES-GCM is the fastest
-/// suite of TLS, without ChaCha20-Poly1305 is.
+/// Whether the CPU has AES and carry-less multiplication instructions: with both AES-GCM is the
+/// fastest suite of TLS, without ChaCha20-Poly1305 is.
 pub fn has_aes_gcm() -> bool {
     #[cfg(target_arch = "x86_64")]
     let multiplies = is_x86_feature_detected!("pclmulqdq");
@@ -182,8 +182,8 @@ impl CipherEngine {
         self.pacing
     }
 
-    /// The engine for this cipher: the one of [`CipherBackend::Auto`], with this one's pace and GHASH, if the two
-    /// run the cipher alike.
+    /// The engine for this cipher: the one of [`CipherBackend::Auto`], with this one's pace and
+    /// GHASH, if the two run the cipher alike.
     pub fn of_cipher(self, cipher: Cipher) -> Self {
         let auto = Self { pacing: self.pacing, ghash: self.ghash, ..Self::default() };
         let lanes = |engine: Self| engine.aes_path().map(Path::lanes);

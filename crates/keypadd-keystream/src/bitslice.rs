@@ -6,8 +6,9 @@
 //! Constant-time: no branch and no address depends on data or key.
 //!
 //! A word of a vector is 64 lanes and a segment has 64 packets: in a batch for chunks, lane `i` is
-//! the packet in slot `i` and each word is another block, so lanes stay full however short the rows,
-//! and a row's blocks come out side by side. Knows counter blocks and rows, no key derivation.
+//! the packet in slot `i` and each word is another block, so lanes stay full however short the
+//! rows, and a row's blocks come out side by side. Knows counter blocks and rows, no key
+//! derivation.
 
 mod aes;
 mod aes_s_box;

@@ -1,7 +1,7 @@
 //! Generates ChaCha20 keystream in the layout of ChaCha20-Poly1305 (RFC 8439 2.8).
 //!
-//! The nonce of packet `pn` is `iv xor pn` (RFC 9001 5.3). The first half of block 0 is Poly1305's key,
-//! and the mask of the pad; its second half is unused. The payload starts with block 1.
+//! The nonce of packet `pn` is `iv xor pn` (RFC 9001 5.3). The first half of block 0 is Poly1305's
+//! key, and the mask of the pad; its second half is unused. The payload starts with block 1.
 
 use crate::counter::{copy_overlap, wipe};
 use crate::number::{PacketNumber, Segment};
@@ -25,7 +25,8 @@ const MASK_BYTES: usize = 32;
 /// generated at a time, and their copies.
 const STACK_BYTES: usize = if cfg!(debug_assertions) { 16 << 10 } else { 4096 };
 
-/// The keystream of one ChaCha20 key and one IV. Boxed, because a value that moves leaves a copy behind.
+/// The keystream of one ChaCha20 key and one IV. Boxed, because a value that moves leaves a copy
+/// behind.
 pub(crate) struct ChaCha(Box<Secret>);
 
 #[derive(Zeroize, ZeroizeOnDrop)]

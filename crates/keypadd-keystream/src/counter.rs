@@ -70,8 +70,8 @@ impl<N: ArraySize, F: Fn(u64) -> Array<u8, N>> BlockCipherEncClosure for Range<'
     }
 }
 
-/// Writes several rows at a time, each bytes `offset..offset + row.len()` of its own keystream; block `j`
-/// of row `i` is the encryption of `counter(i, j)`.
+/// Writes several rows at a time, each bytes `offset..offset + row.len()` of its own keystream;
+/// block `j` of row `i` is the encryption of `counter(i, j)`.
 pub(crate) fn write_rows<N: ArraySize>(
     cipher: &impl BlockCipherEncrypt<BlockSize = N>,
     offset: usize,
@@ -96,8 +96,8 @@ impl<N: ArraySize, F> BlockSizeUser for Rows<'_, '_, N, F> {
 }
 
 impl<N: ArraySize, F: Fn(usize, u64) -> Array<u8, N>> BlockCipherEncClosure for Rows<'_, '_, N, F> {
-    /// Encrypts on the stack and copies to the rows, so that each line of a pool's memory, which is in no
-    /// cache, is written once. The batch is wiped.
+    /// Encrypts on the stack and copies to the rows, so that each line of a pool's memory, which is
+    /// in no cache, is written once. The batch is wiped.
     #[inline(always)]
     fn call<B: BlockCipherEncBackend<BlockSize = N>>(self, backend: &B) {
         let Self { offset, rows, counter, .. } = self;

@@ -1,7 +1,7 @@
 //! Derives encryption and authentication keys from the key that TLS provides.
 //!
-//! A suite of TLS uses its key as it is (RFC 9001 5.1). A private suite takes it as the pseudorandom key
-//! of HKDF-SHA-256 and expands its keys from it (`prk.rs`, `docs/DESIGN.md`).
+//! A suite of TLS uses its key as it is (RFC 9001 5.1). A private suite takes it as the
+//! pseudorandom key of HKDF-SHA-256 and expands its keys from it (`prk.rs`, `docs/DESIGN.md`).
 
 use crate::aes_ctr::AesCtr;
 use crate::backend::CipherEngine;
@@ -56,7 +56,8 @@ impl SuiteKey {
         keys
     }
 
-    /// Has its own stack frame, so that the caller can wipe what HKDF and key schedules leave there.
+    /// Has its own stack frame, so that the caller can wipe what HKDF and key schedules leave
+    /// there.
     #[inline(never)]
     fn expand(suite: Protection, key: &[u8], iv: &[u8; 12], engine: CipherEngine) -> Self {
         let pacing = engine.pacing();

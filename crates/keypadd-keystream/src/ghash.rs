@@ -29,12 +29,13 @@ const BLOCK_BYTES: usize = 16;
 
 pub(crate) type Block = [u8; BLOCK_BYTES];
 
-/// Upper bound on the stack of [`Key::tag`]'s caller and its arguments, and on what a function may use below
-/// its frame without reserving it (128 bytes, System V ABI for x86-64, 3.2.2).
+/// Upper bound on the stack of [`Key::tag`]'s caller and its arguments, and on what a function may
+/// use below its frame without reserving it (128 bytes, System V ABI for x86-64, 3.2.2).
 const CALLER_STACK_BYTES: usize = 256;
 
-/// Upper bound on the stack used by [`Key::tag`] and its caller: powers of H and blocks that do not fit
-/// in registers, or the crate's state. Vectors of 256 and 512 bits need less, see [`Key::wipe_stack`].
+/// Upper bound on the stack used by [`Key::tag`] and its caller: powers of H and blocks that do not
+/// fit in registers, or the crate's state. Vectors of 256 and 512 bits need less, see
+/// [`Key::wipe_stack`].
 const STACK_BYTES: usize = if cfg!(debug_assertions) { 16 << 10 } else { 1024 };
 
 /// The blocks that the crate multiplies at a time.
@@ -109,8 +110,8 @@ impl Path {
     }
 }
 
-/// The hash key H, expanded for one implementation. In memory of its own, because a value that moves
-/// leaves a copy behind; wiped when dropped.
+/// The hash key H, expanded for one implementation. In memory of its own, because a value that
+/// moves leaves a copy behind; wiped when dropped.
 pub(crate) struct Key(Expanded);
 
 enum Expanded {
@@ -136,9 +137,9 @@ impl Key {
         })
     }
 
-    /// The tag of `header` and `ciphertext`: GHASH of both, each zero-padded to whole blocks, and of
-    /// their lengths in bits (SP 800-38D 7.1, steps 4 and 5), XORed with the mask. The bare hash of
-    /// known data would give H away, so it never leaves this function.
+    /// The tag of `header` and `ciphertext`: GHASH of both, each zero-padded to whole blocks, and
+    /// of their lengths in bits (SP 800-38D 7.1, steps 4 and 5), XORed with the mask. The bare hash
+    /// of known data would give H away, so it never leaves this function.
     pub(crate) fn tag(&self, header: &[u8], ciphertext: &[u8], mask: &Block) -> Block {
         match &self.0 {
             Expanded::Crate(key) => key.tag(header, ciphertext, mask),
@@ -151,8 +152,9 @@ impl Key {
         }
     }
 
-    /// Wipes the stack that [`Self::tag`] used, and its caller, with at most [`CALLER_STACK_BYTES`]: called by
-    /// that caller's caller. Wiping 1 KiB would take longer than a short packet's hash.
+    /// Wipes the stack that [`Self::tag`] used, and its caller, with at most
+    /// [`CALLER_STACK_BYTES`]: called by that caller's caller. Wiping 1 KiB would take longer than
+    /// a short packet's hash.
     #[inline]
     pub(crate) fn wipe_stack(&self) {
         #[cfg(target_arch = "x86_64")]
@@ -207,8 +209,8 @@ impl CrateKey {
 }
 
 impl Drop for CrateKey {
-    /// The crate's own wipe is off: byte by byte, it takes as long as hashing 128 bytes. The state has
-    /// no heap part, so assignment overwrites it.
+    /// The crate's own wipe is off: byte by byte, it takes as long as hashing 128 bytes. The state
+    /// has no heap part, so assignment overwrites it.
     fn drop(&mut self) {
         *self.0 = GHash::new(&Array::default());
         zeroize::optimization_barrier(&*self.0);

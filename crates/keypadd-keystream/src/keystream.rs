@@ -58,8 +58,9 @@ impl KeystreamKey {
         self.cipher
     }
 
-    /// Whether the cipher is fast without making many pads at once: ChaCha20, and AES with instructions for it.
-    /// Bitsliced ciphers make a chunk of pads many times as fast as single ones.
+    /// Whether the cipher is fast without making many pads at once: ChaCha20, and AES with
+    /// instructions for it. Bitsliced ciphers make a chunk of pads many times as fast as single
+    /// ones.
     pub fn is_cheap(&self) -> bool {
         let is_cheap = match &self.inner {
             Inner::Aes(key) => key.uses_aes_instructions(),
@@ -69,8 +70,8 @@ impl KeystreamKey {
         is_cheap && self.pacing == Pacing::default()
     }
 
-    /// Writes the pads of a segment's packets: overwrites each row, in order from slot 0, with bytes
-    /// `offset..offset + row.len()` of its packet's pad.
+    /// Writes the pads of a segment's packets: overwrites each row, in order from slot 0, with
+    /// bytes `offset..offset + row.len()` of its packet's pad.
     ///
     /// Rows may differ in length, and there may be fewer than 64. Every call makes a 64-bit cipher
     /// derive a subkey, so request all rows of a segment at once. Does not allocate.

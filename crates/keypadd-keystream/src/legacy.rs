@@ -56,7 +56,8 @@ impl LegacyKey {
         subkey
     }
 
-    /// Has its own stack frame, so that the caller can wipe what HKDF and key schedules leave there.
+    /// Has its own stack frame, so that the caller can wipe what HKDF and key schedules leave
+    /// there.
     #[inline(never)]
     fn derive_subkey(&self, segment: Segment) -> Subkey {
         let segment = segment.value().to_be_bytes();

@@ -21,17 +21,18 @@ use zeroize::zeroize_stack;
 /// Bytes of every tag, as QUIC requires (RFC 9001 5.3); HMACs are truncated to it (RFC 2104 5).
 pub const TAG_BYTES: usize = 16;
 
-/// Upper bounds on the stack used by [`hmac`] and its callees, copies of a state of up to 200 bytes and
-/// the words of a hash, and by [`poly1305::Path::tag`]. Wiping 1 KiB takes longer than a short packet's
-/// hash, so they are no larger than must be. `scripts/instructions.py` fails when one of their frames grows.
+/// Upper bounds on the stack used by [`hmac`] and its callees, copies of a state of up to 200 bytes
+/// and the words of a hash, and by [`poly1305::Path::tag`]. Wiping 1 KiB takes longer than a short
+/// packet's hash, so they are no larger than must be. `scripts/instructions.py` fails when one of
+/// their frames grows.
 const HMAC_STACK_BYTES: usize = if cfg!(debug_assertions) { 16 << 10 } else { 1024 };
 const POLY1305_STACK_BYTES: usize = if cfg!(debug_assertions) { 16 << 10 } else { 512 };
 
 /// The authentication key of one direction and key phase. Immutable; wiped when dropped.
 pub struct MacKey(Inner);
 
-/// States are in memory of their own: a key moves from frame to frame, and would leave a copy of its
-/// state in each.
+/// States are in memory of their own: a key moves from frame to frame, and would leave a copy of
+/// its state in each.
 enum Inner {
     Ghash(GhashKey),
     /// Every packet's key is its mask.
@@ -50,8 +51,8 @@ struct GhashKey {
 }
 
 impl MacKey {
-    /// GHASH with its key H; encrypts the mask of every packet itself if it has the cipher for that.
-    /// The caller wipes `h` and the stack.
+    /// GHASH with its key H; encrypts the mask of every packet itself if it has the cipher for
+    /// that. The caller wipes `h` and the stack.
     pub(crate) fn ghash(path: GhashPath, h: &[u8; 16], mask: Option<Arc<AesCtr>>) -> Self {
         Self(Inner::Ghash(GhashKey { hash: ghash::Key::new(path, h), mask }))
     }
@@ -78,10 +79,11 @@ impl MacKey {
         Self(Inner::Null)
     }
 
-    /// Leading bytes of a packet's pad that are the MAC's mask and are never XORed into the payload:
-    /// GHASH's result is XORed with them, Poly1305 has them as its key. At most
-    /// [`MASK_BYTES_MAX`](crate::MASK_BYTES_MAX), and none for GHASH on a CPU with AES instructions:
-    /// there one block is quickly encrypted, and a pad that leaks does not give H away.
+    /// Leading bytes of a packet's pad that are the MAC's mask and are never XORed into the
+    /// payload: GHASH's result is XORed with them, Poly1305 has them as its key. At most
+    /// [`MASK_BYTES_MAX`](crate::MASK_BYTES_MAX), and none for GHASH on a CPU with AES
+    /// instructions: there one block is quickly encrypted, and a pad that leaks does not give H
+    /// away.
     pub fn mask_bytes(&self) -> usize {
         match &self.0 {
             Inner::Ghash(GhashKey { mask: None, .. }) => TAG_BYTES,
@@ -91,12 +93,12 @@ impl MacKey {
     }
 
     /// Computes the tag over a packet's number, its header before header protection, and its
-    /// ciphertext. `mask` is the first [`Self::mask_bytes`] of the pad; what follows is ignored. Does not
-    /// allocate.
+    /// ciphertext. `mask` is the first [`Self::mask_bytes`] of the pad; what follows is ignored.
+    /// Does not allocate.
     ///
     /// An HMAC covers `be64(number) || be64(header length) || header || ciphertext`. GHASH and
-    /// Poly1305 cover header and ciphertext; the mask binds the number (RFC 9001 5.3). The null MAC is
-    /// all zeros.
+    /// Poly1305 cover header and ciphertext; the mask binds the number (RFC 9001 5.3). The null MAC
+    /// is all zeros.
     ///
     /// # Panics
     ///
@@ -183,8 +185,8 @@ fn keyed<M: KeyInit>(key: &[u8]) -> Box<M> {
     Box::new(M::new_from_slice(key).expect("HMAC takes any length"))
 }
 
-/// The tag of a packet, see [`MacKey::tag`]. The full number, because the header carries only its last
-/// bytes; the length separates header and ciphertext.
+/// The tag of a packet, see [`MacKey::tag`]. The full number, because the header carries only its
+/// last bytes; the length separates header and ciphertext.
 fn hmac_and_wipe<M: Mac + OutputSizeUser + Clone>(
     key: &M,
     packet: PacketNumber,

@@ -7,8 +7,8 @@ use std::ptr;
 
 /// Decides how long generating keystream takes.
 pub trait Pace: Send + Sync {
-    /// Calls `make`, which generates `bytes` bytes of keystream, exactly once, and returns when that
-    /// should have finished.
+    /// Calls `make`, which generates `bytes` bytes of keystream, exactly once, and returns when
+    /// that should have finished.
     fn paced(&self, bytes: usize, make: &mut dyn FnMut());
 }
 

@@ -1,9 +1,9 @@
 //! Computes Poly1305 of a packet (RFC 8439 2.5, 2.8), which takes a new key with every packet.
 //!
 //! The `poly1305` crate takes over a microsecond to set up a key on x86-64, longer than sealing a
-//! packet, so this is Horner's rule in 64-bit words, one block at a time, and where a packet is long
-//! and the CPU has the instructions, eight. Constant-time: no branch and no address depends on key
-//! or data. Knows neither keystream nor packet numbers.
+//! packet, so this is Horner's rule in 64-bit words, one block at a time, and where a packet is
+//! long and the CPU has the instructions, eight. Constant-time: no branch and no address depends on
+//! key or data. Knows neither keystream nor packet numbers.
 
 #[cfg(target_arch = "x86_64")]
 mod ifma;

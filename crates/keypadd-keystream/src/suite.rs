@@ -209,7 +209,8 @@ impl Suite {
         suites
     }
 
-    /// The suites that a client offers unless it names one, in the same order: one with AES, one without.
+    /// The suites that a client offers unless it names one, in the same order: one with AES, one
+    /// without.
     pub fn offered(has_aes_gcm: bool) -> [Self; 2] {
         let mut suites = [Self::AES_256_GCM, Self::CHACHA20_POLY1305];
         if !has_aes_gcm {

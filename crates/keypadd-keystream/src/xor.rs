@@ -8,8 +8,8 @@
 #[cfg(target_arch = "x86_64")]
 const WIDE_BYTES_MIN: usize = 256;
 
-/// XORs a pad into equally many bytes of data and overwrites it with zeros. Bytes beyond the shorter of
-/// the two are unchanged.
+/// XORs a pad into equally many bytes of data and overwrites it with zeros. Bytes beyond the
+/// shorter of the two are unchanged.
 #[inline(always)]
 pub fn spend(data: &mut [u8], pad: &mut [u8]) {
     #[cfg(target_arch = "x86_64")]

@@ -196,8 +196,8 @@ fn a_chunk_never_runs_into_the_next_segment() {
     keystream.write_rows(segment, 0, [0; 65].chunks_mut(1));
 }
 
-/// Heads and bodies as the pool requests them, and unaligned pieces. A bitslice's pads of GCM begin with
-/// the mask.
+/// Heads and bodies as the pool requests them, and unaligned pieces. A bitslice's pads of GCM begin
+/// with the mask.
 #[test]
 fn every_backend_writes_the_same_chunks() {
     for suite in with_pads() {

@@ -65,8 +65,8 @@ fn sealed_packets_match_those_sealed_outside_rust() {
     }
 }
 
-/// An end that pools the mask of GCM's tag, as without AES instructions, and one that does not seal the
-/// same bytes, with every implementation of GHASH.
+/// An end that pools the mask of GCM's tag, as without AES instructions, and one that does not seal
+/// the same bytes, with every implementation of GHASH.
 #[test]
 fn ends_with_and_without_a_pooled_mask_seal_the_same_bytes() {
     let mut mask_bytes = HashSet::new();

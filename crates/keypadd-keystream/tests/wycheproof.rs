@@ -23,8 +23,8 @@ struct Case<'a> {
 }
 
 impl Case<'_> {
-    /// Whether the tag verifies. If it does, checks every byte of sealing and opening. All implementations of
-    /// GHASH that this CPU has must agree.
+    /// Whether the tag verifies. If it does, checks every byte of sealing and opening. All
+    /// implementations of GHASH that this CPU has must agree.
     fn opens(&self, suite: Suite) -> bool {
         let engines = GhashPath::available().map(|path| CipherEngine::default().with_ghash(path));
         let opens: HashSet<_> = engines.map(|engine| self.opens_by(suite, engine)).collect();

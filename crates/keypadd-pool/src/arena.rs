@@ -1,13 +1,13 @@
 //! Maps the memory that holds keystream: slabs of 2 MiB, which the pool uses in units of 8 KiB.
 //!
-//! A slab is one anonymous mapping, kept out of core dumps and forked children, backed by one huge page
-//! where the kernel has them, and locked into memory as far as the process's limit allows. Pads lie far
-//! apart: in small pages, fetching one waits for a page-table walk. A slab is unmapped with its last unit,
-//! so `free_units` returns whole ones. (`MADV_WIPEONFORK` would be wrong here: it would give a child
-//! keystream of zeros.)
+//! A slab is one anonymous mapping, kept out of core dumps and forked children, backed by one huge
+//! page where the kernel has them, and locked into memory as far as the process's limit allows.
+//! Pads lie far apart: in small pages, fetching one waits for a page-table walk. A slab is unmapped
+//! with its last unit, so `free_units` returns whole ones. (`MADV_WIPEONFORK` would be wrong here:
+//! it would give a child keystream of zeros.)
 //!
-//! Units of one slab belong to different owners, which safe code cannot express: what is unsafe here is to
-//! use a unit's bytes, and to send them to another thread.
+//! Units of one slab belong to different owners, which safe code cannot express: what is unsafe
+//! here is to use a unit's bytes, and to send them to another thread.
 
 #![allow(unsafe_code)]
 
@@ -27,8 +27,8 @@ pub(crate) const UNIT_BYTES: usize = 8192;
 /// Units of a slab: 2 MiB, a huge page of x86-64 and of arm64 with pages of 4 KiB.
 pub(crate) const SLAB_UNITS: usize = 256;
 const SLAB_BYTES: usize = SLAB_UNITS * UNIT_BYTES;
-/// A larger arena has larger slabs, so that it never has more mappings than these: the kernel limits them
-/// (vm.max_map_count), and threads need some too.
+/// A larger arena has larger slabs, so that it never has more mappings than these: the kernel
+/// limits them (vm.max_map_count), and threads need some too.
 const SLABS_MAX: usize = 8192;
 
 /// A larger budget waits this long for the unmapping of what a smaller one did not need.
@@ -57,8 +57,8 @@ impl Slab {
     /// Maps this many units, and locks them if `may_lock`.
     fn map(units: usize, may_lock: bool) -> io::Result<Self> {
         let pages = map_aligned(units * UNIT_BYTES)?;
-        // If the kernel refuses these, memory could be dumped or inherited: fail rather than protect
-        // less than documented.
+        // If the kernel refuses these, memory could be dumped or inherited: fail rather than
+        // protect less than documented.
         pages.advise(Advice::DontDump)?;
         pages.advise(Advice::DontFork)?;
         // Before locking, which touches all pages. A kernel without huge pages refuses.
@@ -85,15 +85,16 @@ fn map_aligned(bytes: usize) -> io::Result<MmapMut> {
     if bytes < SLAB_BYTES || over == 0 {
         return Ok(pages);
     }
-    // Linux aligns such mappings since 6.7. Older kernels map right below what was mapped last: fill up the space
-    // above a boundary. Elsewhere the mapping is just as good, without huge pages.
+    // Linux aligns such mappings since 6.7. Older kernels map right below what was mapped last:
+    // fill up the space above a boundary. Elsewhere the mapping is just as good, without huge
+    // pages.
     drop(pages);
     let _filling = MmapMut::map_anon(over)?;
     MmapMut::map_anon(bytes)
 }
 
-/// One piece of pool memory. Dropping the last one of a slab returns its pages to the kernel; a filler must
-/// not do that itself, see [`releaser`].
+/// One piece of pool memory. Dropping the last one of a slab returns its pages to the kernel; a
+/// filler must not do that itself, see [`releaser`].
 #[derive(Debug)]
 pub(crate) struct Unit {
     /// Not an offset into the slab: a packet would wait for one more cache line.
@@ -101,8 +102,8 @@ pub(crate) struct Unit {
     slab: Arc<Slab>,
 }
 
-// SAFETY: a unit owns its bytes as a `Box` does: `Slab::into_units` makes one unit of each piece of a
-// mapping, and a unit cannot be cloned. `Slab` is `Send` and `Sync` by itself.
+// SAFETY: a unit owns its bytes as a `Box` does: `Slab::into_units` makes one unit of each piece of
+// a mapping, and a unit cannot be cloned. `Slab` is `Send` and `Sync` by itself.
 unsafe impl Send for Unit {}
 // SAFETY: as above; through a shared unit its bytes can only be read.
 unsafe impl Sync for Unit {}
@@ -124,8 +125,8 @@ impl Deref for Unit {
 
     #[inline(always)]
     fn deref(&self) -> &[u8] {
-        // SAFETY: these bytes are mapped, readable and zeroed or written, as long as the unit holds its slab.
-        // No other unit has them, and the mapping is used through units alone.
+        // SAFETY: these bytes are mapped, readable and zeroed or written, as long as the unit holds
+        // its slab. No other unit has them, and the mapping is used through units alone.
         unsafe { self.bytes.as_ref() }
     }
 }
@@ -133,7 +134,8 @@ impl Deref for Unit {
 impl DerefMut for Unit {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `deref`; the mapping is writable, and this borrow of the unit is the only one.
+        // SAFETY: as in `deref`; the mapping is writable, and this borrow of the unit is the only
+        // one.
         unsafe { self.bytes.as_mut() }
     }
 }
@@ -145,7 +147,8 @@ impl DerefMut for Unit {
 pub(crate) fn map(count: usize) -> io::Result<Vec<Unit>> {
     let mut units = Vec::with_capacity(count);
     let slab_units = count.div_ceil(SLABS_MAX).next_multiple_of(SLAB_UNITS);
-    // Units that the limit may still let us lock: halved by each refusal, so that all that it allows is locked.
+    // Units that the limit may still let us lock: halved by each refusal, so that all that it
+    // allows is locked.
     let mut lockable = slab_units;
     while units.len() < count {
         let most = if lockable > 0 { lockable } else { slab_units };
@@ -172,8 +175,8 @@ pub(crate) fn locked(units: &[Unit]) -> usize {
     units.iter().filter(|unit| unit.is_locked()).count()
 }
 
-/// Counts a pool's mapped memory, so that changes of the budget that follow each other faster than the filler gives
-/// memory back map no more than the largest of them.
+/// Counts a pool's mapped memory, so that changes of the budget that follow each other faster than
+/// the filler gives memory back map no more than the largest of them.
 #[derive(Debug)]
 pub(crate) struct Ledger(Mutex<Mapped>);
 
@@ -200,12 +203,12 @@ impl Ledger {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the budget to `wanted` units and maps those that it lacks. Waits until all is unmapped that is to
-    /// be.
+    /// Changes the budget to `wanted` units and maps those that it lacks. Waits until all is
+    /// unmapped that is to be.
     ///
     /// # Errors
-    /// If the kernel refuses a mapping, `is_enough` the result, or unmapping takes longer than 10 s; the
-    /// budget then stays as it was.
+    /// If the kernel refuses a mapping, `is_enough` the result, or unmapping takes longer than 10
+    /// s; the budget then stays as it was.
     pub(crate) fn resize(
         &self,
         wanted: usize,
@@ -248,9 +251,9 @@ pub(crate) type Released = mpsc::Sender<Box<[Unit]>>;
 
 /// Starts a thread that returns pages to the kernel, until the last sender is gone.
 ///
-/// Unmapping holds the lock of all the process's mappings. A SCHED_IDLE thread may be preempted right
-/// then, for seconds on a busy machine, and block whoever maps memory or starts a thread. So a filler
-/// passes memory on to this thread, which runs in its creator's scheduling class.
+/// Unmapping holds the lock of all the process's mappings. A SCHED_IDLE thread may be preempted
+/// right then, for seconds on a busy machine, and block whoever maps memory or starts a thread. So
+/// a filler passes memory on to this thread, which runs in its creator's scheduling class.
 pub(crate) fn releaser(ledger: Arc<Ledger>) -> io::Result<Released> {
     let (sender, unwanted) = mpsc::channel::<Box<[Unit]>>();
     let release = move || {

@@ -1,8 +1,8 @@
 //! Holds one part of the keystream of 64 consecutive packet numbers of one key.
 //!
-//! A chunk is neither `Clone` nor `Copy`. Finding a pad checks, in release builds too, that the chunk
-//! belongs to the caller's key, segment and part: the worst bug of a pool is a pad under the wrong number.
-//! Taking a pad marks it taken and wipes what is used of it.
+//! A chunk is neither `Clone` nor `Copy`. Finding a pad checks, in release builds too, that the
+//! chunk belongs to the caller's key, segment and part: the worst bug of a pool is a pad under the
+//! wrong number. Taking a pad marks it taken and wipes what is used of it.
 
 use std::ops::Range;
 
@@ -21,8 +21,8 @@ pub const PAD_BYTES: usize = HEAD_BYTES + BODY_BYTES;
 
 /// A row that begins with this many zeros is not a pad.
 const MARK_BYTES: usize = 16;
-/// The longest unused rest of a pad that is wiped when the pad is taken: two cache lines. Wiping more would
-/// make the packet wait for memory that it does not need.
+/// The longest unused rest of a pad that is wiped when the pad is taken: two cache lines. Wiping
+/// more would make the packet wait for memory that it does not need.
 const REST_WIPED_MAX: usize = 128;
 
 /// The part of every pad that a chunk holds.
@@ -57,8 +57,8 @@ impl Part {
         UNIT_BYTES / self.row_bytes()
     }
 
-    /// The unit that holds the row of `slot`, and the range in it. Divides by constants: a division would
-    /// take as long as XORing a keystroke.
+    /// The unit that holds the row of `slot`, and the range in it. Divides by constants: a division
+    /// would take as long as XORing a keystroke.
     #[inline(always)]
     const fn place(self, slot: usize) -> (usize, Range<usize>) {
         const HEADS: usize = Part::Head.rows_per_unit();
@@ -126,8 +126,8 @@ impl Chunk {
         self.taken.count_zeros()
     }
 
-    /// The place of the pad of `slot` of (key, segment, part), if it is in this chunk and unused. Reads no
-    /// byte of it.
+    /// The place of the pad of `slot` of (key, segment, part), if it is in this chunk and unused.
+    /// Reads no byte of it.
     #[inline(always)]
     fn find(
         &self,
@@ -143,8 +143,8 @@ impl Chunk {
         Some(part.place(slot))
     }
 
-    /// A pad in place, without taking it: before its packet's tag is verified. Reads no byte of it; whoever
-    /// does must ask [`is_keystream`].
+    /// A pad in place, without taking it: before its packet's tag is verified. Reads no byte of it;
+    /// whoever does must ask [`is_keystream`].
     pub(crate) fn peek(
         &self,
         key: KeyId,
@@ -183,7 +183,8 @@ impl Chunk {
         prefetch(&self.units[unit][row][..bytes]);
     }
 
-    /// Wipes what is left of all pads, and counts unused ones as wasted. Nothing can be taken afterwards.
+    /// Wipes what is left of all pads, and counts unused ones as wasted. Nothing can be taken
+    /// afterwards.
     pub(crate) fn wipe_left(&mut self) {
         self.home.count_wasted(u64::from(self.untaken()));
         self.taken = u64::MAX;
@@ -201,8 +202,8 @@ impl Chunk {
     }
 }
 
-/// Whether a row is a pad. One that begins with 16 zero bytes was wiped or never written: XORing it would
-/// send plaintext, so it counts as missing.
+/// Whether a row is a pad. One that begins with 16 zero bytes was wiped or never written: XORing it
+/// would send plaintext, so it counts as missing.
 #[inline(always)]
 pub(crate) fn is_keystream(row: &[u8]) -> bool {
     row[..MARK_BYTES] != [0; MARK_BYTES]
@@ -218,8 +219,8 @@ pub(crate) struct Row<'a> {
 }
 
 impl Row<'_> {
-    /// Takes the pad: XORs its first bytes into `mask` and then `data`, and wipes what was used. A long rest
-    /// is wiped with the chunk. Panics if both together are longer than the row.
+    /// Takes the pad: XORs its first bytes into `mask` and then `data`, and wipes what was used. A
+    /// long rest is wiped with the chunk. Panics if both together are longer than the row.
     #[inline(always)]
     pub(crate) fn take(self, mask: &mut [u8], data: &mut [u8]) {
         let Self { bytes: row, bit, taken, wiped } = self;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 /// Unused CPU time is kept for this long.
 const KEPT_SECONDS: f64 = 1.0;
-/// A filler that has spent its share rests until it has earned this much again, so that it does not wake
-/// up for every piece of work.
+/// A filler that has spent its share rests until it has earned this much again, so that it does not
+/// wake up for every piece of work.
 const REST_SECONDS: f64 = 0.05;
 /// No limit, in percent of one core.
 pub(crate) const WHOLE_CORE: u64 = 100;
@@ -48,8 +48,8 @@ impl CpuShare {
 mod tests {
     use super::*;
 
-    /// Runs a thread that works whenever it may, for `seconds`, in pieces of this CPU time; returns the
-    /// CPU time it spent and how often it rested.
+    /// Runs a thread that works whenever it may, for `seconds`, in pieces of this CPU time; returns
+    /// the CPU time it spent and how often it rested.
     fn run(percent: u64, piece: Duration, seconds: u64) -> (Duration, u64) {
         let mut share = CpuShare::default();
         let (mut now, mut spent, mut rests) = (Duration::ZERO, Duration::ZERO, 0);

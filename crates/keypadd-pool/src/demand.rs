@@ -1,7 +1,8 @@
-//! Estimates how much keystream a direction needs from its packet rate, and holds the limits of peers.
+//! Estimates how much keystream a direction needs from its packet rate, and holds the limits of
+//! peers.
 //!
-//! Lanes count packets, and the filler turns the counts into rates. Both belong to the direction of a
-//! connection, not to a key: the next key will carry the same traffic.
+//! Lanes count packets, and the filler turns the counts into rates. Both belong to the direction of
+//! a connection, not to a key: the next key will carry the same traffic.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -44,7 +45,8 @@ impl Allowance {
     /// No limit.
     pub const UNLIMITED: u64 = u64::MAX;
 
-    /// A limit in bytes. If it is less than a head chunk for each of the peer's lanes, some have none.
+    /// A limit in bytes. If it is less than a head chunk for each of the peer's lanes, some have
+    /// none.
     pub fn new(bytes: u64) -> Self {
         Self(Arc::new(AtomicU64::new(bytes)))
     }
@@ -77,8 +79,9 @@ pub struct Traffic {
 #[derive(Debug, Default)]
 struct Counts {
     needed: [AtomicU64; 2],
-    /// Packets too long for a pad, less [`TOO_LONG_PER_USE`] per packet that needed the part. Never below
-    /// zero, nor above what [`USES_IN_A_ROW`] make up for, so that only the latest packets count.
+    /// Packets too long for a pad, less [`TOO_LONG_PER_USE`] per packet that needed the part. Never
+    /// below zero, nor above what [`USES_IN_A_ROW`] make up for, so that only the latest packets
+    /// count.
     too_long: [AtomicU64; 2],
 }
 
@@ -128,8 +131,8 @@ impl Traffic {
         self.waiting.fetch_sub(1, Relaxed);
     }
 
-    /// Counts a packet by the parts of its pad. Returns whether it ended [`Self::is_too_long`] for one.
-    /// Call from one thread at a time.
+    /// Counts a packet by the parts of its pad. Returns whether it ended [`Self::is_too_long`] for
+    /// one. Call from one thread at a time.
     #[inline(always)]
     #[must_use]
     pub(crate) fn count(&self, pad_bytes: usize) -> bool {
@@ -168,8 +171,8 @@ impl Traffic {
         self.counts.needed[part as usize].load(Relaxed)
     }
 
-    /// Recent packets per second that needed each part. Packets before the first reading count as if
-    /// they had come at that moment, so a late filler misses nothing.
+    /// Recent packets per second that needed each part. Packets before the first reading count as
+    /// if they had come at that moment, so a late filler misses nothing.
     pub(crate) fn demand(&self, now: Duration) -> [f64; 2] {
         let mut averages = self.averages.lock().unwrap_or_else(PoisonError::into_inner);
         let passed = now.saturating_sub(*averages.at.get_or_insert(now));

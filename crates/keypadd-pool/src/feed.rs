@@ -1,4 +1,5 @@
-//! The filler's end of a lane: which segment of each part comes next, and what the planner sees of it.
+//! The filler's end of a lane: which segment of each part comes next, and what the planner sees of
+//! it.
 //!
 //! The consumer's end is in `lane.rs`; queues and `lane_state.rs` join them. Knows no other lane.
 
@@ -71,7 +72,8 @@ impl Feed {
         self.traffic.lane_arrived();
     }
 
-    /// Takes the memory of chunks that the consumer has used up; returns whether the consumer remains.
+    /// Takes the memory of chunks that the consumer has used up; returns whether the consumer
+    /// remains.
     pub(crate) fn collect_spent(&mut self, free: &mut FreeUnits) -> bool {
         // Before the queues, so that nothing is left in them for a lane that is closed.
         let is_open = !self.state.is_closed();
@@ -113,8 +115,8 @@ impl Feed {
         self.ends.iter().any(|end| end.recalled)
     }
 
-    /// Generates the next chunk of a part and gives it to the consumer; false if none is wanted or there is no
-    /// memory.
+    /// Generates the next chunk of a part and gives it to the consumer; false if none is wanted or
+    /// there is no memory.
     pub(crate) fn fill(&mut self, part: Part, free: &mut FreeUnits, home: &MemoryReturn) -> bool {
         // The key may have been retired since the plan was made.
         if self.state.is_closed() || self.state.stage() == Stage::Dormant {
@@ -174,8 +176,8 @@ impl UnqueuedFeed {
         self.feed.traffic.has_room()
     }
 
-    /// Queues the feed for the filler if its direction has room now; gives it back otherwise. The feed is lost
-    /// if the filler is dead: the lane then stays dry.
+    /// Queues the feed for the filler if its direction has room now; gives it back otherwise. The
+    /// feed is lost if the filler is dead: the lane then stays dry.
     pub(crate) fn queue(self) -> Result<(), Self> {
         if !self.feed.traffic.lane_may_wait() {
             return Err(self);
@@ -206,8 +208,8 @@ impl FeedEnd {
         Self { ready, spent, next, lead: 0, recalled: false }
     }
 
-    /// Whether a recall is outstanding. Once the consumer has obeyed it, filling resumes where it left a
-    /// gap.
+    /// Whether a recall is outstanding. Once the consumer has obeyed it, filling resumes where it
+    /// left a gap.
     fn is_recalled(&mut self, state: &LaneState, part: Part) -> bool {
         if self.recalled
             && let Some(resume) = state.parts[part as usize].obeyed()

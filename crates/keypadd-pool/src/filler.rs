@@ -23,8 +23,9 @@ use crate::sync::Ordering::{AcqRel, Relaxed};
 use crate::sync::mpsc;
 use crate::targets::targets;
 
-/// While long packets come, a filler with nothing to do looks again after this time. They do not wake it before
-/// low water, and bulk may stop above that: the pool would rest below full, and divided by former traffic.
+/// While long packets come, a filler with nothing to do looks again after this time. They do not
+/// wake it before low water, and bulk may stop above that: the pool would rest below full, and
+/// divided by former traffic.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
 /// The outcome of one step of a filler.
@@ -34,15 +35,15 @@ pub enum Step {
     Worked,
     /// There is nothing to do until it is woken.
     Idle,
-    /// It rests this long, unless it is woken: its share of the CPU is spent, bulk outruns it on busy CPUs, or it
-    /// is to look again.
+    /// It rests this long, unless it is woken: its share of the CPU is spent, bulk outruns it on
+    /// busy CPUs, or it is to look again.
     Resting(Duration),
     /// The last handle of its pool is gone; it is done for good.
     Stopped,
 }
 
-/// Generates the chunks of one pool. [`Pool::new`](crate::Pool::new) runs it in a thread; the caller of
-/// [`Pool::with_filler`](crate::Pool::with_filler) steps it.
+/// Generates the chunks of one pool. [`Pool::new`](crate::Pool::new) runs it in a thread; the
+/// caller of [`Pool::with_filler`](crate::Pool::with_filler) steps it.
 pub struct Filler {
     state: Arc<FillerState>,
     commands: mpsc::Receiver<FillerCommand>,
@@ -106,8 +107,8 @@ impl Filler {
         self.cpu_spent = cpu;
     }
 
-    /// Generates at most one chunk, after making a new plan if the last one is done. Never waits. `now`
-    /// counts from any fixed moment; rates are computed from it.
+    /// Generates at most one chunk, after making a new plan if the last one is done. Never waits.
+    /// `now` counts from any fixed moment; rates are computed from it.
     pub fn step(&mut self, now: Duration) -> Step {
         if self.state.stop.load(Relaxed) {
             return Step::Stopped;
@@ -235,8 +236,8 @@ impl Filler {
         self.feeds.iter().filter_map(Feed::long_packets).fold(0, u64::wrapping_add)
     }
 
-    /// How long it must rest because bulk outruns it on busy CPUs. Never if a key is so slow that any CPU time
-    /// is worth taking.
+    /// How long it must rest because bulk outruns it on busy CPUs. Never if a key is so slow that
+    /// any CPU time is worth taking.
     fn rest_from_bulk(&mut self, now: Duration) -> Option<Duration> {
         if !self.feeds.iter().all(Feed::is_cheap) {
             return None;

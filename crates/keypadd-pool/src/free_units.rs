@@ -1,9 +1,10 @@
 //! Keeps the arena's free units, and hands them out for chunks or back to the kernel.
 //!
-//! Locked units go to heads first, which live longest and serve keystrokes; bodies get them last. As many free
-//! units as exceed the budget are withheld from chunks. Only whole slabs can be unmapped: a lowered budget
-//! chooses slabs that together fit the excess, hands out no more of them, and returns each when its last unit
-//! is free. What remains of the excess, less than a slab, stays mapped and unused.
+//! Locked units go to heads first, which live longest and serve keystrokes; bodies get them last.
+//! As many free units as exceed the budget are withheld from chunks. Only whole slabs can be
+//! unmapped: a lowered budget chooses slabs that together fit the excess, hands out no more of
+//! them, and returns each when its last unit is free. What remains of the excess, less than a slab,
+//! stays mapped and unused.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -58,14 +59,16 @@ impl FreeUnits {
         self.all() - self.withheld()
     }
 
-    /// Units that stay mapped, and unused, until the rest of their slab is free or the budget grows.
+    /// Units that stay mapped, and unused, until the rest of their slab is free or the budget
+    /// grows.
     pub(crate) fn withheld(&self) -> usize {
         self.excess.min(self.all())
     }
 
     /// The memory of a chunk of this part, if there is enough.
     pub(crate) fn take(&mut self, part: Part) -> Option<Box<[Unit]>> {
-        // The slabs that leave have no more units than the excess, so the stacks have at least `units()`.
+        // The slabs that leave have no more units than the excess, so the stacks have at least
+        // `units()`.
         if self.units() < part.units() {
             return None;
         }
@@ -81,11 +84,11 @@ impl FreeUnits {
         Some(units.into())
     }
 
-    /// Withholds this many units from chunks, as far as they are free, and removes the slabs that can be
-    /// returned to the kernel. `excess` counts what earlier calls removed no more.
+    /// Withholds this many units from chunks, as far as they are free, and removes the slabs that
+    /// can be returned to the kernel. `excess` counts what earlier calls removed no more.
     pub(crate) fn remove_excess(&mut self, excess: usize) -> Vec<Unit> {
-        // Other slabs may have become free since, beside one that an idle lane holds a unit of. Choosing looks at
-        // all free units, so it waits until as many have moved.
+        // Other slabs may have become free since, beside one that an idle lane holds a unit of.
+        // Choosing looks at all free units, so it waits until as many have moved.
         let is_outdated = !self.leaving.is_empty() && self.added >= self.all();
         if excess != self.excess || is_outdated {
             self.choose_leaving(excess);
@@ -111,8 +114,8 @@ impl FreeUnits {
         units
     }
 
-    /// Chooses the slabs that leave: unlocked ones first, and among those the ones with the most free units, as
-    /// many as fit the excess.
+    /// Chooses the slabs that leave: unlocked ones first, and among those the ones with the most
+    /// free units, as many as fit the excess.
     fn choose_leaving(&mut self, excess: usize) {
         for unit in std::mem::take(&mut self.leaving).into_values().flatten() {
             self.stack_of(&unit).push(unit);

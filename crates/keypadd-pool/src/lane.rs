@@ -1,8 +1,8 @@
 //! Finds and takes the pads of one key in one direction: the consumer's end of a lane.
 //!
-//! A [`Lane`] never waits and takes no lock that a filler takes. It follows the newest packet number, keeps a
-//! few chunks behind it for late packets if its direction receives, and gives spent chunks back. The filler's
-//! end ([`Feed`](crate::feed::Feed)) is in `feed.rs`.
+//! A [`Lane`] never waits and takes no lock that a filler takes. It follows the newest packet
+//! number, keeps a few chunks behind it for late packets if its direction receives, and gives spent
+//! chunks back. The filler's end ([`Feed`](crate::feed::Feed)) is in `feed.rs`.
 
 mod part_queue;
 
@@ -96,7 +96,8 @@ impl Lane {
         Self { key, segment, next, state, traffic, queues, unqueued: None, closer }
     }
 
-    /// Asks the filler to serve this lane, now or, if too many of its direction wait, at a later packet.
+    /// Asks the filler to serve this lane, now or, if too many of its direction wait, at a later
+    /// packet.
     #[cold]
     pub(crate) fn queue(&mut self, unqueued: UnqueuedFeed) {
         match unqueued.queue() {
@@ -105,8 +106,9 @@ impl Lane {
         }
     }
 
-    /// What the pool has of the first `pad_bytes` bytes of the packet's pad. Takes and moves nothing, and
-    /// reads no byte of the pad, so it is safe for packets that are not authenticated yet.
+    /// What the pool has of the first `pad_bytes` bytes of the packet's pad. Takes and moves
+    /// nothing, and reads no byte of the pad, so it is safe for packets that are not authenticated
+    /// yet.
     pub fn peek(&self, packet_number: PacketNumber, pad_bytes: usize) -> Peek<'_> {
         let [heads, bodies] = &self.queues;
         let (needs_head, needs_body) = needs(pad_bytes);
@@ -126,9 +128,9 @@ impl Lane {
         self.state.parts.iter().any(|part| part.recalled().is_some())
     }
 
-    /// Moves to the packet's segment, for a packet that needs the first `pad_bytes` bytes of its pad, and
-    /// takes none of it. Gives up older chunks, so it must not be called with numbers that are neither our
-    /// own nor authenticated.
+    /// Moves to the packet's segment, for a packet that needs the first `pad_bytes` bytes of its
+    /// pad, and takes none of it. Gives up older chunks, so it must not be called with numbers that
+    /// are neither our own nor authenticated.
     #[inline(always)]
     pub fn seek(&mut self, packet_number: PacketNumber, pad_bytes: usize) {
         if self.traffic.count(pad_bytes) {
@@ -152,16 +154,16 @@ impl Lane {
         self.seek(packet_number, 0);
     }
 
-    /// Moves to the packet's segment, as [`Self::seek`], and takes the packet's pad: XORs what the pool has
-    /// of it into `mask` and `data`, which together are as long as the pad. Takes nothing if the pool has
-    /// fewer than `least` bytes. Calls `found` before the XOR if the pool has every byte. The caller
-    /// generates the rest inline.
+    /// Moves to the packet's segment, as [`Self::seek`], and takes the packet's pad: XORs what the
+    /// pool has of it into `mask` and `data`, which together are as long as the pad. Takes nothing
+    /// if the pool has fewer than `least` bytes. Calls `found` before the XOR if the pool has every
+    /// byte. The caller generates the rest inline.
     ///
     /// # Panics
     ///
     /// If `mask` is longer than a head.
-    // Inlined, with everything it calls: passing rows through memory from frame to frame costs a short
-    // packet as much as its XOR.
+    // Inlined, with everything it calls: passing rows through memory from frame to frame costs a
+    // short packet as much as its XOR.
     #[inline(always)]
     pub fn take(
         &mut self,
@@ -210,8 +212,8 @@ impl Lane {
         taken
     }
 
-    /// Draws chunks for a packet of this segment, and gives back chunks that are behind it or recalled. The
-    /// slow path: few packets need it.
+    /// Draws chunks for a packet of this segment, and gives back chunks that are behind it or
+    /// recalled. The slow path: few packets need it.
     #[inline(never)]
     fn advance_to(&mut self, segment: Segment, pad_bytes: usize) {
         let Self { next, state, queues, .. } = self;
@@ -290,8 +292,8 @@ impl<'a> Peek<'a> {
         Coverage::of(self.bytes(), self.pad_bytes)
     }
 
-    /// The first bytes, the MAC's mask, in place; the pad stays usable. `None` if the pool has none. Panics
-    /// if the mask is longer than a head.
+    /// The first bytes, the MAC's mask, in place; the pad stays usable. `None` if the pool has
+    /// none. Panics if the mask is longer than a head.
     pub fn mask(&self, mask_bytes: usize) -> Option<&'a [u8]> {
         self.head.filter(|head| is_keystream(head)).map(|head| &head[..mask_bytes])
     }

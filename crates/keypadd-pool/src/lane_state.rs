@@ -16,8 +16,8 @@ pub(crate) struct LaneState {
     stage: AtomicU8,
     /// The consumer is gone and has given everything back.
     closed: AtomicBool,
-    /// The lowest packet number whose pad may still be needed: one above the newest that was used, and
-    /// not before the newest segment that the consumer needed.
+    /// The lowest packet number whose pad may still be needed: one above the newest that was used,
+    /// and not before the newest segment that the consumer needed.
     next: AtomicU64,
     /// The segment from which on no packet is expected.
     end: AtomicU64,
@@ -159,8 +159,8 @@ pub(crate) struct PartHolding {
     queued: u64,
     /// Pads left in the consumer's current chunk.
     left_in_current: u64,
-    /// Chunks of the consumer without pads to come: those kept for late packets, and a current one that
-    /// is used up.
+    /// Chunks of the consumer without pads to come: those kept for late packets, and a current one
+    /// that is used up.
     pub(crate) kept: u64,
 }
 

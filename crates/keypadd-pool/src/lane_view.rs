@@ -22,7 +22,8 @@ pub enum Stage {
     Dormant,
     /// The next phase, which may begin at any packet: heads only, as those passed are given up.
     Imminent,
-    /// The next phase, before its use: heads, and the pads that the one in use has no packets left for.
+    /// The next phase, before its use: heads, and the pads that the one in use has no packets left
+    /// for.
     Standby,
     /// The first phase of a connection: pads for its fewer than 1,000 packets.
     Brief,

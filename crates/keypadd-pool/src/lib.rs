@@ -1,12 +1,13 @@
 //! Precomputes keystream on idle CPU and hands it to packets.
 //!
 //! The unit is a chunk: the keystream of 64 consecutive packet numbers of one key, bound to those
-//! numbers. A filler thread of class SCHED_IDLE generates chunks and pushes them through a wait-free
-//! queue to a [`Lane`], the consumer's end, which belongs to one (connection, direction, key phase).
-//! Nobody waits: if a lane has no chunk for a packet, the caller generates the same bytes inline.
+//! numbers. A filler thread of class SCHED_IDLE generates chunks and pushes them through a
+//! wait-free queue to a [`Lane`], the consumer's end, which belongs to one (connection, direction,
+//! key phase). Nobody waits: if a lane has no chunk for a packet, the caller generates the same
+//! bytes inline.
 //!
-//! Knows chunks, queues, budgets and fillers; no suites, TLS, packet headers or tokio types. The idea
-//! is Mark Lomas's, "Encrypting Network Traffic".
+//! Knows chunks, queues, budgets and fillers; no suites, TLS, packet headers or tokio types. The
+//! idea is Mark Lomas's, "Encrypting Network Traffic".
 
 mod arena;
 mod chunk;

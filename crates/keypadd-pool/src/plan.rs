@@ -62,8 +62,8 @@ pub(crate) fn plan_refill(
     let mut free = Free { units: free_units, by_allotment: held.iter().map(left).collect() };
     let in_use = in_use(lanes);
     let mut work = Vec::new();
-    // Whose memory has run out: the pool's (`None`) or one peer's. A peer whose limit was lowered is short
-    // even though its lanes want nothing.
+    // Whose memory has run out: the pool's (`None`) or one peer's. A peer whose limit was lowered
+    // is short even though its lanes want nothing.
     let overdrawn = held.iter().filter(|(of, held)| **held > of.units).map(|(of, _)| Some(*of));
     let mut short: HashSet<Option<Allotment>> = overdrawn.collect();
     for (part, wish) in [
@@ -111,8 +111,8 @@ fn urgent_heads(lane: &LaneView) -> u64 {
     PLENTY_HEADS.max(heads_for(bodies))
 }
 
-/// Memory that bodies leave free, in units: what is for heads only, less the heads in it, but no less than
-/// what is for new lanes.
+/// Memory that bodies leave free, in units: what is for heads only, less the heads in it, but no
+/// less than what is for new lanes.
 fn kept_for_heads(lanes: &[LaneView], total_units: usize) -> usize {
     let without_bodies = |lane: &LaneView| {
         let [heads, bodies] = lane.available;
@@ -160,8 +160,8 @@ fn held_by_allotment(lanes: &[LaneView]) -> HashMap<Allotment, usize> {
     held
 }
 
-/// Recalls lanes that hold clearly more than their targets, or keep chunks while their target is zero. A
-/// peer's own shortage recalls only that peer's lanes.
+/// Recalls lanes that hold clearly more than their targets, or keep chunks while their target is
+/// zero. A peer's own shortage recalls only that peer's lanes.
 fn recalls(
     lanes: &[LaneView],
     targets: &[[u64; 2]],

@@ -1,7 +1,7 @@
 //! Creates, resizes and reports on a pool, and opens its lanes.
 //!
-//! A pool is one arena and one filler. Dropping the last handle stops the filler; lanes that are still
-//! in use run dry, and their packets fall back to inline keystream.
+//! A pool is one arena and one filler. Dropping the last handle stops the filler; lanes that are
+//! still in use run dry, and their packets fall back to inline keystream.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -29,8 +29,8 @@ use crate::thread::{Alive, FillerFault, FillerHost, Kernel};
 /// Settings of a new pool.
 #[derive(Clone, Copy, Debug)]
 pub struct PoolSettings {
-    /// Bytes of keystream memory: queued chunks, chunks in use and free memory together. The queues'
-    /// slots, some tens of KiB per lane, are extra.
+    /// Bytes of keystream memory: queued chunks, chunks in use and free memory together. The
+    /// queues' slots, some tens of KiB per lane, are extra.
     pub budget_bytes: usize,
 }
 
@@ -59,13 +59,14 @@ struct Handle {
 pub struct PoolSnapshot {
     /// The budget, rounded down to whole units.
     pub budget_bytes: u64,
-    /// Memory that holds keystream, queued or in use. Exceeds a lowered budget until the excess is used up.
+    /// Memory that holds keystream, queued or in use. Exceeds a lowered budget until the excess is
+    /// used up.
     pub filled_bytes: u64,
-    /// Whether every lane had the pads that it is to have when the filler last looked. False also while a lane
-    /// has yet to give back what others need, which it does at its next packet.
+    /// Whether every lane had the pads that it is to have when the filler last looked. False also
+    /// while a lane has yet to give back what others need, which it does at its next packet.
     pub is_settled: bool,
-    /// Unused memory above a lowered budget. It stays mapped until the rest of its slab of 2 MiB is unused and
-    /// above the budget too.
+    /// Unused memory above a lowered budget. It stays mapped until the rest of its slab of 2 MiB is
+    /// unused and above the budget too.
     pub withheld_bytes: u64,
     /// Memory locked by the kernel.
     pub locked_bytes: u64,
@@ -100,8 +101,8 @@ impl Pool {
     /// Maps the arena and starts the filler.
     ///
     /// # Errors
-    /// If the kernel refuses the memory or the thread, or the budget is smaller than one body chunk.
-    /// (Below about 300 KiB there is no room for bodies beside the heads.)
+    /// If the kernel refuses the memory or the thread, or the budget is smaller than one body
+    /// chunk. (Below about 300 KiB there is no room for bodies beside the heads.)
     pub fn new(settings: PoolSettings) -> io::Result<Self> {
         Self::with_host(settings, Kernel::default())
     }
@@ -112,15 +113,16 @@ impl Pool {
     /// As for [`Pool::new`].
     pub fn with_host(settings: PoolSettings, host: impl FillerHost) -> io::Result<Self> {
         let (pool, filler) = Self::with_filler(settings)?;
-        // Alive from now on: an idle-class thread may start late, and that must not look like a failure.
+        // Alive from now on: an idle-class thread may start late, and that must not look like a
+        // failure.
         let alive = Alive::new(Arc::clone(&pool.handle.filler));
         let work = || crate::thread::run(alive, filler, host);
         thread::Builder::new().name("keypadd-fill".into()).spawn(work)?;
         Ok(pool)
     }
 
-    /// Maps the arena and returns the filler instead of running it in a thread: nothing is filled unless
-    /// the caller steps it.
+    /// Maps the arena and returns the filler instead of running it in a thread: nothing is filled
+    /// unless the caller steps it.
     ///
     /// # Errors
     /// As for [`Pool::new`], except those of the thread.
@@ -146,14 +148,14 @@ impl Pool {
         Ok((Self { handle, allowance: None }, worker))
     }
 
-    /// Changes the budget. Lanes keep what they hold: a larger budget is filled at once, and memory above a
-    /// smaller one goes back to the kernel as packets use it up and lanes close, in slabs of 2 MiB: a slab of
-    /// which a lane holds a part stays mapped, but is not used.
+    /// Changes the budget. Lanes keep what they hold: a larger budget is filled at once, and memory
+    /// above a smaller one goes back to the kernel as packets use it up and lanes close, in slabs
+    /// of 2 MiB: a slab of which a lane holds a part stays mapped, but is not used.
     ///
     /// # Errors
-    /// As for [`Pool::new`]; [`io::ErrorKind::BrokenPipe`] if the filler has died; if memory must be locked
-    /// and cannot be; and [`io::ErrorKind::TimedOut`] if the memory of a former budget is not given back in
-    /// 10 s. The budget then stays unchanged.
+    /// As for [`Pool::new`]; [`io::ErrorKind::BrokenPipe`] if the filler has died; if memory must
+    /// be locked and cannot be; and [`io::ErrorKind::TimedOut`] if the memory of a former budget is
+    /// not given back in 10 s. The budget then stays unchanged.
     pub fn set_budget(&self, budget_bytes: usize) -> io::Result<()> {
         let wanted = units_of(budget_bytes)?;
         // Nothing is guarded that a panic could leave half changed.
@@ -204,9 +206,9 @@ impl Pool {
 
     /// Opens a lane for one key of `traffic`, to be filled from packet `next` on.
     ///
-    /// The filler starts at once, as far as `stage` allows. If several lanes of this traffic wait for it
-    /// already, the lane is queued by a later packet. If the filler has died, the lane stays empty and every
-    /// packet misses.
+    /// The filler starts at once, as far as `stage` allows. If several lanes of this traffic wait
+    /// for it already, the lane is queued by a later packet. If the filler has died, the lane stays
+    /// empty and every packet misses.
     pub fn open_lane(
         &self,
         keystream: Arc<KeystreamKey>,

@@ -1,6 +1,7 @@
-//! Detects that filling ahead is in vain: bulk uses pads up faster than a filler makes them that hardly gets
-//! CPU time. What it gets then are gaps between the time slices of threads that carry the bulk. Using
-//! them costs these threads more than cheap pads save: they wait longer for a CPU, and often share a core.
+//! Detects that filling ahead is in vain: bulk uses pads up faster than a filler makes them that
+//! hardly gets CPU time. What it gets then are gaps between the time slices of threads that carry
+//! the bulk. Using them costs these threads more than cheap pads save: they wait longer for a CPU,
+//! and often share a core.
 //!
 //! Knows no clock and no thread: the caller reports elapsed and spent time.
 
@@ -8,14 +9,17 @@ use std::time::Duration;
 
 /// A filler at work is judged each time it has worked for this long.
 const WATCHED: Duration = Duration::from_millis(10);
-/// How much longer a filler must have been outrun than not before it rests. After a longer burst the pool is
-/// refilled a rest later, and bulk without a pause pays for no more of the filler's work than this.
+/// How much longer a filler must have been outrun than not before it rests. After a longer burst
+/// the pool is refilled a rest later, and bulk without a pause pays for no more of the filler's
+/// work than this.
 const PATIENCE: Duration = Duration::from_millis(30);
 /// It rests this long before it looks whether the bulk goes on, and takes no commands meanwhile.
 const REST: Duration = Duration::from_millis(250);
-/// While bulk goes on it tries again after one rest, then after twice as many each time, up to these: 8 s.
+/// While bulk goes on it tries again after one rest, then after twice as many each time, up to
+/// these: 8 s.
 const RESTS_MAX: u32 = 32;
-/// Bulk goes on while packets come at more than one part in this many of the rate that outran the filler.
+/// Bulk goes on while packets come at more than one part in this many of the rate that outran the
+/// filler.
 const BULK_SHARE: f64 = 4.0;
 /// The CPUs are busy if a filler at work runs less than one part in this many of the time.
 const BUSY_SHARE: u32 = 2;
@@ -106,8 +110,8 @@ impl Saturation {
 mod tests {
     use super::*;
 
-    /// A filler that runs for `ran` microseconds in a millisecond and makes `made` pads in it, unless it
-    /// rests, while packets need `needed`.
+    /// A filler that runs for `ran` microseconds in a millisecond and makes `made` pads in it,
+    /// unless it rests, while packets need `needed`.
     struct Run {
         saturation: Saturation,
         progress: Progress,

@@ -1,12 +1,13 @@
 //! Divides the pool among lanes: a pure function of what every lane needs and of the budget.
 //!
-//! A body is useless without its packet's head, so every lane has more heads than bodies. The surplus
-//! is a reserve for keystrokes when bulk traffic has used up the bodies. In order: one head chunk for
-//! every lane that may be used, unless its packets are too long; heads for expected packets, first for
-//! lanes that need few, because a head serves a keystroke at a tenth of the work; full pads for long
-//! packets, by their rate; what is left is spread evenly, since empty memory serves nobody. A key gets no more
-//! than it has packets left for; the rest of its share goes to the next one. A peer with a limit is divided like a
-//! pool of its own. Knows no threads, keys or clock.
+//! A body is useless without its packet's head, so every lane has more heads than bodies. The
+//! surplus is a reserve for keystrokes when bulk traffic has used up the bodies. In order: one head
+//! chunk for every lane that may be used, unless its packets are too long; heads for expected
+//! packets, first for lanes that need few, because a head serves a keystroke at a tenth of the
+//! work; full pads for long packets, by their rate; what is left is spread evenly, since empty
+//! memory serves nobody. A key gets no more than it has packets left for; the rest of its share
+//! goes to the next one. A peer with a limit is divided like a pool of its own. Knows no threads,
+//! keys or clock.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -29,14 +30,16 @@ const HEADS_FIRST_SHARE: u64 = 2;
 const BODIES_A_RESERVE: u64 = 7;
 /// A rate below this, in packets per second, counts as zero: keep-alives are not keystrokes.
 const QUIET: f64 = 2.0;
-/// A lane has long packets if at least one in this many is: a body is used up by each packet, used or not.
+/// A lane has long packets if at least one in this many is: a body is used up by each packet, used
+/// or not.
 const PACKETS_A_LONG_ONE: f64 = 8.0;
 /// Body chunks of a lane that carries only keystrokes: 1,024 packets, a few screens of output.
 const TERMINAL_BODIES: u64 = 16;
-/// They last at least this long, or there are none. Acknowledgments use up thousands per second, in vain.
+/// They last at least this long, or there are none. Acknowledgments use up thousands per second, in
+/// vain.
 const TERMINAL_BODIES_SECONDS: f64 = 10.0;
-/// One part in this many of the arena is for heads only, so that idle bulk pads of early connections
-/// leave later ones pads for their keystrokes.
+/// One part in this many of the arena is for heads only, so that idle bulk pads of early
+/// connections leave later ones pads for their keystrokes.
 pub(crate) const HEADS_ONLY_SHARE: usize = 4;
 /// One part in this many stays unassigned, for new lanes.
 pub(crate) const NEWCOMERS_SHARE: usize = 8;
@@ -147,7 +150,8 @@ fn divide(lanes: &[LaneView], room: Room) -> Vec<[u64; 2]> {
     targets
 }
 
-/// Limits lanes to the packets that their keys have left, and gives the rest of their share to the next keys.
+/// Limits lanes to the packets that their keys have left, and gives the rest of their share to the
+/// next keys.
 fn pass_on(targets: &mut [[u64; 2]], lanes: &[LaneView]) {
     let in_use = in_use(lanes);
     for (lane, view) in lanes.iter().enumerate().filter(|(_, view)| view.stage == Stage::Standby) {
@@ -187,8 +191,8 @@ impl LaneView {
         (all * ABSENCE_SECONDS / 64.0).max(ahead).ceil() as u64
     }
 
-    /// The most chunks that it may be given, by part. Of a part that nearly all of its packets are too
-    /// long for it gets none: chunks would be filled and given up unused, 64 packets at a time.
+    /// The most chunks that it may be given, by part. Of a part that nearly all of its packets are
+    /// too long for it gets none: chunks would be filled and given up unused, 64 packets at a time.
     fn most(&self) -> [u64; 2] {
         let most = self.stage.most();
         Part::ALL.map(|part| if self.too_long[part as usize] { 0 } else { most[part as usize] })

@@ -1,9 +1,9 @@
 //! Runs the filler in a thread of the lowest priority.
 //!
-//! The thread sets its class to SCHED_IDLE, or its priority to nice 19 if that is refused; if both are, it
-//! exits rather than take CPU time from others. It sleeps when there is nothing to do, its CPU share is
-//! spent, or bulk outruns it on busy CPUs. If it exits unexpectedly, lanes run dry, keystream is generated
-//! inline, and the log and [`PoolSnapshot`](crate::PoolSnapshot) say why.
+//! The thread sets its class to SCHED_IDLE, or its priority to nice 19 if that is refused; if both
+//! are, it exits rather than take CPU time from others. It sleeps when there is nothing to do, its
+//! CPU share is spent, or bulk outruns it on busy CPUs. If it exits unexpectedly, lanes run dry,
+//! keystream is generated inline, and the log and [`PoolSnapshot`](crate::PoolSnapshot) say why.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -53,8 +53,8 @@ impl FillerFault {
     }
 }
 
-/// What a filler's thread needs of the operating system. Tests replace [`Kernel`] by hosts that refuse or
-/// fail.
+/// What a filler's thread needs of the operating system. Tests replace [`Kernel`] by hosts that
+/// refuse or fail.
 pub trait FillerHost: Send + 'static {
     /// Lowers the priority of the calling thread below all others.
     fn lower_priority(&mut self) -> Priority;
@@ -82,7 +82,8 @@ impl FillerHost for Kernel {
     fn lower_priority(&mut self) -> Priority {
         let idle = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
         let set = set_thread_priority_and_policy(thread_native_id(), ThreadPriority::Min, idle);
-        // It also sets the niceness to 0, which the kernel refuses to a program that began with more.
+        // It also sets the niceness to 0, which the kernel refuses to a program that began with
+        // more.
         let is_idle = || thread_schedule_policy().is_ok_and(|policy| policy == idle);
         match set {
             Err(error) if !is_idle() => {
@@ -104,8 +105,8 @@ impl FillerHost for Kernel {
     }
 }
 
-/// Fills until the pool is dropped. `alive` is the first parameter so that it is dropped last: once the
-/// filler reads as ended, it takes no orders.
+/// Fills until the pool is dropped. `alive` is the first parameter so that it is dropped last: once
+/// the filler reads as ended, it takes no orders.
 pub(crate) fn run(alive: Alive, mut filler: Filler, mut host: impl FillerHost) {
     let state = Arc::clone(&alive.0);
     // Set by this thread, not its creator: wake-ups need it before the first sleep.

@@ -1,6 +1,6 @@
 //! Checks that a forked child cannot read the pool: touching a pad kills it, so it never reads
-//! zeros, which would put plaintext on the wire. Runs in a process of its own, because it forks. Skipped where
-//! children inherit what they must not, as under qemu's user mode.
+//! zeros, which would put plaintext on the wire. Runs in a process of its own, because it forks.
+//! Skipped where children inherit what they must not, as under qemu's user mode.
 
 use std::sync::Arc;
 use std::thread;

@@ -1,6 +1,7 @@
 //! Checks the pool's pages as the kernel sees them: not dumped, not inherited, locked as reported,
 //! released when the pool shrinks. Runs in a process of its own, one test at a time, because it
-//! reads all mappings. Skipped where mappings do not show what they were advised to be, as under qemu's user mode.
+//! reads all mappings. Skipped where mappings do not show what they were advised to be, as under
+//! qemu's user mode.
 
 use std::fs;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -148,7 +149,8 @@ fn a_smaller_budget_releases_free_memory_at_once_and_the_rest_when_used_up() {
     let lane = greedy_lane(&pool);
     poll_until("it is half full", || pool.snapshot().filled_bytes > 4 * MIB as u64);
     pool.set_budget(2 * MIB).expect("a budget");
-    // All but that of slabs that the lane holds a part of: one of locked memory and one of unlocked.
+    // All but that of slabs that the lane holds a part of: one of locked memory and one of
+    // unlocked.
     poll_until("free memory is gone", || {
         let PoolSnapshot { filled_bytes, withheld_bytes, .. } = pool.snapshot();
         pool_bytes() as u64 == filled_bytes + withheld_bytes && withheld_bytes < 4 * MIB as u64

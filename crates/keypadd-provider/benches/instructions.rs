@@ -1,11 +1,11 @@
 //! Seals and opens packets for `scripts/instructions.py`, which counts their instructions under
 //! callgrind.
 //!
-//! Prints the CPU features that it sees, then one line per case: way, suite, source of pads, bytes of
-//! payload, packets. The first four of these, as arguments, select a case. The packets of a case, and
-//! nothing else, pass inside [`counted_packets`], on the one thread that also steps the pool's filler.
-//! Knows no counts and measures no time: run alone, it only checks that packets find the pads they
-//! should.
+//! Prints the CPU features that it sees, then one line per case: way, suite, source of pads, bytes
+//! of payload, packets. The first four of these, as arguments, select a case. The packets of a
+//! case, and nothing else, pass inside [`counted_packets`], on the one thread that also steps the
+//! pool's filler. Knows no counts and measures no time: run alone, it only checks that packets find
+//! the pads they should.
 
 // The rest of it serves other benches.
 #[allow(dead_code)]

@@ -24,8 +24,8 @@ pub const TIMED_BYTES: [usize; 3] = [64, 256, 1400];
 /// A pool is used if a pooled seal is this many times as fast as an inline one.
 const WINS: f64 = 1.10;
 
-/// A pool in use is kept while pooled seals are this many times as fast for the packets in use. Less than
-/// [`WINS`], so that a mix of lengths between the two changes nothing.
+/// A pool in use is kept while pooled seals are this many times as fast for the packets in use.
+/// Less than [`WINS`], so that a mix of lengths between the two changes nothing.
 const HOLDS: f64 = 1.0;
 
 const HEADER: &[u8] = b"a header of 19 byte";
@@ -73,8 +73,8 @@ pub fn worth_pooling_mix(times: &[SealTimes; 3], packets: [u64; 3], is_used: boo
     sum(|times| times.inline) >= least * sum(|times| times.pooled)
 }
 
-/// Times seals of one suite, for a few milliseconds; `None` for a suite without pads, or if there is no
-/// memory for a small pool.
+/// Times seals of one suite, for a few milliseconds; `None` for a suite without pads, or if there
+/// is no memory for a small pool.
 pub fn seal_times(protection: Protection, engine: CipherEngine) -> Option<[SealTimes; 3]> {
     if protection.cipher() == Cipher::Null {
         return None;
@@ -101,9 +101,9 @@ pub fn seal_times(protection: Protection, engine: CipherEngine) -> Option<[SealT
     Some(times)
 }
 
-/// Times the opening of a full packet of one suite without a pool, once in a process for each suite and
-/// implementation of its cipher. Opening does what sealing does, so this times seals, for less than a
-/// millisecond with a fast cipher and five with the slowest.
+/// Times the opening of a full packet of one suite without a pool, once in a process for each suite
+/// and implementation of its cipher. Opening does what sealing does, so this times seals, for less
+/// than a millisecond with a fast cipher and five with the slowest.
 pub fn opening_cost(protection: Protection, engine: CipherEngine) -> Duration {
     static KNOWN: Mutex<Vec<(Protection, CipherEngine, Duration)>> = Mutex::new(Vec::new());
     let engine = engine.of_cipher(protection.cipher());

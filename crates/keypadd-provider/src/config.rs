@@ -205,7 +205,8 @@ pub fn server_config_with(
     server(settings, allowed, ALPN, hooks)
 }
 
-/// The inviting end of a pairing: accepts every client that proves a key of its own, and only to pair.
+/// The inviting end of a pairing: accepts every client that proves a key of its own, and only to
+/// pair.
 ///
 /// # Errors
 /// As for [`client_config`].

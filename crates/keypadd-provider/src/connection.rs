@@ -1,4 +1,5 @@
-//! Shows the state of a connection's keys to the rest of the daemon: faults, levels, phases. Never a key.
+//! Shows the state of a connection's keys to the rest of the daemon: faults, levels, phases. Never
+//! a key.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -15,8 +16,8 @@ use crate::phases::Phases;
 use crate::seal::Outbound;
 use crate::session_token::Channel;
 
-/// The content of `quinn::Connection::handshake_data` once 1-RTT keys exist. Only `peer_identity` tells
-/// whether the peer has proved its key.
+/// The content of `quinn::Connection::handshake_data` once 1-RTT keys exist. Only `peer_identity`
+/// tells whether the peer has proved its key.
 pub struct HandshakeData {
     /// The negotiated suite.
     pub suite: Protection,
@@ -24,7 +25,8 @@ pub struct HandshakeData {
     pub kex: Group,
     /// A view of the connection's keys.
     pub keys: ConnectionKeys,
-    /// CPU time that opening a full packet takes on this machine ([`opening_cost`](crate::opening_cost)).
+    /// CPU time that opening a full packet takes on this machine
+    /// ([`opening_cost`](crate::opening_cost)).
     pub opening_cost: Duration,
 }
 
@@ -73,8 +75,8 @@ pub struct DirectionStatus {
 }
 
 impl DirectionStatus {
-    /// Combines all connections of a session: the sum of their keystream, the latest phase, and the lowest
-    /// key budget.
+    /// Combines all connections of a session: the sum of their keystream, the latest phase, and the
+    /// lowest key budget.
     pub fn of_all<'a>(
         keys: impl IntoIterator<Item = &'a ConnectionKeys>,
         direction: Direction,
@@ -113,8 +115,8 @@ impl ConnectionKeys {
         self.suite
     }
 
-    /// Takes pads from this pool from now on; without one, generates them inline. Wipes the pads of the
-    /// former pool. Only for a connection whose peer has proved its key.
+    /// Takes pads from this pool from now on; without one, generates them inline. Wipes the pads of
+    /// the former pool. Only for a connection whose peer has proved its key.
     pub(crate) fn use_pool(&self, pool: Option<&Pool>) {
         let pool = pool.map(|pool| match self.allowance.get() {
             Some(allowance) => pool.for_peer(allowance.clone()),
@@ -128,8 +130,8 @@ impl ConnectionKeys {
         }
     }
 
-    /// Resolves when a key fault requires the connection to be closed at once; its packets are all zeros
-    /// by then, or will be within 64 packets. One waiter at a time.
+    /// Resolves when a key fault requires the connection to be closed at once; its packets are all
+    /// zeros by then, or will be within 64 packets. One waiter at a time.
     pub async fn fault(&self) -> KeyFault {
         self.outbound.fault.wait().await
     }

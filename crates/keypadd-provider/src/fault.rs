@@ -1,7 +1,7 @@
 //! Lets a key request that its connection be closed.
 //!
-//! A key must neither panic nor return an error to quinn, which would panic under its connection lock.
-//! It latches a fault instead, which the connection's supervisor waits for.
+//! A key must neither panic nor return an error to quinn, which would panic under its connection
+//! lock. It latches a fault instead, which the connection's supervisor waits for.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};

@@ -63,8 +63,8 @@ impl ExtractableKey {
     }
 }
 
-/// Lends the material of a key that rustls derived for one of our suites, then wipes it; `None` for any
-/// other key, or the second time.
+/// Lends the material of a key that rustls derived for one of our suites, then wipes it; `None` for
+/// any other key, or the second time.
 pub(crate) fn extract<T>(key: &dyn PacketKey, derive: impl FnOnce(&KeyMaterial) -> T) -> Option<T> {
     let mut bytes = Zeroizing::new([0; KEY_BYTES + IV_BYTES]);
     let key_bytes = key.decrypt_in_place(0, REQUEST, &mut bytes[..]).ok()?.len();
@@ -84,8 +84,8 @@ impl PacketKey for ExtractableKey {
         Err(Error::EncryptError)
     }
 
-    /// Answers the one request of [`extract`] with key, padding and IV; refuses everything else. The
-    /// returned length is that of key and IV, without padding.
+    /// Answers the one request of [`extract`] with key, padding and IV; refuses everything else.
+    /// The returned length is that of key and IV, without padding.
     fn decrypt_in_place<'a>(
         &self,
         _: u64,

@@ -1,8 +1,8 @@
-//! Names the key exchanges: the three TLS 1.3 groups that users choose from, and those for measurements
-//! only.
+//! Names the key exchanges: the three TLS 1.3 groups that users choose from, and those for
+//! measurements only.
 //!
-//! One file per kind of group; `secp384r1` is ring's. A group generates its secret for one handshake, from
-//! the operating system's randomness, and wipes it.
+//! One file per kind of group; `secp384r1` is ring's. A group generates its secret for one
+//! handshake, from the operating system's randomness, and wipes it.
 
 mod hybrid;
 mod modp;
@@ -22,8 +22,8 @@ use thiserror::Error as ThisError;
 pub enum KeyExchange {
     /// RFC 7748: the classical exchange, 32 bytes each way.
     X25519,
-    /// X25519 combined with ML-KEM-768 (draft-ietf-tls-ecdhe-mlkem): secure while either is. The client's
-    /// share is 1,216 bytes, so its hello takes two packets.
+    /// X25519 combined with ML-KEM-768 (draft-ietf-tls-ecdhe-mlkem): secure while either is. The
+    /// client's share is 1,216 bytes, so its hello takes two packets.
     #[default]
     X25519MlKem768,
     /// NIST's P-384 (RFC 8446, section 4.2.8.2), where policy requires it.
@@ -53,8 +53,8 @@ impl KeyExchange {
     }
 }
 
-/// A key exchange for measurements only, as in the papers: Diffie-Hellman modulo a prime. No user-facing
-/// parser returns it.
+/// A key exchange for measurements only, as in the papers: Diffie-Hellman modulo a prime. No
+/// user-facing parser returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MeasureKeyExchange {
     /// RFC 2409's group 1: 768 bits, broken by well-funded attackers.
@@ -188,7 +188,8 @@ impl FromStr for KeyExchange {
 
 /// Not the name of a key exchange.
 #[derive(Clone, Debug, PartialEq, Eq, ThisError)]
-#[error("unknown key exchange `{name}`; key exchanges are {}", KeyExchange::ALL.map(KeyExchange::name).join(", "))]
+#[error("unknown key exchange `{name}`; key exchanges are \
+    {}", KeyExchange::ALL.map(KeyExchange::name).join(", "))]
 pub struct UnknownKeyExchange {
     /// The name given.
     pub name: String,

@@ -1,16 +1,17 @@
 //! Defines each suite's usage limits. RFC 9001 section 6.6 requires limits of every AEAD used with
 //! QUIC; those of the private suites are ours, justified in `docs/DESIGN.md`.
 //!
-//! quinn requests a key update near a limit but keeps sending if none comes, so the sealing key itself
-//! counts and stops (`seal.rs`).
+//! quinn requests a key update near a limit but keeps sending if none comes, so the sealing key
+//! itself counts and stops (`seal.rs`).
 
 use std::time::Duration;
 
 use keypadd_keystream::{Cipher, Mac, PAYLOAD_BYTES_MAX, Protection};
 
 /// Packets under one AES key: RFC 9001 section 6.6's limit for AES-GCM. AES-CTR with a MAC has the
-/// same distinguishing bound for the same number of blocks. ChaCha20-Poly1305 has no limit below 2^62
-/// packets there; its phases end like those of AES, so that a key found in memory opens no more.
+/// same distinguishing bound for the same number of blocks. ChaCha20-Poly1305 has no limit below
+/// 2^62 packets there; its phases end like those of AES, so that a key found in memory opens no
+/// more.
 const AES_CONFIDENTIALITY_LIMIT: u64 = 1 << 23;
 
 /// Packets under one phase of a cipher with 64-bit blocks. A subkey serves 64 of them, 2^13.5
@@ -22,40 +23,41 @@ const LEGACY_PHASE_PACKETS: u64 = 1 << 16;
 /// which the blocks under a subkey are counted.
 const LEGACY_DATAGRAM_BYTES_MAX: u16 = 1_452;
 
-/// Bytes under one phase of a cipher with 128-bit blocks: 2^32 blocks (RFC 4344 section 3.2). The same for
-/// ChaCha20, as above.
+/// Bytes under one phase of a cipher with 128-bit blocks: 2^32 blocks (RFC 4344 section 3.2). The
+/// same for ChaCha20, as above.
 const AES_PHASE_BYTES: u64 = 1 << 36;
 
-/// Bytes under one phase of a cipher with 64-bit blocks: a gigabyte (RFC 4344 section 3.2). A phase of
-/// 1,452-byte packets is a tenth of that.
+/// Bytes under one phase of a cipher with 64-bit blocks: a gigabyte (RFC 4344 section 3.2). A phase
+/// of 1,452-byte packets is a tenth of that.
 const LEGACY_PHASE_BYTES: u64 = 1 << 30;
 
-/// The age of a phase: an hour (RFC 4253 section 9). It limits what a secret stolen from memory opens,
-/// not the cipher's use, so it is the same for all.
+/// The age of a phase: an hour (RFC 4253 section 9). It limits what a secret stolen from memory
+/// opens, not the cipher's use, so it is the same for all.
 const PHASE_AGE: Duration = Duration::from_secs(3600);
 
 /// quinn-proto updates keys this many packets before the limit that it is told
 /// (`KEY_UPDATE_MARGIN`), so a phase of N packets needs a limit of N + 10,000.
 const QUINN_KEY_UPDATE_MARGIN: u64 = 10_000;
 
-/// Forged packets that a connection tolerates: RFC 9001 section 6.6's limit for AES-GCM; a 128-bit HMAC tag
-/// tolerates more. A lower limit would let anyone who knows a connection id end it cheaply.
+/// Forged packets that a connection tolerates: RFC 9001 section 6.6's limit for AES-GCM; a 128-bit
+/// HMAC tag tolerates more. A lower limit would let anyone who knows a connection id end it
+/// cheaply.
 const INTEGRITY_LIMIT: u64 = 1 << 52;
 
-/// Forged packets that a connection of ChaCha20-Poly1305 tolerates (RFC 9001 section 6.6): nineteen hours of
-/// a million forgeries a second.
+/// Forged packets that a connection of ChaCha20-Poly1305 tolerates (RFC 9001 section 6.6): nineteen
+/// hours of a million forgeries a second.
 const POLY1305_INTEGRITY_LIMIT: u64 = 1 << 36;
 
-/// Packets before the hard limit at which the key requests the connection to be closed: enough for the
-/// closing packets.
+/// Packets before the hard limit at which the key requests the connection to be closed: enough for
+/// the closing packets.
 pub(crate) const CLOSING_PACKETS: u64 = 64;
 
-/// Packets before the expected end of a phase from which on pads of the next one are precomputed, as soon as all
-/// of its own are: as many as a lane holds.
+/// Packets before the expected end of a phase from which on pads of the next one are precomputed,
+/// as soon as all of its own are: as many as a lane holds.
 pub(crate) const STANDBY_PACKETS: u64 = 32_768;
 
-/// Packets before the end of one direction's phase from which on the other one, whose phase ends at the same moment,
-/// has heads of the next: 40 ms of 2 Gbit/s.
+/// Packets before the end of one direction's phase from which on the other one, whose phase ends at
+/// the same moment, has heads of the next: 40 ms of 2 Gbit/s.
 pub(crate) const IMMINENT_PACKETS: u64 = 8_192;
 
 /// The limits of one key.
@@ -117,8 +119,8 @@ impl Limits {
         2 * self.phase_bytes
     }
 
-    /// Bytes after which the key requests the connection to be closed: [`CLOSING_PACKETS`] of any length
-    /// fit between this and the hard limit.
+    /// Bytes after which the key requests the connection to be closed: [`CLOSING_PACKETS`] of any
+    /// length fit between this and the hard limit.
     pub(crate) fn closing_bytes(&self) -> u64 {
         self.hard_stop_bytes().saturating_sub(CLOSING_PACKETS * PAYLOAD_BYTES_MAX as u64)
     }

@@ -1,9 +1,9 @@
 //! Counts what packet protection does, for metrics: one set per daemon.
 //!
-//! Per-packet counters are kept per direction and updated with a load and a store, because an atomic
-//! read-modify-write costs as much as a keystroke's XOR; readers sum them. The other counters are relaxed
-//! atomics; the two histograms are sampled, one packet in 64, because a clock read costs as much as a short
-//! packet's XOR.
+//! Per-packet counters are kept per direction and updated with a load and a store, because an
+//! atomic read-modify-write costs as much as a keystroke's XOR; readers sum them. The other
+//! counters are relaxed atomics; the two histograms are sampled, one packet in 64, because a clock
+//! read costs as much as a short packet's XOR.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -69,8 +69,8 @@ impl Meters {
         &self.seconds[direction as usize][pad as usize]
     }
 
-    /// How long a stage of a packet took, in seconds, sampled one in [`SAMPLED_ONE_IN`]. Packets that
-    /// ring does in one pass have no stages.
+    /// How long a stage of a packet took, in seconds, sampled one in [`SAMPLED_ONE_IN`]. Packets
+    /// that ring does in one pass have no stages.
     pub fn stage_seconds(&self, stage: PacketStage) -> &Histogram {
         &self.stages[stage as usize]
     }

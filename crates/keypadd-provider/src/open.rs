@@ -1,9 +1,10 @@
 //! Opens the packets that arrive in one phase (quinn's `PacketKey`, remote half).
 //!
-//! Forged and replayed packets cost no pool keystream: the tag is verified first, then the number is
-//! checked against the direction's replay window, and only then is a pad taken. ChaCha20-Poly1305, and
-//! AES-GCM on a CPU without AES instructions, need the first block of the pad to verify, the MAC's mask, which
-//! is read in place or generated inline; all others read no byte of a pad before.
+//! Forged and replayed packets cost no pool keystream: the tag is verified first, then the number
+//! is checked against the direction's replay window, and only then is a pad taken.
+//! ChaCha20-Poly1305, and AES-GCM on a CPU without AES instructions, need the first block of the
+//! pad to verify, the MAC's mask, which is read in place or generated inline; all others read no
+//! byte of a pad before.
 
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -79,8 +80,9 @@ impl OpenKey {
         let mut made = MacMask::default();
         let mut mask = &made.0[..mask_bytes];
         let whole = self.protection.whole();
-        // What follows asks the pool for the mask, or whether the pad is worthwhile. An HMAC needs neither, and
-        // after a hit the answer is most likely yes: should it be no, the pad is generated inline below.
+        // What follows asks the pool for the mask, or whether the pad is worthwhile. An HMAC needs
+        // neither, and after a hit the answer is most likely yes: should it be no, the pad is
+        // generated inline below.
         let is_asked =
             mask_bytes > 0 || whole.is_some() && !phases.expects_hit(self.phase, pad_bytes);
         if is_asked {

@@ -1,7 +1,9 @@
-//! Lowers the peer's `max_udp_payload_size` (RFC 9000 section 18.2) if the suite limits packet size.
+//! Lowers the peer's `max_udp_payload_size` (RFC 9000 section 18.2) if the suite limits packet
+//! size.
 //!
-//! quinn-proto's connection settings are fixed before the suite is negotiated, so they cannot depend on it.
-//! The peer's transport parameters are read afterwards, and path MTU discovery respects them.
+//! quinn-proto's connection settings are fixed before the suite is negotiated, so they cannot
+//! depend on it. The peer's transport parameters are read afterwards, and path MTU discovery
+//! respects them.
 
 use bytes::{Buf, BufMut};
 use quinn_proto::VarInt;
@@ -10,8 +12,8 @@ use quinn_proto::coding::{Codec, UnexpectedEnd};
 /// `max_udp_payload_size`, RFC 9000 section 18.2. Without it, all sizes are accepted.
 const MAX_UDP_PAYLOAD_SIZE: VarInt = VarInt::from_u32(0x03);
 
-/// Lowers `max_udp_payload_size` in encoded transport parameters to `most`. Malformed parameters stay
-/// unchanged: quinn-proto rejects them.
+/// Lowers `max_udp_payload_size` in encoded transport parameters to `most`. Malformed parameters
+/// stay unchanged: quinn-proto rejects them.
 pub(crate) fn bounded(parameters: &[u8], most: u16) -> Vec<u8> {
     bound(parameters, most).unwrap_or_else(|_| parameters.to_vec())
 }

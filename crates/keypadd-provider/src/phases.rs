@@ -1,12 +1,13 @@
 //! Supplies the pads of one direction of a connection, over its key phases.
 //!
-//! Decides when a phase gets a lane and how full it is kept: the first phase gets little, since it lasts
-//! under 1,000 packets; the second is filled at once, since its key exists from the start; later ones are
-//! filled shortly before their use, so that a key update does not meet an empty pool. Without a pool, or
-//! before the peer has proved its key, there are no lanes and all keystream is generated inline.
+//! Decides when a phase gets a lane and how full it is kept: the first phase gets little, since it
+//! lasts under 1,000 packets; the second is filled at once, since its key exists from the start;
+//! later ones are filled shortly before their use, so that a key update does not meet an empty
+//! pool. Without a pool, or before the peer has proved its key, there are no lanes and all
+//! keystream is generated inline.
 //!
-//! Lives under the mutex of its direction (`SendState`, `ReceiveState`), which quinn's calls and status
-//! readers take; fillers never do.
+//! Lives under the mutex of its direction (`SendState`, `ReceiveState`), which quinn's calls and
+//! status readers take; fillers never do.
 
 mod pads;
 
@@ -26,8 +27,9 @@ use crate::meters::{Meters, Tally};
 pub(crate) use self::pads::REST_BYTES_MAX;
 pub(crate) use self::pads::{is_too_long, least_of};
 
-/// Packets that rather go inline than that a lane filled for those after them is given up. A receiver that has
-/// lost a phase's first packets expects its end, and the next one's first packet, as much too late.
+/// Packets that rather go inline than that a lane filled for those after them is given up. A
+/// receiver that has lost a phase's first packets expects its end, and the next one's first packet,
+/// as much too late.
 const GAP_PACKETS_MAX: u64 = 512;
 
 /// All live phases, oldest first.
@@ -48,8 +50,9 @@ pub(crate) struct Phases {
     followed: Option<LastPacket>,
 }
 
-/// The newest phase to precompute, shared by a connection's directions: quinn updates the keys of both when
-/// either has sent its phase's packets. Twice its number, plus one if it may begin at any packet.
+/// The newest phase to precompute, shared by a connection's directions: quinn updates the keys of
+/// both when either has sent its phase's packets. Twice its number, plus one if it may begin at any
+/// packet.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NewestPhase(Arc<AtomicU64>);
 
@@ -116,8 +119,8 @@ impl Phases {
         });
     }
 
-    /// Uses this pool, or none, from now on; the peer must have proved its key. Wipes the pads of a former
-    /// pool, unless it is the same.
+    /// Uses this pool, or none, from now on; the peer must have proved its key. Wipes the pads of a
+    /// former pool, unless it is the same.
     pub(crate) fn use_pool(&mut self, pool: Option<Pool>) {
         if let (Some(former), Some(pool)) = (&self.pool, &pool)
             && former.is_same(pool)
@@ -147,7 +150,8 @@ impl Phases {
         self.pads.iter().find(|pads| pads.phase == phase)?.lane.as_deref()
     }
 
-    /// Whether the phase's last packet with as many parts was a hit: the next one most likely is one too.
+    /// Whether the phase's last packet with as many parts was a hit: the next one most likely is
+    /// one too.
     pub(crate) fn expects_hit(&self, phase: u64, pad_bytes: usize) -> bool {
         let pads = self.pads.iter().find(|pads| pads.phase == phase);
         pads.is_some_and(|pads| pads.was_hit[has_body(pad_bytes)]) && !is_too_long(pad_bytes)
@@ -161,10 +165,11 @@ impl Phases {
         }
     }
 
-    /// Follows the connection to a packet that is ours or authenticated, and XORs the packet's pad into `mask`
-    /// and `data`, which together are as long as the pad: from the pool as far as it goes, the rest inline. If
-    /// the pool has fewer than `least` bytes, leaves the packet unchanged, for the caller to process in one
-    /// pass. A null cipher changes nothing. Calls `found` before the XOR if the pool has every byte.
+    /// Follows the connection to a packet that is ours or authenticated, and XORs the packet's pad
+    /// into `mask` and `data`, which together are as long as the pad: from the pool as far as it
+    /// goes, the rest inline. If the pool has fewer than `least` bytes, leaves the packet
+    /// unchanged, for the caller to process in one pass. A null cipher changes nothing. Calls
+    /// `found` before the XOR if the pool has every byte.
     ///
     /// Returns the pool's coverage; `None` if the phase is over.
     #[inline(always)]
@@ -194,7 +199,8 @@ impl Phases {
         Some(coverage)
     }
 
-    /// As [`Self::apply`], for a packet that was opened in one pass: its pad in the pool is skipped.
+    /// As [`Self::apply`], for a packet that was opened in one pass: its pad in the pool is
+    /// skipped.
     pub(crate) fn skip(
         &mut self,
         phase: u64,
@@ -234,11 +240,12 @@ impl Phases {
         Some((pads, &mut self.tally))
     }
 
-    /// Handles a packet that begins a phase or a segment, or that follows a request for the next phase.
+    /// Handles a packet that begins a phase or a segment, or that follows a request for the next
+    /// phase.
     #[inline(never)]
     fn catch_up(&mut self, phase: u64, packet_number: PacketNumber) {
-        // The next phase begins not far above this number: it gives back chunks for numbers already used, so
-        // that later ones are filled instead.
+        // The next phase begins not far above this number: it gives back chunks for numbers already
+        // used, so that later ones are filled instead.
         let mut later = self.pads.iter_mut().skip_while(|pads| pads.phase != phase).skip(1);
         if let Some(PhasePads { lane: Some(next), .. }) = later.next() {
             next.seek(packet_number, 0);
@@ -280,8 +287,8 @@ impl Phases {
         }
     }
 
-    /// The phase in which quinn seals the next packet. quinn already holds the keys of the one after, and may
-    /// have followed its peer into this phase without having sent anything in it.
+    /// The phase in which quinn seals the next packet. quinn already holds the keys of the one
+    /// after, and may have followed its peer into this phase without having sent anything in it.
     pub(crate) fn sealing(&self) -> u64 {
         self.pads.last().map_or(0, |next| next.phase.saturating_sub(1))
     }

@@ -1,8 +1,8 @@
 //! Switches live connections from one pool to another, or to none.
 //!
-//! A connection attaches once its peer has proved its key, and follows every change until it closes, so
-//! none keeps a pool that was chosen when its handshake began. Which suites a pool serves is decided here:
-//! the pool itself knows none.
+//! A connection attaches once its peer has proved its key, and follows every change until it
+//! closes, so none keeps a pool that was chosen when its handshake began. Which suites a pool
+//! serves is decided here: the pool itself knows none.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -65,8 +65,8 @@ impl PoolSwitch {
         self.shared.lock().attached.values().any(|keys| keys.suite() == suite)
     }
 
-    /// Switches all connections to this pool, including those still in their handshake. Connections that
-    /// use it already are not affected; the pads of the former pool are wiped.
+    /// Switches all connections to this pool, including those still in their handshake. Connections
+    /// that use it already are not affected; the pads of the former pool are wiped.
     pub fn set(&self, pool: Option<Pool>) {
         self.set_excluding(pool, &[]);
     }
@@ -86,8 +86,8 @@ impl PoolSwitch {
         Self { allowance: Some(allowance), ..self.clone() }
     }
 
-    /// Lets a connection, whose peer has proved its key, use the pool until the returned guard is dropped.
-    /// It may hold as much as this allowance permits, or else the handle's.
+    /// Lets a connection, whose peer has proved its key, use the pool until the returned guard is
+    /// dropped. It may hold as much as this allowance permits, or else the handle's.
     pub(crate) fn attach(
         &self,
         keys: ConnectionKeys,

@@ -63,8 +63,8 @@ impl Drop for MacMask {
     }
 }
 
-/// A suite of TLS in one pass, by ring: for packets without a pad, and all packets with `--pool off`. A pace
-/// slows the whole pass, including the MAC: the two are one loop.
+/// A suite of TLS in one pass, by ring: for packets without a pad, and all packets with `--pool
+/// off`. A pace slows the whole pass, including the MAC: the two are one loop.
 pub(crate) struct WholePacket {
     key: LessSafeKey,
     mask_bytes: usize,
@@ -73,8 +73,8 @@ pub(crate) struct WholePacket {
 }
 
 impl WholePacket {
-    /// `None` for a suite that ring does not have, and for AES-GCM in a build that is to measure a CPU without
-    /// AES instructions: ring cannot be kept from using them.
+    /// `None` for a suite that ring does not have, and for AES-GCM in a build that is to measure a
+    /// CPU without AES instructions: ring cannot be kept from using them.
     fn new(
         suite: Protection,
         mask_bytes: usize,

@@ -1,18 +1,19 @@
 //! Renews keys by bytes sent and by age (`limits.rs`), in addition to quinn, which counts packets.
 //!
-//! Decides what to do and when to ask again; the owner of the connection acts and keeps time. A key update
-//! needs the peer, so it is requested again until the phase changes; if the peer never follows, the
-//! connection must be closed.
+//! Decides what to do and when to ask again; the owner of the connection acts and keeps time. A key
+//! update needs the peer, so it is requested again until the phase changes; if the peer never
+//! follows, the connection must be closed.
 
 use std::time::{Duration, Instant};
 
 use crate::connection::ConnectionKeys;
 
-/// The next phase's heads are precomputed before an update that is due by age. This fraction of the age,
-/// 10 s of an hour, leaves time for a keep-alive, which opens the lane for the packets after it, and for the
-/// filler.
+/// The next phase's heads are precomputed before an update that is due by age. This fraction of the
+/// age, 10 s of an hour, leaves time for a keep-alive, which opens the lane for the packets after
+/// it, and for the filler.
 const LEADS: u32 = 360;
-/// How long before an update that is due by bytes the heads are precomputed: packets follow quickly then.
+/// How long before an update that is due by bytes the heads are precomputed: packets follow quickly
+/// then.
 const LEAD_IN_TRAFFIC: Duration = Duration::from_millis(100);
 /// The interval of requests: quinn refuses an update within three probe timeouts of the last one.
 const RETRY: Duration = Duration::from_secs(1);
@@ -68,8 +69,8 @@ impl Renewal {
 /// Tracks the age of the sending phase.
 #[derive(Debug)]
 struct Watch {
-    /// A phase seen again after this long must end. It may have begun this long before it was first seen,
-    /// so this is half the maximum age, less the lead.
+    /// A phase seen again after this long must end. It may have begun this long before it was first
+    /// seen, so this is half the maximum age, less the lead.
     period: Duration,
     lead: Duration,
     phase: u64,
@@ -168,8 +169,8 @@ mod tests {
         assert_eq!((asked, now), (1795, at(1795 + 10 + 1795)));
     }
 
-    /// quinn would accept the update, and the peer, which has seen no packet of the phase before, could open no
-    /// more.
+    /// quinn would accept the update, and the peer, which has seen no packet of the phase before,
+    /// could open no more.
     #[test]
     fn a_phase_started_by_the_peer_does_not_end_before_we_sent_in_it() {
         let suite = Suite::default().into();

@@ -1,5 +1,6 @@
-//! Computes and verifies the integrity tag of Retry packets (RFC 9001 section 5.8): AES-128-GCM under a
-//! published key, which guards against accidents and off-path forgery, not against anyone on the path.
+//! Computes and verifies the integrity tag of Retry packets (RFC 9001 section 5.8): AES-128-GCM
+//! under a published key, which guards against accidents and off-path forgery, not against anyone
+//! on the path.
 
 use quinn_proto::ConnectionId;
 use ring::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};

@@ -1,9 +1,9 @@
 //! Seals the packets that we send in one phase (quinn's `PacketKey`, local half).
 //!
-//! quinn unwraps what packet keys return, under the connection's lock, so this key neither fails nor
-//! panics: given an unsound request, it writes zeros over payload and tag, latches a fault, and seals
-//! nothing more. It refuses every packet number that is not above the last one of its direction, in
-//! any phase, so no number is used twice.
+//! quinn unwraps what packet keys return, under the connection's lock, so this key neither fails
+//! nor panics: given an unsound request, it writes zeros over payload and tag, latches a fault, and
+//! seals nothing more. It refuses every packet number that is not above the last one of its
+//! direction, in any phase, so no number is used twice.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -120,7 +120,8 @@ impl SealKey {
         Ok(coverage)
     }
 
-    /// Claims the packet's number, unless it is below `next`; fails if the key must not seal the packet.
+    /// Claims the packet's number, unless it is below `next`; fails if the key must not seal the
+    /// packet.
     fn claim_number(
         &self,
         packet_number: PacketNumber,
@@ -143,8 +144,8 @@ impl SealKey {
         Ok(())
     }
 
-    /// Counts a packet and its bytes against the usage limits; fails if they are exceeded. The caller holds
-    /// the lock of the direction, so plain loads and stores are enough.
+    /// Counts a packet and its bytes against the usage limits; fails if they are exceeded. The
+    /// caller holds the lock of the direction, so plain loads and stores are enough.
     fn count_usage(&self, payload_bytes: u64) -> Result<(), KeyFault> {
         let sealed = self.sealed.load(Relaxed);
         if sealed >= self.limits.hard_stop {

@@ -11,9 +11,9 @@ use keypadd_pool::{Filler, Pool, PoolSettings, Step};
 
 use crate::calibration::{Arm, SealTimes, TIMED_BYTES, TURN_PACKETS, TURNS, median, worth_pooling};
 
-/// Segments of packets that each arm seals at each length. The first long packets of ChaCha20-Poly1305 take up to
-/// twice as long if ring's code ran before them, until the CPU has been busy with both for some milliseconds. With
-/// 48 segments, the median shows sustained traffic.
+/// Segments of packets that each arm seals at each length. The first long packets of
+/// ChaCha20-Poly1305 take up to twice as long if ring's code ran before them, until the CPU has
+/// been busy with both for some milliseconds. With 48 segments, the median shows sustained traffic.
 const SEGMENTS: u64 = 48;
 
 /// A pool that stays in the caches.
@@ -46,8 +46,9 @@ impl SealCosts {
     }
 }
 
-/// Times seals of one suite, with a pool of this size for cold pads; `None` for a suite without pads, or if
-/// there is no memory for the pool. Fills the pool first, which takes as long as its cipher needs.
+/// Times seals of one suite, with a pool of this size for cold pads; `None` for a suite without
+/// pads, or if there is no memory for the pool. Fills the pool first, which takes as long as its
+/// cipher needs.
 pub fn seal_costs(
     protection: Protection,
     engine: CipherEngine,

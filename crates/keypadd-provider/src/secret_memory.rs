@@ -23,8 +23,8 @@ pub(crate) const SECRET_BYTES_MAX: usize = 64;
 /// Slots without an owner, all zero.
 static FREE: Mutex<Vec<&'static mut [u8]>> = Mutex::new(Vec::new());
 
-/// A secret of `N` bytes, at most [`SECRET_BYTES_MAX`]; wiped when dropped. It does not move in memory
-/// when its owner does.
+/// A secret of `N` bytes, at most [`SECRET_BYTES_MAX`]; wiped when dropped. It does not move in
+/// memory when its owner does.
 pub(crate) struct Secret<const N: usize> {
     slot: &'static mut [u8],
 }

@@ -1,9 +1,11 @@
-//! Runs one connection's handshake and key schedule: quinn's `crypto::Session` over rustls (RFC 9001).
+//! Runs one connection's handshake and key schedule: quinn's `crypto::Session` over rustls (RFC
+//! 9001).
 //!
-//! rustls runs TLS 1.3; the session turns the keys that it derives into ours, with direction and phase.
-//! After the handshake, it drops the rustls connection, which would otherwise keep the first traffic
-//! secrets for its whole life, and keeps only the ratchet (`rustls::quic::Secrets`, which replaces itself
-//! at each step), and what proofs of tokens need (`session_token`). Only then, when the peer has proved its key, does the connection use a pool.
+//! rustls runs TLS 1.3; the session turns the keys that it derives into ours, with direction and
+//! phase. After the handshake, it drops the rustls connection, which would otherwise keep the first
+//! traffic secrets for its whole life, and keeps only the ratchet (`rustls::quic::Secrets`, which
+//! replaces itself at each step), and what proofs of tokens need (`session_token`). Only then, when
+//! the peer has proved its key, does the connection use a pool.
 //!
 //! Initial keys are public and ring's; they never reach our suites.
 
@@ -252,8 +254,8 @@ impl Session for PooledSession {
         Some(Keys { header, packet })
     }
 
-    /// Called once when 1-RTT keys appear and then at each key update: call k derives phase k when phase
-    /// k-1 has just come into use, so sending phases before that are over.
+    /// Called once when 1-RTT keys appear and then at each key update: call k derives phase k when
+    /// phase k-1 has just come into use, so sending phases before that are over.
     fn next_1rtt_keys(&mut self) -> Option<KeyPair<Box<dyn PacketKey>>> {
         let one_rtt = self.one_rtt.as_mut()?;
         let phase = one_rtt.next_phase;
@@ -271,8 +273,8 @@ impl Session for PooledSession {
         retry::is_valid(orig_dst_cid, header, payload)
     }
 
-    /// Always fails: an exporter would keep a secret of the handshake alive. What is derived from that is in
-    /// the [`ProvedPeer`].
+    /// Always fails: an exporter would keep a secret of the handshake alive. What is derived from
+    /// that is in the [`ProvedPeer`].
     fn export_keying_material(
         &self,
         _: &mut [u8],

@@ -1,9 +1,9 @@
 //! Registers our suites with rustls: code points, hashes, and algorithms that hand over keys.
 //!
-//! rustls runs the handshake and derives keys with ring's hashes; packet protection is ours, so a suite's
-//! QUIC algorithm only passes keys on (`key_extraction.rs`). Header protection is ring's: that of its own
-//! suite for the suites of TLS (RFC 9001 section 5.4), AES-256 for private suites, since DES must not
-//! protect headers.
+//! rustls runs the handshake and derives keys with ring's hashes; packet protection is ours, so a
+//! suite's QUIC algorithm only passes keys on (`key_extraction.rs`). Header protection is ring's:
+//! that of its own suite for the suites of TLS (RFC 9001 section 5.4), AES-256 for private suites,
+//! since DES must not protect headers.
 
 use std::sync::LazyLock;
 
@@ -112,8 +112,8 @@ impl Algorithm for SuiteAlgorithm {
     }
 }
 
-/// QUIC has no TLS records (RFC 9001 section 4.1.4), but rustls installs record keys anyway; they are
-/// dropped at once, which wipes the key (rustls does not wipe IVs).
+/// QUIC has no TLS records (RFC 9001 section 4.1.4), but rustls installs record keys anyway; they
+/// are dropped at once, which wipes the key (rustls does not wipe IVs).
 impl Tls13AeadAlgorithm for SuiteAlgorithm {
     fn encrypter(&self, _: AeadKey, _: Iv) -> Box<dyn MessageEncrypter> {
         Box::new(NoRecords)

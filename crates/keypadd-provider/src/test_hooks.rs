@@ -1,8 +1,8 @@
 //! Lets tests log traffic secrets and shorten key phases.
 //!
 //! The default is the production behavior: no log, the limits of `limits.rs`. `client_config` and
-//! `server_config` use the default; the program and the tunnel never name this type, which a test of
-//! the simulator (`tools/simulator`) checks in their sources.
+//! `server_config` use the default; the program and the tunnel never name this type, which a test
+//! of the simulator (`tools/simulator`) checks in their sources.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
-//! Discards TLS session tickets, the one TLS message that a server may send after the handshake (RFC 8446
-//! 4.6.1).
+//! Discards TLS session tickets, the one TLS message that a server may send after the handshake
+//! (RFC 8446 4.6.1).
 //!
-//! A keypadd server sends none and no client resumes, but other QUIC implementations may send some. Knows
-//! only the framing of handshake messages (RFC 8446 section 4).
+//! A keypadd server sends none and no client resumes, but other QUIC implementations may send some.
+//! Knows only the framing of handshake messages (RFC 8446 section 4).
 
 const NEW_SESSION_TICKET: u8 = 4;
 const HEADER_BYTES: usize = 4;

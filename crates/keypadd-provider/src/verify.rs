@@ -1,8 +1,8 @@
 //! Authenticates the peer: the pinned server, or a listed client.
 //!
-//! Both verifiers check a raw public key (RFC 7250) and the proof that the peer holds its private half:
-//! the signature over the handshake (RFC 8446, section 4.4.3). There are no names, dates or chains.
-//! Refuses TLS 1.2 and any scheme but Ed25519. A refusal is an error that carries the key
+//! Both verifiers check a raw public key (RFC 7250) and the proof that the peer holds its private
+//! half: the signature over the handshake (RFC 8446, section 4.4.3). There are no names, dates or
+//! chains. Refuses TLS 1.2 and any scheme but Ed25519. A refusal is an error that carries the key
 //! ([`Refusal`]).
 
 use std::fmt;
@@ -32,8 +32,8 @@ pub trait AllowList: fmt::Debug + Send + Sync {
         false
     }
 
-    /// How much of the pool the connections of `key` may hold together; `None` is no limit. Queried once
-    /// per connection, after the client has proved its key.
+    /// How much of the pool the connections of `key` may hold together; `None` is no limit. Queried
+    /// once per connection, after the client has proved its key.
     fn allowance(&self, _key: &PublicKey) -> Option<Allowance> {
         None
     }
@@ -45,7 +45,8 @@ impl AllowList for PublicKey {
     }
 }
 
-/// The methods that both verifiers implement alike: TLS 1.3 only, raw public keys only, Ed25519 only.
+/// The methods that both verifiers implement alike: TLS 1.3 only, raw public keys only, Ed25519
+/// only.
 macro_rules! raw_keys_over_tls13 {
     () => {
         /// Never called while the configuration offers only TLS 1.3; fails the handshake otherwise.
@@ -139,8 +140,8 @@ impl ListedClients {
 }
 
 impl ClientCertVerifier for ListedClients {
-    /// Empty, because there are no issuers. `client_auth_mandatory` stays true, so a client without a key
-    /// is refused.
+    /// Empty, because there are no issuers. `client_auth_mandatory` stays true, so a client without
+    /// a key is refused.
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }
@@ -176,8 +177,8 @@ impl ClientCertVerifier for ListedClients {
     }
 }
 
-/// The key in a peer's Certificate message: for a raw public key one entry, the SubjectPublicKeyInfo
-/// (RFC 8446, section 4.4.2). Anything else is a `bad_certificate`.
+/// The key in a peer's Certificate message: for a raw public key one entry, the
+/// SubjectPublicKeyInfo (RFC 8446, section 4.4.2). Anything else is a `bad_certificate`.
 fn read_key(
     end_entity: &CertificateDer<'_>,
     intermediates: &[CertificateDer<'_>],

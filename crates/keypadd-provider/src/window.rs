@@ -1,13 +1,14 @@
 //! Tracks which packet numbers of one receive direction have been opened.
 //!
-//! A ring of bits as in RFC 6479. It spans key phases, as packet numbers do. quinn detects duplicates
-//! only after decryption, so without this every replay would be decrypted and cost keystream.
+//! A ring of bits as in RFC 6479. It spans key phases, as packet numbers do. quinn detects
+//! duplicates only after decryption, so without this every replay would be decrypted and cost
+//! keystream.
 
 /// Words of the ring; one is always partly filled, so the window is one word shorter.
 const WORDS: usize = 32;
 
-/// Numbers below the newest that are tracked; older ones are refused. quinn itself drops packets more
-/// than 128 late.
+/// Numbers below the newest that are tracked; older ones are refused. quinn itself drops packets
+/// more than 128 late.
 pub(crate) const WINDOW_PACKETS: u64 = (WORDS as u64 - 1) * 64;
 
 /// The set of opened numbers.
@@ -28,7 +29,8 @@ impl ReplayWindow {
             || self.ring[word(packet_number)] & bit(packet_number) != 0
     }
 
-    /// Marks a number as opened. Call only after its tag has verified: a forgery must not move the window.
+    /// Marks a number as opened. Call only after its tag has verified: a forgery must not move the
+    /// window.
     pub(crate) fn mark(&mut self, packet_number: u64) {
         if packet_number >= self.end {
             let newest_word = self.end.saturating_sub(1) / 64;

@@ -1,6 +1,7 @@
 //! Checks where a private key's seed is in memory: in pages that are locked, left out of core dumps
 //! and not inherited by children. Runs in a process of its own, because it reads all of its memory
-//! (proc(5)). Skipped where mappings do not show what they were advised to be, as under qemu's user mode.
+//! (proc(5)). Skipped where mappings do not show what they were advised to be, as under qemu's user
+//! mode.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;

@@ -139,9 +139,9 @@ fn pads(suite: Suite, key: &[u8], iv: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
     pads
 }
 
-/// The powers of GHASH's key, each with what an implementation of ours stores beside it and ring does
-/// not: both halves added up, twice (`keypadd-keystream/src/ghash/kernel.rs`), or half of a product
-/// (polyval's `compute_d`). (SP 800-38D section 7.1, step 1; RFC 8452, appendix A.)
+/// The powers of GHASH's key, each with what an implementation of ours stores beside it and ring
+/// does not: both halves added up, twice (`keypadd-keystream/src/ghash/kernel.rs`), or half of a
+/// product (polyval's `compute_d`). (SP 800-38D section 7.1, step 1; RFC 8452, appendix A.)
 fn ghash_keys(key: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
     let mut block = [0; 16].into();
     match key.len() {

@@ -81,7 +81,8 @@ impl Gauges {
         }
     }
 
-    /// CPU that the fillers have spent, by the kernel's word; where it does not say, as of their last plans.
+    /// CPU that the fillers have spent, by the kernel's word; where it does not say, as of their
+    /// last plans.
     pub fn filler_cpu(&self) -> Duration {
         let spent = |pool: &Pool| {
             let snapshot = pool.snapshot();
@@ -99,8 +100,9 @@ impl Gauges {
         self.pools.iter().map(|pool| pool.snapshot().fill_bytes_total).sum()
     }
 
-    /// Whether all fillers are done: every lane has what it is to have, and they sleep. That is the kernel's
-    /// word, as one that waits for a CPU makes nothing either; where it gives none, they sleep.
+    /// Whether all fillers are done: every lane has what it is to have, and they sleep. That is the
+    /// kernel's word, as one that waits for a CPU makes nothing either; where it gives none, they
+    /// sleep.
     pub fn fillers_are_done(&self) -> bool {
         let is_done = |pool: &Pool| {
             let snapshot = pool.snapshot();

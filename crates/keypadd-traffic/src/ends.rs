@@ -1,5 +1,5 @@
-//! Starts the parts of a test path, each on its own worker thread: the bench service, the tunnel's server and
-//! its client.
+//! Starts the parts of a test path, each on its own worker thread: the bench service, the tunnel's
+//! server and its client.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -109,7 +109,8 @@ pub async fn listen(
 /// returns that listener's address.
 ///
 /// # Errors
-/// There is no memory for a pool or no port, or the server cannot be reached or does not let us measure.
+/// There is no memory for a pool or no port, or the server cannot be reached or does not let us
+/// measure.
 pub async fn connect(
     mut host: Host,
     at: IpAddr,

@@ -1,8 +1,8 @@
 //! Defines the unit of measured traffic: a request and a response of given sizes.
 //!
-//! The requester sends a header of two numbers and fills the request to its size; the service reads all of it and
-//! answers. Fill bytes are a function of the position in the stream, so either end notices a byte that is lost,
-//! duplicated, altered or misplaced. Knows no sockets.
+//! The requester sends a header of two numbers and fills the request to its size; the service reads
+//! all of it and answers. Fill bytes are a function of the position in the stream, so either end
+//! notices a byte that is lost, duplicated, altered or misplaced. Knows no sockets.
 
 use std::sync::LazyLock;
 
@@ -14,8 +14,8 @@ pub const HEADER_BYTES: usize = 16;
 /// Most bytes that are filled or compared at a time.
 pub const STEP_BYTES: usize = 32 << 10;
 
-/// Bytes that the pattern repeats: a prime number, so that no block size or packet size hides a piece
-/// that is out of place.
+/// Bytes that the pattern repeats: a prime number, so that no block size or packet size hides a
+/// piece that is out of place.
 const PERIOD_BYTES: usize = 65_521;
 
 /// One request and its response.
@@ -29,8 +29,8 @@ impl Exchange {
     /// Least bytes of a request: its header.
     pub const REQUEST_BYTES_MIN: u64 = HEADER_BYTES as u64;
 
-    /// A request of so many bytes, header included, that is answered by so many. Sizes below the least
-    /// possible, 16 and 1, are raised to them.
+    /// A request of so many bytes, header included, that is answered by so many. Sizes below the
+    /// least possible, 16 and 1, are raised to them.
     pub const fn new(request_bytes: u64, response_bytes: u64) -> Self {
         const fn at_least(least: u64, bytes: u64) -> u64 {
             if bytes < least { least } else { bytes }

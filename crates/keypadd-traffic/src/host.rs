@@ -1,8 +1,8 @@
-//! Runs one end of a measurement on its own thread and event loop, optionally inside a network namespace or
-//! control group.
+//! Runs one end of a measurement on its own thread and event loop, optionally inside a network
+//! namespace or control group.
 //!
-//! Ends that shared threads slowed some paths by up to 1.6 times, whatever the suite. Sockets belong to the
-//! loop that creates them, so everything an end does starts on its thread.
+//! Ends that shared threads slowed some paths by up to 1.6 times, whatever the suite. Sockets
+//! belong to the loop that creates them, so everything an end does starts on its thread.
 
 use std::io;
 use std::sync::Arc;

@@ -37,7 +37,8 @@ impl Latencies {
         self.0.len()
     }
 
-    /// The latency that `quantile`, 0 to 1, of all do not exceed, in microseconds; `None` without any.
+    /// The latency that `quantile`, 0 to 1, of all do not exceed, in microseconds; `None` without
+    /// any.
     pub fn quantile_us(&self, quantile: f64) -> Option<f64> {
         (!self.0.is_empty()).then(|| self.0.value_at_quantile(quantile) as f64 / 1e3)
     }

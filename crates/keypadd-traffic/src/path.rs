@@ -1,5 +1,5 @@
-//! Holds a running path to the bench service: an address to connect to, and the counters of the ends in this
-//! process. Warms the path up and waits for full pools; `ends` starts its parts.
+//! Holds a running path to the bench service: an address to connect to, and the counters of the
+//! ends in this process. Warms the path up and waits for full pools; `ends` starts its parts.
 
 use std::fmt::Debug;
 use std::net::SocketAddr;
@@ -20,8 +20,9 @@ use crate::requester::{Broken, Requester, Requests};
 /// Longest wait for both ends to say goodbye.
 const CLOSE_TIME: Duration = Duration::from_secs(1);
 
-/// What goes through both connections of a session before anything counts, a step at a time: it ends
-/// quinn's first key phase, which is short at random, and lets congestion control and path MTU settle.
+/// What goes through both connections of a session before anything counts, a step at a time: it
+/// ends quinn's first key phase, which is short at random, and lets congestion control and path MTU
+/// settle.
 const WARM_UP_BULK: Exchange = Exchange::new(256 << 10, 256 << 10);
 /// What goes through the sparse connection before anything counts.
 const WARM_UP_SPARSE: Exchange = Exchange::new(64, 64);
@@ -66,7 +67,8 @@ impl End {
     }
 }
 
-/// A way for traffic. Dropped, it is gone at once; [`close`](Self::close) lets the ends say goodbye.
+/// A way for traffic. Dropped, it is gone at once; [`close`](Self::close) lets the ends say
+/// goodbye.
 #[derive(Debug)]
 pub struct Path {
     address: SocketAddr,
@@ -81,8 +83,8 @@ pub struct Path {
 }
 
 impl Path {
-    /// A way to `service` through `ends`, the near one first, which lies open at `address`. It needs what is
-    /// `between`, such as a relay, for as long as it is up.
+    /// A way to `service` through `ends`, the near one first, which lies open at `address`. It
+    /// needs what is `between`, such as a relay, for as long as it is up.
     ///
     /// # Errors
     /// An end has lost its session.
@@ -115,21 +117,22 @@ impl Path {
         &self.gauges
     }
 
-    /// The keys of the ends that run here, of all their connections, the near end first; none without
-    /// a tunnel.
+    /// The keys of the ends that run here, of all their connections, the near end first; none
+    /// without a tunnel.
     pub fn keys(&self) -> Vec<Vec<&ConnectionKeys>> {
         self.sessions.iter().map(|session| session.keys().collect()).collect()
     }
 
-    /// Packets of bulk streams whose whole pad is ready, where that is least: the near end sends and the far
-    /// one, if it runs here, receives (`up`), or the reverse. `None` without a pool.
+    /// Packets of bulk streams whose whole pad is ready, where that is least: the near end sends
+    /// and the far one, if it runs here, receives (`up`), or the reverse. `None` without a pool.
     pub fn packets_at_hand(&self, up: bool) -> Option<u64> {
         let ways = match up {
             true => [Direction::Send, Direction::Receive],
             false => [Direction::Receive, Direction::Send],
         };
         let at_hand = |(keys, way): (Vec<&ConnectionKeys>, Direction)| {
-            // A session's last connection carries its bulk streams, and none but its own pads serve it.
+            // A session's last connection carries its bulk streams, and none but its own pads serve
+            // it.
             let status = keys.last().map(|keys| keys.status(way)).unwrap_or_default();
             status.head.packets.min(status.body.packets)
         };
@@ -137,9 +140,9 @@ impl Path {
         least.filter(|_| self.has_pool())
     }
 
-    /// Waits until the fillers have made nothing for a while, which is when all pools are full. False
-    /// if `patience` was too short, as it is without idle CPU; and while a first phase lasts, which ends
-    /// at any moment and takes its pads along.
+    /// Waits until the fillers have made nothing for a while, which is when all pools are full.
+    /// False if `patience` was too short, as it is without idle CPU; and while a first phase lasts,
+    /// which ends at any moment and takes its pads along.
     pub async fn rest(&self, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
         loop {
@@ -159,8 +162,8 @@ impl Path {
         !self.gauges.pools.is_empty()
     }
 
-    /// Whether every direction has pads for keystrokes; which of them has how many long ones is for the
-    /// pool to say.
+    /// Whether every direction has pads for keystrokes; which of them has how many long ones is for
+    /// the pool to say.
     fn has_heads(&self) -> bool {
         let ways = [Direction::Send, Direction::Receive];
         let has_some =
@@ -168,14 +171,14 @@ impl Path {
         !self.has_pool() || self.keys().into_iter().flatten().all(has_some)
     }
 
-    /// Whether a packet's tag did not verify or a pad was to be used twice: a bug, or a network that
-    /// damages packets.
+    /// Whether a packet's tag did not verify or a pad was to be used twice: a bug, or a network
+    /// that damages packets.
     pub fn has_faults(&self) -> bool {
         self.gauges.faults() > 0
     }
 
-    /// Whether an end that runs here has taken the other's datagrams for an attack and dropped some: what
-    /// was measured meanwhile is void.
+    /// Whether an end that runs here has taken the other's datagrams for an attack and dropped
+    /// some: what was measured meanwhile is void.
     pub fn has_fired_defense(&self) -> bool {
         self.ends.iter().any(|end| end.loops.costly_datagrams_dropped() > 0)
     }

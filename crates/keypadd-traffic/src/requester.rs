@@ -1,5 +1,5 @@
-//! Sends requests on schedule (open loop) or back to back, checks every response byte, and reports when each
-//! response completed.
+//! Sends requests on schedule (open loop) or back to back, checks every response byte, and reports
+//! when each response completed.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -13,7 +13,8 @@ use crate::exchange::{Exchange, HEADER_BYTES, PatternBytes, STEP_BYTES};
 /// Longest silence while an answer is due, before the way there counts as broken.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Exchanges that are sent and not yet answered, at most, when they follow each other without a pause.
+/// Exchanges that are sent and not yet answered, at most, when they follow each other without a
+/// pause.
 const UNDERWAY: usize = 1024;
 
 /// A request and when it is due, counted from the start.
@@ -115,8 +116,8 @@ impl Requester {
         .await
     }
 
-    /// Has no more exchanges under way than so many, so that what is sent without a pause does not pile
-    /// up before a slow path.
+    /// Has no more exchanges under way than so many, so that what is sent without a pause does not
+    /// pile up before a slow path.
     #[must_use]
     pub fn at_most(self, underway: usize) -> Self {
         Self { underway, ..self }
@@ -146,8 +147,8 @@ impl Requester {
         done
     }
 
-    /// Makes the same exchange so many times, each when the answer to the one before has come and a pause
-    /// has passed (a closed loop); how long each took.
+    /// Makes the same exchange so many times, each when the answer to the one before has come and a
+    /// pause has passed (a closed loop); how long each took.
     ///
     /// # Errors
     /// As for [`Self::run`].
@@ -203,7 +204,8 @@ impl Requester {
     }
 }
 
-/// Sends each request when it is due and says so beforehand, so that the reader waits for its answer.
+/// Sends each request when it is due and says so beforehand, so that the reader waits for its
+/// answer.
 fn send(
     stream: &TcpStream,
     pattern: &mut PatternBytes,
@@ -374,7 +376,8 @@ mod tests {
             .run(Requests::At(schedule), Instant::now(), Vec::new(), Vec::push)
             .await
             .unwrap();
-        // Twenty keys were due while the first one waited: they waited too (no coordinated omission).
+        // Twenty keys were due while the first one waited: they waited too (no coordinated
+        // omission).
         assert_eq!(answers.len(), 20);
         assert!(answers.iter().all(|answer| answer.at >= wait));
         assert!(answers[19].latency() >= Duration::from_millis(100));

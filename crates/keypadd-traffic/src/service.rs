@@ -1,7 +1,7 @@
 //! Runs the bench service: answers request/response traffic on loopback until dropped.
 //!
-//! Anyone who can reach the port can use it. It checks what it reads and sends as many bytes as requested,
-//! with one task and at most two buffers per connection.
+//! Anyone who can reach the port can use it. It checks what it reads and sends as many bytes as
+//! requested, with one task and at most two buffers per connection.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

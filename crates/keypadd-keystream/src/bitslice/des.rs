@@ -1,7 +1,8 @@
 //! Encrypts DES and triple DES blocks on bit planes (FIPS 46-3, SP 800-67r2).
 //!
 //! A plane holds one bit of every block of a batch, so permutations only select planes, and S-boxes
-//! are circuits: no table is indexed by data or key. Eli Biham, "A Fast New DES Implementation in Software", 1997.
+//! are circuits: no table is indexed by data or key. Eli Biham, "A Fast New DES Implementation in
+//! Software", 1997.
 
 use super::lanes::Lanes;
 use super::transpose;
@@ -133,8 +134,8 @@ impl<L: Lanes> Halves<L> {
         }
     }
 
-    /// Calls `emit(i, words)` for the first `rows` rows, with lane `i` of all words as blocks in word
-    /// order, for `store` to write.
+    /// Calls `emit(i, words)` for the first `rows` rows, with lane `i` of all words as blocks in
+    /// word order, for `store` to write.
     #[inline(always)]
     pub(super) fn for_each_row(
         &self,

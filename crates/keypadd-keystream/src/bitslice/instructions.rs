@@ -1,4 +1,5 @@
-//! Proves which vector instructions the CPU has: a value of these types exists only where it has them.
+//! Proves which vector instructions the CPU has: a value of these types exists only where it has
+//! them.
 //!
 //! Code compiled for an instruction takes its proof, so that it cannot be called elsewhere.
 

@@ -169,8 +169,8 @@ fn ten_thousand_chained_blocks_match_the_des_crate() {
     }
 }
 
-/// The Monte Carlo test of SP 800-20 for encryption (TECB), with NIST's published example: 400 times
-/// 10^4 chained blocks; the last three of a round are XORed into the keys.
+/// The Monte Carlo test of SP 800-20 for encryption (TECB), with NIST's published example: 400
+/// times 10^4 chained blocks; the last three of a round are XORed into the keys.
 #[test]
 #[ignore = "half a minute in a release build"]
 fn the_nist_monte_carlo_test_ends_as_published() {

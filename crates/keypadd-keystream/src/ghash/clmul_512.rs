@@ -68,7 +68,8 @@ impl Vector for Four {
     fn load_part(_: HasVpclmul512, bytes: &[u8]) -> Self {
         assert!((1..=VECTOR_BYTES).contains(&bytes.len()), "part of a vector");
         let mask = u64::MAX >> (VECTOR_BYTES - bytes.len());
-        // SAFETY: the proof says that there are AVX-512F and AVX-512BW; the mask ends with the bytes.
+        // SAFETY: the proof says that there are AVX-512F and AVX-512BW; the mask ends with the
+        // bytes.
         let part = Self(unsafe { _mm512_maskz_loadu_epi8(mask, bytes.as_ptr().cast()) });
         part.reversed()
     }

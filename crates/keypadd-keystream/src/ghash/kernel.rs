@@ -1,13 +1,14 @@
-//! Hashes with vectors of blocks, whatever their width: which powers of H meet which blocks, and when
-//! products are reduced.
+//! Hashes with vectors of blocks, whatever their width: which powers of H meet which blocks, and
+//! when products are reduced.
 //!
-//! GHASH is computed as POLYVAL (RFC 8452, appendix A): with the bytes of every block reversed, and H
-//! multiplied by x, the two are the same, and products need no shift by one bit. Elements are 128-bit
-//! numbers, bit `i` being the coefficient of x^i, modulo x^128 + x^127 + x^126 + x^121 + 1; a product is
-//! divided by x^128 while it is reduced (Montgomery's way).
+//! GHASH is computed as POLYVAL (RFC 8452, appendix A): with the bytes of every block reversed, and
+//! H multiplied by x, the two are the same, and products need no shift by one bit. Elements are
+//! 128-bit numbers, bit `i` being the coefficient of x^i, modulo x^128 + x^127 + x^126 + x^121 + 1;
+//! a product is divided by x^128 while it is reduced (Montgomery's way).
 //!
 //! With `n` blocks left, the next is multiplied by H^n. So the blocks are cut into groups of
-//! [`GROUP_BLOCKS`], a short one first: within a group, products are only added up, and reduced once.
+//! [`GROUP_BLOCKS`], a short one first: within a group, products are only added up, and reduced
+//! once.
 
 use super::{BLOCK_BYTES, Block, blocks, lengths};
 use std::hint::black_box;
@@ -37,7 +38,8 @@ pub(super) trait Vector: Copy {
     /// As many bytes as the vector has, their blocks as numbers.
     fn load(proof: Self::Proof, bytes: &[u8]) -> Self;
 
-    /// At most as many bytes as the vector has, and at least one, zero-padded; their blocks as numbers.
+    /// At most as many bytes as the vector has, and at least one, zero-padded; their blocks as
+    /// numbers.
     fn load_part(proof: Self::Proof, bytes: &[u8]) -> Self;
 
     /// Numbers, as many as the vector has blocks.
@@ -55,7 +57,8 @@ pub(super) trait Vector: Copy {
     fn first(self) -> u128;
 }
 
-/// Products of 255 bits, in pieces of 128: `low + (middle + low + high) * x^64 + high * x^128` (Karatsuba).
+/// Products of 255 bits, in pieces of 128: `low + (middle + low + high) * x^64 + high * x^128`
+/// (Karatsuba).
 #[derive(Clone, Copy)]
 pub(super) struct Products<V> {
     pub(super) low: V,
@@ -74,7 +77,8 @@ impl<V: Vector> Products<V> {
     }
 }
 
-/// H^16 to H^1. In memory of its own; wiped when dropped, all of it: any H^(2^k) gives H by squaring.
+/// H^16 to H^1. In memory of its own; wiped when dropped, all of it: any H^(2^k) gives H by
+/// squaring.
 pub(crate) struct Powers(Box<Table>);
 
 /// Aligned as the widest vector. Zeros follow the last power, for vectors that begin before it.
@@ -131,8 +135,8 @@ fn times_x(element: u128) -> u128 {
     element << 1 ^ (u128::from(MODULUS) << 64 | 1) & carry
 }
 
-/// The tag of header and ciphertext, as [`super::Key::tag`] computes it. Called in code compiled for the vector's
-/// instructions.
+/// The tag of header and ciphertext, as [`super::Key::tag`] computes it. Called in code compiled
+/// for the vector's instructions.
 #[inline(always)]
 pub(super) fn tag<V: Vector>(
     proof: V::Proof,
@@ -199,7 +203,8 @@ impl<V: Vector> Hash<'_, V> {
     /// Absorbs a whole group. The first vector, which waits for the group before, comes last.
     #[inline(always)]
     fn absorb_group(&mut self, group: &[u8]) {
-        // Else the compiler loads all powers before the first group, and spills most of them to the stack.
+        // Else the compiler loads all powers before the first group, and spills most of them to the
+        // stack.
         let powers = black_box(self.powers);
         let (first, others) = group.split_at(V::BLOCKS * BLOCK_BYTES);
         let vectors = others.chunks_exact(V::BLOCKS * BLOCK_BYTES);
@@ -213,8 +218,8 @@ impl<V: Vector> Hash<'_, V> {
         self.pending = V::reduced(sum.plus(first.times(power, folded)));
     }
 
-    /// Multiplies the next blocks, which do not reach into the next group; the vector may have fewer
-    /// blocks than its width.
+    /// Multiplies the next blocks, which do not reach into the next group; the vector may have
+    /// fewer blocks than its width.
     #[inline(always)]
     fn multiply(&mut self, vector: V, blocks: usize) {
         let [power, folded] = self.powers.from::<V>(self.proof, self.place);

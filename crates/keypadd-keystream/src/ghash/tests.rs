@@ -37,8 +37,8 @@ fn bytes(length: usize) -> Vec<u8> {
     (0..length).map(|_| next()).collect()
 }
 
-/// What the kernel says that the CPU has, independently of how paths are detected: a path that is not
-/// tested is named, and one that is missed fails.
+/// What the kernel says that the CPU has, independently of how paths are detected: a path that is
+/// not tested is named, and one that is missed fails.
 #[test]
 fn every_path_that_the_cpu_can_run_is_tested() {
     let paths: Vec<_> = GhashPath::available().map(GhashPath::name).collect();

@@ -47,8 +47,8 @@ fn absorb(state: &mut Accumulator, groups: &[[Block; LANES]]) {
     let r = Numbers::new(_mm512_set1_epi64(r0), _mm512_set1_epi64(r1), _mm512_setzero_si512());
     let r2 = r.times(&Factor::new(r));
     let r4 = r2.times(&Factor::new(r2));
-    // The lanes need exponents 8 down to 1. Each mask selects the lanes where the exponent minus one
-    // contains 1, 2 or 4.
+    // The lanes need exponents 8 down to 1. Each mask selects the lanes where the exponent minus
+    // one contains 1, 2 or 4.
     let powers = r.or(0b0101_0101, r2);
     let powers = powers.times(&Factor::new(Numbers::one().or(0b0011_0011, r2)));
     let powers = powers.times(&Factor::new(Numbers::one().or(0b0000_1111, r4)));

@@ -1,5 +1,6 @@
-//! Queues one part's chunks, heads or bodies, for the consumer of a lane: the current chunk, those kept for
-//! late packets, those to come, and spent ones on their way back. Never waits, whatever the filler does.
+//! Queues one part's chunks, heads or bodies, for the consumer of a lane: the current chunk, those
+//! kept for late packets, those to come, and spent ones on their way back. Never waits, whatever
+//! the filler does.
 
 use std::collections::VecDeque;
 
@@ -9,15 +10,16 @@ use crate::chunk::{Chunk, KeyId, Part, Row};
 use crate::lane_state::PartState;
 use crate::sync::{Consumer, Producer};
 
-/// Segments behind the newest whose chunks are kept for late packets. QUIC stacks drop packets more than
-/// about 128 numbers late, so at most two earlier segments matter.
+/// Segments behind the newest whose chunks are kept for late packets. QUIC stacks drop packets more
+/// than about 128 numbers late, so at most two earlier segments matter.
 const RECENT_CHUNKS: usize = 2;
 
-/// How many packets ahead pads are fetched from memory, which takes longer than a packet of a train.
+/// How many packets ahead pads are fetched from memory, which takes longer than a packet of a
+/// train.
 const PACKETS_AHEAD: usize = 2;
 
-/// The slots at which the next chunk is fetched, and then what it points to. A filler wrote it long ago, so
-/// it is in no cache, and following a pointer there would take as long as sealing a packet.
+/// The slots at which the next chunk is fetched, and then what it points to. A filler wrote it long
+/// ago, so it is in no cache, and following a pointer there would take as long as sealing a packet.
 const FETCH_CHUNK_SLOT: usize = 32;
 const FETCH_UNITS_SLOT: usize = 48;
 
@@ -28,8 +30,8 @@ pub(crate) struct PartQueue {
     ready: Consumer<Box<Chunk>>,
     spent: Producer<Box<Chunk>>,
     current: Option<Box<Chunk>>,
-    /// Chunks before the current one, newest first, kept for late packets; empty if `keeps_recent` is
-    /// false.
+    /// Chunks before the current one, newest first, kept for late packets; empty if `keeps_recent`
+    /// is false.
     recent: [Option<Box<Chunk>>; RECENT_CHUNKS],
     keeps_recent: bool,
 }
@@ -61,16 +63,16 @@ impl PartQueue {
         self.current.is_none() && (!self.keeps_recent || self.recent.iter().all(Option::is_none))
     }
 
-    /// Whether a chunk is ready for `segment` while the current one is older, because it came too late,
-    /// or missing.
+    /// Whether a chunk is ready for `segment` while the current one is older, because it came too
+    /// late, or missing.
     #[inline(always)]
     pub(super) fn can_draw(&self, segment: Segment) -> bool {
         self.current.as_ref().is_none_or(|chunk| chunk.segment() < segment)
             && (!self.popped.is_empty() || self.ready.peek().is_ok())
     }
 
-    /// Gives up chunks older than `segment` and draws the next ones; true if there was any of either.
-    /// Takes at most as many steps as the queue is long, however far the number jumped.
+    /// Gives up chunks older than `segment` and draws the next ones; true if there was any of
+    /// either. Takes at most as many steps as the queue is long, however far the number jumped.
     pub(super) fn advance_to(&mut self, segment: Segment, state: &PartState) -> bool {
         let mut moved = false;
         while self.current.as_ref().is_none_or(|chunk| chunk.segment() < segment) {
@@ -96,8 +98,8 @@ impl PartQueue {
         state.publish(self.current_end(), self.recent.iter().flatten().count());
     }
 
-    /// Gives up chunks too far behind `segment` for late packets; true if there were any. A dry lane draws
-    /// no chunks that would push them out.
+    /// Gives up chunks too far behind `segment` for late packets; true if there were any. A dry
+    /// lane draws no chunks that would push them out.
     pub(super) fn expire(&mut self, segment: Segment, state: &PartState) -> bool {
         let oldest = segment.value().saturating_sub(RECENT_CHUNKS as u64);
         let Self { recent, spent, .. } = self;
@@ -129,8 +131,9 @@ impl PartQueue {
         self.current.as_ref().map_or(0, |chunk| chunk.segment().next().first().value())
     }
 
-    /// Obeys a recall, if there is one: gives chunks back, the furthest first, and returns true. Packet
-    /// numbers from `next` on are to come. Keeps the `needed` segment, whose pad may have been peeked at.
+    /// Obeys a recall, if there is one: gives chunks back, the furthest first, and returns true.
+    /// Packet numbers from `next` on are to come. Keeps the `needed` segment, whose pad may have
+    /// been peeked at.
     pub(super) fn obey(&mut self, needed: Option<Segment>, next: u64, state: &PartState) -> bool {
         let recalled = state.recalled();
         if let Some(keep) = recalled {
@@ -203,7 +206,8 @@ impl PartQueue {
         if *keeps_recent { late_row(recent, key, part, pn) } else { None }
     }
 
-    /// Fetches from memory what a packet soon after this one will need of its row, if as many bytes.
+    /// Fetches from memory what a packet soon after this one will need of its row, if as many
+    /// bytes.
     #[inline(always)]
     pub(super) fn fetch_ahead(&self, part: Part, pn: PacketNumber, bytes: usize) {
         let slot = pn.slot() + PACKETS_AHEAD;
@@ -267,8 +271,8 @@ fn late_row(
 }
 
 impl Drop for PartQueue {
-    /// Wipes the chunks in use and gives them back. The filler wipes those still in the queue: they may be
-    /// tens of MiB, and this runs under the connection's lock.
+    /// Wipes the chunks in use and gives them back. The filler wipes those still in the queue: they
+    /// may be tens of MiB, and this runs under the connection's lock.
     fn drop(&mut self) {
         let recent = self.recent.iter_mut().filter_map(Option::take);
         for mut chunk in self.current.take().into_iter().chain(recent) {
@@ -281,9 +285,10 @@ impl Drop for PartQueue {
     }
 }
 
-/// Gives a chunk back as it is: a jump of numbers may leave tens of MiB behind, and wiping them is the
-/// filler's job, not the packet path's. The return queue has room for every chunk of the lane; if it ever
-/// were full, the chunk is dropped, which wipes it and returns its memory through [`MemoryReturn`](crate::filler_state::MemoryReturn).
+/// Gives a chunk back as it is: a jump of numbers may leave tens of MiB behind, and wiping them is
+/// the filler's job, not the packet path's. The return queue has room for every chunk of the lane;
+/// if it ever were full, the chunk is dropped, which wipes it and returns its memory through
+/// [`MemoryReturn`](crate::filler_state::MemoryReturn).
 fn give_back(spent: &mut Producer<Box<Chunk>>, chunk: Box<Chunk>) {
     drop(spent.push(chunk));
 }

@@ -18,7 +18,8 @@ const SCHED_IDLE: u32 = 5;
 /// Equal readings in a row that count as sleep; a busy thread would run between two of them.
 const READINGS: usize = 50;
 
-/// Polls in vain after which a lane takes its packet again; more than it takes a filler to look again.
+/// Polls in vain after which a lane takes its packet again; more than it takes a filler to look
+/// again.
 const PATIENCE: usize = 1_000;
 
 /// The filler's `/proc/self/task/<id>/`, see proc(5).
@@ -111,7 +112,8 @@ fn the_filler_sleeps_when_all_is_full_and_wakes_for_a_consumer() {
     poll_until("the lane is served", || {
         seek(&mut lane, PacketNumber::new(0), PAD_BYTES) == Coverage::Hit
     });
-    // Not for a moment, to look again. A lane obeys a recall, which the first packets may cause, at its next packet.
+    // Not for a moment, to look again. A lane obeys a recall, which the first packets may cause, at
+    // its next packet.
     let mut polls = 0;
     poll_until("all is full", || {
         polls += 1;
@@ -216,8 +218,8 @@ fn a_failed_filler_leaves_dry_lanes_and_reports_why() {
     }
 }
 
-/// Steps a filler through `millis` of bulk that needs four times as many pads as it makes; a chunk takes a
-/// millisecond, of which it has the CPU for `micros`. Returns the chunks that it made.
+/// Steps a filler through `millis` of bulk that needs four times as many pads as it makes; a chunk
+/// takes a millisecond, of which it has the CPU for `micros`. Returns the chunks that it made.
 fn outrun(suite: Suite, micros: u64, millis: u64) -> u64 {
     let (pool, mut filler) = Pool::with_filler(PoolSettings { budget_bytes: 8 << 20 }).expect("ok");
     let traffic = Traffic::new(Direction::Send);

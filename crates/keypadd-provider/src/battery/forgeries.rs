@@ -38,8 +38,8 @@ impl Target {
         open(&self.key, number, header, sealed).is_some()
     }
 
-    /// Runs `forge`, which returns how many forgeries with a tag it tried, and checks that they changed
-    /// nothing: the genuine packet still finds its pad.
+    /// Runs `forge`, which returns how many forgeries with a tag it tried, and checks that they
+    /// changed nothing: the genuine packet still finds its pad.
     fn withstands(self, forge: impl FnOnce(&Self) -> u64) {
         let (suite, pads, meters) = (self.suite, self.pads, &self.receiver.meters);
         let before = self.receiver.levels();

@@ -1,5 +1,5 @@
-//! Tests a peer that jumps: genuine packets, each 2^30 numbers above the previous one. Counts the work that
-//! each causes, rather than timing it.
+//! Tests a peer that jumps: genuine packets, each 2^30 numbers above the previous one. Counts the
+//! work that each causes, rather than timing it.
 
 use std::time::Duration;
 

@@ -15,7 +15,8 @@ const HEADER: &[u8] = b"a header of 19 byte";
 const SEGMENT: u64 = SEGMENT_PACKETS as u64;
 /// The largest payload that fits in a UDP datagram over IPv4.
 const LONGEST: usize = 65_527;
-/// Cases unless PROPTEST_CASES is set; a case runs every suite with three senders and three receivers each.
+/// Cases unless PROPTEST_CASES is set; a case runs every suite with three senders and three
+/// receivers each.
 const CASES: u32 = 6;
 
 /// A packet to send.
@@ -122,8 +123,8 @@ fn run(
             prop_assert_eq!(opened.as_ref(), expected, "{} {} {:?}", suite, number, pads);
         }
     }
-    // The first packet of a warm lane finds its pad, unless it is far too long or others came first; a dry
-    // lane never serves one.
+    // The first packet of a warm lane finds its pad, unless it is far too long or others came
+    // first; a dry lane never serves one.
     let first_bytes = mask_bytes(suite) + packets.first().map_or(0, |packet| packet.bytes);
     let pooled = senders
         .iter()

@@ -1,4 +1,5 @@
-//! Tests that replayed packets (I5) are refused and cost no keystream, and that forgeries move no window.
+//! Tests that replayed packets (I5) are refused and cost no keystream, and that forgeries move no
+//! window.
 
 use keypadd_keystream::Protection;
 use keypadd_pool::{Coverage, Direction};

@@ -1,5 +1,6 @@
-//! Tests what a sealing key refuses (I3): numbers that do not rise, too many packets, too long ones. It never
-//! panics and never emits plaintext; it writes zeros and requests the connection to be closed.
+//! Tests what a sealing key refuses (I3): numbers that do not rise, too many packets, too long
+//! ones. It never panics and never emits plaintext; it writes zeros and requests the connection to
+//! be closed.
 
 use keypadd_keystream::{PAYLOAD_BYTES_MAX, Protection, Suite, TAG_BYTES};
 

@@ -154,7 +154,8 @@ static SMALL_POOL: LazyLock<Pool> = LazyLock::new(|| new_pool(21 * 8192));
 const BEYOND_ALL_NUMBERS: PacketNumber = PacketNumber::new(1 << 63);
 
 impl Pads {
-    /// Provides phase 0 with pads from packet number `first` on, and waits until they are available.
+    /// Provides phase 0 with pads from packet number `first` on, and waits until they are
+    /// available.
     pub(super) fn provide(self, phases: &mut Phases, first: u64) {
         if let Some(last) = first.checked_sub(1) {
             phases.follow(0, PacketNumber::new(last));
@@ -183,8 +184,8 @@ impl Pads {
         });
     }
 
-    /// The coverage of the first packet then. A packet of a suite of TLS with too little of its pad is
-    /// processed in one pass.
+    /// The coverage of the first packet then. A packet of a suite of TLS with too little of its pad
+    /// is processed in one pass.
     pub(super) fn coverage(self, suite: Protection, pad_bytes: usize) -> Coverage {
         let pooled_bytes = match self {
             _ if suite.cipher() == Cipher::Null => 0,

@@ -1,4 +1,5 @@
-//! Tests key updates: lanes of coming phases, late packets of past ones, and memory that comes back.
+//! Tests key updates: lanes of coming phases, late packets of past ones, and memory that comes
+//! back.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,8 +64,8 @@ impl Link {
         self.opens.push(Some(self.receiver.key(phase, &material)));
     }
 
-    /// Updates the keys as quinn does: uses the newest phase, derives another, drops the sending key of the
-    /// old phase.
+    /// Updates the keys as quinn does: uses the newest phase, derives another, drops the sending
+    /// key of the old phase.
     fn update(&mut self) {
         self.add_phase();
         let in_use = self.opens.len() - 2;

@@ -50,7 +50,8 @@ pub enum KeyTextError {
     /// A private key of another kind, such as RSA.
     #[error("this private key is not an Ed25519 key")]
     NotEd25519,
-    /// The PEM frame is intact, but its content is not PKCS#8, or includes a public key that does not match.
+    /// The PEM frame is intact, but its content is not PKCS#8, or includes a public key that does
+    /// not match.
     #[error("this private key is damaged: its PKCS#8 content is cut short or inconsistent")]
     Damaged,
 }
@@ -58,7 +59,8 @@ pub enum KeyTextError {
 /// How the base64 part of every OpenSSH Ed25519 key begins (RFC 8709, section 4).
 const SSH_ED25519_BLOB: &str = "AAAAC3NzaC1lZDI1NTE5";
 
-/// Whether `text` is an SSH key: the line of a `.pub` file, its base64 part alone, or a private file.
+/// Whether `text` is an SSH key: the line of a `.pub` file, its base64 part alone, or a private
+/// file.
 pub(super) fn is_ssh_key(text: &str) -> bool {
     let names = ["ssh-", "ecdsa-sha2-", "sk-ssh-", "sk-ecdsa-", SSH_ED25519_BLOB];
     names.iter().any(|name| text.starts_with(name))

@@ -1,9 +1,10 @@
-//! Parses and prints private keys: a 32-byte seed, kept in one place in locked memory and wiped when
-//! dropped.
+//! Parses and prints private keys: a 32-byte seed, kept in one place in locked memory and wiped
+//! when dropped.
 //!
 //! Reads PKCS#8 version 1, as OpenSSL writes it, and version 2 (RFC 5958, RFC 8410 section 7);
 //! writes version 1, which every OpenSSL since 1.1.1 reads. ring does the arithmetic and the DER.
-//! ring does not wipe the key pair that it signs with, which lives as long as its TLS configuration.
+//! ring does not wipe the key pair that it signs with, which lives as long as its TLS
+//! configuration.
 
 use std::fmt;
 use std::io;
@@ -16,8 +17,8 @@ use super::error::{KeyTextError, is_ssh_key};
 use super::public::PublicKey;
 use crate::secret_memory::Secret;
 
-/// Upper bound on the stack that ring and the decoders use: it is wiped because they leave copies of
-/// the seed there, and the stack below a daemon's start is never used again.
+/// Upper bound on the stack that ring and the decoders use: it is wiped because they leave copies
+/// of the seed there, and the stack below a daemon's start is never used again.
 pub(super) const KEY_STACK_BYTES: usize = 16 << 10;
 
 const PEM_LABEL: &str = "PRIVATE KEY";
@@ -64,7 +65,8 @@ impl PrivateKey {
         Ok(Self { seed, public })
     }
 
-    /// Parses the text of a PKCS#8 PEM file; text before the block is allowed (RFC 7468, section 2).
+    /// Parses the text of a PKCS#8 PEM file; text before the block is allowed (RFC 7468, section
+    /// 2).
     ///
     /// # Errors
     ///
@@ -108,8 +110,8 @@ impl PrivateKey {
         let public = public_half(&pair)?;
         let seed = der.get(SEED_BYTES).and_then(|seed| seed.try_into().ok());
         let seed = Secret::copied(seed.ok_or(KeyTextError::Damaged)?);
-        // Attributes after the seed may lengthen the outer header and move the seed: check that these 32
-        // bytes give the public key.
+        // Attributes after the seed may lengthen the outer header and move the seed: check that
+        // these 32 bytes give the public key.
         Ed25519KeyPair::from_seed_and_public_key(&seed, public.as_bytes())
             .map_err(|_| KeyTextError::Damaged)?;
         Ok(Self { seed, public })

@@ -26,8 +26,8 @@ const PKCS8_BASE64_PREFIXES: [&str; 2] = ["MC4CAQAwBQYDK2Vw", "MFECAQEwBQYDK2Vw"
 
 /// An Ed25519 public key: a point of the curve, canonically encoded, not of small order.
 ///
-/// [`FromStr`] parses the 44-character text, ignoring surrounding white space; [`fmt::Display`] writes
-/// it.
+/// [`FromStr`] parses the 44-character text, ignoring surrounding white space; [`fmt::Display`]
+/// writes it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PublicKey([u8; 32]);
 
@@ -36,8 +36,8 @@ impl PublicKey {
     ///
     /// # Errors
     ///
-    /// [`KeyTextError::NotAPoint`] and [`KeyTextError::SmallOrder`]. A signature under a key of small
-    /// order can be forged without a private key, so such a key in a list would admit anyone.
+    /// [`KeyTextError::NotAPoint`] and [`KeyTextError::SmallOrder`]. A signature under a key of
+    /// small order can be forged without a private key, so such a key in a list would admit anyone.
     pub fn from_bytes(bytes: [u8; 32]) -> Result<Self, KeyTextError> {
         // RFC 8032, section 5.1.3: y must be below p, which a round trip proves.
         let point = CompressedEdwardsY(bytes).decompress().ok_or(KeyTextError::NotAPoint)?;
@@ -59,8 +59,8 @@ impl PublicKey {
     ///
     /// # Errors
     ///
-    /// [`KeyTextError::NotSpki`] for any deviation from the one encoding that RFC 8410 permits, and the
-    /// errors of [`PublicKey::from_bytes`].
+    /// [`KeyTextError::NotSpki`] for any deviation from the one encoding that RFC 8410 permits, and
+    /// the errors of [`PublicKey::from_bytes`].
     pub fn from_spki(der: &[u8]) -> Result<Self, KeyTextError> {
         let key = der.strip_prefix(&SPKI_PREFIX).ok_or(KeyTextError::NotSpki)?;
         Self::from_bytes(key.try_into().map_err(|_| KeyTextError::NotSpki)?)
@@ -74,7 +74,8 @@ impl PublicKey {
         der
     }
 
-    /// The first 8 characters of the text, which identify a peer without a name in logs and metrics.
+    /// The first 8 characters of the text, which identify a peer without a name in logs and
+    /// metrics.
     pub fn short(&self) -> String {
         let mut text = self.to_string();
         text.truncate(SHORT_CHARS);
@@ -87,8 +88,8 @@ impl FromStr for PublicKey {
 
     fn from_str(text: &str) -> Result<Self, KeyTextError> {
         let text = text.trim();
-        // Detect likely mix-ups first: their lengths and alphabets are wrong too, and saying only that
-        // would make users look for a typo.
+        // Detect likely mix-ups first: their lengths and alphabets are wrong too, and saying only
+        // that would make users look for a typo.
         if is_ssh_key(text) {
             return Err(KeyTextError::SshKeyGiven);
         }
@@ -103,7 +104,8 @@ impl FromStr for PublicKey {
         if found != TEXT_CHARS {
             return Err(KeyTextError::WrongLength { found });
         }
-        // 44 characters can hold 33 bytes; the spare byte lets those be rejected rather than overflow.
+        // 44 characters can hold 33 bytes; the spare byte lets those be rejected rather than
+        // overflow.
         let mut bytes = [0; 33];
         let bytes = Base64::decode(text, &mut bytes).map_err(|_| KeyTextError::NotBase64)?;
         Self::from_bytes(bytes.try_into().map_err(|_| KeyTextError::NotBase64)?)

@@ -20,8 +20,9 @@ const LABEL: &[u8] = b"keypadd stateless reset";
 pub struct ResetKeys(hkdf::Prk);
 
 impl ResetKeys {
-    /// The key of the server that is bound to this UDP address. Every address has its own, or a server
-    /// could be made to reset the connections of another one with the same private key (RFC 9000 21.11).
+    /// The key of the server that is bound to this UDP address. Every address has its own, or a
+    /// server could be made to reset the connections of another one with the same private key (RFC
+    /// 9000 21.11).
     pub fn of_address(&self, address: SocketAddr) -> Arc<dyn HmacKey> {
         let ip = match address.ip() {
             IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),

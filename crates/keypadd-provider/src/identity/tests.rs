@@ -1,4 +1,5 @@
-//! Tests key files and public keys: round trips, OpenSSL compatibility, refusals that quote no secret.
+//! Tests key files and public keys: round trips, OpenSSL compatibility, refusals that quote no
+//! secret.
 
 #![allow(clippy::unwrap_used)]
 

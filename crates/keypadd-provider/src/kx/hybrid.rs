@@ -1,8 +1,8 @@
 //! Implements X25519MLKEM768 (draft-ietf-tls-ecdhe-mlkem, FIPS 203), secure while either half is.
 //!
-//! Client share: encapsulation key (1,184) and X25519 share (32). Server share: ciphertext (1,088) and
-//! X25519 share (32). Secret: ML-KEM's 32 bytes, then X25519's. Every length is checked before either
-//! half is used; the secrets of both halves are wiped by their types.
+//! Client share: encapsulation key (1,184) and X25519 share (32). Server share: ciphertext (1,088)
+//! and X25519 share (32). Secret: ML-KEM's 32 bytes, then X25519's. Every length is checked before
+//! either half is used; the secrets of both halves are wiped by their types.
 
 use ml_kem::{
     B32, Ciphertext, Decapsulate, DecapsulationKey768, EncapsulationKey768, Key, KeyExport,
@@ -92,8 +92,8 @@ impl ClientExchange {
 }
 
 impl ActiveKeyExchange for ClientExchange {
-    /// Every ciphertext of the right length yields a secret; if it was not made for our key, nobody else has
-    /// that secret (FIPS 203, section 6.3), and the handshake ends at Finished.
+    /// Every ciphertext of the right length yields a secret; if it was not made for our key, nobody
+    /// else has that secret (FIPS 203, section 6.3), and the handshake ends at Finished.
     fn complete(self: Box<Self>, server_share: &[u8]) -> Result<SharedSecret, Error> {
         let (ciphertext, classical_share) = split(server_share, CIPHERTEXT_BYTES)?;
         let ciphertext = Ciphertext::<MlKem768>::try_from(ciphertext).map_err(|_| INVALID_SHARE)?;
@@ -102,8 +102,8 @@ impl ActiveKeyExchange for ClientExchange {
         Ok(join(ml_kem_secret.as_slice(), classical_secret.as_bytes()))
     }
 
-    /// Offers the X25519 half as a share of its own, which saves a round trip with a server that supports
-    /// only X25519. rustls asks for it if both groups are configured.
+    /// Offers the X25519 half as a share of its own, which saves a round trip with a server that
+    /// supports only X25519. rustls asks for it if both groups are configured.
     fn hybrid_component(&self) -> Option<(NamedGroup, &[u8])> {
         Some((NamedGroup::X25519, self.classical.share()))
     }

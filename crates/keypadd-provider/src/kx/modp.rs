@@ -1,9 +1,9 @@
-//! Implements Diffie-Hellman modulo a prime, as the papers measured it, for measurements only: RFC 2409's
-//! groups 1 and 2, RFC 3526's group 15, and ffdhe3072 of RFC 7919 (shares and secrets as in RFC 8446 4.2.8.1
-//! and 7.4.1).
+//! Implements Diffie-Hellman modulo a prime, as the papers measured it, for measurements only: RFC
+//! 2409's groups 1 and 2, RFC 3526's group 15, and ffdhe3072 of RFC 7919 (shares and secrets as in
+//! RFC 8446 4.2.8.1 and 7.4.1).
 //!
-//! All primes are safe primes and the generator is 2. Exponentiation is `crypto-bigint`'s, constant-time for
-//! exponents of one length; what it leaves on the stack is wiped.
+//! All primes are safe primes and the generator is 2. Exponentiation is `crypto-bigint`'s,
+//! constant-time for exponents of one length; what it leaves on the stack is wiped.
 
 use std::fmt;
 use std::sync::LazyLock;
@@ -41,9 +41,9 @@ pub(super) static FFDHE3072: Modp<{ U3072::LIMBS }, { U320::LIMBS }> =
         FixedMontyParams::new_vartime(Odd::from_be_hex(PRIME_FFDHE3072))
     });
 
-/// A group: numbers of `N` limbs, exponents of `E`. Those are 256 bits for the shorter primes and 320 for
-/// the longer ones, above twice the strength of the group (RFC 3526 8 has 260 and RFC 7919 A.2 has 275
-/// bits as the least for theirs).
+/// A group: numbers of `N` limbs, exponents of `E`. Those are 256 bits for the shorter primes and
+/// 320 for the longer ones, above twice the strength of the group (RFC 3526 8 has 260 and RFC 7919
+/// A.2 has 275 bits as the least for theirs).
 pub(super) struct Modp<const N: usize, const E: usize> {
     name: NamedGroup,
     params: LazyLock<FixedMontyParams<N>>,
@@ -93,8 +93,9 @@ pub(super) struct Exchange<const N: usize, const E: usize> {
 }
 
 impl<const N: usize, const E: usize> ActiveKeyExchange for Exchange<N, E> {
-    /// RFC 7919 5.1: "Peers MUST validate each other's public key Y (dh_Ys offered by the server or dh_Yc
-    /// offered by the client) by ensuring that 1 < Y < p-1." Others lead to a secret that anyone knows.
+    /// RFC 7919 5.1: "Peers MUST validate each other's public key Y (dh_Ys offered by the server or
+    /// dh_Yc offered by the client) by ensuring that 1 < Y < p-1." Others lead to a secret that
+    /// anyone knows.
     fn complete(self: Box<Self>, peer: &[u8]) -> Result<SharedSecret, Error> {
         if peer.len() != Uint::<N>::BYTES {
             return Err(INVALID_SHARE);

@@ -16,8 +16,9 @@ use crate::secret_memory::Secret;
 const CLIENT_SPLIT: usize = 1184;
 const SERVER_SPLIT: usize = 1088;
 
-/// Encodings of every point of small order on the curve and on its twist, the ones above p too: each
-/// gives an all-zero secret with any key (RFC 7748, section 6.1; the list is in Wycheproof as well).
+/// Encodings of every point of small order on the curve and on its twist, the ones above p too:
+/// each gives an all-zero secret with any key (RFC 7748, section 6.1; the list is in Wycheproof as
+/// well).
 const SMALL_ORDER: [&str; 7] = [
     "0000000000000000000000000000000000000000000000000000000000000000",
     "0100000000000000000000000000000000000000000000000000000000000000",

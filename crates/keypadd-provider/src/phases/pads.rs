@@ -9,7 +9,8 @@ use keypadd_pool::{Coverage, HEAD_BYTES, Lane, PAD_BYTES, Part, Taken};
 
 use crate::meters::Tally;
 
-/// The longest rest of a pad that is generated inline if the packet could be sealed or opened in one pass.
+/// The longest rest of a pad that is generated inline if the packet could be sealed or opened in
+/// one pass.
 pub(crate) const REST_BYTES_MAX: usize = 2 * HEAD_BYTES;
 
 /// The pads of one key.
@@ -37,8 +38,8 @@ impl PhasePads {
         let coverage = Coverage::of(pool_bytes, pad_bytes);
         let inline_bytes = if self.inline.is_some() { pad_bytes - pool_bytes } else { 0 };
         tally.count(coverage, pad_bytes, pool_bytes, inline_bytes);
-        // The first packet without its full pad after a hit: the pool has just run dry. Short packets, which
-        // need no body, and longer ones are counted separately.
+        // The first packet without its full pad after a hit: the pool has just run dry. Short
+        // packets, which need no body, and longer ones are counted separately.
         let is_hit = coverage == Coverage::Hit;
         let was_hit = &mut self.was_hit[has_body(pad_bytes)];
         if std::mem::replace(was_hit, is_hit) && !is_hit {
@@ -69,14 +70,14 @@ pub(super) fn has_body(pad_bytes: usize) -> usize {
     usize::from(pad_bytes > HEAD_BYTES)
 }
 
-/// The least pad bytes from the pool that make a pooled packet worthwhile: with fewer, ring's single pass is
-/// faster than a MAC and a long rest of the pad.
+/// The least pad bytes from the pool that make a pooled packet worthwhile: with fewer, ring's
+/// single pass is faster than a MAC and a long rest of the pad.
 pub(crate) fn least_of(pad_bytes: usize) -> usize {
     pad_bytes.saturating_sub(REST_BYTES_MAX).max(1)
 }
 
-/// Whether no pad in the pool is long enough to be worthwhile for a packet that could be sealed or opened
-/// in one pass.
+/// Whether no pad in the pool is long enough to be worthwhile for a packet that could be sealed or
+/// opened in one pass.
 pub(crate) fn is_too_long(pad_bytes: usize) -> bool {
     least_of(pad_bytes) > PAD_BYTES
 }
@@ -100,8 +101,8 @@ fn apply_range(
     }
 }
 
-/// The ranges of a pad that the pool did not serve, in order and merged if adjacent; some are empty, and a
-/// few end before they start. Only a packet longer than a head gets a body.
+/// The ranges of a pad that the pool did not serve, in order and merged if adjacent; some are
+/// empty, and a few end before they start. Only a packet longer than a head gets a body.
 fn gaps(taken: Taken, pad_bytes: usize) -> [Range<usize>; 2] {
     let [head_range, body_range] = Part::ALL.map(Part::range);
     match (taken.head, taken.body) {

@@ -1,5 +1,5 @@
-//! Runs whole TLS 1.3 handshakes in memory, with ring's suites, our groups and our verifiers. Each test
-//! states both sides' errors, because the session maps them to QUIC's close codes.
+//! Runs whole TLS 1.3 handshakes in memory, with ring's suites, our groups and our verifiers. Each
+//! test states both sides' errors, because the session maps them to QUIC's close codes.
 #![allow(clippy::unwrap_used)]
 
 use rustls::client::{AlwaysResolvesClientRawPublicKeys, ResolvesClientCert};
@@ -97,8 +97,8 @@ impl Parties {
     }
 }
 
-/// How a handshake ended on each side. A client may succeed and be refused later: in TLS 1.3 it finishes
-/// before the server has seen its key.
+/// How a handshake ended on each side. A client may succeed and be refused later: in TLS 1.3 it
+/// finishes before the server has seen its key.
 struct Outcome {
     client: Result<Connection, Error>,
     server: Result<Connection, Error>,

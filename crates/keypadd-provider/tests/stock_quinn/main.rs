@@ -33,8 +33,9 @@ async fn bulk_is_exact(suite: Suite, role: Role) {
     assert_eq!(ends.meters.open_failures(), 0);
 }
 
-/// Waits for a full pool: on busy CPUs a burst leaves the filler no time for its first pads. Or for one that is
-/// half full and waits to get chunks back from a lane, which gives them at its next packet: there may be none.
+/// Waits for a full pool: on busy CPUs a burst leaves the filler no time for its first pads. Or for
+/// one that is half full and waits to get chunks back from a lane, which gives them at its next
+/// packet: there may be none.
 async fn until_full(pool: &Pool) {
     let fill = async {
         loop {

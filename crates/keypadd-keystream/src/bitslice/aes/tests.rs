@@ -1,4 +1,5 @@
-//! Checks every path against NIST and NESSIE, and against the `aes` crate at every length around a batch.
+//! Checks every path against NIST and NESSIE, and against the `aes` crate at every length around a
+//! batch.
 
 use super::*;
 use crate::bitslice::tests::{Random, paths};
