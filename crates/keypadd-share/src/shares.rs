@@ -65,9 +65,12 @@ impl<H: Clone + Eq + Hash> Shares<H> {
         Self(Arc::new(Mutex::new(State { rule, taken: 0, by_holder, waiting })))
     }
 
-    /// All together may have this many from now on. Nothing is taken back.
-    pub fn set_total(&self, total: usize) {
-        self.state().rule = Rule::Total(total);
+    /// Each holder, or all together, may have this many from now on. Nothing is taken back.
+    pub fn set_max(&self, max: usize) {
+        match &mut self.state().rule {
+            Rule::Each(each) => *each = max,
+            Rule::Total(total) => *total = max,
+        }
         self.grant();
     }
 
@@ -271,7 +274,7 @@ mod tests {
         let mut waiting = pin!(shares.take(1, 1));
         let context = &mut Context::from_waker(Waker::noop());
         assert!(waiting.as_mut().poll(context).is_pending());
-        shares.set_total(2);
+        shares.set_max(2);
         assert!(waiting.as_mut().poll(context).is_ready());
     }
 }

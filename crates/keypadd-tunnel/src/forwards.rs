@@ -18,7 +18,6 @@ pub(crate) mod open_stream;
 pub(crate) mod origin;
 pub(crate) mod proxy;
 pub mod proxy_protocol;
-mod remote_connection;
 pub(crate) mod remote_listen;
 pub(crate) mod request;
 pub(crate) mod reservations;

@@ -7,30 +7,37 @@
 
 use std::{collections::HashMap, io, sync::Arc};
 
+use keypadd_share::Rates;
 use tokio::{
     sync::{Notify, mpsc},
     task::JoinSet,
-    time::sleep,
+    time::{Instant, sleep},
 };
 use tracing::{debug, info, warn};
 
-use self::open::{OwnListener, admits};
+use self::open::OwnListener;
 use crate::{
     addresses::forward::{Listen, ProxyHeaders},
     forwards::{
-        accept::ACCEPT_RETRY,
+        accept::{ACCEPT_RETRY, NO_PROXY_HEADER},
+        connection_log::ConnectionRecord,
         flows::{FlowForward, carry},
-        incomplete::Incomplete,
-        open_listener::OpenListener,
-        remote_connection::{RemoteConnection, RemoteLogLimit, may_log},
+        incomplete::{Incomplete, Unread},
+        open_listener::{AcceptedSocket, OpenListener},
+        open_stream::{OpenError, open_stream},
         reservations::Reservations,
+        splice::splice_with_preface,
+        splice_error::SpliceError,
     },
     handover::Handover,
-    limits::descriptors::OF_CONNECTION,
+    limits::{
+        descriptors::{Descriptors, OF_CONNECTION},
+        places::Place,
+    },
     net::lookup::Lookups,
     permits::peers::Peers,
     sessions::session::LiveSession,
-    wire::{Frame, ListenCode, StreamHeader},
+    wire::{Frame, ListenCode, StreamCode, StreamHeader},
 };
 
 mod open;
@@ -52,6 +59,23 @@ pub(crate) struct RemoteListeners {
     pub(crate) handover: Handover,
 }
 
+/// Limits log lines by forward number and code.
+pub(crate) type RemoteLogLimit = Rates<(u16, Option<StreamCode>)>;
+
+/// An accepted connection to forward to the client.
+#[derive(Debug)]
+pub(crate) struct RemoteConnection {
+    id: u16,
+    name: Arc<str>,
+    socket: AcceptedSocket,
+    headers: ProxyHeaders,
+    /// If it begins with a PROXY header.
+    unread: Option<Unread>,
+    log_limit: Arc<RemoteLogLimit>,
+    place: Place,
+    _descriptors: Descriptors,
+}
+
 /// A listener that has closed.
 struct ClosedListener {
     id: u16,
@@ -61,8 +85,8 @@ struct ClosedListener {
 
 impl RemoteListeners {
     /// Handles the client's frames until it is dropped; then all listeners close. Calls
-    /// `unpermitted` with each listen address that no permit admits, and `claims` with the number of
-    /// streams that the client resumes.
+    /// `unpermitted` with each listen address that no permit admits, and `claims` with the number
+    /// of streams that the client resumes.
     pub(crate) async fn run(
         self,
         mut frames: mpsc::Receiver<Box<Frame>>,
@@ -95,7 +119,15 @@ impl RemoteListeners {
                     }
                     Frame::Claims { count } => claims(count),
                     Frame::MaxForwards { count } => self.session.places.set_peer_limit(count),
-                    _ => {}
+                    // QUIC answers a ping; the others begin a connection, or come from servers.
+                    Frame::Ping
+                    | Frame::HelloClient { .. }
+                    | Frame::HelloBulk { .. }
+                    | Frame::HelloServer { .. }
+                    | Frame::Listening { .. }
+                    | Frame::BulkOffer
+                    | Frame::BulkWanted
+                    | Frame::Renew => {}
                 },
                 Some(done) = tasks.join_next(), if !tasks.is_empty() => match done {
                     Ok(ClosedListener { id, unpermitted: refused }) => {
@@ -128,8 +160,16 @@ impl RemoteListeners {
             let name: Arc<str> = format!("-R {}", with_port(&listen, open.port)).into();
             let _pinned = self.session.pin_forward(&name);
             self.answer(id, Ok(open.port)).await;
+            let accepting = async {
+                match &listen {
+                    Listen::Udp { .. } => self.carry_flows(id, &name, &listen, open).await,
+                    Listen::Tcp { .. } | Listen::Unix(_) => {
+                        self.accept((id, &name), (&listen, headers), open).await
+                    }
+                }
+            };
             tokio::select! {
-                code = self.accept_all((id, &name), (&listen, headers), open) => Err::<(), _>(code),
+                code = accepting => Err::<(), _>(code),
                 () = reservation.revoked() => {
                     if !self.session.is_resumed() && self.session.may_log() {
                         info!(peer, %listen, "remote forward taken over by a newer session");
@@ -157,22 +197,8 @@ impl RemoteListeners {
         self.session.send(Frame::Listening { id, outcome }).await;
     }
 
-    /// Carries what comes to the sockets until a permit change forbids it; returns the code for the client.
-    async fn accept_all(
-        &self,
-        (id, name): (u16, &Arc<str>),
-        (listen, headers): (&Listen, ProxyHeaders),
-        open: &OpenListener,
-    ) -> ListenCode {
-        match listen {
-            Listen::Udp { .. } => self.carry_flows(id, name, listen, open).await,
-            Listen::Tcp { .. } | Listen::Unix(_) => {
-                self.accept((id, name), (listen, headers), open).await
-            }
-        }
-    }
-
-    /// Carries the flows of UDP sockets.
+    /// Carries the flows of UDP sockets until a permit change forbids it; returns the code for the
+    /// client.
     async fn carry_flows(
         &self,
         id: u16,
@@ -189,10 +215,7 @@ impl RemoteListeners {
             target: None,
             may_log: Arc::new(move |code| may_log(&log_limit, id, Some(code)) && session.may_log()),
         };
-        let is_permitted = || {
-            let peer = self.peers.find(&self.session.key());
-            peer.is_some_and(|peer| admits(&peer.listen_permits, listen, &open.addresses))
-        };
+        let is_permitted = || self.permits(listen, open);
         carry(&forward, sockets, is_permitted).await;
         if is_permitted() { ListenCode::Failed } else { ListenCode::NotPermitted }
     }
@@ -223,8 +246,7 @@ impl RemoteListeners {
                     continue;
                 }
             };
-            let peer = self.peers.find(&self.session.key());
-            if !peer.is_some_and(|peer| admits(&peer.listen_permits, listen, &open.addresses)) {
+            if !self.permits(listen, open) {
                 return ListenCode::NotPermitted;
             }
             let room = async {
@@ -253,6 +275,69 @@ impl RemoteListeners {
             let _ = self.accepted.send(connection.into()).await;
         }
     }
+}
+
+impl RemoteConnection {
+    /// Forwards the connection to the client, to its end.
+    pub(crate) async fn forward(self, session: Arc<LiveSession>) {
+        let Self { id, name, mut socket, headers, unread, log_limit, mut place, _descriptors } =
+            self;
+        let (name, peer) = (&*name, session.peer());
+        let _count = session.count_connection(name);
+        let mut record = ConnectionRecord::new(&session.limits);
+        record.set_peer(peer);
+        if let Some(unread) = unread
+            && let Err(error) = socket.read_header(unread).await
+        {
+            let from = socket.source();
+            record.set_forward(name, from);
+            record.no_proxy_header();
+            debug!(peer, forward = name, ?from, %error, "no PROXY header");
+            if may_log(&log_limit, id, Some(StreamCode::BadHeader)) && session.may_log() {
+                warn!(peer, forward = name, "{NO_PROXY_HEADER}");
+            }
+            drop(socket.into_accepted());
+            return;
+        }
+        record.set_forward(name, socket.source());
+        let header = StreamHeader::Remote(id);
+        let opened = tokio::select! {
+            opened = open_stream(&session, &header) => opened,
+            error = socket.failed() => {
+                debug!(peer, forward = name, %error, "closed before the client answered");
+                record.gave_up();
+                drop(socket.into_accepted());
+                return;
+            }
+        };
+        match opened {
+            Ok(stream) => {
+                place.connected();
+                let Some((socket, origin)) = socket.into_accepted() else { return };
+                let preface = if headers.send { origin.header(&socket) } else { Vec::new() };
+                let spliced = splice_with_preface(preface, socket, stream, &mut record);
+                if let Err(error) = spliced.await {
+                    debug!(peer, forward = name, %error, "connection failed");
+                }
+            }
+            Err(OpenError::Refused(code)) => {
+                record.refused(code);
+                drop(socket.into_accepted());
+                if may_log(&log_limit, id, Some(code)) && session.may_log() {
+                    warn!(peer, forward = name, %code, "the client could not connect");
+                }
+            }
+            // The next session forwards it, where there is one.
+            Err(OpenError::Lost) => {
+                record.ended(&Err(SpliceError::Lost));
+                debug!(peer, forward = name, "the session has ended");
+            }
+        }
+    }
+}
+
+fn may_log(log_limit: &RemoteLogLimit, id: u16, code: Option<StreamCode>) -> bool {
+    log_limit.allow((id, code), Instant::now().into_std())
 }
 
 /// The listen address with the bound port.

@@ -114,7 +114,7 @@ impl DescriptorBudget {
     fn change_apart(&self, change: impl FnOnce(usize) -> usize) {
         let mut apart = self.apart();
         *apart = change(*apart);
-        self.0.shares.set_total(self.total_without(*apart));
+        self.0.shares.set_max(self.total_without(*apart));
     }
 
     /// Descriptors held now, and how often some were refused.

@@ -1,8 +1,8 @@
 //! Shares the places for connections of a session among its forwards.
 //!
-//! A forward gets another place only if as many are free for each forward with connections that wait for their
-//! targets as it has of those itself. So n forwards whose targets do not answer leave about 1/(n+1) of the places
-//! to the others, if each takes more than one.
+//! A forward gets another place only if as many are free for each forward with connections that wait
+//! for their targets as it has of those itself. So n forwards whose targets do not answer leave about
+//! 1/(n+1) of the places to the others, if each takes more than one.
 
 use std::{
     mem,
@@ -14,12 +14,10 @@ use std::{
     time::Duration,
 };
 
-use tokio::{
-    sync::{Notify, Semaphore},
-    time::timeout,
-};
+use keypadd_share::{Share, Shares};
+use tokio::{sync::Notify, time::timeout};
 
-/// A UDP flow without a datagram for this long makes room for a connection; one that is in use does not.
+/// A UDP flow without a datagram for this long makes room for a connection; one in use does not.
 const FLOW_UNUSED: Duration = Duration::from_secs(10);
 
 /// How often a connection that waits looks for such a flow.
@@ -33,20 +31,24 @@ pub(crate) struct Places {
     pub(crate) max: usize,
     /// How many both ends allow.
     limit: AtomicUsize,
-    taken: AtomicUsize,
+    slots: Shares<()>,
     /// Forwards with connections that wait.
     waiting: AtomicUsize,
-    /// Whose turn it is to get the next place: one waits for it, the others for their turn.
-    turn: Semaphore,
-    /// Tells the one whose turn it is that a place is free.
-    freed: Notify,
     /// Tells the forwards that a place is free, or that a connection no longer waits for its target.
     changed: Notify,
 }
 
 /// A place that is taken until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Slot(Arc<Places>);
+pub(crate) struct Slot {
+    _share: Share<()>,
+    /// Dropped after that.
+    _freed: Freed,
+}
+
+/// Tells the forwards that a place is free when it is dropped.
+#[derive(Debug)]
+struct Freed(Arc<Places>);
 
 /// The places that one forward takes.
 #[derive(Debug)]
@@ -65,25 +67,22 @@ pub(crate) struct Place {
 
 impl Places {
     pub(crate) fn new(max: usize) -> Arc<Self> {
-        let (taken, waiting, freed, changed) = <_>::default();
-        let turn = Semaphore::new(1);
-        Arc::new(Self { max, limit: max.into(), taken, waiting, turn, freed, changed })
+        let (waiting, changed) = <_>::default();
+        let slots = Shares::of_each(max);
+        Arc::new(Self { max, limit: max.into(), slots, waiting, changed })
     }
 
     /// Sets how many connections the other end allows; 0 counts as 1, or they would wait forever.
     pub(crate) fn set_peer_limit(&self, count: u32) {
-        self.limit.store(self.max.min(count.max(1) as usize), Relaxed);
-        self.notify();
+        let limit = self.max.min(count.max(1) as usize);
+        self.limit.store(limit, Relaxed);
+        self.slots.set_max(limit);
+        self.changed.notify_waiters();
     }
 
     /// Forgets what the other end allows: another one may not say it.
     pub(crate) fn forget_peer_limit(&self) {
         self.set_peer_limit(u32::MAX);
-    }
-
-    fn notify(&self) {
-        self.freed.notify_one();
-        self.changed.notify_waiters();
     }
 
     /// How many both ends allow.
@@ -92,7 +91,7 @@ impl Places {
     }
 
     fn free(&self) -> usize {
-        self.limit().saturating_sub(self.taken.load(Relaxed))
+        self.limit().saturating_sub(self.slots.taken())
     }
 
     pub(crate) fn of_forward(self: &Arc<Self>) -> Arc<ForwardPlaces> {
@@ -101,41 +100,29 @@ impl Places {
 
     /// Takes a place for a connection that is open already, even if none is free.
     pub(crate) fn occupy(self: &Arc<Self>) -> Slot {
-        self.taken.fetch_add(1, Relaxed);
-        Slot(Arc::clone(self))
+        self.slot(self.slots.adopt((), 1))
     }
 
     /// Takes a place, if one is free and nobody waits for it.
     pub(crate) fn try_take(self: &Arc<Self>) -> Option<Slot> {
-        if self.turn.available_permits() > 0 { self.take_free() } else { None }
-    }
-
-    fn take_free(self: &Arc<Self>) -> Option<Slot> {
-        let more = |taken| (taken < self.limit()).then_some(taken + 1);
-        self.taken.fetch_update(Relaxed, Relaxed, more).ok()?;
-        Some(Slot(Arc::clone(self)))
+        self.slots.try_take((), 1).map(|share| self.slot(share))
     }
 
     /// Takes a place once one is free, in the order of the calls.
     pub(crate) async fn take(self: &Arc<Self>) -> Slot {
-        if let Some(slot) = self.try_take() {
-            return slot;
-        }
-        let _turn = self.turn.acquire().await;
-        loop {
-            if let Some(slot) = self.take_free() {
-                return slot;
-            }
-            // Completes at once if a place was freed since.
-            self.freed.notified().await;
-        }
+        // Dropped after what was given to one that gives up.
+        let _freed = Freed(Arc::clone(self));
+        Slot { _share: self.slots.take((), 1).await, _freed }
+    }
+
+    fn slot(self: &Arc<Self>, share: Share<()>) -> Slot {
+        Slot { _share: share, _freed: Freed(Arc::clone(self)) }
     }
 }
 
-impl Drop for Slot {
+impl Drop for Freed {
     fn drop(&mut self) {
-        self.0.taken.fetch_sub(1, Relaxed);
-        self.0.notify();
+        self.0.changed.notify_waiters();
     }
 }
 
@@ -151,8 +138,8 @@ impl ForwardPlaces {
         self.has_room() && self.all.free() > 0
     }
 
-    /// Takes a place for a connection, which waits for its target from now on, if that is possible without
-    /// waiting.
+    /// Takes a place for a connection, which waits for its target from now on, if that is possible
+    /// without waiting.
     pub(crate) fn try_take(self: &Arc<Self>) -> Option<Place> {
         if self.has_room() { self.all.try_take().map(|slot| self.place(slot)) } else { None }
     }

@@ -225,7 +225,6 @@ impl ServerContext {
         let is_gone = !session.is_resumed() && !session.is_held();
         let _finishing =
             (is_gone && !streams.is_empty()).then(|| self.finish(session, &mut streams));
-        let mut draining_too = draining.clone();
         let left = async {
             // What was accepted and is not forwarded goes back to its listener. This ends when all listeners
             // are closed or left.
@@ -234,13 +233,13 @@ impl ServerContext {
             tokio::select! {
                 _ = is_left.recv() => {}
                 () = sleep(TAKE_OVER_TIMEOUT) => {}
-                _ = draining_too.wait_for(|draining| *draining) => {}
+                _ = draining.wait_for(|draining| *draining) => {}
             }
             self.reservations.close_left_by(session);
         };
         let held = async {
             if !session.is_resumed() {
-                self.hold(session, draining).await;
+                self.hold(session).await;
             }
         };
         // The connection is closed, so the streams end by themselves, except where acknowledged
@@ -284,7 +283,7 @@ impl ServerContext {
     fn expect_claims(&self, session: &LiveSession, count: u32) {
         let Some(hold) = &session.hold else { return };
         let claims = Event::Claims { epoch: hold.epoch };
-        self.lineages.step(&session.client(), claims, Instant::now().into_std());
+        self.lineages.step(&session.client(), claims, None, Instant::now().into_std());
         if session.claims.expect(count) {
             session.release_unclaimed();
         }

@@ -22,7 +22,11 @@ use crate::{
         target::ServerAddress,
     },
     clock::monitor::Jumps,
-    limits::{Limits, places::Places},
+    limits::{
+        Limits,
+        descriptors::{Descriptors, Holder},
+        places::Places,
+    },
     net::source::plain,
     sessions::{
         carries::Carries,
@@ -33,6 +37,7 @@ use crate::{
             claims::Claims,
             held_list::HeldList,
             lineages::{ClientKey, Lineages},
+            room::Newcomer,
         },
         key_renewal::renew,
         lifetime::KeyLifetimes,
@@ -47,7 +52,6 @@ use crate::{
 mod bulk;
 mod ending;
 mod figures;
-mod limited;
 
 /// Control frames queued for sending, and received frames queued for handling.
 pub(crate) const FRAMES_MAX: usize = 16;
@@ -216,6 +220,55 @@ impl LiveSession {
         self.identity
     }
 
+    /// Whether the peer may cause a log line now. Every line that it can cause asks this.
+    pub(crate) fn may_log(&self) -> bool {
+        self.limits.log.allow(self.identity, &self.label, Instant::now())
+    }
+
+    /// Whether to log now that this target closed without a byte. Names that the peer may not log
+    /// are not remembered, so that it cannot crowd out those of others.
+    pub(crate) fn may_log_mute_target(&self, target: &str) -> bool {
+        let target = (self.identity, target.to_owned());
+        self.limits.mute_targets.allow_if(target, Instant::now(), || self.may_log())
+    }
+
+    /// Whether to log now that connections to this target use all local ports, whoever asks for them.
+    pub(crate) fn may_log_local_ports(&self, target: &str) -> bool {
+        self.limits.local_ports.allow_if(target.into(), Instant::now(), || self.may_log())
+    }
+
+    /// Sets descriptors aside for what the peer asks for, if its share allows. Clients of its key that
+    /// are away do not keep theirs from one that is here.
+    pub(crate) async fn descriptors(&self, count: usize) -> Option<Descriptors> {
+        let (budget, holder) = (&self.limits.descriptors, Holder::Peer(self.identity));
+        match self.descriptors_of_away(count).await {
+            Some(granted) => Some(granted),
+            None => budget.acquire(holder, &self.label, count),
+        }
+    }
+
+    /// Sets descriptors aside for what the peer asks for, once its share allows. Clients of its key
+    /// that are away do not keep theirs from one that is here.
+    pub(crate) async fn descriptors_when_free(&self, count: usize) -> Descriptors {
+        let (budget, holder) = (&self.limits.descriptors, Holder::Peer(self.identity));
+        match self.descriptors_of_away(count).await {
+            Some(granted) => granted,
+            None => budget.acquire_when_free(holder, &self.label, count).await,
+        }
+    }
+
+    /// Sets descriptors aside; ends clients of its key that are away if that is what it takes.
+    async fn descriptors_of_away(&self, count: usize) -> Option<Descriptors> {
+        match &self.lineages {
+            Some(lineages) if !self.has_ended() => {
+                let (client, peer) = (self.client(), self.peer());
+                let (limits, held) = (&self.limits, &self.held);
+                Newcomer { client, peer, lineages, limits, held }.descriptors(count).await
+            }
+            _ => self.limits.descriptors.shares().try_take(Holder::Peer(self.identity), count),
+        }
+    }
+
     /// The run of the client that this session belongs to, by what the peer is counted by.
     pub(crate) fn client(&self) -> ClientKey {
         (self.identity, self.instance)
@@ -234,6 +287,11 @@ impl LiveSession {
     /// The peer's current address.
     pub fn remote(&self) -> SocketAddr {
         plain(self.connection.remote_address())
+    }
+
+    /// Its connection, and that of its bulk streams if there is one.
+    fn connections(&self) -> impl Iterator<Item = &Connection> {
+        [&self.connection].into_iter().chain(self.bulk.get().map(|bulk| &bulk.connection))
     }
 
     /// Whether it has a connection for bulk streams.
@@ -267,25 +325,17 @@ impl LiveSession {
     /// not sent, but answered here: on a session for measurements, for PROXY headers if it is too old, and for
     /// UDP if it does not carry it, when it might end the session over it.
     pub(crate) async fn request(&self, frame: Frame) {
-        match frame {
-            Frame::Listen { id, .. } if !self.carries().has_listeners() => {
-                let refused = Err(ListenCode::NotPermitted);
-                self.remote_forwards.answered(id, refused, || self.may_log());
-            }
-            Frame::Listen { id, headers, .. }
-                if headers != ProxyHeaders::default() && !self.features.proxy_headers =>
-            {
-                let refused = Err(ListenCode::NoProxyHeaders);
-                self.remote_forwards.answered(id, refused, || self.may_log());
-            }
-            Frame::Listen { id, listen: Listen::Udp { .. }, .. }
-                if !self.connection.carries_datagrams() =>
-            {
-                let refused = Err(ListenCode::NoDatagrams);
-                self.remote_forwards.answered(id, refused, || self.may_log());
-            }
-            frame => self.send(frame).await,
-        }
+        let Frame::Listen { id, listen, headers } = &frame else { return self.send(frame).await };
+        let refusal = if !self.carries().has_listeners() {
+            ListenCode::NotPermitted
+        } else if *headers != ProxyHeaders::default() && !self.features.proxy_headers {
+            ListenCode::NoProxyHeaders
+        } else if matches!(listen, Listen::Udp { .. }) && !self.connection.carries_datagrams() {
+            ListenCode::NoDatagrams
+        } else {
+            return self.send(frame).await;
+        };
+        self.remote_forwards.answered(*id, Err(refusal), || self.may_log());
     }
 
     /// Supervises the connection until it ends. Closes it on a key fault, a clock jump or a control

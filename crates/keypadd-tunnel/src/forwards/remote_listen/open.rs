@@ -1,4 +1,5 @@
-//! Binds what a session listens on for its client, if it may, or takes it over from the session before.
+//! Binds what a session listens on for its client, if it may, or takes it over from the session
+//! before.
 
 use std::{io, net::IpAddr, os::unix::net::UnixListener, sync::Arc, time::Duration};
 
@@ -18,7 +19,6 @@ use crate::{
     },
     handover::{RemoteBound, RemoteRecord, SocketFile},
     limits::descriptors::{OF_UDP_SOCKET, OF_WAITING},
-    permits::listen::ListenPermits,
     wire::{Instance, ListenCode},
 };
 
@@ -28,8 +28,8 @@ const ADDRESSES_MAX: usize = 8;
 /// Timeout for resolving a name to bind.
 const NAME_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What this session listens on. Fields drop in order: the sockets are closed before the reservation is
-/// released.
+/// What this session listens on. Fields drop in order: the sockets are closed before the reservation
+/// is released.
 pub(super) struct OwnListener {
     pub(super) open: Arc<OpenListener>,
     pub(super) reservation: Reservation,
@@ -46,10 +46,24 @@ impl RemoteListeners {
         else {
             return Ok(None);
         };
-        let (own, peer) = (OwnListener { open, reservation }, self.peers.find(&self.session.key()));
-        match peer.is_some_and(|peer| admits(&peer.listen_permits, listen, &own.open.addresses)) {
+        let own = OwnListener { open, reservation };
+        match self.permits(listen, &own.open) {
             true => Ok(Some(own)),
             false => Err(ListenCode::NotPermitted),
+        }
+    }
+
+    /// Whether the bound addresses are still permitted.
+    pub(super) fn permits(&self, listen: &Listen, open: &OpenListener) -> bool {
+        let Some(peer) = self.peers.find(&self.session.key()) else { return false };
+        let all = |protocol, bind, port| {
+            let admits = |&address| peer.listen_permits.admits(protocol, bind, address, port);
+            open.addresses.iter().all(admits)
+        };
+        match listen {
+            Listen::Unix(path) => peer.listen_permits.admits_socket(path),
+            Listen::Tcp { bind, port } => all(Protocol::Tcp, bind, *port),
+            Listen::Udp { bind, port } => all(Protocol::Udp, bind, *port),
         }
     }
 
@@ -150,18 +164,6 @@ fn descriptors_of(listen: &Listen, sockets: usize) -> usize {
     match listen {
         Listen::Udp { .. } => sockets * OF_UDP_SOCKET,
         Listen::Tcp { .. } | Listen::Unix(_) => sockets + OF_WAITING,
-    }
-}
-
-/// Whether the bound addresses are still permitted.
-pub(super) fn admits(permits: &ListenPermits, listen: &Listen, addresses: &[IpAddr]) -> bool {
-    let all = |protocol, bind, port| {
-        addresses.iter().all(|&address| permits.admits(protocol, bind, address, port))
-    };
-    match listen {
-        Listen::Unix(path) => permits.admits_socket(path),
-        Listen::Tcp { bind, port } => all(Protocol::Tcp, bind, *port),
-        Listen::Udp { bind, port } => all(Protocol::Udp, bind, *port),
     }
 }
 

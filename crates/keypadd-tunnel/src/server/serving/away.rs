@@ -5,7 +5,7 @@ use std::{pin::Pin, sync::Arc, time::Duration};
 
 use keypadd_transport::HeldStreams;
 use tokio::{
-    sync::{oneshot, watch},
+    sync::oneshot,
     task::JoinSet,
     time::{Instant, sleep_until},
 };
@@ -19,7 +19,7 @@ use crate::{
     sessions::{
         hold::{
             HoldSettings, SessionHold,
-            lineage::Event,
+            lineage::{Effect, Event},
             lineages::{Assets, Away, ClientKey},
         },
         session::LiveSession,
@@ -30,20 +30,11 @@ use crate::{
 /// What holds the streams of another process's client.
 pub(in crate::server) type Adopted = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// The end of a wait for a client.
-struct Awaited {
-    until: std::time::Instant,
-    /// Its streams need not be held any longer.
-    is_over: oneshot::Receiver<()>,
-    /// The server shuts down.
-    draining: watch::Receiver<bool>,
-}
-
 impl ServerContext {
     /// Holds the streams of a session that has ended, in its place among those of its key, until
     /// another one resumes them or the time is over, if they may be held at all.
-    pub(super) async fn hold(&self, session: &LiveSession, draining: watch::Receiver<bool>) {
-        let slot = session.take_place();
+    pub(super) async fn hold(&self, session: &LiveSession) {
+        let place = session.take_place();
         let Some(hold) = &session.hold else { return };
         // Streams that were just opened are then spliced, and held as well.
         session.settled().await;
@@ -56,30 +47,37 @@ impl ServerContext {
         };
         let (client, peer) = (session.client(), session.peer());
         let (over, is_over) = oneshot::channel();
-        let away = Away { slot, _listed: self.held.add(peer, streams, time), _over: over };
-        let ended = match self.lineages.hold(&client, event, away, now) {
-            Ok(until) => {
+        let away = Away { place, _listed: self.held.add(peer, streams, time), _over: over };
+        let ended = match self.lineages.step(&client, event, Some(away), now) {
+            (Effect::Hold(until), _) => {
                 if session.may_log() {
                     let seconds = until.saturating_duration_since(now).as_secs();
                     info!(peer, held, seconds, "holding the connections of a lost session");
                 }
-                self.await_return(&client, epoch, Awaited { until, is_over, draining }).await
+                self.await_return(&client, epoch, until, is_over).await
             }
-            Err(ended) => ended,
+            (_, ended) => ended,
         };
         self.count_unreturned(&client, peer, ended);
     }
 
     /// Waits until a client has returned, or nobody will resume its streams: then they end. Returns
     /// how many.
-    async fn await_return(&self, client: &ClientKey, epoch: u32, awaited: Awaited) -> usize {
-        let Awaited { until, is_over, mut draining } = awaited;
+    async fn await_return(
+        &self,
+        client: &ClientKey,
+        epoch: u32,
+        until: std::time::Instant,
+        is_over: oneshot::Receiver<()>,
+    ) -> usize {
+        let mut draining = self.draining.subscribe();
         tokio::select! {
             () = sleep_until(until.into()) => {}
             _ = is_over => {}
             _ = draining.wait_for(|draining| *draining) => {}
         }
-        self.lineages.step(client, Event::GivenUp { epoch }, Instant::now().into_std())
+        let given_up = Event::GivenUp { epoch };
+        self.lineages.step(client, given_up, None, Instant::now().into_std()).1
     }
 
     /// Counts held streams that ended as their client did not return.
@@ -103,7 +101,7 @@ impl ServerContext {
         let label = peer.label();
         let remaining = Duration::from_millis(record.remaining_millis);
         let away = |streams: &HeldStreams| Away {
-            slot: self.of_key.try_take(identity, 1),
+            place: self.of_key.try_take(identity, 1),
             _listed: self.held.add(&label, streams, remaining),
             _over: over,
         };
@@ -118,9 +116,7 @@ impl ServerContext {
         }
         let this = Arc::clone(self);
         Some(Box::pin(async move {
-            let draining = this.draining.subscribe();
-            let awaited = Awaited { until: now + remaining, is_over, draining };
-            let ended = this.await_return(&client, record.epoch, awaited).await;
+            let ended = this.await_return(&client, record.epoch, now + remaining, is_over).await;
             this.count_unreturned(&client, &label, ended);
             while splices.join_next().await.is_some() {}
         }))

@@ -152,7 +152,7 @@ impl ServerContext {
         older: Option<&LiveSession>,
     ) -> Option<Share<PublicKey>> {
         // A client that comes back, or that replaces a live session, needs no other place.
-        let own = self.lineages.take_slot(&client).or_else(|| older?.take_place());
+        let own = self.lineages.take_place(&client).or_else(|| older?.take_place());
         let place = own.or_else(|| self.of_key.try_take(client.0, 1));
         let (lineages, limits, held) = (&self.lineages, &self.limits, &self.held);
         place.or_else(|| Newcomer { client, peer, lineages, limits, held }.place())

@@ -4,12 +4,12 @@
 use std::{
     collections::{HashMap, hash_map::Entry},
     io, mem,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
 use keypadd_provider::{Assertion, Channel, PublicKey, SessionToken};
-use keypadd_share::Share;
+use keypadd_share::{Share, Shares};
 use keypadd_transport::HeldStreams;
 use tokio::sync::oneshot;
 
@@ -41,15 +41,17 @@ pub(crate) struct Assets {
 }
 
 /// What a lineage has while its client is away.
+#[derive(Debug)]
 pub(crate) struct Away {
-    /// The slot that its last session had among those of its key.
-    pub(crate) slot: Option<Share<PublicKey>>,
+    /// The place that its last session had among those of its key.
+    pub(crate) place: Option<Share<PublicKey>>,
     /// Lists it in the status.
     pub(crate) _listed: HeldListing,
     /// Tells who waits for the client, when dropped, that this is over.
     pub(crate) _over: oneshot::Sender<()>,
 }
 
+#[derive(Debug)]
 struct Kept {
     lineage: Lineage,
     assets: Assets,
@@ -64,7 +66,7 @@ impl Kept {
 
     fn has(&self, needed: Held) -> bool {
         match needed {
-            Held::Place => self.away.as_ref().is_some_and(|away| away.slot.is_some()),
+            Held::Place => self.away.as_ref().is_some_and(|away| away.place.is_some()),
             Held::Descriptors => self.descriptors() > 0,
         }
     }
@@ -76,16 +78,16 @@ impl Kept {
 }
 
 /// The lineages of a server's clients. Each key's streams share a budget.
-#[derive(Default)]
+#[derive(Debug)]
 pub(crate) struct Lineages {
     by_client: Mutex<HashMap<ClientKey, Kept>>,
-    /// A lock for each key, for [`freeing`](Self::freeing).
-    freeing: Mutex<HashMap<PublicKey, Weak<tokio::sync::Mutex<()>>>>,
+    /// Lets one session of each key free descriptors.
+    pub(crate) freeing: Shares<PublicKey>,
 }
 
-impl std::fmt::Debug for Lineages {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Lineages").finish_non_exhaustive()
+impl Default for Lineages {
+    fn default() -> Self {
+        Self { by_client: Mutex::default(), freeing: Shares::of_each(1) }
     }
 }
 
@@ -102,7 +104,7 @@ pub(crate) struct Admitted {
 /// What an evicted lineage leaves.
 #[derive(Debug)]
 pub(crate) struct Evicted {
-    pub(crate) slot: Option<Share<PublicKey>>,
+    pub(crate) place: Option<Share<PublicKey>>,
     /// How many descriptors its streams give back.
     pub(crate) descriptors: usize,
     /// How many held streams ended.
@@ -118,9 +120,9 @@ pub(crate) enum Held {
 }
 
 impl Lineages {
-    /// The slot of a client that is away, for its next session.
-    pub(crate) fn take_slot(&self, client: &ClientKey) -> Option<Share<PublicKey>> {
-        self.lineages().get_mut(client)?.away.as_mut()?.slot.take()
+    /// The place of a client that is away, for its next session.
+    pub(crate) fn take_place(&self, client: &ClientKey) -> Option<Share<PublicKey>> {
+        self.lineages().get_mut(client)?.away.as_mut()?.place.take()
     }
 
     /// Handles a hello: goes on with the streams of a client that proves on this connection to have a
@@ -137,7 +139,7 @@ impl Lineages {
     ) -> Option<Admitted> {
         let agreed = request.and_then(|it| Some((settings.agreed(it.seconds)?, it.proof)));
         let Some((time, given)) = agreed else {
-            self.step(&client, Event::Disowned, now);
+            self.step(&client, Event::Disowned, None, now);
             return None;
         };
         let mut lineages = self.lineages();
@@ -184,32 +186,9 @@ impl Lineages {
         Some(admitted)
     }
 
-    /// Lets a client's lineage take a step that ends its session. Keeps `away` if it holds, and
-    /// returns until when.
-    ///
-    /// # Errors
-    /// Nothing is held from now on: how many held streams ended.
-    pub(crate) fn hold(
-        &self,
-        client: &ClientKey,
-        event: Event,
-        away: Away,
-        now: Instant,
-    ) -> Result<Instant, usize> {
-        match self.apply(client, event, Some(away), now) {
-            (Effect::Hold(until), _) => Ok(until),
-            (_, ended) => Err(ended),
-        }
-    }
-
-    /// Lets a client's lineage take a step that holds nothing. Returns how many held streams ended.
-    pub(crate) fn step(&self, client: &ClientKey, event: Event, now: Instant) -> usize {
-        self.apply(client, event, None, now).1
-    }
-
-    /// Lets a client's lineage take a step, which is no hello. Returns its effect, and how many held
-    /// streams ended.
-    fn apply(
+    /// Lets a client's lineage take a step, which is no hello. Keeps `away` if it holds from now on.
+    /// Returns its effect, and how many held streams ended.
+    pub(crate) fn step(
         &self,
         client: &ClientKey,
         event: Event,
@@ -297,7 +276,7 @@ impl Lineages {
         let (descriptors, streams) = (kept.descriptors(), kept.assets.streams.clone());
         let away = kept.away.take()?;
         drop(lineages);
-        Some(Evicted { slot: away.slot, descriptors, streams: streams.close() })
+        Some(Evicted { place: away.place, descriptors, streams: streams.close() })
     }
 
     /// Descriptors of all clients that [`evict`](Self::evict) may evict for this one.
@@ -307,23 +286,11 @@ impl Lineages {
         others.map(|(_, kept)| kept.descriptors()).sum()
     }
 
-    /// Locked while a session of this key frees descriptors.
-    pub(crate) fn freeing(&self, key: PublicKey) -> Arc<tokio::sync::Mutex<()>> {
-        let mut freeing = self.freeing.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(lock) = freeing.get(&key).and_then(Weak::upgrade) {
-            return lock;
-        }
-        freeing.retain(|_, lock| lock.strong_count() > 0);
-        let lock = Arc::default();
-        freeing.insert(key, Arc::downgrade(&lock));
-        lock
-    }
-
     /// Ends the lineages of keys that are not listed. Returns how many held streams ended.
     pub(crate) fn retain(&self, listed: impl Fn(&PublicKey) -> bool, now: Instant) -> usize {
         let clients: Vec<_> = self.lineages().keys().copied().collect();
         let unlisted = clients.iter().filter(|(key, _)| !listed(key));
-        unlisted.map(|client| self.step(client, Event::Disowned, now)).sum()
+        unlisted.map(|client| self.step(client, Event::Disowned, None, now).1).sum()
     }
 
     /// A panic cannot leave the map half changed.
@@ -350,7 +317,6 @@ fn fresh_assets(
 #[cfg(test)]
 pub(crate) mod tests {
     use keypadd_provider::{PrivateKey, SESSION_TOKEN_BYTES};
-    use keypadd_share::Shares;
     use tokio::sync::oneshot::error::TryRecvError;
 
     use super::*;
@@ -385,14 +351,14 @@ pub(crate) mod tests {
         let first = say(None, 1).hold;
         // The client holds nothing, so it proves nothing.
         assert!(say(None, 2).grant.proof.is_none());
-        lineages.step(&client, Event::GivenUp { epoch: first.epoch }, now);
+        lineages.step(&client, Event::GivenUp { epoch: first.epoch }, None, now);
         assert!(say(Some(2), 3).grant.proof.is_some());
 
         let last = say(None, 4).hold;
         let (_, channel) = hello(&client, None, 5);
         assert!(lineages.hello(client, None, &settings, &channel, &Places::new(8), now).is_none());
         assert!(say(Some(4), 6).grant.proof.is_none());
-        lineages.step(&client, Event::GivenUp { epoch: last.epoch }, now);
+        lineages.step(&client, Event::GivenUp { epoch: last.epoch }, None, now);
         assert!(say(Some(6), 7).grant.proof.is_some(), "it has another epoch");
     }
 
@@ -425,9 +391,11 @@ pub(crate) mod tests {
         let lose = |client: ClientKey, byte, seconds| {
             let SessionHold { streams, epoch, time } = say(client, None, byte).hold;
             let (over, is_over) = oneshot::channel();
-            let slot = limit.try_take(client.0, 1);
-            let away = Away { slot, _listed: list.add("peer", &streams, time), _over: over };
-            lineages.hold(&client, Event::Lost { epoch, time }, away, at(seconds)).unwrap();
+            let place = limit.try_take(client.0, 1);
+            let away = Away { place, _listed: list.add("peer", &streams, time), _over: over };
+            let lost = Event::Lost { epoch, time };
+            let (effect, _) = lineages.step(&client, lost, Some(away), at(seconds));
+            assert_eq!(effect, Effect::Hold(at(seconds) + time));
             (epoch, is_over)
         };
         let [late, early, foreign] =
@@ -441,12 +409,12 @@ pub(crate) mod tests {
 
         let over = |it: &mut oneshot::Receiver<()>| it.try_recv() == Err(TryRecvError::Closed);
         assert!(limit.try_take(key, 1).is_none());
-        assert!(evict().unwrap().slot.is_some());
+        assert!(evict().unwrap().place.is_some());
         assert!(over(&mut early_is_over) && !over(&mut late_is_over), "the earlier one");
         let next = say(early, Some(2), 5);
         assert!(next.grant.proof.is_none(), "its token is of no use any more");
         // Its holder notices late, and does not end what has begun since.
-        lineages.step(&early, Event::GivenUp { epoch }, at(20));
+        lineages.step(&early, Event::GivenUp { epoch }, None, at(20));
         assert!(say(early, Some(5), 6).grant.proof.is_some());
 
         assert!(evict().is_some());

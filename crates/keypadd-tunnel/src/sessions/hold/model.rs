@@ -15,7 +15,7 @@ use keypadd_transport::{Receipt, Replay, StreamName};
 use super::{
     claims::Claims,
     held_list::HeldList,
-    lineage::Event,
+    lineage::{Effect, Event},
     lineages::{Admitted, Away, ClientKey, Lineages},
     *,
 };
@@ -268,7 +268,7 @@ impl World {
     fn confirm(&mut self) {
         if let Some(session) = &self.session {
             let event = Event::Claims { epoch: session.epoch };
-            self.lineages.step(&self.client_key(), event, self.now);
+            self.lineages.step(&self.client_key(), event, None, self.now);
         }
     }
 
@@ -316,13 +316,17 @@ impl World {
     fn server_notices(&mut self, held: bool) {
         let Some(session) = self.session.take() else { return };
         let listed = self.list.add("client", &session.streams, HOLD);
-        let away = Away { slot: None, _listed: listed, _over: oneshot() };
+        let away = Away { place: None, _listed: listed, _over: oneshot() };
         let SessionHold { epoch, time, .. } = session;
         let event = match held {
             true => Event::Lost { epoch, time },
             false => Event::Closed { epoch, time },
         };
-        self.until = self.lineages.hold(&self.client_key(), event, away, self.now).ok();
+        let (effect, _) = self.lineages.step(&self.client_key(), event, Some(away), self.now);
+        self.until = match effect {
+            Effect::Hold(until) => Some(until),
+            _ => None,
+        };
         let held = self.until.is_some_and(|until| until <= self.now + HOLD);
         assert!(held || !self.has_streams, "it is not held");
     }
@@ -405,7 +409,7 @@ impl World {
             let list = self.list.clone();
             let away = |streams: &HeldStreams| {
                 let listed = list.add("client", streams, HOLD);
-                Away { slot: None, _listed: listed, _over: oneshot() }
+                Away { place: None, _listed: listed, _over: oneshot() }
             };
             lineages.adopt(client, record, &settings(), &Places::new(8), away, self.now);
         }
@@ -435,7 +439,7 @@ impl World {
                 let admitted = admitted.expect("it is a client like others");
                 assert!(admitted.grant.proof.is_none(), "somebody else resumed");
                 let event = Event::GivenUp { epoch: admitted.hold.epoch };
-                self.lineages.step(&thief, event, self.now);
+                self.lineages.step(&thief, event, None, self.now);
             }
         }
     }

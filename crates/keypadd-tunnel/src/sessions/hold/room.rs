@@ -37,7 +37,7 @@ pub(crate) struct Newcomer<'a> {
 impl Newcomer<'_> {
     /// The place of a client that is away.
     pub(crate) fn place(&self) -> Option<Share<PublicKey>> {
-        self.evict(Held::Place, "place (max-sessions-per-key)")?.slot
+        self.evict(Held::Place, "place (max-sessions-per-key)")?.place
     }
 
     /// Sets descriptors aside. If the peer's share does not allow it, ends as many clients that are
@@ -48,8 +48,7 @@ impl Newcomer<'_> {
             return Some(granted);
         }
         // One session of a key at a time: the one before may have freed enough for this one too.
-        let freeing = self.lineages.freeing(self.client.0);
-        let _freeing = freeing.lock().await;
+        let _freeing = self.lineages.freeing.take(self.client.0, 1).await;
         loop {
             let of_away = self.lineages.evictable_descriptors(&self.client);
             if !shares.would_allow(&holder, of_away, count) {
@@ -142,7 +141,7 @@ mod tests {
                 remaining_millis: 60_000 * u64::from(number),
             };
             let away = |streams: &HeldStreams| Away {
-                slot: self.places.try_take(self.key, 1),
+                place: self.places.try_take(self.key, 1),
                 _listed: self.held.add("peer", streams, SETTINGS.time),
                 _over: oneshot::channel().0,
             };

@@ -73,14 +73,11 @@ impl LiveSession {
             Farewell { code, reason: reason.to_owned() }
         });
         let code = VarInt::from_u32(code.value());
-        self.connection.close(code, reason.as_bytes());
-        if let Some(bulk) = self.bulk.get() {
-            bulk.connection.close(code, reason.as_bytes());
-        }
+        self.connections().for_each(|connection| connection.close(code, reason.as_bytes()));
     }
 
-    /// Closes a connection that only the peer may have attached: with the session's code, or so that its streams
-    /// are held.
+    /// Closes a connection that only the peer may have attached: with the session's code, or so that
+    /// its streams are held.
     pub(crate) fn close_unattached(&self, bulk: &Connection) {
         let said = self.farewell.get().map(|farewell| farewell.code);
         let other = if self.hold.is_some() { CloseCode::Hold } else { CloseCode::Shutdown };

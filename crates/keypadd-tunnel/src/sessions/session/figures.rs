@@ -73,16 +73,15 @@ impl LiveSession {
 
     /// UDP payload bytes that its connections have sent and received.
     fn carried_bytes(&self) -> u64 {
-        let bulk = self.bulk.get().map(|bulk| &bulk.connection);
-        let stats = [&self.connection].into_iter().chain(bulk).map(Connection::stats);
-        stats.map(|stats| stats.udp_tx.bytes + stats.udp_rx.bytes).sum()
+        self.connections()
+            .map(Connection::stats)
+            .map(|stats| stats.udp_tx.bytes + stats.udp_rx.bytes)
+            .sum()
     }
 
     /// How often the peer has acknowledged something new.
     pub(crate) fn received_acks(&self) -> u64 {
-        let bulk = self.bulk.get().map(|bulk| &bulk.connection);
-        let connections = [&self.connection].into_iter().chain(bulk);
-        connections.map(Connection::acks).sum()
+        self.connections().map(Connection::acks).sum()
     }
 
     /// Open connections of all its forwards, without UDP flows.
