@@ -75,7 +75,6 @@ pub(crate) enum Frame {
     /// The new process has bound its sockets.
     Bound,
     /// A client whose connection is gone; its streams follow.
-    #[serde(rename = "chain")]
     Lineage(LineageRecord),
     /// The client of this name; its streams follow.
     Client(String, ClientRecord),

@@ -35,7 +35,7 @@ pub struct HoldSettings {
     pub time: Duration,
     /// Most bytes of a stream that were sent and not yet written by the peer.
     pub stream_bytes: usize,
-    /// The same for all streams of a peer.
+    /// Most bytes of all streams of a peer that were sent and not yet written by it.
     pub peer_bytes: usize,
 }
 
@@ -60,7 +60,7 @@ impl HoldSettings {
     }
 }
 
-/// A session's part of its chain.
+/// A session's part of its lineage.
 #[derive(Clone, Debug)]
 pub(crate) struct SessionHold {
     pub(crate) streams: HeldStreams,
@@ -70,20 +70,20 @@ pub(crate) struct SessionHold {
     pub(crate) time: Duration,
 }
 
-/// A client's end of its chain.
+/// A client's end of its lineage.
 #[derive(Debug)]
 pub(crate) struct ClientHold {
     settings: HoldSettings,
     /// Open connections of the client's forwards.
     pub(crate) counts: Arc<ForwardCounts>,
-    chain: Mutex<ClientChain>,
+    lineage: Mutex<ClientLineage>,
 }
 
-/// A client's state of its current chain.
+/// What a client has of its current lineage.
 #[derive(Debug)]
-struct ClientChain {
+struct ClientLineage {
     streams: HeldStreams,
-    /// That of its last session.
+    /// The token of its last session.
     token: Option<SessionToken>,
 }
 
@@ -124,18 +124,18 @@ impl Granted {
 impl ClientHold {
     pub(crate) fn new(settings: HoldSettings) -> Self {
         let streams = HeldStreams::new(settings.budget());
-        let chain = Mutex::new(ClientChain { streams, token: None });
-        Self { settings, counts: Arc::default(), chain }
+        let lineage = Mutex::new(ClientLineage { streams, token: None });
+        Self { settings, counts: Arc::default(), lineage }
     }
 
-    /// The streams of the current chain.
+    /// The streams of the current lineage.
     pub(crate) fn streams(&self) -> HeldStreams {
-        self.chain().streams.clone()
+        self.lineage().streams.clone()
     }
 
     /// The token of the last session, if it held.
     pub(crate) fn token(&self) -> Option<SessionToken> {
-        self.chain().token.clone()
+        self.lineage().token.clone()
     }
 
     /// The hold request for a hello on this connection, which proves to have the last session's
@@ -151,25 +151,25 @@ impl ClientHold {
             .then(|| HoldRequest { seconds: self.settings.seconds(), proof })
     }
 
-    /// Handles the server's answer; returns the session's part of the chain, and how many streams end because the
-    /// server does not hold them. Another chain begins then: a session of the old one may still be open, with
-    /// streams of the same names.
+    /// Handles the server's answer; returns the session's part of the lineage, and how many streams
+    /// end because the server does not hold them. Another lineage begins then: a session of the old
+    /// one may still be open, with streams of the same names.
     pub(crate) fn granted(&self, granted: Option<Granted>) -> (Option<SessionHold>, usize) {
         let agreed = granted.and_then(|it| Some((self.settings.agreed(it.grant.seconds)?, it)));
         let resumed = agreed.as_ref().is_some_and(|(_, granted)| granted.is_resumed());
-        let mut chain = self.chain();
+        let mut lineage = self.lineage();
         let ended = (!resumed).then(|| {
-            let fresh = chain.streams.sharing_budget();
-            mem::replace(&mut chain.streams, fresh)
+            let fresh = lineage.streams.sharing_budget();
+            mem::replace(&mut lineage.streams, fresh)
         });
-        let streams = chain.streams.clone();
+        let streams = lineage.streams.clone();
         let (token, hold) = agreed
             .map(|(time, Granted { grant, token })| {
                 (token, SessionHold { streams, epoch: grant.epoch, time })
             })
             .unzip();
-        chain.token = token;
-        drop(chain);
+        lineage.token = token;
+        drop(lineage);
         let count = ended.map_or(0, |ended| {
             let count = ended.names().len();
             ended.close();
@@ -180,26 +180,26 @@ impl ClientHold {
 
     /// The token of the next hello, for the process that takes over.
     pub(crate) fn hand_over(&self) -> Option<Secret> {
-        self.chain().token.as_ref().map(Secret::of)
+        self.lineage().token.as_ref().map(Secret::of)
     }
 
-    /// Continues the chain of another process.
+    /// Continues the lineage of another process.
     pub(crate) fn adopt(&self, token: Option<&Secret>) {
-        self.chain().token = token.map(Secret::token);
+        self.lineage().token = token.map(Secret::token);
     }
 
     /// The session is over for good, or was away too long. Returns how many held streams ended.
     pub(crate) fn end(&self) -> usize {
         let streams = {
-            let mut chain = self.chain();
-            chain.token = None;
-            chain.streams.clone()
+            let mut lineage = self.lineage();
+            lineage.token = None;
+            lineage.streams.clone()
         };
         streams.release(|_| false)
     }
 
     /// Token and streams are replaced as a whole.
-    fn chain(&self) -> MutexGuard<'_, ClientChain> {
-        self.chain.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lineage(&self) -> MutexGuard<'_, ClientLineage> {
+        self.lineage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
