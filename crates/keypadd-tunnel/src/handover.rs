@@ -193,7 +193,8 @@ impl Handover {
         self.inherited().remote.push(socket);
     }
 
-    /// The listeners of remote forwards that no client has asked for yet, for the process that follows.
+    /// The listeners of remote forwards that no client has asked for yet, for the process that
+    /// follows.
     ///
     /// # Errors
     /// There are too few descriptors.
@@ -215,8 +216,8 @@ impl Handover {
         close(mem::take(&mut self.inherited().remote))
     }
 
-    /// The error for an address that cannot be bound: says so if the old process has its port, perhaps at other
-    /// addresses.
+    /// The error for an address that cannot be bound: says so if the old process has its port,
+    /// perhaps at other addresses.
     #[must_use]
     pub fn explain(&self, error: io::Error, port: u16) -> io::Error {
         let has_port = |socket: &HandedSocket| socket.record.port() == Some(port);
@@ -268,8 +269,8 @@ impl Handover {
             .map(TcpListener::from)
     }
 
-    /// Takes the socket that this forward of this client had at an address whose port the system chose; port
-    /// 0 is that port.
+    /// Takes the socket that this forward of this client had at an address whose port the system
+    /// chose; port 0 is that port.
     pub(crate) fn take_chosen(
         &self,
         (wanted_owner, wanted): (&str, &str),

@@ -1,5 +1,5 @@
-//! Holds the limits that all servers and clients of a daemon share, counts what they refused and what
-//! forwards carried, and shares out the places of a session's connections. Knows no sessions.
+//! Holds the limits that all servers and clients of a daemon share, counts what they refused and
+//! what forwards carried, and shares out the places of a session's connections. Knows no sessions.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
@@ -60,8 +60,8 @@ pub struct LimitCounts {
 }
 
 impl Limits {
-    /// Limits for this process: its own listeners and forwards may use `files` descriptors together,
-    /// without the reserve: a function of those that the listeners leave.
+    /// Limits for this process: its own listeners and forwards may use `files` descriptors
+    /// together, without the reserve: a function of those that the listeners leave.
     pub fn new(files: usize, reserved: fn(usize) -> usize) -> Self {
         Self { descriptors: DescriptorBudget::new(files, reserved), ..Self::default() }
     }
@@ -103,8 +103,8 @@ impl Limits {
         self.opening.begin()
     }
 
-    /// Waits a moment for the connections that are being opened, of all peers: only those that are open can
-    /// be held.
+    /// Waits a moment for the connections that are being opened, of all peers: only those that are
+    /// open can be held.
     pub async fn settled(&self) {
         let _ = timeout(SETTLE_TIMEOUT, self.opening.none()).await;
     }

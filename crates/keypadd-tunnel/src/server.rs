@@ -95,8 +95,8 @@ impl ServerHandle {
 
     /// Ends all sessions of a [suspended](crate::handover::Handover::suspend) daemon so that their
     /// streams are held, and describes the clients and the listeners of their remote forwards. The
-    /// daemon's limits must have [settled](crate::Limits::settled). Leaves what arrives to the process
-    /// that follows, until [`resume`](Self::resume).
+    /// daemon's limits must have [settled](crate::Limits::settled). Leaves what arrives to the
+    /// process that follows, until [`resume`](Self::resume).
     ///
     /// # Errors
     /// There are too few descriptors.
@@ -191,8 +191,8 @@ impl Server {
         ServerHandle { endpoint, config, serving, udp }
     }
 
-    /// Goes on with the clients of another process. Those whose keys are not listed any more are reset.
-    /// Needs a tokio runtime.
+    /// Goes on with the clients of another process. Those whose keys are not listed any more are
+    /// reset. Needs a tokio runtime.
     pub fn adopt(&mut self, lineages: Vec<HandedLineage>) {
         let adopted = self.adopted.get_mut().unwrap_or_else(PoisonError::into_inner);
         adopted.extend(lineages.into_iter().filter_map(|lineage| self.serving.adopt(lineage)));

@@ -1,7 +1,8 @@
 //! Accepts connections of a client's forwards and forwards each over its own stream.
 //!
 //! A connection accepted without a session waits for the next one, and is reset after a timeout. A
-//! dynamic forward first reads the SOCKS request (`proxy`). UDP has flows instead (`accept/flows.rs`).
+//! dynamic forward first reads the SOCKS request (`proxy`). UDP has flows instead
+//! (`accept/flows.rs`).
 
 use std::{
     io,
@@ -47,8 +48,8 @@ pub(crate) const NO_PROXY_HEADER: &str =
 #[derive(Clone, Debug)]
 pub(crate) struct Acceptor {
     context: Context,
-    /// A place is taken after accept, so an idle listener holds none; one connection of each forward waits for
-    /// a place, the others in the listener's queue.
+    /// A place is taken after accept, so an idle listener holds none; one connection of each
+    /// forward waits for a place, the others in the listener's queue.
     places: Arc<Places>,
     /// Places of connections of other processes.
     carried: Arc<ForwardPlaces>,
@@ -154,7 +155,8 @@ impl Acceptor {
                 Ok((socket, origin)) => {
                     if !own_places.is_free() && context.may_log(&name, Line::NoSlot) {
                         let max = places.limit();
-                        warn!(forward = %name, max, "too many connections: new ones wait (max-forwards)");
+                        warn!(forward = %name, max, "too many connections: new ones wait \
+                            (max-forwards)");
                     }
                     let displace = |idle| {
                         if let Some(session) = context.link.current() {
@@ -170,7 +172,8 @@ impl Acceptor {
                         room = context.incomplete.make_room(room) => room,
                         error = socket.failed() => {
                             let from = origin.source();
-                            debug!(forward = %name, ?from, %error, "closed while waiting for a slot");
+                            debug!(forward = %name, ?from, %error, "closed while waiting for a \
+                                slot");
                             continue;
                         }
                     };

@@ -41,8 +41,8 @@ pub(crate) struct Unpermitted {
     pub(crate) inward: Option<IpAddr>,
 }
 
-/// Serves a stream of a client, which is one of these peers. Returns the destination if no permit admits it.
-/// `bench` is the address of this end's bench service.
+/// Serves a stream of a client, which is one of these peers. Returns the destination if no permit
+/// admits it. `bench` is the address of this end's bench service.
 pub(crate) async fn answer_client(
     session: Arc<LiveSession>,
     peers: Arc<Peers>,
@@ -67,7 +67,8 @@ pub(crate) async fn answer_client(
             return None;
         }
     };
-    // Permits may have changed while the header came. A session whose key is no longer listed is being closed.
+    // Permits may have changed while the header came. A session whose key is no longer listed is
+    // being closed.
     let peer = peers.find(&session.key())?;
     let name = destination.to_string();
     let mut inward = None;
@@ -92,8 +93,8 @@ pub(crate) async fn answer_client(
     (code == Some(StreamCode::NotPermitted)).then_some(Unpermitted { destination, inward })
 }
 
-/// Goes on with a stream that this end holds, and the client too; returns when the connection has it no
-/// more. When all claims are answered, ends the streams that the client does not have.
+/// Goes on with a stream that this end holds, and the client too; returns when the connection has
+/// it no more. When all claims are answered, ends the streams that the client does not have.
 async fn answer_claim(session: &LiveSession, claim: Claim, stream: Stream) {
     let Claim { name, receipt } = claim;
     let Some(hold) = session.hold.as_ref().filter(|hold| name.epoch < hold.epoch) else {
@@ -190,8 +191,8 @@ async fn connect(
     Ok(())
 }
 
-/// The header of a new stream, if it is one that the other end may send and that the session carries; else
-/// the code that refuses it.
+/// The header of a new stream, if it is one that the other end may send and that the session
+/// carries; else the code that refuses it.
 async fn admitted(
     session: &LiveSession,
     stream: &mut Stream,

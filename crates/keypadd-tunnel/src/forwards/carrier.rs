@@ -67,8 +67,8 @@ pub struct ConnectedTarget {
 
 /// A connection of another process on this host that the daemon before this one carried.
 pub struct AdoptedConnection {
-    /// Carries it to its end, once this process serves: as [`ConnectedTarget::carry`], but all failures
-    /// are codes.
+    /// Carries it to its end, once this process serves: as [`ConnectedTarget::carry`], but all
+    /// failures are codes.
     pub carried: Pin<Box<dyn Future<Output = Result<(), StreamCode>> + Send>>,
     /// The descriptors that it was carried with.
     pub descriptors: Arc<[OwnedFd]>,
@@ -141,8 +141,8 @@ impl ConnectedTarget {
     /// this one, which gets `descriptors` as well; they stay open until its end.
     ///
     /// # Errors
-    /// [`ClientError::Refused`] if the connection is reset, [`ClientError::Local`] if the socket fails,
-    /// [`ClientError::Lost`].
+    /// [`ClientError::Refused`] if the connection is reset, [`ClientError::Local`] if the socket
+    /// fails, [`ClientError::Lost`].
     pub async fn carry(
         self,
         socket: StdUnixStream,

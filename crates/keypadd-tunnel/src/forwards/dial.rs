@@ -127,7 +127,8 @@ pub(crate) async fn dial(
     }
 }
 
-/// Connects to a destination of streams that this end has configured itself, and so needs no permit.
+/// Connects to a destination of streams that this end has configured itself, and so needs no
+/// permit.
 pub(crate) async fn dial_own(
     destination: &Destination,
     lookups: &Lookups,
@@ -302,8 +303,8 @@ fn lookup_code_of(error: &io::Error) -> StreamCode {
 
 /// The code for a TCP connection to this address that failed.
 fn tcp_code_of(error: &io::Error, address: SocketAddr) -> StreamCode {
-    // EADDRNOTAVAIL: each local port has a connection to this address (ip(7)), or this host has no address to
-    // connect from. Only then UDP, whose ports are others, has none either.
+    // EADDRNOTAVAIL: each local port has a connection to this address (ip(7)), or this host has no
+    // address to connect from. Only then UDP, whose ports are others, has none either.
     let is_reachable = || connect_udp(address).is_ok();
     match error.kind() {
         ErrorKind::AddrNotAvailable if is_reachable() => StreamCode::LocalPorts,

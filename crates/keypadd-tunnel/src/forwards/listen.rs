@@ -32,8 +32,8 @@ use crate::{
 /// Attempts to find a port that is free in both families, for port 0.
 const ANY_PORT_TRIES: usize = 16;
 
-/// Binds a listen address that this end has configured itself: all its sockets or none. With port 0 it takes
-/// those that the old process had for the same forward of the same client.
+/// Binds a listen address that this end has configured itself: all its sockets or none. With port 0
+/// it takes those that the old process had for the same forward of the same client.
 pub(crate) async fn bind_own(
     listen: &Listen,
     forward: (&str, &str),
@@ -108,9 +108,9 @@ pub(crate) fn bind_tcp(
     })
 }
 
-/// Binds UDP sockets at all of these addresses or none, for port 0 at one port that is free on all of
-/// them. If one is in use, waits until event loops have closed the sockets that this process has given
-/// up there.
+/// Binds UDP sockets at all of these addresses or none, for port 0 at one port that is free on all
+/// of them. If one is in use, waits until event loops have closed the sockets that this process has
+/// given up there.
 pub(crate) async fn bind_udp(
     addresses: &[IpAddr],
     port: u16,

@@ -54,8 +54,8 @@ struct ForwardListener {
 pub struct BoundForwards(Vec<(Forward, Arc<ListenerGroup>)>);
 
 impl BoundForwards {
-    /// Adds a forward that is open, with its sockets; returns false if another forward has taken its listen
-    /// address, here or at the server.
+    /// Adds a forward that is open, with its sockets; returns false if another forward has taken
+    /// its listen address, here or at the server.
     pub fn keep(&mut self, owner: &str, forward: Forward, spare: &mut SpareSockets) -> bool {
         let is_taken = |(one, _): &(Forward, _)| match (one, &forward) {
             (Forward::Remote(one), Forward::Remote(other)) => one.listen == other.listen,
@@ -126,8 +126,8 @@ impl ForwardListeners {
         }
     }
 
-    /// Binds the sockets that these forwards lack: those already open, and spare ones, are reused. Changes
-    /// nothing else.
+    /// Binds the sockets that these forwards lack: those already open, and spare ones, are reused.
+    /// Changes nothing else.
     pub(crate) async fn bind(
         &self,
         owner: &str,
@@ -195,7 +195,8 @@ impl ForwardListeners {
             removed
         };
         for mut listener in removed {
-            // Waits for the loop to end: only then are the sockets closed, or free for another loop.
+            // Waits for the loop to end: only then are the sockets closed, or free for another
+            // loop.
             listener.accept_loop.shutdown().await;
         }
     }

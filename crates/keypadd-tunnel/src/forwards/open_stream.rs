@@ -1,6 +1,7 @@
 //! Opens a stream: a client to a destination, a server to a remote forward of its client.
 //!
-//! The other end's part is in `answer`. Only a stream that the session admits is opened (`carries`).
+//! The other end's part is in `answer`. Only a stream that the session admits is opened
+//! (`carries`).
 
 use std::time::Duration;
 
@@ -50,8 +51,8 @@ pub(crate) async fn open_stream(
     }
 }
 
-/// Claims a held stream on the connection of `session`; returns the stream, and what the other end has
-/// written of it.
+/// Claims a held stream on the connection of `session`; returns the stream, and what the other end
+/// has written of it.
 pub(crate) async fn claim_stream(
     session: &LiveSession,
     claim: Claim,

@@ -32,8 +32,8 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) enum NoTarget {
     /// The client speaks this instead.
     OtherProtocol(&'static str),
-    /// An invalid request, which has its reply, or none in time or before a newer connection needed its
-    /// room.
+    /// An invalid request, which has its reply, or none in time or before a newer connection needed
+    /// its room.
     Invalid,
 }
 

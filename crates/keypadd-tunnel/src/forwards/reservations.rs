@@ -3,8 +3,8 @@
 //!
 //! An address belongs to the session that requested it first. A newer session of the same key takes
 //! it over if the holder belongs to the same run of the client, or does not respond to a ping
-//! within three seconds. A session of another key never does. Where a session goes on with the streams of
-//! another, it also takes its listeners over, open as they are. Binds nothing.
+//! within three seconds. A session of another key never does. Where a session goes on with the
+//! streams of another, it also takes its listeners over, open as they are. Binds nothing.
 
 use std::{
     collections::HashMap,
@@ -82,7 +82,8 @@ struct Entry {
     released: watch::Receiver<()>,
 }
 
-/// Reserved addresses; released on drop. Sockets that were not [noted](Self::bound) must be closed before.
+/// Reserved addresses; released on drop. Sockets that were not [noted](Self::bound) must be closed
+/// before.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     reservations: Reservations,
@@ -143,8 +144,8 @@ impl Reservations {
         }
     }
 
-    /// The listeners, for the process that follows. It binds UDP sockets anew, as their flows end with the
-    /// session: from now on none stay open without theirs, until [`resume`](Self::resume).
+    /// The listeners, for the process that follows. It binds UDP sockets anew, as their flows end
+    /// with the session: from now on none stay open without theirs, until [`resume`](Self::resume).
     pub(crate) fn hand_over(&self) -> io::Result<Vec<HandedSocket>> {
         let mut table = self.table();
         table.is_handed_over = true;
@@ -213,8 +214,9 @@ impl Reservations {
         Some((open, reservation))
     }
 
-    /// Ends when nothing is left of what this session has listened on, as all of it is closed or taken over.
-    /// Closes what others of its key have left, but for the newest: no more than `max` of them leave listeners.
+    /// Ends when nothing is left of what this session has listened on, as all of it is closed or
+    /// taken over. Closes what others of its key have left, but for the newest: no more than `max`
+    /// of them leave listeners.
     pub(crate) fn left_by(&self, session: &LiveSession, max: usize) -> mpsc::Receiver<Infallible> {
         let (left, is_left) = mpsc::channel(1);
         let mut table = self.table();
@@ -238,7 +240,8 @@ impl Reservations {
         is_left
     }
 
-    /// Closes what this session has left to the one that goes on with it, and that has not taken over.
+    /// Closes what this session has left to the one that goes on with it, and that has not taken
+    /// over.
     pub(crate) fn close_left_by(&self, session: &LiveSession) {
         let mut table = self.table();
         let closed: Vec<_> =

@@ -1,5 +1,5 @@
-//! Keeps the sockets of forwards that are about to close, so that forwards with the same listen address can
-//! reuse them. No other program can take the address in between.
+//! Keeps the sockets of forwards that are about to close, so that forwards with the same listen
+//! address can reuse them. No other program can take the address in between.
 
 use std::{io, os::fd::AsFd, sync::Arc};
 
@@ -24,8 +24,8 @@ struct Spare {
     owner: String,
     forward: Forward,
     listeners: Arc<ListenerGroup>,
-    /// Whether it may no longer be taken as a whole: one of its sockets was taken, or another was bound
-    /// beside it.
+    /// Whether it may no longer be taken as a whole: one of its sockets was taken, or another was
+    /// bound beside it.
     is_split: bool,
 }
 
@@ -63,7 +63,8 @@ impl SpareSockets {
         Some(self.groups.remove(found).listeners)
     }
 
-    /// Takes the socket that is bound to this address, whatever the forward's listen address is called.
+    /// Takes the socket that is bound to this address, whatever the forward's listen address is
+    /// called.
     fn take_socket(&mut self, wanted: &Bound) -> Option<Arc<Listener>> {
         if self.taken.contains(wanted) {
             return None;
@@ -90,8 +91,8 @@ impl SpareSockets {
         }
     }
 
-    /// Binds a socket. Where only spare ones are in its way, it is bound beside them (SO_REUSEPORT in
-    /// socket(7)): `bind` is told whether.
+    /// Binds a socket. Where only spare ones are in its way, it is bound beside them (SO_REUSEPORT
+    /// in socket(7)): `bind` is told whether.
     fn bind_beside<S: AsFd>(
         &mut self,
         wanted: &Bound,

@@ -1,6 +1,7 @@
 //! Splices a forwarded connection with a QUIC stream.
 //!
-//! The transport copies the bytes (`keypadd-transport`, `splice`). Here standard input and output (`-W`) are connected through a pair of unix sockets.
+//! The transport copies the bytes (`keypadd-transport`, `splice`). Here standard input and output
+//! (`-W`) are connected through a pair of unix sockets.
 
 use std::{io, os::unix::net::UnixStream as StdUnixStream};
 
@@ -28,8 +29,8 @@ pub(crate) async fn splice(
     carry(socket, splice, record).await
 }
 
-/// Splices a connection with a stream as [`splice`] does; the other end's socket gets `preface` before
-/// the connection's bytes.
+/// Splices a connection with a stream as [`splice`] does; the other end's socket gets `preface`
+/// before the connection's bytes.
 pub(crate) async fn splice_with_preface(
     preface: Vec<u8>,
     socket: ForwardedSocket,

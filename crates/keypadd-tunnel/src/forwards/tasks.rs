@@ -33,8 +33,8 @@ impl ConnectionTasks {
         tasks.running.spawn(task);
     }
 
-    /// Waits until then for all tasks to finish, then aborts the rest; returns whether all have finished. Adds no
-    /// more from now on.
+    /// Waits until then for all tasks to finish, then aborts the rest; returns whether all have
+    /// finished. Adds no more from now on.
     pub(crate) async fn drain(&self, until: Instant) -> bool {
         let mut tasks = {
             let mut tasks = self.tasks();

@@ -1,7 +1,7 @@
 //! Shares the process's file descriptors among peers.
 //!
-//! A budget holds what forwards may use; the rest is for this end's own listeners, and a reserve for
-//! control, metrics, lookups and new sessions. A peer may hold as many as it leaves free
+//! A budget holds what forwards may use; the rest is for this end's own listeners, and a reserve
+//! for control, metrics, lookups and new sessions. A peer may hold as many as it leaves free
 //! (`keypadd_share::threshold`).
 
 use std::{
@@ -19,9 +19,9 @@ use tracing::warn;
 /// Descriptors of a forwarded connection: its socket, in two event loops once it is bulk.
 pub(crate) const OF_CONNECTION: usize = 2;
 
-/// Descriptors of a connection carried for another process: as above, the other end of the socket pair
-/// between the two, and the socket over which that process learns how it ended, with a copy for the
-/// process that takes over.
+/// Descriptors of a connection carried for another process: as above, the other end of the socket
+/// pair between the two, and the socket over which that process learns how it ended, with a copy
+/// for the process that takes over.
 pub(crate) const OF_CARRIED: usize = OF_CONNECTION + 3;
 
 /// The descriptor of a connection that waits at a remote forward, whose sockets have one each.

@@ -1,8 +1,8 @@
 //! Shares the places for connections of a session among its forwards.
 //!
-//! A forward gets another place only if as many are free for each forward with connections that wait
-//! for their targets as it has of those itself. So n forwards whose targets do not answer leave about
-//! 1/(n+1) of the places to the others, if each takes more than one.
+//! A forward gets another place only if as many are free for each forward with connections that
+//! wait for their targets as it has of those itself. So n forwards whose targets do not answer
+//! leave about 1/(n+1) of the places to the others, if each takes more than one.
 
 use std::{
     mem,
@@ -34,7 +34,8 @@ pub(crate) struct Places {
     slots: Shares<()>,
     /// Forwards with connections that wait.
     waiting: AtomicUsize,
-    /// Tells the forwards that a place is free, or that a connection no longer waits for its target.
+    /// Tells the forwards that a place is free, or that a connection no longer waits for its
+    /// target.
     changed: Notify,
 }
 
@@ -145,8 +146,8 @@ impl ForwardPlaces {
     }
 
     /// Takes a place for a connection, which waits for its target from now on, once there is one.
-    /// Unused UDP flows make room meanwhile: `displace` ends the flow that has been idle longest, if
-    /// that is at least the given time.
+    /// Unused UDP flows make room meanwhile: `displace` ends the flow that has been idle longest,
+    /// if that is at least the given time.
     pub(crate) async fn take(self: &Arc<Self>, displace: &(dyn Fn(Duration) + Sync)) -> Place {
         loop {
             let changed = self.all.changed.notified();

@@ -1,5 +1,5 @@
-//! Logs refusals to a server's clients. Each kind of line is rate-limited per source, or per peer once it
-//! has proved a key, so that no client can fill the log or hide the lines of another.
+//! Logs refusals to a server's clients. Each kind of line is rate-limited per source, or per peer
+//! once it has proved a key, so that no client can fill the log or hide the lines of another.
 
 use std::{net::SocketAddr, sync::Arc, time::Instant};
 
@@ -35,8 +35,8 @@ pub(super) enum LogLine {
     KeyFull(PublicKey),
 }
 
-/// Log lines that a peer can cause with a session: each is limited to one a minute, and all of the peer's
-/// lines together.
+/// Log lines that a peer can cause with a session: each is limited to one a minute, and all of the
+/// peer's lines together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum PeerLine {
     Unpermitted,

@@ -39,8 +39,9 @@ impl ServerContext {
         }
     }
 
-    /// Ends a session of which a key is no longer listed, or whose peer has expired. Called when the list has
-    /// changed, and when a handshake made before that may have become part of a session.
+    /// Ends a session of which a key is no longer listed, or whose peer has expired. Called when
+    /// the list has changed, and when a handshake made before that may have become part of a
+    /// session.
     pub(super) fn end_inadmissible(&self, session: &LiveSession) {
         for key in session.proved_keys() {
             match self.peers.find(&key) {

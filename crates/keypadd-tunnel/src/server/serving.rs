@@ -1,4 +1,5 @@
-//! Serves one client after its handshake: `hello` finds out what it wants, then its streams are answered.
+//! Serves one client after its handshake: `hello` finds out what it wants, then its streams are
+//! answered.
 //!
 //! The handshake has authenticated the client; here each stream is checked against its permits. All
 //! that a client can cause is bounded: its connections, its streams, and its time to send a
@@ -194,7 +195,8 @@ impl ServerContext {
                         continue;
                     }
                     let (session, peers) = (Arc::clone(session), Arc::clone(&self.peers));
-                    streams.push(answer_client(session, peers, lookups.clone(), self.bench, stream));
+                    let lookups = lookups.clone();
+                    streams.push(answer_client(session, peers, lookups, self.bench, stream));
                 }
                 () = run(&mut listening) => {}
                 () = &mut claimed, if hold_time.is_some() && !claimed.is_elapsed() => {
@@ -226,8 +228,8 @@ impl ServerContext {
         let _finishing =
             (is_gone && !streams.is_empty()).then(|| self.finish(session, &mut streams));
         let left = async {
-            // What was accepted and is not forwarded goes back to its listener. This ends when all listeners
-            // are closed or left.
+            // What was accepted and is not forwarded goes back to its listener. This ends when all
+            // listeners are closed or left.
             while remote_connections.recv().await.is_some() {}
             let mut is_left = self.reservations.left_by(session, self.sessions_per_key);
             tokio::select! {
@@ -243,15 +245,15 @@ impl ServerContext {
             }
         };
         // The connection is closed, so the streams end by themselves, except where acknowledged
-        // data waits for a slow target: that is delivered as long as the target reads (`splice`), and
-        // where another session has resumed them. A server that shuts down drops this task, which
-        // resets them.
+        // data waits for a slow target: that is delivered as long as the target reads (`splice`),
+        // and where another session has resumed them. A server that shuts down drops this task,
+        // which resets them.
         let finished = async { while streams.next().await.is_some() {} };
         tokio::join!(left, held, finished);
     }
 
-    /// Counts a session whose client is gone until its streams have finished; resets them if its key
-    /// has as many of those as it may have sessions.
+    /// Counts a session whose client is gone until its streams have finished; resets them if its
+    /// key has as many of those as it may have sessions.
     fn finish(
         &self,
         session: &LiveSession,
@@ -271,8 +273,8 @@ impl ServerContext {
                     peer,
                     reset,
                     max,
-                    "reset what a client that is gone had sent: {max} others of its key still wait for \
-                     their targets (max-sessions-per-key)"
+                    "reset what a client that is gone had sent: {max} others of its key still \
+                        wait for their targets (max-sessions-per-key)"
                 );
             }
         }
@@ -290,8 +292,8 @@ impl ServerContext {
     }
 }
 
-/// Asks the client for new keys when its session's have served long enough, and ends the session when it has
-/// had its time; not where streams would be reset. Never returns.
+/// Asks the client for new keys when its session's have served long enough, and ends the session
+/// when it has had its time; not where streams would be reset. Never returns.
 async fn require_new_keys(session: &LiveSession) -> Infallible {
     if session.hold.is_none() {
         return pending().await;

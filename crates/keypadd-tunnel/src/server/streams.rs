@@ -1,7 +1,7 @@
 //! Handles the streams of one session as part of the session's own task, a few at a time.
 //!
-//! With a task for each stream, a client that opens a thousand at once puts a thousand tasks before those of
-//! everybody else. Here a session is one task among the others', whatever it has to do.
+//! With a task for each stream, a client that opens a thousand at once puts a thousand tasks before
+//! those of everybody else. Here a session is one task among the others', whatever it has to do.
 
 use std::{
     pin::Pin,
@@ -11,8 +11,8 @@ use std::{
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::task::coop::{has_budget_remaining, poll_proceed};
 
-/// Units of a task's budget that one poll of a stream's future takes. tokio gives a task 128 before it has to
-/// let others run, so that a session's turn is eight polls, some 100 us.
+/// Units of a task's budget that one poll of a stream's future takes. tokio gives a task 128 before
+/// it has to let others run, so that a session's turn is eight polls, some 100 us.
 const POLL_COST: u32 = 16;
 
 /// A session's streams, dropped with it.
@@ -31,7 +31,8 @@ impl<T> SessionStreams<T> {
         self.0.push(InTurn(Box::pin(handling)));
     }
 
-    /// Handles the streams until one of them ends; `None` if there is none. Dropping the future loses nothing.
+    /// Handles the streams until one of them ends; `None` if there is none. Dropping the future
+    /// loses nothing.
     pub(super) async fn next(&mut self) -> Option<T> {
         self.0.next().await
     }

@@ -74,8 +74,8 @@ impl Control {
     }
 
     /// Sends the frames of `outgoing` and passes received frames to `incoming`, until the stream
-    /// fails; returns why. While `incoming` is full, or frames come too fast, nothing is read, which
-    /// holds back the peer.
+    /// fails; returns why. While `incoming` is full, or frames come too fast, nothing is read,
+    /// which holds back the peer.
     pub(crate) async fn serve(
         self,
         mut outgoing: mpsc::Receiver<Box<Frame>>,

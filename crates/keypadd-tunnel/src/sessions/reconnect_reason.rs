@@ -17,7 +17,8 @@ macro_rules! reconnect_reasons {
         }
 
         impl ReconnectReason {
-            /// All reasons. Metrics have each from the start: a counter that begins at 1 does not increase.
+            /// All reasons. Metrics have each from the start: a counter that begins at 1 does not
+            /// increase.
             pub const ALL: &[Self] = &[$(Self::$reason,)+];
 
             /// The label of the metric, also shown by `status`.

@@ -59,9 +59,9 @@ impl Request {
 }
 
 impl Requests {
-    /// Draws a number for a forward that is not in use. The first in a session is the same in every session
-    /// and process, because a server that goes on with a listener knows it by its number. Each further one
-    /// differs.
+    /// Draws a number for a forward that is not in use. The first in a session is the same in every
+    /// session and process, because a server that goes on with a listener knows it by its number.
+    /// Each further one differs.
     fn draw_id(&mut self, forward: &RemoteForward) -> u16 {
         let text = forward.to_string();
         let drawn = self.drawn.entry(text.clone()).or_default();
@@ -205,8 +205,8 @@ impl RemoteForwards {
         refused.collect()
     }
 
-    /// Logs the refusals so far, and from now on every answer that differs from the one before; each if
-    /// `may_log`.
+    /// Logs the refusals so far, and from now on every answer that differs from the one before;
+    /// each if `may_log`.
     pub(crate) fn start_logging(&self, may_log: impl Fn() -> bool) {
         self.0.send_modify(|requests| requests.log_answers = true);
         for (forward, outcome) in self.outcomes() {

@@ -1,4 +1,5 @@
-//! Runs a session: an authenticated connection after the hellos, with its control stream and its status.
+//! Runs a session: an authenticated connection after the hellos, with its control stream and its
+//! status.
 //!
 //! The same on both ends. Of the keys it sees only a handle that reports a fault; the session
 //! closes the connection then.
@@ -86,7 +87,8 @@ pub struct LiveSession {
     /// The remote forwards that a client has asked its server for.
     pub(crate) remote_forwards: RemoteForwards,
     ended_by: OnceLock<SessionEnd>,
-    /// What the peer is told; set before either connection is closed, as the end of one closes the other.
+    /// What the peer is told; set before either connection is closed, as the end of one closes the
+    /// other.
     farewell: OnceLock<Farewell>,
     forwards: Arc<ForwardCounts>,
     /// Places for the connections that this end forwards.
@@ -232,13 +234,14 @@ impl LiveSession {
         self.limits.mute_targets.allow_if(target, Instant::now(), || self.may_log())
     }
 
-    /// Whether to log now that connections to this target use all local ports, whoever asks for them.
+    /// Whether to log now that connections to this target use all local ports, whoever asks for
+    /// them.
     pub(crate) fn may_log_local_ports(&self, target: &str) -> bool {
         self.limits.local_ports.allow_if(target.into(), Instant::now(), || self.may_log())
     }
 
-    /// Sets descriptors aside for what the peer asks for, if its share allows. Clients of its key that
-    /// are away do not keep theirs from one that is here.
+    /// Sets descriptors aside for what the peer asks for, if its share allows. Clients of its key
+    /// that are away do not keep theirs from one that is here.
     pub(crate) async fn descriptors(&self, count: usize) -> Option<Descriptors> {
         let (budget, holder) = (&self.limits.descriptors, Holder::Peer(self.identity));
         match self.descriptors_of_away(count).await {
@@ -321,9 +324,9 @@ impl LiveSession {
         let _ = self.outgoing.try_send(frame.into());
     }
 
-    /// Sends a frame about a remote forward to the server. A `Listen` that it may not or cannot serve is
-    /// not sent, but answered here: on a session for measurements, for PROXY headers if it is too old, and for
-    /// UDP if it does not carry it, when it might end the session over it.
+    /// Sends a frame about a remote forward to the server. A `Listen` that it may not or cannot
+    /// serve is not sent, but answered here: on a session for measurements, for PROXY headers if it
+    /// is too old, and for UDP if it does not carry it, when it might end the session over it.
     pub(crate) async fn request(&self, frame: Frame) {
         let Frame::Listen { id, listen, headers } = &frame else { return self.send(frame).await };
         let refusal = if !self.carries().has_listeners() {

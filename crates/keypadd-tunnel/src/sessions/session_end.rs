@@ -73,8 +73,9 @@ impl SessionEnd {
         }
     }
 
-    /// Whether listeners stay open for a next session: there is one, the client said that it will be back, as
-    /// when a new process replaces it, or it comes back here if no new process replaces this one.
+    /// Whether listeners stay open for a next session: there is one, the client said that it will
+    /// be back, as when a new process replaces it, or it comes back here if no new process replaces
+    /// this one.
     pub(crate) fn leaves_listeners(&self) -> bool {
         match self {
             Self::Connection(error) => was_closed_with(error, CloseCode::Hold),
@@ -134,12 +135,13 @@ pub fn printable(text: &str) -> String {
     shown
 }
 
-/// Whether it is neither a control character nor an invisible one that reorders, joins or separates what is shown
-/// (UAX #9, UTS #36).
+/// Whether it is neither a control character nor an invisible one that reorders, joins or separates
+/// what is shown (UAX #9, UTS #36).
 pub fn is_printable(c: char) -> bool {
     let invisible = matches!(c,
         '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-        | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}');
+        | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}'
+        | '\u{e0000}'..='\u{e007f}');
     !invisible && !c.is_control()
 }
 

@@ -1,5 +1,5 @@
-//! Serves one accepted connection of a forward: finds out where it is to go, opens a stream for it, and splices
-//! the two.
+//! Serves one accepted connection of a forward: finds out where it is to go, opens a stream for it,
+//! and splices the two.
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 

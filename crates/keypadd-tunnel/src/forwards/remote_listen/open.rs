@@ -28,15 +28,16 @@ const ADDRESSES_MAX: usize = 8;
 /// Timeout for resolving a name to bind.
 const NAME_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What this session listens on. Fields drop in order: the sockets are closed before the reservation
-/// is released.
+/// What this session listens on. Fields drop in order: the sockets are closed before the
+/// reservation is released.
 pub(super) struct OwnListener {
     pub(super) open: Arc<OpenListener>,
     pub(super) reservation: Reservation,
 }
 
 impl RemoteListeners {
-    /// Takes over the sockets of the session that this one goes on with, if they are still permitted.
+    /// Takes over the sockets of the session that this one goes on with, if they are still
+    /// permitted.
     pub(super) fn take_over(
         &self,
         id: u16,

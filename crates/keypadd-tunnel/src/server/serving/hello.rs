@@ -1,5 +1,6 @@
-//! Finds out what a client's connection is for, from its hello: a session of its own, which may go on with
-//! streams that are held for it, or the bulk streams of one. A key has a limited number of sessions.
+//! Finds out what a client's connection is for, from its hello: a session of its own, which may go
+//! on with streams that are held for it, or the bulk streams of one. A key has a limited number of
+//! sessions.
 
 use std::sync::Arc;
 
@@ -158,8 +159,9 @@ impl ServerContext {
         place.or_else(|| Newcomer { client, peer, lineages, limits, held }.place())
     }
 
-    /// Adds the session, which may go on with the streams of another. From here on it is served, even if its
-    /// connection is lost: the end of that ends what was admitted. So nothing waits here.
+    /// Adds the session, which may go on with the streams of another. From here on it is served,
+    /// even if its connection is lost: the end of that ends what was admitted. So nothing waits
+    /// here.
     fn establish(
         &self,
         client: Identified<'_>,
@@ -230,8 +232,8 @@ impl ServerContext {
         refuse(connection, CloseCode::KeyFull, &reason)
     }
 
-    /// Waits until a client of this key may resume a session: what it would resume is held meanwhile, or
-    /// goes on.
+    /// Waits until a client of this key may resume a session: what it would resume is held
+    /// meanwhile, or goes on.
     async fn await_resumption(&self, key: PublicKey, peer: &str) {
         let mut is_told = false;
         loop {

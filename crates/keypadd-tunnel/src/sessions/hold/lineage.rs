@@ -2,8 +2,8 @@
 //! at one server, and what outlives them.
 //!
 //! Loss, renewal of keys, failover and the replacement of a process are one event: another
-//! connection says hello and proves to have a token. Reads no clock, takes no lock, and knows no keys,
-//! sockets or streams: whoever keeps the lineage does what an [`Effect`] says.
+//! connection says hello and proves to have a token. Reads no clock, takes no lock, and knows no
+//! keys, sockets or streams: whoever keeps the lineage does what an [`Effect`] says.
 
 use std::{
     mem,

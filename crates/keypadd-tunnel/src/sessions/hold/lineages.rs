@@ -125,9 +125,9 @@ impl Lineages {
         self.lineages().get_mut(client)?.away.as_mut()?.place.take()
     }
 
-    /// Handles a hello: goes on with the streams of a client that proves on this connection to have a
-    /// good token, or begins with none. `places` are for a beginning. Returns `None` if either end
-    /// holds nothing. Streams that do not go on end.
+    /// Handles a hello: goes on with the streams of a client that proves on this connection to have
+    /// a good token, or begins with none. `places` are for a beginning. Returns `None` if either
+    /// end holds nothing. Streams that do not go on end.
     pub(crate) fn hello(
         &self,
         client: ClientKey,
@@ -186,8 +186,8 @@ impl Lineages {
         Some(admitted)
     }
 
-    /// Lets a client's lineage take a step, which is no hello. Keeps `away` if it holds from now on.
-    /// Returns its effect, and how many held streams ended.
+    /// Lets a client's lineage take a step, which is no hello. Keeps `away` if it holds from now
+    /// on. Returns its effect, and how many held streams ended.
     pub(crate) fn step(
         &self,
         client: &ClientKey,
@@ -244,7 +244,8 @@ impl Lineages {
         away.collect()
     }
 
-    /// Continues with another process's record of a client that is away. Returns what it has so far.
+    /// Continues with another process's record of a client that is away. Returns what it has so
+    /// far.
     pub(crate) fn adopt(
         &self,
         client: ClientKey,

@@ -558,8 +558,8 @@ fn no_schedule_loses_doubles_or_reorders_a_byte_or_lets_anybody_else_go_on() {
     }
     let Tally { finished, resumed, renewed, ended } = tally;
     println!(
-        "{count} schedules: {finished} carried everything, over {resumed} resumptions, {renewed} of them \
-         renewals; {ended} ended"
+        "{count} schedules: {finished} carried everything, over {resumed} resumptions, {renewed} \
+            of them renewals; {ended} ended"
     );
     assert!(renewed > finished);
     assert!(finished as u64 > count / 4 && ended as u64 > count / 50 && resumed > finished);

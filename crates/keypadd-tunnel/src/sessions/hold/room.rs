@@ -156,7 +156,8 @@ mod tests {
             );
             for stream in 0..streams {
                 let splice = json!({
-                    "to_stream_done": true, "to_socket_done": false, "shut": false, "given": 0, "got": 0,
+                    "to_stream_done": true, "to_socket_done": false, "shut": false, "given": 0,
+                    "got": 0,
                 });
                 let record = json!({
                     "epoch": 0, "stream": 4 * stream, "label": "", "unix": true, "unbounded": false,

@@ -17,9 +17,9 @@ pub(super) struct BulkConnection {
 }
 
 impl LiveSession {
-    /// Attaches the connection that carries the session's bulk streams, which the same peer has proved
-    /// to be its own, maybe by another of its keys. Returns false if there is one already, or if its
-    /// packet protection differs.
+    /// Attaches the connection that carries the session's bulk streams, which the same peer has
+    /// proved to be its own, maybe by another of its keys. Returns false if there is one already,
+    /// or if its packet protection differs.
     pub(crate) fn attach_bulk(&self, connection: &Connection, proof: &Arc<Proof>) -> bool {
         let (ours, theirs) = (&self.proof, proof);
         let same = ours.handshake.suite == theirs.handshake.suite

@@ -76,8 +76,8 @@ impl LiveSession {
         self.connections().for_each(|connection| connection.close(code, reason.as_bytes()));
     }
 
-    /// Closes a connection that only the peer may have attached: with the session's code, or so that
-    /// its streams are held.
+    /// Closes a connection that only the peer may have attached: with the session's code, or so
+    /// that its streams are held.
     pub(crate) fn close_unattached(&self, bulk: &Connection) {
         let said = self.farewell.get().map(|farewell| farewell.code);
         let other = if self.hold.is_some() { CloseCode::Hold } else { CloseCode::Shutdown };
