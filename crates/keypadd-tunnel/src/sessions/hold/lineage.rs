@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn every_cell_of_the_table_is_as_it_says() {
+    fn every_cell_of_a_lineages_table_is_as_it_says() {
         use Effect::{BeginAnew, End, Forget, Hold, Nothing, Resume};
         use Event::{Claims, Closed, Disowned, Evicted, GivenUp, Hello, Lost};
         use Phase::{Away, Live, Over, Unconfirmed};
