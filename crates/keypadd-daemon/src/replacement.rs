@@ -80,7 +80,7 @@ pub(crate) enum Frame {
     Client(String, ClientRecord),
     /// A stream of the last lineage or client: its bytes, its socket attached.
     Stream(StreamRecord),
-    /// A stream of the last chain or client that is carried for `connect -W`: its bytes. Attached
+    /// A stream of the last lineage or client that is carried for `connect -W`: its bytes. Attached
     /// are its socket, the command's control socket and the command's end of the pair.
     Carried(StreamRecord),
     /// Everything was sent.

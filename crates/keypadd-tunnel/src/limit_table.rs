@@ -55,7 +55,8 @@ pub const LIMITS: &[Limit] = &[
         holder: "key",
         total: Amount::Default("max-sessions-per-key"),
         rule: Words("the same for each", &[]),
-        when_reached: "a client that is away longest loses its place; without one, the session is refused",
+        when_reached: "a client that is away longest loses its place; without one, the session is \
+                       refused",
         setting: Some("max-sessions-per-key"),
         test: "a_session_beyond_the_limit_of_its_key_is_refused_by_the_name_of_the_setting",
     },
