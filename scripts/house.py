@@ -3,6 +3,7 @@
 
     scripts/house.py                print the table
     scripts/house.py --circles      print each circle and its imports; exit 1 if there is one
+    scripts/house.py --sizes        print what is larger than it may be; exit 1 if something is
     scripts/house.py --in FOLDER    measure the workspace in this folder, not this repository
 
 A shipped crate is a member of the workspace that the package `keypadd` needs for more than its
@@ -35,6 +36,17 @@ PROGRAM = "keypadd"
 # The crates between the packets and the program.
 MIDDLE = ("keypadd-transport", "keypadd-tunnel", "keypadd-share", "keypadd-congestion")
 FILE_LINES = 400
+LINE_COLUMNS = 100
+# The name of a test or an address of this length cannot be broken.
+LONG_WORD = 70
+# Fields of a struct that has a method with `&mut self`.
+FIELDS = 22
+# Files that are longer, and why.
+LONG = {
+    "keypadd-keystream/bitslice/circuits_two.rs": "one printed circuit for each S-box of DES",
+}
+# Crates that still have wider lines.
+WIDE = ("keypadd-transport", "keypadd-tunnel")
 # The crates that have rooms. A room is a module below the root with all that is in it, unless
 # modules that lie side by side are one room: then they stand here. A room may import those that
 # stand below it.
@@ -182,14 +194,13 @@ class Crate:
                 return self.walk(found[0], path, seen | {(module, "*")})
         return None
 
-    def largest_struct(self):
-        """The fields and the name of the largest struct that has a method with `&mut self`."""
-        largest = (0, "none")
-        for module, path in self.changed:
-            found = self.resolve(module, path)
-            if found in self.structs:
-                largest = max(largest, (self.structs[found], f"{self.name}::{found[1]}"))
-        return largest
+    def changing_structs(self):
+        """The fields and the names of the structs that have a method with `&mut self`."""
+        found = {self.resolve(module, path) for module, path in self.changed}
+        return sorted(
+            ((self.structs[one], f"{self.name}::{one[1]}") for one in found if one in self.structs),
+            reverse=True,
+        )
 
     def shown(self, source):
         return f"{self.name}/{source.path.relative_to(self.root.source.path.parent)}"
@@ -278,11 +289,44 @@ def print_circles(crates):
     return count
 
 
+def too_large(crates, long=LONG, fields_max=FIELDS):
+    """Says of each file, line and struct that is larger than it may be, and of each needless exception."""
+    found, exceptions = [], dict(long)
+    for crate in crates:
+        for source in crate.sources:
+            name = crate.shown(source)
+            is_long = source.lines > FILE_LINES
+            if is_long != (exceptions.pop(name, None) is not None):
+                what = f"more than {FILE_LINES}" if is_long else "and needs no exception"
+                found.append(f"{name}: {source.lines} lines, {what}")
+        for fields, name in crate.changing_structs():
+            if fields > fields_max:
+                found.append(f"{name}: {fields} fields, more than {fields_max}")
+    return found + [f"{name}: no such file, and needs no exception" for name in exceptions]
+
+
+def wide_lines(crates, wide=WIDE):
+    """Says which lines are wider than they may be, unless one long word makes them so."""
+    found = []
+    for crate in crates:
+        lines = [
+            f"{crate.shown(source)}:{nth}: {len(line)} columns, more than {LINE_COLUMNS}"
+            for source in crate.sources
+            for nth, line in enumerate(source.path.read_text().splitlines(), 1)
+            if len(line) > LINE_COLUMNS and len(max(line.split(), key=len)) < LONG_WORD
+        ]
+        if crate.name not in wide:
+            found += lines
+        elif not lines:
+            found.append(f"{crate.name}: no line is wide, so it needs no exception")
+    return found
+
+
 def print_table(crates, members, folder):
     sources = [(crate, source) for crate in crates for source in crate.sources]
     middle = sum(source.code for crate, source in sources if crate.name in MIDDLE)
     long = [(file.lines, crate.shown(file)) for crate, file in sources if file.lines > FILE_LINES]
-    fields, largest = max(crate.largest_struct() for crate in crates)
+    fields, largest = max(struct for crate in crates for struct in crate.changing_structs())
     manifest = (folder / "Cargo.toml").read_text()
     rows = [
         ("lines of code", sum(source.code for _, source in sources), ""),
@@ -304,11 +348,16 @@ def main():
     formatter = argparse.RawDescriptionHelpFormatter
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
     arguments.add_argument("--circles", action="store_true", help="print the circles")
+    arguments.add_argument("--sizes", action="store_true", help="print what is too large")
     arguments.add_argument("--in", dest="folder", type=pathlib.Path, default=ROOT, metavar="FOLDER")
     options = arguments.parse_args()
     crates, members = shipped(options.folder)
     if options.circles:
         sys.exit(1 if print_circles(crates) else 0)
+    if options.sizes:
+        found = too_large(crates) + wide_lines(crates)
+        print(*found, sep="\n", end="\n" if found else "")
+        sys.exit(1 if found else 0)
     print_table(crates, members, options.folder)
 
 

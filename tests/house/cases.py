@@ -184,8 +184,42 @@ class Structs(Files):
             },
             "x",
         )
-        self.assertEqual(crate.largest_struct(), (3, "x::Big"))
+        self.assertEqual(crate.changing_structs(), [(3, "x::Big"), (2, "x::Pair")])
         self.assertEqual(sorted(crate.structs.values()), [2, 3, 4])
+
+    def test_long_files_and_large_structs_are_found_unless_there_is_a_reason(self):
+        lines, fields = house.FILE_LINES, "a: u8, b: u8"
+        crate = self.crate(
+            {
+                "lib.rs": "mod a; mod b; mod c;",
+                "a.rs": "// a\n" * lines,
+                "b.rs": "// b\n" * lines + "const B: u8 = 1;\n",
+                "c.rs": f"struct C {{ {fields} }} impl C {{ fn c(&mut self) {{}} }}\n"
+                "#[cfg(test)] mod tests {\n" + "// c\n" * lines + "}\n",
+            },
+            "x",
+        )
+        long = f"x/b.rs: {lines + 1} lines, more than {lines}"
+        self.assertEqual(house.too_large([crate], {}, 2), [long])
+        self.assertEqual(house.too_large([crate], {"x/b.rs": "one table"}, 2), [])
+        self.assertEqual(
+            house.too_large([crate], {"x/b.rs": "a", "x/a.rs": "b", "x/d.rs": "c"}, 1),
+            [
+                f"x/a.rs: {lines} lines, and needs no exception",
+                "x::C: 2 fields, more than 1",
+                "x/d.rs: no such file, and needs no exception",
+            ],
+        )
+
+    def test_lines_are_measured_in_characters_and_long_words_may_stand(self):
+        lines = ["ä " * 50, "a " * 50 + "b", "a " * 20 + "b" * house.LONG_WORD]
+        crate = self.crate({"lib.rs": "\n".join(lines)}, "x")
+        wide = "x/lib.rs:2: 101 columns, more than 100"
+        self.assertEqual(house.wide_lines([crate], ()), [wide])
+        self.assertEqual(house.wide_lines([crate], ("x",)), [])
+        narrow = self.crate({"lib.rs": ""}, "x")
+        needless = "x: no line is wide, so it needs no exception"
+        self.assertEqual(house.wide_lines([narrow], ("x",)), [needless])
 
 
 if __name__ == "__main__":
