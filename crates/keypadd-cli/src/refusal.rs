@@ -78,13 +78,8 @@ pub fn explain(error: ClientError, own: PublicKey, peer: &[PublicKey]) -> Error 
             Error::new(Exit::Runtime, cause)
                 .hint("raise the server's limit of open files: `ulimit -n` or LimitNOFILE=")
         }
-        ClientError::NotListening { code: ListenCode::NoProxyHeaders, .. } => {
-            Error::new(Exit::Runtime, cause)
-                .hint("upgrade keypadd there, or leave out --send-proxy and --accept-proxy")
-        }
         ClientError::NotListening { code: ListenCode::NoDatagrams, .. } => {
-            Error::new(Exit::BindFailed, cause)
-                .hint("upgrade keypadd there, or forward TCP: leave out `udp:`")
+            Error::new(Exit::BindFailed, cause).hint("forward TCP: leave out `udp:`")
         }
         ClientError::NotListening { .. } => Error::new(Exit::BindFailed, cause)
             .hint("choose a free address on the server, as in -R 8081:localhost:80"),

@@ -17,7 +17,7 @@ pub use code::{CloseCode, ListenCode, StreamCode};
 pub use error::WireError;
 pub use frame::{FRAME_HEAD_BYTES, Frame, FrameHead};
 pub use header::{CONNECTED, Claim, STREAM_HEAD_BYTES, StreamHead, StreamHeader};
-pub use hello::{Features, HoldGrant, HoldRequest, Instance};
+pub use hello::{HoldGrant, HoldRequest, Instance};
 
 /// Version of the control protocol that this end uses.
 pub const VERSION: u8 = 1;

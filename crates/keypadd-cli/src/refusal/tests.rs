@@ -138,7 +138,7 @@ fn errors() -> Vec<ClientError> {
         },
         ClientError::Local(io::ErrorKind::BrokenPipe.into()),
     ];
-    errors.extend((1..=10).filter_map(ListenCode::from_value).map(not_listening));
+    errors.extend((1..=9).filter_map(ListenCode::from_value).map(not_listening));
     errors
 }
 

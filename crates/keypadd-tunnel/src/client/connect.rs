@@ -35,7 +35,7 @@ use crate::{
         status::Role,
     },
     transport::SERVER_NAME,
-    wire::{CloseCode, Features, Frame, VERSION},
+    wire::{CloseCode, Frame, VERSION},
 };
 
 /// A server that has answered with a hello.
@@ -45,7 +45,6 @@ pub(super) struct Greeting {
     proof: Arc<Proof>,
     control: Control,
     granted: Option<Granted>,
-    features: Features,
 }
 
 impl Greeting {
@@ -193,7 +192,7 @@ impl Client {
             None => asked.await,
         };
         match answer {
-            Ok(Frame::HelloServer { version: VERSION, hold, features }) => {
+            Ok(Frame::HelloServer { version: VERSION, hold }) => {
                 let verify =
                     |grant| Granted::verified(grant, channel, self.instance, last.as_ref());
                 let granted = hold.map(verify).transpose().map_err(|Unproved| {
@@ -202,7 +201,7 @@ impl Client {
                     connection.close(code, cause.to_string().as_bytes());
                     ConnectFailure::Auth(cause)
                 })?;
-                Ok(Greeting { connection, place, proof, control, granted, features })
+                Ok(Greeting { connection, place, proof, control, granted })
             }
             Ok(Frame::HelloServer { version, .. }) => {
                 Err(ConnectFailure::Unreachable(Cause::OtherVersion(version)))
@@ -223,7 +222,7 @@ impl Client {
     /// Begins the session, which takes the place of the one before.
     pub(super) fn establish(&self, greeting: Greeting, jumps: Jumps) -> ClientSession {
         let resumed = greeting.is_resumed();
-        let Greeting { connection, place, proof, control, granted, features } = greeting;
+        let Greeting { connection, place, proof, control, granted } = greeting;
         let identity = *self.identity.get_or_init(|| proof.key);
         let older = self.sessions.newest(&identity, self.instance);
         let older = older.filter(|older| !older.has_ended() || older.is_held());
@@ -236,7 +235,6 @@ impl Client {
             label: self.label(proof.key),
             role: Role::Client,
             instance: self.instance,
-            features,
             proof,
             identity,
             connection,

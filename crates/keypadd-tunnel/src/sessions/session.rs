@@ -18,10 +18,7 @@ use tokio::sync::{Notify, mpsc};
 
 use self::{bulk::BulkConnection, ending::Farewell};
 use crate::{
-    addresses::{
-        forward::{Listen, ProxyHeaders},
-        target::ServerAddress,
-    },
+    addresses::{forward::Listen, target::ServerAddress},
     clock::monitor::Jumps,
     limits::{
         Limits,
@@ -47,7 +44,7 @@ use crate::{
         session_end::SessionEnd,
         status::Role,
     },
-    wire::{Features, Frame, Instance, ListenCode},
+    wire::{Frame, Instance, ListenCode},
 };
 
 mod bulk;
@@ -82,8 +79,6 @@ pub struct LiveSession {
     pub(crate) limits: Arc<Limits>,
     /// The peers of the daemon whose streams are held.
     pub(crate) held: HeldList,
-    /// What the server can do.
-    features: Features,
     /// The remote forwards that a client has asked its server for.
     pub(crate) remote_forwards: RemoteForwards,
     ended_by: OnceLock<SessionEnd>,
@@ -113,8 +108,6 @@ pub(crate) struct NewSession<'a> {
     pub(crate) label: String,
     pub(crate) role: Role,
     pub(crate) instance: Instance,
-    /// What the server can do.
-    pub(crate) features: Features,
     pub(crate) proof: Arc<Proof>,
     /// What the peer is counted by.
     pub(crate) identity: PublicKey,
@@ -165,7 +158,6 @@ impl LiveSession {
             outgoing: new.outgoing,
             limits: new.limits,
             held: new.held,
-            features: new.features,
             remote_forwards: RemoteForwards::default(),
             ended_by: OnceLock::new(),
             farewell: OnceLock::new(),
@@ -325,14 +317,12 @@ impl LiveSession {
     }
 
     /// Sends a frame about a remote forward to the server. A `Listen` that it may not or cannot
-    /// serve is not sent, but answered here: on a session for measurements, for PROXY headers if it
-    /// is too old, and for UDP if it does not carry it, when it might end the session over it.
+    /// serve is not sent, but answered here: on a session for measurements, and for UDP if it does
+    /// not carry it, when it might end the session over it.
     pub(crate) async fn request(&self, frame: Frame) {
-        let Frame::Listen { id, listen, headers } = &frame else { return self.send(frame).await };
+        let Frame::Listen { id, listen, .. } = &frame else { return self.send(frame).await };
         let refusal = if !self.carries().has_listeners() {
             ListenCode::NotPermitted
-        } else if *headers != ProxyHeaders::default() && !self.features.proxy_headers {
-            ListenCode::NoProxyHeaders
         } else if matches!(listen, Listen::Udp { .. }) && !self.connection.carries_datagrams() {
             ListenCode::NoDatagrams
         } else {

@@ -152,10 +152,8 @@ pub enum ListenCode {
     Failed,
     /// The client's share of the server's open files is used up.
     OpenFiles,
-    /// The server does not carry UDP: it is an older version.
+    /// The server does not carry UDP: it takes no DATAGRAM frames (RFC 9221).
     NoDatagrams,
-    /// The server is of a version without PROXY headers. Only its client says so.
-    NoProxyHeaders,
     /// A code unknown to this version.
     Unknown(u8),
 }
@@ -172,7 +170,6 @@ impl ListenCode {
             Self::Failed => 6,
             Self::OpenFiles => 7,
             Self::NoDatagrams => 8,
-            Self::NoProxyHeaders => 9,
             Self::Unknown(value) => value,
         }
     }
@@ -189,7 +186,6 @@ impl ListenCode {
             6 => Self::Failed,
             7 => Self::OpenFiles,
             8 => Self::NoDatagrams,
-            9 => Self::NoProxyHeaders,
             value => Self::Unknown(value),
         })
     }
@@ -205,8 +201,7 @@ impl fmt::Display for ListenCode {
             Self::TooMany => "too many remote forwards",
             Self::Failed => "cannot be bound",
             Self::OpenFiles => "too many open files on the server",
-            Self::NoDatagrams => "this server does not forward UDP (an older keypadd?)",
-            Self::NoProxyHeaders => "the server's version of keypadd has no PROXY headers",
+            Self::NoDatagrams => "this server does not forward UDP",
             Self::Unknown(value) => return write!(f, "unknown code {value}"),
         })
     }

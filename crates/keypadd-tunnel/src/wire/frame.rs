@@ -13,10 +13,7 @@ use crate::{
         code::ListenCode,
         error::WireError,
         fields::Fields,
-        hello::{
-            Features, HoldGrant, HoldRequest, Instance, NO_HOLD, encode_features, encode_grant,
-            encode_request,
-        },
+        hello::{HoldGrant, HoldRequest, Instance, encode_grant, encode_request},
     },
 };
 
@@ -62,8 +59,6 @@ pub enum Frame {
         version: u8,
         /// Whether streams are held.
         hold: Option<HoldGrant>,
-        /// What it can do.
-        features: Features,
     },
     /// From the client: listen there, and open a stream with this number for each connection.
     Listen {
@@ -146,13 +141,9 @@ impl Frame {
                 let hold = hold.as_ref().map(encode_request).unwrap_or_default();
                 (TYPE_HELLO_CLIENT, [&[*version][..], &instance.0, &hold].concat())
             }
-            Self::HelloServer { version, hold, features } => {
-                let features = encode_features(*features);
-                let hold = match hold {
-                    Some(grant) => encode_grant(grant),
-                    None => features.iter().map(|_| NO_HOLD).collect(),
-                };
-                (TYPE_HELLO_SERVER, [&[*version][..], &hold, &features].concat())
+            Self::HelloServer { version, hold } => {
+                let hold = hold.as_ref().map(encode_grant).unwrap_or_default();
+                (TYPE_HELLO_SERVER, [&[*version][..], &hold].concat())
             }
             Self::Listen { id, listen, headers } => {
                 (TYPE_LISTEN, encode_listen(*id, listen, *headers))
@@ -190,9 +181,7 @@ impl Frame {
                 hold: fields.hold_request()?,
             },
             TYPE_HELLO_SERVER => {
-                let version = fields.byte()?;
-                let (hold, features) = fields.hold_grant()?;
-                Self::HelloServer { version, hold, features }
+                Self::HelloServer { version: fields.byte()?, hold: fields.hold_grant()? }
             }
             TYPE_LISTEN => Self::Listen {
                 id: fields.number()?,

@@ -1,4 +1,4 @@
-//! Encodes and decodes what hellos say: whose run it is, whether streams are held, what a server can do.
+//! Encodes and decodes what hellos say: whose run it is, and whether streams are held.
 
 use keypadd_provider::{TOKEN_PROOF_BYTES, TokenProof};
 
@@ -7,11 +7,6 @@ use crate::wire::{error::WireError, fields::Fields};
 /// Version of the fields of hellos about holding. A peer without them, or with another version, holds
 /// nothing.
 const HOLD_VERSION: u8 = 1;
-
-/// In place of those fields where others follow.
-pub(super) const NO_HOLD: u8 = 0;
-
-const FEATURE_PROXY_HEADERS: u8 = 1;
 
 /// In place of a proof: none is all zeros.
 const NO_PROOF: TokenProof = [0; TOKEN_PROOF_BYTES];
@@ -53,18 +48,6 @@ pub struct HoldGrant {
     pub proof: Option<TokenProof>,
 }
 
-/// What a server can do that its version does not say.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Features {
-    /// Its listeners send and accept PROXY headers.
-    pub proxy_headers: bool,
-}
-
-impl Features {
-    /// Those of this end.
-    pub const OWN: Self = Self { proxy_headers: true };
-}
-
 pub(super) fn encode_request(request: &HoldRequest) -> Vec<u8> {
     let HoldRequest { seconds, proof } = request;
     [&[HOLD_VERSION][..], &seconds.to_be_bytes(), &proof.unwrap_or(NO_PROOF)].concat()
@@ -74,11 +57,6 @@ pub(super) fn encode_grant(grant: &HoldGrant) -> Vec<u8> {
     let HoldGrant { seconds, epoch, proof } = grant;
     let numbers = [seconds.to_be_bytes(), epoch.to_be_bytes()].concat();
     [&[HOLD_VERSION][..], &numbers, &proof.unwrap_or(NO_PROOF)].concat()
-}
-
-/// Nothing, or one byte.
-pub(super) fn encode_features(features: Features) -> Vec<u8> {
-    if features.proxy_headers { vec![FEATURE_PROXY_HEADERS] } else { Vec::new() }
 }
 
 impl Fields<'_> {
@@ -93,22 +71,11 @@ impl Fields<'_> {
         Ok(Some(HoldRequest { seconds: self.long()?, proof: self.proof()? }))
     }
 
-    /// The grant, and what follows it. Fields of another version have an unknown length, so nothing
-    /// after them is known.
-    pub(super) fn hold_grant(&mut self) -> Result<(Option<HoldGrant>, Features), WireError> {
-        match self.byte() {
-            Ok(HOLD_VERSION) => {
-                let (seconds, epoch, proof) = (self.long()?, self.long()?, self.proof()?);
-                Ok((Some(HoldGrant { seconds, epoch, proof }), self.features()))
-            }
-            Ok(NO_HOLD) => Ok((None, self.features())),
-            _ => Ok((None, Features::default())),
+    pub(super) fn hold_grant(&mut self) -> Result<Option<HoldGrant>, WireError> {
+        if !matches!(self.byte(), Ok(HOLD_VERSION)) {
+            return Ok(None);
         }
-    }
-
-    /// None, if the peer is older.
-    fn features(&mut self) -> Features {
-        let bits = self.byte().unwrap_or(0);
-        Features { proxy_headers: bits & FEATURE_PROXY_HEADERS != 0 }
+        let (seconds, epoch, proof) = (self.long()?, self.long()?, self.proof()?);
+        Ok(Some(HoldGrant { seconds, epoch, proof }))
     }
 }

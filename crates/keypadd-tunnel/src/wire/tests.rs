@@ -54,24 +54,12 @@ fn frames_have_these_encodings() {
         let Frame::Listen { id, listen, .. } = listen(0x102, "8080") else { unreachable!() };
         Frame::Listen { id, listen, headers }
     };
-    let (none, features) = (Features::default(), Features::OWN);
-    let mut granted_features = granted.clone();
-    granted_features[1] += 1;
-    granted_features.push(1);
     for (frame, bytes) in [
         (Frame::HelloClient { version: VERSION, instance, hold: None }, &hello[..]),
         (Frame::HelloClient { version: VERSION, instance, hold: request }, &hello_hold[..]),
-        (Frame::HelloServer { version: VERSION, hold: None, features: none }, &[0, 1, 2, 1]),
-        (Frame::HelloServer { version: VERSION, hold: None, features }, &[0, 3, 2, 1, 0, 1]),
-        (
-            Frame::HelloServer { version: VERSION, hold: grant.clone(), features: none },
-            &granted[..],
-        ),
-        (Frame::HelloServer { version: VERSION, hold: grant, features }, &granted_features[..]),
-        (
-            Frame::HelloServer { version: VERSION, hold: unproved, features: none },
-            &granted_anew[..],
-        ),
+        (Frame::HelloServer { version: VERSION, hold: None }, &[0, 1, 2, 1]),
+        (Frame::HelloServer { version: VERSION, hold: grant }, &granted[..]),
+        (Frame::HelloServer { version: VERSION, hold: unproved }, &granted_anew[..]),
         (Frame::Claims { count: 0x102 }, &[0, 4, 10, 0, 0, 1, 2]),
         (Frame::MaxForwards { count: 0x102 }, &[0, 4, 12, 0, 0, 1, 2]),
         (listen(0x102, "8080"), &[0, 6, 3, 1, 2, 1, 0x1f, 0x90, 0]),
@@ -199,8 +187,8 @@ proptest! {
         for frame in [
             Frame::HelloClient { version, instance: Instance(instance), hold: None },
             Frame::HelloClient { version, instance: Instance(instance), hold: request },
-            Frame::HelloServer { version, hold: None, features: Features { proxy_headers: flag } },
-            Frame::HelloServer { version, hold: grant, features: Features::OWN },
+            Frame::HelloServer { version, hold: None },
+            Frame::HelloServer { version, hold: grant },
             Frame::Claims { count: seconds },
             Frame::MaxForwards { count: seconds },
             Frame::Listen {

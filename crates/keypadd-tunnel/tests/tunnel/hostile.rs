@@ -15,7 +15,7 @@ use keypadd_transport::{Receipt, StreamName};
 use keypadd_tunnel::{
     Destination, Peers, TransportSettings,
     wire::{
-        CONNECTED, Claim, CloseCode, Features, Frame, HoldGrant, HoldRequest, Instance, StreamCode,
+        CONNECTED, Claim, CloseCode, Frame, HoldGrant, HoldRequest, Instance, StreamCode,
         StreamHeader, VERSION,
     },
 };
@@ -63,7 +63,7 @@ pub fn hello() -> Vec<u8> {
 
 /// The hello that a server answers with.
 pub fn server_hello() -> Frame {
-    Frame::HelloServer { version: VERSION, hold: None, features: Features::OWN }
+    Frame::HelloServer { version: VERSION, hold: None }
 }
 
 pub fn header(target: &str) -> Vec<u8> {
@@ -111,7 +111,7 @@ impl RawPeer {
         let connection = within(endpoint.accept()).await.unwrap().await.unwrap();
         let (mut send, mut recv) = within(connection.accept_bi()).await.unwrap();
         assert!(matches!(receive(&mut recv).await, Frame::HelloClient { .. }));
-        let hello = Frame::HelloServer { version: VERSION, hold, features: Features::OWN };
+        let hello = Frame::HelloServer { version: VERSION, hold };
         send.write_all(&hello.encode()).await.unwrap();
         assert!(matches!(receive(&mut recv).await, Frame::MaxForwards { .. }));
         Self { connection, control: (send, recv), endpoint }

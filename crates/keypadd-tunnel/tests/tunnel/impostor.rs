@@ -15,7 +15,7 @@ use keypadd_keystream::Suite;
 use keypadd_provider::{Assertion, PinnedServer, PrivateKey, client_config, server_config};
 use keypadd_tunnel::{
     Client, ClientSettings, KeyLifetime, KeyLifetimes, TransportSettings,
-    wire::{CONNECTED, Features, Frame, HoldGrant, Instance, STREAM_HEAD_BYTES, VERSION},
+    wire::{CONNECTED, Frame, HoldGrant, Instance, STREAM_HEAD_BYTES, VERSION},
 };
 use quinn::{Connection, Endpoint, RecvStream, SendStream};
 use tokio::{
@@ -79,7 +79,7 @@ impl Impostor {
             Frame::HelloClient { instance, .. } => {
                 let proof = Some(proof(Assertion::ServerResumes, instance));
                 let hold = Some(HoldGrant { seconds: 600, epoch: 1, proof });
-                Frame::HelloServer { version: VERSION, hold, features: Features::OWN }
+                Frame::HelloServer { version: VERSION, hold }
             }
             Frame::HelloBulk { instance, .. } => {
                 let (instance, proof) = (*instance, proof(Assertion::ServerBulk, instance));

@@ -3,19 +3,16 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use keypadd_keystream::Suite;
-use keypadd_provider::client_config;
 use keypadd_tunnel::{
-    ClientError, ClientSettings, ProxyHeaders, ServerSettings,
+    ClientSettings, ProxyHeaders, ServerSettings,
     proxy_protocol::{Endpoints, LOCAL_HEADER, decode, encode, wanted},
-    wire::{Features, Frame, ListenCode, VERSION},
 };
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream, UnixStream},
 };
 
-use crate::{hostile::*, support::*};
+use crate::support::*;
 
 const SEND: ProxyHeaders = ProxyHeaders { send: true, accept: false };
 const ACCEPT: ProxyHeaders = ProxyHeaders { send: false, accept: true };
@@ -240,35 +237,4 @@ async fn headers_change_while_connections_stay() {
     for (near, far) in before {
         exchange(near, far).await;
     }
-}
-
-#[tokio::test]
-async fn an_older_server_is_not_asked_and_the_client_says_why() {
-    let (key, server_key) = (new_key(), new_key());
-    let (endpoint, address, server) =
-        raw_server(&crypto(&server_key, Suite::AES_128_GCM), key.public());
-    let config = client_config(&crypto(&key, Suite::AES_128_GCM), server).unwrap();
-    let settings = settings_for(address, config, vec![forward("-R 0:localhost:1")]);
-    let settings = ClientSettings { proxy_headers: SEND, ..settings };
-    let client = keypadd_tunnel::Client::bind(settings).await.unwrap();
-    let serving = async {
-        let connection = within(endpoint.accept()).await.unwrap().await.unwrap();
-        let (mut send, mut recv) = within(connection.accept_bi()).await.unwrap();
-        assert!(matches!(receive(&mut recv).await, Frame::HelloClient { .. }));
-        let features = Features::default();
-        let hello = Frame::HelloServer { version: VERSION, hold: None, features };
-        send.write_all(&hello.encode()).await.unwrap();
-        // Nothing is asked until the client gives up.
-        while let Ok(frame) = keypadd_tunnel::read_frame(&mut recv).await {
-            assert!(matches!(frame, Frame::MaxForwards { .. }), "{frame:?}");
-        }
-    };
-    let connecting = async {
-        let session = within(client.connect()).await.unwrap();
-        let error = session.all_listening().unwrap_err();
-        let ClientError::NotListening { code, .. } = &error else { panic!("{error}") };
-        assert_eq!(*code, ListenCode::NoProxyHeaders);
-        assert!(error.to_string().contains("no PROXY headers"), "{error}");
-    };
-    tokio::join!(serving, connecting);
 }

@@ -6,7 +6,7 @@ use keypadd_keystream::Suite;
 use keypadd_provider::client_config;
 use keypadd_tunnel::{
     Client, LinkState, ReconnectReason, ServerLink,
-    wire::{CONNECTED, CloseCode, Features, Frame, HoldGrant, VERSION},
+    wire::{CONNECTED, CloseCode, Frame, HoldGrant, VERSION},
 };
 use quinn::Endpoint;
 use tokio::{
@@ -57,8 +57,7 @@ async fn end_all_sessions(endpoint: Endpoint, holds: bool, client: oneshot::Rece
         let (mut send, mut recv) = connection.accept_bi().await.unwrap();
         assert!(matches!(receive(&mut recv).await, Frame::HelloClient { .. }));
         let hold = HoldGrant { seconds: 600, epoch: 0, proof: None };
-        let features = Features::OWN;
-        let hello = Frame::HelloServer { version: VERSION, hold: holds.then_some(hold), features };
+        let hello = Frame::HelloServer { version: VERSION, hold: holds.then_some(hold) };
         send.write_all(&hello.encode()).await.unwrap();
         (connection, send, recv)
     };

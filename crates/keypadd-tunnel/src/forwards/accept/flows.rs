@@ -38,10 +38,7 @@ impl Acceptor {
                 };
                 if !session.connection.carries_datagrams() {
                     if self.context.server_may_log(&session, &name, Line::NoDatagrams) {
-                        warn!(
-                            forward = %name,
-                            "the server does not forward UDP (an older keypadd?); update it"
-                        );
+                        warn!(forward = %name, "the server does not forward UDP");
                     }
                     session.connection.closed().await;
                     return;

@@ -32,7 +32,7 @@ use crate::{
         session_end::SessionEnd,
         status::Role,
     },
-    wire::{CloseCode, Features, Frame, HoldRequest, Instance, VERSION},
+    wire::{CloseCode, Frame, HoldRequest, Instance, VERSION},
 };
 
 /// What a connection is for, by the client's first frame.
@@ -184,14 +184,11 @@ impl ServerContext {
         let resumed = grant.as_ref().is_some_and(|grant| grant.proof.is_some());
         let renews = older.as_deref().filter(|older| resumed && !older.has_ended());
         let (sender, outgoing) = mpsc::channel(FRAMES_MAX);
-        let features = Features::OWN;
-        let _ =
-            sender.try_send(Frame::HelloServer { version: VERSION, hold: grant, features }.into());
+        let _ = sender.try_send(Frame::HelloServer { version: VERSION, hold: grant }.into());
         let registration = self.sessions.add(NewSession {
             label: peer.label(),
             role: Role::Server,
             instance,
-            features,
             proof,
             identity,
             connection,

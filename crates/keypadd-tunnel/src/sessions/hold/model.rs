@@ -22,8 +22,8 @@ use super::{
 use crate::{
     limits::places::Places,
     wire::{
-        Claim, FRAME_HEAD_BYTES, Features, Frame, Instance, STREAM_HEAD_BYTES, StreamHead,
-        StreamHeader, VERSION,
+        Claim, FRAME_HEAD_BYTES, Frame, Instance, STREAM_HEAD_BYTES, StreamHead, StreamHeader,
+        VERSION,
     },
 };
 
@@ -238,8 +238,7 @@ impl World {
         let channel = self.channel(self.keys[0]);
         let last = self.client.token();
         let admitted = self.greet(&channel).expect("both ends hold");
-        let (hold, features) = (Some(admitted.grant), Features::OWN);
-        let frame = Frame::HelloServer { version: VERSION, hold, features };
+        let frame = Frame::HelloServer { version: VERSION, hold: Some(admitted.grant) };
         let Frame::HelloServer { hold: Some(grant), .. } = over_the_wire(frame) else {
             panic!("a hello")
         };
