@@ -1,39 +1,63 @@
 //! Counts what is underway, and lets others wait until nothing is.
 
-use std::sync::Arc;
+use std::{
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{
+            AtomicUsize,
+            Ordering::{Acquire, Release},
+        },
+    },
+};
 
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
-/// How many are underway.
+/// How many are underway. Counting takes no lock: strangers cause it, on every event loop.
 #[derive(Debug, Default)]
-pub struct Underway(Arc<watch::Sender<usize>>);
+pub struct Underway(Arc<Count>);
 
 /// One that is underway, until it is dropped.
 #[derive(Debug)]
-pub struct Begun(Arc<watch::Sender<usize>>);
+pub struct Begun(Arc<Count>);
+
+#[derive(Debug, Default)]
+struct Count {
+    underway: AtomicUsize,
+    none: Notify,
+}
 
 impl Underway {
     /// Counts another one.
     pub fn begin(&self) -> Begun {
-        self.0.send_modify(|count| *count += 1);
+        self.0.underway.fetch_add(1, Acquire);
         Begun(Arc::clone(&self.0))
     }
 
     /// How many there are.
     pub fn count(&self) -> usize {
-        *self.0.borrow()
+        self.0.underway.load(Acquire)
     }
 
     /// Waits until there is none.
     pub async fn none(&self) {
-        // Fails only if the sender is gone, and this has it.
-        let _ = self.0.subscribe().wait_for(|count| *count == 0).await;
+        loop {
+            let mut none = pin!(self.0.none.notified());
+            // Waits from here on: one that ends after the count is read wakes it.
+            none.as_mut().enable();
+            if self.count() == 0 {
+                return;
+            }
+            none.await;
+        }
     }
 }
 
 impl Drop for Begun {
     fn drop(&mut self) {
-        self.0.send_modify(|count| *count -= 1);
+        if self.0.underway.fetch_sub(1, Release) == 1 {
+            self.0.none.notify_waiters();
+        }
     }
 }
 
