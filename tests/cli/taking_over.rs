@@ -336,7 +336,7 @@ fn daemon_that_answers(path: &Path, answers: Vec<Vec<u8>>, exits: bool) -> Optio
 }
 
 /// Version of the frames of a handover.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// An offer to be replaced by a program that fails.
 fn offer(version: u32) -> Vec<u8> {

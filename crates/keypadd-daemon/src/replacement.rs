@@ -36,7 +36,7 @@ pub(crate) mod give;
 pub(crate) mod take;
 
 /// Version of the frames. A mismatch is refused, and the old process continues.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 
 /// Tells a new process that its standard input is the old one's channel.
 pub(crate) const VARIABLE: &str = "KEYPADD_TAKEOVER";
