@@ -12,6 +12,8 @@ use std::sync::Arc;
 use hmac::{Hmac, KeyInit, Mac};
 use rustls::quic::Connection;
 use sha2::Sha256;
+use subtle::ConstantTimeEq;
+use zeroize::zeroize_stack;
 
 use crate::identity::PublicKey;
 use crate::secret_memory::Secret;
@@ -26,6 +28,9 @@ pub const TOKEN_PROOF_BYTES: usize = 32;
 pub type TokenProof = [u8; TOKEN_PROOF_BYTES];
 
 const BINDING_BYTES: usize = 32;
+
+/// Upper bound on the stack of a MAC: five copies of its state and the words of a hash.
+const MAC_STACK_BYTES: usize = if cfg!(debug_assertions) { 16 << 10 } else { 4 << 10 };
 
 // Labels of TLS exporters. These are for private use (RFC 5705 6).
 const TOKEN_LABEL: &[u8] = b"EXPERIMENTAL keypadd token";
@@ -108,7 +113,9 @@ impl Channel {
     /// The proof, on this connection, that an end has the token of an earlier session. `run` is
     /// that of the client.
     pub fn proof(&self, token: &SessionToken, assertion: Assertion, run: &[u8; 16]) -> TokenProof {
-        self.mac(token, assertion, run).finalize().into_bytes().into()
+        let proof = self.mac(token, assertion, run);
+        zeroize_stack::<MAC_STACK_BYTES>();
+        proof
     }
 
     /// Whether a proof is right; compares in constant time.
@@ -119,24 +126,29 @@ impl Channel {
         assertion: Assertion,
         run: &[u8; 16],
     ) -> bool {
-        self.mac(token, assertion, run).verify_slice(given).is_ok()
+        self.proof(token, assertion, run).ct_eq(given).into()
     }
 
-    /// All parts have fixed lengths: no two inputs have the same bytes.
-    fn mac(&self, token: &SessionToken, assertion: Assertion, run: &[u8; 16]) -> Hmac<Sha256> {
+    /// All parts have fixed lengths: no two inputs have the same bytes. Leaves copies of the
+    /// token's state in stack frames below the caller's.
+    #[inline(never)]
+    fn mac(&self, token: &SessionToken, assertion: Assertion, run: &[u8; 16]) -> TokenProof {
         let label = match assertion {
             Assertion::ClientResumes => b"keypadd token 1 client resumes",
             Assertion::ServerResumes => b"keypadd token 1 server resumes",
             Assertion::ClientBulk => b"keypadd token 1 client bulk   ",
             Assertion::ServerBulk => b"keypadd token 1 server bulk   ",
         };
-        Hmac::new_from_slice(token.as_bytes())
+        Hmac::<Sha256>::new_from_slice(token.as_bytes())
             .expect("HMAC takes keys of any length")
             .chain_update(label)
             .chain_update(self.client.as_bytes())
             .chain_update(self.server.as_bytes())
             .chain_update(self.binding)
             .chain_update(run)
+            .finalize()
+            .into_bytes()
+            .into()
     }
 }
 
