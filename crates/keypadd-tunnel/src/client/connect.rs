@@ -31,7 +31,7 @@ use crate::{
         control::Control,
         hold::{Granted, Unproved},
         proof::{Proof, proof_of},
-        session::{FRAMES_MAX, NewSession},
+        session::{FRAMES_MAX, LiveSession, NewSession},
         status::Role,
     },
     transport::SERVER_NAME,
@@ -51,6 +51,11 @@ impl Greeting {
     /// Whether the server goes on with the streams of the session before.
     pub(super) fn is_resumed(&self) -> bool {
         self.granted.as_ref().is_some_and(Granted::is_resumed)
+    }
+
+    /// Whether to go on with it would reset open connections of the session that it replaces.
+    pub(super) fn resets(&self, live: &LiveSession) -> bool {
+        !self.is_resumed() && live.open_connections() > 0
     }
 }
 
@@ -112,12 +117,14 @@ impl Client {
         self.guarded(searching).await.unwrap_or_else(interrupted)
     }
 
-    /// Connects to one address, which was found at this place, over a path with this round trip if that is known.
-    /// When dropped, the keys agreed on are dropped as well.
+    /// Connects to one address, which was found at this place, over a path with this round trip if
+    /// that is known. When dropped, the keys agreed on are dropped as well. Takes the place of a
+    /// session that is `live` only if that resets none of its connections.
     pub(super) async fn attempt(
         &self,
         (place, address): (ListPlace, SocketAddr),
         rtt: Option<Duration>,
+        live: Option<&LiveSession>,
     ) -> Result<ClientSession, ConnectFailure> {
         if self.has_expired(SystemTime::now()) {
             return Err(ConnectFailure::Unreachable(Cause::Expired));
@@ -127,6 +134,9 @@ impl Client {
             self.handover.resumed().await;
             let connection = self.open(address, rtt).await?;
             let greeting = self.greet(Reached { connection, place, hello_timeout: None }).await?;
+            if live.is_some_and(|live| greeting.resets(live)) {
+                return Err(ConnectFailure::Unreachable(Cause::OtherServer));
+            }
             Ok(self.establish(greeting, jumps))
         };
         let interrupted = |cause| Err(ConnectFailure::Unreachable(cause));

@@ -259,7 +259,7 @@ impl Client {
             }
             let _underway = self.renewing.underway.begin();
             let greeting = self.greet(reached).await?;
-            if !greeting.is_resumed() && !is_idle() {
+            if greeting.resets(live) {
                 stranger.store(true, Ordering::Relaxed);
                 return Err(busy());
             }
@@ -287,7 +287,7 @@ impl Client {
         let jumps = &self.clock_monitor.jumps();
         let continue_there = |reached: Reached| async move {
             if is_other(&reached, held.key) {
-                let last = self.attempt(held.at.clone(), Some(ASSUMED_RTT));
+                let last = self.attempt(held.at.clone(), Some(ASSUMED_RTT), None);
                 if let Ok(Ok(back)) = timeout(handshake, last).await {
                     return Ok(back);
                 }

@@ -271,7 +271,7 @@ impl Client {
             loop {
                 for _ in 0..QUICK_ATTEMPTS {
                     let began = Instant::now();
-                    let attempt = self.attempt(held.at.clone(), Some(ASSUMED_RTT));
+                    let attempt = self.attempt(held.at.clone(), Some(ASSUMED_RTT), None);
                     let failure = match timeout(QUICK + handshake, attempt).await {
                         Ok(Ok(session)) => return session,
                         Ok(Err(failure)) => failure.refusal(held.at.1.into()).ok(),

@@ -109,7 +109,8 @@ impl Client {
     /// the server ends that on receiving the new one's hello, and its answer may come later.
     async fn renew(&self, live: &LiveSession, place: &ListPlace) -> Result<ClientSession, String> {
         let rtt = live.connection.stats().path.rtt;
-        let attempt = self.attempt((place.clone(), live.connection.remote_address()), Some(rtt));
+        let at = (place.clone(), live.connection.remote_address());
+        let attempt = self.attempt(at, Some(rtt), Some(live));
         let lost = async {
             live.ended().await;
             sleep(QUICK + rtt * HANDSHAKE_TRIPS).await;

@@ -1,5 +1,5 @@
 //! Tests an impostor on the path that holds an old key of a server, which its clients still list,
-//! and says that it goes on with their connections.
+//! and says that it goes on with their connections, or that it has none.
 
 use std::{
     collections::HashMap,
@@ -45,9 +45,10 @@ struct Loot {
     bytes: Vec<u8>,
 }
 
-/// A server that says that it goes on with each session of a client.
+/// A server that says that it goes on with each session of a client, unless it denies that.
 struct Impostor {
     address: SocketAddr,
+    denies: Arc<AtomicBool>,
     loot: Arc<Mutex<Loot>>,
     task: JoinHandle<()>,
 }
@@ -56,20 +57,20 @@ impl Impostor {
     fn start(key: &Arc<PrivateKey>, client: &PrivateKey) -> Self {
         let settings = crypto(key, Suite::AES_128_GCM);
         let (endpoint, address, _) = raw_server(&settings, client.public());
-        let loot = Arc::<Mutex<Loot>>::default();
-        let task = tokio::spawn(Self::run(endpoint, Arc::clone(&loot)));
-        Self { address, loot, task }
+        let (denies, loot) = (Arc::<AtomicBool>::default(), Arc::<Mutex<Loot>>::default());
+        let task = tokio::spawn(Self::run(endpoint, Arc::clone(&denies), Arc::clone(&loot)));
+        Self { address, denies, loot, task }
     }
 
-    async fn run(endpoint: Endpoint, loot: Arc<Mutex<Loot>>) {
+    async fn run(endpoint: Endpoint, denies: Arc<AtomicBool>, loot: Arc<Mutex<Loot>>) {
         let mut serving = JoinSet::new();
         while let Some(incoming) = endpoint.accept().await {
             let Ok(connection) = incoming.await else { continue };
-            serving.spawn(Self::serve(connection, Arc::clone(&loot)));
+            serving.spawn(Self::serve(connection, denies.load(Relaxed), Arc::clone(&loot)));
         }
     }
 
-    async fn serve(connection: Connection, loot: Arc<Mutex<Loot>>) {
+    async fn serve(connection: Connection, denies: bool, loot: Arc<Mutex<Loot>>) {
         let Ok((mut send, mut recv)) = connection.accept_bi().await else { return };
         let hello = receive(&mut recv).await;
         // It has this connection's token alone.
@@ -77,7 +78,7 @@ impl Impostor {
         let proof = |by, instance: &Instance| channel.proof(channel.token(), by, &instance.0);
         let answer = match &hello {
             Frame::HelloClient { instance, .. } => {
-                let proof = Some(proof(Assertion::ServerResumes, instance));
+                let proof = (!denies).then(|| proof(Assertion::ServerResumes, instance));
                 let hold = Some(HoldGrant { seconds: 600, epoch: 1, proof });
                 Frame::HelloServer { version: VERSION, hold }
             }
@@ -358,6 +359,22 @@ async fn a_client_renews_keys_with_no_server_that_only_says_that_it_holds_its_co
     site.assert_kept();
     site.path.restore();
     until("keys are renewed", || client.link.status().renewals > 0).await;
+    lifetimes.set(KeyLifetime::UNLIMITED);
+    assert!(client.reconnects().is_empty(), "{:?}", client.reconnects());
+    site.assert_goes_on(here, there).await;
+}
+
+#[tokio::test]
+async fn a_server_that_denies_to_hold_connections_ends_none_by_a_renewal() {
+    let site = Site::start(lasting()).await;
+    site.impostor.denies.store(true, Relaxed);
+    let lifetimes = &site.transport.key_lifetimes;
+    let client = RunningClient::start(site.settings()).await;
+    let (mut here, there) = site.enter(client.listeners[0]).await;
+    site.path.take();
+    lifetimes.set(KeyLifetime { bytes: 1, ..KeyLifetime::UNLIMITED });
+    site.impostor.until_asked().await;
+    here.write_all(CONFIDENTIAL).await.unwrap();
     lifetimes.set(KeyLifetime::UNLIMITED);
     assert!(client.reconnects().is_empty(), "{:?}", client.reconnects());
     site.assert_goes_on(here, there).await;
