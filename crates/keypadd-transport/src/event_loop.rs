@@ -12,7 +12,6 @@ mod door;
 mod drive;
 mod handshakes;
 mod io;
-
 mod slot;
 
 use std::{

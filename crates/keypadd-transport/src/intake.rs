@@ -52,7 +52,8 @@ impl Step {
             // what a peer sends in excess waits for its window and not in the socket, before
             // everyone's datagrams.
             Self::Deliver => 500,
-            // Half of what all handshakes may take, after all else.
+            // The two begin together, after all else: half of what handshakes may take is for
+            // those that have begun.
             Self::Strangers => 125,
             Self::Newcomers => 250,
         })

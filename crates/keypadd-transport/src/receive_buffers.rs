@@ -6,6 +6,8 @@
 
 use bytes::BytesMut;
 
+use crate::cid::LONG_HEADER;
+
 /// The largest batch of datagrams that the kernel sends or receives at once (UDP's length field).
 pub(crate) const BATCH_BYTES: usize = 64 << 10;
 
@@ -17,9 +19,6 @@ const LENT_MAX: usize = 16;
 
 /// Shorter datagrams are copied: those that wait long are mostly a few bytes for an idle program.
 const LENT_BYTES_MIN: usize = 1 << 10;
-
-/// The first bit of a handshake packet (RFC 9000 17.2).
-const LONG_HEADER: u8 = 0x80;
 
 /// The buffers that one socket receives into.
 #[derive(Default)]

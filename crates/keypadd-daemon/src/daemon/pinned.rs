@@ -1,4 +1,5 @@
-//! Pins the public keys of a server.
+//! Turns a peer's keys into what a client's handshake accepts; a peer without any is a fault of the
+//! file.
 
 use keypadd_cli::error::{Error, Exit};
 use keypadd_provider::{PinnedServer, PublicKey};

@@ -1,4 +1,5 @@
-//! Binds a daemon's server.
+//! Binds a daemon's server for a bounded number of clients; an address that cannot be bound is
+//! reported by the name of its setting.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Writes a snapshot as Prometheus metrics, under the names in docs/operations.md.
+//! Writes a snapshot as Prometheus metrics, under names that
+//! tests/cli/surfaces/metrics.txt lists.
 //!
 //! Per-session series carry the session ID as well as the peer, so two sessions of one peer never
 //! share a series.

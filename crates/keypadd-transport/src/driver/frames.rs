@@ -1,4 +1,4 @@
-//! Counts frames (RFC 9000 12.4).
+//! Counts the frames that ask for an ACK (RFC 9000 13.2), from quinn-proto's statistics.
 
 use quinn_proto::FrameStats;
 

@@ -1,4 +1,4 @@
-//! The settings of a client.
+//! Defines what a client is given: server, keys, forwards, timeouts, and which run it is.
 
 use std::{sync::Arc, time::Duration};
 

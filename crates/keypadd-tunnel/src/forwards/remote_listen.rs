@@ -1,4 +1,5 @@
-//! Listens on the server for the remote forwards (`-R`) of one session.
+//! Listens on the server for the remote forwards (`-R`) of one session; to do so it receives all
+//! control frames of its client after the hello.
 //!
 //! Opens and closes listeners as the client requests, within its listen permits and a maximum
 //! number, and closes them with the session. An accepted connection goes to the client over a

@@ -1,5 +1,5 @@
-//! Requests key updates by bytes protected and by age. The provider decides when; the transport
-//! performs the update.
+//! Requests QUIC key updates of a connection by bytes protected and by age; `client/renewal.rs`
+//! makes another connection instead. The provider decides when; the transport performs the update.
 
 use std::time::Instant;
 

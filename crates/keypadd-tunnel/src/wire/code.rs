@@ -1,4 +1,4 @@
-//! Defines error codes: why a stream, a connection or a remote forward failed.
+//! Defines the codes of closed connections, reset streams and refused remote forwards.
 
 use std::fmt;
 
