@@ -81,7 +81,7 @@ fn keys(suite: Suite, log: &Inverted) -> Vec<(&'static str, Vec<u8>)> {
     let log = log.0.lock().expect("no panic");
     let secret = |label: &str| log[label].iter().map(|byte| !byte).collect::<Vec<u8>>();
     let token = export(&secret("EXPORTER_SECRET"), b"EXPERIMENTAL keypadd token", 32);
-    let mut keys = vec![("token", token)];
+    let mut keys = vec![("token", token), ("exporter secret", secret("EXPORTER_SECRET"))];
     for sender in ["CLIENT", "SERVER"] {
         keys.push(("handshake secret", secret(&format!("{sender}_HANDSHAKE_TRAFFIC_SECRET"))));
         let mut secret = secret(&format!("{sender}_TRAFFIC_SECRET_0"));
@@ -356,8 +356,9 @@ fn wait_for_the_filler() {
 
 /// What libraries leave (docs/DESIGN.md): rustls moves secrets, and wipes only the last copy; ring
 /// wipes nothing.
-const LIBRARIES_LEAVE: [&str; 6] = [
+const LIBRARIES_LEAVE: [&str; 7] = [
     "handshake secret",
+    "exporter secret",
     "traffic secret",
     "header key",
     "packet key of ring's",
