@@ -68,8 +68,8 @@ pub(crate) struct Clocks {
     pub(crate) shares: fn() -> Instant,
 }
 
-/// A connection as an intake sees it.
-pub(crate) trait Holder {
+/// A connection whose share of a loop's time is metered.
+pub(crate) trait Metered {
     /// Whether it is a client that has not proved a key yet.
     fn is_stranger(&self) -> bool;
 
@@ -135,9 +135,9 @@ impl BatchShare {
     }
 }
 
-/// When a datagram is handled.
+/// When a datagram is handled, if at all.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Turn<D> {
+pub(crate) enum Decision<D> {
     Now(D),
     /// The datagram waits for a later step or round.
     Later,
@@ -200,12 +200,17 @@ impl<D, N> Intake<D, N> {
     }
 
     /// Begins a connection's share for datagrams that have just been read.
-    pub(crate) fn begin(&mut self, key: Key, holder: &mut impl Holder, now: Instant) -> BatchShare {
+    pub(crate) fn begin(
+        &mut self,
+        key: Key,
+        connection: &mut impl Metered,
+        now: Instant,
+    ) -> BatchShare {
         let (mut origin, mut left) = (Origin::Socket, Duration::ZERO);
-        if holder.is_stranger() {
+        if connection.is_stranger() {
             origin = Origin::Stranger;
         } else if !self.backlog.holds(key) {
-            let account = holder.account();
+            let account = connection.account();
             if account.round != self.round {
                 (account.round, account.handled_for) = (self.round, Duration::ZERO);
                 self.handling += 1;
@@ -213,14 +218,14 @@ impl<D, N> Intake<D, N> {
             let time = Step::Handle.time() / self.handling.max(1);
             left = time.saturating_sub(account.handled_for);
         }
-        BatchShare { origin, ..self.begin_waiting(key, Some(holder), left, now) }
+        BatchShare { origin, ..self.begin_waiting(key, Some(connection), left, now) }
     }
 
     /// Begins a connection's share for datagrams that have waited. The connection may be gone.
     pub(crate) fn begin_waiting(
         &self,
         key: Key,
-        holder: Option<&mut impl Holder>,
+        connection: Option<&mut impl Metered>,
         time: Duration,
         now: Instant,
     ) -> BatchShare {
@@ -231,22 +236,23 @@ impl<D, N> Intake<D, N> {
         };
         let cpu = self.clocks.as_ref().and_then(|clocks| clocks.costs.begin(now));
         // Frames are counted only while a connection is measured.
-        let reading = cpu.and_then(|cpu| Some(Reading { cpu, frames: holder?.frames_received() }));
+        let reading =
+            cpu.and_then(|cpu| Some(Reading { cpu, frames: connection?.frames_received() }));
         BatchShare { key, origin: Origin::Waiting, began, reading, time }
     }
 
-    /// When to handle a datagram of this many bytes that has just been read.
-    pub(crate) fn turn(&mut self, share: &BatchShare, datagram: D, bytes: usize) -> Turn<D> {
+    /// Decides when to handle a datagram of this many bytes that has just been read.
+    pub(crate) fn decide(&mut self, share: &BatchShare, datagram: D, bytes: usize) -> Decision<D> {
         if !share.time.is_over() {
-            return Turn::Now(datagram);
+            return Decision::Now(datagram);
         }
         let waiting = match share.origin {
             Origin::Stranger => &mut self.strangers,
             Origin::Socket | Origin::Waiting => &mut self.backlog,
         };
         match waiting.push(share.key, datagram, bytes) {
-            true => Turn::Later,
-            false => Turn::Dropped,
+            true => Decision::Later,
+            false => Decision::Dropped,
         }
     }
 
@@ -254,23 +260,23 @@ impl<D, N> Intake<D, N> {
     pub(crate) fn end(
         &mut self,
         share: &BatchShare,
-        holder: &mut impl Holder,
+        connection: &mut impl Metered,
         now: Instant,
     ) -> bool {
         let (Some(Clocks { costs, shares }), Some(began)) = (&mut self.clocks, share.began) else {
             return false;
         };
         let took = shares().saturating_duration_since(began);
-        let frames = share.reading.map_or(0, |before| holder.frames_received() - before.frames);
+        let frames = share.reading.map_or(0, |before| connection.frames_received() - before.frames);
         let handled = Handled {
             datagrams: share.time.calls(),
             took,
-            is_bulk: holder.is_bulk(),
+            is_bulk: connection.is_bulk(),
             frames,
-            opening: holder.opening_cost(),
+            opening: connection.opening_cost(),
         };
         let excess = costs.excess(share.reading.map(|before| before.cpu), handled, now);
-        let account = holder.account();
+        let account = connection.account();
         if share.origin != Origin::Waiting {
             account.handled_for += took;
         }

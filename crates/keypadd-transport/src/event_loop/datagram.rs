@@ -11,7 +11,7 @@ use super::EventLoop;
 use crate::{
     cid::loop_of,
     datagrams::{Datagrams, ReceivedDatagrams},
-    intake::{BatchShare, Step, Turn},
+    intake::{BatchShare, Decision, Step},
     splice::Key,
 };
 
@@ -168,13 +168,13 @@ impl<U: Datagrams> EventLoop<U> {
         len: usize,
         now: Instant,
     ) {
-        match self.intake.turn(share, event, len) {
-            Turn::Now(event) => {
+        match self.intake.decide(share, event, len) {
+            Decision::Now(event) => {
                 self.handle(share.key(), event, now);
                 share.is_used_up();
             }
-            Turn::Later => {}
-            Turn::Dropped => self.shared.counters.datagram_dropped(),
+            Decision::Later => {}
+            Decision::Dropped => self.shared.counters.datagram_dropped(),
         }
     }
 

@@ -7,7 +7,7 @@ use keypadd_share::Begun;
 use crate::{
     cid::Lane,
     driver::Driver,
-    intake::{Account, Holder},
+    intake::{Account, Metered},
     splice::Key,
 };
 
@@ -54,7 +54,7 @@ impl<D> Slot<D> {
     }
 }
 
-impl Holder for Slot {
+impl Metered for Slot {
     fn is_stranger(&self) -> bool {
         self.standing.is_stranger()
     }

@@ -1,3 +1,5 @@
+//! Tests which datagrams are handled, and who is charged for that, by a clock that tests move.
+
 use std::{cell::Cell, net::IpAddr};
 
 use super::*;
@@ -27,7 +29,7 @@ struct Fake {
     account: Account,
 }
 
-impl Holder for Fake {
+impl Metered for Fake {
     fn is_stranger(&self) -> bool {
         self.is_stranger
     }
@@ -59,17 +61,17 @@ fn intake() -> Intake<u32, u32> {
     intake
 }
 
-/// How long `peer` may handle datagrams that have just been read, one in so many microseconds.
-fn handles_for(intake: &mut Intake<u32, u32>, key: Key, holder: &mut Fake) -> Duration {
-    let mut share = intake.begin(key, holder, clock());
+/// How long a connection may handle datagrams that have just been read.
+fn handles_for(intake: &mut Intake<u32, u32>, key: Key, connection: &mut Fake) -> Duration {
+    let mut share = intake.begin(key, connection, clock());
     let began = PASSED.get();
-    while intake.turn(&share, 0, 1_200) == Turn::Now(0) {
+    while intake.decide(&share, 0, 1_200) == Decision::Now(0) {
         // The clock is read after eight of them.
         pass(10 * MICROSECOND / 8);
         share.is_used_up();
     }
     intake.backlog.pop(key);
-    intake.end(&share, holder, clock());
+    intake.end(&share, connection, clock());
     PASSED.get() - began
 }
 
@@ -85,45 +87,45 @@ fn connections_divide_the_time_of_a_round_in_the_order_of_their_datagrams() {
 
 #[test]
 fn a_connection_goes_on_with_what_is_left_of_its_share() {
-    let (mut intake, mut holder) = (intake(), Fake::default());
-    let share = intake.begin(A, &mut holder, clock());
+    let (mut intake, mut connection) = (intake(), Fake::default());
+    let share = intake.begin(A, &mut connection, clock());
     pass(300 * MICROSECOND);
-    intake.end(&share, &mut holder, clock());
-    assert_eq!(handles_for(&mut intake, A, &mut holder), 700 * MICROSECOND);
+    intake.end(&share, &mut connection, clock());
+    assert_eq!(handles_for(&mut intake, A, &mut connection), 700 * MICROSECOND);
 }
 
 #[test]
 fn what_a_connection_handles_of_its_backlog_is_not_of_its_share() {
-    let (mut intake, mut holder) = (intake(), Fake::default());
-    let share = intake.begin_waiting(A, Some(&mut holder), Step::Backlog.time(), clock());
+    let (mut intake, mut connection) = (intake(), Fake::default());
+    let share = intake.begin_waiting(A, Some(&mut connection), Step::Backlog.time(), clock());
     pass(Step::Backlog.time());
-    intake.end(&share, &mut holder, clock());
-    assert_eq!(handles_for(&mut intake, A, &mut holder), Step::Handle.time());
+    intake.end(&share, &mut connection, clock());
+    assert_eq!(handles_for(&mut intake, A, &mut connection), Step::Handle.time());
 }
 
 #[test]
 fn datagrams_wait_behind_those_of_their_connection() {
-    let (mut intake, mut holder) = (intake(), Fake::default());
+    let (mut intake, mut connection) = (intake(), Fake::default());
     assert!(intake.backlog.is_empty());
-    handles_for(&mut intake, A, &mut holder);
-    let share = intake.begin(A, &mut holder, clock());
-    assert_eq!(intake.turn(&share, 1, 1_200), Turn::Later);
+    handles_for(&mut intake, A, &mut connection);
+    let share = intake.begin(A, &mut connection, clock());
+    assert_eq!(intake.decide(&share, 1, 1_200), Decision::Later);
     assert!(!intake.backlog.is_empty());
     intake.begin_round();
-    let share = intake.begin(A, &mut holder, clock());
-    assert_eq!(intake.turn(&share, 2, 1_200), Turn::Later, "although it has a share again");
+    let share = intake.begin(A, &mut connection, clock());
+    assert_eq!(intake.decide(&share, 2, 1_200), Decision::Later, "although it has a share again");
     assert_eq!((intake.backlog.connections(), intake.backlog.next_connection()), (1, Some(A)));
     assert_eq!([(); 3].map(|()| intake.backlog.pop(A)), [Some(1), Some(2), None]);
-    let share = intake.begin(A, &mut holder, clock());
-    assert_eq!(intake.turn(&share, 3, 1_200), Turn::Now(3));
+    let share = intake.begin(A, &mut connection, clock());
+    assert_eq!(intake.decide(&share, 3, 1_200), Decision::Now(3));
 }
 
 #[test]
 fn too_many_that_wait_are_dropped() {
-    let (mut intake, mut holder) = (intake(), Fake { is_stranger: true, ..Fake::default() });
-    let share = intake.begin(A, &mut holder, clock());
-    let turns = [(); 2].map(|()| intake.turn(&share, 0, 1_500_000));
-    assert_eq!(turns, [Turn::Later, Turn::Dropped]);
+    let (mut intake, mut connection) = (intake(), Fake { is_stranger: true, ..Fake::default() });
+    let share = intake.begin(A, &mut connection, clock());
+    let decisions = [(); 2].map(|()| intake.decide(&share, 0, 1_500_000));
+    assert_eq!(decisions, [Decision::Later, Decision::Dropped]);
 }
 
 #[test]
@@ -131,7 +133,7 @@ fn a_strangers_datagrams_wait_for_the_step_of_strangers() {
     let (mut intake, mut stranger) = (intake(), Fake { is_stranger: true, ..Fake::default() });
     assert!(!intake.has_strangers());
     let share = intake.begin(A, &mut stranger, clock());
-    assert_eq!(intake.turn(&share, 1, 1_200), Turn::Later);
+    assert_eq!(intake.decide(&share, 1, 1_200), Decision::Later);
     assert!(intake.has_strangers() && intake.backlog.is_empty());
     assert_eq!(intake.strangers.pop_next(), Some((A, 1)));
     assert_eq!(intake.strangers.pop_next(), None);
@@ -154,14 +156,14 @@ fn newcomers_wait_until_one_of_the_least_busy_network_is_next() {
 
 #[test]
 fn a_connection_whose_datagrams_cost_too_much_is_warned_of_once() {
-    let (mut intake, mut holder) = (intake(), Fake::default());
+    let (mut intake, mut connection) = (intake(), Fake::default());
     let mut cost = |time| {
-        let mut share = intake.begin_waiting(A, Some(&mut holder), time, clock());
+        let mut share = intake.begin_waiting(A, Some(&mut connection), time, clock());
         share.is_used_up();
-        holder.frames += 1;
+        connection.frames += 1;
         pass(time);
-        let warns = intake.end(&share, &mut holder, clock());
-        (warns, holder.account.excess.is_too_high(clock()))
+        let warns = intake.end(&share, &mut connection, clock());
+        (warns, connection.account.excess.is_too_high(clock()))
     };
     assert_eq!(cost(100 * MICROSECOND), (false, false), "that is usual");
     assert_eq!(cost(100_000 * MICROSECOND), (true, true));
@@ -174,42 +176,42 @@ fn bulk_may_take_longer_before_it_is_measured() {
         let mut intake = Intake::<u32, u32>::new();
         let costs = CostMeter::new(|| PASSED.get(), None);
         intake.clocks = Some(Clocks { costs, shares: clock });
-        let mut holder = Fake { is_bulk, ..Fake::default() };
-        let mut share = intake.begin_waiting(A, Some(&mut holder), MICROSECOND, clock());
+        let mut connection = Fake { is_bulk, ..Fake::default() };
+        let mut share = intake.begin_waiting(A, Some(&mut connection), MICROSECOND, clock());
         share.is_used_up();
         pass(300 * MICROSECOND);
-        intake.end(&share, &mut holder, clock());
-        let next = intake.begin_waiting(A, Some(&mut holder), MICROSECOND, clock());
+        intake.end(&share, &mut connection, clock());
+        let next = intake.begin_waiting(A, Some(&mut connection), MICROSECOND, clock());
         assert_eq!(next.reading.is_none(), is_bulk);
     }
 }
 
 #[test]
 fn frames_are_those_of_the_share() {
-    let (mut intake, mut holder) = (intake(), Fake { frames: 1_000, ..Fake::default() });
+    let (mut intake, mut connection) = (intake(), Fake { frames: 1_000, ..Fake::default() });
     // A microsecond is the shortest. Ninety are usual, but not for as many as a hundred frames.
     for (frames, took, is_too_high) in [(10, 1, false), (10, 90, false), (100, 90, true)] {
-        let mut share = intake.begin_waiting(A, Some(&mut holder), MICROSECOND, clock());
+        let mut share = intake.begin_waiting(A, Some(&mut connection), MICROSECOND, clock());
         share.is_used_up();
-        holder.frames += frames;
-        holder.account = Account::default();
-        holder.account.excess.charge(handling_cost::ADVANCE, clock());
+        connection.frames += frames;
+        connection.account = Account::default();
+        connection.account.excess.charge(handling_cost::ADVANCE, clock());
         pass(took * MICROSECOND);
-        intake.end(&share, &mut holder, clock());
-        assert_eq!(holder.account.excess.is_too_high(clock()), is_too_high);
+        intake.end(&share, &mut connection, clock());
+        assert_eq!(connection.account.excess.is_too_high(clock()), is_too_high);
     }
 }
 
 #[test]
 fn without_a_clock_everything_is_handled_at_once() {
     let mut intake = Intake::<u32, u32>::new();
-    let mut holder = Fake::default();
-    let mut share = intake.begin(A, &mut holder, clock());
+    let mut connection = Fake::default();
+    let mut share = intake.begin(A, &mut connection, clock());
     for datagram in 0..100 {
-        assert_eq!(intake.turn(&share, datagram, 1_200), Turn::Now(datagram));
+        assert_eq!(intake.decide(&share, datagram, 1_200), Decision::Now(datagram));
         assert!(!share.is_used_up());
     }
-    assert!(!intake.end(&share, &mut holder, clock()));
+    assert!(!intake.end(&share, &mut connection, clock()));
     let [mut one] = intake.shares([Step::Backlog]);
     assert!(!one.is_used_up_by_now());
 }
