@@ -5,10 +5,10 @@
 //! parts of a loop do not know each other: what takes several is a step, in `datagram`, `drive` or
 //! `handshakes`.
 
+mod admission_control;
 mod connection_limits;
 mod connections;
 mod datagram;
-mod door;
 mod drive;
 mod handshakes;
 mod io;
@@ -31,8 +31,8 @@ use tokio::sync::mpsc;
 use tracing::error;
 
 use self::{
+    admission_control::AdmissionControl,
     connections::Connections,
-    door::Door,
     drive::abandon,
     io::{Io, UDP, WAKER},
 };
@@ -83,7 +83,7 @@ pub(crate) struct EventLoop<U> {
     number: u8,
     /// Routes datagrams to connections, and begins handshakes.
     endpoint: Endpoint,
-    door: Door,
+    admission: AdmissionControl,
     connections: Connections,
     intake: Intake<ConnectionEvent, Incoming>,
     spin: Spin,
@@ -114,7 +114,7 @@ impl<U: Datagrams> EventLoop<U> {
             peers: Vec::new(),
             number: ids.number,
             endpoint: Endpoint::new(Arc::new(config), None, may_probe, None),
-            door: Door::new(),
+            admission: AdmissionControl::new(),
             connections: Connections::new(),
             intake: Intake::new(),
             spin,
@@ -225,7 +225,8 @@ impl<U: Datagrams> EventLoop<U> {
 
     /// When the next work is due.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        let (timer, handshake) = (self.connections.deadline(), self.door.handshakes.deadline());
+        let (timer, handshake) =
+            (self.connections.deadline(), self.admission.handshakes.deadline());
         timer.into_iter().chain(handshake).min()
     }
 
@@ -266,10 +267,10 @@ impl<U: Datagrams> EventLoop<U> {
                 Command::SetServerConfig(config) => {
                     self.set_server(Some(ServerConfig::clone(&config)));
                 }
-                Command::Refuse => self.door.refusing = true,
+                Command::Refuse => self.admission.refusing = true,
                 Command::Suspend(suspended) => self.suspend(suspended),
                 Command::CloseAll { code, reason } => {
-                    self.door.refusing = true;
+                    self.admission.refusing = true;
                     for key in self.connections.keys() {
                         let reason = reason.clone();
                         self.guarded(key, |slot| slot.driver.close(code, reason, now));

@@ -56,7 +56,7 @@ impl<U: Datagrams> EventLoop<U> {
     /// Marks connections whose timers have expired, and gives up handshakes that take too long.
     pub(super) fn expire(&mut self, now: Instant) {
         self.connections.expire(now);
-        while let Some(key) = self.door.handshakes.overdue(now) {
+        while let Some(key) = self.admission.handshakes.overdue(now) {
             self.give_up(key, Refusal::TimedOut);
         }
     }
@@ -77,7 +77,7 @@ impl<U: Datagrams> EventLoop<U> {
     }
 
     fn drive_one(&mut self, key: Key, time: Duration, now: Instant) -> usize {
-        let Self { io, endpoint, door, connections, intake, shared, .. } = self;
+        let Self { io, endpoint, admission, connections, intake, shared, .. } = self;
         let Some(slot) = connections.get_mut(key) else { return 0 };
         slot.dirty = false;
         let outdated = slot.epoch != io.udp.epoch();
@@ -86,14 +86,14 @@ impl<U: Datagrams> EventLoop<U> {
         let mut outcome = slot.driver.drive(&mut context, &mut registrar, intake.share(time));
         if outcome.proved && slot.standing.is_stranger() {
             slot.account.excess.proved(now);
-            let is_client = door.handshakes.remove(key, true);
+            let is_client = admission.handshakes.remove(key, true);
             let counted = is_client.then(|| shared.counters.clients(slot.lane).begin());
             slot.standing = Standing::Client(counted);
         }
         if outcome.lost {
             slot.standing.lost();
             if !outcome.proved {
-                door.handshakes.fail(key);
+                admission.handshakes.fail(key);
                 // The peer has been told, and has nothing to lose if it has not heard it.
                 slot.awaited = None;
             }
@@ -164,7 +164,7 @@ impl<U: Datagrams> EventLoop<U> {
     }
 
     pub(super) fn remove(&mut self, key: Key, reason: ConnectionError) {
-        self.door.handshakes.remove(key, false);
+        self.admission.handshakes.remove(key, false);
         let Some(slot) = self.connections.remove(key) else { return };
         if slot.stage != Stage::Drained {
             let handle = ConnectionHandle(key.handle);

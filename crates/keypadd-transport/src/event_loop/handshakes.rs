@@ -8,8 +8,8 @@ use tracing::debug;
 
 use super::{
     EventLoop,
+    admission_control::{Answer, Client},
     connection_limits::limits,
-    door::{Answer, Client},
     drive::Peer,
     slot::Standing,
 };
@@ -25,8 +25,8 @@ use crate::{
 
 impl<U: Datagrams> EventLoop<U> {
     pub(crate) fn set_server(&mut self, config: Option<ServerConfig>) {
-        self.door.set_server(config);
-        self.endpoint.set_server_config(self.door.server.clone().map(Arc::new));
+        self.admission.set_server(config);
+        self.endpoint.set_server_config(self.admission.server.clone().map(Arc::new));
     }
 
     pub(super) fn connect(
@@ -60,7 +60,7 @@ impl<U: Datagrams> EventLoop<U> {
     pub(super) fn incoming(&mut self, incoming: Incoming, now: Instant) {
         let Some(incoming) = self.admit(incoming, now) else { return };
         let address = incoming.remote_address().ip();
-        let load = self.door.handshakes.load(address);
+        let load = self.admission.handshakes.load(address);
         if let Some(ignored) = self.intake.newcomers.push(incoming, address, load) {
             self.shared.refused(ignored.remote_address(), Refusal::Crowded);
             self.endpoint.ignore(ignored);
@@ -77,7 +77,9 @@ impl<U: Datagrams> EventLoop<U> {
                 break;
             }
         }
-        while let Some(incoming) = self.intake.newcomers.pop(|it| self.door.handshakes.load(it)) {
+        while let Some(incoming) =
+            self.intake.newcomers.pop(|it| self.admission.handshakes.load(it))
+        {
             // Apply what the owner changed before this client spoke.
             self.commands(now);
             if let Some(incoming) = self.admit(incoming, now) {
@@ -92,7 +94,7 @@ impl<U: Datagrams> EventLoop<U> {
     /// Returns the client if its handshake may begin, now or later; otherwise answers it.
     fn admit(&mut self, incoming: Incoming, now: Instant) -> Option<Incoming> {
         self.io.buffer.clear();
-        match self.door.answer(&self.shared, Client::of(&incoming), now) {
+        match self.admission.answer(&self.shared, Client::of(&incoming), now) {
             Answer::Admit => return Some(incoming),
             Answer::Retry => {
                 if let Ok(transmit) = self.endpoint.retry(incoming, &mut self.io.buffer) {
@@ -113,10 +115,10 @@ impl<U: Datagrams> EventLoop<U> {
         let remote = incoming.remote_address();
         let lane = Lane::of(incoming.orig_dst_cid());
         self.begin_epoch();
-        if let Some(key) = self.door.handshakes.make_room(remote.ip()) {
+        if let Some(key) = self.admission.handshakes.make_room(remote.ip()) {
             self.give_up(key, Refusal::Displaced);
         }
-        let Some(mut config) = self.door.server.clone() else {
+        let Some(mut config) = self.admission.server.clone() else {
             return self.endpoint.ignore(incoming);
         };
         let (limits, transport) = limits(&self.shared, remote, lane, now);
@@ -128,11 +130,11 @@ impl<U: Datagrams> EventLoop<U> {
                 let waiting = HandshakeReply::Server(self.shared.accepted.clone());
                 let peer = Peer { remote, lane, standing: Standing::Stranger, waiting };
                 let shared = self.add(made, limits, peer);
-                self.door.handshakes.add(Some(shared.key), remote, now);
+                self.admission.handshakes.add(Some(shared.key), remote, now);
             }
             Err(error) => {
                 debug!(%remote, error = %error.cause, "not accepted");
-                self.door.handshakes.add(None, remote, now);
+                self.admission.handshakes.add(None, remote, now);
                 if let Some(transmit) = error.response {
                     self.io.respond(transmit);
                 }

@@ -21,7 +21,8 @@ use crate::{
 const INCOMING_BYTES: u64 = HANDSHAKE_BYTES_MAX as u64;
 const INCOMING_BYTES_TOTAL: u64 = 1 << 20;
 
-pub(super) struct Door {
+/// How clients are answered now, and the handshakes that have begun.
+pub(super) struct AdmissionControl {
     /// The handshake of this end as a server, if it is one.
     pub(super) server: Option<ServerConfig>,
     pub(super) handshakes: Handshakes<Key>,
@@ -61,7 +62,7 @@ pub(super) enum Answer {
     Ignore,
 }
 
-impl Door {
+impl AdmissionControl {
     pub(super) fn new() -> Self {
         Self { server: None, handshakes: Handshakes::new(), refusing: false }
     }
@@ -120,59 +121,62 @@ mod tests {
 
     #[test]
     fn only_lanes_that_have_their_clients_refuse_more() {
-        let (door, (shared, mut events)) = (Door::new(), shared(1));
+        let (admission, (shared, mut events)) = (AdmissionControl::new(), shared(1));
         let now = Instant::now();
-        assert_eq!(door.answer(&shared, client(1, Lane::Sparse), now), Answer::Admit);
+        assert_eq!(admission.answer(&shared, client(1, Lane::Sparse), now), Answer::Admit);
         let counted = shared.counters.clients(Lane::Sparse).begin();
-        assert_eq!(door.answer(&shared, client(1, Lane::Sparse), now), Answer::Refuse);
+        assert_eq!(admission.answer(&shared, client(1, Lane::Sparse), now), Answer::Refuse);
         assert!(matches!(events.try_recv(), Ok(Accepted::Refused(_, Refusal::Full))));
         assert_eq!(shared.counters.refusals().full, 1);
-        assert_eq!(door.answer(&shared, client(1, Lane::Bulk), now), Answer::Admit);
+        assert_eq!(admission.answer(&shared, client(1, Lane::Bulk), now), Answer::Admit);
         drop(counted);
-        assert_eq!(door.answer(&shared, client(1, Lane::Sparse), now), Answer::Admit);
+        assert_eq!(admission.answer(&shared, client(1, Lane::Sparse), now), Answer::Admit);
         assert!(events.try_recv().is_err());
     }
 
     #[test]
-    fn a_door_that_is_shut_refuses_without_a_word() {
-        let (mut door, (shared, mut events)) = (Door::new(), shared(0));
-        door.refusing = true;
-        assert_eq!(door.answer(&shared, client(1, Lane::Sparse), Instant::now()), Answer::Refuse);
+    fn an_end_that_refuses_everyone_does_so_without_a_word() {
+        let (mut admission, (shared, mut events)) = (AdmissionControl::new(), shared(0));
+        admission.refusing = true;
+        assert_eq!(
+            admission.answer(&shared, client(1, Lane::Sparse), Instant::now()),
+            Answer::Refuse
+        );
         assert!(events.try_recv().is_err());
         assert_eq!(shared.counters.refusals().full, 0);
     }
 
     #[test]
     fn a_client_beside_others_validates_its_address_if_it_can() {
-        let (mut door, (shared, _events)) = (Door::new(), shared(16));
+        let (mut admission, (shared, _events)) = (AdmissionControl::new(), shared(16));
         let now = Instant::now();
         for handle in 0..8 {
             let key = Key { handle, serial: handle as u64 };
-            door.handshakes.add(Some(key), client(handle as u32, Lane::Sparse).remote, now);
+            admission.handshakes.add(Some(key), client(handle as u32, Lane::Sparse).remote, now);
         }
         let unknown = Client { is_validated: false, may_retry: true, ..client(99, Lane::Sparse) };
-        assert_eq!(door.answer(&shared, unknown, now), Answer::Retry);
+        assert_eq!(admission.answer(&shared, unknown, now), Answer::Retry);
         assert_eq!(
-            door.answer(&shared, Client { may_retry: false, ..unknown }, now),
+            admission.answer(&shared, Client { may_retry: false, ..unknown }, now),
             Answer::Admit
         );
         assert_eq!(
-            door.answer(&shared, Client { is_validated: true, ..unknown }, now),
+            admission.answer(&shared, Client { is_validated: true, ..unknown }, now),
             Answer::Admit
         );
     }
 
     #[test]
     fn in_a_crowd_an_address_that_has_just_begun_is_ignored() {
-        let (mut door, (shared, mut events)) = (Door::new(), shared(16));
+        let (mut admission, (shared, mut events)) = (AdmissionControl::new(), shared(16));
         let now = Instant::now();
         for serial in 0..512 {
             let key = Key { handle: 0, serial };
-            door.handshakes.add(Some(key), client(serial as u32, Lane::Sparse).remote, now);
+            admission.handshakes.add(Some(key), client(serial as u32, Lane::Sparse).remote, now);
         }
-        assert_eq!(door.answer(&shared, client(1, Lane::Sparse), now), Answer::Ignore);
+        assert_eq!(admission.answer(&shared, client(1, Lane::Sparse), now), Answer::Ignore);
         assert!(matches!(events.try_recv(), Ok(Accepted::Refused(_, Refusal::Crowded))));
         assert_eq!(shared.counters.refusals().crowded, 1);
-        assert_eq!(door.answer(&shared, client(1 << 16, Lane::Sparse), now), Answer::Admit);
+        assert_eq!(admission.answer(&shared, client(1 << 16, Lane::Sparse), now), Answer::Admit);
     }
 }
