@@ -8,7 +8,7 @@ mod carrier;
 mod events;
 mod flow_frames;
 mod frames;
-mod life;
+mod lifecycle;
 mod one_way;
 mod path_watch;
 mod receiver;
@@ -31,12 +31,12 @@ use quinn_proto::{Connection, ConnectionError, EndpointEvent, VarInt};
 use self::{
     carrier::{Carrier, Loss},
     frames::eliciting,
-    life::Life,
+    lifecycle::Lifecycle,
     path_watch::PathWatch,
     receiver::Receiver,
     sender::Sender,
 };
-pub(crate) use self::{life::HandshakeReply, sender::SendContext};
+pub(crate) use self::{lifecycle::HandshakeReply, sender::SendContext};
 use crate::{
     allowance::Allowance,
     channel::Channel,
@@ -91,9 +91,9 @@ impl Driver {
         waiting: HandshakeReply,
     ) -> Self {
         let path = PathWatch::new(quic.remote_address());
-        let life = Life::new(waiting);
+        let lifecycle = Lifecycle::new(waiting);
         Self {
-            carrier: Carrier::new(quic, life, Arc::clone(&shared), plan.cut_code),
+            carrier: Carrier::new(quic, lifecycle, Arc::clone(&shared), plan.cut_code),
             flows: Flows::new(plan.flow_idle),
             sender: Sender::new(gate),
             receiver: Receiver::new(window, allowances),
@@ -133,7 +133,7 @@ impl Driver {
 
     /// CPU time that opening a full datagram takes.
     pub(crate) fn opening_cost(&self) -> Duration {
-        self.carrier.life.opening_cost
+        self.carrier.lifecycle.opening_cost
     }
 
     /// The next event for the endpoint.
@@ -170,13 +170,13 @@ impl Driver {
                 carrier.on_stream_command(id, command, registrar, now);
             }
             // Dropping it tells the caller that the connection is gone.
-            ConnectionCommand::Flow(_) if carrier.life.is_lost() => {}
+            ConnectionCommand::Flow(_) if carrier.lifecycle.is_lost() => {}
             ConnectionCommand::Flow(command) => {
                 let connection: Arc<dyn FlowCommands> = self.shared.clone();
                 self.flows.on_command(command, &connection, registrar, now);
             }
             ConnectionCommand::Migration(mut message) => {
-                if !carrier.life.is_lost()
+                if !carrier.lifecycle.is_lost()
                     && let Migration::Adopt(moving) = &mut message
                     && let Some(handed) = moving.controller.take()
                 {
@@ -234,8 +234,8 @@ impl Driver {
             more,
             deadline: self.deadline(now),
             bulk_bytes: self.sender.take_bulk_bytes(),
-            proved: self.carrier.life.is_proved(),
-            lost: self.carrier.life.is_lost(),
+            proved: self.carrier.lifecycle.is_proved(),
+            lost: self.carrier.lifecycle.is_lost(),
         }
     }
 
@@ -246,11 +246,11 @@ impl Driver {
 
     /// Notices where both ends are, and whether the peer responds.
     fn follow_path(&mut self, now: Instant) {
-        let Self { carrier: Carrier { quic, life, .. }, path, sender, .. } = self;
+        let Self { carrier: Carrier { quic, lifecycle, .. }, path, sender, .. } = self;
         if path.follow_own_address(quic, now) {
             sender.gate().start_afresh(now);
         }
-        if life.is_up() {
+        if lifecycle.is_up() {
             path.probe_silence(quic, sender.gate().waits(), now);
         }
     }
@@ -268,7 +268,7 @@ impl Driver {
 
     /// Whether the connection is completely over.
     pub(crate) fn is_over(&self) -> bool {
-        self.carrier.quic.is_drained() && self.carrier.life.is_lost() && !self.has_streams()
+        self.carrier.quic.is_drained() && self.carrier.lifecycle.is_lost() && !self.has_streams()
     }
 
     /// Whether it has streams or flows, also those that a lost connection has left to be ended.
@@ -280,7 +280,7 @@ impl Driver {
     fn deadline(&mut self, now: Instant) -> Option<Instant> {
         let Self { carrier, receiver, sender, flows, .. } = self;
         // What concerns the peer ends with the connection.
-        let (delivery, silence, receipts) = match carrier.life.is_lost() {
+        let (delivery, silence, receipts) = match carrier.lifecycle.is_lost() {
             true => (carrier.delivery_deadline(), None, None),
             false => (None, self.path.deadline(), carrier.holding.deadline()),
         };
@@ -298,7 +298,7 @@ impl Driver {
     fn deliver(&mut self, now: Instant, share: &mut TimeShare) {
         let bulk_bytes = self.receiver.deliver(&mut self.carrier, now, share);
         self.sender.add_bulk(bulk_bytes);
-        if self.carrier.life.is_lost() {
+        if self.carrier.lifecycle.is_lost() {
             self.carrier.end_overdue(now, share);
         }
     }
@@ -306,7 +306,7 @@ impl Driver {
     /// Delivers the datagrams that have arrived from the peer, and reads those of sockets; returns
     /// whether there may be more.
     fn carry_flows(&mut self, now: Instant, share: &mut TimeShare) -> bool {
-        if self.carrier.life.is_lost() {
+        if self.carrier.lifecycle.is_lost() {
             return false;
         }
         let Self { carrier, flows, sender, path, .. } = self;
@@ -332,7 +332,7 @@ impl Driver {
     /// Ends the streams and flows of a connection that is lost.
     fn end_lost(&mut self, now: Instant, share: &mut TimeShare) {
         let Self { carrier, flows, .. } = self;
-        if !carrier.life.is_lost() {
+        if !carrier.lifecycle.is_lost() {
             return;
         }
         let Some(reason) = &self.shared.close_reason() else { return };
@@ -350,13 +350,14 @@ impl Driver {
 
     fn has_some_to_end(&self) -> bool {
         self.carrier.streams.has_some_to_end()
-            || (self.carrier.life.is_lost() && (self.carrier.has_left() || !self.flows.is_empty()))
+            || (self.carrier.lifecycle.is_lost()
+                && (self.carrier.has_left() || !self.flows.is_empty()))
     }
 
     /// Ends immediately without telling the peer, because of a fault or the end of the loop.
     pub(crate) fn abandon(mut self, reason: ConnectionError) {
         self.shared.ended(reason.clone());
-        if let HandshakeReply::Client(reply) = self.carrier.life.lose(false) {
+        if let HandshakeReply::Client(reply) = self.carrier.lifecycle.lose(false) {
             let _ = reply.send(Err(reason.clone()));
         }
         self.flows.end_all();

@@ -13,7 +13,7 @@ use quinn_proto::{Connection, Dir, StreamId, VarInt};
 use tokio::sync::oneshot;
 
 pub(super) use self::{end::Loss, hold::Holding, migrate::network_path, moves::Moves};
-use super::{life::Life, streams::Streams};
+use super::{lifecycle::Lifecycle, streams::Streams};
 use crate::{
     announcement::Announcement,
     channel::{Channel, Controlled, Outgoing, Spliced},
@@ -29,7 +29,7 @@ use crate::{
 /// sibling.
 pub(super) struct Carrier {
     pub(super) quic: Connection,
-    pub(super) life: Life,
+    pub(super) lifecycle: Lifecycle,
     pub(super) streams: Streams,
     pub(super) holding: Holding,
     pub(super) moves: Moves,
@@ -45,12 +45,12 @@ pub(super) struct Carrier {
 impl Carrier {
     pub(super) fn new(
         quic: Connection,
-        life: Life,
+        lifecycle: Lifecycle,
         shared: Arc<ConnectionShared>,
         cut_code: VarInt,
     ) -> Self {
         let (streams, holding, moves, opening, closed) = Default::default();
-        Self { quic, life, streams, holding, moves, opening, closed, shared, cut_code }
+        Self { quic, lifecycle, streams, holding, moves, opening, closed, shared, cut_code }
     }
 
     /// Handles the system's report on a socket.
@@ -94,12 +94,12 @@ impl Carrier {
             }
             // The peer does not know a stream whose answer has not been sent.
             (StreamCommand::Splice(request), None)
-                if self.life.is_lost() && request.first.is_empty() =>
+                if self.lifecycle.is_lost() && request.first.is_empty() =>
             {
-                self.holding.hold_late(id, request, self.life.holds());
+                self.holding.hold_late(id, request, self.lifecycle.holds());
             }
             (StreamCommand::Resume(request), Some(Channel::Controlled(_)))
-                if !self.life.is_lost() =>
+                if !self.lifecycle.is_lost() =>
             {
                 self.resume(id, request, registrar, now);
             }
@@ -208,7 +208,7 @@ impl Carrier {
         while let Some(id) = self.quic.streams().accept(Dir::Bi) {
             let stream = self.control(id);
             self.streams.arrived(id);
-            self.life.accept(stream);
+            self.lifecycle.accept(stream);
         }
     }
 
@@ -222,7 +222,7 @@ impl Carrier {
 
     /// Opens the requested streams, as many as the peer allows.
     pub(super) fn open(&mut self) {
-        while !self.life.is_lost() && !self.opening.is_empty() {
+        while !self.lifecycle.is_lost() && !self.opening.is_empty() {
             let Some(id) = self.quic.streams().open(Dir::Bi) else { return };
             let stream = self.control(id);
             if let Some(reply) = self.opening.pop_front() {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use quinn_proto::{ConnectionError, Dir, Event, StreamEvent};
 
-use super::{Driver, life::HandshakeReply};
+use super::{Driver, lifecycle::HandshakeReply};
 use crate::{
     connection,
     handshake::{Accepted, HandshakeFailed},
@@ -45,7 +45,7 @@ impl Driver {
         let Self { carrier, receiver, .. } = self;
         match event {
             // It was closed first: nothing would end streams that are accepted now.
-            StreamEvent::Opened { .. } if carrier.life.is_lost() => {}
+            StreamEvent::Opened { .. } if carrier.lifecycle.is_lost() => {}
             StreamEvent::Opened { dir } => {
                 match dir {
                     Dir::Bi => carrier.accept(),
@@ -66,10 +66,10 @@ impl Driver {
     }
 
     fn established(&mut self) {
-        let (waiting, streams) = self.carrier.life.establish();
+        let (waiting, streams) = self.carrier.lifecycle.establish();
         self.sender.proved();
         let proof = (self.plan.inspect)(self.carrier.quic.crypto_session());
-        self.carrier.life.opening_cost =
+        self.carrier.lifecycle.opening_cost =
             (self.plan.opening_cost)(self.carrier.quic.crypto_session());
         let carries_datagrams = self.carrier.quic.datagrams().max_size().is_some();
         let shared = Arc::clone(&self.shared);
@@ -88,12 +88,12 @@ impl Driver {
 
     /// Handles the loss of the connection; data that its streams have received is still delivered.
     pub(super) fn lose(&mut self, reason: ConnectionError, holds: bool) {
-        if self.carrier.life.is_lost() {
+        if self.carrier.lifecycle.is_lost() {
             return;
         }
         // First: whoever waits for streams asks for the reason when there are no more.
         self.shared.ended(reason.clone());
-        match self.carrier.life.lose(holds) {
+        match self.carrier.lifecycle.lose(holds) {
             HandshakeReply::Client(reply) => drop(reply.send(Err(reason))),
             HandshakeReply::Server(accepted) => {
                 let remote = self.carrier.quic.remote_address();

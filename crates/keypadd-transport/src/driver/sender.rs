@@ -155,7 +155,7 @@ impl Sender {
         now: Instant,
         batch: usize,
     ) -> bool {
-        if carrier.life.is_lost() || !flows.has_unsent() {
+        if carrier.lifecycle.is_lost() || !flows.has_unsent() {
             return false;
         }
         let quic = &mut carrier.quic;
@@ -287,8 +287,8 @@ impl Sender {
 
     /// Sends what follows the last packet of a burst, once it is due: a PING, and the copy.
     pub(super) fn send_tail(&mut self, carrier: &mut Carrier, context: &mut SendContext<'_>) {
-        let Carrier { quic, life, .. } = carrier;
-        if !self.tail.is_due(context.now) || !life.is_up() || context.outdated {
+        let Carrier { quic, lifecycle, .. } = carrier;
+        if !self.tail.is_due(context.now) || !lifecycle.is_up() || context.outdated {
             return;
         }
         quic.ping();

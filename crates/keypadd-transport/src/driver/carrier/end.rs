@@ -155,7 +155,7 @@ impl Carrier {
                 return false;
             }
         }
-        while self.moves.end_waiting(self.life.holds()) {
+        while self.moves.end_waiting(self.lifecycle.holds()) {
             if share.is_used_up_by_now() {
                 return false;
             }
@@ -173,7 +173,9 @@ impl Carrier {
             Some(Channel::Spliced(spliced)) if spliced.state.failed_at().is_some() => {
                 self.cut_failed(id);
             }
-            Some(Channel::Spliced(spliced)) if self.life.holds() && spliced.state.can_be_held() => {
+            Some(Channel::Spliced(spliced))
+                if self.lifecycle.holds() && spliced.state.can_be_held() =>
+            {
                 self.park(id);
             }
             Some(Channel::Spliced(spliced)) => {
@@ -222,7 +224,7 @@ impl Carrier {
 
     /// Ends all streams without telling the peer, because of a fault or the end of the loop.
     pub(in crate::driver) fn abandon(mut self, reason: &ConnectionError) {
-        let holds = self.life.holds();
+        let holds = self.lifecycle.holds();
         while self.moves.end_waiting(holds) {}
         for channel in self.streams.into_all() {
             match channel {

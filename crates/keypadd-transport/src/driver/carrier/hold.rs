@@ -136,7 +136,7 @@ impl Carrier {
 
     /// Tells the peer how much sockets have accepted.
     pub(in crate::driver) fn send_receipts(&mut self, now: Instant) {
-        if self.life.is_lost() {
+        if self.lifecycle.is_lost() {
             return;
         }
         let receipts = &mut self.holding.receipts;

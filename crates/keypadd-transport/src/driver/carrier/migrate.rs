@@ -54,7 +54,7 @@ impl Carrier {
     ) {
         match message {
             Migration::Attach(sparse) => self.attach(sparse, true),
-            Migration::Adopt(moving) if self.life.is_lost() => moving.to_stream.park(),
+            Migration::Adopt(moving) if self.lifecycle.is_lost() => moving.to_stream.park(),
             Migration::Adopt(moving) => {
                 self.moves.wait(*moving);
                 self.adopt(registrar, now);
@@ -63,7 +63,7 @@ impl Carrier {
             Migration::Continue { origin, continuation } => {
                 self.continue_at(origin, continuation);
             }
-            Migration::Arrive { to_socket, .. } if self.life.is_lost() => to_socket.park(),
+            Migration::Arrive { to_socket, .. } if self.lifecycle.is_lost() => to_socket.park(),
             Migration::Arrive { at, to_socket, socket } => {
                 self.arrive(at, *to_socket, socket, registrar);
             }
@@ -161,7 +161,7 @@ impl Carrier {
     /// the peer lets them wait.
     pub(in crate::driver) fn adopt(&mut self, registrar: &mut Registrar<'_>, now: Instant) {
         self.moves.drop_cut();
-        while !self.life.is_lost() && self.moves.has_waiting() {
+        while !self.lifecycle.is_lost() && self.moves.has_waiting() {
             let Some(id) = self.quic.streams().open(Dir::Uni) else { return };
             let Some(moving) = self.moves.next_waiting() else { return };
             let MigratingDirection { mut to_stream, origin, offset, .. } = moving;
@@ -254,7 +254,7 @@ impl Carrier {
                 }
             }
             // The sibling is about to end, too, and must not reset what is parked here.
-            _ if self.life.is_lost() => {}
+            _ if self.lifecycle.is_lost() => {}
             _ => self.moves.tell(Migration::Refuse { at: continuation.at }),
         }
     }

@@ -21,7 +21,7 @@ pub(crate) enum HandshakeReply {
     Server(mpsc::UnboundedSender<Accepted>),
 }
 
-enum Stage {
+enum Phase {
     Handshaking(HandshakeReply),
     /// Has the way of the streams that the peer opens.
     Up(mpsc::UnboundedSender<Stream>),
@@ -34,71 +34,71 @@ enum Stage {
 }
 
 /// How far a connection has come.
-pub(super) struct Life {
-    stage: Stage,
+pub(super) struct Lifecycle {
+    phase: Phase,
     /// CPU time that opening a full datagram takes; none before the handshake is complete.
     pub(super) opening_cost: Duration,
 }
 
-impl Life {
+impl Lifecycle {
     pub(super) fn new(waiting: HandshakeReply) -> Self {
-        Self { stage: Stage::Handshaking(waiting), opening_cost: Duration::ZERO }
+        Self { phase: Phase::Handshaking(waiting), opening_cost: Duration::ZERO }
     }
 
     /// The handshake is complete. Returns who waits for it, and what the peer opens from now on.
     pub(super) fn establish(&mut self) -> (HandshakeReply, mpsc::UnboundedReceiver<Stream>) {
         let (incoming, streams) = mpsc::unbounded_channel();
-        let waiting = match &mut self.stage {
-            Stage::Handshaking(waiting) => std::mem::replace(waiting, HandshakeReply::Nobody),
-            Stage::Up(_) | Stage::Lost { .. } => HandshakeReply::Nobody,
+        let waiting = match &mut self.phase {
+            Phase::Handshaking(waiting) => std::mem::replace(waiting, HandshakeReply::Nobody),
+            Phase::Up(_) | Phase::Lost { .. } => HandshakeReply::Nobody,
         };
-        match &mut self.stage {
-            Stage::Handshaking(_) | Stage::Up(_) => self.stage = Stage::Up(incoming),
-            Stage::Lost { proved, holds: _ } => *proved = true,
+        match &mut self.phase {
+            Phase::Handshaking(_) | Phase::Up(_) => self.phase = Phase::Up(incoming),
+            Phase::Lost { proved, holds: _ } => *proved = true,
         }
         (waiting, streams)
     }
 
     /// The connection is lost; only the first time counts. Returns who waits for the handshake.
     pub(super) fn lose(&mut self, holds: bool) -> HandshakeReply {
-        let (waiting, proved) = match &mut self.stage {
-            Stage::Handshaking(waiting) => {
+        let (waiting, proved) = match &mut self.phase {
+            Phase::Handshaking(waiting) => {
                 (std::mem::replace(waiting, HandshakeReply::Nobody), false)
             }
-            Stage::Up(_) => (HandshakeReply::Nobody, true),
-            Stage::Lost { .. } => return HandshakeReply::Nobody,
+            Phase::Up(_) => (HandshakeReply::Nobody, true),
+            Phase::Lost { .. } => return HandshakeReply::Nobody,
         };
-        self.stage = Stage::Lost { proved, holds };
+        self.phase = Phase::Lost { proved, holds };
         waiting
     }
 
     /// Whether the peer has proved a key, and the connection is not lost.
     pub(super) fn is_up(&self) -> bool {
-        matches!(self.stage, Stage::Up(_))
+        matches!(self.phase, Phase::Up(_))
     }
 
     pub(super) fn is_lost(&self) -> bool {
-        matches!(self.stage, Stage::Lost { .. })
+        matches!(self.phase, Phase::Lost { .. })
     }
 
     /// Whether the peer has proved a key.
     pub(super) fn is_proved(&self) -> bool {
-        match self.stage {
-            Stage::Handshaking(_) => false,
-            Stage::Up(_) => true,
-            Stage::Lost { proved, holds: _ } => proved,
+        match self.phase {
+            Phase::Handshaking(_) => false,
+            Phase::Up(_) => true,
+            Phase::Lost { proved, holds: _ } => proved,
         }
     }
 
     /// Whether the connection was lost in a way that lets its streams be held.
     pub(super) fn holds(&self) -> bool {
-        matches!(self.stage, Stage::Lost { holds: true, .. })
+        matches!(self.phase, Phase::Lost { holds: true, .. })
     }
 
     /// Passes on a stream that the peer has opened. If nobody accepts it, this drops the handle,
     /// which resets the stream.
     pub(super) fn accept(&self, stream: Stream) {
-        if let Stage::Up(incoming) = &self.stage {
+        if let Phase::Up(incoming) = &self.phase {
             let _ = incoming.send(stream);
         }
     }
@@ -111,25 +111,32 @@ mod tests {
     #[test]
     fn a_connection_is_up_between_its_handshake_and_its_loss() {
         let (reply, _answer) = oneshot::channel();
-        let mut life = Life::new(HandshakeReply::Client(reply));
-        assert!(!life.is_up() && !life.is_proved() && !life.is_lost());
-        let (waiting, _) = life.establish();
+        let mut lifecycle = Lifecycle::new(HandshakeReply::Client(reply));
+        assert!(!lifecycle.is_up() && !lifecycle.is_proved() && !lifecycle.is_lost());
+        let (waiting, _) = lifecycle.establish();
         assert!(matches!(waiting, HandshakeReply::Client(_)));
-        assert!(life.is_up() && life.is_proved() && !life.is_lost() && !life.holds());
-        assert!(matches!(life.lose(true), HandshakeReply::Nobody));
-        assert!(!life.is_up() && life.is_proved() && life.is_lost() && life.holds());
-        assert!(matches!(life.lose(false), HandshakeReply::Nobody));
-        assert!(life.holds(), "only the first loss counts");
+        assert!(
+            lifecycle.is_up()
+                && lifecycle.is_proved()
+                && !lifecycle.is_lost()
+                && !lifecycle.holds()
+        );
+        assert!(matches!(lifecycle.lose(true), HandshakeReply::Nobody));
+        assert!(
+            !lifecycle.is_up() && lifecycle.is_proved() && lifecycle.is_lost() && lifecycle.holds()
+        );
+        assert!(matches!(lifecycle.lose(false), HandshakeReply::Nobody));
+        assert!(lifecycle.holds(), "only the first loss counts");
     }
 
     #[test]
     fn whoever_waits_for_a_handshake_learns_of_the_loss_instead() {
         let (reply, _answer) = oneshot::channel();
-        let mut life = Life::new(HandshakeReply::Client(reply));
-        assert!(matches!(life.lose(false), HandshakeReply::Client(_)));
-        assert!(life.is_lost() && !life.is_proved() && !life.holds());
-        let (waiting, _) = life.establish();
+        let mut lifecycle = Lifecycle::new(HandshakeReply::Client(reply));
+        assert!(matches!(lifecycle.lose(false), HandshakeReply::Client(_)));
+        assert!(lifecycle.is_lost() && !lifecycle.is_proved() && !lifecycle.holds());
+        let (waiting, _) = lifecycle.establish();
         assert!(matches!(waiting, HandshakeReply::Nobody));
-        assert!(life.is_lost() && life.is_proved(), "what was under way still counts");
+        assert!(lifecycle.is_lost() && lifecycle.is_proved(), "what was under way still counts");
     }
 }
