@@ -10,7 +10,7 @@ use quinn_proto::{Connection, StreamId};
 
 use self::{
     ecn::EcnTrial,
-    meter::{Meter, Road},
+    meter::{Meter, PathParameters},
 };
 use super::{
     carrier::{Carrier, network_path},
@@ -132,7 +132,9 @@ impl Sender {
     /// is used up: each may take a read.
     fn give_sparse(&mut self, carrier: &mut Carrier, now: Instant, share: &mut TimeShare) {
         for _ in 0..carrier.streams.waiting(Class::Sparse) {
-            let Some(bytes) = self.meter.sparse_bytes(now, road(&carrier.quic)) else { return };
+            let Some(bytes) = self.meter.sparse_bytes(now, path_parameters(&carrier.quic)) else {
+                return;
+            };
             if share.is_over() {
                 return;
             }
@@ -160,7 +162,9 @@ impl Sender {
         }
         let quic = &mut carrier.quic;
         let Some(frame_max) = quic.datagrams().max_size() else { return false };
-        let Some(allowed) = self.meter.flow_bytes(now, road(quic), batch) else { return false };
+        let Some(allowed) = self.meter.flow_bytes(now, path_parameters(quic), batch) else {
+            return false;
+        };
         let given = flow_frames::give(quic, flows, frame_max, allowed, now);
         self.bulk_bytes += given.bulk_bytes;
         self.meter.given(given.bytes);
@@ -179,8 +183,8 @@ impl Sender {
         if carrier.streams.waiting(Class::Bulk) == 0 {
             return false;
         }
-        let road = road(&carrier.quic);
-        let Some(allowed) = self.meter.bulk_bytes(now, road, batch) else { return false };
+        let parameters = path_parameters(&carrier.quic);
+        let Some(allowed) = self.meter.bulk_bytes(now, parameters, batch) else { return false };
         let mut given = 0;
         while given < allowed.bytes
             && let Some(id) = carrier.streams.next(Class::Bulk)
@@ -261,11 +265,11 @@ impl Sender {
             if context.udp.is_full() || *sends == 0 {
                 return Transmitted::Stopped;
             }
-            let road = road(quic);
-            let Some(datagrams) = self.meter.datagrams(context.now, road) else {
+            let parameters = path_parameters(quic);
+            let Some(datagrams) = self.meter.datagrams(context.now, parameters) else {
                 return Transmitted::Paced;
             };
-            let datagrams = datagrams.min(context.udp.batch(road.mtu));
+            let datagrams = datagrams.min(context.udp.batch(parameters.mtu));
             context.buffer.clear();
             let transmit = quic.poll_transmit(context.now, datagrams, context.buffer);
             let Some(mut transmit) = transmit else {
@@ -340,9 +344,9 @@ impl Sender {
     }
 }
 
-/// What a connection travels on now.
-fn road(quic: &Connection) -> Road {
-    Road { rtt: quic.rtt(), mtu: quic.current_mtu() }
+/// What the path of a connection is like now.
+fn path_parameters(quic: &Connection) -> PathParameters {
+    PathParameters { rtt: quic.rtt(), mtu: quic.current_mtu() }
 }
 
 /// Stream bytes that fit one send. A few too many would cost another send.

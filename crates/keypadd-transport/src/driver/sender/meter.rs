@@ -16,9 +16,9 @@ const FREE_DATAGRAMS: usize = 1;
 /// batch each.
 const READ_BYTES: u64 = (BATCHES_PER_DRIVE * BATCH_BYTES) as u64;
 
-/// What the bytes travel on.
+/// A path, as metering sees it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Road {
+pub(super) struct PathParameters {
     pub(super) rtt: Duration,
     pub(super) mtu: u16,
 }
@@ -66,38 +66,48 @@ impl Meter {
     }
 
     /// Bytes that a sparse stream may be given now, if it is a packet.
-    pub(super) fn sparse_bytes(&mut self, now: Instant, road: Road) -> Option<usize> {
-        let room = self.gate.sparse_room(now, road.rtt);
-        (room >= road.mtu.into()).then(|| SPARSE_BYTES.min(room as usize))
+    pub(super) fn sparse_bytes(&mut self, now: Instant, path: PathParameters) -> Option<usize> {
+        let room = self.gate.sparse_room(now, path.rtt);
+        (room >= path.mtu.into()).then(|| SPARSE_BYTES.min(room as usize))
     }
 
     /// Bytes of datagrams that flows may be given now, no more than `batch`.
-    pub(super) fn flow_bytes(&mut self, now: Instant, road: Road, batch: usize) -> Option<usize> {
+    pub(super) fn flow_bytes(
+        &mut self,
+        now: Instant,
+        path: PathParameters,
+        batch: usize,
+    ) -> Option<usize> {
         let room = self.gate.room(now);
         if room == 0 {
             return None;
         }
-        self.paced(now, road, road.mtu.into())?;
+        self.paced(now, path, path.mtu.into())?;
         Some(room.min(self.gate.tokens_left()).min(batch as u64) as usize)
     }
 
     /// What bulk streams may be given now, no more than `batch`.
-    pub(super) fn bulk_bytes(&mut self, now: Instant, road: Road, batch: usize) -> Option<Allowed> {
+    pub(super) fn bulk_bytes(
+        &mut self,
+        now: Instant,
+        path: PathParameters,
+        batch: usize,
+    ) -> Option<Allowed> {
         let room = self.gate.room(now);
         // Send full batches, or a quarter of a window that holds only a few: small batches cost as
         // much as large ones.
-        let least = (batch as u64).min(self.gate.window() / 4).min(self.gate.burst(road.rtt));
+        let least = (batch as u64).min(self.gate.window() / 4).min(self.gate.burst(path.rtt));
         if room < least {
             return None;
         }
-        let bytes = self.paced(now, road, room.min(batch as u64))? as usize;
+        let bytes = self.paced(now, path, room.min(batch as u64))? as usize;
         let ahead = room.min(self.gate.tokens_left()).min(READ_BYTES) as usize;
         Some(Allowed { bytes, ahead })
     }
 
     /// How many of `bytes` pacing allows now; else notes when the next burst may go.
-    fn paced(&mut self, now: Instant, road: Road, bytes: u64) -> Option<u64> {
-        match self.gate.paced(now, road.rtt, bytes) {
+    fn paced(&mut self, now: Instant, path: PathParameters, bytes: u64) -> Option<u64> {
+        match self.gate.paced(now, path.rtt, bytes) {
             Ok(bytes) => Some(bytes),
             Err(until) => {
                 self.paced_until = Some(until);
@@ -114,14 +124,14 @@ impl Meter {
     /// Datagrams that quinn-proto may send now. New data was metered before; retransmissions are
     /// paced here, except for one datagram per drive for what cannot wait: ACKs, probes, the
     /// connection's close.
-    pub(super) fn datagrams(&mut self, now: Instant, road: Road) -> Option<usize> {
+    pub(super) fn datagrams(&mut self, now: Instant, path: PathParameters) -> Option<usize> {
         let room = self.gate.room(now);
-        let paced = self.gate.paced(now, road.rtt, road.mtu.into());
+        let paced = self.gate.paced(now, path.rtt, path.mtu.into());
         let allowed = match paced {
             Ok(_) => self.gate.tokens_left().min(room),
             Err(_) => 0,
         };
-        match (allowed as usize + self.handed_over).div_ceil(usize::from(road.mtu)) {
+        match (allowed as usize + self.handed_over).div_ceil(usize::from(path.mtu)) {
             0 if self.free_datagrams > 0 => {
                 self.free_datagrams -= 1;
                 Some(1)
@@ -163,14 +173,14 @@ mod tests {
 
     use super::*;
 
-    const ROAD: Road = Road { rtt: Duration::from_millis(100), mtu: 1_200 };
+    const PATH: PathParameters = PathParameters { rtt: Duration::from_millis(100), mtu: 1_200 };
 
     /// A meter whose window is full except for `room` bytes.
     fn meter(room: u64) -> (Meter, Box<dyn Controller>, Instant) {
         let now = Instant::now();
         let control = Control::Other(Arc::new(CubicConfig::default()));
         let (gate, factory) = CongestionGate::new(control, 1 << 20, now);
-        let mut controller = factory.build(now, ROAD.mtu);
+        let mut controller = factory.build(now, PATH.mtu);
         controller.on_sent(now, gate.window() - room, 1);
         (Meter::new(gate), controller, now)
     }
@@ -179,22 +189,22 @@ mod tests {
     fn a_full_window_leaves_sparse_streams_a_reserve_and_others_nothing() {
         let (mut meter, _controller, now) = meter(0);
         meter.begin();
-        assert_eq!(meter.sparse_bytes(now, ROAD), Some(SPARSE_BYTES));
-        assert_eq!(meter.bulk_bytes(now, ROAD, 1_000), None);
-        assert_eq!(meter.flow_bytes(now, ROAD, 1_000), None);
+        assert_eq!(meter.sparse_bytes(now, PATH), Some(SPARSE_BYTES));
+        assert_eq!(meter.bulk_bytes(now, PATH, 1_000), None);
+        assert_eq!(meter.flow_bytes(now, PATH, 1_000), None);
         assert_eq!(meter.deadline(now), None, "it does not wait for pacing");
     }
 
     #[test]
     fn bulk_waits_for_a_batch_that_is_worth_sending_and_a_datagram_does_not() {
         let (mut meter, _controller, now) = meter(999);
-        assert_eq!(meter.flow_bytes(now, ROAD, 1_000), None, "the first burst has left");
+        assert_eq!(meter.flow_bytes(now, PATH, 1_000), None, "the first burst has left");
         assert!(meter.deadline(now).is_some_and(|until| until > now));
-        let later = now + 5 * ROAD.rtt;
-        assert_eq!(meter.bulk_bytes(later, ROAD, 1_000), None);
-        assert_eq!(meter.flow_bytes(later, ROAD, 1_000), Some(999));
-        assert_eq!(meter.flow_bytes(later, ROAD, 500), Some(500));
-        let allowed = meter.bulk_bytes(later, ROAD, 900);
+        let later = now + 5 * PATH.rtt;
+        assert_eq!(meter.bulk_bytes(later, PATH, 1_000), None);
+        assert_eq!(meter.flow_bytes(later, PATH, 1_000), Some(999));
+        assert_eq!(meter.flow_bytes(later, PATH, 500), Some(500));
+        let allowed = meter.bulk_bytes(later, PATH, 900);
         assert_eq!(allowed, Some(Allowed { bytes: 900, ahead: 999 }));
         meter.begin();
         assert_eq!(meter.deadline(now), None);
@@ -204,9 +214,9 @@ mod tests {
     fn one_datagram_leaves_whatever_the_window_and_then_repairs_wait() {
         let (mut meter, _controller, now) = meter(0);
         meter.begin();
-        assert_eq!(meter.datagrams(now, ROAD), Some(1));
+        assert_eq!(meter.datagrams(now, PATH), Some(1));
         assert!(!meter.repairs_wait());
-        assert_eq!(meter.datagrams(now, ROAD), None);
+        assert_eq!(meter.datagrams(now, PATH), None);
         assert!(meter.repairs_wait());
         meter.sent_all(true);
         assert!(!meter.repairs_wait());
@@ -217,9 +227,9 @@ mod tests {
         let (mut meter, _controller, now) = meter(0);
         assert!(meter.is_settled());
         meter.given(2_401);
-        assert_eq!(meter.datagrams(now, ROAD), Some(3));
+        assert_eq!(meter.datagrams(now, PATH), Some(3));
         meter.sent(1_200);
-        assert_eq!(meter.datagrams(now, ROAD), Some(2));
+        assert_eq!(meter.datagrams(now, PATH), Some(2));
         meter.sent_all(false);
         assert!(!meter.is_settled(), "the rest waits for the address to be proved");
         meter.sent_all(true);
