@@ -13,7 +13,7 @@ use quinn_proto::{Connection, Dir, StreamId, VarInt};
 use tokio::sync::oneshot;
 
 pub(super) use self::{end::Loss, hold::Holding, migrate::network_path, moves::Moves};
-use super::{lifecycle::Lifecycle, streams::Streams};
+use super::{lifecycle::Lifecycle, streams::StreamTable};
 use crate::{
     announcement::Announcement,
     channel::{Channel, Controlled, Outgoing, Spliced},
@@ -30,7 +30,7 @@ use crate::{
 pub(super) struct Carrier {
     pub(super) quic: Connection,
     pub(super) lifecycle: Lifecycle,
-    pub(super) streams: Streams,
+    pub(super) streams: StreamTable<Channel>,
     pub(super) holding: Holding,
     pub(super) moves: Moves,
     /// Who waits until the peer allows another stream.
@@ -255,6 +255,25 @@ impl Carrier {
     fn sweep_everywhere(&mut self) {
         self.streams.sweep();
         self.moves.tell(Migration::Sweep);
+    }
+}
+
+/// The streams that are spliced.
+impl StreamTable<Channel> {
+    pub(super) fn spliced(&self, id: StreamId) -> Option<&Spliced> {
+        self.get(id).and_then(Channel::spliced)
+    }
+
+    pub(super) fn spliced_mut(&mut self, id: StreamId) -> Option<&mut Spliced> {
+        self.get_mut(id).and_then(Channel::spliced_mut)
+    }
+
+    pub(super) fn all_spliced(&self) -> impl Iterator<Item = (StreamId, &Spliced)> {
+        self.iter().filter_map(|(id, channel)| Some((id, channel.spliced()?)))
+    }
+
+    pub(super) fn insert_spliced(&mut self, id: StreamId, spliced: Spliced) {
+        self.insert(id, Channel::Spliced(Box::new(spliced)));
     }
 }
 

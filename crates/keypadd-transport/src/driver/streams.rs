@@ -8,7 +8,7 @@ use std::{collections::VecDeque, time::Instant};
 use quinn_proto::StreamId;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::channel::{Channel, Class, Scheduled, Spliced};
+use crate::channel::{Class, Scheduled};
 
 /// With more entries than this, streams are looked for that are listed again.
 const LISTED_AGAIN_MIN: usize = 64;
@@ -21,7 +21,7 @@ struct Entry<C> {
 }
 
 /// The streams of one connection.
-pub(crate) struct Streams<C = Channel> {
+pub(crate) struct StreamTable<C> {
     open: FxHashMap<StreamId, Entry<C>>,
     /// What a lost connection has left to be ended.
     leaving: FxHashMap<StreamId, Entry<C>>,
@@ -40,7 +40,7 @@ pub(crate) struct Streams<C = Channel> {
     must_sweep: bool,
 }
 
-impl<C> Default for Streams<C> {
+impl<C> Default for StreamTable<C> {
     fn default() -> Self {
         Self {
             open: FxHashMap::default(),
@@ -57,7 +57,7 @@ impl<C> Default for Streams<C> {
 }
 
 /// Which streams are open.
-impl<C> Streams<C> {
+impl<C> StreamTable<C> {
     pub(super) fn get(&self, id: StreamId) -> Option<&C> {
         self.open.get(&id).map(|entry| &entry.channel)
     }
@@ -113,7 +113,7 @@ impl<C> Streams<C> {
 }
 
 /// Which streams have data to read.
-impl<C> Streams<C> {
+impl<C> StreamTable<C> {
     /// A stream has data to read, or its reader has room again.
     pub(super) fn arrived(&mut self, id: StreamId) {
         self.arrived.push(id);
@@ -138,8 +138,8 @@ impl<C> Streams<C> {
         arrived
     }
 
-    /// Puts back what [`Streams::take_arrived`] gave, without the first ones, which were read. What
-    /// has arrived meanwhile goes behind the rest.
+    /// Puts back what [`StreamTable::take_arrived`] gave, without the first ones, which were read.
+    /// What has arrived meanwhile goes behind the rest.
     pub(super) fn put_back(&mut self, mut arrived: Vec<StreamId>, read: usize) {
         arrived.drain(..read);
         arrived.append(&mut self.arrived);
@@ -148,7 +148,7 @@ impl<C> Streams<C> {
 }
 
 /// Which streams send next.
-impl<C: Scheduled> Streams<C> {
+impl<C: Scheduled> StreamTable<C> {
     /// Queues a stream if it may have something to send.
     pub(super) fn may_send(&mut self, id: StreamId) {
         let Some(entry) = self.open.get_mut(&id).filter(|entry| !entry.is_queued) else { return };
@@ -193,7 +193,7 @@ impl<C: Scheduled> Streams<C> {
 }
 
 /// Which streams are to end.
-impl<C: Scheduled> Streams<C> {
+impl<C: Scheduled> StreamTable<C> {
     /// A stream's socket has failed: it ends when the peer has what it delivered before.
     pub(super) fn fail(&mut self, id: StreamId) {
         self.linger(id);
@@ -252,25 +252,6 @@ impl<C: Scheduled> Streams<C> {
     /// Whether there are streams to end, besides those that a lost connection has left.
     pub(super) fn has_some_to_end(&self) -> bool {
         self.must_sweep || !self.failed.is_empty()
-    }
-}
-
-/// The streams that are spliced.
-impl Streams {
-    pub(super) fn spliced(&self, id: StreamId) -> Option<&Spliced> {
-        self.get(id).and_then(Channel::spliced)
-    }
-
-    pub(super) fn spliced_mut(&mut self, id: StreamId) -> Option<&mut Spliced> {
-        self.get_mut(id).and_then(Channel::spliced_mut)
-    }
-
-    pub(super) fn all_spliced(&self) -> impl Iterator<Item = (StreamId, &Spliced)> {
-        self.iter().filter_map(|(id, channel)| Some((id, channel.spliced()?)))
-    }
-
-    pub(super) fn insert_spliced(&mut self, id: StreamId, spliced: Spliced) {
-        self.insert(id, Channel::Spliced(Box::new(spliced)));
     }
 }
 

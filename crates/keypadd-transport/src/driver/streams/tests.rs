@@ -1,3 +1,5 @@
+//! Tests the table of streams with streams that carry nothing.
+
 use std::time::Duration;
 
 use quinn_proto::VarInt;
@@ -40,15 +42,15 @@ fn failed(lingers_until: Instant) -> Fake {
     Fake { lingers_until: Some(lingers_until), ..Fake::default() }
 }
 
-fn with(channels: impl IntoIterator<Item = Fake>) -> Streams<Fake> {
-    let mut streams = Streams::default();
+fn with(channels: impl IntoIterator<Item = Fake>) -> StreamTable<Fake> {
+    let mut streams = StreamTable::default();
     for (number, channel) in (0..).zip(channels) {
         streams.insert(id(number), channel);
     }
     streams
 }
 
-fn all_failed(streams: &mut Streams<Fake>, now: Instant) -> Vec<StreamId> {
+fn all_failed(streams: &mut StreamTable<Fake>, now: Instant) -> Vec<StreamId> {
     std::iter::from_fn(|| streams.next_failed(now)).collect()
 }
 
@@ -146,7 +148,7 @@ fn all_streams_are_found_those_that_are_left_too() {
 
 #[test]
 fn what_is_not_read_stays_before_what_arrives_meanwhile() {
-    let mut streams = Streams::<Fake>::default();
+    let mut streams = StreamTable::<Fake>::default();
     for number in [1, 2, 2, 3] {
         streams.arrived(id(number));
     }
@@ -160,7 +162,7 @@ fn what_is_not_read_stays_before_what_arrives_meanwhile() {
 
 #[test]
 fn a_long_list_has_each_stream_once() {
-    let mut streams = Streams::<Fake>::default();
+    let mut streams = StreamTable::<Fake>::default();
     for number in 0..LISTED_AGAIN_MIN as u32 {
         streams.arrived(id(number / 2));
     }
@@ -173,7 +175,7 @@ fn a_long_list_has_each_stream_once() {
 
 #[test]
 fn a_search_for_cut_splices_is_made_once() {
-    let mut streams = Streams::<Fake>::default();
+    let mut streams = StreamTable::<Fake>::default();
     assert!(!streams.has_some_to_end() && !streams.take_sweep());
     streams.sweep();
     assert!(streams.has_some_to_end() && streams.take_sweep());
