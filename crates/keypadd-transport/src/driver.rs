@@ -310,9 +310,9 @@ impl Driver {
             return false;
         }
         let Self { carrier, flows, sender, path, .. } = self;
-        let arrived = flow_frames::receive(&mut carrier.quic, flows, &mut path.one_way, now);
-        sender.add_bulk(arrived.bulk_bytes);
-        if let Some(waits) = arrived.waits {
+        let received = flow_frames::receive(&mut carrier.quic, flows, &mut path.one_way, now);
+        sender.add_bulk(received.bulk_bytes);
+        if let Some(waits) = received.waits {
             sender.gate().set_waits(waits);
         }
         let is_open = |id| matches!(carrier.streams.get(id), Some(Channel::Controlled(_)));

@@ -15,8 +15,8 @@ const BULK_DATAGRAM_BYTES: usize = 1000;
 /// in `sender`), and the type and length of a DATAGRAM frame (RFC 9221 4).
 const FRAME_OVERHEAD_BYTES: usize = (1 + 20 + 4) + 16 + (1 + 8);
 
-/// What has arrived of the peer.
-pub(super) struct Arrived {
+/// What was received from the peer.
+pub(super) struct ReceivedFrames {
     pub(super) bulk_bytes: usize,
     /// How long packets wait, if that is known now.
     pub(super) waits: Option<Waits>,
@@ -28,12 +28,12 @@ pub(super) fn receive(
     flows: &mut Flows,
     one_way: &mut OneWay,
     now: Instant,
-) -> Arrived {
-    let mut arrived = Arrived { bulk_bytes: 0, waits: None };
+) -> ReceivedFrames {
+    let mut received = ReceivedFrames { bulk_bytes: 0, waits: None };
     while let Some(frame) = quic.datagrams().recv() {
-        arrived.bulk_bytes += bulk_bytes_of(&frame);
+        received.bulk_bytes += bulk_bytes_of(&frame);
         if is_one_way(&frame) {
-            arrived.waits = one_way.arrive(&frame, now).or(arrived.waits);
+            received.waits = one_way.arrive(&frame, now).or(received.waits);
         } else {
             flows.arrive(frame);
         }
@@ -41,7 +41,7 @@ pub(super) fn receive(
     if let Some(answer) = one_way.answer() {
         let _ = quic.datagrams().send(answer, false);
     }
-    arrived
+    received
 }
 
 /// What quinn-proto was given.
