@@ -17,7 +17,7 @@ use bytes::Bytes;
 use quinn_proto::SendStream;
 
 use self::{
-    progress::{Burst, Sink, Source},
+    progress::{Burst, Input, Output},
     write::{Written, write, write_some},
 };
 use crate::{
@@ -35,8 +35,8 @@ pub(crate) const AHEAD_BYTES: usize = 128 << 10;
 pub(crate) struct ToStream {
     pub(crate) state: Arc<SpliceState>,
     pub(crate) registered: Arc<Registered>,
-    source: Source,
-    sink: Sink,
+    input: Input,
+    output: Output,
     /// A read that returns less than requested does not mean that the socket is empty: an end or
     /// urgent data follows, or, in a unix socket, what came with a descriptor.
     reads_on: bool,
@@ -70,8 +70,8 @@ impl ToStream {
         Self {
             state,
             registered,
-            source: Source::Ready,
-            sink: Sink::Open,
+            input: Input::Ready,
+            output: Output::Open,
             reads_on,
             head: Bytes::new(),
             unsent: Bytes::new(),
@@ -115,8 +115,8 @@ impl ToStream {
     ) {
         (self.registered, self.head, self.sent_at) = (registered, head, now);
         (self.ahead, self.offset) = (Some(ahead), 0);
-        self.source.moved();
-        self.sink.credited();
+        self.input.moved();
+        self.output.credited();
         self.burst.moved();
     }
 
@@ -128,7 +128,7 @@ impl ToStream {
     /// The peer has followed.
     pub(crate) fn followed(&mut self) {
         self.ahead = None;
-        self.source.room_again();
+        self.input.room_again();
     }
 
     fn socket(&self) -> &Socket {
@@ -137,9 +137,9 @@ impl ToStream {
 
     pub(crate) fn on_ready(&mut self, event: &mio::event::Event, now: Instant) {
         if event.is_readable() || event.is_error() {
-            self.source.reported();
+            self.input.reported();
         }
-        if self.source != Source::Dry {
+        if self.input != Input::Dry {
             self.burst.goes_on(now);
         }
         self.reads_on |= event.is_read_closed() || event.is_error() || event.is_priority();
@@ -147,13 +147,14 @@ impl ToStream {
 
     /// The stream may have credit again.
     pub(crate) fn unblock(&mut self) {
-        self.sink.credited();
+        self.output.credited();
     }
 
     /// Whether there may be something to send.
     pub(crate) fn may_send(&self) -> bool {
-        let has_some = || self.has_more() || self.source == Source::Ready;
-        self.sink == Sink::Open && (!self.head.is_empty() || (self.ahead != Some(0) && has_some()))
+        let has_some = || self.has_more() || self.input == Input::Ready;
+        self.output == Output::Open
+            && (!self.head.is_empty() || (self.ahead != Some(0) && has_some()))
     }
 
     /// Whether there is something to send before reading the socket: bytes, or an end that an
@@ -184,10 +185,10 @@ impl ToStream {
 
     /// Whether it belongs on the session's bulk connection. The peer follows one move at a time.
     pub(crate) fn wants_bulk(&self, rtt: Duration) -> bool {
-        self.sink.is_unfinished()
+        self.output.is_unfinished()
             && !self.is_moving()
             && self.head.is_empty()
-            && self.burst.is_bulk(self.sink == Sink::Blocked, rtt)
+            && self.burst.is_bulk(self.output == Output::Blocked, rtt)
     }
 
     /// Whether it may belong there in a few round trips.
@@ -197,9 +198,9 @@ impl ToStream {
 
     /// Whether it has been idle since `since`, with nothing left to send.
     pub(crate) fn is_idle_since(&self, since: Instant) -> bool {
-        self.sink.is_unfinished()
+        self.output.is_unfinished()
             && !self.is_moving()
-            && self.source == Source::Dry
+            && self.input == Input::Dry
             && !self.has_more()
             && self.sent_at <= since
     }
@@ -216,7 +217,7 @@ impl ToStream {
     ) -> Result<usize, Cut> {
         if !self.head.is_empty() {
             let Written { bytes: sent, left_some } = write(stream, &mut self.head)?;
-            self.sink.given(left_some);
+            self.output.given(left_some);
             self.offset += sent as u64;
             return Ok(sent);
         }
@@ -237,7 +238,7 @@ impl ToStream {
             }
         }
         let Written { bytes: sent, left_some } = write_some(stream, &mut self.unsent, bytes)?;
-        self.sink.given(left_some);
+        self.output.given(left_some);
         self.offset += sent as u64;
         self.ahead = self.ahead.map(|ahead| ahead.saturating_sub(sent));
         self.sent_at = now;
@@ -252,7 +253,7 @@ impl ToStream {
         now: Instant,
         rtt: Duration,
     ) -> Result<bool, Cut> {
-        debug_assert_eq!(self.source, Source::Ready);
+        debug_assert_eq!(self.input, Input::Ready);
         let bytes = match &mut self.replay {
             Some(replay) => {
                 // It may have moved here since a receipt arrived.
@@ -263,13 +264,13 @@ impl ToStream {
             None => bytes,
         };
         if bytes == 0 {
-            self.source = Source::Full;
+            self.input = Input::Full;
             return Ok(false);
         }
         match self.socket().read(bytes) {
             Ok(read) if read.is_empty() => {
                 if self.state.failed_at().is_some() || self.state.was_reset(self.socket()) {
-                    self.source = Source::Drained;
+                    self.input = Input::Drained;
                     return Err(io::Error::from(io::ErrorKind::ConnectionReset).into());
                 }
                 self.state.carried.socket_ended();
@@ -297,7 +298,7 @@ impl ToStream {
                 Ok(false)
             }
             Err(error) => {
-                self.source = Source::Drained;
+                self.input = Input::Drained;
                 Err(error.into())
             }
         }
@@ -306,7 +307,7 @@ impl ToStream {
     /// Whether the peer's socket is known to have accepted all that this one delivered before it
     /// failed.
     pub(crate) fn is_delivered(&self) -> bool {
-        let is_drained = self.source == Source::Drained;
+        let is_drained = self.input == Input::Drained;
         let has_nothing_to_send = is_drained && self.head.is_empty() && !self.has_more();
         let delivered = match &self.replay {
             Some(replay) => replay.is_empty(),
@@ -317,7 +318,7 @@ impl ToStream {
 
     /// Whether there may be more to send, now or with credit.
     pub(crate) fn is_unfinished(&self) -> bool {
-        self.sink.is_unfinished() && (self.source != Source::Drained || self.has_more())
+        self.output.is_unfinished() && (self.input != Input::Drained || self.has_more())
     }
 
     /// Ends the stream; while the peer has yet to follow a move, when it has.
@@ -326,13 +327,13 @@ impl ToStream {
             self.ahead = Some(0);
             return;
         }
-        self.sink = Sink::Finishing;
+        self.output = Output::Finishing;
         // A stream that has been stopped in the meantime is cut by the event that reports it.
         let _ = stream.finish();
     }
 
     fn ran_dry(&mut self, now: Instant) {
-        self.source = Source::Dry;
+        self.input = Input::Dry;
         self.burst.pauses(now);
     }
 
@@ -340,16 +341,16 @@ impl ToStream {
     /// has finished; one that can be held finishes only when the peer's socket has accepted
     /// everything.
     pub(crate) fn acknowledged(&mut self) -> bool {
-        self.sink.acknowledged() && self.replay.is_none() && self.done()
+        self.output.acknowledged() && self.replay.is_none() && self.done()
     }
 
     /// The connection is gone for good. Returns whether this direction has finished: the peer's
     /// QUIC has everything, or has said goodbye and wants no more.
     pub(crate) fn is_done_at_end(&self, goodbye: bool) -> bool {
-        let has_everything = match self.sink {
-            Sink::Open | Sink::Blocked => false,
-            Sink::Finishing => goodbye,
-            Sink::Acknowledged => true,
+        let has_everything = match self.output {
+            Output::Open | Output::Blocked => false,
+            Output::Finishing => goodbye,
+            Output::Acknowledged => true,
         };
         has_everything && self.done()
     }
@@ -366,12 +367,12 @@ impl ToStream {
         if receipt == Receipt::GIVEN_UP {
             // If the peer still lacked something, it has also stopped the stream.
             self.replay = None;
-            return Ok(self.sink == Sink::Acknowledged && self.done());
+            return Ok(self.output == Output::Acknowledged && self.done());
         }
         let Some(replay) = &mut self.replay else { return Ok(false) };
         let written_all = replay.release(receipt).map_err(|_| Cut::Lost)?;
         replay.follow(now, rtt);
-        self.source.room_again();
+        self.input.room_again();
         Ok(written_all && self.done())
     }
 

@@ -1,6 +1,6 @@
 //! The states of the direction from a socket to a stream, and the burst that it carries.
 //!
-//! | source  | the system reports it | room again | moved to another stream |
+//! | input   | the system reports it | room again | moved to another stream |
 //! | ------- | --------------------- | ---------- | ----------------------- |
 //! | ready   | ready                 | ready      | ready                   |
 //! | full    | full                  | ready      | ready                   |
@@ -36,7 +36,7 @@ const LEAK_BYTES_PER_US: u128 = 100;
 
 /// What the socket has for the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Source {
+pub(super) enum Input {
     /// It may have bytes, or its end.
     Ready,
     /// It may have bytes, but they would not fit in the replay buffer.
@@ -47,7 +47,7 @@ pub(super) enum Source {
     Drained,
 }
 
-impl Source {
+impl Input {
     /// The system reports that the socket can be read.
     pub(super) fn reported(&mut self) {
         if *self == Self::Dry {
@@ -72,7 +72,7 @@ impl Source {
 
 /// What the stream does with bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sink {
+pub(super) enum Output {
     Open,
     /// It takes no more until it gets credit.
     Blocked,
@@ -82,7 +82,7 @@ pub(super) enum Sink {
     Acknowledged,
 }
 
-impl Sink {
+impl Output {
     /// Whether it was not finished yet.
     pub(super) fn is_unfinished(self) -> bool {
         matches!(self, Self::Open | Self::Blocked)
@@ -165,41 +165,41 @@ mod tests {
     const SHORT: Duration = BULK_LONG_PATH;
     const LONG: Duration = Duration::from_millis(6);
 
-    const SOURCES: [Source; 4] = [Source::Ready, Source::Full, Source::Dry, Source::Drained];
+    const INPUTS: [Input; 4] = [Input::Ready, Input::Full, Input::Dry, Input::Drained];
 
-    fn all(step: fn(&mut Source)) -> [Source; 4] {
-        SOURCES.map(|mut source| {
-            step(&mut source);
-            source
+    fn all(step: fn(&mut Input)) -> [Input; 4] {
+        INPUTS.map(|mut input| {
+            step(&mut input);
+            input
         })
     }
 
     #[test]
     fn only_what_has_ended_a_pause_lets_the_socket_be_read_again() {
-        use Source::{Drained, Dry, Full, Ready};
-        assert_eq!(all(Source::reported), [Ready, Full, Ready, Drained]);
-        assert_eq!(all(Source::room_again), [Ready, Ready, Dry, Drained]);
-        assert_eq!(all(Source::moved), [Ready, Ready, Ready, Drained]);
+        use Input::{Drained, Dry, Full, Ready};
+        assert_eq!(all(Input::reported), [Ready, Full, Ready, Drained]);
+        assert_eq!(all(Input::room_again), [Ready, Ready, Dry, Drained]);
+        assert_eq!(all(Input::moved), [Ready, Ready, Ready, Drained]);
     }
 
     #[test]
     fn a_stream_waits_for_credit_only_until_it_is_finished() {
-        use Sink::{Acknowledged, Blocked, Finishing, Open};
-        let sinks = [Open, Blocked, Finishing, Acknowledged];
-        let credited = sinks.map(|mut sink| {
-            sink.credited();
-            sink
+        use Output::{Acknowledged, Blocked, Finishing, Open};
+        let outputs = [Open, Blocked, Finishing, Acknowledged];
+        let credited = outputs.map(|mut output| {
+            output.credited();
+            output
         });
         assert_eq!(credited, [Open, Open, Finishing, Acknowledged]);
-        let acknowledged = sinks.map(|mut sink| (sink.acknowledged(), sink));
+        let acknowledged = outputs.map(|mut output| (output.acknowledged(), output));
         let whole = (true, Acknowledged);
         assert_eq!(acknowledged, [(false, Open), (false, Blocked), whole, whole]);
-        assert_eq!(sinks.map(Sink::is_unfinished), [true, true, false, false]);
-        let mut sink = Open;
-        sink.given(true);
-        assert_eq!(sink, Blocked);
-        sink.given(false);
-        assert_eq!(sink, Open);
+        assert_eq!(outputs.map(Output::is_unfinished), [true, true, false, false]);
+        let mut output = Open;
+        output.given(true);
+        assert_eq!(output, Blocked);
+        output.given(false);
+        assert_eq!(output, Open);
     }
 
     #[test]
