@@ -21,7 +21,7 @@ use crate::{
     counters::{Counters, LoopMeter},
     datagrams::Datagrams,
     dial::Dial,
-    event_loop::{EventLoop, Shared},
+    event_loop::{EndpointShared, EventLoop},
     handshake::{Accepted, Connecting},
     mailbox::{Command, Mailbox},
     settings::EndpointSettings,
@@ -94,7 +94,7 @@ impl Endpoint {
         let (accept, accepted) = mpsc::unbounded_channel();
         let EndpointSettings { suspended, config, server, growth, spin, plan, .. } = settings;
         let counters = Arc::new(Counters::new(now));
-        let shared = Shared {
+        let shared = EndpointShared {
             plan: Arc::new(plan),
             budget: Arc::new(Budget::new(growth)),
             counters: Arc::clone(&counters),

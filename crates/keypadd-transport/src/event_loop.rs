@@ -58,14 +58,14 @@ const SLEEP_MAX: Duration = Duration::from_secs(60);
 
 /// What the loops of an endpoint share.
 #[derive(Clone)]
-pub(crate) struct Shared {
+pub(crate) struct EndpointShared {
     pub(crate) plan: Arc<Plan>,
     pub(crate) budget: Arc<Budget>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) accepted: mpsc::UnboundedSender<Accepted>,
 }
 
-impl Shared {
+impl EndpointShared {
     /// Counts and reports a client that was refused.
     fn refused(&self, remote: SocketAddr, refusal: Refusal) {
         self.counters.refused(refusal);
@@ -74,7 +74,7 @@ impl Shared {
 }
 
 pub(crate) struct EventLoop<U> {
-    shared: Shared,
+    shared: EndpointShared,
     io: Io<U>,
     inbox: Inbox,
     mailbox: Mailbox,
@@ -98,7 +98,7 @@ impl<U: Datagrams> EventLoop<U> {
     pub(crate) fn new(
         ids: LoopIds,
         mut config: EndpointConfig,
-        shared: Shared,
+        shared: EndpointShared,
         udp: U,
         spin: Spin,
     ) -> Result<Self> {

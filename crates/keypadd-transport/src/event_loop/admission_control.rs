@@ -7,7 +7,7 @@ use std::{net::SocketAddr, time::Instant};
 
 use quinn_proto::{Incoming, ServerConfig};
 
-use super::{Shared, io::HANDSHAKE_BYTES_MAX};
+use super::{EndpointShared, io::HANDSHAKE_BYTES_MAX};
 use crate::{
     admission::{Admission, Handshakes},
     cid::Lane,
@@ -77,7 +77,7 @@ impl AdmissionControl {
     }
 
     /// How to answer a client; counts and reports it if it is refused or ignored.
-    pub(super) fn answer(&self, shared: &Shared, client: Client, now: Instant) -> Answer {
+    pub(super) fn answer(&self, shared: &EndpointShared, client: Client, now: Instant) -> Answer {
         let Client { remote, lane, is_validated, may_retry } = client;
         if self.refusing {
             return Answer::Refuse;
@@ -106,11 +106,11 @@ mod tests {
     use super::*;
     use crate::{counters::Counters, handshake::Accepted, settings::Plan, windows::Budget};
 
-    fn shared(connections_max: usize) -> (Shared, mpsc::UnboundedReceiver<Accepted>) {
+    fn shared(connections_max: usize) -> (EndpointShared, mpsc::UnboundedReceiver<Accepted>) {
         let (accepted, events) = mpsc::unbounded_channel();
         let plan = Arc::new(Plan { connections_max, ..Plan::plain() });
         let counters = Arc::new(Counters::new(Instant::now()));
-        (Shared { plan, budget: Arc::new(Budget::new(0)), counters, accepted }, events)
+        (EndpointShared { plan, budget: Arc::new(Budget::new(0)), counters, accepted }, events)
     }
 
     fn client(host: u32, lane: Lane) -> Client {

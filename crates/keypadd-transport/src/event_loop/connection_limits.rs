@@ -4,7 +4,7 @@ use std::{net::SocketAddr, sync::Arc, time::Instant};
 
 use quinn_proto::{AckFrequencyConfig, Dir, TransportConfig};
 
-use super::Shared;
+use super::EndpointShared;
 use crate::{
     allowance::Allowance, cid::Lane, congestion::ACK_DELAY, driver::Limits, gate::CongestionGate,
     route, settings::Streams, windows::ReceiveWindow,
@@ -22,7 +22,7 @@ const BULK_ACK_PACKETS: u32 = 10;
 
 /// The limits and the configuration of one connection to `peer`.
 pub(super) fn limits(
-    shared: &Shared,
+    shared: &EndpointShared,
     peer: SocketAddr,
     lane: Lane,
     now: Instant,
