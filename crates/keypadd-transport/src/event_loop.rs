@@ -11,11 +11,11 @@ mod connections;
 mod datagram;
 mod drive;
 mod handshakes;
-mod io;
+mod loop_io;
 mod slot;
 
 use std::{
-    io::Result,
+    io,
     net::SocketAddr,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
@@ -34,7 +34,7 @@ use self::{
     admission_control::AdmissionControl,
     connections::Connections,
     drive::abandon,
-    io::{Io, UDP, WAKER},
+    loop_io::{LoopIo, UDP, WAKER},
 };
 use crate::{
     cid::LoopIds,
@@ -75,7 +75,7 @@ impl EndpointShared {
 
 pub(crate) struct EventLoop<U> {
     shared: EndpointShared,
-    io: Io<U>,
+    io: LoopIo<U>,
     inbox: Inbox,
     mailbox: Mailbox,
     /// The mailboxes of all loops of the endpoint, by number.
@@ -101,10 +101,10 @@ impl<U: Datagrams> EventLoop<U> {
         shared: EndpointShared,
         udp: U,
         spin: Spin,
-    ) -> Result<Self> {
+    ) -> io::Result<Self> {
         config.cid_generator(move || Box::new(ids));
         let may_probe = !udp.may_fragment();
-        let (io, waker) = Io::new(udp, config.get_max_udp_payload_size())?;
+        let (io, waker) = LoopIo::new(udp, config.get_max_udp_payload_size())?;
         let (mailbox, inbox) = Mailbox::new(waker);
         Ok(Self {
             shared,
@@ -219,7 +219,7 @@ impl<U: Datagrams> EventLoop<U> {
     }
 
     /// Waits for the system.
-    pub(crate) fn poll(&mut self, events: &mut Events, wait: Option<Duration>) -> Result<()> {
+    pub(crate) fn poll(&mut self, events: &mut Events, wait: Option<Duration>) -> io::Result<()> {
         self.io.poll(events, wait)
     }
 

@@ -7,7 +7,7 @@ use std::{net::SocketAddr, time::Instant};
 
 use quinn_proto::{Incoming, ServerConfig};
 
-use super::{EndpointShared, io::HANDSHAKE_BYTES_MAX};
+use super::{EndpointShared, loop_io::HANDSHAKE_BYTES_MAX};
 use crate::{
     admission::{Admission, Handshakes},
     cid::Lane,

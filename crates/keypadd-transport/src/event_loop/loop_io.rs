@@ -18,7 +18,7 @@ const FIRST_SOCKET: usize = 2;
 /// the path's MTU, cost nothing before the handshake is complete: `quinn-proto` drops them.
 pub(super) const HANDSHAKE_BYTES_MAX: usize = 1_472;
 
-pub(super) struct Io<U> {
+pub(super) struct LoopIo<U> {
     poll: Poll,
     pub(super) sockets: Sockets,
     pub(super) udp: U,
@@ -30,7 +30,7 @@ pub(super) struct Io<U> {
     pub(super) suspended: bool,
 }
 
-impl<U: Datagrams> Io<U> {
+impl<U: Datagrams> LoopIo<U> {
     /// Returns what wakes the poll, too.
     pub(super) fn new(mut udp: U, datagram_bytes_max: u64) -> io::Result<(Self, mio::Waker)> {
         let poll = Poll::new()?;
