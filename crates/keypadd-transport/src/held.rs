@@ -28,12 +28,12 @@ pub struct HeldStreams(Arc<HeldShared>);
 
 #[derive(Debug)]
 struct HeldShared {
-    streams: Mutex<Streams>,
+    streams: Mutex<HeldTable>,
     budget: Arc<ReplayBudget>,
 }
 
 #[derive(Debug, Default)]
-struct Streams {
+struct HeldTable {
     by_name: BTreeMap<StreamName, Entry>,
     /// All streams of earlier connections that both ends have were claimed, up to this epoch.
     claimed_before: u32,
@@ -125,8 +125,9 @@ impl HeldStreams {
         gone.into_values().filter_map(|entry| end(&entry.state, entry.parked).then_some(())).count()
     }
 
-    /// The same where the peer has claimed all streams of connections before `epoch` that it has. One
-    /// that comes later is reset.
+    /// Ends every held stream of connections before `epoch` that the peer has not claimed, as
+    /// [`release`](Self::release) does: it has claimed all that it has. One that is to be held
+    /// later is reset. Returns how many are reset now.
     pub fn release_before(&self, epoch: u32, is_claimed: impl Fn(StreamName) -> bool) -> usize {
         self.claim_before(epoch);
         self.release(|name| name.epoch >= epoch || is_claimed(name))
@@ -175,7 +176,7 @@ impl HeldStreams {
     /// Adds a stream; false if nothing is held any more, or it was cut.
     fn insert(
         &self,
-        streams: &mut Streams,
+        streams: &mut HeldTable,
         name: StreamName,
         state: &Arc<SpliceState>,
         parked: Parts,
@@ -250,7 +251,7 @@ fn end(state: &SpliceState, parts: Parts) -> bool {
 
 impl HeldShared {
     /// No panic can leave it half changed.
-    fn streams(&self) -> MutexGuard<'_, Streams> {
+    fn streams(&self) -> MutexGuard<'_, HeldTable> {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
