@@ -71,7 +71,14 @@ async fn receive(
                 Frame::BulkWanted => bulk_wanted.notify_one(),
                 Frame::Renew => session.renewal_wanted.notify_one(),
                 Frame::MaxForwards { count } => session.places.set_peer_limit(count),
-                _ => {}
+                // QUIC answers a ping; the others begin a connection, or come from clients.
+                Frame::Ping
+                | Frame::HelloClient { .. }
+                | Frame::HelloBulk { .. }
+                | Frame::HelloServer { .. }
+                | Frame::Listen { .. }
+                | Frame::Unlisten { .. }
+                | Frame::Claims { .. } => {}
             },
             Ok(stream) = session.connection.accept_bi() => {
                 tasks.spawn(answer_server(Arc::clone(session), lookups.clone(), stream));

@@ -3,7 +3,7 @@
 use keypadd_transport::ConnectionError;
 
 use crate::{
-    sessions::session_end::{SessionEnd, was_closed_with},
+    sessions::session_end::{SessionEnd, close_code},
     wire::CloseCode,
 };
 
@@ -69,15 +69,14 @@ impl From<&SessionEnd> for ReconnectReason {
             SessionEnd::Connection(ConnectionError::TimedOut) => Self::Silent,
             SessionEnd::Connection(ConnectionError::Reset) => Self::Forgotten,
             SessionEnd::Connection(error @ ConnectionError::ApplicationClosed(_)) => {
-                let is = |code| was_closed_with(error, code);
-                match () {
-                    () if is(CloseCode::Shutdown) => Self::Shutdown,
-                    () if is(CloseCode::KeyFault) => Self::Key,
-                    () if is(CloseCode::Protocol) => Self::Protocol,
-                    () if is(CloseCode::Replaced) => Self::Replaced,
-                    () if is(CloseCode::Unlisted) => Self::Unlisted,
-                    () if is(CloseCode::Hold) => Self::Resumed,
-                    () => Self::Closed,
+                match close_code(error) {
+                    Some(CloseCode::Shutdown) => Self::Shutdown,
+                    Some(CloseCode::KeyFault) => Self::Key,
+                    Some(CloseCode::Protocol) => Self::Protocol,
+                    Some(CloseCode::Replaced) => Self::Replaced,
+                    Some(CloseCode::Unlisted) => Self::Unlisted,
+                    Some(CloseCode::Hold) => Self::Resumed,
+                    Some(CloseCode::KeyFull | CloseCode::NotPaired) | None => Self::Closed,
                 }
             }
             SessionEnd::Connection(_) => Self::Transport,

@@ -25,7 +25,7 @@ pub enum SessionEnd {
     /// A clock of this host jumped.
     #[error("{0}")]
     Clock(Jump),
-    /// The same client instance opened a newer session.
+    /// A newer session of this client instance replaced it.
     #[error("replaced by a newer session of the same client")]
     Replaced,
     /// The client's key was removed from the list.
@@ -34,7 +34,7 @@ pub enum SessionEnd {
     /// The peer's valid-until has passed.
     #[error("its valid-until has passed")]
     Expired,
-    /// The same client instance moved to a newer connection.
+    /// The client instance moved to a newer connection.
     #[error("the client moved to another connection")]
     Resumed,
     /// Another process continues its streams.
@@ -78,7 +78,7 @@ impl SessionEnd {
     /// this one.
     pub(crate) fn leaves_listeners(&self) -> bool {
         match self {
-            Self::Connection(error) => was_closed_with(error, CloseCode::Hold),
+            Self::Connection(error) => close_code(error) == Some(CloseCode::Hold),
             Self::Resumed | Self::HandedOver => true,
             _ => false,
         }
@@ -90,10 +90,10 @@ pub(crate) fn holds(error: &ConnectionError) -> bool {
     keypadd_transport::holds(error, Some(CloseCode::Hold.value().into()))
 }
 
-/// Whether the peer closed the connection with this code.
-pub(crate) fn was_closed_with(error: &ConnectionError, code: CloseCode) -> bool {
-    let code = code.value().into();
-    matches!(error, ConnectionError::ApplicationClosed(close) if close.error_code == code)
+/// The code with which the peer closed the connection, if it did and this version knows it.
+pub(crate) fn close_code(error: &ConnectionError) -> Option<CloseCode> {
+    let ConnectionError::ApplicationClosed(close) = error else { return None };
+    CloseCode::from_value(close.error_code.into_inner())
 }
 
 /// Shows a connection error on one line. The peer's text is quoted, so that it cannot pass for

@@ -70,6 +70,21 @@ impl CloseCode {
             Self::NotPaired => 7,
         }
     }
+
+    /// Decodes a value from the wire; `None` if this version does not know it.
+    pub fn from_value(value: u64) -> Option<Self> {
+        Some(match value {
+            0 => Self::Shutdown,
+            1 => Self::Protocol,
+            2 => Self::KeyFault,
+            3 => Self::KeyFull,
+            4 => Self::Replaced,
+            5 => Self::Unlisted,
+            6 => Self::Hold,
+            7 => Self::NotPaired,
+            _ => return None,
+        })
+    }
 }
 
 impl StreamCode {

@@ -228,7 +228,9 @@ proptest! {
     }
 
     #[test]
-    fn codes_round_trip(value: u64, byte in 1..=u8::MAX) {
+    fn codes_round_trip(value: u64, byte in 1..=u8::MAX, close in 0..8_u32) {
+        prop_assert_eq!(CloseCode::from_value(close.into()).map(CloseCode::value), Some(close));
+        prop_assert_eq!(CloseCode::from_value(value.saturating_add(8)), None);
         prop_assert_eq!(StreamCode::from_value(value).value(), value);
         prop_assert_eq!(ListenCode::from_value(byte).map(ListenCode::value), Some(byte));
     }
