@@ -130,7 +130,8 @@ pub struct HandedLineage {
 /// What a client keeps while its server is away.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ClientRecord {
-    /// The server's key: another server is never asked to resume.
+    /// The key of the server that has the other ends of the streams. Any listed server is asked to
+    /// resume them, and only one that proves to have the token goes on.
     pub(crate) server: String,
     pub(crate) token: Option<Secret>,
     /// The server's name in messages.
