@@ -23,7 +23,7 @@ pub struct HandedStream {
     pub unreceipted: Vec<Bytes>,
     /// The socket.
     pub socket: OwnedFd,
-    /// Those of its label.
+    /// The descriptors of its label.
     pub descriptors: Arc<[OwnedFd]>,
 }
 

@@ -65,7 +65,7 @@ impl Receipt {
     /// The receiver's socket has failed: it will write no more, and wants no more.
     pub(crate) const GIVEN_UP: Self = Self { bytes: u64::MAX >> 1, end: true };
 
-    /// As one number, which grows with the bytes written.
+    /// Encodes the receipt as one number, which grows with the bytes written.
     pub fn encode(self) -> u64 {
         (self.bytes << 1) | u64::from(self.end)
     }

@@ -73,7 +73,8 @@ pub const PEER_TIMEOUT_MIN: Duration = Duration::from_secs(10);
 /// Longer ones say nothing.
 pub const PEER_TIMEOUT_MAX: Duration = Duration::from_secs(3_600);
 
-/// As often as the longest wait before a retry: a server that is back is not flooded.
+/// How often a client tries the addresses before its own: as rarely as it retries at most, so that
+/// a server that is back is not flooded.
 const RETURN_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Largest UDP payload to receive, and to probe for if the route carries it: that of Ethernet with
@@ -145,7 +146,8 @@ pub struct TransportSettings {
     pub receive_window_bytes: u32,
     /// Receive window of one stream on the bulk connection.
     pub stream_receive_window_bytes: u32,
-    /// The same where the round trip was longer than 15 ms when that connection was made.
+    /// Receive window of one stream on the bulk connection where the round trip was longer than 15
+    /// ms when that connection was made.
     pub long_path_stream_receive_window_bytes: u32,
     /// Bytes that streams with slow or stopped readers may hold beyond the receive window, over all
     /// connections of an endpoint. One connection gets at most three quarters of what is left.

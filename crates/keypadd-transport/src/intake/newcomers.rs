@@ -20,7 +20,7 @@ pub(crate) struct Newcomers<T> {
 struct Waiting<T> {
     newcomer: T,
     address: IpAddr,
-    /// As of the last look.
+    /// The load of its address and networks when it was last looked at.
     load: Load,
     arrival: u64,
 }

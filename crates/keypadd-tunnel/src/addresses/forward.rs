@@ -105,9 +105,9 @@ pub struct BenchForward {
 /// that use it send none, and the targets that they choose expect none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ProxyHeaders {
-    /// Those made to targets: the header tells where they come from.
+    /// Connections made to targets: the header tells where they come from.
     pub send: bool,
-    /// Those that listeners accept, on either end.
+    /// Connections that listeners accept, on either end.
     pub accept: bool,
 }
 
@@ -301,7 +301,7 @@ fn fields(text: &str) -> Option<Vec<&str>> {
 }
 
 impl fmt::Display for Bind {
-    /// As written before a port, with its colon; empty for loopback.
+    /// Writes what comes before a port, with its colon; nothing for loopback.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Loopback => Ok(()),

@@ -83,8 +83,8 @@ impl Client {
         Err(ClientError::unreachable(self.server.clone(), cause))
     }
 
-    /// The same, until the server's hello. Once that has come this completes without another wait: streams
-    /// that were held go on, and must not be cut short by a timeout.
+    /// Tries the server's addresses until the server's hello. Once that has come this completes
+    /// without another wait: streams that were held go on, and must not be cut short by a timeout.
     pub(super) async fn say_hello(
         &self,
         search: Search,

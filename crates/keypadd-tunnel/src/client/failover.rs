@@ -37,8 +37,8 @@ const PING_AFTER: Duration = Duration::from_secs(1);
 /// Silence after which other addresses are tried: a second after the ping, so that one is up within three.
 const SILENT_AFTER: Duration = Duration::from_secs(2);
 
-/// The same while open connections are not held: no other session could continue them, and the path
-/// may come back.
+/// Silence after which other addresses are tried while open connections are not held: no other
+/// session could continue them, and the path may come back.
 const SILENT_AFTER_UNHELD: Duration = Duration::from_secs(8);
 
 /// Pause after attempts at all other addresses have failed.

@@ -19,9 +19,9 @@ use tracing::warn;
 /// Descriptors of a forwarded connection: its socket, in two event loops once it is bulk.
 pub(crate) const OF_CONNECTION: usize = 2;
 
-/// Descriptors of a connection carried for another process: as above, the other end of the socket
-/// pair between the two, and the socket over which that process learns how it ended, with a copy
-/// for the process that takes over.
+/// Descriptors of a connection carried for another process: its socket as that of any connection,
+/// the other end of the socket pair between the two, and the socket over which that process learns
+/// how it ended, with a copy for the process that takes over.
 pub(crate) const OF_CARRIED: usize = OF_CONNECTION + 3;
 
 /// The descriptor of a connection that waits at a remote forward, whose sockets have one each.

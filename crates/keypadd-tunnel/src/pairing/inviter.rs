@@ -38,7 +38,8 @@ const PROOF_TIMEOUT: Duration = Duration::from_secs(5);
 /// Strangers served at once; more are refused.
 const CONNECTIONS_MAX: usize = 64;
 
-/// Those of them that have sent no proof; the oldest of the busiest source makes room for another.
+/// Strangers served at once that have sent no proof; the oldest of the busiest source makes room
+/// for another.
 pub(crate) const CLAIMS_MAX: usize = CONNECTIONS_MAX / 2;
 
 /// Receive window of a connection: strangers may send no more than a proof.

@@ -1,7 +1,7 @@
 //! Runs a session: an authenticated connection after the hellos, with its control stream and its
 //! status.
 //!
-//! The same on both ends. Of the keys it sees only a handle that reports a fault; the session
+//! Both ends run the same code. Of the keys it sees only a handle that reports a fault; the session
 //! closes the connection then.
 
 use std::{

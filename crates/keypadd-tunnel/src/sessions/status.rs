@@ -20,12 +20,12 @@ pub enum Role {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum KeyRenewal {
-    /// They are.
+    /// Keys are replaced.
     On,
     /// This end sets no lifetime.
     #[default]
     Off,
-    /// They are not, because an end does not hold connections.
+    /// Keys are not replaced, because an end does not hold connections.
     NeedsHold,
 }
 

@@ -66,7 +66,7 @@ pub(crate) enum Effect {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Presented {
     Newest,
-    /// That of the session before the newest, whose token the client may not have.
+    /// The token of the session before the newest, which the client may not have.
     Former,
     /// None, or a token that is not good.
     Nothing,
