@@ -1,3 +1,5 @@
+//! Tests every path of GHASH against the crate `ghash`: all lengths, and the ends of pages.
+
 use super::*;
 use proptest::prelude::*;
 
