@@ -103,21 +103,20 @@ impl Mode {
     /// Begins to drain this flow's queue. For modes without a dip.
     pub(super) fn drain(&mut self, dip: Dip) {
         *self = match mem::replace(self, Self::Cruise) {
-            Self::Compete(competition) => Self::CompeteDrain(competition, dip),
-            Self::StartUp { .. }
-            | Self::Settle
-            | Self::Cruise
-            | Self::Drain(_)
-            | Self::CompeteDrain(..)
-            | Self::Test(..) => Self::Drain(dip),
+            Self::Compete(competition)
+            | Self::CompeteDrain(competition, _)
+            | Self::Test(competition, _) => Self::CompeteDrain(competition, dip),
+            Self::StartUp { .. } | Self::Settle | Self::Cruise | Self::Drain(_) => Self::Drain(dip),
         };
     }
 
-    /// Begins to test whether others keep the queue full, if it competes.
+    /// Begins to test whether others keep the queue full, if it competes. For modes without a dip.
     pub(super) fn test(&mut self, dip: Dip) {
         *self = match mem::replace(self, Self::Cruise) {
-            Self::Compete(competition) => Self::Test(competition, dip),
-            other => other,
+            Self::Compete(competition)
+            | Self::CompeteDrain(competition, _)
+            | Self::Test(competition, _) => Self::Test(competition, dip),
+            other @ (Self::StartUp { .. } | Self::Settle | Self::Cruise | Self::Drain(_)) => other,
         };
     }
 }
