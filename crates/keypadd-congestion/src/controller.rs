@@ -10,6 +10,7 @@ mod decisions;
 mod dips;
 mod growth;
 mod mode;
+mod path;
 mod queues;
 mod round;
 mod start_up;
@@ -22,9 +23,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use dips::Drains;
 use growth::Growth;
 use mode::Mode;
-use queues::Queues;
+use path::Path;
 pub use queues::Waits;
 use quinn_proto::{
     RttEstimator,
@@ -33,15 +35,13 @@ use quinn_proto::{
 use round::Round;
 
 use crate::{
-    ack_bursts::AckBursts,
     constants::{
-        ACK_WAIT_SHARE, ACKED_PACKETS, ACKED_PARTS, COMPETE_GAIN, COUNTED_BYTES, CRUISE_GAIN,
-        ECN_BETA, EFFECT_ROUNDS, FLOOR_TIME, FULL_USE, HOLE_ROUNDS, HOLE_TRIPS, INITIAL_PACKETS,
-        LONG_PATH, MAX_ACK_DELAY, NEAR, NEAR_GAIN, RATE_MIN, RESTART_PART, ROOM_PACKETS, ROUND_MIN,
-        RTT_MIN, SAMPLED_USE, SMOOTHING, START_UP_GAIN, TRIAL, WINDOW_MIN_PACKETS,
+        ACKED_PACKETS, ACKED_PARTS, COMPETE_GAIN, COUNTED_BYTES, CRUISE_GAIN, ECN_BETA,
+        EFFECT_ROUNDS, FLOOR_TIME, FULL_USE, HOLE_ROUNDS, HOLE_TRIPS, INITIAL_PACKETS,
+        MAX_ACK_DELAY, NEAR, NEAR_GAIN, RATE_MIN, RESTART_PART, ROOM_PACKETS, ROUND_MIN, RTT_MIN,
+        SAMPLED_USE, START_UP_GAIN, TRIAL, WINDOW_MIN_PACKETS,
     },
-    extremes::Windowed,
-    flight_log::{Departure, FlightLog},
+    flight::{Departure, Flight},
     losses::Losses,
     suspicion::Suspicion,
 };
@@ -53,21 +53,12 @@ pub struct RateController {
     window: u64,
     mode: Mode,
     growth: Growth,
-    flight: u64,
-    log: FlightLog,
-    floor: Windowed,
-    ack_bursts: AckBursts,
-    /// Send time of the newest packet in the ACK being read.
-    newest: Option<Instant>,
-    sampled: Option<Instant>,
-    smoothed: Duration,
+    flight: Flight,
+    path: Path,
     round: Option<Round>,
-    /// Of the last round with samples, and of the last sample; bytes per second.
+    /// Of the last round with samples, in bytes per second.
     rate: f64,
-    latest_rate: f64,
-    drain_at: Option<Instant>,
-    /// Drains since the one at the end of start-up.
-    drains: usize,
+    drains: Drains,
     losses: Losses,
     lost_at: Option<Instant>,
     /// Large packets lost since one was last acknowledged: when the first was sent, and their
@@ -76,7 +67,6 @@ pub struct RateController {
     /// When the window was last reduced for an ECN mark.
     marked_at: Option<Instant>,
     suspicion: Suspicion,
-    queues: Queues,
 }
 
 impl RateController {
@@ -87,34 +77,17 @@ impl RateController {
             window: INITIAL_PACKETS * mtu,
             mode: Mode::StartUp { waits_since: None },
             growth: Growth::new(),
-            flight: 0,
-            log: FlightLog::default(),
-            floor: Windowed::min(FLOOR_TIME),
-            ack_bursts: AckBursts::new(),
-            newest: None,
-            sampled: None,
-            smoothed: Duration::ZERO,
+            flight: Flight::default(),
+            path: Path::new(),
             round: None,
             rate: 0.0,
-            latest_rate: 0.0,
-            drain_at: None,
-            drains: 0,
+            drains: Drains::default(),
             losses: Losses::default(),
             lost_at: None,
             hole: None,
             marked_at: None,
             suspicion: Suspicion::default(),
-            queues: Queues::new(),
         }
-    }
-
-    /// The shortest round trip.
-    fn floor(&self) -> Duration {
-        self.floor.get()
-    }
-
-    fn is_long(&self) -> bool {
-        self.floor() > LONG_PATH
     }
 
     /// Takes what the peer's clock says of both ways.
@@ -124,28 +97,11 @@ impl RateController {
         let own = Duration::try_from_secs_f64(own).unwrap_or(Duration::MAX);
         // Until start-up's queue is drained, the peer's clock has not shown the path without it.
         let shows_path = !self.mode.empties_own_queue() && !self.mode.competes();
-        let least = shows_path.then(|| self.floor().max(own));
-        self.queues.measure(now, waits, least);
+        let least = shows_path.then(|| self.path.floor().max(own));
+        self.path.queues.measure(now, waits, least);
         if let Some(round) = &mut self.round {
-            round.forward_min = round.forward_min.min(self.queues.forward());
+            round.forward_min = round.forward_min.min(self.path.queues.forward());
         }
-    }
-
-    /// The round trip without a queue on the forward path.
-    fn unqueued(&self) -> Duration {
-        self.floor() + self.queues.back()
-    }
-
-    /// The round trip without a queue on the forward path, of packets whose ACKs wait longest.
-    fn base(&self) -> Duration {
-        let floor = self.floor();
-        self.unqueued() + self.ack_bursts.wait().mul_f64(ACK_WAIT_SHARE).min(floor)
-    }
-
-    /// The queueing delay of packets with this round trip, of which `forward` was on the forward
-    /// path.
-    fn delay(&self, rtt: Duration, forward: Duration) -> Duration {
-        self.queues.counted(rtt.saturating_sub(self.base()), forward)
     }
 
     fn window_min(&self) -> u64 {
@@ -171,32 +127,28 @@ impl RateController {
             return false;
         }
         let (since, bytes) = self.hole.unwrap_or((sent, 0));
-        let time = HOLE_ROUNDS * (HOLE_TRIPS * self.smoothed + MAX_ACK_DELAY);
+        let time = HOLE_ROUNDS * (HOLE_TRIPS * self.path.smoothed + MAX_ACK_DELAY);
         let is_hole = bytes >= self.window_min() && sent.saturating_duration_since(since) > time;
         self.hole = Some(if is_hole { (sent, bytes) } else { (since, bytes + lost) });
         is_hole
     }
 
     /// Records the round trip of a batch that was sent in this state.
-    fn sample(&mut self, now: Instant, sent: Instant, departure: Departure) {
-        let (rtt, flight) = (now.saturating_duration_since(sent), departure.flight);
-        self.floor.insert(now, rtt);
-        self.smoothed = match self.smoothed {
-            Duration::ZERO => rtt,
-            smoothed => ((SMOOTHING - 1) * smoothed + rtt) / SMOOTHING,
-        };
-        let queued = rtt.saturating_sub(self.unqueued());
+    fn sample(&mut self, now: Instant, departure: Departure) {
+        let Departure { sent, flight, .. } = departure;
+        let rtt = now.saturating_duration_since(sent);
+        self.path.sample(now, rtt);
+        let queued = rtt.saturating_sub(self.path.unqueued());
         if let Some(competition) = self.mode.competition_mut() {
             competition.sample(now, queued);
         }
-        self.queues.expire(now);
-        let delay = self.delay(rtt, self.queues.forward());
-        if self.mode.dip().is_none() && rtt <= self.unqueued() + self.empty_delay(self.rate) {
+        self.path.queues.expire(now);
+        let delay = self.path.delay(rtt, self.path.queues.forward());
+        if self.mode.dip().is_none() && rtt <= self.path.unqueued() + self.empty_delay(self.rate) {
             // The queue is empty, perhaps because another flow drains its own: do so together next
             // time.
             self.postpone_drain(now);
         }
-        self.latest_rate = flight as f64 / rtt.as_secs_f64().max(RTT_MIN);
         let began = self.round.get_or_insert_with(|| Round::new(now)).began;
         if self.sample_dip(now, sent, flight, delay) {
             return;
@@ -207,7 +159,7 @@ impl RateController {
         if let Some(round) = &mut self.round
             && (self.mode.is_start_up() || used > SAMPLED_USE * window)
         {
-            round.sample(rtt, self.latest_rate);
+            round.sample(rtt, self.flight.rate);
             round.full |= used > FULL_USE * window;
         }
         if self.leaves_start_up_on_delay(now, rtt, departure.rate) {
@@ -220,12 +172,12 @@ impl RateController {
 
     /// Records that a packet has arrived.
     fn acked(&mut self, now: Instant, sent: Instant, bytes: u64, app_limited: bool) {
-        self.newest = self.newest.max(Some(sent));
+        self.flight.acked(sent);
         self.losses.acked(bytes);
         if bytes >= COUNTED_BYTES {
             self.hole = None;
         }
-        let part = self.floor() / ACKED_PARTS;
+        let part = self.path.floor() / ACKED_PARTS;
         if let Some(round) = &mut self.round {
             round.acked(now, bytes, part);
         }
@@ -237,20 +189,18 @@ impl RateController {
 
     /// In bytes per second; `None` before the first round trip is known.
     fn pacing_rate(&self) -> Option<f64> {
-        let floor = self.floor();
+        let smoothed = self.path.smoothed;
         let window = self.window() as f64;
-        if self.smoothed.is_zero() {
+        if smoothed.is_zero() {
             return None;
         }
         let (gain, rtt) = match self.mode {
-            Mode::StartUp { .. } => (START_UP_GAIN, self.smoothed),
-            _ if floor < NEAR => (NEAR_GAIN, self.smoothed),
-            Mode::Compete(_) | Mode::CompeteDrain(..) | Mode::Test(..) => {
-                (COMPETE_GAIN, self.smoothed)
-            }
+            Mode::StartUp { .. } => (START_UP_GAIN, smoothed),
+            _ if self.path.floor() < NEAR => (NEAR_GAIN, smoothed),
+            Mode::Compete(_) | Mode::CompeteDrain(..) | Mode::Test(..) => (COMPETE_GAIN, smoothed),
             // No slower than the window allows, so that the window is the limit.
             Mode::Settle | Mode::Cruise | Mode::Drain(_) => {
-                (CRUISE_GAIN, self.smoothed.min(self.base() + self.queue_delay(self.rate)))
+                (CRUISE_GAIN, smoothed.min(self.path.base() + self.queue_delay(self.rate)))
             }
         };
         Some(gain * window / rtt.as_secs_f64().max(RTT_MIN))
@@ -264,10 +214,7 @@ impl Controller for RateController {
             round.sent(bytes, is_counted);
         }
         if is_counted {
-            // Including the two packets that the first ACK of a batch covers.
-            let flight = self.flight + bytes.min(ACKED_PACKETS * self.mtu);
-            self.log.sent(now, Departure { flight, rate: self.latest_rate });
-            self.flight += bytes;
+            self.flight.sent(now, bytes, self.mtu);
         }
     }
 
@@ -286,26 +233,20 @@ impl Controller for RateController {
     }
 
     fn on_end_acks(&mut self, now: Instant, in_flight: u64, limited: bool, _: Option<u64>) {
-        self.flight = in_flight;
         if !self.mode.is_start_up() && !limited {
             let two_packets = (ACKED_PACKETS * self.mtu) as f64 / self.rate.max(RATE_MIN);
             let usual_gap = Duration::try_from_secs_f64(two_packets).unwrap_or(FLOOR_TIME);
-            self.ack_bursts.acked(now, usual_gap);
+            self.path.ack_bursts.acked(now, usual_gap);
         } else {
-            self.ack_bursts.interrupt();
+            self.path.ack_bursts.interrupt();
         }
-        let Some(sent) = self.newest.take() else { return };
-        if self.sampled.is_some_and(|sampled| sent <= sampled) {
-            return;
-        }
-        self.sampled = Some(sent);
-        if let Some(departure) = self.log.take(sent) {
-            self.sample(now, sent, departure);
+        if let Some(departure) = self.flight.end_acks(now, in_flight) {
+            self.sample(now, departure);
         }
     }
 
     fn on_congestion_event(&mut self, now: Instant, sent: Instant, persistent: bool, lost: u64) {
-        self.flight = self.flight.saturating_sub(lost);
+        self.flight.lost(lost);
         self.losses.lost(lost);
         if lost > 0 {
             self.lost_at = Some(now);

@@ -13,7 +13,7 @@ mod competition;
 mod constants;
 mod controller;
 mod extremes;
-mod flight_log;
+mod flight;
 mod losses;
 mod suspicion;
 

@@ -31,7 +31,7 @@ impl RateController {
         if !self.mode.is_start_up() && !loses {
             round.settle_rate();
         }
-        let delay = self.delay(round.rtt_min, round.forward_min);
+        let delay = self.path.delay(round.rtt_min, round.forward_min);
         let target = self.queue_delay(round.rate);
         let former_rate = mem::replace(&mut self.rate, round.rate);
         if matches!(self.mode, Mode::Settle) {
@@ -105,7 +105,7 @@ impl RateController {
             self.mode = Mode::Settle;
         }
         self.set_window(window);
-        let rounds = HOLD_TIME.as_secs_f64() / self.smoothed.as_secs_f64().max(HOLD_RTT_MIN);
+        let rounds = HOLD_TIME.as_secs_f64() / self.path.smoothed.as_secs_f64().max(HOLD_RTT_MIN);
         self.growth.restart((rounds as u32).clamp(EFFECT_ROUNDS, HOLD_ROUNDS));
     }
 
@@ -126,13 +126,13 @@ impl RateController {
             // is that of the window. Not while packets are lost: the window may be too large.
             let step =
                 if loses { (GROWTH_MAX - 1.0) * window } else { GROWTH_MAX * window - carried };
-            self.growth.enlarge_step(self.is_long(), step / queue);
+            self.growth.enlarge_step(self.path.is_long(), step / queue);
         }
         let shrinks = next < window;
         if (shrinks && delay <= target) || (!shrinks && (!round.full || self.growth.is_held())) {
             return;
         }
-        if is_quiet && next > window && self.is_long() {
+        if is_quiet && next > window && self.path.is_long() {
             // Packets sent before this step do not show its effect.
             self.growth.hold(EFFECT_ROUNDS);
         }

@@ -18,6 +18,13 @@ use crate::constants::{
     LINGER_TRIPS, LONG_DRAIN_DEPTH, TEST_SHARE,
 };
 
+/// When the next drain is due, and how many there were since the one at the end of start-up.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Drains {
+    due: Option<Instant>,
+    count: usize,
+}
+
 impl RateController {
     /// Records the delay of a packet that was sent within a dip; returns whether this one was.
     pub(super) fn sample_dip(
@@ -34,7 +41,7 @@ impl RateController {
         let lingers = |last: Falling| {
             matches!(self.mode, Mode::Test(..))
                 && self.is_empty(last.delay)
-                && now < last.measured + LINGER_TRIPS * self.floor()
+                && now < last.measured + LINGER_TRIPS * self.path.floor()
         };
         match dip.falling {
             Some(last) if sent < last.measured => {}
@@ -57,7 +64,9 @@ impl RateController {
         self.growth.hold(EFFECT_ROUNDS);
         self.postpone_drain(now);
         match mem::replace(&mut self.mode, Mode::Cruise) {
-            Mode::CompeteDrain(competition, _) => self.mode = Mode::Compete(competition),
+            Mode::Compete(competition) | Mode::CompeteDrain(competition, _) => {
+                self.mode = Mode::Compete(competition);
+            }
             Mode::Test(mut competition, _) => {
                 let carries = self.carried_bytes(self.rate);
                 if competition.tested(now, self.is_empty(delay), carries, self.mtu) {
@@ -68,7 +77,7 @@ impl RateController {
                     self.follow_competition();
                 }
             }
-            _ => {}
+            Mode::StartUp { .. } | Mode::Settle | Mode::Cruise | Mode::Drain(_) => {}
         }
         self.round = Some(Round::new(now));
     }
@@ -81,7 +90,7 @@ impl RateController {
 
     /// Whether to test for competing flows, at the end of a round with this delay.
     pub(super) fn is_test_due(&mut self, now: Instant, delay: Duration) -> bool {
-        let floor = self.floor();
+        let floor = self.path.floor();
         let loses = self.suspicion.has_lost(now, floor + delay);
         let competition = self.mode.competition_mut();
         competition.is_some_and(|competition| competition.is_test_due(now, floor, delay, loses))
@@ -95,24 +104,24 @@ impl RateController {
     }
 
     pub(super) fn postpone_drain(&mut self, now: Instant) {
-        let early = EARLY_INTERVALS_MS.get(self.drains).filter(|_| !self.is_long());
+        let early = EARLY_INTERVALS_MS.get(self.drains.count).filter(|_| !self.path.is_long());
         let (interval, trips) = match early {
             Some(ms) => (Duration::from_millis(*ms), EARLY_TRIPS),
             None => (DRAIN_INTERVAL, DRAIN_TRIPS),
         };
-        self.drain_at = Some(now + interval.max(trips * self.floor()));
+        self.drains.due = Some(now + interval.max(trips * self.path.floor()));
     }
 
     pub(super) fn drain_if_due(&mut self, now: Instant) {
-        if now >= *self.drain_at.get_or_insert(now + DRAIN_INTERVAL) {
-            self.drains += 1;
-            self.drain(now, if self.is_long() { LONG_DRAIN_DEPTH } else { DRAIN_DEPTH }, None);
+        if now >= *self.drains.due.get_or_insert(now + DRAIN_INTERVAL) {
+            self.drains.count += 1;
+            self.drain(now, if self.path.is_long() { LONG_DRAIN_DEPTH } else { DRAIN_DEPTH }, None);
         }
     }
 
     /// Drains this flow's queue at the end of start-up, and what others of ours keep.
     pub(super) fn first_drain(&mut self, now: Instant) {
-        self.drains = 0;
+        self.drains.count = 0;
         let falling = Falling { delay: Duration::MAX, measured: now };
         self.drain(now, FIRST_DRAIN_DEPTH, Some(falling));
     }
@@ -127,7 +136,7 @@ impl RateController {
         let depth = (depth * self.queue_bytes(self.rate)) as u64;
         let window = self.window.saturating_sub(depth).max(self.window / DRAIN_LEAST_PART);
         if window < self.window_min() {
-            self.floor.insert(now, self.floor());
+            self.path.keep_floor(now);
         }
         let window = window.max(self.window_min());
         self.mode.drain(Dip { window, rounds: 0, falling });

@@ -10,13 +10,13 @@ impl RateController {
     /// Threads that wait for a core cause such delays too; a slow line's packets take longer than
     /// [`NEAR`].
     pub(super) fn waits_long(&self, rtt: Duration) -> bool {
-        let floor = self.floor();
+        let floor = self.path.floor();
         floor >= NEAR
-            && rtt.saturating_sub(self.queues.back()).saturating_sub(floor) > self.full_delay()
+            && rtt.saturating_sub(self.path.queues.back()).saturating_sub(floor) > self.full_delay()
     }
 
     fn full_delay(&self) -> Duration {
-        self.floor().max(FULL_DELAY)
+        self.path.floor().max(FULL_DELAY)
     }
 
     /// Ends start-up, if this is start-up, by HyStart++ (RFC 9406): all packets of a round have
@@ -33,8 +33,8 @@ impl RateController {
         let (Mode::StartUp { waits_since }, Some(round)) = (&self.mode, self.round) else {
             return false;
         };
-        let delay = round.rtt_min.saturating_sub(self.unqueued());
-        let doubles = self.latest_rate > DOUBLING * rate_before;
+        let delay = round.rtt_min.saturating_sub(self.path.unqueued());
+        let doubles = self.flight.rate > DOUBLING * rate_before;
         let all_wait = round.samples >= START_UP_SAMPLES
             && delay > self.queue_delay(round.rate)
             && (!doubles || delay > self.full_delay());
@@ -49,10 +49,10 @@ impl RateController {
         self.losses.settle();
         self.rate = round.rate;
         self.suspicion.reference_rate(now, round.rate);
-        let carried = round.rate * self.unqueued().as_secs_f64();
+        let carried = round.rate * self.path.unqueued().as_secs_f64();
         self.set_window(carried + self.queue_bytes(round.rate));
         self.round = Some(Round::new(now));
-        self.queues = Queues::new();
+        self.path.queues = Queues::new();
         true
     }
 }
