@@ -57,7 +57,6 @@ pub struct Filler {
     home: MemoryReturn,
     free: FreeUnits,
     mapped_units: usize,
-    locked_units: usize,
     budget_units: usize,
     /// Long packets of the lanes in use when there was last nothing to do.
     long_packets: u64,
@@ -87,7 +86,6 @@ impl Filler {
             home,
             free: FreeUnits::default(),
             mapped_units: 0,
-            locked_units: 0,
             budget_units,
             long_packets: 0,
             cpu: CpuShare::default(),
@@ -182,8 +180,7 @@ impl Filler {
     /// Adds freshly mapped memory.
     fn take_in(&mut self, units: Vec<Unit>) {
         self.mapped_units += units.len();
-        self.locked_units += locked(&units);
-        self.state.locked_units.store(self.locked_units as u64, Relaxed);
+        self.state.locked_units.fetch_add(locked(&units) as u64, Relaxed);
         self.free.add_mapped(units);
     }
 
@@ -201,8 +198,7 @@ impl Filler {
         self.state.withheld_units.store(self.free.withheld() as u64, Relaxed);
         if !units.is_empty() {
             self.mapped_units -= units.len();
-            self.locked_units -= locked(&units);
-            self.state.locked_units.store(self.locked_units as u64, Relaxed);
+            self.state.locked_units.fetch_sub(locked(&units) as u64, Relaxed);
             let _ = self.released.send(units.into());
         }
     }
