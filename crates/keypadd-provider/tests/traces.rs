@@ -139,9 +139,10 @@ fn pads(suite: Suite, key: &[u8], iv: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
     pads
 }
 
-/// The powers of GHASH's key, each with what an implementation of ours stores beside it and ring
-/// does not: both halves added up, twice (`keypadd-keystream/src/ghash/kernel.rs`), or half of a
-/// product (polyval's `compute_d`). (SP 800-38D section 7.1, step 1; RFC 8452, appendix A.)
+/// The powers of GHASH's key, each with what an implementation of ours stores beside it: both halves
+/// added up, twice (`keypadd-keystream/src/ghash/kernel.rs`), or half of a product (polyval's
+/// `compute_d`). Powers above ring's are ours alone. (SP 800-38D section 7.1, step 1; RFC 8452,
+/// appendix A.)
 fn ghash_keys(key: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
     let mut block = [0; 16].into();
     match key.len() {
@@ -157,11 +158,10 @@ fn ghash_keys(key: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
         let product = product.fold(0, |sum, bit| sum ^ (0xc200_0000_0000_0000_u128 << bit));
         let halves = power ^ power.rotate_left(64);
         let of_ring = exponent <= RING_POWERS;
-        [
-            (if of_ring { "power of GHASH's key, ring's too" } else { "GHASH key" }, power),
-            ("GHASH key", halves),
-            ("GHASH key", power.rotate_left(64) ^ product),
-        ]
+        let what = if of_ring { "power of GHASH's key, ring's too" } else { "GHASH key" };
+        // ring adds halves up in registers, from where other code may store them.
+        let product = ("GHASH key", power.rotate_left(64) ^ product);
+        [(what, power), (what, halves), product]
     });
     traces.map(|(what, trace)| (what, trace.to_le_bytes().to_vec())).collect()
 }
