@@ -29,6 +29,7 @@ mod retry;
 mod seal;
 mod seal_costs;
 mod secret_memory;
+mod secret_proof;
 mod session;
 mod session_token;
 mod suites;

@@ -7,17 +7,17 @@
 use std::fmt;
 use std::io;
 
-use hmac::{Hmac, KeyInit, Mac};
-use sha2::Sha256;
+use subtle::ConstantTimeEq;
 
 use crate::identity::PublicKey;
 use crate::secret_memory::Secret;
+use crate::secret_proof::{PROOF_BYTES, prove};
 
 /// Length of a secret: 128 bits cannot be guessed.
 pub const PAIRING_SECRET_BYTES: usize = 16;
 
 /// Length of a proof.
-pub const PAIRING_PROOF_BYTES: usize = 32;
+pub const PAIRING_PROOF_BYTES: usize = PROOF_BYTES;
 
 /// The secret of one invitation; wiped when dropped. [`fmt::Debug`] shows nothing of it.
 pub struct PairingSecret(Secret<PAIRING_SECRET_BYTES>);
@@ -55,14 +55,18 @@ impl PairingSecret {
         &self.0
     }
 
-    /// The proof of one end.
+    /// The proof of one end. All labels have the same length, and so have keys.
     pub fn proof(
         &self,
         step: PairingStep,
         inviter: &PublicKey,
         joiner: &PublicKey,
     ) -> [u8; PAIRING_PROOF_BYTES] {
-        self.mac(step, inviter, joiner).finalize().into_bytes().into()
+        let label = match step {
+            PairingStep::Join => b"keypadd pair 1 join  ",
+            PairingStep::Accept => b"keypadd pair 1 accept",
+        };
+        prove(self.as_bytes(), &[label, inviter.as_bytes(), joiner.as_bytes()])
     }
 
     /// Whether a proof is right; compares in constant time.
@@ -73,20 +77,7 @@ impl PairingSecret {
         inviter: &PublicKey,
         joiner: &PublicKey,
     ) -> bool {
-        self.mac(step, inviter, joiner).verify_slice(given).is_ok()
-    }
-
-    /// All labels have the same length, and so have keys: no two inputs have the same bytes.
-    fn mac(&self, step: PairingStep, inviter: &PublicKey, joiner: &PublicKey) -> Hmac<Sha256> {
-        let label = match step {
-            PairingStep::Join => b"keypadd pair 1 join  ",
-            PairingStep::Accept => b"keypadd pair 1 accept",
-        };
-        Hmac::new_from_slice(&self.0)
-            .expect("HMAC takes keys of any length")
-            .chain_update(label)
-            .chain_update(inviter.as_bytes())
-            .chain_update(joiner.as_bytes())
+        self.proof(step, inviter, joiner).ct_eq(given).into()
     }
 }
 

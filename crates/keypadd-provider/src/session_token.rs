@@ -9,28 +9,23 @@
 use std::fmt;
 use std::sync::Arc;
 
-use hmac::{Hmac, KeyInit, Mac};
 use rustls::quic::Connection;
-use sha2::Sha256;
 use subtle::ConstantTimeEq;
-use zeroize::zeroize_stack;
 
 use crate::identity::PublicKey;
 use crate::secret_memory::Secret;
+use crate::secret_proof::{PROOF_BYTES, prove};
 
 /// Length of a token.
 pub const SESSION_TOKEN_BYTES: usize = 32;
 
 /// Length of a proof.
-pub const TOKEN_PROOF_BYTES: usize = 32;
+pub const TOKEN_PROOF_BYTES: usize = PROOF_BYTES;
 
 /// A MAC under a token: not a secret.
 pub type TokenProof = [u8; TOKEN_PROOF_BYTES];
 
 const BINDING_BYTES: usize = 32;
-
-/// Upper bound on the stack of a MAC: five copies of its state and the words of a hash.
-const MAC_STACK_BYTES: usize = if cfg!(debug_assertions) { 16 << 10 } else { 4 << 10 };
 
 // Labels of TLS exporters. These are for private use (RFC 5705 6).
 const TOKEN_LABEL: &[u8] = b"EXPERIMENTAL keypadd token";
@@ -46,11 +41,11 @@ pub struct SessionToken(Arc<Secret<SESSION_TOKEN_BYTES>>);
 pub enum Assertion {
     /// The client goes on with the streams of the token's session.
     ClientResumes,
-    /// The server does.
+    /// The server goes on with the streams of the token's session.
     ServerResumes,
     /// The client carries bulk streams of the token's session here.
     ClientBulk,
-    /// The server does.
+    /// The server carries bulk streams of the token's session here.
     ServerBulk,
 }
 
@@ -111,11 +106,16 @@ impl Channel {
     }
 
     /// The proof, on this connection, that an end has the token of an earlier session. `run` is
-    /// that of the client.
+    /// that of the client. All parts have fixed lengths.
     pub fn proof(&self, token: &SessionToken, assertion: Assertion, run: &[u8; 16]) -> TokenProof {
-        let proof = self.mac(token, assertion, run);
-        zeroize_stack::<MAC_STACK_BYTES>();
-        proof
+        let label = match assertion {
+            Assertion::ClientResumes => b"keypadd token 1 client resumes",
+            Assertion::ServerResumes => b"keypadd token 1 server resumes",
+            Assertion::ClientBulk => b"keypadd token 1 client bulk   ",
+            Assertion::ServerBulk => b"keypadd token 1 server bulk   ",
+        };
+        let [client, server] = [&self.client, &self.server].map(PublicKey::as_bytes);
+        prove(token.as_bytes(), &[label, client, server, &self.binding, run])
     }
 
     /// Whether a proof is right; compares in constant time.
@@ -127,28 +127,6 @@ impl Channel {
         run: &[u8; 16],
     ) -> bool {
         self.proof(token, assertion, run).ct_eq(given).into()
-    }
-
-    /// All parts have fixed lengths: no two inputs have the same bytes. Leaves copies of the
-    /// token's state in stack frames below the caller's.
-    #[inline(never)]
-    fn mac(&self, token: &SessionToken, assertion: Assertion, run: &[u8; 16]) -> TokenProof {
-        let label = match assertion {
-            Assertion::ClientResumes => b"keypadd token 1 client resumes",
-            Assertion::ServerResumes => b"keypadd token 1 server resumes",
-            Assertion::ClientBulk => b"keypadd token 1 client bulk   ",
-            Assertion::ServerBulk => b"keypadd token 1 server bulk   ",
-        };
-        Hmac::<Sha256>::new_from_slice(token.as_bytes())
-            .expect("HMAC takes keys of any length")
-            .chain_update(label)
-            .chain_update(self.client.as_bytes())
-            .chain_update(self.server.as_bytes())
-            .chain_update(self.binding)
-            .chain_update(run)
-            .finalize()
-            .into_bytes()
-            .into()
     }
 }
 
