@@ -303,6 +303,16 @@ impl Site {
         }
     }
 
+    /// Cuts the path to the server; checks that the impostor, once it is asked, gets nothing of the
+    /// connection, which then goes on.
+    async fn assert_goes_on_once_asked(&self, (mut here, there): (TcpStream, TcpStream)) {
+        self.path.cut();
+        here.write_all(CONFIDENTIAL).await.unwrap();
+        self.impostor.until_asked().await;
+        self.assert_kept();
+        self.assert_goes_on(here, there).await;
+    }
+
     /// Checks that the connection goes on at the server that holds it, with what was sent
     /// meanwhile.
     async fn assert_goes_on(&self, here: TcpStream, mut there: TcpStream) {
@@ -321,13 +331,9 @@ impl Site {
 async fn a_client_comes_back_to_no_server_that_only_says_that_it_holds_its_connections() {
     let site = Site::start(lasting()).await;
     let client = RunningClient::start(site.settings()).await;
-    let (mut here, there) = site.enter(client.listeners[0]).await;
+    let ends = site.enter(client.listeners[0]).await;
     site.path.take();
-    site.path.cut();
-    here.write_all(CONFIDENTIAL).await.unwrap();
-    site.impostor.until_asked().await;
-    site.assert_kept();
-    site.assert_goes_on(here, there).await;
+    site.assert_goes_on_once_asked(ends).await;
 }
 
 #[tokio::test]
@@ -337,12 +343,8 @@ async fn a_client_moves_to_no_server_that_only_says_that_it_holds_its_connection
     let mut settings = site.settings();
     settings.server = format!("{},{}", site.path.address, site.impostor.address).parse().unwrap();
     let client = RunningClient::start(settings).await;
-    let (mut here, there) = site.enter(client.listeners[0]).await;
-    site.path.cut();
-    here.write_all(CONFIDENTIAL).await.unwrap();
-    site.impostor.until_asked().await;
-    site.assert_kept();
-    site.assert_goes_on(here, there).await;
+    let ends = site.enter(client.listeners[0]).await;
+    site.assert_goes_on_once_asked(ends).await;
 }
 
 #[tokio::test]
