@@ -9,7 +9,7 @@ use keypadd_keystream::{
     InlineKeystream, KeystreamKey, PacketNumber, SEGMENT_PACKETS, Suite, SuiteKey,
 };
 use keypadd_pool::{
-    Allowance, Direction, Filler, HEAD_BYTES, Lane, PAD_BYTES, Part, Pool, PoolSettings, Stage,
+    Direction, Filler, HEAD_BYTES, Lane, PAD_BYTES, Part, Pool, PoolAllowance, PoolSettings, Stage,
     Step, Traffic,
 };
 
@@ -124,7 +124,7 @@ struct State {
     pool: Option<Pool>,
     filler: Filler,
     now: Duration,
-    allowance: Allowance,
+    allowance: PoolAllowance,
     lanes: Vec<Held>,
     largest_units: usize,
 }
@@ -215,7 +215,7 @@ pub fn holds(bytes: &[u8]) {
         pool: Some(pool),
         filler,
         now: Duration::ZERO,
-        allowance: Allowance::new(Allowance::UNLIMITED),
+        allowance: PoolAllowance::new(PoolAllowance::UNLIMITED),
         lanes: Vec::new(),
         largest_units: units,
     };

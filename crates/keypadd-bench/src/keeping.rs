@@ -89,7 +89,7 @@ impl Keeping {
         }
     }
 
-    /// The same of several.
+    /// Saves what there is so far of several sections, as `save_so_far` does.
     pub(crate) fn save_sections_so_far(&self, sections: Vec<Section>) {
         if let Some(output) = &self.output {
             let _ = output.save(&Results { sections, ..self.results.clone() });

@@ -27,7 +27,7 @@ impl Staged {
     /// Stages a file that must not exist yet, with this mode.
     ///
     /// # Errors
-    /// It cannot be written; no temporary file is left.
+    /// The file cannot be written; no temporary file is left.
     pub fn create(place: &Path, content: &[u8], mode: u32) -> io::Result<Self> {
         let (staged, mut file) = Self::open(place, false, mode)?;
         file.write_all(content)?;

@@ -24,7 +24,7 @@ pub struct NewPeer {
 /// What a new peer is for.
 #[derive(Clone, Debug)]
 pub enum Role {
-    /// It connects to this host. Without its own permits it has the global ones.
+    /// The peer connects to this host. Without its own permits it has the global ones.
     Incoming {
         /// What it may connect to.
         permit_open: Vec<Permit>,

@@ -27,7 +27,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
 
-use crate::replacement::Frame;
+use crate::replacement::Message;
 use crate::replacement::channel::Channel;
 use crate::replacement::give::{self, Program};
 use crate::status::sources::Sources;
@@ -219,7 +219,7 @@ async fn answer(
             // The daemon drops it when it shuts down, which the other end sees.
             return match queue.try_send(give::Request { socket, unless }) {
                 Err(TrySendError::Full(give::Request { socket, .. })) => {
-                    Channel::new(socket)?.end_with(&Frame::Continues);
+                    Channel::new(socket)?.end_with(&Message::Continues);
                     Ok(())
                 }
                 _ => Ok(()),

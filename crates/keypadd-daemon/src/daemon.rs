@@ -32,7 +32,9 @@ use keypadd_config::Settings;
 use keypadd_provider::{CryptoSettings, Meters, PublicKey};
 use keypadd_tunnel::handover::{Handover, SocketFile};
 use keypadd_tunnel::wire::Instance;
-use keypadd_tunnel::{Client, HoldSettings, KeyLifetimes, Limits, ServerHandle, TransportSettings};
+use keypadd_tunnel::{
+    Client, HoldSettings, KeyLifetimes, ServerHandle, SharedLimits, TransportSettings,
+};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::{interval, sleep};
@@ -94,7 +96,7 @@ impl Daemon {
     ) -> Result<Self, Error> {
         let program = Program::own();
         keypadd_transport::keep_freed_memory();
-        let limits = Arc::new(Limits::new(free_descriptors(), reserved));
+        let limits = Arc::new(SharedLimits::new(free_descriptors(), reserved));
         limits.set_log_connections(settings.log_connections.value);
         let permit_bench = settings.permit_bench.value && settings.listen.is_some();
         let bench = if permit_bench { Some(Bench::start().await?) } else { None };
@@ -272,7 +274,7 @@ impl Daemon {
 }
 
 /// Logs once a minute how many log lines were suppressed, until it is dropped.
-async fn report_suppressed(limits: Arc<Limits>) {
+async fn report_suppressed(limits: Arc<SharedLimits>) {
     let mut ticks = interval(Duration::from_secs(60));
     loop {
         ticks.tick().await;

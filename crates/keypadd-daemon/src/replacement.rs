@@ -63,7 +63,7 @@ const SUSPENDED_STALL_TIMEOUT: Duration = Duration::from_secs(2);
 /// What one process tells the other.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Frame {
+pub(crate) enum Message {
     /// How to start the new process, the file of the host's key attached; for `keypadd reload`.
     Offer(Offer),
     /// The new process has read its settings.

@@ -20,7 +20,7 @@ pub struct Machine {
     pub architecture: String,
     /// Logical CPUs online.
     pub cores_online: usize,
-    /// Those available to this process.
+    /// Cores available to this process.
     pub cores_allowed: usize,
     /// CPU seconds per second that a control group allows; `None` without a limit.
     pub cpu_quota: Option<f64>,

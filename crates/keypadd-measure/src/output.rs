@@ -36,10 +36,10 @@ pub struct Output {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum OutputError {
-    /// It is a file, a socket or the like.
+    /// The path is a file, a socket or the like.
     #[error("{0} is not a directory")]
     NotADirectory(PathBuf),
-    /// It contains something that no report has.
+    /// The directory contains something that no report has.
     #[error("{directory} contains files that do not belong to a report ({other})")]
     Foreign {
         /// The directory.
@@ -50,7 +50,7 @@ pub enum OutputError {
     /// Another run is writing its report there.
     #[error("another run writes its report to {0}")]
     InUse(PathBuf),
-    /// It cannot be created or written.
+    /// The directory cannot be created or written.
     #[error("cannot write to {directory}: {cause}")]
     Unwritable {
         /// The directory.

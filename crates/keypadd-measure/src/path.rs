@@ -97,7 +97,7 @@ pub async fn open(arm: Arm, settings: &PathSettings) -> Result<Path, PathError> 
 /// Brings an arm up, and nothing more: its first key phase and slow start are still to come.
 ///
 /// # Errors
-/// Those of [`open`].
+/// The errors of [`open`].
 pub async fn open_cold(arm: Arm, settings: &PathSettings) -> Result<Path, PathError> {
     let opened = match arm {
         Arm::Tcp => tcp(settings).await,

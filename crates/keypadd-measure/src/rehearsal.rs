@@ -46,7 +46,7 @@ pub enum OfferError {
 /// Sends the start of `schedule` over plain TCP.
 ///
 /// # Errors
-/// It falls behind.
+/// The rehearsal falls behind.
 pub async fn rehearse(schedule: &[Due], settings: &PathSettings) -> Result<(), OfferError> {
     let tried: Vec<Due> = schedule.iter().copied().take_while(|due| due.at < TRIED).collect();
     let Some(last) = tried.last().map(|due| due.at) else { return Ok(()) };

@@ -72,7 +72,7 @@ struct Measurements {
     short: Rounds<[Streamed; SETTINGS.len()]>,
     /// As in its Table 3: long streams with several key lifetimes.
     long: Streams,
-    /// The same over a satellite link.
+    /// Long streams with several key lifetimes, over a satellite link.
     far: Streams,
 }
 

@@ -54,7 +54,7 @@ pub(crate) enum Missed {
     NotInQuick,
     /// The machine or this program lacks something; in words.
     Lacking(String),
-    /// It was tried and failed; in words.
+    /// The experiment was tried and failed; in words.
     Failed(String),
 }
 

@@ -73,7 +73,7 @@ impl<'a> Notebook<'a> {
     /// Opens the records in a directory, empty if there are none.
     ///
     /// # Errors
-    /// It holds results of another run.
+    /// The directory holds results of another run.
     pub fn open(
         output: Option<&'a Output>,
         effort: Effort,

@@ -39,9 +39,9 @@ pub enum Direction {
 
 /// The memory that the connections of one peer may hold together. Clones share the limit.
 #[derive(Clone, Debug)]
-pub struct Allowance(Arc<AtomicU64>);
+pub struct PoolAllowance(Arc<AtomicU64>);
 
-impl Allowance {
+impl PoolAllowance {
     /// No limit.
     pub const UNLIMITED: u64 = u64::MAX;
 

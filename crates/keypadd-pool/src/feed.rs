@@ -10,7 +10,7 @@ use keypadd_keystream::{KeystreamKey, PacketNumber, SEGMENT_PACKETS, Segment};
 
 use crate::arena::Unit;
 use crate::chunk::{Chunk, KeyId, Part};
-use crate::demand::{Allowance, Traffic};
+use crate::demand::{PoolAllowance, Traffic};
 use crate::filler_state::MemoryReturn;
 use crate::free_units::FreeUnits;
 use crate::lane_state::{LaneState, PartHolding};
@@ -30,7 +30,7 @@ pub(crate) struct Feed {
     state: Arc<LaneState>,
     traffic: Traffic,
     /// Its peer's limit, if it has one.
-    allowance: Option<Allowance>,
+    allowance: Option<PoolAllowance>,
     ends: [FeedEnd; 2],
 }
 
@@ -39,7 +39,7 @@ impl Feed {
         key: KeyId,
         keystream: Arc<KeystreamKey>,
         state: Arc<LaneState>,
-        (traffic, allowance): (Traffic, Option<Allowance>),
+        (traffic, allowance): (Traffic, Option<PoolAllowance>),
         ends: [FeedEnd; 2],
     ) -> Self {
         Self { key, keystream, state, traffic, allowance, ends }
@@ -62,7 +62,7 @@ impl Feed {
             kept: holdings.map(|holding| holding.kept),
             demand: traffic.demand(now),
             too_long: Part::ALL.map(|part| traffic.is_too_long(part)),
-            allotment: allowance.as_ref().and_then(Allowance::allotment),
+            allotment: allowance.as_ref().and_then(PoolAllowance::allotment),
             recalled: Part::ALL.map(|part| ends[part as usize].is_recalled(state, part)),
         }
     }

@@ -31,12 +31,12 @@ const LOOK_AGAIN: Duration = Duration::from_millis(250);
 /// The outcome of one step of a filler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// It generated a chunk, or found that one was no longer wanted.
+    /// The filler generated a chunk, or found that one was no longer wanted.
     Worked,
     /// There is nothing to do until it is woken.
     Idle,
-    /// It rests this long, unless it is woken: its share of the CPU is spent, bulk outruns it on
-    /// busy CPUs, or it is to look again.
+    /// The filler rests this long, unless it is woken: its share of the CPU is spent, bulk outruns
+    /// it on busy CPUs, or it is to look again.
     Resting(Duration),
     /// The last handle of its pool is gone; it is done for good.
     Stopped,

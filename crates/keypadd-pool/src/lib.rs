@@ -28,7 +28,7 @@ mod targets;
 mod thread;
 
 pub use chunk::{BODY_BYTES, HEAD_BYTES, PAD_BYTES, Part};
-pub use demand::{Allowance, Direction, Traffic};
+pub use demand::{Direction, PoolAllowance, Traffic};
 pub use filler::{Filler, Step};
 pub use lane::{Coverage, Lane, PartLevel, Peek, Taken};
 pub use lane_view::Stage;

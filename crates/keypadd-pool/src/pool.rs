@@ -12,7 +12,7 @@ use keypadd_keystream::{KeystreamKey, PacketNumber};
 use crate::arena::{self, Ledger, UNIT_BYTES, Unit};
 use crate::chunk::{KeyId, Part};
 use crate::cpu_share::WHOLE_CORE;
-use crate::demand::{Allowance, Direction, Traffic};
+use crate::demand::{Direction, PoolAllowance, Traffic};
 use crate::feed::{Feed, FeedEnd, FillerCommand, UnqueuedFeed};
 use crate::filler::Filler;
 use crate::filler_state::FillerState;
@@ -39,7 +39,7 @@ pub struct PoolSettings {
 pub struct Pool {
     handle: Arc<Handle>,
     /// The limit of the peer whose lanes this handle opens.
-    allowance: Option<Allowance>,
+    allowance: Option<PoolAllowance>,
 }
 
 struct Handle {
@@ -181,7 +181,7 @@ impl Pool {
     }
 
     /// A handle whose lanes count against this allowance.
-    pub fn for_peer(&self, allowance: Allowance) -> Self {
+    pub fn for_peer(&self, allowance: PoolAllowance) -> Self {
         Self { allowance: Some(allowance), ..self.clone() }
     }
 

@@ -13,7 +13,8 @@ const WATCHED: Duration = Duration::from_millis(10);
 /// the pool is refilled a rest later, and bulk without a pause pays for no more of the filler's
 /// work than this.
 const PATIENCE: Duration = Duration::from_millis(30);
-/// It rests this long before it looks whether the bulk goes on, and takes no commands meanwhile.
+/// How long a filler rests before it looks whether the bulk goes on. It takes no commands
+/// meanwhile.
 const REST: Duration = Duration::from_millis(250);
 /// While bulk goes on it tries again after one rest, then after twice as many each time, up to
 /// these: 8 s.
@@ -41,7 +42,7 @@ pub(crate) struct Progress {
 pub(crate) struct Saturation {
     /// When it was last judged, or a rest ends.
     start: Progress,
-    /// It has had something to do since.
+    /// The filler has had something to do since.
     works: bool,
     /// How much longer it was outrun than not.
     outrun: Duration,

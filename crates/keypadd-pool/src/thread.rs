@@ -33,7 +33,7 @@ pub enum Priority {
 /// Why a filler ended. Keystream is generated inline from then on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FillerFault {
-    /// It panicked.
+    /// The filler panicked.
     Failed,
     /// The kernel refused to lower its priority.
     NotIdle,

@@ -12,7 +12,7 @@ use quinn_proto::crypto::PacketKey;
 
 use crate::fault::FaultLatch;
 use crate::key_extraction::KeyMaterial;
-use crate::limits::Limits;
+use crate::limits::KeyLimits;
 use crate::meters::Meters;
 use crate::phases::NewestPhase;
 use crate::protection::KeyProtection;
@@ -137,7 +137,7 @@ pub(crate) struct Arm {
 impl Arm {
     /// A key of this phase: a pool fills little for phase 0, and all of its memory for phase 1.
     pub(crate) fn new(protection: Protection, engine: CipherEngine, phase: u64) -> Self {
-        let limits = Limits::of(protection);
+        let limits = KeyLimits::of(protection);
         let meters = Arc::new(Meters::default());
         let fault = Arc::new(FaultLatch::default());
         let outbound =

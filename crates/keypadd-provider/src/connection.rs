@@ -5,12 +5,12 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use keypadd_keystream::{Class, Protection};
-use keypadd_pool::{Allowance, Direction, Part, PartLevel, Pool};
+use keypadd_pool::{Direction, Part, PartLevel, Pool, PoolAllowance};
 
 use crate::fault::KeyFault;
 use crate::identity::PublicKey;
 use crate::kx::Group;
-use crate::limits::Limits;
+use crate::limits::KeyLimits;
 use crate::open::Inbound;
 use crate::phases::Phases;
 use crate::seal::Outbound;
@@ -58,7 +58,7 @@ pub struct ConnectionKeys {
     outbound: Arc<Outbound>,
     inbound: Arc<Inbound>,
     /// The limit of its peer, once known.
-    allowance: Arc<OnceLock<Allowance>>,
+    allowance: Arc<OnceLock<PoolAllowance>>,
 }
 
 /// The state of one direction at one moment.
@@ -106,7 +106,7 @@ impl ConnectionKeys {
     }
 
     /// Sets what the peer may hold of any pool.
-    pub(crate) fn limit(&self, allowance: Allowance) {
+    pub(crate) fn limit(&self, allowance: PoolAllowance) {
         // Set once: a connection has one peer, which has one allowance.
         let _ = self.allowance.set(allowance);
     }
@@ -138,7 +138,7 @@ impl ConnectionKeys {
 
     /// The maximum age of a phase of these keys.
     pub fn age_max(&self) -> Duration {
-        Limits::of(self.suite).phase_age
+        KeyLimits::of(self.suite).phase_age
     }
 
     /// Announces that the next phase is due: from the next packet on, its heads are precomputed.
@@ -150,7 +150,7 @@ impl ConnectionKeys {
 
     /// The state of one direction.
     pub fn status(&self, direction: Direction) -> DirectionStatus {
-        let limits = Limits::of(self.suite);
+        let limits = KeyLimits::of(self.suite);
         let read = |phases: &Phases| {
             let (key_phase, packets) = phases.progress();
             let left = limits.hard_stop.saturating_sub(packets);

@@ -31,7 +31,7 @@ pub enum KeyExchange {
 }
 
 impl KeyExchange {
-    /// All of them, the default first.
+    /// All key exchanges that users choose from, the default first.
     pub const ALL: [Self; 3] = [Self::X25519MlKem768, Self::X25519, Self::Secp384r1];
 
     /// The name on the command line, in logs and in metrics.
@@ -68,7 +68,7 @@ pub enum MeasureKeyExchange {
 }
 
 impl MeasureKeyExchange {
-    /// All of them.
+    /// All key exchanges that only benchmarks use.
     pub const ALL: [Self; 4] = [Self::Modp768, Self::Modp1024, Self::Modp3072, Self::Ffdhe3072];
 
     /// The name on the benchmarks' command line and in reports.
@@ -102,7 +102,7 @@ pub enum Group {
 }
 
 impl Group {
-    /// All of them, users' choices first.
+    /// All groups, users' choices first.
     pub fn all() -> impl Iterator<Item = Self> {
         let chosen = KeyExchange::ALL.into_iter().map(Self::Chosen);
         chosen.chain(MeasureKeyExchange::ALL.into_iter().map(Self::Measure))

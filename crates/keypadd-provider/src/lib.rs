@@ -50,7 +50,7 @@ pub use connection::{ConnectionKeys, DirectionStatus, HandshakeData, ProvedPeer}
 pub use fault::KeyFault;
 pub use histogram::Histogram;
 pub use identity::{KeyTextError, PrivateKey, PublicKey, ResetKeys};
-pub use keypadd_pool::Allowance;
+pub use keypadd_pool::PoolAllowance;
 pub use kx::{
     Group, KeyExchange, MeasureKeyExchange, UnknownKeyExchange, UnknownMeasureKeyExchange,
 };

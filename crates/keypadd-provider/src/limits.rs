@@ -62,7 +62,7 @@ pub(crate) const IMMINENT_PACKETS: u64 = 8_192;
 
 /// The limits of one key.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub(crate) struct KeyLimits {
     /// The confidentiality limit reported to quinn, in packets.
     pub(crate) reported: u64,
     /// Forged packets after which the connection ends.
@@ -77,7 +77,7 @@ pub(crate) struct Limits {
     pub(crate) datagram_bytes_max: Option<u16>,
 }
 
-impl Limits {
+impl KeyLimits {
     pub(crate) fn of(suite: Protection) -> Self {
         let integrity = match suite.mac() {
             Mac::Poly1305 => POLY1305_INTEGRITY_LIMIT,

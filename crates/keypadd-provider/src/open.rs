@@ -14,7 +14,7 @@ use keypadd_keystream::{PAYLOAD_BYTES_MAX, PacketNumber, TAG_BYTES};
 use keypadd_pool::{Coverage, Direction, Peek};
 use quinn_proto::crypto::{CryptoError, PacketKey};
 
-use crate::limits::Limits;
+use crate::limits::KeyLimits;
 use crate::meters::{Meters, PacketStage, StageClock, sample};
 use crate::phases::{NewestPhase, Phases, is_too_long, least_of};
 use crate::protection::{KeyProtection, MacMask};
@@ -33,7 +33,7 @@ pub(crate) struct ReceiveState {
 }
 
 impl Inbound {
-    pub(crate) fn new(limits: Limits, ahead: NewestPhase, meters: Arc<Meters>) -> Self {
+    pub(crate) fn new(limits: KeyLimits, ahead: NewestPhase, meters: Arc<Meters>) -> Self {
         let phases = Phases::new(Direction::Receive, limits.phase_packets(), ahead, &meters);
         let receiving = ReceiveState { phases, window: ReplayWindow::default() };
         Self { receiving: Mutex::new(receiving), meters }
@@ -45,7 +45,7 @@ pub(crate) struct OpenKey {
     inbound: Arc<Inbound>,
     phase: u64,
     protection: KeyProtection,
-    limits: Limits,
+    limits: KeyLimits,
 }
 
 impl OpenKey {
@@ -53,7 +53,7 @@ impl OpenKey {
         inbound: Arc<Inbound>,
         phase: u64,
         protection: KeyProtection,
-        limits: Limits,
+        limits: KeyLimits,
     ) -> Self {
         Self { inbound, phase, protection, limits }
     }

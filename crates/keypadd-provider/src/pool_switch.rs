@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use keypadd_keystream::Protection;
-use keypadd_pool::{Allowance, Pool};
+use keypadd_pool::{Pool, PoolAllowance};
 
 use crate::connection::ConnectionKeys;
 
@@ -19,7 +19,7 @@ use crate::connection::ConnectionKeys;
 pub struct PoolSwitch {
     shared: Arc<SwitchState>,
     /// The limit of the peer whose connections attach through this handle.
-    allowance: Option<Allowance>,
+    allowance: Option<PoolAllowance>,
 }
 
 /// Locked while connections switch, so that one that attaches at that time does so entirely before
@@ -82,7 +82,7 @@ impl PoolSwitch {
     }
 
     /// A handle for connections of the peer that has this allowance.
-    pub fn for_peer(&self, allowance: Allowance) -> Self {
+    pub fn for_peer(&self, allowance: PoolAllowance) -> Self {
         Self { allowance: Some(allowance), ..self.clone() }
     }
 
@@ -91,7 +91,7 @@ impl PoolSwitch {
     pub(crate) fn attach(
         &self,
         keys: ConnectionKeys,
-        allowance: Option<Allowance>,
+        allowance: Option<PoolAllowance>,
     ) -> AttachedConnection {
         if let Some(allowance) = allowance.or_else(|| self.allowance.clone()) {
             keys.limit(allowance);

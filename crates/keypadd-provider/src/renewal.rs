@@ -115,7 +115,7 @@ mod tests {
 
     use super::*;
     use crate::fault::FaultLatch;
-    use crate::limits::Limits;
+    use crate::limits::KeyLimits;
     use crate::meters::Meters;
     use crate::open::Inbound;
     use crate::phases::NewestPhase;
@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn a_phase_started_by_the_peer_does_not_end_before_we_sent_in_it() {
         let suite = Suite::default().into();
-        let (limits, ahead) = (Limits::of(suite), NewestPhase::default());
+        let (limits, ahead) = (KeyLimits::of(suite), NewestPhase::default());
         let (fault, meters) = <(Arc<FaultLatch>, Arc<Meters>)>::default();
         let outbound = Arc::new(Outbound::new(limits, ahead.clone(), fault, Arc::clone(&meters)));
         let inbound = Arc::new(Inbound::new(limits, ahead, meters));

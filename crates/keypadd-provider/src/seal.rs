@@ -15,7 +15,7 @@ use keypadd_pool::{Coverage, Direction};
 use quinn_proto::crypto::{CryptoError, PacketKey};
 
 use crate::fault::{FaultLatch, KeyFault};
-use crate::limits::{CLOSING_PACKETS, Limits};
+use crate::limits::{CLOSING_PACKETS, KeyLimits};
 use crate::meters::{Meters, PacketStage, StageClock, sample};
 use crate::phases::{NewestPhase, Phases, least_of};
 use crate::protection::{KeyProtection, MacMask};
@@ -40,7 +40,7 @@ pub(crate) struct SendState {
 
 impl Outbound {
     pub(crate) fn new(
-        limits: Limits,
+        limits: KeyLimits,
         ahead: NewestPhase,
         fault: Arc<FaultLatch>,
         meters: Arc<Meters>,
@@ -61,7 +61,7 @@ pub(crate) struct SealKey {
     outbound: Arc<Outbound>,
     phase: u64,
     protection: KeyProtection,
-    limits: Limits,
+    limits: KeyLimits,
     /// Packets and bytes so far; written only under the lock of [`Outbound::sending`].
     sealed: AtomicU64,
     sealed_bytes: AtomicU64,
@@ -72,7 +72,7 @@ impl SealKey {
         outbound: Arc<Outbound>,
         phase: u64,
         protection: KeyProtection,
-        limits: Limits,
+        limits: KeyLimits,
     ) -> Self {
         Self {
             outbound,

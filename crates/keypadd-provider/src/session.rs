@@ -28,7 +28,7 @@ use crate::handshake_errors::HandshakeErrors;
 use crate::identity::PublicKey;
 use crate::key_extraction::extract;
 use crate::kx::Group;
-use crate::limits::Limits;
+use crate::limits::KeyLimits;
 use crate::meters::Meters;
 use crate::open::{Inbound, OpenKey};
 use crate::parameters;
@@ -85,7 +85,7 @@ enum Tls {
 /// The key schedule of the 1-RTT space.
 struct OneRtt {
     suite: Protection,
-    limits: Limits,
+    limits: KeyLimits,
     kex: Group,
     secrets: Secrets,
     next_phase: u64,
@@ -206,7 +206,7 @@ impl Session for PooledSession {
         // The message with the peer's parameters also settles the suite.
         let (Some(bytes), Some(suite)) = (bytes, suite) else { return Ok(None) };
         let read = |mut bytes: &[u8]| TransportParameters::read(self.side, &mut bytes);
-        let parameters = match Limits::of(suite).datagram_bytes_max {
+        let parameters = match KeyLimits::of(suite).datagram_bytes_max {
             Some(most) => read(&parameters::bounded(bytes, most)),
             None => read(bytes),
         };
@@ -291,7 +291,7 @@ fn negotiated_suite(connection: &Connection) -> Option<Protection> {
 }
 
 /// The two directions of a packet number space with its own keys.
-fn directions(limits: Limits, meters: &Arc<Meters>) -> (Arc<Outbound>, Arc<Inbound>) {
+fn directions(limits: KeyLimits, meters: &Arc<Meters>) -> (Arc<Outbound>, Arc<Inbound>) {
     let ahead = NewestPhase::default();
     let fault = Arc::new(FaultLatch::default());
     (
@@ -307,7 +307,7 @@ fn protocol_violation(reason: &str) -> TransportError {
 
 /// Our keys for one phase, from the extractable keys that rustls returned.
 fn key_pair(
-    (suite, limits, engine): (Protection, Limits, CipherEngine),
+    (suite, limits, engine): (Protection, KeyLimits, CipherEngine),
     phase: u64,
     outbound: &Arc<Outbound>,
     inbound: &Arc<Inbound>,

@@ -22,7 +22,7 @@ use rustls::{
 };
 
 use crate::key_extraction::ExtractableKey;
-use crate::limits::Limits;
+use crate::limits::KeyLimits;
 
 /// The suite's TLS code point. The suites of TLS have its own (RFC 8446 appendix B.4); the others
 /// are in the private-use range 0xFFxx: cipher in the high digit, MAC in the low, 0 for none.
@@ -72,7 +72,7 @@ fn tls13_suite(algorithm: &'static SuiteAlgorithm) -> Tls13CipherSuite {
         common: CipherSuiteCommon {
             suite: code_point(suite),
             hash_provider: stock.common.hash_provider,
-            confidentiality_limit: Limits::of(suite).reported,
+            confidentiality_limit: KeyLimits::of(suite).reported,
         },
         hkdf_provider: stock.hkdf_provider,
         aead_alg: algorithm,

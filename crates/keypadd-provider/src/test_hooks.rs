@@ -9,7 +9,7 @@ use std::sync::Arc;
 use keypadd_keystream::Protection;
 use rustls::{KeyLog, NoKeyLog};
 
-use crate::limits::Limits;
+use crate::limits::KeyLimits;
 
 /// Test hooks, for `tools/simulator` only.
 #[derive(Clone, Debug)]
@@ -28,8 +28,8 @@ impl Default for TestHooks {
 
 impl TestHooks {
     /// The limits of a suite's keys, never above the suite's own.
-    pub(crate) fn limits(&self, suite: Protection) -> Limits {
-        Limits::of(suite).lowered_to(self.phase_packets_max)
+    pub(crate) fn limits(&self, suite: Protection) -> KeyLimits {
+        KeyLimits::of(suite).lowered_to(self.phase_packets_max)
     }
 }
 
@@ -40,7 +40,7 @@ mod tests {
     #[test]
     fn limits_can_be_lowered_and_never_raised() {
         for suite in Protection::all() {
-            let own = Limits::of(suite);
+            let own = KeyLimits::of(suite);
             for (packets_max, phase_packets) in [(u64::MAX, own.phase_packets()), (300, 300)] {
                 let limits = TestHooks { phase_packets_max: packets_max, ..TestHooks::default() }
                     .limits(suite);

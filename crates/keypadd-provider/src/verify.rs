@@ -8,7 +8,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use keypadd_pool::Allowance;
+use keypadd_pool::PoolAllowance;
 use ring::signature::{ED25519, UnparsedPublicKey};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
@@ -34,7 +34,7 @@ pub trait AllowList: fmt::Debug + Send + Sync {
 
     /// How much of the pool the connections of `key` may hold together; `None` is no limit. Queried
     /// once per connection, after the client has proved its key.
-    fn allowance(&self, _key: &PublicKey) -> Option<Allowance> {
+    fn allowance(&self, _key: &PublicKey) -> Option<PoolAllowance> {
         None
     }
 }

@@ -67,7 +67,7 @@ impl Host {
     /// Does something on it and waits for the end.
     ///
     /// # Errors
-    /// It ended on a fault, or ran where it should not.
+    /// The future ended on a fault, or ran where it should not.
     pub async fn run<F>(&self, future: F) -> io::Result<F::Output>
     where
         F: Future<Output: Send> + Send + 'static,

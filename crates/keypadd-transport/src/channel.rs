@@ -20,9 +20,9 @@ use crate::{
 };
 
 pub(crate) enum Channel {
-    /// A control task reads and writes it.
+    /// A control task reads and writes the stream.
     Controlled(Controlled),
-    /// It carries one or both directions of a socket.
+    /// The stream carries one or both directions of a socket.
     Spliced(Box<Spliced>),
     /// A stream of the sibling connection continues here; its head is still arriving.
     Announced(Announcement),
@@ -110,9 +110,9 @@ pub(crate) struct Spliced {
 #[expect(clippy::large_enum_variant, reason = "it is in the box of a splice")]
 pub(crate) enum Outgoing {
     Here(ToStream),
-    /// It has moved to the sibling; the peer has not followed yet.
+    /// The direction has moved to the sibling; the peer has not followed yet.
     Leaving,
-    /// It has ended, or another stream carries it.
+    /// The direction has ended, or another stream carries it.
     Gone,
 }
 

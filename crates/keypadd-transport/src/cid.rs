@@ -53,7 +53,7 @@ impl ConnectionIdGenerator for LoopIds {
 
 /// What a connection is for. The client tells the server by its choice of the first connection ID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lane {
+pub enum Purpose {
     /// Control streams, and streams with little to send at a time.
     Sparse,
     /// Streams that always have more to send.
@@ -62,29 +62,29 @@ pub enum Lane {
     LongPathBulk,
 }
 
-impl Lane {
-    /// The first of `loops` loops for this lane: with several loops, those with even numbers carry
+impl Purpose {
+    /// The first of `loops` loops for this purpose: of several loops, those with even numbers carry
     /// sparse connections.
     pub(crate) fn first_loop(self, loops: usize) -> usize {
         usize::from(self.is_bulk()) % loops
     }
 
-    /// Whether this lane carries bulk streams.
+    /// Whether the connection carries bulk streams.
     pub(crate) fn is_bulk(self) -> bool {
         self != Self::Sparse
     }
 
-    /// The lane that a client asks for by its first connection ID; other QUIC clients choose it at
-    /// random, so it may be any.
+    /// What a client asks for by its first connection ID; other QUIC clients choose it at random,
+    /// so it may be any.
     pub(crate) fn of(first_cid: &ConnectionId) -> Self {
         match first_cid[..] {
-            [lane, distance, ..] if lane & distance & 1 == 1 => Self::LongPathBulk,
-            [lane, ..] if lane & 1 == 1 => Self::Bulk,
+            [purpose, distance, ..] if purpose & distance & 1 == 1 => Self::LongPathBulk,
+            [purpose, ..] if purpose & 1 == 1 => Self::Bulk,
             _ => Self::Sparse,
         }
     }
 
-    /// A first connection ID of the server (RFC 9000 7.2) that leads to a loop of this lane.
+    /// A first connection ID of the server (RFC 9000 7.2) that leads to a loop for this purpose.
     pub(crate) fn first_cid(self) -> ConnectionId {
         let mut bytes = [0; MAX_CID_SIZE];
         let _ = getrandom::fill(&mut bytes);
@@ -148,10 +148,10 @@ mod tests {
 
     #[test]
     fn a_first_id_says_its_lane() {
-        for lane in [Lane::Sparse, Lane::Bulk, Lane::LongPathBulk] {
-            assert_eq!(Lane::of(&lane.first_cid()), lane);
-            assert_eq!(lane.first_loop(1), 0);
-            assert_eq!(lane.first_loop(4), usize::from(lane.is_bulk()));
+        for purpose in [Purpose::Sparse, Purpose::Bulk, Purpose::LongPathBulk] {
+            assert_eq!(Purpose::of(&purpose.first_cid()), purpose);
+            assert_eq!(purpose.first_loop(1), 0);
+            assert_eq!(purpose.first_loop(4), usize::from(purpose.is_bulk()));
         }
     }
 

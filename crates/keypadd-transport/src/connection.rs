@@ -138,8 +138,8 @@ impl Connection {
 
     /// Receives datagrams from a listening socket and separates them by source: at most
     /// `sources_max`; beyond that, a new source displaces the one whose flow was idle longest. The
-    /// loop drops `lease` once it has closed the socket, which is later than the [`FlowListener`] is
-    /// dropped.
+    /// loop drops `lease` once it has closed the socket, which is later than the [`FlowListener`]
+    /// is dropped.
     pub fn listen(
         &self,
         socket: UdpSocket,

@@ -13,7 +13,7 @@ use std::{
 
 use keypadd_share::Underway;
 
-use crate::{admission::Refusals, cid::Lane, handshake::Refusal};
+use crate::{admission::Refusals, cid::Purpose, handshake::Refusal};
 
 /// The loops of an endpoint count as loaded for this long after one of them has carried bulk data.
 const LOADED_TIME: Duration = Duration::from_millis(10);
@@ -66,8 +66,8 @@ impl Counters {
     }
 
     /// Clients that have proved their keys.
-    pub(crate) fn clients(&self, lane: Lane) -> &Underway {
-        &self.clients[usize::from(lane.is_bulk())]
+    pub(crate) fn clients(&self, purpose: Purpose) -> &Underway {
+        &self.clients[usize::from(purpose.is_bulk())]
     }
 
     pub(crate) fn refused(&self, refusal: Refusal) {

@@ -4,7 +4,7 @@ use std::{net::SocketAddr, time::Duration};
 
 use quinn_proto::ClientConfig;
 
-use crate::cid::Lane;
+use crate::cid::Purpose;
 
 /// An attempt to connect to a server.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub struct Dial {
     /// The server's name, for TLS.
     pub server_name: &'static str,
     /// What the connection is for.
-    pub lane: Lane,
+    pub purpose: Purpose,
     /// The path's round trip, if known (RFC 9002 6.2.2): the first packet is resent after three.
     pub rtt: Option<Duration>,
 }

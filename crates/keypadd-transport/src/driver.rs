@@ -38,23 +38,23 @@ use self::{
 };
 pub(crate) use self::{lifecycle::HandshakeReply, sender::SendContext};
 use crate::{
-    allowance::Allowance,
     channel::Channel,
     flows::{Flows, handles::FlowCommands},
     gate::CongestionGate,
     mailbox::{ConnectionCommand, ConnectionShared, Migration},
     settings::Plan,
     splice::{Owner, Registrar},
+    stream_credit::StreamCredit,
     time_share::TimeShare,
     windows::ReceiveWindow,
 };
 
 /// The limits of a connection.
-pub(crate) struct Limits {
+pub(crate) struct ConnectionLimits {
     pub(crate) gate: CongestionGate,
     pub(crate) window: ReceiveWindow,
     /// Indexed by `Dir`.
-    pub(crate) allowances: [Allowance; 2],
+    pub(crate) stream_credits: [StreamCredit; 2],
 }
 
 /// A connection, its streams and their sockets.
@@ -71,7 +71,7 @@ pub(crate) struct Driver {
 /// The outcome of driving a connection, for the loop.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DriveOutcome {
-    /// It must be driven again immediately.
+    /// Whether the connection must be driven again immediately.
     pub(crate) more: bool,
     /// When to drive it again unless something happens first.
     pub(crate) deadline: Option<Instant>,
@@ -85,7 +85,7 @@ pub(crate) struct DriveOutcome {
 impl Driver {
     pub(crate) fn new(
         quic: Connection,
-        Limits { gate, window, allowances }: Limits,
+        ConnectionLimits { gate, window, stream_credits }: ConnectionLimits,
         shared: Arc<ConnectionShared>,
         plan: Arc<Plan>,
         waiting: HandshakeReply,
@@ -96,7 +96,7 @@ impl Driver {
             carrier: Carrier::new(quic, lifecycle, Arc::clone(&shared), plan.cut_code),
             flows: Flows::new(plan.flow_idle),
             sender: Sender::new(gate),
-            receiver: Receiver::new(window, allowances),
+            receiver: Receiver::new(window, stream_credits),
             path,
             shared,
             plan,

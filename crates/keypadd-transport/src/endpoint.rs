@@ -71,7 +71,10 @@ impl Endpoint {
             && sockets.len() > 1
             && let Err(error) = steer(first, sockets.len())
         {
-            info!(%error, "cannot steer datagrams with BPF; event loops forward them to each other");
+            info!(
+                %error,
+                "cannot steer datagrams with BPF; event loops forward them to each other"
+            );
         }
         let udp = |socket| Udp::new(socket, Arc::clone(&settings.egress));
         let udp = sockets.into_iter().map(udp).collect::<io::Result<Vec<_>>>()?;
@@ -135,8 +138,8 @@ impl Endpoint {
 
     /// Begins a handshake.
     pub fn connect(&self, mut dial: Dial) -> Connecting {
-        let lane = dial.lane;
-        dial.config.initial_dst_cid_provider(Arc::new(move || lane.first_cid()));
+        let purpose = dial.purpose;
+        dial.config.initial_dst_cid_provider(Arc::new(move || purpose.first_cid()));
         let (reply, opened) = oneshot::channel();
         // A dual-stack socket reports mapped addresses (RFC 4291 2.5.5.2), so the connection must
         // know its peer by that form.
@@ -146,7 +149,7 @@ impl Endpoint {
             dial.address = (v4.ip().to_ipv6_mapped(), v4.port()).into();
         }
         let dial = Box::new(dial);
-        self.0.loops[lane.first_loop(self.0.loops.len())].send(Command::Connect { dial, reply });
+        self.0.loops[purpose.first_loop(self.0.loops.len())].send(Command::Connect { dial, reply });
         Connecting::new(opened)
     }
 

@@ -74,7 +74,8 @@ impl HeldStreams {
         self.0.streams().by_name.keys().copied().collect()
     }
 
-    /// The names of all streams of connections before this one, to be claimed; one that comes later ends.
+    /// The names of all streams of connections before this one, to be claimed; one that comes later
+    /// ends.
     pub fn claim_before(&self, epoch: u32) -> Vec<StreamName> {
         let mut streams = self.0.streams();
         streams.claimed_before = streams.claimed_before.max(epoch);
@@ -196,8 +197,8 @@ impl HeldStreams {
             .then(|| Replay::new(Arc::clone(&self.0.budget)))
     }
 
-    /// Holds a stream from its beginning: its connection was lost before the loop could splice it. If
-    /// its streams were already claimed, it is reset.
+    /// Holds a stream from its beginning: its connection was lost before the loop could splice it.
+    /// If its streams were already claimed, it is reset.
     pub(crate) fn add_parked(
         &self,
         name: StreamName,

@@ -12,7 +12,6 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod admission;
-mod allowance;
 mod announcement;
 mod channel;
 mod cid;
@@ -48,6 +47,7 @@ mod splice;
 mod steering;
 mod stepped;
 mod stream;
+mod stream_credit;
 mod sync;
 mod time_share;
 mod to_socket;
@@ -58,7 +58,7 @@ mod unanswered;
 mod windows;
 
 pub use admission::Refusals;
-pub use cid::Lane;
+pub use cid::Purpose;
 pub use connection::Connection;
 pub use counters::LoopMeter;
 pub use dial::Dial;

@@ -1,7 +1,8 @@
-//! Decides which sender wakes a sleeping event loop, and whether its queue has room for another datagram.
+//! Decides which sender wakes a sleeping event loop, and whether its queue has room for another
+//! datagram.
 //!
-//! Never sees a message. `tests/loom.rs` includes this file with loom's atomics and checks every interleaving
-//! of senders and a loop.
+//! Never sees a message. `tests/loom.rs` includes this file with loom's atomics and checks every
+//! interleaving of senders and a loop.
 
 use crate::sync::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 

@@ -8,7 +8,7 @@ use quinn_proto::{
     congestion::CubicConfig, crypto,
 };
 
-use crate::{cid::Lane, spin::SpinShare, udp::Egress, windows::Windows};
+use crate::{cid::Purpose, spin::SpinShare, udp::Egress, windows::Windows};
 
 /// The windows of [`Plan::plain`].
 const PLAIN_WINDOWS: Windows =
@@ -131,11 +131,11 @@ impl Plan {
         }
     }
 
-    pub(crate) fn windows(&self, lane: Lane) -> Windows {
-        match lane {
-            Lane::Sparse => self.sparse_windows,
-            Lane::Bulk => self.bulk_windows,
-            Lane::LongPathBulk => self.long_path_bulk_windows,
+    pub(crate) fn windows(&self, purpose: Purpose) -> Windows {
+        match purpose {
+            Purpose::Sparse => self.sparse_windows,
+            Purpose::Bulk => self.bulk_windows,
+            Purpose::LongPathBulk => self.long_path_bulk_windows,
         }
     }
 

@@ -27,9 +27,9 @@ use socket2::SockRef;
 /// Bytes that a socket may deliver without a pause and still count as sparse.
 pub(crate) const SPARSE_BYTES: usize = 16 << 10;
 
-/// Bytes that a TCP socket accepts beyond what it can send immediately. Without this limit the kernel
-/// accepts megabytes for a stopped reader, and a thousand of those use up the host's memory for TCP
-/// (tcp_mem in tcp(7)).
+/// Bytes that a TCP socket accepts beyond what it can send immediately. Without this limit the
+/// kernel accepts megabytes for a stopped reader, and a thousand of those use up the host's memory
+/// for TCP (tcp_mem in tcp(7)).
 const UNSENT_BYTES: u32 = 64 << 10;
 
 /// Events of a socket that is read: bytes, an end, and urgent data.

@@ -47,13 +47,13 @@ const SLICES: usize = 64;
 /// The progress of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Delivered {
-    /// It waits for the socket or the stream.
+    /// The delivery waits for the socket or the stream.
     Partly,
-    /// It waits for the next round.
+    /// The delivery waits for the next round.
     UpToShare,
     /// The socket has accepted everything and the end.
     Whole,
-    /// It has accepted everything up to the offset from which this stream continues.
+    /// The socket has accepted everything up to the offset from which this stream continues.
     UpToMove(StreamId),
 }
 

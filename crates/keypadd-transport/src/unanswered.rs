@@ -14,9 +14,9 @@ pub(crate) struct Unanswered {
 }
 
 impl Unanswered {
-    /// Counts bytes, given what the other direction has carried in all; returns how many of them are
-    /// bulk. Up to [`SPARSE_BYTES`] without an answer are a message, for whose answer somebody may
-    /// wait.
+    /// Counts bytes, given what the other direction has carried in all; returns how many of them
+    /// are bulk. Up to [`SPARSE_BYTES`] without an answer are a message, for whose answer somebody
+    /// may wait.
     pub(crate) fn add(&mut self, bytes: usize, answers: u64) -> usize {
         if answers != self.answers {
             *self = Self { bytes: 0, answers };

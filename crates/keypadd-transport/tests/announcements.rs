@@ -1,5 +1,5 @@
-//! Tests that a peer which says again and again that a stream continues, and resets what it said so on, takes
-//! no memory. Runs in its own process, whose other threads allocate nothing meanwhile.
+//! Tests that a peer which says again and again that a stream continues, and resets what it said so
+//! on, takes no memory. Runs in its own process, whose other threads allocate nothing meanwhile.
 #![allow(unreachable_pub, clippy::unwrap_used)]
 
 mod configs;

@@ -19,7 +19,9 @@ use std::{
 };
 
 use keypadd_keystream::Suite;
-use keypadd_transport::{ClientConfig, Connection, Delivery, Dial, Egress, Endpoint, Lane, VarInt};
+use keypadd_transport::{
+    ClientConfig, Connection, Delivery, Dial, Egress, Endpoint, Purpose, VarInt,
+};
 use pair::{HOLD, Pair};
 use stepped::{Task, configs, poll};
 
@@ -124,8 +126,8 @@ fn a_connection_of_an_earlier_epoch_sends_nothing_and_its_slow_target_gets_all()
 /// Begins a handshake; what the server answers does not arrive yet.
 fn knock(pair: &mut Pair, endpoints: &[Endpoint; 2], config: &ClientConfig) -> Task<Connection> {
     let (client, address, config) = (endpoints[0].clone(), pair.addresses[SERVER], config.clone());
-    let (server_name, lane) = ("keypadd", Lane::Sparse);
-    let dial = Dial { config, address, server_name, lane, rtt: None };
+    let (server_name, purpose) = ("keypadd", Purpose::Sparse);
+    let dial = Dial { config, address, server_name, purpose, rtt: None };
     let mut connecting: Task<_> = Box::pin(async move { client.connect(dial).await.unwrap() });
     assert!(poll(&mut connecting).is_none());
     pair.loops[0].run_until_idle(pair.now).unwrap();

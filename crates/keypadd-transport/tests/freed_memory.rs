@@ -1,5 +1,5 @@
-//! Counts page faults of buffers that are freed and allocated again. Runs in its own process: another test
-//! that frees a large buffer has the same effect on glibc.
+//! Counts page faults of buffers that are freed and allocated again. Runs in its own process:
+//! another test that frees a large buffer has the same effect on glibc.
 #![cfg(all(target_os = "linux", target_env = "gnu"))]
 #![allow(clippy::unwrap_used)]
 

@@ -1,5 +1,5 @@
-//! Runs a client: binds local listeners, connects to one server, or to another in its place, and opens a
-//! stream for each connection.
+//! Runs a client: binds local listeners, connects to one server, or to another in its place, and
+//! opens a stream for each connection.
 //!
 //! [`Client::bind`] binds the local ports before anything is sent, [`Client::connect`] makes one
 //! session, and [`Client::run`] serves until shutdown, reconnecting when a session is lost.
@@ -36,7 +36,7 @@ use crate::{
         tasks::ConnectionTasks,
     },
     handover::Handover,
-    limits::Limits,
+    limits::SharedLimits,
     net::{
         bind::{ANY_PORT, bind_udp},
         lookup::Lookups,
@@ -90,7 +90,7 @@ pub struct Client {
     sessions: Sessions,
     lookups: Lookups,
     clock_monitor: ClockMonitor,
-    limits: Arc<Limits>,
+    limits: Arc<SharedLimits>,
     /// The peers whose streams are held.
     held: HeldList,
     hold: Arc<ClientHold>,
@@ -232,9 +232,9 @@ impl Client {
         self.listeners.add_spare(owner, forwards, spare);
     }
 
-    /// Binds the sockets that these forwards lack: those already open, and spare ones of any client, are
-    /// reused; a port that the system chose only by its `owner`. Nothing else changes until
-    /// [`use_forwards`](Self::use_forwards).
+    /// Binds the sockets that these forwards lack: those already open, and spare ones of any
+    /// client, are reused; a port that the system chose only by its `owner`. Nothing else changes
+    /// until [`use_forwards`](Self::use_forwards).
     ///
     /// # Errors
     /// One cannot be bound.
@@ -247,8 +247,8 @@ impl Client {
         self.listeners.bind(owner, forwards, spare).await
     }
 
-    /// Stops using listening sockets that are not among these. Clients that give sockets to others do so before
-    /// those use them.
+    /// Stops using listening sockets that are not among these. Clients that give sockets to others
+    /// do so before those use them.
     pub async fn close_except(&self, bound: &BoundForwards) {
         self.listeners.close_except(bound).await;
     }
@@ -262,8 +262,8 @@ impl Client {
         }
     }
 
-    /// Sets which connections begin with a PROXY header, from the next one on that is accepted here; at the
-    /// server once the forwards have been set.
+    /// Sets which connections begin with a PROXY header, from the next one on that is accepted
+    /// here; at the server once the forwards have been set.
     pub fn set_proxy_headers(&self, headers: ProxyHeaders) {
         self.headers.set(headers);
     }
@@ -273,8 +273,9 @@ impl Client {
         *self.config.lock().unwrap_or_else(PoisonError::into_inner) = ClientConfig::new(crypto);
     }
 
-    /// Ends sessions whose server has proved another key than these, also those about to begin; their
-    /// connections are reset. Call it before [`set_crypto`](Self::set_crypto) when the keys change.
+    /// Ends sessions whose server has proved another key than these, also those about to begin;
+    /// their connections are reset. Call it before [`set_crypto`](Self::set_crypto) when the keys
+    /// change.
     pub fn end_unlisted(&self, keys: &[PublicKey]) {
         self.listed.set(keys);
         for session in self.sessions.live() {

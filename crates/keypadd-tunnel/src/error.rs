@@ -70,8 +70,8 @@ pub enum AuthError {
     /// The handshake failed in another way.
     #[error("the handshake failed: {0}")]
     Handshake(String),
-    /// The server says that it goes on with connections that are held, and does not prove that it holds
-    /// them: it may be somebody who has a key of the server.
+    /// The server says that it goes on with connections that are held, and does not prove that it
+    /// holds them: it may be somebody who has a key of the server.
     #[error("this server says that it holds this client's connections, and does not prove it")]
     NotResumed,
 }

@@ -58,7 +58,7 @@ pub use forwards::{
 pub use keypadd_transport::{LoopMeter, SpinShare};
 pub use limit_table::LIMITS;
 pub use limits::{
-    LimitCounts, Limits,
+    LimitCounts, SharedLimits,
     traffic::{ConnectionEnd, DatagramTotals, ForwardTotals},
 };
 pub use net::dns::{

@@ -122,7 +122,8 @@ pub const LIMITS: &[Limit] = &[
         holder: "forward",
         total: Amount::Words(Words("{} of a session", &[Amount::Default("max-forwards")])),
         rule: Words(
-            "those that wait for its target, times the forwards with such, are no more than are free",
+            "those that wait for its target, times the forwards with such, \
+             are no more than are free",
             &[],
         ),
         when_reached: "the next one waits",

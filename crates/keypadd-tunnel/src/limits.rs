@@ -26,7 +26,7 @@ const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Descriptors and log lines, shared by everything that peers can cause to use them.
 #[derive(Debug, Default)]
-pub struct Limits {
+pub struct SharedLimits {
     pub(crate) descriptors: DescriptorBudget,
     pub(crate) log: PeerLog,
     /// Lines about targets that close without a byte, by peer and target.
@@ -59,7 +59,7 @@ pub struct LimitCounts {
     pub log_lines_suppressed: u64,
 }
 
-impl Limits {
+impl SharedLimits {
     /// Limits for this process: its own listeners and forwards may use `files` descriptors
     /// together, without the reserve: a function of those that the listeners leave.
     pub fn new(files: usize, reserved: fn(usize) -> usize) -> Self {

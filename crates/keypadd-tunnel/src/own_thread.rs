@@ -11,7 +11,8 @@ use tokio::sync::oneshot;
 /// Runs `work` on a new thread; it goes on even if the future is dropped. Panics if `work` does.
 ///
 /// # Errors
-/// No thread can be started (RLIMIT_NPROC, pids.max, memory), where tokio's `spawn_blocking` would panic.
+/// No thread can be started (RLIMIT_NPROC, pids.max, memory), where tokio's `spawn_blocking` would
+/// panic.
 pub async fn on_own_thread<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<T> {

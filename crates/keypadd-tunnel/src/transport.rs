@@ -7,13 +7,14 @@
 //! ```
 //!
 //! The first term is the receive window of the sparse connection, which holds a full window of
-//! every stream. The second is that of the bulk connection; what waits behind gaps is part of it. It grows
-//! by a stream's window for each stream whose socket is slower than the sender, out of `stalled_bytes`,
-//! which all connections of an endpoint share. A stream whose reader has stopped holds at most its window
-//! here and nothing at the sender, which reads from TCP only what it can send at once. Nothing else
-//! is queued: datagrams wait in the socket buffer until their connection can take them. UDP flows add at most
-//! 5 MiB: 3 MiB of frames that wait for their loop, 1 MiB to send, 512 KiB of incomplete datagrams, 256 KiB for
-//! flows that are not open yet; and 64 KiB for each source whose flow is being opened.
+//! every stream. The second is that of the bulk connection; what waits behind gaps is part of it.
+//! It grows by a stream's window for each stream whose socket is slower than the sender, out of
+//! `stalled_bytes`, which all connections of an endpoint share. A stream whose reader has stopped
+//! holds at most its window here and nothing at the sender, which reads from TCP only what it can
+//! send at once. Nothing else is queued: datagrams wait in the socket buffer until their connection
+//! can take them. UDP flows add at most 5 MiB: 3 MiB of frames that wait for their loop, 1 MiB to
+//! send, 512 KiB of incomplete datagrams, 256 KiB for flows that are not open yet; and 64 KiB for
+//! each source whose flow is being opened.
 
 use std::{
     any::Any,
@@ -40,7 +41,7 @@ use crate::{
         jump::{Clocks, SystemClocks},
     },
     handover::Handover,
-    limits::Limits,
+    limits::SharedLimits,
     sessions::{
         hold::{HoldSettings, held_list::HeldList},
         lifetime::KeyLifetimes,
@@ -63,8 +64,8 @@ const KEEP_ALIVE: Duration = Duration::from_secs(3);
 
 /// How long a silent peer is waited for: a blackout of 20 s ends no session. The timeout restarts
 /// with the first keep-alive sent after the last received packet (RFC 9000 10.1), so a dead peer is
-/// detected up to `KEEP_ALIVE` later. quinn uses three probe timeouts if that is longer. Of both ends'
-/// settings the shorter one holds.
+/// detected up to `KEEP_ALIVE` later. quinn uses three probe timeouts if that is longer. Of both
+/// ends' settings the shorter one holds.
 const PEER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Shorter timeouts end sessions that lose a keep-alive and its first repairs.
@@ -87,14 +88,16 @@ const DATAGRAM_BYTES_MAX: u16 = 9_188;
 /// threshold gains nothing.
 const PACKET_THRESHOLD: u32 = 128;
 
-/// Between two stateless resets of a loop: after a restart a thousand clients are told within a second or
-/// two. A reset is shorter than what it answers (RFC 9000 10.3.3), so nothing is amplified or loops.
+/// Between two stateless resets of a loop: after a restart a thousand clients are told within a
+/// second or two. A reset is shorter than what it answers (RFC 9000 10.3.3), so nothing is
+/// amplified or loops.
 const RESET_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Receive window of a stream on the sparse connection; a stream with more data moves to bulk.
 const SPARSE_STREAM_WINDOW_BYTES: u32 = 64 << 10;
 
-/// A path with a longer round trip takes larger windows of streams: one that stops being read there holds more.
+/// A path with a longer round trip takes larger windows of streams: one that stops being read there
+/// holds more.
 pub(crate) const WINDOWS_LONG_PATH: Duration = Duration::from_millis(15);
 
 /// Congestion control.
@@ -133,8 +136,8 @@ impl fmt::Display for Congestion {
     }
 }
 
-/// Most bytes that slow or stopped readers hold beyond the receive window: enough for 1,500 of one session, or
-/// 190 of a distant one.
+/// Most bytes that slow or stopped readers hold beyond the receive window: enough for 1,500 of one
+/// session, or 190 of a distant one.
 pub const STALLED_BYTES: u64 = 4 << 30;
 
 /// Transport settings of either end.
@@ -157,7 +160,7 @@ pub struct TransportSettings {
     /// Open forwarded connections of one session.
     pub forwards_max: u32,
     /// Limits that all servers and clients of a daemon share.
-    pub limits: Arc<Limits>,
+    pub limits: Arc<SharedLimits>,
     /// The peers whose streams are held, of all servers and clients of a daemon.
     pub held: HeldList,
     /// Requested size of the UDP send and receive buffers; the kernel may grant less.
@@ -197,8 +200,8 @@ impl Default for TransportSettings {
             receive_window_bytes: 64 * MIB,
             // 1 Gbit/s at 15 ms for one TCP connection; the same as OpenSSH.
             stream_receive_window_bytes: 2 * MIB,
-            // 300 Mbit/s at 150 ms take half of it. The rest bridges lost announcements of credit, one for each
-            // eighth; data behind gaps takes none.
+            // 300 Mbit/s at 150 ms take half of it. The rest bridges lost announcements of credit,
+            // one for each eighth; data behind gaps takes none.
             long_path_stream_receive_window_bytes: 16 * MIB,
             stalled_bytes: STALLED_BYTES,
             send_window_bytes: 16 * MIB,
@@ -222,8 +225,8 @@ impl Default for TransportSettings {
     }
 }
 
-/// One loop per core, rounded down to even, from 2 to 8. With two, sparse streams never wait for a thread that carries
-/// bulk data, even on a single core.
+/// One loop per core, rounded down to even, from 2 to 8. With two, sparse streams never wait for a
+/// thread that carries bulk data, even on a single core.
 fn default_loops() -> usize {
     // An even number: half of them carry sparse streams, half bulk.
     thread::available_parallelism().map_or(2, |cores| cores.get().clamp(2, 8) & !1)
@@ -237,8 +240,8 @@ pub(crate) enum End {
 }
 
 impl TransportSettings {
-    /// Starts an endpoint with one event loop per socket. Without a `reset_key` it draws one, and resets
-    /// only connections that it had itself.
+    /// Starts an endpoint with one event loop per socket. Without a `reset_key` it draws one, and
+    /// resets only connections that it had itself.
     pub(crate) fn endpoint(
         &self,
         end: End,
@@ -301,8 +304,8 @@ impl TransportSettings {
         }
     }
 
-    /// Windows of the connection that streams begin on. Its window grows by what unread ones hold, which may be
-    /// those of all connections that both ends forward.
+    /// Windows of the connection that streams begin on. Its window grows by what unread ones hold,
+    /// which may be those of all connections that both ends forward.
     fn sparse_windows(&self) -> Windows {
         let stream = SPARSE_STREAM_WINDOW_BYTES.min(self.stream_receive_window_bytes);
         let connection = stream.saturating_mul(self.forwards_max.saturating_add(17));
@@ -312,8 +315,8 @@ impl TransportSettings {
 
     /// Streams that the other end may open.
     fn streams(&self, end: End) -> Streams {
-        // Each end forwards up to `forwards_max` connections. A server opens streams for its own; a client does for
-        // its own, for those of the server that it resumes, and for control.
+        // Each end forwards up to `forwards_max` connections. A server opens streams for its own; a
+        // client does for its own, for those of the server that it resumes, and for control.
         let both = self.forwards_max.saturating_mul(2);
         let bidirectional = match end {
             End::Client => self.forwards_max,
@@ -334,8 +337,9 @@ impl TransportSettings {
         let mut config = TransportConfig::default();
         config
             // The event loop limits the bytes in flight over all streams. With only quinn-proto's
-            // send window one stream could block the others. quinn-proto also counts what was acknowledged
-            // behind a gap: seven round trips' worth if a fifth of the packets is lost.
+            // send window one stream could block the others. quinn-proto also counts what was
+            // acknowledged behind a gap: seven round trips' worth if a fifth of the packets is
+            // lost.
             .send_window(4 * u64::from(self.send_window_bytes))
             .keep_alive_interval(Some(keep_alive))
             .max_idle_timeout(Some(idle))

@@ -22,7 +22,7 @@ use keypadd_pool::{Coverage, Direction};
 use keypadd_provider::{Meters, PoolSwitch};
 use keypadd_transport::{
     Accepted, ArrivedDatagram, ClientConfig, Connection, Cut, Delivery, Dial, Endpoint,
-    EndpointConfig, EndpointSettings, Lane, Plan, ServerConfig, SteppedLoop, Stream, VarInt,
+    EndpointConfig, EndpointSettings, Plan, Purpose, ServerConfig, SteppedLoop, Stream, VarInt,
     Windows, congestion::Control,
 };
 use quinn_proto::Side;
@@ -229,7 +229,7 @@ impl World {
     }
 
     /// Completes a handshake, restarting it if the network is too bad.
-    fn connect(&mut self, lane: Lane) -> Result<Link, Finding> {
+    fn connect(&mut self, purpose: Purpose) -> Result<Link, Finding> {
         self.is_connecting = true;
         loop {
             let index = self.path.borrow().senders.len();
@@ -243,7 +243,7 @@ impl World {
             self.path.borrow_mut().senders.push(senders);
             self.endpoints[1].set_server_config(ServerConfig::with_crypto(wiring.server.clone()));
             let config = ClientConfig::new(wiring.client.clone());
-            let dial = Dial { config, address: SERVER, server_name: "keypadd", lane, rtt: None };
+            let dial = Dial { config, address: SERVER, server_name: "keypadd", purpose, rtt: None };
             let mut connecting: Task<_> = Box::pin(self.endpoints[0].connect(dial));
             let server = self.endpoints[1].clone();
             let mut accepting: Task<_> = Box::pin(async move {
@@ -276,7 +276,7 @@ impl World {
 
     /// Starts a session with its forwarded connections.
     fn begin(&mut self) -> Result<(), Finding> {
-        let link = self.connect(Lane::Sparse)?;
+        let link = self.connect(Purpose::Sparse)?;
         let bulk_wanted = link
             .ends
             .iter()
@@ -467,7 +467,7 @@ impl World {
         }
         session.bulk_wanted.clear();
         let nth = self.sessions.len() - 1;
-        let bulk = self.connect(Lane::Bulk)?;
+        let bulk = self.connect(Purpose::Bulk)?;
         let session = &mut self.sessions[nth];
         for (sparse, bulk) in session.links[0].ends.iter().zip(&bulk.ends) {
             sparse.attach_bulk(bulk);

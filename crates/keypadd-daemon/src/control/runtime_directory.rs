@@ -72,7 +72,7 @@ pub(crate) fn sockets(directory: &Path) -> Vec<PathBuf> {
 /// Creates the directory if it is missing, and checks that nobody else can replace files in it.
 ///
 /// # Errors
-/// It cannot be created, or another user owns it or may write to it.
+/// The directory cannot be created, or another user owns it or may write to it.
 pub(crate) fn prepare(directory: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
     check(directory)
@@ -82,7 +82,7 @@ pub(crate) fn prepare(directory: &Path) -> io::Result<()> {
 /// user or root: systemd makes one for a unit with DynamicUser= (systemd.exec(5)).
 ///
 /// # Errors
-/// It is missing, or another user owns it, or the link, or may write to it.
+/// The directory is missing, or another user owns it, or the link, or may write to it.
 pub(crate) fn check(directory: &Path) -> io::Result<()> {
     let metadata = fs::metadata(directory)?;
     let refused = |cause: String| Err(io::Error::new(ErrorKind::PermissionDenied, cause));

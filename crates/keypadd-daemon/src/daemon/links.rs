@@ -7,7 +7,7 @@ use std::time::Duration;
 use keypadd_cli::error::{Error, Exit, listen_hint, system};
 use keypadd_cli::shutdown::{self, ShutdownMode, Trigger};
 use keypadd_config::{Outgoing, Peer};
-use keypadd_provider::{Allowance, CryptoSettings, PublicKey, client_config};
+use keypadd_provider::{CryptoSettings, PoolAllowance, PublicKey, client_config};
 use keypadd_transport::crypto::ClientConfig;
 use keypadd_tunnel::handover::HandedClient;
 use keypadd_tunnel::{
@@ -40,7 +40,7 @@ pub(super) struct NewLink {
 fn crypto_for(
     settings: &CryptoSettings,
     outgoing: &Outgoing,
-    allowance: Option<Allowance>,
+    allowance: Option<PoolAllowance>,
 ) -> CryptoSettings {
     let pool = match allowance {
         Some(allowance) => settings.pool.for_peer(allowance),
@@ -69,7 +69,7 @@ pub(super) fn client_crypto(
     peer: &Peer,
     outgoing: &Outgoing,
     crypto: &CryptoSettings,
-    allowance: Option<Allowance>,
+    allowance: Option<PoolAllowance>,
 ) -> Result<Arc<dyn ClientConfig>, Error> {
     client_config(&crypto_for(crypto, outgoing, allowance), pinned(&peer.keys)?)
         .map_err(|error| Error::new(Exit::Runtime, error.to_string()))

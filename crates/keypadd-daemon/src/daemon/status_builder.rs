@@ -10,7 +10,7 @@ use keypadd_config::values::PoolMode;
 use keypadd_keystream::{Class, Protection, has_aes_gcm};
 use keypadd_pool::{Coverage, Direction, PartLevel};
 use keypadd_provider::{DirectionStatus, Histogram, Meters, PacketStage};
-use keypadd_tunnel::{HeldCounts, HeldList, Limits, LinkStatus, LiveSession, unix_seconds};
+use keypadd_tunnel::{HeldCounts, HeldList, LinkStatus, LiveSession, SharedLimits, unix_seconds};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 
@@ -42,7 +42,7 @@ pub(crate) struct StatusBuilder {
     /// Time to hand a packet to the kernel.
     pub(crate) send_seconds: Arc<Histogram>,
     /// Limits and what they refused.
-    pub(crate) limits: Arc<Limits>,
+    pub(crate) limits: Arc<SharedLimits>,
     /// The peers whose streams are held.
     pub(crate) held: HeldList,
     /// The open sessions, and the peers to connect to.

@@ -24,7 +24,7 @@ use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-use super::{Frame, STALL_TIMEOUT, SUSPENDED_STALL_TIMEOUT};
+use super::{Message, STALL_TIMEOUT, SUSPENDED_STALL_TIMEOUT};
 
 /// Bytes before a frame's text.
 const HEAD_BYTES: usize = 8;
@@ -54,7 +54,7 @@ impl AsFd for Channel {
 
 /// A frame with its bytes and descriptors.
 #[derive(Debug)]
-pub(crate) struct Received<F = Frame> {
+pub(crate) struct Received<F = Message> {
     pub(crate) frame: F,
     pub(crate) data: Vec<u8>,
     pub(crate) descriptors: Descriptors,
@@ -271,7 +271,7 @@ impl Descriptors {
         self.take().map(|[descriptor]| Some(descriptor))
     }
 
-    /// All of them, of which there must be this many.
+    /// All descriptors of the record, of which there must be this many.
     ///
     /// # Errors
     /// This process has too many open files, or the other process has sent another number.
@@ -302,8 +302,8 @@ fn head(text_bytes: usize, data_bytes: usize) -> io::Result<[u8; HEAD_BYTES]> {
 }
 
 /// The error for a frame that is not expected here.
-pub(crate) fn unexpected(frame: &Frame) -> io::Error {
-    if let Frame::Continues = frame {
+pub(crate) fn unexpected(frame: &Message) -> io::Error {
+    if let Message::Continues = frame {
         return io::Error::other("it has given up, and continues");
     }
     // As it is sent: `"name"` or `{"name":...`.
@@ -333,17 +333,17 @@ mod tests {
         let (mut near, far) = pair();
         let (read, write) = rustix::pipe::pipe().unwrap();
         let sending = async {
-            near.tell(&Frame::Begin).await.unwrap();
-            near.send(&Frame::Bye, &[b"ab", b"c"], &[read.as_fd()]).await.unwrap();
-            near.tell(&Frame::Done(7, Vec::new())).await.unwrap();
+            near.tell(&Message::Begin).await.unwrap();
+            near.send(&Message::Bye, &[b"ab", b"c"], &[read.as_fd()]).await.unwrap();
+            near.tell(&Message::Done(7, Vec::new())).await.unwrap();
         };
         let receiving = async {
             let begun = far.receive().await.unwrap();
-            assert!(matches!(begun.frame, Frame::Begin) && begun.descriptors.take::<0>().is_ok());
+            assert!(matches!(begun.frame, Message::Begin) && begun.descriptors.take::<0>().is_ok());
             let bye = far.receive().await.unwrap();
-            assert!(matches!(bye.frame, Frame::Bye));
+            assert!(matches!(bye.frame, Message::Bye));
             assert_eq!(bye.data, b"abc");
-            assert!(matches!(far.receive().await.unwrap().frame, Frame::Done(7, _)));
+            assert!(matches!(far.receive().await.unwrap().frame, Message::Done(7, _)));
             let [received] = bye.descriptors.take().unwrap();
             received
         };
@@ -358,11 +358,11 @@ mod tests {
     #[tokio::test]
     async fn a_frame_without_its_descriptors_is_invalid_and_not_a_lack_of_them() {
         let (mut near, far) = pair();
-        near.tell(&Frame::Begin).await.unwrap();
+        near.tell(&Message::Begin).await.unwrap();
         let error = far.receive().await.unwrap().descriptors.take::<1>().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidData);
         let all = [far.as_fd(); DESCRIPTORS_MAX];
-        near.send(&Frame::Begin, &[], &all).await.unwrap();
+        near.send(&Message::Begin, &[], &all).await.unwrap();
         let error = far.receive().await.unwrap().descriptors.take::<1>().unwrap_err();
         assert_eq!(error.to_string(), "a frame has 3 descriptors, not 1");
     }
@@ -372,11 +372,11 @@ mod tests {
         /// Stands for users that are not known (user_namespaces(7)).
         const OVERFLOW_USER: u32 = 65_534;
         let (mut near, far) = pair();
-        near.tell(&Frame::Begin).await.unwrap();
+        near.tell(&Message::Begin).await.unwrap();
         assert_eq!(far.receive().await.unwrap().sender, None);
         set_socket_passcred(&far.socket, true).unwrap();
         let all = [far.as_fd(); DESCRIPTORS_MAX];
-        near.send(&Frame::Begin, &[b"bytes"], &all).await.unwrap();
+        near.send(&Message::Begin, &[b"bytes"], &all).await.unwrap();
         let received = far.receive().await.unwrap();
         assert_eq!(received.sender, Some(getuid()));
         received.descriptors.take::<DESCRIPTORS_MAX>().unwrap();
@@ -384,7 +384,7 @@ mod tests {
             return;
         }
         // The kernel notes no sender for what is sent to a socket that does not ask for it.
-        let text = serde_json::to_vec(&Frame::Begin).unwrap();
+        let text = serde_json::to_vec(&Message::Begin).unwrap();
         for of_known in 0..HEAD_BYTES + text.len() {
             let message = [&head(text.len(), 0).unwrap(), &*text].concat();
             let (known, unknown) = message.split_at(of_known);
@@ -406,7 +406,7 @@ mod tests {
             near.socket.writable().await.unwrap();
             while near.socket.try_write(&[0; 4096]).is_ok() {}
             let began = Instant::now();
-            let error = near.tell(&Frame::Begin).await.unwrap_err();
+            let error = near.tell(&Message::Begin).await.unwrap_err();
             let limit = if suspended { SUSPENDED_STALL_TIMEOUT } else { STALL_TIMEOUT };
             assert_eq!((error.kind(), began.elapsed()), (ErrorKind::TimedOut, limit));
         }

@@ -20,7 +20,7 @@ use keypadd_cli::keyfile;
 use keypadd_cli::shutdown::Shutdown;
 use keypadd_transport::HandedStream;
 use keypadd_tunnel::handover::{HandedSocket, Handover, SocketFile, SocketRecord};
-use keypadd_tunnel::{Client, Limits, ServerHandle};
+use keypadd_tunnel::{Client, ServerHandle, SharedLimits};
 use rustix::stdio::{stderr, stdin, stdout};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -29,7 +29,7 @@ use tokio::time::timeout;
 
 use super::channel::{Channel, unexpected};
 use super::{
-    Frame, HANDOVER_TIMEOUT, Offer, PREPARE_TIMEOUT, SUSPENDED_STALL_TIMEOUT, VARIABLE, VERSION,
+    HANDOVER_TIMEOUT, Message, Offer, PREPARE_TIMEOUT, SUSPENDED_STALL_TIMEOUT, VARIABLE, VERSION,
 };
 
 /// A program file, by device and inode, which an upgrade changes.
@@ -80,7 +80,7 @@ pub(crate) const WAITING_MAX: usize = 4;
 /// What a daemon can hand over.
 pub(crate) struct HandoverSource<'d> {
     pub(crate) handover: &'d Handover,
-    pub(crate) limits: &'d Limits,
+    pub(crate) limits: &'d SharedLimits,
     /// The program that it runs.
     pub(crate) program: Option<Program>,
     /// The file of this host's key.
@@ -131,16 +131,16 @@ impl HandoverSource<'_> {
         let bound = async move {
             let (mut channel, sockets) = (Channel::new(socket)?, sockets?);
             let key_file: Vec<_> = key_file.iter().map(|file| file.as_fd()).collect();
-            channel.send(&Frame::Offer(offer(same)?), &[], &key_file).await?;
+            channel.send(&Message::Offer(offer(same)?), &[], &key_file).await?;
             if same {
                 return Ok(None);
             }
-            expect(&channel, |frame| matches!(frame, Frame::Begin)).await?;
+            expect(&channel, |frame| matches!(frame, Message::Begin)).await?;
             for socket in sockets {
                 share(&mut channel, socket).await?;
             }
-            channel.tell(&Frame::Sockets(instances)).await?;
-            expect(&channel, |frame| matches!(frame, Frame::Bound)).await?;
+            channel.tell(&Message::Sockets(instances)).await?;
+            expect(&channel, |frame| matches!(frame, Message::Bound)).await?;
             Ok(Some(channel))
         };
         let bound = timeout(PREPARE_TIMEOUT, bound);
@@ -210,21 +210,21 @@ impl HandoverSource<'_> {
                 share(channel, listener).await?;
             }
             for lineage in lineages {
-                channel.tell(&Frame::Lineage(lineage.record)).await?;
+                channel.tell(&Message::Lineage(lineage.record)).await?;
                 send_streams(channel, lineage.streams).await?;
             }
         }
         for (name, client) in &self.clients {
             if let Some(held) = client.hand_over().await? {
-                channel.tell(&Frame::Client(name.clone(), held.record)).await?;
+                channel.tell(&Message::Client(name.clone(), held.record)).await?;
                 send_streams(channel, held.streams).await?;
             }
         }
-        channel.tell(&Frame::End).await?;
+        channel.tell(&Message::End).await?;
         let frame = timeout(SUSPENDED_STALL_TIMEOUT, channel.receive()).await??.frame;
-        let Frame::Done(pid, unnamed) = frame else { return Err(unexpected(&frame)) };
+        let Message::Done(pid, unnamed) = frame else { return Err(unexpected(&frame)) };
         let streams = [stdin(), stdout(), stderr()];
-        channel.send(&Frame::Bye, &[], &streams).await?;
+        channel.send(&Message::Bye, &[], &streams).await?;
         // The new process cannot say so itself, nor could this one take it back (NotifyAccess=main,
         // systemd.service(5)).
         (self.notify_main_pid)(pid);
@@ -254,7 +254,7 @@ impl<'s, 'd> Suspension<'s, 'd> {
 
 impl Drop for Suspension<'_, '_> {
     fn drop(&mut self) {
-        self.channel.end_with(&Frame::Continues);
+        self.channel.end_with(&Message::Continues);
         self.source.handover.resume();
         self.source.servers.iter().for_each(ServerHandle::resume);
     }
@@ -262,14 +262,14 @@ impl Drop for Suspension<'_, '_> {
 
 async fn share(channel: &mut Channel, handed: HandedSocket) -> io::Result<()> {
     let HandedSocket { record, socket } = handed;
-    channel.send(&Frame::Socket(record), &[], &[socket.as_fd()]).await
+    channel.send(&Message::Socket(record), &[], &[socket.as_fd()]).await
 }
 
 async fn send_streams(channel: &mut Channel, streams: Vec<HandedStream>) -> io::Result<()> {
     for HandedStream { record, unreceipted, socket, descriptors } in streams {
         let frame = match descriptors.is_empty() {
-            true => Frame::Stream(record),
-            false => Frame::Carried(record),
+            true => Message::Stream(record),
+            false => Message::Carried(record),
         };
         let attached: Vec<_> =
             [&socket].into_iter().chain(&*descriptors).map(AsFd::as_fd).collect();
@@ -279,7 +279,7 @@ async fn send_streams(channel: &mut Channel, streams: Vec<HandedStream>) -> io::
     Ok(())
 }
 
-async fn expect(channel: &Channel, comes: impl Fn(&Frame) -> bool) -> io::Result<()> {
+async fn expect(channel: &Channel, comes: impl Fn(&Message) -> bool) -> io::Result<()> {
     let frame = channel.receive().await?.frame;
     if comes(&frame) { Ok(()) } else { Err(unexpected(&frame)) }
 }
@@ -327,7 +327,7 @@ mod tests {
         static MAIN_PIDS: RefCell<Vec<u32>> = const { RefCell::new(Vec::new()) };
     }
 
-    fn source<'d>(handover: &'d Handover, limits: &'d Limits) -> HandoverSource<'d> {
+    fn source<'d>(handover: &'d Handover, limits: &'d SharedLimits) -> HandoverSource<'d> {
         HandoverSource {
             handover,
             limits,
@@ -342,10 +342,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_new_process_that_stops_with_everything_does_not_keep_the_old_one_from_serving() {
-        let (handover, limits) = (Handover::default(), Arc::new(Limits::default()));
+        let (handover, limits) = (Handover::default(), Arc::new(SharedLimits::default()));
         let source = source(&handover, &limits);
         let (socket, mut new) = UnixStream::pair().unwrap();
-        new.write_all(&[frame(&Frame::Begin), frame(&Frame::Bound)].concat()).unwrap();
+        new.write_all(&[frame(&Message::Begin), frame(&Message::Bound)].concat()).unwrap();
         let began = Instant::now();
         assert!(!source.answer(Request { socket, unless: None }).await);
         assert!(!handover.is_suspended());
@@ -378,12 +378,12 @@ mod tests {
         let (socket, new) = UnixStream::pair().unwrap();
         let mut new = Channel::new(new).unwrap();
         let taking = async {
-            new.tell(&Frame::Begin).await.unwrap();
-            new.tell(&Frame::Bound).await.unwrap();
+            new.tell(&Message::Begin).await.unwrap();
+            new.tell(&Message::Bound).await.unwrap();
             let began = Instant::now();
-            while !matches!(new.receive().await.unwrap().frame, Frame::End) {}
+            while !matches!(new.receive().await.unwrap().frame, Message::End) {}
             let elapsed = began.elapsed();
-            new.tell(&Frame::Done(7, Vec::new())).await.unwrap();
+            new.tell(&Message::Done(7, Vec::new())).await.unwrap();
             elapsed
         };
         let (given, elapsed) =
@@ -395,19 +395,19 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_handover_that_is_cut_in_its_last_frame_leaves_the_old_process_the_service() {
         const NEW: u32 = 7;
-        let (handover, limits) = (Handover::default(), Arc::new(Limits::default()));
+        let (handover, limits) = (Handover::default(), Arc::new(SharedLimits::default()));
         let source = source(&handover, &limits);
         let (socket, new) = UnixStream::pair().unwrap();
         let mut of_old = socket.try_clone().unwrap();
         let mut new = Channel::new(new).unwrap();
         let mut answering = Box::pin(source.answer(Request { socket, unless: None }));
         let taking = async {
-            new.tell(&Frame::Begin).await.unwrap();
-            new.tell(&Frame::Bound).await.unwrap();
-            while !matches!(new.receive().await.unwrap().frame, Frame::End) {}
+            new.tell(&Message::Begin).await.unwrap();
+            new.tell(&Message::Bound).await.unwrap();
+            while !matches!(new.receive().await.unwrap().frame, Message::End) {}
             // Leaves no room for another frame.
             while of_old.write(&[0; 4096]).is_ok() {}
-            new.tell(&Frame::Done(NEW, Vec::new())).await.unwrap();
+            new.tell(&Message::Done(NEW, Vec::new())).await.unwrap();
             for _ in 0..100 {
                 yield_now().await;
             }

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
 use super::channel::{Channel, Received, unexpected};
-use super::{Frame, HANDOVER_TIMEOUT, OF_COMMAND, STALL_TIMEOUT, VARIABLE};
+use super::{HANDOVER_TIMEOUT, Message, OF_COMMAND, STALL_TIMEOUT, VARIABLE};
 
 /// A daemon that replaces another one.
 #[derive(Debug)]
@@ -66,17 +66,17 @@ impl Takeover {
         let begun = async {
             let socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
             let mut channel = Channel::new(socket)?;
-            channel.tell(&Frame::Begin).await?;
+            channel.tell(&Message::Begin).await?;
             let mut sockets = Vec::new();
             loop {
                 let Received { frame, descriptors, .. } =
                     timeout(STALL_TIMEOUT, channel.receive()).await??;
                 match frame {
-                    Frame::Socket(record) => {
+                    Message::Socket(record) => {
                         let [socket] = descriptors.take()?;
                         sockets.push(HandedSocket { record, socket });
                     }
-                    Frame::Sockets(instances) => {
+                    Message::Sockets(instances) => {
                         let this = Self { channel, instances, received: 0 };
                         return Ok((Some(this), Handover::suspended_with(sockets)));
                     }
@@ -103,36 +103,36 @@ impl Takeover {
     }
 
     async fn receive_all(&mut self, handover: &Handover) -> io::Result<HeldState> {
-        self.channel.tell(&Frame::Bound).await?;
+        self.channel.tell(&Message::Bound).await?;
         let mut held = HeldState::default();
         // The name of the last one.
         let mut client: Option<String> = None;
         loop {
             let Received { frame, data, descriptors, .. } = self.channel.receive().await?;
             let (record, socket, descriptors) = match frame {
-                Frame::Stream(record) => {
+                Message::Stream(record) => {
                     let [socket] = descriptors.take()?;
                     (record, socket, Arc::default())
                 }
-                Frame::Carried(record) => {
+                Message::Carried(record) => {
                     let [socket, of_command @ ..] = descriptors.take::<{ 1 + OF_COMMAND }>()?;
                     (record, socket, Arc::from(of_command))
                 }
-                Frame::Socket(record) => {
+                Message::Socket(record) => {
                     let [socket] = descriptors.take()?;
                     handover.inherit_remote(HandedSocket { record, socket });
                     continue;
                 }
-                Frame::Lineage(record) => {
+                Message::Lineage(record) => {
                     held.lineages.push(HandedLineage { record, streams: Vec::new() });
                     continue;
                 }
-                Frame::Client(name, record) => {
+                Message::Client(name, record) => {
                     client = Some(name.clone());
                     held.clients.insert(name, HandedClient { record, streams: Vec::new() });
                     continue;
                 }
-                Frame::End => return Ok(held),
+                Message::End => return Ok(held),
                 frame => return Err(unexpected(&frame)),
             };
             let streams = match &client {
@@ -181,13 +181,13 @@ impl Takeover {
     /// # Errors
     /// The old process continues.
     async fn end_old(&mut self, unnamed: Vec<SocketFile>) -> io::Result<Option<Received>> {
-        match self.channel.tell(&Frame::Done(process::id(), unnamed)).await {
+        match self.channel.tell(&Message::Done(process::id(), unnamed)).await {
             // It has died, or has said that it continues.
             Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
             told => told?,
         }
         match self.channel.receive_last(STALL_TIMEOUT).await {
-            Ok(received) if matches!(received.frame, Frame::Bye) => Ok(Some(received)),
+            Ok(received) if matches!(received.frame, Message::Bye) => Ok(Some(received)),
             Ok(Received { frame, .. }) => Err(unexpected(&frame)),
             // It has died: it would have said that it continues. ECONNRESET: it died with our
             // frames unread.
@@ -274,8 +274,8 @@ mod tests {
         let error = ended.expect("the new process waits forever").unwrap_err();
         assert_eq!((error.kind(), began.elapsed()), (ErrorKind::TimedOut, STALL_TIMEOUT));
         // It goes on while the new process is exiting.
-        assert!(matches!(old.receive().await.unwrap().frame, Frame::Done(..)));
-        let error = old.tell(&Frame::Bye).await.unwrap_err();
+        assert!(matches!(old.receive().await.unwrap().frame, Message::Done(..)));
+        let error = old.tell(&Message::Bye).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::BrokenPipe);
     }
 
@@ -287,7 +287,7 @@ mod tests {
             let mut nothing = SendAncillaryBuffer::default();
             sendmsg(&old, &[IoSlice::new(&head)], &mut nothing, SendFlags::NOSIGNAL).unwrap();
             let saying = async {
-                assert!(matches!(old.receive().await.unwrap().frame, Frame::Done(..)));
+                assert!(matches!(old.receive().await.unwrap().frame, Message::Done(..)));
                 // The timers of both expire at once.
                 tokio::time::sleep(STALL_TIMEOUT).await;
                 sendmsg(&old, &[IoSlice::new(b"\"bye\"")], &mut nothing, SendFlags::NOSIGNAL)
@@ -315,7 +315,7 @@ mod tests {
                     false => done_arrives(&old).await,
                 }
                 if continues {
-                    old.end_with(&Frame::Continues);
+                    old.end_with(&Message::Continues);
                 }
                 drop(old);
             };
@@ -327,7 +327,7 @@ mod tests {
     #[tokio::test]
     async fn a_bye_without_its_descriptors_is_a_bye() {
         let (mut new, mut old) = takeover();
-        let (ended, said) = tokio::join!(new.end_old(Vec::new()), old.tell(&Frame::Bye));
+        let (ended, said) = tokio::join!(new.end_old(Vec::new()), old.tell(&Message::Bye));
         said.unwrap();
         assert!(ended.unwrap().unwrap().descriptors.take::<3>().is_err());
     }

@@ -85,11 +85,11 @@ pub(crate) fn run(args: ReloadArgs) -> Result<(), Error> {
 
 /// What happened to one daemon.
 enum Done {
-    /// It has reloaded or was replaced; prints this.
+    /// The daemon has reloaded or was replaced; prints this.
     Prints(String),
-    /// It runs this command, without a file.
+    /// The daemon runs this command, without a file.
     WithoutFile(String),
-    /// It has just exited.
+    /// The daemon has just exited.
     Gone,
 }
 
@@ -145,7 +145,7 @@ fn reload(path: &Path, args: &ReloadArgs) -> Result<Done, Error> {
 pub(crate) enum Reloaded {
     /// No daemon of this user runs the file.
     NoDaemon,
-    /// It applies all but these settings, which wait for a restart.
+    /// The daemon applies all but these settings, which wait for a restart.
     Applied(Vec<String>),
     /// The old settings stay in force.
     Refused(String),

@@ -39,7 +39,7 @@ pub(super) struct Calibration {
     pub pads_per_cpu_second: f64,
     /// CPU cost of traffic with ready pads from a full pool, at all ends on this machine.
     pub traffic: TrafficCost,
-    /// The same beside fillers that do not rest.
+    /// The cost of traffic beside fillers that do not rest.
     pub beside_fillers: TrafficCost,
     /// Packets with ready pads before the first byte, at the end that has fewer.
     pub level: f64,
@@ -59,7 +59,7 @@ pub(super) struct TrafficCost {
 pub(super) enum Burst {
     /// The pool is not emptied at this rate.
     Lasts,
-    /// It is, after this time and this many packets.
+    /// The pool is dry after this time and this many packets.
     Dry {
         /// T*, in seconds.
         seconds: f64,

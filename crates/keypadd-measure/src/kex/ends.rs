@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use keypadd_keystream::Suite;
 use keypadd_provider::{CryptoSettings, Group, PrivateKey, client_config, server_config};
 use keypadd_transport::{
-    Accepted, ClientConfig, ConnectionError, Dial, Endpoint, EndpointSettings, Lane, Plan,
+    Accepted, ClientConfig, ConnectionError, Dial, Endpoint, EndpointSettings, Plan, Purpose,
     ServerConfig, TransportConfig, VarInt, Windows,
 };
 use tokio::task::JoinSet;
@@ -76,7 +76,7 @@ impl Ends {
             config: self.config.clone(),
             address: relay.unwrap_or(self.address),
             server_name: "keypadd",
-            lane: Lane::Sparse,
+            purpose: Purpose::Sparse,
             rtt: None,
         });
         let both = async {

@@ -10,7 +10,7 @@ use testbed::tunnel::{Arm, Kind};
 /// keypadd with its defaults: the arm that the goals are about.
 pub(super) const DEFAULT: &str = "keypadd";
 
-/// The same with 3DES and a pool, if it was asked for.
+/// keypadd with 3DES and a pool, if it was asked for.
 pub(super) const TRIPLE_DES: &str = "keypadd-3des";
 
 /// Flags of that arm: the bitsliced backend is the default.

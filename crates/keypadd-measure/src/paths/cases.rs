@@ -31,12 +31,12 @@ pub struct LineRate {
 }
 
 impl LineRate {
-    /// The same in both directions.
+    /// A line of this rate in both directions.
     pub fn both(mbit: u32) -> Self {
         Self { down: mbit, up: mbit }
     }
 
-    /// That of what this end sends.
+    /// The rate of what this end sends.
     fn from(self, end: End) -> u32 {
         match end {
             End::Near => self.up,

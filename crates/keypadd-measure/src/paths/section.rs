@@ -108,7 +108,7 @@ fn table(paths: &Paths, taken: &[Taken], line: &str, nth: usize, figure: &Figure
     table
 }
 
-/// The same for bulk, with the other direction if there is one, and what the line can deliver.
+/// Tabulates bulk, with the other direction if there is one, and what the line can deliver.
 fn bulk(paths: &Paths, taken: &[Taken], line: &str, nth: usize) -> Table {
     let (id, name, unit, down) = BULK;
     let mut table = Table::new(&format!("{id}-{}", nth + 1), &format!("{name}: {line}"), "arm");

@@ -9,7 +9,7 @@ use serde::Serializer;
 
 /// A number or a collection of them, and its JSON form.
 pub(super) trait Number: Sized {
-    /// The same type with `null` for non-finite values.
+    /// This type with `null` for non-finite values.
     type Json: Serialize + for<'de> Deserialize<'de>;
 
     fn to_json(&self) -> Self::Json;

@@ -33,7 +33,8 @@ pub(super) fn time(effort: Effort) -> Duration {
     effort.pick(Duration::from_millis(100), Duration::from_secs(1))
 }
 
-/// The same with slower processors, whose quotas apply per period.
+/// How long each number of clients requests files of slower processors, whose quotas apply per
+/// period.
 pub(super) fn time_slowed(effort: Effort) -> Duration {
     3 * time(effort)
 }

@@ -98,7 +98,7 @@ impl Measurements {
         self.rounds.figures(|it| typical(&it.tunnels[tunnel][size]))
     }
 
-    /// The same for an emulated arm.
+    /// Values of an emulated arm and a file size, round by round.
     fn of_emulated(&self, nth: usize, size: usize) -> Vec<f64> {
         self.rounds.figures(|it| typical(&it.emulated[nth][size]))
     }

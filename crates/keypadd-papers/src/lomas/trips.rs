@@ -16,7 +16,7 @@ pub(super) fn trips(effort: Effort) -> u32 {
     effort.pick(100, 1000)
 }
 
-/// The same where every packet waits for the cipher.
+/// Round trips per cell where every packet waits for the cipher.
 pub(super) fn slow_trips(effort: Effort) -> u32 {
     effort.pick(5, 40)
 }

@@ -17,7 +17,7 @@ use keypadd_keystream::{
     SEGMENT_PACKETS, SuiteKey,
 };
 use keypadd_pool::{
-    Allowance, BODY_BYTES, Direction, HEAD_BYTES, Lane, PAD_BYTES, Part, Pool, Stage, Traffic,
+    BODY_BYTES, Direction, HEAD_BYTES, Lane, PAD_BYTES, Part, Pool, PoolAllowance, Stage, Traffic,
 };
 
 use crate::support::{poll_until, pool};
@@ -40,7 +40,7 @@ const ENOUGH: u64 = 1000;
 struct Run {
     pool: Pool,
     largest_budget: AtomicUsize,
-    allowances: [Allowance; 2],
+    allowances: [PoolAllowance; 2],
     /// Lanes that move between threads, as connections do.
     exchange: Mutex<Vec<Held>>,
     given: [AtomicU64; 2],
@@ -205,7 +205,7 @@ impl Run {
         Self {
             pool: pool(budget_bytes),
             largest_budget: AtomicUsize::new(budget_bytes),
-            allowances: [Allowance::new(Allowance::UNLIMITED), Allowance::new(1 << 20)],
+            allowances: [PoolAllowance::new(PoolAllowance::UNLIMITED), PoolAllowance::new(1 << 20)],
             exchange: Mutex::default(),
             given: Default::default(),
             refused: AtomicU64::default(),
@@ -248,7 +248,7 @@ impl Run {
             }
             110..200 => lanes[at].lane.set_stage(random_stage(rng)),
             200..210 => {
-                let bytes = [Allowance::UNLIMITED, 0, rng.u64(0..8 << 20)];
+                let bytes = [PoolAllowance::UNLIMITED, 0, rng.u64(0..8 << 20)];
                 let allowance = &self.allowances[rng.usize(..2)];
                 allowance.set(rng.choice(bytes).expect("sizes"));
             }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use keypadd_keystream::{PacketNumber, Suite};
 use keypadd_pool::{
-    Allowance, Coverage, Direction, Filler, HEAD_BYTES, Lane, PAD_BYTES, Part, Pool, PoolSettings,
-    Stage, Step,
+    Coverage, Direction, Filler, HEAD_BYTES, Lane, PAD_BYTES, Part, Pool, PoolAllowance,
+    PoolSettings, Stage, Step,
 };
 
 use crate::support::*;
@@ -88,7 +88,7 @@ fn new_lanes_get_what_others_hold_besides_the_current_chunk() {
 fn all_connections_of_a_peer_stay_within_its_allowance() {
     let (pool, mut filler) = Pool::with_filler(PoolSettings { budget_bytes: 8 * MIB }).expect("ok");
     let key = key(Suite::AES_128_GCM, 16);
-    let allowance = Allowance::new(MIB as u64);
+    let allowance = PoolAllowance::new(MIB as u64);
     let mut lanes = Vec::new();
     for newcomers in [1, 3, 8] {
         lanes.extend((0..newcomers).map(|_| {
@@ -234,7 +234,7 @@ fn a_pool_at_rest_is_full_and_divided_by_the_latest_traffic() {
 fn chunks_kept_for_late_packets_count_against_the_allowance() {
     let (pool, mut filler) = Pool::with_filler(PoolSettings { budget_bytes: 8 * MIB }).expect("ok");
     let (key, mut now) = (key(Suite::AES_128_GCM, 18), Duration::ZERO);
-    let of_peer = pool.for_peer(Allowance::new(MIB as u64));
+    let of_peer = pool.for_peer(PoolAllowance::new(MIB as u64));
     let mut lanes: Vec<Lane> =
         (0..16).map(|_| open(&of_peer, &key, Direction::Receive, Stage::Active)).collect();
     for round in 0..3 {

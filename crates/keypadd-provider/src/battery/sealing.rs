@@ -6,7 +6,7 @@ use keypadd_keystream::{PAYLOAD_BYTES_MAX, Protection, Suite, TAG_BYTES};
 
 use super::support::{Pads, Receiver, Sender, material, open, payload, seal};
 use crate::fault::KeyFault;
-use crate::limits::{CLOSING_PACKETS, Limits};
+use crate::limits::{CLOSING_PACKETS, KeyLimits};
 
 const HEADER: &[u8] = b"header";
 
@@ -78,7 +78,7 @@ fn a_retired_key_seals_only_zeros() {
 fn a_key_requests_closing_64_packets_early_and_then_stops() {
     const HARD_STOP: u64 = 200;
     for suite in Protection::all() {
-        let limits = Limits { hard_stop: HARD_STOP, ..Limits::of(suite) };
+        let limits = KeyLimits { hard_stop: HARD_STOP, ..KeyLimits::of(suite) };
         let material = material(suite, 3);
         let (sender, receiver) = (Sender::limited(suite, limits), Receiver::new(suite));
         let (seals, opens) = (sender.key(0, &material), receiver.key(0, &material));
@@ -103,7 +103,7 @@ fn a_key_requests_an_update_by_bytes_then_closing_and_stops_at_twice_as_many() {
     for suite in [Suite::AES_256_GCM, Suite::CHACHA20_POLY1305, Suite::TRIPLE_DES_CTR_HMAC_SHA1]
         .map(Protection::from)
     {
-        let limits = Limits { phase_bytes: PHASE_BYTES, ..Limits::of(suite) };
+        let limits = KeyLimits { phase_bytes: PHASE_BYTES, ..KeyLimits::of(suite) };
         let (sender, key) = (Sender::limited(suite, limits), material(suite, 3));
         let seals = sender.key(0, &key);
         for sealed in 1..=2 * PHASE_BYTES / longest {

@@ -14,7 +14,7 @@ use quinn_proto::crypto::PacketKey;
 
 use crate::fault::{FaultLatch, KeyFault};
 use crate::key_extraction::KeyMaterial;
-use crate::limits::Limits;
+use crate::limits::KeyLimits;
 use crate::meters::Meters;
 use crate::open::{Inbound, OpenKey, ReceiveState};
 use crate::phases::{NewestPhase, Phases, REST_BYTES_MAX};
@@ -34,7 +34,7 @@ pub(super) fn with_tags() -> impl Iterator<Item = Protection> {
 /// The sending end of one direction.
 pub(super) struct Sender {
     pub(super) meters: Arc<Meters>,
-    pub(super) limits: Limits,
+    pub(super) limits: KeyLimits,
     suite: Protection,
     fault: Arc<FaultLatch>,
     outbound: Arc<Outbound>,
@@ -42,10 +42,10 @@ pub(super) struct Sender {
 
 impl Sender {
     pub(super) fn new(suite: Protection) -> Self {
-        Self::limited(suite, Limits::of(suite))
+        Self::limited(suite, KeyLimits::of(suite))
     }
 
-    pub(super) fn limited(suite: Protection, limits: Limits) -> Self {
+    pub(super) fn limited(suite: Protection, limits: KeyLimits) -> Self {
         let (meters, fault) = (Arc::new(Meters::default()), Arc::new(FaultLatch::default()));
         let outbound =
             Outbound::new(limits, NewestPhase::default(), Arc::clone(&fault), Arc::clone(&meters));
@@ -89,17 +89,17 @@ impl Sender {
 /// The receiving end of one direction.
 pub(super) struct Receiver {
     pub(super) meters: Arc<Meters>,
-    limits: Limits,
+    limits: KeyLimits,
     suite: Protection,
     inbound: Arc<Inbound>,
 }
 
 impl Receiver {
     pub(super) fn new(suite: Protection) -> Self {
-        Self::limited(suite, Limits::of(suite))
+        Self::limited(suite, KeyLimits::of(suite))
     }
 
-    pub(super) fn limited(suite: Protection, limits: Limits) -> Self {
+    pub(super) fn limited(suite: Protection, limits: KeyLimits) -> Self {
         let meters = Arc::new(Meters::default());
         let inbound = Arc::new(Inbound::new(limits, NewestPhase::default(), Arc::clone(&meters)));
         Self { meters, limits, suite, inbound }

@@ -10,7 +10,7 @@ use keypadd_pool::{Coverage, Direction, Lane, Part, Pool, PoolSettings, Stage, S
 use super::support::{
     Receiver, Sender, material, new_pool, open, payload, poll_until, seal, with_pads,
 };
-use crate::limits::{IMMINENT_PACKETS, Limits, STANDBY_PACKETS};
+use crate::limits::{IMMINENT_PACKETS, KeyLimits, STANDBY_PACKETS};
 use crate::open::OpenKey;
 use crate::phases::{NewestPhase, Phases};
 use crate::seal::SealKey;
@@ -36,8 +36,8 @@ struct Link {
 impl Link {
     /// A link right after the handshake: quinn holds the keys of phases 0 and 1.
     fn new(suite: Protection, pool: &Pool) -> Self {
-        let full = Limits::of(suite);
-        let limits = Limits {
+        let full = KeyLimits::of(suite);
+        let limits = KeyLimits {
             // Phases end early.
             reported: full.reported - full.phase_packets() + STANDBY_PACKETS + BEFORE_STANDBY,
             ..full

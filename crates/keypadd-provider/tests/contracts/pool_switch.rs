@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use keypadd_keystream::Suite;
 use keypadd_pool::{Direction, Filler, Pool, PoolSettings, Step};
-use keypadd_provider::{Allowance, HandshakeData, PoolSwitch};
+use keypadd_provider::{HandshakeData, PoolAllowance, PoolSwitch};
 
 use crate::pair::Pair;
 
@@ -58,7 +58,7 @@ fn a_pool_removed_during_a_handshake_is_not_held() {
 #[test]
 fn a_pool_added_during_a_handshake_fills_for_both_ends_within_their_allowance() {
     for millis in 0..=MILLIS {
-        let allowance = Allowance::new(256 << 10);
+        let allowance = PoolAllowance::new(256 << 10);
         let switch = PoolSwitch::default();
         let mut pair = Pair::switched(SUITE, &switch.for_peer(allowance));
         pair.run(millis, [false; 2]);

@@ -28,7 +28,7 @@ enum Phase {
     Lost {
         /// The handshake was complete.
         proved: bool,
-        /// It was lost in a way that lets its streams be held.
+        /// The connection was lost in a way that lets its streams be held.
         holds: bool,
     },
 }

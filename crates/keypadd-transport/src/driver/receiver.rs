@@ -7,9 +7,9 @@ use quinn_proto::{Connection, Dir, StreamId};
 
 use super::carrier::Carrier;
 use crate::{
-    allowance::{ANNOUNCES_EACH, Allowance},
     channel::Channel,
     splice::Cut,
+    stream_credit::{ANNOUNCES_EACH, StreamCredit},
     time_share::TimeShare,
     to_socket::Delivered,
     windows::ReceiveWindow,
@@ -19,14 +19,14 @@ use crate::{
 pub(super) struct Receiver {
     window: ReceiveWindow,
     /// Indexed by `Dir`.
-    allowances: [Allowance; 2],
+    stream_credits: [StreamCredit; 2],
     /// Streams that the peer had open at the last check.
     remote_open: [u64; 2],
 }
 
 impl Receiver {
-    pub(super) fn new(window: ReceiveWindow, allowances: [Allowance; 2]) -> Self {
-        Self { window, allowances, remote_open: [0; 2] }
+    pub(super) fn new(window: ReceiveWindow, stream_credits: [StreamCredit; 2]) -> Self {
+        Self { window, stream_credits, remote_open: [0; 2] }
     }
 
     /// Passes received data to sockets and readers, until its share of the round is used up.
@@ -126,7 +126,7 @@ impl Receiver {
     /// Raises the peer's stream limit if it has opened many.
     pub(super) fn allow_more(&mut self, quic: &mut Connection, dir: Dir) {
         let open = quic.streams().remote_open_streams(dir);
-        if let Some(count) = self.allowances[dir as usize].grow(open) {
+        if let Some(count) = self.stream_credits[dir as usize].grow(open) {
             quic.set_max_concurrent_streams(dir, count);
         }
     }
@@ -136,11 +136,11 @@ impl Receiver {
     pub(super) fn announce_free(&mut self, quic: &mut Connection) {
         for dir in [Dir::Bi, Dir::Uni] {
             let open = quic.streams().remote_open_streams(dir);
-            let allowance = self.allowances[dir as usize];
+            let stream_credit = self.stream_credits[dir as usize];
             let before = std::mem::replace(&mut self.remote_open[dir as usize], open);
-            if open != before && allowance.is_short(open) {
+            if open != before && stream_credit.is_short(open) {
                 quic.set_max_concurrent_streams(dir, ANNOUNCES_EACH);
-                quic.set_max_concurrent_streams(dir, allowance.current());
+                quic.set_max_concurrent_streams(dir, stream_credit.current());
             }
         }
     }

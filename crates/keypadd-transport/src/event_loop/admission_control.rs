@@ -10,7 +10,7 @@ use quinn_proto::{Incoming, ServerConfig};
 use super::{EndpointShared, loop_io::HANDSHAKE_BYTES_MAX};
 use crate::{
     admission::{Admission, Handshakes},
-    cid::Lane,
+    cid::Purpose,
     handshake::Refusal,
     splice::Key,
 };
@@ -33,7 +33,7 @@ pub(super) struct AdmissionControl {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Client {
     remote: SocketAddr,
-    lane: Lane,
+    purpose: Purpose,
     /// Whether it has shown that it receives at its address (RFC 9000 8.1).
     is_validated: bool,
     /// Whether it can be asked to show that.
@@ -44,7 +44,7 @@ impl Client {
     pub(super) fn of(incoming: &Incoming) -> Self {
         Self {
             remote: incoming.remote_address(),
-            lane: Lane::of(incoming.orig_dst_cid()),
+            purpose: Purpose::of(incoming.orig_dst_cid()),
             is_validated: incoming.remote_address_validated(),
             may_retry: incoming.may_retry(),
         }
@@ -78,11 +78,11 @@ impl AdmissionControl {
 
     /// How to answer a client; counts and reports it if it is refused or ignored.
     pub(super) fn answer(&self, shared: &EndpointShared, client: Client, now: Instant) -> Answer {
-        let Client { remote, lane, is_validated, may_retry } = client;
+        let Client { remote, purpose, is_validated, may_retry } = client;
         if self.refusing {
             return Answer::Refuse;
         }
-        if shared.counters.clients(lane).count() >= shared.plan.connections_max {
+        if shared.counters.clients(purpose).count() >= shared.plan.connections_max {
             shared.refused(remote, Refusal::Full);
             return Answer::Refuse;
         }
@@ -113,24 +113,24 @@ mod tests {
         (EndpointShared { plan, budget: Arc::new(Budget::new(0)), counters, accepted }, events)
     }
 
-    fn client(host: u32, lane: Lane) -> Client {
+    fn client(host: u32, purpose: Purpose) -> Client {
         let address = Ipv4Addr::from(0x0a00_0000 + host);
         let remote = SocketAddr::new(address.into(), 1);
-        Client { remote, lane, is_validated: true, may_retry: false }
+        Client { remote, purpose, is_validated: true, may_retry: false }
     }
 
     #[test]
     fn only_lanes_that_have_their_clients_refuse_more() {
         let (admission, (shared, mut events)) = (AdmissionControl::new(), shared(1));
         let now = Instant::now();
-        assert_eq!(admission.answer(&shared, client(1, Lane::Sparse), now), Answer::Admit);
-        let counted = shared.counters.clients(Lane::Sparse).begin();
-        assert_eq!(admission.answer(&shared, client(1, Lane::Sparse), now), Answer::Refuse);
+        assert_eq!(admission.answer(&shared, client(1, Purpose::Sparse), now), Answer::Admit);
+        let counted = shared.counters.clients(Purpose::Sparse).begin();
+        assert_eq!(admission.answer(&shared, client(1, Purpose::Sparse), now), Answer::Refuse);
         assert!(matches!(events.try_recv(), Ok(Accepted::Refused(_, Refusal::Full))));
         assert_eq!(shared.counters.refusals().full, 1);
-        assert_eq!(admission.answer(&shared, client(1, Lane::Bulk), now), Answer::Admit);
+        assert_eq!(admission.answer(&shared, client(1, Purpose::Bulk), now), Answer::Admit);
         drop(counted);
-        assert_eq!(admission.answer(&shared, client(1, Lane::Sparse), now), Answer::Admit);
+        assert_eq!(admission.answer(&shared, client(1, Purpose::Sparse), now), Answer::Admit);
         assert!(events.try_recv().is_err());
     }
 
@@ -139,7 +139,7 @@ mod tests {
         let (mut admission, (shared, mut events)) = (AdmissionControl::new(), shared(0));
         admission.refusing = true;
         assert_eq!(
-            admission.answer(&shared, client(1, Lane::Sparse), Instant::now()),
+            admission.answer(&shared, client(1, Purpose::Sparse), Instant::now()),
             Answer::Refuse
         );
         assert!(events.try_recv().is_err());
@@ -152,9 +152,10 @@ mod tests {
         let now = Instant::now();
         for handle in 0..8 {
             let key = Key { handle, serial: handle as u64 };
-            admission.handshakes.add(Some(key), client(handle as u32, Lane::Sparse).remote, now);
+            admission.handshakes.add(Some(key), client(handle as u32, Purpose::Sparse).remote, now);
         }
-        let unknown = Client { is_validated: false, may_retry: true, ..client(99, Lane::Sparse) };
+        let unknown =
+            Client { is_validated: false, may_retry: true, ..client(99, Purpose::Sparse) };
         assert_eq!(admission.answer(&shared, unknown, now), Answer::Retry);
         assert_eq!(
             admission.answer(&shared, Client { may_retry: false, ..unknown }, now),
@@ -172,11 +173,11 @@ mod tests {
         let now = Instant::now();
         for serial in 0..512 {
             let key = Key { handle: 0, serial };
-            admission.handshakes.add(Some(key), client(serial as u32, Lane::Sparse).remote, now);
+            admission.handshakes.add(Some(key), client(serial as u32, Purpose::Sparse).remote, now);
         }
-        assert_eq!(admission.answer(&shared, client(1, Lane::Sparse), now), Answer::Ignore);
+        assert_eq!(admission.answer(&shared, client(1, Purpose::Sparse), now), Answer::Ignore);
         assert!(matches!(events.try_recv(), Ok(Accepted::Refused(_, Refusal::Crowded))));
         assert_eq!(shared.counters.refusals().crowded, 1);
-        assert_eq!(admission.answer(&shared, client(1 << 16, Lane::Sparse), now), Answer::Admit);
+        assert_eq!(admission.answer(&shared, client(1 << 16, Purpose::Sparse), now), Answer::Admit);
     }
 }

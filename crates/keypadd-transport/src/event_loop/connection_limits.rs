@@ -6,8 +6,8 @@ use quinn_proto::{AckFrequencyConfig, Dir, TransportConfig};
 
 use super::EndpointShared;
 use crate::{
-    allowance::Allowance, cid::Lane, congestion::ACK_DELAY, driver::Limits, gate::CongestionGate,
-    route, settings::Streams, windows::ReceiveWindow,
+    cid::Purpose, congestion::ACK_DELAY, driver::ConnectionLimits, gate::CongestionGate, route,
+    settings::Streams, stream_credit::StreamCredit, windows::ReceiveWindow,
 };
 
 /// Received DATAGRAM frames buffered until their connection is driven: as many as a round receives.
@@ -24,30 +24,30 @@ const BULK_ACK_PACKETS: u32 = 10;
 pub(super) fn limits(
     shared: &EndpointShared,
     peer: SocketAddr,
-    lane: Lane,
+    purpose: Purpose,
     now: Instant,
-) -> (Limits, TransportConfig) {
+) -> (ConnectionLimits, TransportConfig) {
     let plan = &shared.plan;
     let (gate, factory) = CongestionGate::new(plan.congestion.clone(), plan.flight_max, now);
-    let windows = plan.windows(lane);
+    let windows = plan.windows(purpose);
     let Streams { bidirectional, unidirectional } = plan.streams;
     // Indexed by `Dir`.
-    let allowances = [bidirectional, unidirectional].map(Allowance::new);
+    let stream_credits = [bidirectional, unidirectional].map(StreamCredit::new);
     let mut transport = (plan.transport)(route::payload_max(peer));
     // Flows belong to sparse connections; the others tell how long answers wait.
-    let datagrams = if lane.is_bulk() { ONE_WAY_BUFFER_BYTES } else { DATAGRAM_BUFFER_BYTES };
+    let datagrams = if purpose.is_bulk() { ONE_WAY_BUFFER_BYTES } else { DATAGRAM_BUFFER_BYTES };
     transport
         .datagram_receive_buffer_size(Some(datagrams))
         .congestion_controller_factory(factory)
         .stream_receive_window(windows.stream.into())
         .receive_window(windows.connection.into())
-        .max_concurrent_bidi_streams(allowances[Dir::Bi as usize].current())
-        .max_concurrent_uni_streams(allowances[Dir::Uni as usize].current());
-    if lane.is_bulk() {
+        .max_concurrent_bidi_streams(stream_credits[Dir::Bi as usize].current())
+        .max_concurrent_uni_streams(stream_credits[Dir::Uni as usize].current());
+    if purpose.is_bulk() {
         transport.ack_frequency_config(Some(bulk_acks()));
     }
     let window = ReceiveWindow::new(windows, Arc::clone(&shared.budget));
-    (Limits { gate, window, allowances }, transport)
+    (ConnectionLimits { gate, window, stream_credits }, transport)
 }
 
 /// When a receiver of bulk is to acknowledge it.

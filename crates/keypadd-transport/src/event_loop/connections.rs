@@ -193,7 +193,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::{cid::Lane, event_loop::slot::Standing};
+    use crate::{cid::Purpose, event_loop::slot::Standing};
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -202,7 +202,7 @@ mod tests {
     }
 
     fn slot(key: Key) -> Slot<()> {
-        Slot::new((), key, Lane::Sparse, Standing::Dialed)
+        Slot::new((), key, Purpose::Sparse, Standing::Dialed)
     }
 
     fn with(keys: impl IntoIterator<Item = Key>) -> Connections<()> {

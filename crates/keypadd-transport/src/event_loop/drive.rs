@@ -15,9 +15,9 @@ use super::{
     slot::{Slot, Stage, Standing},
 };
 use crate::{
-    cid::Lane,
+    cid::Purpose,
     datagrams::Datagrams,
-    driver::{Driver, HandshakeReply, Limits, SendContext},
+    driver::{ConnectionLimits, Driver, HandshakeReply, SendContext},
     handshake::Refusal,
     intake::Step,
     mailbox::ConnectionShared,
@@ -27,7 +27,7 @@ use crate::{
 /// Who is at the other end of a connection, and who waits for its handshake.
 pub(super) struct Peer {
     pub(super) remote: SocketAddr,
-    pub(super) lane: Lane,
+    pub(super) purpose: Purpose,
     pub(super) standing: Standing,
     pub(super) waiting: HandshakeReply,
 }
@@ -37,10 +37,10 @@ impl<U: Datagrams> EventLoop<U> {
     pub(super) fn add(
         &mut self,
         (handle, connection): (ConnectionHandle, Connection),
-        limits: Limits,
+        limits: ConnectionLimits,
         peer: Peer,
     ) -> Arc<ConnectionShared> {
-        let Peer { remote, lane, standing, waiting } = peer;
+        let Peer { remote, purpose, standing, waiting } = peer;
         let key = self.connections.next_key(handle.0);
         let shared = Arc::new(ConnectionShared::new(key, self.mailbox.clone(), remote));
         let plan = Arc::clone(&self.shared.plan);
@@ -48,7 +48,7 @@ impl<U: Datagrams> EventLoop<U> {
         self.connections.insert(Slot {
             epoch: self.io.udp.epoch(),
             awaited: Some(self.shared.counters.connections.begin()),
-            ..Slot::new(driver, key, lane, standing)
+            ..Slot::new(driver, key, purpose, standing)
         });
         shared
     }
@@ -87,7 +87,7 @@ impl<U: Datagrams> EventLoop<U> {
         if outcome.proved && slot.standing.is_stranger() {
             slot.account.excess.proved(now);
             let is_client = admission.handshakes.remove(key, true);
-            let counted = is_client.then(|| shared.counters.clients(slot.lane).begin());
+            let counted = is_client.then(|| shared.counters.clients(slot.purpose).begin());
             slot.standing = Standing::Client(counted);
         }
         if outcome.lost {

@@ -14,7 +14,7 @@ use super::{
     slot::Standing,
 };
 use crate::{
-    cid::Lane,
+    cid::Purpose,
     datagrams::Datagrams,
     dial::Dial,
     driver::HandshakeReply,
@@ -35,9 +35,9 @@ impl<U: Datagrams> EventLoop<U> {
         reply: oneshot::Sender<Result<Opened, ConnectError>>,
         now: Instant,
     ) {
-        let Dial { mut config, address, server_name, lane, rtt } = dial;
+        let Dial { mut config, address, server_name, purpose, rtt } = dial;
         self.begin_epoch();
-        let (limits, mut transport) = limits(&self.shared, address, lane, now);
+        let (limits, mut transport) = limits(&self.shared, address, purpose, now);
         if let Some(rtt) = rtt {
             transport.initial_rtt(rtt);
         }
@@ -46,7 +46,7 @@ impl<U: Datagrams> EventLoop<U> {
             Ok(made) => {
                 let (established, wait) = oneshot::channel();
                 let waiting = HandshakeReply::Client(established);
-                let peer = Peer { remote: address, lane, standing: Standing::Dialed, waiting };
+                let peer = Peer { remote: address, purpose, standing: Standing::Dialed, waiting };
                 let shared = self.add(made, limits, peer);
                 let attempt = PendingConnection(Some(shared));
                 // If nobody waits, this drops the attempt, which closes it.
@@ -113,7 +113,7 @@ impl<U: Datagrams> EventLoop<U> {
     /// Begins a client's handshake.
     fn begin(&mut self, incoming: Incoming, now: Instant) {
         let remote = incoming.remote_address();
-        let lane = Lane::of(incoming.orig_dst_cid());
+        let purpose = Purpose::of(incoming.orig_dst_cid());
         self.begin_epoch();
         if let Some(key) = self.admission.handshakes.make_room(remote.ip()) {
             self.give_up(key, Refusal::Displaced);
@@ -121,14 +121,14 @@ impl<U: Datagrams> EventLoop<U> {
         let Some(mut config) = self.admission.server.clone() else {
             return self.endpoint.ignore(incoming);
         };
-        let (limits, transport) = limits(&self.shared, remote, lane, now);
+        let (limits, transport) = limits(&self.shared, remote, purpose, now);
         config.transport_config(Arc::new(transport));
         let (config, buffer) = (Some(Arc::new(config)), &mut self.io.buffer);
         buffer.clear();
         match self.endpoint.accept(incoming, now, buffer, config) {
             Ok(made) => {
                 let waiting = HandshakeReply::Server(self.shared.accepted.clone());
-                let peer = Peer { remote, lane, standing: Standing::Stranger, waiting };
+                let peer = Peer { remote, purpose, standing: Standing::Stranger, waiting };
                 let shared = self.add(made, limits, peer);
                 self.admission.handshakes.add(Some(shared.key), remote, now);
             }

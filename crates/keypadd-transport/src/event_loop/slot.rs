@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use keypadd_share::Begun;
 
 use crate::{
-    cid::Lane,
+    cid::Purpose,
     driver::Driver,
     intake::{Account, Metered},
     splice::Key,
@@ -15,7 +15,7 @@ use crate::{
 pub(super) struct Slot<D = Driver> {
     pub(super) driver: D,
     pub(super) key: Key,
-    pub(super) lane: Lane,
+    pub(super) purpose: Purpose,
     /// The epoch in which it was made: it sends in no other.
     pub(super) epoch: u64,
     pub(super) standing: Standing,
@@ -31,11 +31,11 @@ pub(super) struct Slot<D = Driver> {
 
 impl<D> Slot<D> {
     /// A connection that nobody waits for, made in the first epoch.
-    pub(super) fn new(driver: D, key: Key, lane: Lane, standing: Standing) -> Self {
+    pub(super) fn new(driver: D, key: Key, purpose: Purpose, standing: Standing) -> Self {
         Self {
             driver,
             key,
-            lane,
+            purpose,
             epoch: 0,
             standing,
             stage: Stage::Live,
@@ -60,7 +60,7 @@ impl Metered for Slot {
     }
 
     fn is_bulk(&self) -> bool {
-        self.lane.is_bulk()
+        self.purpose.is_bulk()
     }
 
     fn frames_received(&self) -> u64 {

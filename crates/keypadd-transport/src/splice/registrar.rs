@@ -51,11 +51,11 @@ pub(crate) struct Key {
 /// What a socket of a connection serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Owner {
-    /// It is spliced to this stream.
+    /// A socket that is spliced to this stream.
     Stream(StreamId),
-    /// It carries the datagrams of this stream's flow.
+    /// A socket with the datagrams of this stream's flow.
     Flow(StreamId),
-    /// It receives the datagrams of many flows.
+    /// A socket that receives the datagrams of many flows.
     Listener(u64),
 }
 

@@ -42,9 +42,9 @@ impl Course {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Acceptance {
     Accepts,
-    /// It refused bytes, which wait.
+    /// The socket refused bytes, which wait.
     Refuses,
-    /// It has become writable; the bytes that it refused still wait.
+    /// The socket has become writable; the bytes that it refused still wait.
     AcceptsAgain,
 }
 

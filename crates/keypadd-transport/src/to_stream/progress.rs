@@ -37,13 +37,13 @@ const LEAK_BYTES_PER_US: u128 = 100;
 /// What the socket has for the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Input {
-    /// It may have bytes, or its end.
+    /// The socket may have bytes, or its end.
     Ready,
-    /// It may have bytes, but they would not fit in the replay buffer.
+    /// The socket may have bytes, but they would not fit in the replay buffer.
     Full,
-    /// It has nothing until the system reports it.
+    /// The socket has nothing until the system reports it.
     Dry,
-    /// It has failed, and all that it had was read.
+    /// The socket has failed, and all that it had was read.
     Drained,
 }
 
@@ -74,9 +74,9 @@ impl Input {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Output {
     Open,
-    /// It takes no more until it gets credit.
+    /// The stream takes no more until it gets credit.
     Blocked,
-    /// It is finished; the peer has not acknowledged all of it.
+    /// The stream is finished; the peer has not acknowledged all of it.
     Finishing,
     /// The peer's QUIC has acknowledged it up to its end.
     Acknowledged,
@@ -88,12 +88,12 @@ impl Output {
         matches!(self, Self::Open | Self::Blocked)
     }
 
-    /// It was given bytes, and may have left some.
+    /// Records that the stream was given bytes, and may have left some.
     pub(super) fn given(&mut self, left_some: bool) {
         *self = if left_some { Self::Blocked } else { Self::Open };
     }
 
-    /// It may have credit again.
+    /// Records that the stream may have credit again.
     pub(super) fn credited(&mut self) {
         if *self == Self::Blocked {
             *self = Self::Open;

@@ -8,7 +8,7 @@ use crate::splice::Cut;
 /// What a stream has accepted.
 pub(super) struct Written {
     pub(super) bytes: usize,
-    /// It lacks credit for the rest, and will report it.
+    /// Whether the stream lacks credit for the rest; it reports when it has some.
     pub(super) left_some: bool,
 }
 

@@ -20,7 +20,7 @@ use std::{
 };
 
 use keypadd_transport::{
-    Lane,
+    Purpose,
     congestion::{Control, CubicConfig},
 };
 use testbed::line::{LossPlace, Policer};
@@ -34,12 +34,12 @@ const SECOND: Duration = Duration::from_secs(1);
 const PAYLOAD: f64 = 0.955;
 
 fn rate() -> Congestion {
-    (Lane::Bulk, Control::Rate)
+    (Purpose::Bulk, Control::Rate)
 }
 
 /// The receiver acknowledges every other packet, as TCP's does.
 fn cubic() -> Congestion {
-    (Lane::Sparse, Control::Other(Arc::new(CubicConfig::default())))
+    (Purpose::Sparse, Control::Other(Arc::new(CubicConfig::default())))
 }
 
 /// A line of this many Mbit/s each way, with a bulk flow.

@@ -29,8 +29,8 @@ fn data_flows_within_a_round_trip_of_the_first_packet_from_a_new_address() {
                 world.run(MS);
                 assert!(world.now() - began < KEEP_ALIVE + rtt, "{at}: the client is silent");
             }
-            // What the line's queue holds arrives. Then the client has proved its address; what the server
-            // sends needs half as long.
+            // What the line's queue holds arrives. Then the client has proved its address; what the
+            // server sends needs half as long.
             let queue = 5 * MS;
             world.run(queue);
             let first = if traffic == Traffic::Up { rtt } else { rtt + rtt / 2 };
@@ -84,9 +84,9 @@ fn data_flows_as_soon_on_a_new_path_that_carries_only_what_every_path_must() {
             }
             let received = |world: &World| [world.received(0), world.received_back(0)];
             let before = received(&world);
-            // The client's data as soon as it has learned of its new address, the server's once that is
-            // proved. With both, the server hears from the client before probes have told what was lost,
-            // and a round trip more goes by before it is sent again.
+            // The client's data as soon as it has learned of its new address, the server's once
+            // that is proved. With both, the server hears from the client before probes have told
+            // what was lost, and a round trip more goes by before it is sent again.
             let queue = 5 * MS;
             world.run(
                 queue

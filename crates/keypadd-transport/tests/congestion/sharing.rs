@@ -58,7 +58,8 @@ fn beside_cubic(queues: &[usize]) {
     }
 }
 
-/// A flow's share of what it and CUBIC, which comes then, get of a line with a queue of this length.
+/// A flow's share of what it and CUBIC, which comes then, get of a line with a queue of this
+/// length.
 fn share_beside_cubic(mbits: f64, packets: usize, then: Duration) -> f64 {
     let mut world = bulk(mbits, 20 * MS);
     world.change(|line| line.queue.packets = packets);

@@ -20,7 +20,7 @@ use std::{
 use keypadd_keystream::Suite;
 use keypadd_transport::{
     Accepted, ArrivedDatagram, Connection, Delivery, Dial, EcnCodepoint, Endpoint, EndpointConfig,
-    EndpointSettings, IdleTimeout, Lane, Plan, SentDatagrams, ServerConfig, SteppedLoop,
+    EndpointSettings, IdleTimeout, Plan, Purpose, SentDatagrams, ServerConfig, SteppedLoop,
     TransportConfig, VarInt, Windows, congestion::Control, mtu_discovery,
 };
 use socket2::SockRef;
@@ -50,7 +50,7 @@ const PING_INTERVAL: Duration = Duration::from_millis(25);
 
 /// The congestion control and the kind of a connection: what bulk connections carry is acknowledged
 /// less often.
-pub type Congestion = (Lane, Control);
+pub type Congestion = (Purpose, Control);
 
 /// Traffic of a flow's programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -274,7 +274,7 @@ impl World {
     }
 
     /// Adds a flow with this congestion control at both ends, and connects it.
-    pub fn add(&mut self, (lane, congestion): Congestion, traffic: Traffic) -> usize {
+    pub fn add(&mut self, (purpose, congestion): Congestion, traffic: Traffic) -> usize {
         let flow = self.flows.len();
         let (config, server) = configs(Suite::AES_256_GCM);
         let port = 1_000 + 2 * flow as u16;
@@ -316,7 +316,7 @@ impl World {
             config,
             address: server_address,
             server_name: "keypadd",
-            lane,
+            purpose,
             rtt: None,
         }));
         let accepting = ends[1]._endpoint.clone();

@@ -100,7 +100,8 @@ fn exchange(programs: &[UnixStream; 2], sent: [&[u8]; 2], mut meanwhile: impl Fn
     });
 }
 
-/// Exchanges bytes while connections are lost one after another, in ways that `lose` chooses by their number.
+/// Exchanges bytes while connections are lost one after another, in ways that `lose` chooses by
+/// their number.
 fn exchange_over_many(mut held: Held, bytes: usize, mut lose: impl FnMut(&mut Held, usize)) {
     let programs = held.splice();
     let (up, down) = (noise(1, bytes + 3), noise(2, bytes * 3 / 4 + 1));

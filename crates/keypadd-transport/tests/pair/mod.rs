@@ -11,7 +11,7 @@ use std::sync::Arc;
 use configs::configs;
 use keypadd_keystream::Suite;
 use keypadd_transport::{
-    Accepted, ClientConfig, Connection, Delivery, Dial, Endpoint, EndpointSettings, Lane, Plan,
+    Accepted, ClientConfig, Connection, Delivery, Dial, Endpoint, EndpointSettings, Plan, Purpose,
     ServerConfig, SpinShare, Stream, TransportConfig, VarInt, Windows,
 };
 use tokio::runtime::Runtime;
@@ -75,8 +75,9 @@ impl Pair {
     /// The same through another address.
     pub fn connect_to(&self, address: SocketAddr) -> [Connection; 2] {
         let config = self.config.clone();
-        let (server_name, lane) = ("keypadd", Lane::Sparse);
-        let connect = self.client.connect(Dial { config, address, server_name, lane, rtt: None });
+        let (server_name, purpose) = ("keypadd", Purpose::Sparse);
+        let connect =
+            self.client.connect(Dial { config, address, server_name, purpose, rtt: None });
         let accept = async {
             match self.server.accept().await {
                 Some(Accepted::Connection(connection)) => connection,

@@ -1,6 +1,6 @@
-//! Tests step by step what ends a stream whose socket has failed, what a direction that moves to another
-//! connection sends, and what a window and a path do to it: the production event loops without threads, UDP
-//! sockets or a clock.
+//! Tests step by step what ends a stream whose socket has failed, what a direction that moves to
+//! another connection sends, and what a window and a path do to it: the production event loops
+//! without threads, UDP sockets or a clock.
 #![allow(unreachable_pub, clippy::unwrap_used)]
 
 #[path = "../stepped/pair.rs"]
@@ -21,7 +21,7 @@ use std::{
 
 use keypadd_keystream::Suite;
 use keypadd_transport::{
-    Connection, Cut, Delivery, Dial, Endpoint, HeldStreams, Lane, ReplayBudget, ServerConfig,
+    Connection, Cut, Delivery, Dial, Endpoint, HeldStreams, Purpose, ReplayBudget, ServerConfig,
     Splice, TransferStats, VarInt,
 };
 use pair::Pair;
@@ -131,8 +131,8 @@ impl Spliced {
         }
     }
 
-    /// Writes until this many bytes are sent or the congestion window is full; returns how many. The other
-    /// end gets them later.
+    /// Writes until this many bytes are sent or the congestion window is full; returns how many.
+    /// The other end gets them later.
     fn fill(&mut self, pair: &mut Pair, bytes: usize) -> usize {
         let (before, mut stuck) = (self.sent, false);
         while !std::mem::replace(&mut stuck, true) {
@@ -161,7 +161,7 @@ fn session() -> (Pair, [Connection; 2], [Connection; 2]) {
     let (client, server) = configs(Suite::AES_128_GCM);
     let (mut pair, endpoints) = Pair::new(server);
     let sparse = pair.connect(&endpoints, client.clone());
-    let bulk = pair.connect_lane(&endpoints, client, Lane::Bulk);
+    let bulk = pair.connect_for(&endpoints, client, Purpose::Bulk);
     sparse.iter().zip(&bulk).for_each(|(sparse, bulk)| sparse.attach_bulk(bulk));
     (pair, sparse, bulk)
 }
@@ -195,7 +195,7 @@ fn a_splice_has_two_descriptors_however_long_a_peer_lets_its_directions_wait() {
         }
     });
     let sparse = pair.connect(&endpoints, client.clone());
-    let bulk = pair.connect_lane(&endpoints, client, Lane::Bulk);
+    let bulk = pair.connect_for(&endpoints, client, Purpose::Bulk);
     sparse.iter().zip(&bulk).for_each(|(sparse, bulk)| sparse.attach_bulk(bulk));
     let (mut programs, mut sockets) = (Vec::new(), Vec::new());
     let _splices = pair.open(&sparse).map(|stream| {
@@ -296,7 +296,7 @@ fn the_end_of_an_attempt_that_nobody_answers_is_not_waited_for() {
     let (config, server) = configs(Suite::AES_128_GCM);
     let (mut pair, [client, _server]) = Pair::new(server);
     let (server_name, address) = ("keypadd", pair.addresses[1]);
-    let dial = Dial { config, address, server_name, lane: Lane::Sparse, rtt: None };
+    let dial = Dial { config, address, server_name, purpose: Purpose::Sparse, rtt: None };
     let dialing = client.clone();
     let mut connecting: Task<_> = Box::pin(async move { dialing.connect(dial).await.is_err() });
     assert!(poll(&mut connecting).is_none());

@@ -1,4 +1,5 @@
-//! Tests how long one connection's datagrams and deliveries, and strangers' handshakes, hold up another's.
+//! Tests how long one connection's datagrams and deliveries, and strangers' handshakes, hold up
+//! another's.
 
 use std::{
     future::Future,
@@ -16,8 +17,8 @@ use std::{
 
 use keypadd_keystream::Suite;
 use keypadd_transport::{
-    ArrivedDatagram, ClientConfig, Connection, Delivery, Dial, Endpoint, HeldStreams, Lane, Splice,
-    Stream, TransferStats, VarInt,
+    ArrivedDatagram, ClientConfig, Connection, Delivery, Dial, Endpoint, HeldStreams, Purpose,
+    Splice, Stream, TransferStats, VarInt,
 };
 
 use crate::{
@@ -110,8 +111,9 @@ impl Crowd {
         self.splices[1].iter().map(Splice::carried).collect()
     }
 
-    /// What the client has to send arrives in one round, and after it a byte for the other connection.
-    /// Before that is read, the server has done only some of what `count` counts, at least `least`, and then all.
+    /// What the client has to send arrives in one round, and after it a byte for the other
+    /// connection. Before that is read, the server has done only some of what `count` counts, at
+    /// least `least`, and then all.
     fn holds_up_another_for_a_few(
         self,
         least: u64,
@@ -220,9 +222,10 @@ fn a_lost_connection_holds_its_streams_a_few_at_a_time_and_has_then_settled() {
 #[test]
 fn directions_that_wait_to_move_hold_up_another_connection_for_a_few_of_them_only() {
     let mut crowd = Crowd::new();
-    let bulk = crowd.pair.connect_lane(&crowd.endpoints, crowd.config.clone(), Lane::Bulk);
+    let bulk = crowd.pair.connect_for(&crowd.endpoints, crowd.config.clone(), Purpose::Bulk);
     crowd.connections.iter().zip(&bulk).for_each(|(sparse, bulk)| sparse.attach_bulk(bulk));
-    // Until the path is known to be long: there they are bulk without credit. The peer allows few to move.
+    // Until the path is known to be long: there they are bulk without credit. The peer allows few
+    // to move.
     for _ in 0..3 {
         crowd.write(1);
         crowd.pair.round_trips(2, LONG_RTT);
@@ -413,8 +416,8 @@ fn datagrams_that_take_what_their_suite_takes_are_not_dropped() {
         }
         pair.run(0);
         let datagram = pair.wires.borrow_mut()[1].pop_front().unwrap();
-        // The shortest takes what those do that find precomputed keystream. No time passes that would pay
-        // for the others.
+        // The shortest takes what those do that find precomputed keystream. No time passes that
+        // would pay for the others.
         for each in std::iter::once(1).chain(std::iter::repeat_n(130, 1_000)) {
             EACH.store(each, Relaxed);
             pair.loops[1].arrive(ArrivedDatagram::plain(pair.addresses[0], &datagram));
@@ -439,7 +442,7 @@ fn newcomers_handshakes_wait_until_a_peers_datagrams_are_answered_and_then_conti
     let client = endpoints[0].clone();
     let dial = |config| {
         let (server_name, address) = ("keypadd", pair.addresses[1]);
-        let dial = Dial { config, address, server_name, lane: Lane::Sparse, rtt: None };
+        let dial = Dial { config, address, server_name, purpose: Purpose::Sparse, rtt: None };
         let client = client.clone();
         Box::pin(async move { client.connect(dial).await.unwrap() })
     };
@@ -486,7 +489,7 @@ fn knock() -> (Pair, Vec<u8>, impl Fn() -> u64) {
     let (config, server) = configs(Suite::AES_128_GCM);
     let (mut pair, [client, server]) = Pair::new(server);
     let (server_name, address) = ("keypadd", pair.addresses[1]);
-    let dial = Dial { config, address, server_name, lane: Lane::Sparse, rtt: None };
+    let dial = Dial { config, address, server_name, purpose: Purpose::Sparse, rtt: None };
     let mut connecting: Task<_> =
         Box::pin(async move { client.connect(dial).await.map(drop).unwrap() });
     assert!(poll(&mut connecting).is_none());
@@ -526,7 +529,7 @@ fn a_connection_that_is_new_has_little_cpu_time_in_advance() {
     let (mut pair, [client, server]) = Pair::new(server);
     pair.loops[1].use_clocks(cpu, pair.now + Duration::from_secs(60), slow_clock);
     let (server_name, address) = ("keypadd", pair.addresses[1]);
-    let dial = Dial { config, address, server_name, lane: Lane::Sparse, rtt: None };
+    let dial = Dial { config, address, server_name, purpose: Purpose::Sparse, rtt: None };
     let mut connecting: Task<_> = Box::pin(async move { client.connect(dial).await.unwrap() });
     assert!(poll(&mut connecting).is_none());
     [0, 1, 0].into_iter().for_each(|end| pair.run(end));

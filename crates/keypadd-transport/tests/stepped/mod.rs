@@ -1,4 +1,5 @@
-//! Provides what tests of stepped event loops share: configurations of two ends, and futures that are polled by hand.
+//! Provides what tests of stepped event loops share: configurations of two ends, and futures that
+//! are polled by hand.
 
 #[path = "../configs/mod.rs"]
 mod configs;

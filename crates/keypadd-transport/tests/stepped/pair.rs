@@ -10,7 +10,7 @@ use std::{
 };
 
 use keypadd_transport::{
-    Accepted, ArrivedDatagram, ClientConfig, Connection, Dial, Endpoint, EndpointSettings, Lane,
+    Accepted, ArrivedDatagram, ClientConfig, Connection, Dial, Endpoint, EndpointSettings, Purpose,
     SentDatagrams, ServerConfig, SteppedLoop, Stream, VarInt,
 };
 
@@ -112,19 +112,19 @@ impl Pair {
 
     /// A connection's ends: the client's, the server's.
     pub fn connect(&mut self, endpoints: &[Endpoint; 2], config: ClientConfig) -> [Connection; 2] {
-        self.connect_lane(endpoints, config, Lane::Sparse)
+        self.connect_for(endpoints, config, Purpose::Sparse)
     }
 
-    /// The same in this lane.
-    pub fn connect_lane(
+    /// Connects a client for this purpose.
+    pub fn connect_for(
         &mut self,
         endpoints: &[Endpoint; 2],
         config: ClientConfig,
-        lane: Lane,
+        purpose: Purpose,
     ) -> [Connection; 2] {
         let (client, server) = (endpoints[0].clone(), endpoints[1].clone());
         let (server_name, address) = ("keypadd", self.addresses[1]);
-        let dial = Dial { config, address, server_name, lane, rtt: None };
+        let dial = Dial { config, address, server_name, purpose, rtt: None };
         let connecting = async move { client.connect(dial).await.unwrap() };
         let accepting = async move {
             match server.accept().await {

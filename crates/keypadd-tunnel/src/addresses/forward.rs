@@ -1,6 +1,6 @@
 //! Parses forwards as OpenSSH does (ssh(1)): `-L` and `-R` `[bind:]port:host:hostport`, with the
-//! path of a unix socket in place of either end, and `-D [bind:]port`. For UDP, which ssh does not have, it is
-//! `[bind:]port:udp:host:hostport`.
+//! path of a unix socket in place of either end, and `-D [bind:]port`. For UDP, which ssh does not
+//! have, it is `[bind:]port:udp:host:hostport`.
 //!
 //! Without a bind address a forward listens on loopback, in both families; an empty one or `*`
 //! means all addresses. Port 0 is any free port (the ready line says which). `-W host:port` is a
@@ -101,8 +101,8 @@ pub struct BenchForward {
     pub port: u16,
 }
 
-/// Which connections of `-L` and `-R` begin with a header of the PROXY protocol. `-D` has none: the programs
-/// that use it send none, and the targets that they choose expect none.
+/// Which connections of `-L` and `-R` begin with a header of the PROXY protocol. `-D` has none: the
+/// programs that use it send none, and the targets that they choose expect none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ProxyHeaders {
     /// Connections made to targets: the header tells where they come from.

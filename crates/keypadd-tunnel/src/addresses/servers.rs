@@ -51,7 +51,7 @@ impl ServerAddresses {
         self.0.first().expect("there is one at least")
     }
 
-    /// All of them.
+    /// All servers, the preferred one first.
     pub fn all(&self) -> &[ServerEntry] {
         &self.0
     }

@@ -1,4 +1,5 @@
-//! Parses names of services (`_keypadd._udp.example.com`), under which DNS has SRV records (RFC 2782).
+//! Parses names of services (`_keypadd._udp.example.com`), under which DNS has SRV records (RFC
+//! 2782).
 
 use std::{fmt, str::FromStr};
 
@@ -10,8 +11,8 @@ const LABEL_BYTES_MAX: usize = 63;
 /// Longest name, without a final dot: on the wire it has one byte more at each end.
 const NAME_BYTES_MAX: usize = 253;
 
-/// A name of a service. Its first label begins with `_`, and it needs no port: SRV records have one. Always
-/// complete, as if it ended in a dot: no search domain is appended.
+/// A name of a service. Its first label begins with `_`, and it needs no port: SRV records have
+/// one. Always complete, as if it ended in a dot: no search domain is appended.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ServiceName(String);
 

@@ -19,13 +19,13 @@ pub struct SocketPath(String);
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SocketPathError {
-    /// It is not absolute.
+    /// The path is not absolute.
     #[error("`{0}`: a unix socket path begins with `/`")]
     Relative(String),
-    /// It names a directory, or is longer than the kernel allows.
+    /// The path names a directory, or is longer than the kernel allows.
     #[error("`{0}` is not a unix socket path (2 to 107 bytes, naming a file)")]
     NoFile(String),
-    /// It contains other characters.
+    /// The path contains other characters.
     #[error("`{0}`: a unix socket path has only letters, digits and `/.-_@+=%`")]
     Characters(String),
 }

@@ -5,7 +5,8 @@ use std::{collections::VecDeque, net::SocketAddr, ops::Range};
 
 use crate::net::source::plain;
 
-/// The addresses not tried yet, by candidate: an entry of the server's list, or a target of a service there.
+/// The addresses not tried yet, by candidate: an entry of the server's list, or a target of a
+/// service there.
 #[derive(Debug)]
 pub(super) struct Attempts {
     candidates: Vec<Candidate>,
@@ -126,7 +127,7 @@ fn interleaved(addresses: Vec<SocketAddr>) -> impl Iterator<Item = SocketAddr> {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
+    use proptest::{collection::vec, prelude::*};
 
     use super::*;
 
@@ -238,19 +239,23 @@ mod tests {
     proptest! {
         #[test]
         fn every_address_is_tried_once(
-            lists in prop::collection::vec(prop::collection::vec((any::<bool>(), 0_u8..9), 0..9), 1..5),
+            lists in vec(vec((any::<bool>(), 0_u8..9), 0..9), 1..5),
         ) {
             let mut attempts = Attempts::new(lists.len(), None);
             let mut expected = Vec::new();
             for (nth, list) in lists.iter().enumerate() {
                 let addresses: Vec<_> = list
                     .iter()
-                    .map(|&(v6, last)| at(&if v6 { format!("[::{last}]") } else { format!("1.0.0.{last}") }))
+                    .map(|&(v6, last)| match v6 {
+                        true => at(&format!("[::{last}]")),
+                        false => at(&format!("1.0.0.{last}")),
+                    })
                     .collect();
                 expected.extend(addresses.clone());
                 attempts.found(nth, addresses);
             }
-            let mut tried: Vec<_> = all(&mut attempts).into_iter().map(|(_, address)| address).collect();
+            let mut tried: Vec<_> =
+                all(&mut attempts).into_iter().map(|(_, address)| address).collect();
             tried.sort();
             expected.sort();
             expected.dedup();

@@ -1,7 +1,7 @@
 //! Opens a client's second connection to its server, which carries the session's bulk streams.
 //!
-//! Opened when either end first has bulk data, or on a long path any data, with the same identities and
-//! permits. Without it the first connection carries all streams.
+//! Opened when either end first has bulk data, or on a long path any data, with the same identities
+//! and permits. Without it the first connection carries all streams.
 
 use std::{
     sync::{Arc, Mutex, PoisonError, atomic::Ordering},
@@ -9,7 +9,7 @@ use std::{
 };
 
 use keypadd_provider::Assertion;
-use keypadd_transport::{ClientConfig, Connection, Dial, Endpoint, Lane};
+use keypadd_transport::{ClientConfig, Connection, Dial, Endpoint, Purpose};
 use tokio::{
     sync::Notify,
     time::{sleep, timeout},
@@ -68,8 +68,8 @@ impl BulkDialer {
         let config = self.config.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let address = session.connection.remote_address();
         let rtt = session.connection.stats().path.rtt;
-        let lane = if rtt > WINDOWS_LONG_PATH { Lane::LongPathBulk } else { Lane::Bulk };
-        let dial = Dial { config, address, server_name: SERVER_NAME, lane, rtt: Some(rtt) };
+        let purpose = if rtt > WINDOWS_LONG_PATH { Purpose::LongPathBulk } else { Purpose::Bulk };
+        let dial = Dial { config, address, server_name: SERVER_NAME, purpose, rtt: Some(rtt) };
         let connection = self.endpoint.connect(dial).await.map_err(|error| error.to_string())?;
         let mut unattached = Unattached { session, connection: Some(connection.clone()) };
         let proof = proof_of(&connection).ok_or("the handshake did not authenticate a key")?;
@@ -104,8 +104,8 @@ impl BulkDialer {
     }
 }
 
-/// A connection that the server may have attached already, while this end has not. There its end is the session's:
-/// when dropped, it closes as the session does, so that what is held stays held.
+/// A connection that the server may have attached already, while this end has not. There its end is
+/// the session's: when dropped, it closes as the session does, so that what is held stays held.
 struct Unattached<'a> {
     session: &'a LiveSession,
     connection: Option<Connection>,

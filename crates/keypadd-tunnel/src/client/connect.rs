@@ -10,7 +10,7 @@ use std::{
 };
 
 use keypadd_provider::{PublicKey, Refusal};
-use keypadd_transport::{ConnectingError, Connection, Dial, Lane};
+use keypadd_transport::{ConnectingError, Connection, Dial, Purpose};
 use tokio::{
     sync::{Notify, mpsc},
     time::{Instant, sleep_until, timeout},
@@ -64,9 +64,9 @@ impl Client {
     /// remote forward.
     ///
     /// # Errors
-    /// [`ClientError::Expired`] if the peer's time is over, [`ClientError::Auth`] if the ends do not
-    /// accept each other, [`ClientError::TooManySessions`] if the server has too many of this key, else
-    /// [`ClientError::Unreachable`] within the connect timeout.
+    /// [`ClientError::Expired`] if the peer's time is over, [`ClientError::Auth`] if the ends do
+    /// not accept each other, [`ClientError::TooManySessions`] if the server has too many of this
+    /// key, else [`ClientError::Unreachable`] within the connect timeout.
     pub async fn connect(&self) -> Result<ClientSession, ClientError> {
         let deadline = Instant::now() + self.connect_timeout;
         let session = self.say_hello(self.everywhere(self.connect_timeout), None).await?;
@@ -98,8 +98,8 @@ impl Client {
         self.search(search, rtt, greet).await
     }
 
-    /// Makes handshakes at the server's addresses, over a path with this round trip if that is known, and
-    /// finishes one at a time.
+    /// Makes handshakes at the server's addresses, over a path with this round trip if that is
+    /// known, and finishes one at a time.
     pub(super) async fn search<T, F: Future<Output = Result<T, ConnectFailure>>>(
         &self,
         search: Search,
@@ -166,8 +166,8 @@ impl Client {
         rtt: Option<Duration>,
     ) -> Result<Connection, ConnectFailure> {
         let config = self.config.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let (server_name, lane) = (SERVER_NAME, Lane::Sparse);
-        match self.endpoint.connect(Dial { config, address, server_name, lane, rtt }).await {
+        let (server_name, purpose) = (SERVER_NAME, Purpose::Sparse);
+        match self.endpoint.connect(Dial { config, address, server_name, purpose, rtt }).await {
             Ok(connection) => Ok(connection),
             Err(ConnectingError::Failed(error)) => Err(ConnectFailure::of(&error)),
             Err(ConnectingError::NotTried(error)) => {
@@ -286,11 +286,12 @@ impl Client {
         tokio::spawn(async move {
             let (incoming, frames) = mpsc::channel(FRAMES_MAX);
             let bulk_wanted = Notify::new();
+            let bulk = (&bulk_wanted, wants_bulk);
             tokio::select! {
                 lost = session.supervise(control, outgoing, incoming, jumps) => {
                     debug!(peer = session.peer(), cause = %lost, "session ended");
                 }
-                () = handle_incoming(&session, frames, &tasks, &lookups, (&bulk_wanted, wants_bulk)) => {}
+                () = handle_incoming(&session, frames, &tasks, &lookups, bulk) => {}
                 () = resume(&session, older) => {}
                 () = dialer.run(&session, &bulk_wanted) => {}
             }

@@ -34,7 +34,8 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// Silence after which the server is pinged: an idle path is not probed as often.
 const PING_AFTER: Duration = Duration::from_secs(1);
 
-/// Silence after which other addresses are tried: a second after the ping, so that one is up within three.
+/// Silence after which other addresses are tried: a second after the ping, so that one is up within
+/// three.
 const SILENT_AFTER: Duration = Duration::from_secs(2);
 
 /// Silence after which other addresses are tried while open connections are not held: no other
@@ -44,8 +45,8 @@ const SILENT_AFTER_UNHELD: Duration = Duration::from_secs(8);
 /// Pause after attempts at all other addresses have failed.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long nothing new was acknowledged. Other packets come over a path that carries nothing to the server,
-/// too.
+/// How long nothing new was acknowledged. Other packets come over a path that carries nothing to
+/// the server, too.
 #[derive(Debug)]
 struct AckWatch {
     acks: u64,
@@ -68,8 +69,8 @@ impl AckWatch {
         Self { acks, checked_at: now, silence: Duration::ZERO }
     }
 
-    /// Records how often something new was acknowledged so far; `silent_after` is how long a silence
-    /// is tolerated.
+    /// Records how often something new was acknowledged so far; `silent_after` is how long a
+    /// silence is tolerated.
     fn check(&mut self, now: Instant, acks: u64, silent_after: Duration) -> Liveness {
         // A process that was stopped could not hear anything.
         let passed = (now - self.checked_at).min(2 * CHECK_INTERVAL);
@@ -233,13 +234,14 @@ impl Client {
                 (true, open) => format!("; {open} open connections continue"),
                 (false, open) => format!("; {open} open connections reset"),
             };
-            warn!(peer, silent = %live.remote(), %remote, "server is silent; moved to another address{fate}");
+            let silent = live.remote();
+            warn!(peer, %silent, %remote, "server is silent; moved to another address{fate}");
         }
         Some(next)
     }
 
-    /// Moves a session to a preferred address that answers; `place` is where it is now. Sets `is_stranger` if
-    /// another server answers with the same key.
+    /// Moves a session to a preferred address that answers; `place` is where it is now. Sets
+    /// `is_stranger` if another server answers with the same key.
     async fn go_back(
         &self,
         live: &LiveSession,
@@ -270,7 +272,8 @@ impl Client {
         *is_stranger = stranger.load(Ordering::Relaxed);
         let next = moved?;
         if live.may_log() {
-            info!(peer = live.peer(), remote = %next.live().remote(), "moved to a preferred address");
+            let remote = next.live().remote();
+            info!(peer = live.peer(), %remote, "moved to a preferred address");
         }
         Ok(next)
     }

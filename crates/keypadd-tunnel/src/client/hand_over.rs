@@ -29,9 +29,9 @@ impl Client {
     }
 
     /// Ends the session of a [suspended](crate::handover::Handover::suspend) daemon so that its
-    /// streams are held, and describes them; `None` if nothing is held. They stay held here until the
-    /// daemon is resumed or exits. [`run`](Client::run) must be running, and the daemon's limits
-    /// [settled](crate::Limits::settled).
+    /// streams are held, and describes them; `None` if nothing is held. They stay held here until
+    /// the daemon is resumed or exits. [`run`](Client::run) must be running, and the daemon's
+    /// limits [settled](crate::Limits::settled).
     ///
     /// # Errors
     /// The system is out of descriptors.
@@ -123,7 +123,9 @@ mod tests {
     use tokio::{task::yield_now, time::timeout};
 
     use super::*;
-    use crate::{ClientSettings, Limits, TransportSettings, limits::descriptors::OF_CONNECTION};
+    use crate::{
+        ClientSettings, SharedLimits, TransportSettings, limits::descriptors::OF_CONNECTION,
+    };
 
     /// A client of a server with this key.
     async fn client(server: PublicKey, transport: TransportSettings) -> Client {
@@ -151,7 +153,8 @@ mod tests {
     fn handed(server: PublicKey, ids: &[u64]) -> HandedClient {
         let streams = ids.iter().map(|id| {
             let splice = json!({
-                "to_stream_done": true, "to_socket_done": false, "shut": false, "given": 0, "got": 0,
+                "to_stream_done": true, "to_socket_done": false, "shut": false,
+                "given": 0, "got": 0,
             });
             let record = json!({
                 "epoch": 0, "stream": id, "label": "", "unix": true, "unbounded": false,
@@ -198,7 +201,7 @@ mod tests {
     #[tokio::test]
     async fn connections_of_another_process_count_in_the_share_of_the_programs_of_this_host() {
         let server = PrivateKey::generate().unwrap().public();
-        let limits = Arc::new(Limits::new(100, |_| 0));
+        let limits = Arc::new(SharedLimits::new(100, |_| 0));
         let transport =
             TransportSettings { limits: Arc::clone(&limits), ..TransportSettings::default() };
         let client = client(server, transport).await;

@@ -15,8 +15,8 @@ use crate::{
     wire::Frame,
 };
 
-/// Handles what the server sends. `bulk` is told when the bulk connection is wanted: also as soon as the server
-/// accepts it, where the session before had one. Never returns.
+/// Handles what the server sends. `bulk` is told when the bulk connection is wanted: also as soon
+/// as the server accepts it, where the session before had one. Never returns.
 pub(super) async fn handle_incoming(
     session: &Arc<LiveSession>,
     frames: mpsc::Receiver<Box<Frame>>,

@@ -1,7 +1,8 @@
-//! Joins a host that has invited this one: proves the invitation's secret, and checks that the other
-//! end knows it too.
+//! Joins a host that has invited this one: proves the invitation's secret, and checks that the
+//! other end knows it too.
 //!
-//! The client's packet protection must be that of a joining end, with the inviting host's key pinned.
+//! The client's packet protection must be that of a joining end, with the inviting host's key
+//! pinned.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,10 +33,10 @@ pub struct Joined {
 /// Why the inviting host has not confirmed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NotConfirmed {
-    /// It says that it has written nothing.
+    /// The inviting host says that it has written nothing.
     #[error("{0}")]
     Refused(String),
-    /// It may have written its files.
+    /// The inviting host may have written its files.
     #[error("{0}")]
     Unknown(String),
 }
@@ -65,8 +66,8 @@ impl Client {
     /// Resolves the inviting host and proves the secret to it. `own` is this host's key.
     ///
     /// # Errors
-    /// [`ClientError::Auth`] if that host has another key, [`ClientError::NotPaired`] if it refuses,
-    /// else [`ClientError::Unreachable`] within the connect timeout.
+    /// [`ClientError::Auth`] if that host has another key, [`ClientError::NotPaired`] if it
+    /// refuses, else [`ClientError::Unreachable`] within the connect timeout.
     pub fn join<'a>(
         &'a self,
         invitation: &'a Invitation,

@@ -1,5 +1,5 @@
-//! Lists the keys of the server. A handshake checks those that were listed when it began; here a session is
-//! checked when the list changes, and when it becomes a session.
+//! Lists the keys of the server. A handshake checks those that were listed when it began; here a
+//! session is checked when the list changes, and when it becomes a session.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -24,8 +24,8 @@ use crate::{
     },
 };
 
-/// Time from one attempt to the next (RFC 8305, section 5: Connection Attempt Delay), and how long a later
-/// candidate waits for the names of those before it.
+/// Time from one attempt to the next (RFC 8305, section 5: Connection Attempt Delay), and how long
+/// a later candidate waits for the names of those before it.
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
 /// How long a server may take for its hello while other addresses wait: longer than a busy server

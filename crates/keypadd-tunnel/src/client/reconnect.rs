@@ -1,5 +1,5 @@
-//! Keeps a client connected: reconnects with exponential backoff and jitter when a session is lost, and lets
-//! a session with new keys take the place of a live one.
+//! Keeps a client connected: reconnects with exponential backoff and jitter when a session is lost,
+//! and lets a session with new keys take the place of a live one.
 
 use std::{
     convert::Infallible,
@@ -37,15 +37,15 @@ const BACKOFF_RESET: Duration = Duration::from_secs(30);
 /// Different refusals logged in one outage.
 const LOGGED_MAX: usize = 16;
 
-/// Timeout of an attempt while connections are held, without the round trips of a handshake: many short
-/// ones find a path soon that has come back.
+/// Timeout of an attempt while connections are held, without the round trips of a handshake: many
+/// short ones find a path soon that has come back.
 pub(super) const QUICK: Duration = Duration::from_millis(250);
 
 /// Quick attempts in a row, at the address that the server had.
 const QUICK_ATTEMPTS: usize = 28;
 
-/// Timeout of the attempt that follows them: it resolves the server's name, and finds a path that has
-/// become slow.
+/// Timeout of the attempt that follows them: it resolves the server's name, and finds a path that
+/// has become slow.
 pub(super) const THOROUGH: Duration = Duration::from_secs(2);
 
 /// Assumed of the path, so that the first packet is repeated after 100, 300 and 700 ms.
@@ -109,8 +109,8 @@ impl Client {
         let mut delays = backoff();
         let mut failures = Failures::default();
         let mut outage: Option<(Instant, ReconnectReason)> = None;
-        // Two clients that replace each other must not do so all the time, nor may a server end each session
-        // and say that it goes on.
+        // Two clients that replace each other must not do so all the time, nor may a server end
+        // each session and say that it goes on.
         let mut lasted = true;
         loop {
             let session = match current {
@@ -186,7 +186,8 @@ impl Client {
                     let noun = if *count == 1 { "connection" } else { "connections" };
                     warn!(
                         server = %self.server,
-                        "{name} is away ({lost}); {count} {noun} held for up to {time:?}; reconnecting"
+                        "{name} is away ({lost}); {count} {noun} held for up to {time:?}; \
+                         reconnecting"
                     );
                 }
                 None => warn!(server = %self.server, "connection lost ({lost}); reconnecting"),
@@ -225,7 +226,8 @@ impl Client {
             },
             never = self.end_in_time(live) => match never {},
         };
-        // A server at another address may have answered already, and ended this session because of that.
+        // A server at another address may have answered already, and ended this session because of
+        // that.
         tokio::select! {
             biased;
             next = moved => Ok((next, Change::Address)),
@@ -313,8 +315,8 @@ impl Client {
         })
     }
 
-    /// Logs a failed attempt while connections are held, and shows it in the status if the server has refused
-    /// this client since it is away: else the status says why it is away.
+    /// Logs a failed attempt while connections are held, and shows it in the status if the server
+    /// has refused this client since it is away: else the status says why it is away.
     pub(super) fn failing(&self, failures: &mut Failures, error: &ClientError) {
         if error.is_refusal() {
             failures.log(error, || self.may_log());

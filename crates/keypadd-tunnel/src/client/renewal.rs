@@ -95,7 +95,10 @@ impl Client {
                 Err(cause) if failed || !live.may_log() => debug!("keys not renewed: {cause}"),
                 Err(cause) => {
                     failed = true;
-                    warn!(server = %self.server, "keys not renewed ({cause}); still using the old ones; retrying");
+                    warn!(
+                        server = %self.server,
+                        "keys not renewed ({cause}); still using the old ones; retrying"
+                    );
                 }
             }
             tokio::select! {

@@ -20,9 +20,9 @@ use crate::{
 };
 
 impl Client {
-    /// Forwards a reader and a writer to `target` (`-W`), behind a local PROXY header if one is to be
-    /// sent. Shuts down the writer when the target has finished; returns when the reader has ended
-    /// as well. If the connection is lost meanwhile and held, connects again.
+    /// Forwards a reader and a writer to `target` (`-W`), behind a local PROXY header if one is to
+    /// be sent. Shuts down the writer when the target has finished; returns when the reader has
+    /// ended as well. If the connection is lost meanwhile and held, connects again.
     ///
     /// # Errors
     /// [`ClientError::Refused`] if the server cannot connect or the connection is reset,

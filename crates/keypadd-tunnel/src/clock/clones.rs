@@ -1,5 +1,5 @@
-//! Reads what a hypervisor says about this machine: that it was restored from a snapshot, cloned, or
-//! moved to another host.
+//! Reads what a hypervisor says about this machine: that it was restored from a snapshot, cloned,
+//! or moved to another host.
 //!
 //! There are two sources, and a machine may have both, one or neither. A VM clock device
 //! (linux/vmclock-abi.h) changes its disruption marker before the copy runs; it is read before each
@@ -39,8 +39,8 @@ const VM_CLOCK_MAGIC: &[u8] = b"VCLK";
 /// The part to read: from the magic number to the end of the disruption marker.
 const VM_CLOCK_BYTES: usize = 24;
 
-/// Where the kernel lists the device that has the generation ID: a platform device since Linux 6.10,
-/// an ACPI device before.
+/// Where the kernel lists the device that has the generation ID: a platform device since Linux
+/// 6.10, an ACPI device before.
 const GENERATION_DRIVERS: [&str; 2] =
     ["/sys/bus/platform/drivers/vmgenid", "/sys/bus/acpi/drivers/vmgenid"];
 

@@ -3,8 +3,8 @@
 //! After a jump this process may be a restored copy, and the original may have used the next packet
 //! numbers already. Then not even a CONNECTION_CLOSE may be sent: it would reuse keystream. So the
 //! clocks are read before every send; the monitor's check twice a second would be too late for the
-//! first packets. Each jump begins an epoch, and a connection sends only in its own: new ones wait for
-//! nothing. Knows no connections.
+//! first packets. Each jump begins an epoch, and a connection sends only in its own: new ones wait
+//! for nothing. Knows no connections.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -63,8 +63,8 @@ impl EgressGate {
         epoch == self.epoch()
     }
 
-    /// Reads and compares the clocks. They are locked meanwhile, so that no reading is compared with a
-    /// later one. Readings are plain numbers, which no panic can leave half changed.
+    /// Reads and compares the clocks. They are locked meanwhile, so that no reading is compared
+    /// with a later one. Readings are plain numbers, which no panic can leave half changed.
     fn compare(&self, is_check: bool) {
         let mut last = self.0.last.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.0.clocks.read();

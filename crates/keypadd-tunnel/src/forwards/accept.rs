@@ -26,7 +26,7 @@ use crate::{
     },
     handover::Handover,
     limits::{
-        Limits,
+        SharedLimits,
         descriptors::{Holder, OF_CONNECTION, SetApart},
         places::{ForwardPlaces, Places},
     },
@@ -64,7 +64,7 @@ pub(crate) struct Acceptor {
 struct Context {
     link: ServerLink,
     headers: SharedHeaders,
-    limits: Arc<Limits>,
+    limits: Arc<SharedLimits>,
     /// Connections of all listeners without a complete request: they share the places.
     incomplete: Incomplete,
     log_limit: Arc<Rates<(String, Line)>>,
@@ -99,7 +99,7 @@ impl Acceptor {
     pub(crate) fn new(
         (link, headers): (ServerLink, SharedHeaders),
         forwards_max: usize,
-        limits: Arc<Limits>,
+        limits: Arc<SharedLimits>,
         tasks: ConnectionTasks,
         handover: Handover,
     ) -> Self {

@@ -8,7 +8,7 @@ use keypadd_transport::{HandedStream, HeldStreams, Splice};
 use crate::{
     forwards::{connection_log::ConnectionRecord, splice_error::SpliceError},
     limits::{
-        Limits,
+        SharedLimits,
         descriptors::{Holder, OF_CARRIED, OF_CONNECTION},
         places::Slot,
     },
@@ -22,7 +22,7 @@ pub(crate) fn adopt(
     stream: HandedStream,
     streams: &HeldStreams,
     counts: &Arc<ForwardCounts>,
-    limits: &Arc<Limits>,
+    limits: &Arc<SharedLimits>,
     (peer, holder): (&str, Holder),
     slot: Option<Slot>,
 ) -> impl Future<Output = Result<(), SpliceError>> + Send + use<> {

@@ -24,7 +24,7 @@ use crate::{
     },
     handover::Handover,
     limits::{
-        Limits,
+        SharedLimits,
         descriptors::{Descriptors, Holder, OF_CARRIED},
         places::{ForwardPlaces, Place},
     },
@@ -40,7 +40,7 @@ const FORWARD: &str = "-W";
 pub struct Carrier {
     pub(crate) server: ServerAddresses,
     pub(crate) link: ServerLink,
-    pub(crate) limits: Arc<Limits>,
+    pub(crate) limits: Arc<SharedLimits>,
     pub(crate) places: Arc<ForwardPlaces>,
     pub(crate) holder: Holder,
     pub(crate) tasks: ConnectionTasks,

@@ -11,7 +11,7 @@ use tracing::{debug, info};
 
 use crate::{
     forwards::{flow_outcome::FlowOutcome, splice_error::SpliceError},
-    limits::{Limits, traffic::ConnectionEnd},
+    limits::{SharedLimits, traffic::ConnectionEnd},
     wire::StreamCode,
 };
 
@@ -25,7 +25,7 @@ const NO_PLACE: &str = "too many connections (max-forwards)";
 /// A forwarded connection; counted and logged when this is dropped.
 #[derive(Debug)]
 pub(crate) struct ConnectionRecord {
-    limits: Arc<Limits>,
+    limits: Arc<SharedLimits>,
     began: Instant,
     peer: Option<String>,
     forward: Option<String>,
@@ -43,7 +43,7 @@ pub(crate) struct ConnectionRecord {
 
 impl ConnectionRecord {
     /// A connection that begins now.
-    pub(crate) fn new(limits: &Arc<Limits>) -> Self {
+    pub(crate) fn new(limits: &Arc<SharedLimits>) -> Self {
         Self {
             limits: Arc::clone(limits),
             began: Instant::now(),
@@ -62,7 +62,7 @@ impl ConnectionRecord {
 
     /// A connection taken over from another process, which holds it under this
     /// [label](Self::label).
-    pub(crate) fn adopted(limits: &Arc<Limits>, peer: &str, label: &str) -> Self {
+    pub(crate) fn adopted(limits: &Arc<SharedLimits>, peer: &str, label: &str) -> Self {
         let mut record = Self::new(limits);
         record.is_adopted = true;
         let (forward, target) = label.split_once('\n').unwrap_or((label, ""));
@@ -141,17 +141,17 @@ impl ConnectionRecord {
         self.set_end(ConnectionEnd::Lost, NO_SESSION.into());
     }
 
-    /// It failed or was closed before it was connected.
+    /// Records that the connection failed or was closed before it was connected.
     pub(crate) fn gave_up(&mut self) {
         self.set_end(ConnectionEnd::Reset, GAVE_UP.into());
     }
 
-    /// It named no target.
+    /// Records that the connection named no target.
     pub(crate) fn no_target(&mut self) {
         self.set_end(ConnectionEnd::Reset, NO_TARGET.into());
     }
 
-    /// It did not begin with the required PROXY header.
+    /// Records that the connection did not begin with the required PROXY header.
     pub(crate) fn no_proxy_header(&mut self) {
         self.set_end(ConnectionEnd::Reset, NO_PROXY_HEADER.into());
     }

@@ -106,7 +106,7 @@ pub fn wanted(header: &[u8]) -> Result<usize, NotAHeader> {
 /// Decodes a complete header. `None`: the connection's own addresses count.
 ///
 /// # Errors
-/// It is malformed.
+/// The header is malformed.
 pub fn decode(header: &[u8]) -> Result<Option<Endpoints>, NotAHeader> {
     match header.split_at_checked(HEAD_BYTES) {
         Some((head, body)) if head.starts_with(&SIGNATURE) => decode_v2(head, body),

@@ -1,4 +1,5 @@
-//! Binds UDP sockets, of endpoints and of forwards, and TCP listeners, and sets their socket options.
+//! Binds UDP sockets, of endpoints and of forwards, and TCP listeners, and sets their socket
+//! options.
 //!
 //! Knows addresses; who may bind them is decided elsewhere (`permits`).
 
@@ -34,8 +35,9 @@ pub(crate) fn bind_udp(address: SocketAddr, requested_bytes: usize) -> io::Resul
     Ok(socket.into())
 }
 
-/// Binds several UDP sockets to one address (SO_REUSEPORT), each as [`bind_udp`] does, or adds to those of
-/// the old process. Fails if another program has the address; programs of the same user may join later.
+/// Binds several UDP sockets to one address (SO_REUSEPORT), each as [`bind_udp`] does, or adds to
+/// those of the old process. Fails if another program has the address; programs of the same user
+/// may join later.
 pub(crate) fn bind_udp_group(
     address: SocketAddr,
     sockets: usize,
@@ -125,11 +127,12 @@ fn log_buffers(UdpBuffers { requested_bytes, receive_bytes, send_bytes }: UdpBuf
     }
 }
 
-/// Receive buffer of a UDP forward's socket: a burst of many sources, while the event loop does other work.
+/// Receive buffer of a UDP forward's socket: a burst of many sources, while the event loop does
+/// other work.
 const FORWARD_BUFFER_BYTES: usize = 1 << 20;
 
-/// Binds the UDP socket of a forward, or takes that of the old process. `[::]` binds both families. `shared`
-/// is whether it joins others of this user that allow it.
+/// Binds the UDP socket of a forward, or takes that of the old process. `[::]` binds both families.
+/// `shared` is whether it joins others of this user that allow it.
 pub(crate) fn listen_udp(
     address: SocketAddr,
     inherited: impl Fn(SocketAddr) -> Option<UdpSocket>,
@@ -152,7 +155,8 @@ pub(crate) fn listen_udp(
 /// Finds the listener that the old process had at an address.
 pub(crate) type Inherited<'i> = &'i dyn Fn(SocketAddr) -> Option<std::net::TcpListener>;
 
-/// Binds a TCP listener, or takes that of the old process. `[::]` binds both families, and `shared` is as for UDP.
+/// Binds a TCP listener, or takes that of the old process. `[::]` binds both families, and `shared`
+/// is as for UDP.
 pub(crate) fn listen_tcp(
     address: SocketAddr,
     inherited: Inherited<'_>,

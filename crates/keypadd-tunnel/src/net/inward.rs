@@ -1,8 +1,8 @@
 //! Classifies addresses that lead inward: loopback, link-local, and this host's own.
 //!
-//! A permit that does not name such an address never admits it, whatever a name resolves to (server-side
-//! request forgery): what listens on loopback often trusts every caller, and 169.254.169.254 hands out
-//! credentials in many clouds.
+//! A permit that does not name such an address never admits it, whatever a name resolves to
+//! (server-side request forgery): what listens on loopback often trusts every caller, and
+//! 169.254.169.254 hands out credentials in many clouds.
 
 use std::{
     io,
@@ -15,7 +15,8 @@ use rustix::{
 };
 use tracing::debug;
 
-/// A request for the route to an address (rtnetlink(7)): `RTM_GETROUTE`, with `NLM_F_REQUEST` and `RTA_DST`.
+/// A request for the route to an address (rtnetlink(7)): `RTM_GETROUTE`, with `NLM_F_REQUEST` and
+/// `RTA_DST`.
 const GET_ROUTE: u16 = 26;
 const REQUEST: u16 = 1;
 const DESTINATION: u16 = 1;
@@ -23,19 +24,19 @@ const DESTINATION: u16 = 1;
 /// The answer `RTM_NEWROUTE`; others are errors, whose number follows the header (netlink(7)).
 const NEW_ROUTE: u16 = 24;
 
-/// Bytes of `struct nlmsghdr` and `struct rtmsg`, of `struct rtattr`, and of all with an address; where the second
-/// has its type.
+/// Bytes of `struct nlmsghdr` and `struct rtmsg`, of `struct rtattr`, and of all with an address;
+/// where the second has its type.
 const ROUTE_BYTES: usize = 16 + 12;
 const ATTRIBUTE_BYTES: usize = 4;
 const REQUEST_BYTES_MAX: usize = ROUTE_BYTES + ATTRIBUTE_BYTES + 16;
 const TYPE_AT: usize = 16 + 7;
 
-/// The type of a route out of this host: `RTN_UNICAST`. All others that lead anywhere lead to this host or to
-/// many.
+/// The type of a route out of this host: `RTN_UNICAST`. All others that lead anywhere lead to this
+/// host or to many.
 const UNICAST: u8 = 1;
 
-/// Whether an address is loopback, link-local, multicast, broadcast, unspecified or this host's own. If the
-/// system does not say, every address counts as its own.
+/// Whether an address is loopback, link-local, multicast, broadcast, unspecified or this host's
+/// own. If the system does not say, every address counts as its own.
 pub(crate) fn is_inward(address: IpAddr) -> bool {
     leads_inward(address, |address| {
         is_own(address).unwrap_or_else(|error| {
@@ -83,7 +84,8 @@ fn embedded_v4(address: IpAddr) -> Option<Ipv4Addr> {
     }
 }
 
-/// Whether the system's route to an address ends at this host: it has the address, or a local route covers it.
+/// Whether the system's route to an address ends at this host: it has the address, or a local route
+/// covers it.
 fn is_own(address: IpAddr) -> io::Result<bool> {
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
     let (request, length) = request(address);

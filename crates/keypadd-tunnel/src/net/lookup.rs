@@ -32,8 +32,8 @@ const SHARED_OF_CLIENT: usize = 7;
 /// Concurrent lookups of one client.
 pub(crate) const OF_CLIENT: usize = 1 + SHARED_OF_CLIENT;
 
-/// Concurrent lookups that all clients of the process share. Each has one more that is its own, so that names
-/// for which DNS is silent keep no other client waiting.
+/// Concurrent lookups that all clients of the process share. Each has one more that is its own, so
+/// that names for which DNS is silent keep no other client waiting.
 pub(crate) const SHARED_MAX: usize = 64;
 
 static SHARED: Semaphore = Semaphore::const_new(SHARED_MAX);
@@ -41,8 +41,8 @@ static SHARED: Semaphore = Semaphore::const_new(SHARED_MAX);
 /// The log lines about threads that cannot be started.
 static NO_THREAD_LINES: Mutex<Bucket> = Mutex::new(Bucket::FULL);
 
-/// Addresses of a name that are used, in the resolver's order: DNS can give it thousands, and each may
-/// cost an attempt to connect or a socket.
+/// Addresses of a name that are used, in the resolver's order: DNS can give it thousands, and each
+/// may cost an attempt to connect or a socket.
 const ADDRESSES_MAX: usize = 64;
 
 /// Resolves a name and port; blocks.
@@ -115,8 +115,8 @@ impl ClientLookups {
     }
 }
 
-/// Resolves a host to its addresses, [`ADDRESSES_MAX`] at most; never asks DNS for `localhost`. Waits
-/// while too many lookups are running.
+/// Resolves a host to its addresses, [`ADDRESSES_MAX`] at most; never asks DNS for `localhost`.
+/// Waits while too many lookups are running.
 pub(crate) async fn resolve(
     host: &Host,
     port: u16,
@@ -148,8 +148,8 @@ pub(crate) async fn resolve(
     if addresses.is_empty() { Err(io::ErrorKind::NotFound.into()) } else { Ok(addresses) }
 }
 
-/// The targets of a service, in the order in which to try them. Takes no part in the limits: it asks for a
-/// client's own servers only, and can be canceled.
+/// The targets of a service, in the order in which to try them. Takes no part in the limits: it
+/// asks for a client's own servers only, and can be canceled.
 pub(crate) async fn resolve_service(
     name: &ServiceName,
     lookups: &Lookups,
@@ -196,7 +196,8 @@ async fn bounded<T: Send + 'static>(
         if lines.take(Rate::ONE_A_MINUTE, Instant::now()).is_ok() {
             warn!(
                 %error,
-                "cannot start a thread to look a name up: raise `ulimit -u`, or TasksMax= in the systemd unit"
+                "cannot start a thread to look a name up: \
+                 raise `ulimit -u`, or TasksMax= in the systemd unit"
             );
         }
     })

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::addresses::socket_path::SocketPath;
 
-/// The file of a listening unix socket: its path, device and inode. Another one at its path, by another program,
-/// differs.
+/// The file of a listening unix socket: its path, device and inode. Another one at its path, by
+/// another program, differs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SocketFile((String, u64, u64));

@@ -1,7 +1,7 @@
 //! A UDP socket that listens, and the copies of it that event loops have.
 //!
-//! A loop closes its copy a little after the owner of the socket has closed its own. Until then the address
-//! cannot be bound again, and whoever wants to waits here.
+//! A loop closes its copy a little after the owner of the socket has closed its own. Until then the
+//! address cannot be bound again, and whoever wants to waits here.
 
 use std::{
     io,
@@ -13,8 +13,8 @@ use std::{
 use keypadd_transport::SocketLease;
 use tokio::sync::watch;
 
-/// The ports of sockets that their owners have closed, each with a channel that closes when the last event
-/// loop has closed its copy.
+/// The ports of sockets that their owners have closed, each with a channel that closes when the
+/// last event loop has closed its copy.
 static CLOSING: Mutex<Vec<(u16, watch::Receiver<()>)>> = Mutex::new(Vec::new());
 
 /// A UDP socket that listens.
@@ -57,8 +57,8 @@ impl Drop for UdpListener {
     }
 }
 
-/// Waits until the sockets of a port that their owners have closed are closed in every event loop; returns
-/// whether there were any.
+/// Waits until the sockets of a port that their owners have closed are closed in every event loop;
+/// returns whether there were any.
 pub(crate) async fn closed(port: u16) -> bool {
     let of_port: Vec<_> = {
         let closing = closing();

@@ -40,8 +40,8 @@ pub(crate) struct UnixPathListener {
 }
 
 impl UnixPathListener {
-    /// Binds and listens, or takes the socket of the old process. The file has mode 0700 from the start.
-    /// Needs a tokio runtime.
+    /// Binds and listens, or takes the socket of the old process. The file has mode 0700 from the
+    /// start. Needs a tokio runtime.
     pub(crate) fn bind(
         path: &SocketPath,
         suspension: &Suspension,
@@ -102,8 +102,8 @@ fn bound(file: &Path) -> io::Result<Socket> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
     let address = SockAddr::unix(file)?;
-    // Others can never connect. Meanwhile other threads create what is for this user only, too. The sandbox allows no
-    // chmod.
+    // Others can never connect. Meanwhile other threads create what is for this user only, too. The
+    // sandbox allows no chmod.
     let before = umask(Mode::RWXG | Mode::RWXO);
     let bound = socket.bind(&address);
     umask(before);

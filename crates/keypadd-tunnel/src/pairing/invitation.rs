@@ -50,10 +50,10 @@ pub struct Invitation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum InvitationError {
-    /// It is something else.
+    /// The text is something else.
     #[error("this is not an invitation, which begins with {PREFIX}")]
     NotOne,
-    /// It is incomplete or mistyped.
+    /// The invitation is incomplete or mistyped.
     #[error("the invitation is damaged or incomplete")]
     Damaged,
     /// A later version made it.

@@ -17,8 +17,8 @@ use crate::{
     },
 };
 
-/// A permit: `PORT` on loopback, `HOST:PORT`, `HOST:*`, `*:PORT`, `*:*`, IPv6 in brackets, for UDP with `udp:`
-/// before it; or the `/PATH` of a unix socket.
+/// A permit: `PORT` on loopback, `HOST:PORT`, `HOST:*`, `*:PORT`, `*:*`, IPv6 in brackets, for UDP
+/// with `udp:` before it; or the `/PATH` of a unix socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenPermit(Pattern);
 

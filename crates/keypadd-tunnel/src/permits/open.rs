@@ -18,8 +18,8 @@ use crate::{
     permits::pattern::{HostPattern, Pattern, PermitError, PortPattern, same_host},
 };
 
-/// A permit: `HOST:PORT`, `HOST:*`, `*:PORT`, `CIDR:PORT`, `*:*`, IPv6 in brackets, for UDP with `udp:` before
-/// it; or the `/PATH` of a unix socket.
+/// A permit: `HOST:PORT`, `HOST:*`, `*:PORT`, `CIDR:PORT`, `*:*`, IPv6 in brackets, for UDP with
+/// `udp:` before it; or the `/PATH` of a unix socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Permit(Pattern);
 

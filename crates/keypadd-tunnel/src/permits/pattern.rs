@@ -81,8 +81,8 @@ impl PermitFault {
 }
 
 impl Pattern {
-    /// Parses `HOST:PORT`, `HOST:*`, `*:PORT`, `CIDR:PORT` or `*:*`, each with `udp:` before it for UDP, or
-    /// `/PATH`.
+    /// Parses `HOST:PORT`, `HOST:*`, `*:PORT`, `CIDR:PORT` or `*:*`, each with `udp:` before it for
+    /// UDP, or `/PATH`.
     pub(crate) fn parse(text: &str) -> Result<Self, PermitFault> {
         if is_path(text) {
             return Ok(Self::Unix(text.parse()?));

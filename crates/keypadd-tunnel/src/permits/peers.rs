@@ -9,7 +9,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use keypadd_provider::{AllowList, Allowance, PublicKey};
+use keypadd_provider::{AllowList, PoolAllowance, PublicKey};
 use thiserror::Error;
 
 use crate::permits::{listen::ListenPermits, open::Permits};
@@ -26,7 +26,7 @@ pub struct AllowedPeer {
     /// Where it may listen.
     pub listen_permits: ListenPermits,
     /// Limit on the pool memory of its connections together, if any.
-    pub allowance: Option<Allowance>,
+    pub allowance: Option<PoolAllowance>,
     /// How long its connections are held, if not as long as everybody's.
     pub hold: Option<Duration>,
     /// When it may no longer connect, by this host's clock.
@@ -42,8 +42,9 @@ pub struct Peers(RwLock<HashMap<PublicKey, ListedKey>>);
 #[derive(Clone, Debug)]
 struct ListedKey {
     peer: Arc<AllowedPeer>,
-    /// What the peer is counted by. One of its keys, and kept while the list goes on naming the peer by a
-    /// key that it had: so what it holds and has used up passes from a key to the one that replaces it.
+    /// What the peer is counted by. One of its keys, and kept while the list goes on naming the
+    /// peer by a key that it had: so what it holds and has used up passes from a key to the one
+    /// that replaces it.
     identity: PublicKey,
 }
 
@@ -100,8 +101,8 @@ impl Peers {
         listed.values().any(|one| one.identity == *identity && !one.peer.has_expired(now))
     }
 
-    /// The first key of the client that is counted by `identity`: a process that reads the same list
-    /// anew counts it by that one.
+    /// The first key of the client that is counted by `identity`: a process that reads the same
+    /// list anew counts it by that one.
     pub(crate) fn first_key(&self, identity: &PublicKey) -> Option<PublicKey> {
         let listed = self.listed();
         let found = listed.values().find(|one| one.identity == *identity)?;
@@ -129,8 +130,8 @@ impl Peers {
     }
 }
 
-/// Lets each new peer that has a key of an old one be counted as before, unless that identity is now the
-/// key of another peer.
+/// Lets each new peer that has a key of an old one be counted as before, unless that identity is
+/// now the key of another peer.
 fn inherit_identities(
     old: &HashMap<PublicKey, ListedKey>,
     new: &mut HashMap<PublicKey, ListedKey>,
@@ -162,7 +163,7 @@ impl AllowList for Peers {
         self.find(key).is_some_and(|peer| peer.has_expired(SystemTime::now()))
     }
 
-    fn allowance(&self, key: &PublicKey) -> Option<Allowance> {
+    fn allowance(&self, key: &PublicKey) -> Option<PoolAllowance> {
         self.find(key)?.allowance.clone()
     }
 }

@@ -15,7 +15,7 @@ use crate::{
     },
     error::refused_here,
     forwards::answer::Unpermitted,
-    limits::Limits,
+    limits::SharedLimits,
     net::source::Source,
     permits::{listen::ListenPermit, peers::Peers},
     sessions::{
@@ -48,11 +48,11 @@ enum PeerLine {
 pub(super) struct ClientLog {
     limit: Rates<LogLine>,
     of_peers: Rates<(PublicKey, PeerLine)>,
-    limits: Arc<Limits>,
+    limits: Arc<SharedLimits>,
 }
 
 impl ClientLog {
-    pub(super) fn new(limits: Arc<Limits>) -> Self {
+    pub(super) fn new(limits: Arc<SharedLimits>) -> Self {
         Self { limit: Rates::log_lines(), of_peers: Rates::log_lines(), limits }
     }
 

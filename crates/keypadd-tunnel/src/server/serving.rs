@@ -28,7 +28,7 @@ use crate::{
         reservations::Reservations,
     },
     handover::Handover,
-    limits::Limits,
+    limits::SharedLimits,
     net::{lookup::ClientLookups, source::plain},
     permits::peers::Peers,
     server::{client_log::ClientLog, streams::SessionStreams},
@@ -68,7 +68,7 @@ pub(super) struct ServerContext {
     without_hello: Shares<PublicKey>,
     /// Maximum number of sessions of one key.
     sessions_per_key: usize,
-    pub(super) limits: Arc<Limits>,
+    pub(super) limits: Arc<SharedLimits>,
     /// The peers whose streams are held.
     pub(super) held: HeldList,
     lookups: ClientLookups,

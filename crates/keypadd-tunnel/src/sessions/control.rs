@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use crate::{
-    limits::Limits,
+    limits::SharedLimits,
     wire::{FRAME_HEAD_BYTES, Frame, FrameHead, VERSION, WireError},
 };
 
@@ -80,7 +80,7 @@ impl Control {
         self,
         mut outgoing: mpsc::Receiver<Box<Frame>>,
         incoming: mpsc::Sender<Box<Frame>>,
-        limits: &Limits,
+        limits: &SharedLimits,
     ) -> ControlError {
         let Self { send, mut recv } = self;
         let sending = async {

@@ -35,7 +35,7 @@ mod tests {
     use keypadd_keystream::Suite;
     use keypadd_pool::Direction;
     use keypadd_provider::{CryptoSettings, PrivateKey, client_config, server_config};
-    use keypadd_transport::{Accepted, ClientConfig, Dial, Endpoint, Lane, ServerConfig};
+    use keypadd_transport::{Accepted, ClientConfig, Dial, Endpoint, Purpose, ServerConfig};
     use tokio::time::{sleep, timeout};
 
     use super::*;
@@ -74,7 +74,7 @@ mod tests {
                 config: ClientConfig::new(client),
                 address: listening.local_addr(),
                 server_name: "x",
-                lane: Lane::Sparse,
+                purpose: Purpose::Sparse,
                 rtt: None,
             };
             connecting.connect(dial).await.expect("connected")

@@ -21,7 +21,7 @@ use crate::{
     addresses::{forward::Listen, target::ServerAddress},
     clock::monitor::Jumps,
     limits::{
-        Limits,
+        SharedLimits,
         descriptors::{Descriptors, Holder},
         places::Places,
     },
@@ -76,7 +76,7 @@ pub struct LiveSession {
     /// Queue of the control stream. Boxed: a queue has memory for 32 items from the beginning.
     outgoing: mpsc::Sender<Box<Frame>>,
     /// Limits of the daemon.
-    pub(crate) limits: Arc<Limits>,
+    pub(crate) limits: Arc<SharedLimits>,
     /// The peers of the daemon whose streams are held.
     pub(crate) held: HeldList,
     /// The remote forwards that a client has asked its server for.
@@ -114,7 +114,7 @@ pub(crate) struct NewSession<'a> {
     pub(crate) connection: Connection,
     /// Queue of the control stream.
     pub(crate) outgoing: mpsc::Sender<Box<Frame>>,
-    pub(crate) limits: Arc<Limits>,
+    pub(crate) limits: Arc<SharedLimits>,
     pub(crate) held: HeldList,
     /// Forwards listed even while they have no connection.
     pub(crate) forwards: &'a [String],

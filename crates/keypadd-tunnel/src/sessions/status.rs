@@ -94,9 +94,9 @@ pub struct ForwardStatus {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LinkState {
-    /// It has a session.
+    /// The link has a session.
     Connected,
-    /// It has none and is reconnecting.
+    /// The link has no session and is reconnecting.
     Waiting,
 }
 

@@ -66,8 +66,8 @@ pub enum Frame {
         id: u16,
         /// Where to listen.
         listen: Listen,
-        /// What to do with PROXY headers. A server without that feature must not be asked: it would not
-        /// notice.
+        /// What to do with PROXY headers. A server without that feature must not be asked: it would
+        /// not notice.
         headers: ProxyHeaders,
     },
     /// From the server: the answer to a `Listen`.
@@ -86,8 +86,8 @@ pub enum Frame {
     Ping,
     /// From the server: the client may make a second connection for bulk streams.
     BulkOffer,
-    /// From the server: it has bulk data to send, or on a long path may have soon, so the client should
-    /// make that connection.
+    /// From the server: it has bulk data to send, or on a long path may have soon, so the client
+    /// should make that connection.
     BulkWanted,
     /// The first frame of either end on that connection.
     HelloBulk {
@@ -98,15 +98,17 @@ pub enum Frame {
         /// Proves that the sender has the session's token.
         proof: TokenProof,
     },
-    /// From the client, once: how many streams it resumes. The server ends the others that it holds.
+    /// From the client, once: how many streams it resumes. The server ends the others that it
+    /// holds.
     Claims {
         /// So many streams begin with a claim.
         count: u32,
     },
-    /// From the server: its keys have served long enough, so the client should connect again and take
-    /// its streams along.
+    /// From the server: its keys have served long enough, so the client should connect again and
+    /// take its streams along.
     Renew,
-    /// From either end, after the hellos: the most streams for connections that the other end may have open.
+    /// From either end, after the hellos: the most streams for connections that the other end may
+    /// have open.
     MaxForwards {
         /// So many at once.
         count: u32,

@@ -4,8 +4,8 @@ use keypadd_provider::{TOKEN_PROOF_BYTES, TokenProof};
 
 use crate::wire::{error::WireError, fields::Fields};
 
-/// Version of the fields of hellos about holding. A peer without them, or with another version, holds
-/// nothing.
+/// Version of the fields of hellos about holding. A peer without them, or with another version,
+/// holds nothing.
 const HOLD_VERSION: u8 = 1;
 
 /// In place of a proof: none is all zeros.
@@ -43,8 +43,8 @@ pub struct HoldGrant {
     pub seconds: u32,
     /// The number of this connection in the names of streams.
     pub epoch: u32,
-    /// Proves that it has the token of the client's last session, whose streams it resumes; `None` if it
-    /// resumes none.
+    /// Proves that it has the token of the client's last session, whose streams it resumes; `None`
+    /// if it resumes none.
     pub proof: Option<TokenProof>,
 }
 

@@ -181,7 +181,8 @@ async fn a_failure_names_what_happened_at_each_address() {
     assert_eq!(
         error,
         format!(
-            "cannot reach {first}, {second}: {first}: no answer in 700ms; {second}: no answer in 700ms"
+            "cannot reach {first}, {second}: \
+             {first}: no answer in 700ms; {second}: no answer in 700ms"
         )
     );
 }

@@ -61,8 +61,8 @@ async fn urgent_data_that_comes_at_once_or_by_a_unix_socket_is_not_lost() {
     let (path, at) = (directory.path().join("s"), target.local_addr().unwrap());
     let forwards = [format!("0:{at}"), format!("{}:{at}", path.display())];
     let tunnel = Tunnel::start(&["localhost:*"], &forwards.each_ref().map(String::as_str)).await;
-    // Both are there before the other end has answered: the second one displaces the first of a socket that
-    // does not keep them in place.
+    // Both are there before the other end has answered: the second one displaces the first of a
+    // socket that does not keep them in place.
     let send = |socket: SockRef<'_>| {
         for urgent in [b"x", b"y"] {
             socket.send_out_of_band(urgent).unwrap();

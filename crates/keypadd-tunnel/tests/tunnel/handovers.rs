@@ -79,7 +79,8 @@ async fn process(
     (RunningClient::start(settings).await, handover)
 }
 
-/// Hands the client over to a process that has not started; returns its session at the server, which has ended.
+/// Hands the client over to a process that has not started; returns its session at the server,
+/// which has ended.
 async fn leave(
     server: &RunningServer,
     (client, handover): &(RunningClient, Handover),

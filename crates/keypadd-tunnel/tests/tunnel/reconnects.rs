@@ -49,8 +49,8 @@ async fn a_client_reconnects_and_serves_connections_accepted_meanwhile() {
     assert_eq!(Vec::from_iter(status.reconnects), [(ReconnectReason::Shutdown, 1)]);
 }
 
-/// Accepts one session after another, and ends each when the client has it, as if another process went on with
-/// it; the first one after a stream has carried a byte, if it `holds`.
+/// Accepts one session after another, and ends each when the client has it, as if another process
+/// went on with it; the first one after a stream has carried a byte, if it `holds`.
 async fn end_all_sessions(endpoint: Endpoint, holds: bool, client: oneshot::Receiver<ServerLink>) {
     let accept = async || {
         let connection = endpoint.accept().await.unwrap().await.unwrap();

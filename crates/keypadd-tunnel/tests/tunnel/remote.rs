@@ -24,7 +24,8 @@ fn at(port: u16) -> SocketAddr {
     ([127, 0, 0, 1], port).into()
 }
 
-/// A connection, if somebody listens. A socket that the kernel gives this very port is connected to itself.
+/// A connection, if somebody listens. A socket that the kernel gives this very port is connected to
+/// itself.
 async fn connect(port: u16) -> Option<TcpStream> {
     let stream = TcpStream::connect(at(port)).await.ok()?;
     (stream.local_addr().unwrap() != at(port)).then_some(stream)

@@ -20,9 +20,9 @@ pub(super) struct Finding {
 #[serde(rename_all = "lowercase")]
 enum Verdict {
     Ok,
-    /// It works, but not as well as it could.
+    /// What was looked at works, but not as well as it could.
     Warn,
-    /// It does not work.
+    /// What was looked at does not work.
     Fail,
 }
 

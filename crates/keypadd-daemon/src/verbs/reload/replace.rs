@@ -28,7 +28,7 @@ use crate::control::{self, REPLACE_REQUEST, STATUS_REQUEST};
 use crate::replacement::channel::{Channel, Received, unexpected};
 use crate::replacement::give::Program;
 use crate::replacement::take::{RESET, TakeoverReport};
-use crate::replacement::{Frame, Offer, VARIABLE, VERSION};
+use crate::replacement::{Message, Offer, VARIABLE, VERSION};
 use crate::verbs::status::why_closed;
 
 use super::PATIENCE;
@@ -72,11 +72,11 @@ impl fmt::Display for NotReplaced {
 /// What happened to a daemon.
 #[derive(Debug)]
 pub(super) enum Replaced {
-    /// It runs this program already.
+    /// The daemon runs this program already.
     Same,
-    /// By a new process; prints this.
+    /// A new process has replaced the daemon; prints this.
     Started(String),
-    /// It is another version or busy, or forwards standard input and output.
+    /// The daemon is another version or busy, or forwards standard input and output.
     Failed(Error),
 }
 
@@ -136,12 +136,12 @@ async fn ask(mut stream: UnixStream, forced: bool, own: Uid) -> Result<ReplaceOf
         return Err(NotReplaced::NotRoots);
     }
     match frame {
-        Frame::Offer(offer) if offer.version == VERSION => {
+        Message::Offer(offer) if offer.version == VERSION => {
             Ok(ReplaceOffer { offer, channel, key_file: descriptors.take_optional()? })
         }
-        Frame::Offer(offer) if offer.version > VERSION => Err(NotReplaced::Newer),
-        Frame::Offer(_) => Err(NotReplaced::Older),
-        Frame::Continues => Err(NotReplaced::Busy),
+        Message::Offer(offer) if offer.version > VERSION => Err(NotReplaced::Newer),
+        Message::Offer(_) => Err(NotReplaced::Older),
+        Message::Continues => Err(NotReplaced::Busy),
         frame => Err(unexpected(&frame).into()),
     }
 }
@@ -270,7 +270,7 @@ mod tests {
         ] {
             let (here, there) = UnixStream::pair().unwrap();
             let mut there = Channel::new(there).unwrap();
-            let offer = Frame::Offer(Offer { version: VERSION, ..Offer::default() });
+            let offer = Message::Offer(Offer { version: VERSION, ..Offer::default() });
             let asking = async { ask(here, true, own).await };
             let asked = if in_advance {
                 there.tell(&offer).await.unwrap();

@@ -1,4 +1,5 @@
-//! Tests the backoff between attempts, that each resolves the server's name, and the limit of log lines.
+//! Tests the backoff between attempts, that each resolves the server's name, and the limit of log
+//! lines.
 
 use std::{
     future::pending,

@@ -45,7 +45,7 @@ pub enum SrvReply {
     Refused(Rcode),
     /// The answer does not fit into a datagram.
     Truncated,
-    /// It is not a well-formed answer.
+    /// The datagram is not a well-formed answer.
     Malformed,
 }
 

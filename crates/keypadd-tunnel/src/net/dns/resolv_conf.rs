@@ -95,9 +95,10 @@ mod tests {
 
     #[test]
     fn servers_and_options_are_read_and_limited() {
-        let text = "# generated\nnameserver 10.0.0.53\nsearch example.com\n\tnameserver\t::1 # second\n\
-                    nameserver bad\noptions edns0 timeout:1 attempts:3 rotate\nnameserver 10.0.0.3\n\
-                    nameserver 10.0.0.4\n";
+        let text = "# generated\nnameserver 10.0.0.53\nsearch example.com\n\
+                    \tnameserver\t::1 # second\nnameserver bad\n\
+                    options edns0 timeout:1 attempts:3 rotate\n\
+                    nameserver 10.0.0.3\nnameserver 10.0.0.4\n";
         let read = Nameservers::parse(text);
         let servers = ["10.0.0.53:53", "[::1]:53", "10.0.0.3:53"].map(|text| text.parse().unwrap());
         assert_eq!(read.servers, servers);

@@ -12,7 +12,7 @@ use tracing::warn;
 
 use crate::{
     limits::{
-        Limits,
+        SharedLimits,
         descriptors::{Descriptors, Holder},
     },
     sessions::hold::{
@@ -30,7 +30,7 @@ pub(crate) struct Newcomer<'a> {
     /// The peer's name in the log.
     pub(crate) peer: &'a str,
     pub(crate) lineages: &'a Lineages,
-    pub(crate) limits: &'a Limits,
+    pub(crate) limits: &'a SharedLimits,
     pub(crate) held: &'a HeldList,
 }
 
@@ -109,7 +109,7 @@ mod tests {
     struct Site {
         key: PublicKey,
         lineages: Lineages,
-        limits: Arc<Limits>,
+        limits: Arc<SharedLimits>,
         held: HeldList,
         places: Shares<PublicKey>,
         streams: JoinSet<Result<(), SpliceError>>,
@@ -120,7 +120,7 @@ mod tests {
             Self {
                 key: PrivateKey::generate().unwrap().public(),
                 lineages: Lineages::default(),
-                limits: Arc::new(Limits::new(files, |_| 0)),
+                limits: Arc::new(SharedLimits::new(files, |_| 0)),
                 held: HeldList::default(),
                 places: Shares::of_each(places_max),
                 streams: JoinSet::new(),

@@ -16,12 +16,12 @@ const FIRST: u32 = 16;
 
 /// Streams of one kind that the peer may have open at once.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Allowance {
+pub(crate) struct StreamCredit {
     current: u32,
     max: u32,
 }
 
-impl Allowance {
+impl StreamCredit {
     pub(crate) fn new(max: u32) -> Self {
         Self { current: FIRST.min(max), max }
     }
@@ -55,29 +55,33 @@ mod tests {
 
     #[test]
     fn an_allowance_is_small_at_first_and_stays_ahead_of_what_is_open_up_to_its_limit() {
-        let mut allowance = Allowance::new(1025);
-        assert_eq!(allowance.current(), VarInt::from_u32(FIRST));
-        assert_eq!(allowance.grow(1), None);
-        assert_eq!(allowance.grow(8), Some(VarInt::from_u32(32)));
-        assert_eq!(allowance.grow(8), None);
-        assert_eq!(allowance.grow(100), Some(VarInt::from_u32(256)));
-        assert_eq!(allowance.grow(1000), Some(VarInt::from_u32(1025)));
-        assert_eq!(allowance.grow(1025), None);
+        let mut stream_credit = StreamCredit::new(1025);
+        assert_eq!(stream_credit.current(), VarInt::from_u32(FIRST));
+        assert_eq!(stream_credit.grow(1), None);
+        assert_eq!(stream_credit.grow(8), Some(VarInt::from_u32(32)));
+        assert_eq!(stream_credit.grow(8), None);
+        assert_eq!(stream_credit.grow(100), Some(VarInt::from_u32(256)));
+        assert_eq!(stream_credit.grow(1000), Some(VarInt::from_u32(1025)));
+        assert_eq!(stream_credit.grow(1025), None);
     }
 
     #[test]
     fn a_peer_is_short_once_all_that_is_left_may_be_unannounced() {
-        let mut allowance = Allowance::new(1024);
-        allowance.grow(1024);
-        assert!(!allowance.is_short(895) && allowance.is_short(896) && allowance.is_short(1024));
-        assert!(Allowance::new(1).is_short(1) && !Allowance::new(1).is_short(0));
+        let mut stream_credit = StreamCredit::new(1024);
+        stream_credit.grow(1024);
+        assert!(
+            !stream_credit.is_short(895)
+                && stream_credit.is_short(896)
+                && stream_credit.is_short(1024)
+        );
+        assert!(StreamCredit::new(1).is_short(1) && !StreamCredit::new(1).is_short(0));
     }
 
     #[test]
     fn a_small_limit_is_never_passed() {
-        let mut allowance = Allowance::new(1);
-        assert_eq!(allowance.current(), VarInt::from_u32(1));
-        assert_eq!(allowance.grow(1), None);
-        assert_eq!(Allowance::new(0).current(), VarInt::from_u32(0));
+        let mut stream_credit = StreamCredit::new(1);
+        assert_eq!(stream_credit.current(), VarInt::from_u32(1));
+        assert_eq!(stream_credit.grow(1), None);
+        assert_eq!(StreamCredit::new(0).current(), VarInt::from_u32(0));
     }
 }
