@@ -193,10 +193,12 @@ mod tests {
     }
 
     #[test]
-    fn sp_800_38a_and_rfc_3686_keystreams_are_reproduced() {
+    fn sp_800_38a_rfc_3686_and_acvp_keystreams_are_reproduced() {
         let sp800_38a = include_str!("../tests/vectors/sp800_38a_ctr.txt");
         let rfc3686 = include_str!("../tests/vectors/rfc3686.txt");
-        for text in [sp800_38a, rfc3686] {
+        let acvp = include_str!("../tests/vectors/acvp_aes_ctr.txt");
+        assert_eq!(vectors::blocks(acvp).len(), 65);
+        for text in [sp800_38a, rfc3686, acvp] {
             for case in vectors::blocks(text) {
                 let mut message = case.bytes("plaintext");
                 let pad = keystream(&case.bytes("key"), &case.array("counter"), message.len());

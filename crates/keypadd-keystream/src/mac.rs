@@ -224,7 +224,10 @@ mod tests {
             for split in 0..=message.len() {
                 let state = *keyed::<M>(&key);
                 let (left, right) = message.split_at(split);
-                assert_eq!(hmac(&state, [b"", left, b"", right]), case.bytes("mac")[..TAG_BYTES]);
+                let tag = hmac(&state, [b"", left, b"", right]);
+                let mac = case.bytes("mac");
+                let published = mac.len().min(TAG_BYTES); // some are shorter than our tags
+                assert_eq!(tag[..published], mac[..published]);
             }
         }
     }
@@ -242,6 +245,12 @@ mod tests {
     #[test]
     fn rfc_4231_macs_are_reproduced() {
         check::<Hmac<Sha256>>(include_str!("../tests/vectors/rfc4231_sha256.txt"));
+    }
+
+    #[test]
+    fn acvp_macs_are_reproduced() {
+        check::<Hmac<Sha1>>(include_str!("../tests/vectors/acvp_hmac_sha1.txt"));
+        check::<Hmac<Sha256>>(include_str!("../tests/vectors/acvp_hmac_sha256.txt"));
     }
 
     fn ghash_key() -> MacKey {

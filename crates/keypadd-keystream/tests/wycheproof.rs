@@ -1,5 +1,5 @@
 //! Checks GCM and ChaCha20-Poly1305, assembled from our pads and MACs, against Project Wycheproof,
-//! NIST's CAVP and RFC 8439.
+//! NIST's CAVP and ACVP, and RFC 8439.
 #![allow(clippy::unwrap_used)]
 
 mod vectors;
@@ -116,6 +116,18 @@ fn nist_messages_are_sealed_and_opened_as_published() {
         let is_short = case.bytes("key").len() == 16;
         let suite = if is_short { Suite::AES_128_GCM } else { Suite::AES_256_GCM };
         assert!(opens(&case, suite));
+    }
+}
+
+/// Nothing but headers: what GHASH makes of them.
+#[test]
+fn acvp_tags_of_headers_verify_if_they_are_right() {
+    let cases = vectors::blocks(include_str!("vectors/acvp_gcm.txt"));
+    assert_eq!(cases.len(), 45);
+    let right = cases.iter().filter(|case| case.parsed("opens")).count();
+    assert_eq!(right, 38);
+    for case in cases {
+        assert_eq!(opens(&case, Suite::AES_128_GCM), case.parsed::<bool>("opens"));
     }
 }
 

@@ -48,6 +48,20 @@ fn nist_and_nessie_blocks_of_triple_des_are_reproduced_as_pads() {
     }
 }
 
+#[test]
+fn acvp_messages_of_triple_des_are_reproduced_with_the_first_block_of_a_pad() {
+    let rows = vectors::rows(include_str!("../../tests/vectors/acvp_3des_ctr.txt"));
+    assert_eq!(rows.len(), 483);
+    for backend in backends() {
+        for [key, counter, mut message, ciphertext] in rows.clone() {
+            for (byte, pad) in message.iter_mut().zip(first_pad_block(backend, &key, &counter)) {
+                *byte ^= pad;
+            }
+            assert_eq!(message, ciphertext, "{backend}");
+        }
+    }
+}
+
 /// Covers every effective key length in the RFC; `tests/sealed_packets.rs` covers 40 bits.
 #[test]
 fn rfc_2268_blocks_are_reproduced_as_pads() {
