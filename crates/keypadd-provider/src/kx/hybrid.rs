@@ -140,3 +140,6 @@ fn join(ml_kem: &[u8], classical: &[u8]) -> SharedSecret {
     secret.extend_from_slice(classical);
     SharedSecret::from(secret)
 }
+
+#[cfg(test)]
+mod tests;
