@@ -194,3 +194,57 @@ fn every_fault_has_a_test_that_runs_where_the_table_says_and_a_figure() {
     let forgotten: Vec<_> = expected.filter(|name| !faults.contains(name.as_str())).collect();
     assert!(forgotten.is_empty(), "{forgotten:?}");
 }
+
+/// The numbers of a table's cells, emphasized or not.
+fn figures(row: &str) -> Vec<String> {
+    let cells = row.split('|').skip(2).map(|cell| cell.trim().trim_matches('*').to_string());
+    cells.filter(|cell| cell.parse::<f64>().is_ok()).collect()
+}
+
+#[test]
+fn readmes_figures_are_recorded_and_its_pictures_are_there() {
+    let readme = fs::read_to_string(Path::new(ROOT).join("README.md")).unwrap();
+    let recorded = |file: &str| {
+        let text = fs::read_to_string(Path::new(ROOT).join("docs/benchmarks").join(file)).unwrap();
+        text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+    };
+
+    // Each row is a column of a table of the record, whose arms are the columns of README's.
+    let compare: Vec<String> = recorded("2026-11-29-compare.txt");
+    let rows: Vec<_> = readme.lines().filter(|line| figures(line).len() == 3).collect();
+    assert_eq!(rows.len(), 4);
+    let medians = |table: &str, nth: usize| {
+        let at = compare.iter().position(|line| line.starts_with(table)).unwrap();
+        ["keypadd ", "ssh ", "stunnel "].map(|arm| {
+            let line = compare[at..].iter().find(|line| line.starts_with(arm)).unwrap();
+            // A cell is a median and its range: `6.22 [5.71-6.36]`.
+            line.split(' ').skip(1).step_by(2).nth(nth).unwrap().to_string()
+        })
+    };
+    assert_eq!(figures(rows[0]), medians("Bulk, one TCP stream", 2));
+    assert_eq!(figures(rows[1]), medians("Idle round trips", 0));
+    assert_eq!(figures(rows[2]), medians("Round trips of 128 B beside a download", 1));
+    assert_eq!(figures(rows[3]), medians("CPU of both tunnel ends", 2));
+
+    let paths: Vec<String> = recorded("2026-11-28-paths.txt");
+    let at = paths.iter().position(|line| line == "Bulk in the steady state: 300 Mbit/s, 20 ms");
+    let lossy = paths[at.unwrap()..].iter().skip_while(|line| !line.starts_with("arm 10 % lost"));
+    let lossy: Vec<_> = lossy.collect();
+    let prose = readme.split_whitespace().collect::<Vec<_>>().join(" ");
+    for (arm, sentence) in [
+        ("keypadd ", "keypadd carries FIGURE Mbit/s;"),
+        ("tcp-cubic ", "TCP carries FIGURE with CUBIC,"),
+        ("tcp-bbr ", "and FIGURE with BBR."),
+    ] {
+        let line = lossy.iter().find(|line| line.starts_with(arm)).unwrap();
+        let sentence = sentence.replace("FIGURE", line.split(' ').nth(1).unwrap());
+        assert!(prose.contains(&sentence), "README does not say {sentence:?}");
+    }
+
+    for picture in ["outage-light.svg", "outage-dark.svg"] {
+        assert!(readme.contains(&format!("docs/pictures/{picture}")));
+        let bytes =
+            fs::metadata(Path::new(ROOT).join("docs/pictures").join(picture)).unwrap().len();
+        assert!((1..100_000).contains(&bytes), "{picture}: {bytes} bytes");
+    }
+}
