@@ -139,3 +139,102 @@ fn cubic(now: Instant, window: f64, mtu: u64) -> Cubic {
     cubic.on_congestion_event(now, now, false, 0);
     cubic
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+    const SECOND: Duration = Duration::from_secs(1);
+    const MTU: u64 = 1_200;
+    const WINDOW: f64 = 1e5;
+    /// So short that it does not prolong the time between tests.
+    const FLOOR: Duration = Duration::from_millis(20);
+
+    fn competition() -> (Competition, Instant) {
+        let now = Instant::now();
+        (Competition::new(now, WINDOW, MTU), now)
+    }
+
+    /// Whether that is the window, but for rounding.
+    fn has_window(competition: &Competition, window: f64) -> bool {
+        (competition.window() as f64 - window).abs() < 2.0
+    }
+
+    #[test]
+    fn losses_count_and_reduce_the_window_only_while_the_queue_is_nearly_full() {
+        let (mut competition, now) = competition();
+        assert!(has_window(&competition, WINDOW));
+        competition.sample(now, 40 * MS);
+        for (delay, counts, window) in [(29, false, WINDOW), (30, true, CUBIC_BETA * WINDOW)] {
+            competition.sample(now, delay * MS);
+            assert_eq!(competition.lost(now + MS, now + MS, false, MTU), counts);
+            assert!(has_window(&competition, window));
+        }
+    }
+
+    #[test]
+    fn a_test_is_due_six_seconds_or_24_round_trips_after_the_last_and_sooner_to_confirm_it() {
+        for (floor, interval, confirms) in [
+            (FLOOR, TEST_INTERVAL, CONFIRM_INTERVAL),
+            (SECOND / 8, TEST_INTERVAL, 3 * SECOND),
+            (SECOND, 24 * SECOND, 24 * SECOND),
+        ] {
+            let (mut competition, mut now) = competition();
+            for (empty, interval) in [(false, interval), (true, interval), (false, confirms)] {
+                let mut is_due = |at| competition.is_test_due(now + at, floor, 50 * MS, false);
+                assert!(!is_due(Duration::ZERO), "it is counted from the first round");
+                assert!(!is_due(interval - MS) && is_due(interval));
+                now += interval;
+                assert!(!competition.tested(now, empty, WINDOW, MTU));
+            }
+        }
+    }
+
+    #[test]
+    fn a_test_joins_anothers_that_lets_the_delay_fall_in_the_latter_half_of_the_time_before_it() {
+        let (mut competition, start) = competition();
+        let mut is_due =
+            |at, delay, loses| competition.is_test_due(start + at * MS, FLOOR, delay * MS, loses);
+        for (at, delay, loses, due) in [
+            (0, 100, false, false),
+            (3_000, 50, false, false),
+            // Not below the share of the delay, but at it.
+            (3_001, 44, false, false),
+            (3_002, 38, true, false),
+            (3_003, 60, false, false),
+            (3_004, 52, false, true),
+        ] {
+            assert_eq!(is_due(at, delay, loses), due, "at {at} ms");
+        }
+    }
+
+    #[test]
+    fn a_test_that_confirms_another_joins_none() {
+        let (mut competition, start) = competition();
+        assert!(!competition.tested(start, true, WINDOW, MTU));
+        let mut is_due = |at, delay| competition.is_test_due(start + at, FLOOR, delay, false);
+        assert!(!is_due(Duration::ZERO, 100 * MS));
+        assert!(!is_due(CONFIRM_INTERVAL - MS, 50 * MS));
+        assert!(is_due(CONFIRM_INTERVAL, 50 * MS));
+    }
+
+    #[test]
+    fn others_have_left_once_two_tests_in_succession_find_the_queue_empty() {
+        let (mut competition, now) = competition();
+        let found = [true, false, true, true];
+        let left = found.map(|empty| competition.tested(now, empty, WINDOW, MTU));
+        assert_eq!(left, [false, false, false, true]);
+    }
+
+    #[test]
+    fn a_window_beyond_what_the_path_carries_is_given_up_only_if_the_queue_was_empty() {
+        for (empty, carries, window) in
+            [(false, 0.5 * WINDOW, WINDOW), (true, 2.0 * WINDOW, WINDOW), (true, 5e4, 5e4)]
+        {
+            let (mut competition, now) = competition();
+            assert!(!competition.tested(now, empty, carries, MTU));
+            assert!(has_window(&competition, window), "{empty} {carries}");
+        }
+    }
+}

@@ -103,3 +103,134 @@ impl Suspicion {
         (self.rounds, self.since) = (0, None);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+    /// Delay of this flow's own queue; more than 7 ms counts, and 6 ms after competing.
+    const USUAL: Duration = Duration::from_millis(4);
+
+    /// Ends rounds of this delay, `step` apart, the first one now. Returns after how many of them
+    /// others are found, and with what window.
+    fn find(
+        suspicion: &mut Suspicion,
+        mut now: Instant,
+        step: Duration,
+        (rtt, delay): (Duration, Duration),
+    ) -> Option<(u32, f64)> {
+        (1..=100).find_map(|count| {
+            let window = suspicion.round(now, (1e6, rtt), (delay, USUAL));
+            now += step;
+            window.map(|window| (count, window))
+        })
+    }
+
+    /// After how many rounds others are found, whose times are in milliseconds.
+    fn rounds_to_find(suspicion: &mut Suspicion, now: Instant, times: [u32; 3]) -> Option<u32> {
+        let [step, rtt, delay] = times.map(|time| time * MS);
+        find(suspicion, now, step, (rtt, delay)).map(|(rounds, _)| rounds)
+    }
+
+    #[test]
+    fn others_are_found_when_the_delay_has_stood_for_six_rounds_and_24_trips_within_bounds() {
+        for (times, rounds) in [
+            // That may be this flow's own queue.
+            ([50, 17, 7], None),
+            // Half a second at least.
+            ([50, 20, 10], Some(11)),
+            ([50, 60, 10], Some(25)),
+            // Six rounds take longer.
+            ([200, 20, 10], Some(6)),
+            // Four seconds at most, in however few rounds.
+            ([500, 1_010, 10], Some(9)),
+            ([1_000, 1_010, 10], Some(5)),
+        ] {
+            let found = rounds_to_find(&mut Suspicion::default(), Instant::now(), times);
+            assert_eq!(found, rounds, "{times:?}");
+        }
+    }
+
+    #[test]
+    fn a_round_without_delay_takes_two_back_and_the_time_begins_again_when_none_is_left() {
+        for (step, before, rounds) in
+            [(50, 1, 11), (50, 2, 11), (50, 3, 7), (50, 8, 2), (200, 3, 5), (200, 5, 3)]
+        {
+            let (mut suspicion, mut now) = (Suspicion::default(), Instant::now());
+            for delay in std::iter::repeat_n(10, before).chain([7]) {
+                assert_eq!(suspicion.round(now, (1e6, 20 * MS), (delay * MS, USUAL)), None);
+                now += step * MS;
+            }
+            let found = rounds_to_find(&mut suspicion, now, [step, 20, 10]);
+            assert_eq!(found, Some(rounds), "after {before} rounds of {step} ms");
+        }
+    }
+
+    #[test]
+    fn a_flow_competes_with_most_of_what_it_had_before_others_slowed_it_down() {
+        for (former, highest) in [(2e6, 2e6), (1e5, 1e6)] {
+            let (mut suspicion, now) = (Suspicion::default(), Instant::now());
+            suspicion.reference_rate(now, former);
+            let found = find(&mut suspicion, now, 100 * MS, (20 * MS, 10 * MS));
+            assert_eq!(found, Some((6, COMPETE_SHARE * (highest * 0.02))));
+        }
+    }
+
+    #[test]
+    fn for_twenty_seconds_after_competing_less_suffices_to_do_so_again_with_no_larger_window() {
+        let start = Instant::now();
+        let soon = SUSPICION / 2;
+        for (after, step, round, found) in [
+            // A fifth of a second at least.
+            (soon, 30, (27, 7), Some((8, 1e4))),
+            (soon, 100, (107, 7), Some((7, 1e4))),
+            (soon, 30, (9, 7), Some((8, 1e6 * 0.009))),
+            (soon, 30, (27, 6), None),
+            (SUSPICION, 30, (27, 7), None),
+        ] {
+            let mut suspicion = Suspicion::default();
+            assert!(rounds_to_find(&mut suspicion, start, [100, 20, 10]).is_some());
+            let left = start + soon;
+            suspicion.leave(left, 10_000);
+            let round = (round.0 * MS, round.1 * MS);
+            let again = find(&mut suspicion, left + after, step * MS, round);
+            assert_eq!(again, found, "{after:?} {round:?}");
+        }
+    }
+
+    #[test]
+    fn the_highest_rate_counts_for_ten_seconds_and_while_others_may_be_why_it_fell() {
+        let (mut suspicion, start) = (Suspicion::default(), Instant::now());
+        let after = |suspicion: &mut Suspicion, ms, rate| {
+            let reference = suspicion.reference_rate(start + ms * MS, rate);
+            assert_eq!(suspicion.rate(), reference);
+            reference
+        };
+        for (ms, rate, reference) in [
+            (0, 100.0, 100.0),
+            (6_000, 100.0, 100.0),
+            (16_000, 50.0, 100.0),
+            (16_001, 50.0, 50.0),
+            (16_002, 60.0, 60.0),
+        ] {
+            assert_eq!(after(&mut suspicion, ms, rate), reference, "after {ms} ms");
+        }
+        suspicion.round(start, (60.0, 20 * MS), (10 * MS, USUAL));
+        assert_eq!(after(&mut suspicion, 40_000, 1.0), 60.0, "a queue stands");
+        suspicion.reset();
+        assert_eq!(after(&mut suspicion, 40_000, 40.0), 40.0);
+        suspicion.leave(start + 50_000 * MS, 10_000);
+        assert_eq!(after(&mut suspicion, 69_999, 1.0), 40.0, "it competed");
+        assert_eq!(after(&mut suspicion, 70_000, 1.0), 1.0);
+    }
+
+    #[test]
+    fn a_loss_is_recent_for_three_round_trips() {
+        let (mut suspicion, now) = (Suspicion::default(), Instant::now());
+        assert!(!suspicion.has_lost(now, MS));
+        suspicion.lost(now);
+        assert!(suspicion.has_lost(now + 29 * MS, 10 * MS));
+        assert!(!suspicion.has_lost(now + 30 * MS, 10 * MS));
+    }
+}

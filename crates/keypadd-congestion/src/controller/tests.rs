@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, VecDeque};
 use fastrand::Rng;
 
 use super::{mode::Dip, *};
-use crate::competition::Competition;
+use crate::{competition::Competition, constants::DIP_ROUNDS};
 
 const MS: Duration = Duration::from_millis(1);
 const MTU: u64 = 1_200;
@@ -165,12 +165,11 @@ fn modes_follow_each_other_as_their_table_says_and_in_no_other_way() {
     assert_eq!(seen, BTreeSet::from(TABLE));
 }
 
-#[test]
-fn persistent_congestion_begins_start_up_in_any_mode_and_owes_nothing_to_the_one_before() {
-    let now = Instant::now();
+/// Each mode, as at its beginning.
+fn modes(now: Instant) -> [Mode; 7] {
     let dip = Dip { window: MTU, rounds: 0, falling: None };
     let competition = || Competition::new(now, 1e5, MTU);
-    for mode in [
+    [
         Mode::StartUp { waits_since: Some(now) },
         Mode::Settle,
         Mode::Cruise,
@@ -178,11 +177,38 @@ fn persistent_congestion_begins_start_up_in_any_mode_and_owes_nothing_to_the_one
         Mode::Compete(competition()),
         Mode::CompeteDrain(competition(), dip),
         Mode::Test(competition(), dip),
-    ] {
+    ]
+}
+
+#[test]
+fn persistent_congestion_begins_start_up_in_any_mode_and_owes_nothing_to_the_one_before() {
+    let now = Instant::now();
+    for mode in modes(now) {
         let mut controller = RateController::new(MTU as u16);
         controller.mode = mode;
         controller.on_congestion_event(now, now, true, MTU);
         let begins = matches!(controller.mode, Mode::StartUp { waits_since: None });
         assert!(begins, "{:?}", controller.mode);
     }
+}
+
+#[test]
+fn a_flow_empties_its_own_queue_after_start_up_and_in_a_dip() {
+    let empties = modes(Instant::now()).map(|mode| mode.empties_own_queue());
+    assert_eq!(empties, [false, true, false, true, false, true, true]);
+}
+
+#[test]
+fn a_dip_ends_in_the_fourth_round_although_no_packet_was_sent_within_it() {
+    let now = Instant::now();
+    let mut controller = RateController::new(MTU as u16);
+    controller.mode = Mode::Drain(Dip { window: MTU, rounds: 0, falling: None });
+    controller.round = Some(Round::new(now));
+    controller.path.sample(now, 20 * MS);
+    for _ in 0..=DIP_ROUNDS {
+        assert!(!controller.sample_dip(now, now, 9 * MTU, MS));
+        controller.end_round(now);
+    }
+    assert!(controller.sample_dip(now, now, 9 * MTU, MS));
+    assert!(matches!(controller.mode, Mode::Cruise), "{:?}", controller.mode);
 }
