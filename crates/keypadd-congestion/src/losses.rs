@@ -265,4 +265,119 @@ mod tests {
             assert_eq!(again, if is_congestion { cut } else { Verdict::Keep });
         }
     }
+
+    /// Loss of this share among this many packets.
+    fn level(share: f64, packets: f64) -> Level {
+        Level { rate: 100.0, share, packets }
+    }
+
+    #[test]
+    fn a_rise_counts_beyond_three_deviations_of_both_shares_and_two_percent() {
+        let more = |share, packets, before| level(share, packets).lost_more_than(before);
+        // Three deviations are 4.5 % each time.
+        assert!(!more(0.11, 1_000.0, level(0.05, 500.0)));
+        assert!(more(0.1165, 1_000.0, level(0.05, 500.0)));
+        // None among packets without end.
+        let before = level(0.0, f64::INFINITY);
+        assert!(!more(LOSS_RISE_MIN, f64::INFINITY, before));
+        assert!(more(1.01 * LOSS_RISE_MIN, f64::INFINITY, before));
+    }
+
+    #[test]
+    fn fewer_than_64_packets_and_packets_without_a_rate_say_nothing() {
+        let mut losses = Losses::default();
+        assert_eq!(losses.random_share(), 0.0);
+        losses.lost(32 * MTU);
+        losses.acked(31 * MTU);
+        losses.round(100.0, MTU, false);
+        assert!(losses.reference.is_none());
+        losses.acked(MTU);
+        losses.round(0.0, MTU, false);
+        assert_eq!(losses.random_share(), 0.5, "of both rounds");
+
+        let mut losses = Losses::default();
+        losses.lost(1_000 * MTU);
+        losses.round(0.0, MTU, false);
+        assert!(losses.reference.is_none());
+    }
+
+    #[test]
+    fn a_share_of_few_packets_rises_by_chance() {
+        let mut losses = Losses::default();
+        losses.acked(100 * MTU);
+        losses.round(100.0, MTU, false);
+        losses.acked(95 * MTU);
+        losses.lost(5 * MTU);
+        losses.round(100.0, MTU, false);
+        assert!(!losses.is_trial());
+    }
+
+    #[test]
+    fn more_than_half_lost_cuts_the_rate_where_more_than_a_quarter_was_before() {
+        for (before, share, cuts) in
+            [(0.3, 0.6, true), (0.2, 0.6, false), (0.25, 0.6, false), (0.3, 0.5, false)]
+        {
+            let mut losses = Losses::default();
+            round(&mut losses, 100.0, before);
+            let verdict = round(&mut losses, 100.0, share);
+            assert_eq!(verdict != Verdict::Keep, cuts, "{before} {share}: {verdict:?}");
+            assert_eq!(losses.is_trial(), !cuts);
+        }
+    }
+
+    #[test]
+    fn a_rise_at_nearly_the_same_rate_is_tried_and_at_a_higher_one_confirmed() {
+        for (rate, is_tried) in [(103.9, true), (104.1, false)] {
+            let mut losses = Losses::default();
+            round(&mut losses, 100.0, 0.0);
+            assert_eq!(round(&mut losses, rate, 0.2), Verdict::Keep);
+            assert_eq!((losses.is_trial(), losses.suspected), (is_tried, !is_tried));
+        }
+    }
+
+    #[test]
+    fn the_reference_follows_losses_but_for_those_that_rise_with_the_rate() {
+        for ((rate, share), reference) in [
+            ((100.0, 0.12), (100.0, 0.105)),
+            ((90.0, 0.06), (90.0, 0.09)),
+            ((103.0, 0.12), (103.0, 0.1)),
+            ((120.0, 0.08), (120.0, 0.095)),
+            ((120.0, 0.12), (100.0, 0.1)),
+            ((150.0, 0.12), (100.0, 0.1)),
+            // Congestion would have shown.
+            ((151.0, 0.12), (151.0, 0.12)),
+        ] {
+            let mut losses = Losses::default();
+            round(&mut losses, 100.0, 0.1);
+            assert_eq!(round(&mut losses, rate, share), Verdict::Keep);
+            let found = losses.reference.expect("a reference");
+            assert_eq!(found.rate, reference.0, "{rate} {share}");
+            assert!((found.share - reference.1).abs() < 1e-9, "{rate} {share}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn a_cut_leaves_the_rate_that_delivers_as_much_at_the_usual_loss() {
+        let mut losses = Losses::default();
+        round(&mut losses, 100.0, 0.2);
+        assert_eq!(round(&mut losses, 125.0, 0.3), Verdict::Keep);
+        let verdict = round(&mut losses, 125.0, 0.3);
+        let Verdict::Cut { rate, share } = verdict else { panic!("{verdict:?}") };
+        let reference = losses.reference.expect("a reference");
+        // Of 125, seven tenths arrive; of this rate, eight.
+        assert!((rate - 109.375).abs() < 1e-6 && (share - 0.875).abs() < 1e-6, "{verdict:?}");
+        assert_eq!(reference.rate, rate);
+        assert!((reference.share - 0.2).abs() < 1e-9, "{reference:?}");
+    }
+
+    #[test]
+    fn what_is_undecided_when_the_window_follows_something_else_is_forgotten() {
+        let mut losses = Losses::default();
+        round(&mut losses, 100.0, 0.0);
+        assert_eq!(round(&mut losses, 125.0, 0.2), Verdict::Keep);
+        losses.lost(64 * MTU);
+        losses.forget();
+        assert_eq!(losses.round(125.0, MTU, false), Verdict::Keep, "no loss is left");
+        assert_eq!(round(&mut losses, 125.0, 0.2), Verdict::Keep, "it is no second one");
+    }
 }
