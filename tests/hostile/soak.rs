@@ -28,6 +28,11 @@ const GROWTH_BYTES_PER_HOUR_MAX: f64 = 1_048_576.0;
 const GROWTH_BYTES_AT_ONCE_MAX: f64 = 6.0 * 1_048_576.0;
 /// The leading share of a run that is excluded while memory settles.
 const WARM_UP: f64 = 1.0 / 3.0;
+/// Pieces of a run whose means give the interval of its growth: each of a two hours' run is longer
+/// than a round, so that what one piece has more of memory says little about the next.
+const PIECES: usize = 16;
+/// Student's t for 95 % on both sides and [`PIECES`] - 2 degrees of freedom.
+const T_95: f64 = 2.145;
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
 /// Longer than the default peer timeout, 30 s.
 const CUT: Duration = Duration::from_secs(40);
@@ -92,21 +97,46 @@ async fn round(tunnel: &mut Tunnel, tally: &mut Tally) {
     tally.rounds += 1;
 }
 
-/// Growth in bytes per second: least squares over the samples after the warm-up.
-fn slope(samples: &Samples) -> f64 {
+/// The samples after the warm-up.
+fn warm(samples: &Samples) -> Samples {
     let end = samples.last().map_or(0.0, |sample| sample[0]);
-    let warm: Vec<_> = samples.iter().filter(|[at, _]| *at >= WARM_UP * end).collect();
-    let mean = |of: usize| warm.iter().map(|sample| sample[of]).sum::<f64>() / warm.len() as f64;
-    let (at, bytes) = (mean(0), mean(1));
-    let covariance: f64 = warm.iter().map(|sample| (sample[0] - at) * (sample[1] - bytes)).sum();
-    covariance / warm.iter().map(|sample| (sample[0] - at).powi(2)).sum::<f64>()
+    samples.iter().copied().filter(|[at, _]| *at >= WARM_UP * end).collect()
+}
+
+/// Mean time and mean bytes.
+fn mean(samples: &[[f64; 2]]) -> [f64; 2] {
+    [0, 1].map(|of| samples.iter().map(|one| one[of]).sum::<f64>() / samples.len() as f64)
+}
+
+/// Growth in bytes per second, by least squares.
+fn slope(samples: &[[f64; 2]]) -> f64 {
+    let [at, bytes] = mean(samples);
+    let covariance: f64 = samples.iter().map(|one| (one[0] - at) * (one[1] - bytes)).sum();
+    covariance / spread(samples)
+}
+
+/// The sum of the squared distances of all times from their mean.
+fn spread(samples: &[[f64; 2]]) -> f64 {
+    let [at, _] = mean(samples);
+    samples.iter().map(|one| (one[0] - at).powi(2)).sum()
+}
+
+/// Growth in bytes per second after the warm-up, from the means of [`PIECES`], and half of its
+/// 95 % interval.
+fn slope_with_margin(samples: &Samples) -> (f64, f64) {
+    let warm = warm(samples);
+    let pieces = warm.chunks(warm.len().div_ceil(PIECES)).map(mean).collect::<Vec<_>>();
+    let (slope, [at, bytes]) = (slope(&pieces), mean(&pieces));
+    let residue = |one: &[f64; 2]| (one[1] - bytes - slope * (one[0] - at)).powi(2);
+    let variance = pieces.iter().map(residue).sum::<f64>() / (PIECES - 2) as f64;
+    (slope, T_95 * (variance / spread(&pieces)).sqrt())
 }
 
 /// A daemon's growth after the warm-up, and the growth allowed.
 fn growth(samples: &Samples) -> (f64, f64) {
     let seconds = samples.last().map_or(0.0, |sample| sample[0]) * (1.0 - WARM_UP);
     let may = GROWTH_BYTES_PER_HOUR_MAX * seconds / 3600.0 + GROWTH_BYTES_AT_ONCE_MAX;
-    (slope(samples) * seconds, may)
+    (slope(&warm(samples)) * seconds, may)
 }
 
 #[test]
@@ -124,6 +154,20 @@ fn memory_that_grows_is_told_from_memory_that_does_not() {
     assert!(leaks(minutes(600, |second| 4e7 + 2e4 * second)), "20 kB a second");
     assert!(leaks(minutes(86_400, |second| 4e7 + 600.0 * second)), "2 MB an hour for a day");
     assert!(!leaks(minutes(86_400, |second| 4e7 + 200.0 * second)), "0.7 MB an hour");
+}
+
+#[test]
+fn the_interval_of_a_slope_holds_it_and_narrows_as_a_run_gets_longer() {
+    // As rounds of 97 s do.
+    let run = |seconds: u32| -> Samples {
+        let bytes = |at: f64| 4e7 + 100.0 * at + 1e6 * (at * std::f64::consts::TAU / 97.0).sin();
+        (0..seconds).map(|second| [second.into(), bytes(second.into())]).collect()
+    };
+    let [short, long] = [1_800, 7_200].map(|seconds| slope_with_margin(&run(seconds)));
+    for (slope, margin) in [short, long] {
+        assert!((slope - 100.0).abs() <= margin, "{slope} +- {margin}");
+    }
+    assert!(long.1 < short.1 / 4.0, "{short:?} {long:?}");
 }
 
 fn draw(curves: Vec<Curve>, minutes: f64) -> String {
@@ -194,6 +238,9 @@ async fn memory_stays_flat_under_faults_reconnects_and_key_updates() {
         let (grown, may) = growth(samples);
         let last = samples.last().unwrap()[1];
         println!("{name}: {last:.0} bytes, grown by {grown:.0} of {may:.0} allowed");
+        let (slope, margin) = slope_with_margin(samples);
+        let [slope, margin] = [slope, margin].map(|bytes| bytes * 3600.0 / 1024.0);
+        println!("{name}: slope {slope:+.0} +- {margin:.0} KiB an hour (95 %)");
         leaks.extend((grown > may).then_some(name));
     }
     println!("picture: {}", picture.display());
