@@ -132,7 +132,7 @@ pub(crate) fn get(port: u16, path: &str) -> String {
 pub(crate) fn get_as(port: u16, path: &str, accept: &str) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\n\r\n").unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: {accept}\r\n\r\n").unwrap();
     String::from_utf8(rest(&mut stream).unwrap()).unwrap()
 }
 

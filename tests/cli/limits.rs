@@ -66,7 +66,7 @@ fn a_peer_and_scrapers_that_take_all_open_files_cost_nobody_else_anything() {
     assert!(limits["descriptors"].as_u64() < limits["descriptors_max"].as_u64(), "{limits}");
     let mut scrape = TcpStream::connect(&metrics_at).unwrap();
     scrape.set_read_timeout(Some(PATIENCE)).unwrap();
-    scrape.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    scrape.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     let mut answer = String::new();
     scrape.read_to_string(&mut answer).unwrap();
     assert!(answer.contains("keypadd_refused_total{limit=\"descriptors\"}"), "{answer}");

@@ -12,7 +12,7 @@ use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketType};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::daemons::{Daemon, Desk, NEAR_PUBLIC_KEY, PUBLIC_KEY, desk, text};
-use crate::ends::{free_port, get, get_as};
+use crate::ends::{free_port, get, get_as, rest};
 
 #[test]
 fn a_server_prints_its_address_and_exits_cleanly_on_sigterm() {
@@ -72,6 +72,35 @@ fn the_metrics_listener_serves_metrics_and_health() {
     assert!(get("/healthz").starts_with("HTTP/1.1 200"));
     assert!(get("/readyz").starts_with("HTTP/1.1 200"), "a server without peers is ready at once");
     assert!(get("/").starts_with("HTTP/1.1 404"));
+}
+
+#[test]
+fn a_page_whose_name_was_made_to_lead_here_reads_no_metrics() {
+    let desk = desk();
+    let port = free_port();
+    let _server =
+        Daemon::serve(&desk, &["--metrics", &format!("127.0.0.1:{port}"), "--pool", "off"]);
+    let answer = |request: &str| {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        text(&rest(&mut stream).unwrap())
+    };
+    for path in ["/metrics", "/healthz", "/readyz", "/"] {
+        let refused = answer(&format!("GET {path} HTTP/1.1\r\nHost: evil.example:{port}\r\n\r\n"));
+        assert!(refused.starts_with("HTTP/1.1 421 Misdirected Request\r\n"), "{refused}");
+        let (_, body) = refused.split_once("\r\n\r\n").unwrap();
+        let line = "this server answers requests for an IP address, localhost or ";
+        assert!(body.starts_with(line) && body.lines().count() == 1, "{refused}");
+    }
+    assert!(answer("GET /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 400 Bad Request\r\n"));
+    for request in [
+        "GET /metrics HTTP/1.0\r\n\r\n".to_owned(),
+        format!("GET /metrics HTTP/1.1\r\nHost: [::1]:{port}\r\n\r\n"),
+        format!("GET http://localhost:{port}/metrics HTTP/1.1\r\nHost: localhost:{port}\r\n\r\n"),
+    ] {
+        let answer = answer(&request);
+        assert!(answer.contains(" 200 OK\r\n") && answer.contains("keypadd_"), "{answer}");
+    }
 }
 
 #[test]

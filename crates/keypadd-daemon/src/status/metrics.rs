@@ -1,9 +1,11 @@
 //! Serves one daemon's metrics over HTTP (`--metrics ADDR:PORT`): OpenMetrics for clients that
-//! accept it, else Prometheus's older text format. Also serves /healthz and /readyz.
+//! accept it, else Prometheus's older text format. Also serves /healthz and /readyz. Requests must
+//! be for this host ([`host`]).
 //!
 //! Each daemon has its own registry. Connections are capped and time out; when the cap is reached,
 //! a new one displaces the oldest.
 
+mod host;
 mod page;
 mod text_format;
 
@@ -79,7 +81,8 @@ fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
 /// Answers scrapes until dropped, even during shutdown. A panic ends only its own scrape's
 /// connection.
 pub(crate) async fn serve(listener: Arc<TcpListener>, figures: impl Collector, sources: Sources) {
-    let served = Arc::new(Served { pages: Pages::new(figures), sources });
+    let own_name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let served = Arc::new(Served { pages: Pages::new(figures), sources, own_name });
     let mut connections = JoinSet::new();
     let mut open = Waiting::default();
     let mut displaced = Displaced::default();
@@ -138,11 +141,27 @@ impl Displaced {
 struct Served {
     pages: Pages,
     sources: Sources,
+    /// This host's name.
+    own_name: String,
 }
 
 impl Served {
     fn answer(&self, request: &Request<Incoming>) -> Response<Text> {
         let mut response = Response::new(Text::default());
+        let (version, target) = (request.version(), request.uri());
+        if let Err(status) = host::check(version, target, request.headers(), &self.own_name) {
+            let own_name = &self.own_name;
+            *response.body_mut() = match status {
+                StatusCode::MISDIRECTED_REQUEST => format!(
+                    "this server answers requests for an IP address, localhost or {own_name}\n"
+                ),
+                _ => "the request does not say clearly which host it is for\n".to_owned(),
+            }
+            .into();
+            *response.status_mut() = status;
+            response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(TEXT));
+            return response;
+        }
         if ![Method::GET, Method::HEAD].contains(request.method()) {
             *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
             response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET,HEAD"));
@@ -229,7 +248,7 @@ mod tests {
 
     async fn scrape(address: SocketAddr) -> String {
         let mut stream = TcpStream::connect(address).await.unwrap();
-        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
         let mut answer = String::new();
         let _ = stream.read_to_string(&mut answer).await;
         answer
