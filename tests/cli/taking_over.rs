@@ -12,7 +12,7 @@ use std::thread;
 use rustix::cmsg_space;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+    SendAncillaryMessage, SendFlags, Shutdown, recvmsg, sendmsg, shutdown,
 };
 use rustix::process::{Pid, Resource, Signal, getrlimit, kill_process, prlimit};
 use serde_json::{Value, json};
@@ -320,15 +320,15 @@ fn daemon_that_answers(path: &Path, answers: Vec<Vec<u8>>, exits: bool) -> Optio
     let listener = UnixListener::bind(path).unwrap();
     let kept = (!exits).then(|| listener.try_clone().unwrap());
     thread::spawn(move || {
-        let mut listener = Some(listener);
         let last = answers.len() - 1;
         for (nth, answer) in answers.into_iter().enumerate() {
-            let (mut stream, _) = listener.as_ref().unwrap().accept().unwrap();
+            let (mut stream, _) = listener.accept().unwrap();
             BufReader::new(&stream).read_line(&mut String::new()).unwrap();
             stream.write_all(&answer).unwrap();
-            if nth == last {
-                // Before the connection is closed, as when a process exits.
-                listener = None;
+            if nth == last && exits {
+                // Before the connection is closed, as when a process exits. To close the socket is not enough: a child
+                // of another test has a copy until it calls exec.
+                shutdown(&listener, Shutdown::Both).unwrap();
             }
         }
     });
