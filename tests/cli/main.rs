@@ -12,6 +12,7 @@ mod daemons;
 mod demo;
 mod descriptors;
 mod diagnosing;
+mod dictating;
 mod ending;
 mod endpoints;
 mod ends;

@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{self, Command, Stdio};
 use std::thread;
 
 use rustix::cmsg_space;
@@ -17,13 +17,13 @@ use rustix::net::{
 use rustix::process::{Pid, Resource, Signal, getrlimit, kill_process, prlimit};
 use serde_json::{Value, json};
 
-use crate::daemons::{Daemon, NEAR_PRIVATE_KEY, bounded, desk, text};
+use crate::daemons::{NEAR_PRIVATE_KEY, bounded, desk, text};
 use crate::descriptors::with_few_files;
 use crate::ends::{PATIENCE, echoes, free_port, rest, through, until};
 use crate::replacing::{Hosts, traffic};
 
-/// A frame from the new process.
-fn frame(frame: &Value) -> Vec<u8> {
+/// A frame from one of the processes.
+pub(crate) fn frame(frame: &Value) -> Vec<u8> {
     let body = frame.to_string().into_bytes();
     [&(body.len() as u32).to_be_bytes()[..], &[0; 4], &body].concat()
 }
@@ -62,6 +62,25 @@ fn a_new_process_that_dies_at_any_step_leaves_the_old_one_with_all_connections()
     }
 }
 
+/// The privileges of a process that could do anything here.
+fn any_privileges() -> Value {
+    let namespace = fs::read_link("/proc/self/ns/user").unwrap();
+    json!({
+        "permitted": u64::MAX,
+        "bounding": u64::MAX,
+        "no-new-privileges": false,
+        "filters-calls": false,
+        "user-namespace": { "Unix": namespace.as_os_str().as_encoded_bytes() },
+        "sandbox": false,
+        "core-dumps": true,
+    })
+}
+
+/// Makes a command replace a process that could do anything here.
+pub(crate) fn takes_over(command: &mut Command) -> &mut Command {
+    command.env("KEYPADD_TAKEOVER", any_privileges().to_string())
+}
+
 /// Asks a daemon to be replaced.
 fn replace(path: &Path) -> UnixStream {
     let mut socket = UnixStream::connect(path).unwrap();
@@ -85,7 +104,7 @@ fn hear_body(mut socket: &UnixStream, [text, data]: [usize; 2]) -> Value {
 }
 
 /// The next frame of a process, by its text.
-fn hear_frame(socket: &UnixStream) -> Value {
+pub(crate) fn hear_frame(socket: &UnixStream) -> Value {
     hear_body(socket, hear_head(socket))
 }
 
@@ -101,7 +120,7 @@ fn a_new_process_that_has_everything_serves_if_the_old_one_dies_and_exits_if_it_
         let (mut old, new) = UnixStream::pair().unwrap();
         old.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut command = hosts.desk.keypadd(&["run", "--config", "near.toml"]);
-        command.env("KEYPADD_TAKEOVER", "1").stdin(Stdio::from(OwnedFd::from(new)));
+        takes_over(&mut command).stdin(Stdio::from(OwnedFd::from(new)));
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         drop(command);
         let _bounded = bounded(&child);
@@ -135,10 +154,7 @@ fn a_new_process_that_has_everything_serves_if_the_old_one_dies_and_exits_if_it_
 #[test]
 fn new_processes_that_do_not_begin_keep_no_other_command_waiting() {
     let hosts = Hosts::new("", "");
-    let mut near = hosts.desk.keypadd(&["run", "--config", "near.toml", "--log-format", "json"]);
-    // The offer contains it, and does not fit in the socket.
-    near.envs(["ONE", "TWO", "THREE", "FOUR"].map(|name| (name, "x".repeat(100_000))));
-    let near = Daemon::start(near);
+    let near = hosts.run("near");
     let path = hosts.socket(near.pid());
     let takeovers = [(); 4].map(|()| replace(&path));
     let first = &takeovers[0];
@@ -194,7 +210,7 @@ fn a_new_process_that_was_given_up_says_so() {
         let (old, new) = UnixStream::pair().unwrap();
         let old = begins.then_some(old);
         let mut command = hosts.desk.keypadd(&["run", "--config", "near.toml"]);
-        command.env("KEYPADD_TAKEOVER", "1").stdin(Stdio::from(OwnedFd::from(new)));
+        takes_over(&mut command).stdin(Stdio::from(OwnedFd::from(new)));
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         drop(command);
         let _bounded = bounded(&child);
@@ -292,7 +308,7 @@ fn a_new_process_with_too_few_open_files_says_so() {
     old.set_read_timeout(Some(PATIENCE)).unwrap();
     let command = hosts.desk.keypadd(&["run", "--config", "near.toml"]);
     let mut command = with_few_files(&command, "-n", FILES);
-    command.env("KEYPADD_TAKEOVER", "1").stdin(Stdio::from(OwnedFd::from(new)));
+    takes_over(&mut command).stdin(Stdio::from(OwnedFd::from(new)));
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(command);
     let _bounded = bounded(&child);
@@ -315,9 +331,16 @@ fn a_new_process_with_too_few_open_files_says_so() {
 }
 
 /// A daemon that gives these answers, each to one request, and closes the connection; with the last one it exits,
-/// unless the returned socket is kept.
+/// unless the returned socket is kept. The record of its start names no command.
 fn daemon_that_answers(path: &Path, answers: Vec<Vec<u8>>, exits: bool) -> Option<UnixListener> {
     let listener = UnixListener::bind(path).unwrap();
+    let record = json!({
+        "arguments": [{ "Unix": Vec::from("no-such-verb") }],
+        "directory": { "Unix": [b'/'] },
+        "environment": [],
+        "privileges": any_privileges(),
+    });
+    fs::write(path.with_file_name(format!("{}.start", process::id())), record.to_string()).unwrap();
     let kept = (!exits).then(|| listener.try_clone().unwrap());
     thread::spawn(move || {
         let last = answers.len() - 1;
@@ -336,9 +359,9 @@ fn daemon_that_answers(path: &Path, answers: Vec<Vec<u8>>, exits: bool) -> Optio
 }
 
 /// Version of the frames of a handover.
-const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 5;
 
-/// An offer to be replaced by a program that fails.
+/// An offer to be replaced.
 fn offer(version: u32) -> Vec<u8> {
     frame(&json!({ "offer": {
         "version": version,
@@ -346,9 +369,6 @@ fn offer(version: u32) -> Vec<u8> {
         "pid": 1,
         "release": "0.0.0",
         "same": false,
-        "arguments": [{ "Unix": Vec::from("no-such-verb") }],
-        "directory": { "Unix": [b'/'] },
-        "environment": [],
     } }))
 }
 

@@ -30,6 +30,7 @@ use tokio::time::timeout;
 use crate::replacement::Message;
 use crate::replacement::channel::Channel;
 use crate::replacement::give::{self, Program};
+use crate::replacement::record;
 use crate::status::sources::Sources;
 
 /// Requests the status.
@@ -98,6 +99,9 @@ pub(crate) const CONNECTIONS_MAX: usize = 128;
 /// for others.
 pub(crate) const WAITING_MAX: usize = CONNECTIONS_MAX / 4;
 
+/// How the name of a socket's file ends.
+const SOCKET_EXTENSION: &str = "sock";
+
 /// Most daemons in one process, as in tests.
 const DAEMONS_MAX: u32 = 64;
 
@@ -120,15 +124,11 @@ impl ControlSocket {
     pub(crate) fn bind(directory: &Path) -> io::Result<Self> {
         runtime_directory::prepare(directory)?;
         let _turn = BINDING.lock().unwrap_or_else(PoisonError::into_inner);
-        runtime_directory::sockets(directory).iter().filter(|path| is_stale(path)).for_each(
-            |path| {
-                let _ = fs::remove_file(path);
-            },
-        );
+        remove_stale(directory);
         let pid = process::id();
         let names = (1..=DAEMONS_MAX).map(|nth| match nth {
-            1 => format!("{pid}.sock"),
-            nth => format!("{pid}-{nth}.sock"),
+            1 => format!("{pid}.{SOCKET_EXTENSION}"),
+            nth => format!("{pid}-{nth}.{SOCKET_EXTENSION}"),
         });
         for path in names.map(|name| directory.join(name)) {
             match UnixListener::bind(&path) {
@@ -328,17 +328,37 @@ pub(crate) fn is_listening(path: &Path) -> bool {
     connect(path).map_or_else(|error| error.kind() == ErrorKind::WouldBlock, |_| true)
 }
 
+/// Removes what processes left that were killed.
+fn remove_stale(directory: &Path) {
+    let remove = |path: &PathBuf| {
+        let _ = fs::remove_file(path);
+    };
+    let sockets = runtime_directory::files(directory, SOCKET_EXTENSION);
+    sockets.iter().filter(|path| is_stale(path)).for_each(remove);
+    let is_without_process = |path: &&PathBuf| {
+        let process_is_gone = process_of(path).is_some_and(is_gone);
+        process_is_gone && !path.with_extension(SOCKET_EXTENSION).exists()
+    };
+    let records = runtime_directory::files(directory, record::EXTENSION);
+    records.iter().filter(is_without_process).for_each(remove);
+}
+
 /// Whether a socket is stale: no process listens, and the process that the file is named after does
 /// not exist or is this one (containers reuse process IDs). The second check spares another process
 /// between bind and listen; [`BINDING`] spares this one.
 fn is_stale(path: &Path) -> bool {
     let refused = connect(path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);
-    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-    let pid = stem.split('-').next().and_then(|pid| pid.parse().ok()).and_then(Pid::from_raw);
-    let gone = pid.is_none_or(|pid: Pid| {
-        pid == getpid() || test_kill_process(pid) == Err(rustix::io::Errno::SRCH)
-    });
-    refused && gone
+    refused && process_of(path).is_none_or(|pid| pid == getpid() || is_gone(pid))
+}
+
+/// The process that a socket or record is named after.
+fn process_of(path: &Path) -> Option<Pid> {
+    let stem = path.file_stem()?.to_string_lossy();
+    stem.split('-').next()?.parse().ok().and_then(Pid::from_raw)
+}
+
+fn is_gone(process: Pid) -> bool {
+    test_kill_process(process) == Err(rustix::io::Errno::SRCH)
 }
 
 #[cfg(test)]

@@ -256,7 +256,11 @@ impl Daemon {
         match bind_control_socket() {
             Ok(socket) => {
                 tracing::debug!(path = %socket.path().display(), "control socket");
-                tasks.spawn(socket.serve(status.clone(), requests));
+                let (status, record) = (status.clone(), self.confinement.take_record());
+                tasks.spawn(async move {
+                    let _removed_with_the_socket = record;
+                    socket.serve(status, requests).await;
+                });
             }
             // The tunnel works without it.
             Err(cause) => {

@@ -3,18 +3,18 @@
 //!
 //! | new process | old process |
 //! | --- | --- |
-//! | reads its settings, then [`Frame::Begin`] | shares the sockets that it listens on |
-//! | binds all its sockets, then [`Frame::Bound`] | ends its sessions and describes what is held |
-//! | resumes what is held, then [`Frame::Done`] | says [`Frame::Bye`] and exits |
+//! | reads its settings, then [`Message::Begin`] | shares the sockets that it listens on |
+//! | binds its sockets, then [`Message::Bound`] | ends its sessions and describes what is held |
+//! | resumes what is held, then [`Message::Done`] | says [`Message::Bye`] and exits |
 //!
 //! Until `Done` the old process still has everything, and serves if the new one dies. After it both
-//! have everything, and [`Frame::Bye`] decides: once all of it is in the new process's socket, the
-//! old one never serves again; before that, the new one does not serve while the old one lives.
+//! have everything, and [`Message::Bye`] decides: once all of it is in the new process's socket,
+//! the old one never serves again; before that, the new one does not serve while the old one lives.
 //! Both are on one host, so neither is left in doubt, as a peer across a network would be: the
 //! kernel takes a message for the other process or reports that it takes none. So
 //!
-//! - an old process that gives up stops receiving, then says [`Frame::Continues`]. A `Done` that it
-//!   has not read by then fails at its sender, or its sender reads that answer;
+//! - an old process that gives up stops receiving, then says [`Message::Continues`]. A `Done` that
+//!   it has not read by then fails at its sender, or its sender reads that answer;
 //! - a new process whose wait is over stops receiving, then reads what is there: a `Bye` that comes
 //!   later fails at its sender, which continues;
 //! - an end of file after `Done`, without either frame, means that the old process has died: the
@@ -22,9 +22,11 @@
 //!
 //! No key, pad or packet number is handed over, except the open file of the host's key, because
 //! systemd shows a credential only to the first process of a service.
+//!
+//! The old process does not say what to start: [`record`] does. The new one may do no more than the
+//! old one could: [`privileges`].
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::time::Duration;
 
 use keypadd_transport::StreamRecord;
@@ -33,12 +35,15 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) mod channel;
 pub(crate) mod give;
+pub(crate) mod privileges;
+pub(crate) mod record;
 pub(crate) mod take;
 
 /// Version of the frames. A mismatch is refused, and the old process continues.
-pub(crate) const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 5;
 
-/// Tells a new process that its standard input is the old one's channel.
+/// Tells a new process that its standard input is the old one's channel, and what privileges that
+/// was given when it started.
 pub(crate) const VARIABLE: &str = "KEYPADD_TAKEOVER";
 
 /// Sockets that go with a connection carried for `connect -W`: the command's control socket, then
@@ -64,7 +69,8 @@ const SUSPENDED_STALL_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Message {
-    /// How to start the new process, the file of the host's key attached; for `keypadd reload`.
+    /// Which process offers to be replaced, the file of the host's key attached; for `keypadd
+    /// reload`.
     Offer(Offer),
     /// The new process has read its settings.
     Begin,
@@ -95,7 +101,7 @@ pub(crate) enum Message {
     Continues,
 }
 
-/// How to start the process that replaces a daemon.
+/// A daemon that offers to be replaced.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Offer {
     pub(crate) version: u32,
@@ -105,7 +111,4 @@ pub(crate) struct Offer {
     pub(crate) release: String,
     /// Whether it runs the same program.
     pub(crate) same: bool,
-    pub(crate) arguments: Vec<OsString>,
-    pub(crate) directory: OsString,
-    pub(crate) environment: Vec<(OsString, OsString)>,
 }

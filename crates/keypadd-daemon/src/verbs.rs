@@ -17,11 +17,12 @@ mod run;
 mod serve;
 mod status;
 
-use keypadd_cli::error::Error;
+use keypadd_cli::error::{Error, Exit};
 use keypadd_cli::{block_on, logging, shutdown};
 
 use crate::command_line::{Cli, ConfigArgs, LogFlags, Verb};
 use crate::daemon::ready;
+use crate::replacement::take;
 
 /// Runs the command of this process.
 ///
@@ -29,6 +30,10 @@ use crate::daemon::ready;
 /// The exit code says what went wrong, as the help of the program lists them.
 pub(crate) fn run() -> Result<(), Error> {
     let Some(cli) = keypadd_cli::read::<Cli>()? else { return Ok(()) };
+    if take::is_begun() && !can_replace(&cli.verb) {
+        let cause = "only `serve`, `connect` and `run` can replace a daemon";
+        return Err(Error::new(Exit::Usage, cause));
+    }
     // Before any key is read. `bench` and `demo` use no key of this host.
     if !matches!(cli.verb, Verb::Bench(_) | Verb::Demo(_)) {
         keypadd_sandbox::forbid_core_dumps();
@@ -86,6 +91,15 @@ pub(crate) fn run() -> Result<(), Error> {
                 connect::run(options, shutdown::on_signals()?, say).await
             })
         }
+    }
+}
+
+/// Whether this command is a daemon's, which `keypadd reload --binary` may start.
+fn can_replace(verb: &Verb) -> bool {
+    match verb {
+        Verb::Serve(_) | Verb::Run(_) => true,
+        Verb::Connect(args) => args.stdio.is_none(),
+        _ => false,
     }
 }
 

@@ -27,6 +27,14 @@ pub(crate) fn kept(needs: &Needs, locks_freely: bool) -> CapabilitySet {
     kept
 }
 
+/// Drops all capabilities of the calling thread but these, given as bits (capget(2)).
+///
+/// # Errors
+/// The system refuses it.
+pub fn limit_capabilities(kept: u64) -> Result<(), String> {
+    drop_all_but(CapabilitySet::from_bits_retain(kept)).map(drop)
+}
+
 /// Drops all others from every set.
 pub(crate) fn drop_all_but(kept: CapabilitySet) -> Result<String, String> {
     let text = |error: Errno| error.to_string();

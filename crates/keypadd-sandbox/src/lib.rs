@@ -20,6 +20,7 @@ use std::io;
 use std::path::PathBuf;
 
 pub use account::{Account, UnknownUser};
+pub use capabilities::limit_capabilities;
 pub use dumps::{allow_core_dumps, forbid_core_dumps};
 pub use files::directory_or_file;
 use rustix::process::{Resource, Rlimit, setrlimit};

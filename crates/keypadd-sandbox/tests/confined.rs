@@ -13,7 +13,7 @@ use std::process::Command;
 use std::sync::mpsc;
 use std::thread;
 
-use keypadd_sandbox::{Confined, Needs, Report, confine};
+use keypadd_sandbox::{Confined, Needs, Report, confine, limit_capabilities};
 use memmap2::MmapMut;
 use rustix::fs::{Mode, chmod, fchmod, fcntl_get_seals};
 use rustix::io::Errno;
@@ -108,6 +108,46 @@ fn neither_shadow_nor_any_other_file_opens_but_those_that_are_needed() {
         }
         assert_eq!(fs::remove_file(directory.join("secret")).unwrap_err().kind(), PermissionDenied);
     });
+}
+
+#[test]
+fn a_file_where_sockets_are_made_can_be_removed_and_neither_written_nor_replaced() {
+    in_child(
+        "a_file_where_sockets_are_made_can_be_removed_and_neither_written_nor_replaced",
+        |directory| {
+            let [record, socket] =
+                ["1.start", "1.sock"].map(|name| directory.join("sockets").join(name));
+            fs::write(&record, "how it was started").unwrap();
+            if !restricts_files(&sealed(directory)) {
+                return;
+            }
+            let _listener = UnixListener::bind(&socket).unwrap();
+            let options = File::options;
+            for opened in [
+                options().write(true).open(&record),
+                options().append(true).open(&record),
+                options().write(true).truncate(true).open(&record),
+            ] {
+                assert_eq!(opened.unwrap_err().kind(), PermissionDenied);
+            }
+            for moved in [
+                fs::rename(&socket, &record),
+                fs::rename(&record, &socket),
+                fs::rename(directory.join("read/file"), &record),
+            ] {
+                assert_eq!(moved.unwrap_err().kind(), PermissionDenied);
+            }
+            fs::remove_file(&record).unwrap();
+            for made in [
+                options().write(true).create_new(true).open(&record).map(drop),
+                fs::hard_link(directory.join("read/file"), &record),
+                std::os::unix::fs::symlink(directory.join("read/file"), &record),
+                fs::create_dir(&record),
+            ] {
+                assert_eq!(made.unwrap_err().kind(), PermissionDenied);
+            }
+        },
+    );
 }
 
 #[test]
@@ -230,6 +270,20 @@ fn the_filter_holds_in_threads_from_before_and_after() {
             let set = u64::from_str_radix(&set, 16).unwrap();
             assert_eq!(set & !CAP_IPC_LOCK, 0, "{word}");
         }
+    });
+}
+
+#[test]
+fn capabilities_beyond_a_limit_are_given_up() {
+    const CAP_CHOWN: u64 = 1;
+    in_child("capabilities_beyond_a_limit_are_given_up", |_| {
+        let own = |word| {
+            let set = of_thread("/proc/thread-self".into(), word);
+            u64::from_str_radix(&set, 16).unwrap()
+        };
+        let had = own("CapPrm");
+        limit_capabilities(CAP_CHOWN).unwrap();
+        assert_eq!((own("CapPrm"), own("CapEff")), (had & CAP_CHOWN, had & CAP_CHOWN));
     });
 }
 

@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 use keypadd_cli::error::shown;
 use rustix::process::geteuid;
 
+use super::SOCKET_EXTENSION;
+
 /// Permission bits of all but the owner.
 const OTHERS_WRITE: u32 = 0o022;
 
@@ -60,10 +62,15 @@ pub(crate) fn nothing_in_any() -> String {
 
 /// The sockets in a directory, by name.
 pub(crate) fn sockets(directory: &Path) -> Vec<PathBuf> {
+    files(directory, SOCKET_EXTENSION)
+}
+
+/// The files in a directory whose names end like this, by name.
+pub(crate) fn files(directory: &Path, extension: &str) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
     let mut paths: Vec<PathBuf> = entries
         .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| path.extension().is_some_and(|extension| extension == "sock"))
+        .filter(|path| path.extension().is_some_and(|own| own == extension))
         .collect();
     paths.sort_unstable();
     paths

@@ -6,7 +6,9 @@
 //! needs a restart.
 
 use std::collections::BTreeSet;
+use std::env;
 use std::fs;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -24,6 +26,9 @@ use keypadd_tunnel::{
 use rustix::process::{getegid, geteuid};
 
 use crate::control::runtime_directory;
+use crate::replacement::privileges::Privileges;
+use crate::replacement::record::{RecordFile, StartRecord};
+use crate::replacement::take;
 use crate::status::snapshot::SandboxReport;
 
 /// The first port that everybody may bind (ip(7), ip_unprivileged_port_start).
@@ -38,6 +43,8 @@ struct State {
     confined: Mutex<Option<Confined>>,
     /// Opened while all files are still accessible.
     hypervisor: Mutex<Option<Hypervisor>>,
+    /// How this process was started, for one that replaces it.
+    record: Mutex<Option<RecordFile>>,
     report: OnceLock<SandboxReport>,
     switches_user: bool,
     /// The TCP ports that it may connect to; `None` is any.
@@ -62,6 +69,31 @@ pub(crate) struct SandboxNeeds<'s> {
 }
 
 impl Confinement {
+    /// Restricts the calling thread of a daemon that can be replaced, after recording how it was
+    /// started. One that replaces another may do no more than that one.
+    ///
+    /// # Errors
+    /// As for [`start`](Self::start). Exit 1: it replaces a process that is more confined.
+    pub(crate) fn start_replaceable(
+        settings: &Settings,
+        daemon_needs: &SandboxNeeds<'_>,
+    ) -> Result<Self, Error> {
+        let own = Privileges::own(settings.sandbox.value, settings.core_dumps.value);
+        let recorded = take::limited(own)?.and_then(|privileges| record(settings, privileges));
+        let record = recorded.unwrap_or_else(|error| {
+            let cause = system(&error);
+            tracing::warn!(
+                "`keypadd reload --binary` cannot replace this daemon, as how it was \
+                started cannot be recorded: {cause}"
+            );
+            None
+        });
+        // Removed again if the rest fails.
+        let this = Self::start(settings, daemon_needs)?;
+        *this.0.record.lock().unwrap_or_else(PoisonError::into_inner) = record;
+        Ok(this)
+    }
+
     /// Restricts the calling thread, before any other starts, as far as binding sockets still
     /// allows.
     ///
@@ -105,6 +137,7 @@ impl Confinement {
         };
         let switches_user = needs.account.is_some();
         let hypervisor = Mutex::new(Some(Hypervisor::open()));
+        let record = Mutex::default();
         let confined = confine(&needs).map_err(|error| {
             Error::new(Exit::Config, format!("user: {}", system(&error)))
                 .hint("start keypadd as root, or leave `user` out")
@@ -112,7 +145,14 @@ impl Confinement {
         let connects_to = needs.connects_to.filter(|_| confined.restricts_tcp());
         let confined = Mutex::new(Some(confined));
         let report = OnceLock::new();
-        Ok(Self(Arc::new(State { confined, hypervisor, report, switches_user, connects_to })))
+        Ok(Self(Arc::new(State {
+            confined,
+            hypervisor,
+            record,
+            report,
+            switches_user,
+            connects_to,
+        })))
     }
 
     /// The clocks to watch. The first daemon that asks gets the hypervisor's; all others, and
@@ -123,6 +163,11 @@ impl Confinement {
             Some(hypervisor) => Arc::new(hypervisor.clocks()),
             None => Arc::new(SystemClocks),
         }
+    }
+
+    /// The record of how this process was started, which is removed when it is dropped.
+    pub(crate) fn take_record(&self) -> Option<RecordFile> {
+        self.0.record.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Completes the sandbox in all threads, once all sockets are bound.
@@ -162,6 +207,21 @@ impl Confinement {
     /// Whether the daemon switches to another user, who may be unable to read the key again.
     pub(crate) fn switches_user(&self) -> bool {
         self.0.switches_user
+    }
+}
+
+/// Records how this process was started. Does not if it has no control socket, or if its sandbox
+/// would let it change the record: whoever may write core dumps in a directory may write anything.
+fn record(settings: &Settings, own: Privileges) -> io::Result<Option<RecordFile>> {
+    let directory =
+        runtime_directory::own().filter(|path| runtime_directory::prepare(path).is_ok());
+    let Some(directory) = directory else { return Ok(None) };
+    let is_where_it_dumps = settings.core_dumps.value
+        && settings.sandbox.value
+        && directory.canonicalize()?.starts_with(env::current_dir()?);
+    match is_where_it_dumps {
+        true => Ok(None),
+        false => StartRecord::own(own).write(&directory).map(Some),
     }
 }
 

@@ -17,7 +17,7 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, Shutdown, recvmsg, send, sendmsg, shutdown,
 };
-use rustix::process::Uid;
+use rustix::process::{Pid, Uid};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncWriteExt, Interest};
@@ -29,7 +29,7 @@ use super::{Message, STALL_TIMEOUT, SUSPENDED_STALL_TIMEOUT};
 /// Bytes before a frame's text.
 const HEAD_BYTES: usize = 8;
 
-/// Longest text: an offer includes the environment.
+/// Longest text: what lists all clients, or all unix sockets.
 const TEXT_BYTES_MAX: usize = 4 << 20;
 
 /// Most bytes of one stream.
@@ -84,6 +84,12 @@ impl Channel {
     pub(crate) fn new(socket: StdUnixStream) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         Ok(Self { socket: UnixStream::from_std(socket)?, stall_timeout: STALL_TIMEOUT })
+    }
+
+    /// The process that listens on the socket to which this one has connected; none if it is in a
+    /// namespace that this one does not see.
+    pub(crate) fn listener(&self) -> io::Result<Option<Pid>> {
+        Ok(self.socket.peer_cred()?.pid().and_then(Pid::from_raw))
     }
 
     /// From now on all traffic waits for the other process.

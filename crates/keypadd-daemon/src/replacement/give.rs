@@ -1,7 +1,6 @@
 //! Hands a daemon over to a new process: offers to be replaced, shares its sockets, and passes what
 //! is held.
 
-use std::env;
 use std::fmt;
 use std::fs::{self, File};
 use std::future::pending;
@@ -10,13 +9,11 @@ use std::mem::ManuallyDrop;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::pin::Pin;
 use std::process;
 use std::sync::Arc;
 use std::time::Duration;
 
-use keypadd_cli::keyfile;
 use keypadd_cli::shutdown::Shutdown;
 use keypadd_transport::HandedStream;
 use keypadd_tunnel::handover::{HandedSocket, Handover, SocketFile, SocketRecord};
@@ -28,9 +25,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::channel::{Channel, unexpected};
-use super::{
-    HANDOVER_TIMEOUT, Message, Offer, PREPARE_TIMEOUT, SUSPENDED_STALL_TIMEOUT, VARIABLE, VERSION,
-};
+use super::{HANDOVER_TIMEOUT, Message, Offer, PREPARE_TIMEOUT, SUSPENDED_STALL_TIMEOUT, VERSION};
 
 /// A program file, by device and inode, which an upgrade changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,7 +126,7 @@ impl HandoverSource<'_> {
         let bound = async move {
             let (mut channel, sockets) = (Channel::new(socket)?, sockets?);
             let key_file: Vec<_> = key_file.iter().map(|file| file.as_fd()).collect();
-            channel.send(&Message::Offer(offer(same)?), &[], &key_file).await?;
+            channel.send(&Message::Offer(offer(same)), &[], &key_file).await?;
             if same {
                 return Ok(None);
             }
@@ -284,19 +279,10 @@ async fn expect(channel: &Channel, comes: impl Fn(&Message) -> bool) -> io::Resu
     if comes(&frame) { Ok(()) } else { Err(unexpected(&frame)) }
 }
 
-/// How to start a process that does what this one does.
-fn offer(same: bool) -> io::Result<Offer> {
-    Ok(Offer {
-        version: VERSION,
-        pid: process::id(),
-        release: env!("CARGO_PKG_VERSION").into(),
-        same,
-        arguments: env::args_os().skip(1).collect(),
-        directory: env::current_dir().unwrap_or_else(|_| Path::new("/").into()).into(),
-        environment: env::vars_os()
-            .filter(|(name, _)| name != VARIABLE && name != keyfile::INHERITED)
-            .collect(),
-    })
+/// This process's offer to be replaced.
+fn offer(same: bool) -> Offer {
+    let release = env!("CARGO_PKG_VERSION").into();
+    Offer { version: VERSION, pid: process::id(), release, same }
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use keypadd_cli::error::{Error, Exit, system};
 use keypadd_cli::shutdown::Shutdown;
+use keypadd_sandbox::limit_capabilities;
 use keypadd_transport::HandedStream;
 use keypadd_tunnel::handover::{HandedClient, HandedLineage, HandedSocket, Handover, SocketFile};
 use keypadd_tunnel::wire::Instance;
@@ -19,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
 use super::channel::{Channel, Received, unexpected};
+use super::privileges::{Excess, Privileges};
 use super::{HANDOVER_TIMEOUT, Message, OF_COMMAND, STALL_TIMEOUT, VARIABLE};
 
 /// A daemon that replaces another one.
@@ -60,7 +62,7 @@ impl Takeover {
     /// # Errors
     /// Exit 1: the old process has given up.
     pub(crate) async fn begin() -> Result<(Option<Self>, Handover), Error> {
-        if env::var_os(VARIABLE).is_none() {
+        if !is_begun() {
             return Ok((None, Handover::default()));
         }
         let begun = async {
@@ -175,8 +177,8 @@ impl Takeover {
         Ok(())
     }
 
-    /// Says that this process has everything; returns the old one's [`Frame::Bye`], none if it has
-    /// died.
+    /// Says that this process has everything; returns the old one's [`Message::Bye`], none if it
+    /// has died.
     ///
     /// # Errors
     /// The old process continues.
@@ -202,6 +204,43 @@ impl Takeover {
         }
     }
 }
+
+/// Whether this process was started to replace another one.
+pub(crate) fn is_begun() -> bool {
+    env::var_os(VARIABLE).is_some()
+}
+
+/// What this process may keep of its own privileges in place of the process that it replaces, if
+/// there is one. Gives up the capabilities that it may not keep.
+///
+/// # Errors
+/// Exit 1: it may do more than that one, and cannot give that up.
+pub(crate) fn limited(own: io::Result<Privileges>) -> Result<io::Result<Privileges>, Error> {
+    let Some(old) = env::var_os(VARIABLE) else { return Ok(own) };
+    let refused = |cause: &str| {
+        let cause = format!("cannot replace the old process: {cause}");
+        Error::new(Exit::Runtime, cause)
+    };
+    let old = serde_json::from_slice(old.as_encoded_bytes())
+        .map_err(|error| refused(&format!("{VARIABLE}: {error}")))?;
+    let own = own.map_err(|error| refused(&system(&error)))?;
+    let had = own.permitted();
+    let limited = own.limited_to(&old).map_err(|excess| {
+        let (what, hint) = match excess {
+            Excess::Given(what) => (what, FROM_ELSEWHERE),
+            Excess::Set(what) => (what, "restart it; its connections will close"),
+        };
+        refused(&format!("this one would be less confined: {what}")).hint(hint)
+    })?;
+    if limited.permitted() != had {
+        limit_capabilities(limited.permitted()).map_err(|cause| refused(&cause))?;
+    }
+    Ok(Ok(limited))
+}
+
+/// What to do about a new process that was given more than the old one.
+const FROM_ELSEWHERE: &str =
+    "replace it from where it was started, as with `systemctl reload`, or restart it";
 
 fn tell_reload(held: usize, reset: usize) {
     let release = env!("CARGO_PKG_VERSION").to_owned();

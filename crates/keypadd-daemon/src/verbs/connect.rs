@@ -168,7 +168,7 @@ impl ConnectOptions {
     /// Restricts the calling thread to what these options need, before any other starts.
     ///
     /// # Errors
-    /// As for [`Confinement::start`].
+    /// As for [`Confinement::start_replaceable`].
     pub(crate) fn confined(mut self) -> Result<Self, Error> {
         let (forwards, adds_forwards) = match &self.work {
             Work::Forwards(forwards) => (forwards.iter().collect(), true),
@@ -178,7 +178,10 @@ impl ConnectOptions {
         if let Some(reuse) = &mut self.reuse {
             reuse.connect_to_daemons();
         }
-        self.confinement = Confinement::start(&self.settings, &needs)?;
+        self.confinement = match &self.work {
+            Work::Forwards(_) => Confinement::start_replaceable(&self.settings, &needs)?,
+            Work::Stdio(_) => Confinement::start(&self.settings, &needs)?,
+        };
         Ok(self)
     }
 }

@@ -53,12 +53,12 @@ impl RunOptions {
     /// Restricts the calling thread to what the file needs, before any other starts.
     ///
     /// # Errors
-    /// As for [`Confinement::start`].
+    /// As for [`Confinement::start_replaceable`].
     pub(crate) fn confined(mut self) -> Result<Self, Error> {
         let Loaded { config, key } = &self.loaded;
         let files = vec![self.path.clone(), key.path.clone()];
         let needs = SandboxNeeds { files, ..SandboxNeeds::of(config) };
-        self.confinement = Confinement::start(&config.settings, &needs)?;
+        self.confinement = Confinement::start_replaceable(&config.settings, &needs)?;
         Ok(self)
     }
 

@@ -54,11 +54,11 @@ impl ServeOptions {
     /// Restricts the calling thread to what these options need, before any other starts.
     ///
     /// # Errors
-    /// As for [`Confinement::start`].
+    /// As for [`Confinement::start_replaceable`].
     pub(crate) fn confined(mut self) -> Result<Self, Error> {
         let (open_permits, listen_permits) = permits(&self.settings);
         let needs = SandboxNeeds { open_permits, listen_permits, ..SandboxNeeds::default() };
-        self.confinement = Confinement::start(&self.settings, &needs)?;
+        self.confinement = Confinement::start_replaceable(&self.settings, &needs)?;
         Ok(self)
     }
 }

@@ -1,8 +1,9 @@
 //! `keypadd reload --binary`: starts this program in place of a running daemon.
 //!
-//! The new process gets the daemon's command line, directory and environment. Until it serves, its
-//! messages appear here; then it takes over the daemon's standard streams. The daemon cannot start
-//! it itself: its sandbox cannot execute programs.
+//! The new process gets the daemon's command line, directory and environment from the record of the
+//! daemon's start: what the daemon says now may be the will of strangers. Until the new process
+//! serves, its messages appear here; then it takes over the daemon's standard streams. The daemon
+//! cannot start it itself: its sandbox cannot execute programs.
 
 use std::env;
 use std::fmt;
@@ -15,18 +16,19 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use keypadd_cli::error::{Error, Exit, shown, system};
+use keypadd_cli::error::{Error, Exit, one_line, shown, system};
 use keypadd_cli::keyfile;
 use keypadd_cli::shutdown::block_on;
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::net::sockopt::set_socket_passcred;
-use rustix::process::{Uid, geteuid};
+use rustix::process::{Pid, Uid, geteuid};
 use serde::de::IgnoredAny;
 use tokio::time::timeout;
 
-use crate::control::{self, REPLACE_REQUEST, STATUS_REQUEST};
+use crate::control::{self, REPLACE_REQUEST, STATUS_REQUEST, runtime_directory};
 use crate::replacement::channel::{Channel, Received, unexpected};
 use crate::replacement::give::Program;
+use crate::replacement::record::StartRecord;
 use crate::replacement::take::{RESET, TakeoverReport};
 use crate::replacement::{Message, Offer, VARIABLE, VERSION};
 use crate::verbs::status::why_closed;
@@ -47,6 +49,8 @@ enum NotReplaced {
     Newer,
     /// Its [`VERSION`] is a lower one.
     Older,
+    /// How it was started is not known for certain.
+    Unrecorded(io::Error),
     /// An error of the system, or an answer of another kind.
     System(io::Error),
 }
@@ -64,6 +68,13 @@ impl fmt::Display for NotReplaced {
             Self::Busy => "other processes are waiting to replace it",
             Self::Newer => "it is newer than this program, and cannot hand over to it",
             Self::Older => "it is older than this program, and cannot hand over to it",
+            Self::Unrecorded(error) if error.kind() == io::ErrorKind::NotFound => {
+                "how it was started is not recorded beside its socket"
+            }
+            Self::Unrecorded(error) => {
+                let cause = system(error);
+                return write!(f, "the record of how it was started cannot be used: {cause}");
+            }
             Self::System(error) => return f.write_str(&system(error)),
         })
     }
@@ -83,6 +94,8 @@ pub(super) enum Replaced {
 /// What a daemon answers.
 struct ReplaceOffer {
     offer: Offer,
+    /// The process that listens; none if it is in a namespace that this one does not see.
+    process: Option<Pid>,
     channel: OwnedFd,
     /// None if the daemon has none.
     key_file: Option<OwnedFd>,
@@ -102,7 +115,12 @@ pub(super) fn replace(socket: &Path, forced: bool) -> Result<Replaced, Error> {
         let offer = offer.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()));
         replaced = match offer {
             Ok(ReplaceOffer { offer: Offer { same: true, .. }, .. }) => Replaced::Same,
-            Ok(asked) => Replaced::Started(start(socket, &program, asked)?),
+            Ok(asked) => match record_of(socket, asked.process) {
+                Ok(record) => Replaced::Started(start(socket, &program, &record, asked)?),
+                Err(error) => {
+                    Replaced::Failed(replace_error(socket, &NotReplaced::Unrecorded(error)))
+                }
+            },
             Err(NotReplaced::System(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 return Err(replace_error(socket, &error.into()));
             }
@@ -131,13 +149,15 @@ async fn ask(mut stream: UnixStream, forced: bool, own: Uid) -> Result<ReplaceOf
     set_socket_passcred(&stream, true).map_err(io::Error::from)?;
     stream.write_all(format!("{REPLACE_REQUEST} {identity}\n").as_bytes())?;
     let channel = OwnedFd::from(stream.try_clone()?);
-    let Received { frame, descriptors, sender, .. } = Channel::new(stream)?.receive().await?;
+    let answering = Channel::new(stream)?;
+    let process = answering.listener()?;
+    let Received { frame, descriptors, sender, .. } = answering.receive().await?;
     if !may_start(own, sender) {
         return Err(NotReplaced::NotRoots);
     }
     match frame {
         Message::Offer(offer) if offer.version == VERSION => {
-            Ok(ReplaceOffer { offer, channel, key_file: descriptors.take_optional()? })
+            Ok(ReplaceOffer { offer, process, channel, key_file: descriptors.take_optional()? })
         }
         Message::Offer(offer) if offer.version > VERSION => Err(NotReplaced::Newer),
         Message::Offer(_) => Err(NotReplaced::Older),
@@ -152,11 +172,21 @@ fn may_start(own: Uid, sender: Option<Uid>) -> bool {
     !own.is_root() || sender.is_some_and(Uid::is_root)
 }
 
+/// How a daemon was started, by the record beside its socket.
+fn record_of(socket: &Path, process: Option<Pid>) -> io::Result<StartRecord> {
+    let process = process.ok_or(io::ErrorKind::NotFound)?;
+    let socket = socket.canonicalize()?;
+    let directory = socket.parent().ok_or(io::ErrorKind::NotFound)?;
+    runtime_directory::check(directory)?;
+    StartRecord::read(directory, process)
+}
+
 /// Starts the new process; returns what to print.
 fn start(
     socket: &Path,
     program: &Path,
-    ReplaceOffer { offer, channel, key_file }: ReplaceOffer,
+    record: &StartRecord,
+    ReplaceOffer { offer, channel, key_file, .. }: ReplaceOffer,
 ) -> Result<String, Error> {
     let started = || {
         let key_file = key_file.as_ref().map(|file| {
@@ -166,11 +196,11 @@ fn start(
         // Not a pipe, which a service's system call filter may refuse.
         let (mut result, stdout) = UnixStream::pair()?;
         let mut child = Command::new(program)
-            .args(&offer.arguments)
-            .current_dir(&offer.directory)
+            .args(&record.arguments)
+            .current_dir(&record.directory)
             .env_clear()
-            .envs(offer.environment.iter().map(|(name, value)| (name, value)))
-            .env(VARIABLE, "1")
+            .envs(record.environment())
+            .env(VARIABLE, serde_json::to_string(&record.privileges)?)
             .envs(key_file.transpose()?.map(|number| (keyfile::INHERITED, number)))
             // Ctrl-C here must not reach the daemon.
             .process_group(0)
@@ -186,7 +216,7 @@ fn start(
     };
     match started().map_err(|error: io::Error| replace_error(socket, &error.into()))? {
         Ok(TakeoverReport { pid, release, held, reset }) => {
-            let before = format!("{} (process {})", offer.release, offer.pid);
+            let before = format!("{} (process {})", one_line(&offer.release), offer.pid);
             let noun = if held == 1 { "connection" } else { "connections" };
             let lost = match reset {
                 0 => String::new(),
@@ -226,9 +256,10 @@ fn replace_error(socket: &Path, error: &NotReplaced) -> Error {
     let hint = match error {
         NotReplaced::Busy => "try again later",
         NotReplaced::Newer => "upgrade this program",
-        NotReplaced::NotRoots | NotReplaced::Older | NotReplaced::System(_) => {
-            "restart it; its connections will close"
-        }
+        NotReplaced::NotRoots
+        | NotReplaced::Older
+        | NotReplaced::Unrecorded(_)
+        | NotReplaced::System(_) => "restart it; its connections will close",
     };
     Error::new(Exit::Runtime, format!("the daemon at {name}: {cause}")).hint(hint)
 }
