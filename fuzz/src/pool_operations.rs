@@ -176,7 +176,11 @@ impl State {
             (15, Some(at), _) => {
                 let number = self.lanes[at].number(input);
                 self.lanes[at].newest = self.lanes[at].newest.max(number);
-                self.lanes[at].lane.pass(PacketNumber::new(number));
+                let (lane, number) = (&mut self.lanes[at].lane, PacketNumber::new(number));
+                match operation >> 4 {
+                    0..8 => lane.pass(number),
+                    _ => lane.skip(number, length(input)),
+                }
             }
             (_, Some(at), _) => {
                 let (number, bytes) = (self.lanes[at].number(input), length(input));

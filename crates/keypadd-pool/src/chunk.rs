@@ -171,6 +171,16 @@ impl Chunk {
         is_keystream(bytes).then_some(Row { bytes, bit: 1 << slot, taken, wiped })
     }
 
+    /// Wipes the pad of `slot` of (key, segment, part), if it is in this chunk and unused, and
+    /// counts it as wasted. Nothing can take it afterwards.
+    pub(crate) fn discard(&mut self, key: KeyId, segment: Segment, part: Part, slot: usize) {
+        let Some((unit, bytes)) = self.find(key, segment, part, slot) else { return };
+        self.taken |= 1 << slot;
+        wipe(&mut self.units[unit][bytes]);
+        self.wiped |= 1 << slot;
+        self.home.count_wasted(1);
+    }
+
     /// Fetches where the rows are into the caches, without waiting for it.
     pub(crate) fn fetch_units(&self) {
         prefetch(&*self.units);

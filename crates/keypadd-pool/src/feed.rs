@@ -3,7 +3,7 @@
 //!
 //! The consumer's end is in `lane.rs`; queues and `lane_state.rs` join them. Knows no other lane.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use keypadd_keystream::{KeystreamKey, PacketNumber, SEGMENT_PACKETS, Segment};
@@ -26,7 +26,9 @@ const MAX_LEAD: [u64; 2] = [2, 32];
 /// The filler's end of a lane.
 pub(crate) struct Feed {
     key: KeyId,
-    keystream: Arc<KeystreamKey>,
+    /// Gone once the lane is.
+    keystream: Weak<KeystreamKey>,
+    is_cheap: bool,
     state: Arc<LaneState>,
     traffic: Traffic,
     /// Its peer's limit, if it has one.
@@ -36,13 +38,13 @@ pub(crate) struct Feed {
 
 impl Feed {
     pub(crate) fn new(
-        key: KeyId,
-        keystream: Arc<KeystreamKey>,
+        (key, keystream): (KeyId, &Arc<KeystreamKey>),
         state: Arc<LaneState>,
         (traffic, allowance): (Traffic, Option<PoolAllowance>),
         ends: [FeedEnd; 2],
     ) -> Self {
-        Self { key, keystream, state, traffic, allowance, ends }
+        let (keystream, is_cheap) = (Arc::downgrade(keystream), keystream.is_cheap());
+        Self { key, keystream, is_cheap, state, traffic, allowance, ends }
     }
 
     /// The lane as the planner sees it.
@@ -93,7 +95,7 @@ impl Feed {
 
     /// Whether its key is quick to encrypt with.
     pub(crate) fn is_cheap(&self) -> bool {
-        self.keystream.is_cheap()
+        self.is_cheap
     }
 
     /// Sets what each part is to hold, in chunks.
@@ -118,7 +120,7 @@ impl Feed {
     /// Generates the next chunk of a part and gives it to the consumer; false if none is wanted or
     /// there is no memory.
     pub(crate) fn fill(&mut self, part: Part, free: &mut FreeUnits, home: &MemoryReturn) -> bool {
-        // The key may have been retired since the plan was made.
+        // The key may have been retired since the plan was made, and then be gone.
         if self.state.is_closed() || self.state.stage() == Stage::Dormant {
             return false;
         }
@@ -126,10 +128,11 @@ impl Feed {
         if end.ready.is_full() {
             return false;
         }
+        let Some(keystream) = self.keystream.upgrade() else { return false };
         let Some(units) = free.take(part) else { return false };
         let ahead = PacketNumber::new((self.state.position() + end.lead) * SEGMENT_PACKETS as u64);
         let segment = end.next.max(ahead.segment());
-        self.generate(part, segment, units, home);
+        self.generate(&keystream, part, segment, units, home);
         // A chunk that comes too late is wasted: aim further ahead until one is in time.
         let is_late = self.state.position() > segment.value();
         let end = &mut self.ends[part as usize];
@@ -141,15 +144,16 @@ impl Feed {
         true
     }
 
-    /// Generates this chunk and gives it to the consumer.
+    /// Generates this chunk with the lane's key and gives it to the consumer.
     pub(crate) fn generate(
         &mut self,
+        keystream: &KeystreamKey,
         part: Part,
         segment: Segment,
         units: Box<[Unit]>,
         home: &MemoryReturn,
     ) {
-        let chunk = Chunk::fill(self.key, &self.keystream, segment, part, units, home.clone());
+        let chunk = Chunk::fill(self.key, keystream, segment, part, units, home.clone());
         if self.ends[part as usize].ready.push(Box::new(chunk)).is_ok() {
             self.state.parts[part as usize].pushed.fetch_add(1, Relaxed);
         }

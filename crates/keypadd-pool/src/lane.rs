@@ -8,7 +8,7 @@ mod part_queue;
 
 use std::sync::Arc;
 
-use keypadd_keystream::{PacketNumber, Segment};
+use keypadd_keystream::{KeystreamKey, PacketNumber, Segment};
 
 use crate::chunk::{BODY_BYTES, HEAD_BYTES, KeyId, PAD_BYTES, Part, is_keystream};
 use crate::demand::Traffic;
@@ -55,6 +55,9 @@ pub struct PartLevel {
 /// The consumer's end of a lane. Used by one thread at a time (`&mut self`).
 pub struct Lane {
     key: KeyId,
+    /// The filler has a weak reference, so that a lane's end wipes the key, however long the filler
+    /// does not run.
+    _keystream: Arc<KeystreamKey>,
     /// The newest segment that was needed.
     segment: Segment,
     /// A copy of [`LaneState::next`], which only the lane writes.
@@ -84,7 +87,7 @@ impl Drop for Closer {
 
 impl Lane {
     pub(crate) fn new(
-        key: KeyId,
+        (key, keystream): (KeyId, Arc<KeystreamKey>),
         state: Arc<LaneState>,
         traffic: Traffic,
         queues: [PartQueue; 2],
@@ -93,7 +96,8 @@ impl Lane {
         let closer = Closer { filler, state: Arc::clone(&state) };
         let next = state.next();
         let segment = PacketNumber::new(next).segment();
-        Self { key, segment, next, state, traffic, queues, unqueued: None, closer }
+        let (_keystream, unqueued) = (keystream, None);
+        Self { key, _keystream, segment, next, state, traffic, queues, unqueued, closer }
     }
 
     /// Asks the filler to serve this lane, now or, if too many of its direction wait, at a later
@@ -148,16 +152,33 @@ impl Lane {
         }
     }
 
-    /// Moves to the segment of a packet that is too long for a pad, as [`Self::seek`].
+    /// Moves to the segment of a packet that is too long for a pad, as [`Self::seek`], and wipes
+    /// what the pool has of its pad.
     pub fn pass(&mut self, packet_number: PacketNumber) {
         self.traffic.count_too_long();
         self.seek(packet_number, 0);
+        self.discard(packet_number);
+    }
+
+    /// Moves to the segment of a packet that does without its pad, as [`Self::seek`], and wipes
+    /// what the pool has of it.
+    pub fn skip(&mut self, packet_number: PacketNumber, pad_bytes: usize) {
+        self.seek(packet_number, pad_bytes);
+        self.discard(packet_number);
+    }
+
+    /// Wipes what the pool has of a packet's pad, which would open that packet.
+    #[inline(never)]
+    fn discard(&mut self, packet_number: PacketNumber) {
+        for part in Part::ALL {
+            self.queues[part as usize].discard(self.key, part, packet_number);
+        }
     }
 
     /// Moves to the packet's segment, as [`Self::seek`], and takes the packet's pad: XORs what the
-    /// pool has of it into `mask` and `data`, which together are as long as the pad. Takes nothing
-    /// if the pool has fewer than `least` bytes. Calls `found` before the XOR if the pool has every
-    /// byte. The caller generates the rest inline.
+    /// pool has of it into `mask` and `data`, which together are as long as the pad. If the pool
+    /// has fewer than `least` bytes, wipes them and takes nothing. Calls `found` before the XOR if
+    /// the pool has every byte. The caller generates the rest inline.
     ///
     /// # Panics
     ///
@@ -187,6 +208,9 @@ impl Lane {
         let body = if needs_body { bodies.row(*key, Part::Body, packet_number) } else { None };
         let taken = Taken::of(head.is_some(), body.is_some(), pad_bytes);
         if taken.bytes < least.max(1) {
+            if taken.bytes > 0 {
+                self.discard(packet_number);
+            }
             return Taken::NOTHING;
         }
         if taken.bytes == pad_bytes {

@@ -232,10 +232,12 @@ impl Pool {
         let filler = Arc::clone(&self.handle.filler);
         let ends = [heads.1, bodies.1];
         let owner = self.allowance.clone();
-        let feed = Feed::new(key, keystream, Arc::clone(&state), (traffic.clone(), owner), ends);
+        let of = (key, &keystream);
+        let feed = Feed::new(of, Arc::clone(&state), (traffic.clone(), owner), ends);
         let unqueued =
             UnqueuedFeed { feed: Box::new(feed), commands: self.handle.commands.clone() };
-        let mut lane = Lane::new(key, state, traffic.clone(), [heads.0, bodies.0], filler);
+        let mut lane =
+            Lane::new((key, keystream), state, traffic.clone(), [heads.0, bodies.0], filler);
         lane.queue(unqueued);
         lane
     }

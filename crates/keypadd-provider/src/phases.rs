@@ -167,8 +167,8 @@ impl Phases {
 
     /// Follows the connection to a packet that is ours or authenticated, and XORs the packet's pad
     /// into `mask` and `data`, which together are as long as the pad: from the pool as far as it
-    /// goes, the rest inline. If the pool has fewer than `least` bytes, leaves the packet
-    /// unchanged, for the caller to process in one pass. A null cipher changes nothing. Calls
+    /// goes, the rest inline. If the pool has fewer than `least` bytes, wipes those and leaves the
+    /// packet unchanged, for the caller to process in one pass. A null cipher changes nothing. Calls
     /// `found` before the XOR if the pool has every byte.
     ///
     /// Returns the pool's coverage; `None` if the phase is over.
@@ -199,8 +199,8 @@ impl Phases {
         Some(coverage)
     }
 
-    /// As [`Self::apply`], for a packet that was opened in one pass: its pad in the pool is
-    /// skipped.
+    /// As [`Self::apply`], for a packet that was opened in one pass: what the pool has of its pad is
+    /// wiped.
     pub(crate) fn skip(
         &mut self,
         phase: u64,
@@ -210,7 +210,7 @@ impl Phases {
         let (pads, tally) = self.follow(phase, packet_number)?;
         match &mut pads.lane {
             Some(lane) if is_too_long(pad_bytes) => lane.pass(packet_number),
-            Some(lane) => lane.seek(packet_number, pad_bytes),
+            Some(lane) => lane.skip(packet_number, pad_bytes),
             None => {}
         }
         Some(pads.count(tally, 0, pad_bytes))

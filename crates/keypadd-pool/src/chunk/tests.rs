@@ -67,6 +67,23 @@ fn a_row_of_zeros_counts_as_missing() {
 }
 
 #[test]
+fn a_discarded_pad_is_wiped_and_gone_and_no_other() {
+    for part in Part::ALL {
+        let (mut chunk, arrivals) = chunk(part);
+        let others = [8, 10].map(|slot| bytes(&chunk, slot).to_vec());
+        chunk.discard(KeyId(8), segment(2), part, 9);
+        assert!(bytes(&chunk, 9).iter().any(|&byte| byte != 0), "another key's");
+        chunk.discard(KEY, segment(2), part, 9);
+        assert!(bytes(&chunk, 9).iter().all(|&byte| byte == 0));
+        assert!(chunk.row(KEY, segment(2), part, 9).is_none());
+        assert_eq!([8, 10].map(|slot| bytes(&chunk, slot).to_vec()), others);
+        assert_eq!(chunk.untaken(), SEGMENT_PACKETS as u32 - 1);
+        drop(chunk);
+        assert!(is_wiped(&arrivals.recv().expect("its memory")));
+    }
+}
+
+#[test]
 fn a_taken_pad_is_wiped_and_gone() {
     for part in Part::ALL {
         let (mut chunk, _arrivals) = chunk(part);

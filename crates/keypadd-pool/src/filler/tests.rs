@@ -2,7 +2,7 @@
 
 use std::sync::mpsc::{Receiver, channel};
 
-use keypadd_keystream::{PacketNumber, Suite, SuiteKey};
+use keypadd_keystream::{KeystreamKey, PacketNumber, Suite, SuiteKey};
 
 use super::*;
 use crate::arena::{SLAB_UNITS, UNIT_BYTES};
@@ -24,11 +24,15 @@ fn filled_of(units: usize) -> (Pool, Filler, Lane, Receiver<Box<[Unit]>>) {
     let (pool, mut filler) = Pool::with_filler(settings).expect("memory");
     let (sender, released) = channel();
     filler.released = sender;
-    let key = SuiteKey::derive(Suite::AES_128_GCM, &[1; 16], &[2; 12]).keystream;
     let (traffic, first) = (Traffic::new(Direction::Send), PacketNumber::new(0));
-    let lane = pool.open_lane(key.expect("pads"), &traffic, first, Stage::Active);
+    let lane = pool.open_lane(key(1), &traffic, first, Stage::Active);
     fill(&mut filler);
     (pool, filler, lane, released)
+}
+
+fn key(byte: u8) -> Arc<KeystreamKey> {
+    let key = SuiteKey::derive(Suite::AES_128_GCM, &[byte; 16], &[2; 12]).keystream;
+    key.expect("pads")
 }
 
 fn fill(filler: &mut Filler) {
@@ -45,9 +49,7 @@ fn a_lane_that_has_ended_leaves_its_memory_to_others_and_keeps_pads_for_late_pac
     let full = lane.level(Part::Body).packets;
     let packet = PacketNumber::new(10);
     lane.seek(packet, PAD_BYTES);
-    let key = SuiteKey::derive(Suite::AES_128_GCM, &[3; 16], &[4; 12]).keystream;
-    let traffic = Traffic::new(Direction::Send);
-    let next = pool.open_lane(key.expect("pads"), &traffic, packet, Stage::Active);
+    let next = pool.open_lane(key(3), &Traffic::new(Direction::Send), packet, Stage::Active);
     lane.end();
     fill(&mut filler);
     assert!(next.level(Part::Body).packets + 128 > full, "{full}");
@@ -142,7 +144,7 @@ fn a_chunk_that_came_too_late_does_not_hide_the_next_one() {
         filler.collect();
         let units = filler.free.take(Part::Head).expect("free memory");
         let segment = PacketNumber::new(segment * SEGMENT_PACKETS as u64).segment();
-        filler.feeds[0].generate(Part::Head, segment, units, &filler.home);
+        filler.feeds[0].generate(&key(1), Part::Head, segment, units, &filler.home);
     };
     let mut has_head = |segment: u64| {
         let number = PacketNumber::new(segment * SEGMENT_PACKETS as u64);
@@ -161,8 +163,7 @@ fn a_chunk_that_came_too_late_does_not_hide_the_next_one() {
 fn keys_that_change_faster_than_the_filler_runs_do_not_grow_its_queue_and_the_last_is_served() {
     let settings = PoolSettings { budget_bytes: UNITS * UNIT_BYTES };
     let (pool, mut filler) = Pool::with_filler(settings).expect("memory");
-    let key = SuiteKey::derive(Suite::AES_128_GCM, &[1; 16], &[2; 12]).keystream;
-    let key = key.expect("pads");
+    let key = key(1);
     let (traffic, first) = (Traffic::new(Direction::Send), PacketNumber::new(0));
     let open = || pool.open_lane(key.clone(), &traffic, first, Stage::Active);
     let mut lane = open();
@@ -178,4 +179,26 @@ fn keys_that_change_faster_than_the_filler_runs_do_not_grow_its_queue_and_the_la
     assert!(!is_hit(0), "this packet queues the lane");
     fill(&mut filler);
     assert!(is_hit(1));
+}
+
+#[test]
+fn a_lane_that_is_gone_leaves_no_key_to_a_filler_that_does_not_run() {
+    let (pool, mut filler, lane, _released) = filled();
+    let (traffic, first) = (Traffic::new(Direction::Send), PacketNumber::new(0));
+    // One that the filler knows, one that is queued for it, and those that wait to be queued.
+    for known in [true, false, false, false, false, false] {
+        let key = key(3);
+        let (gone, key) = (Arc::downgrade(&key), key);
+        let other = pool.open_lane(key, &traffic, first, Stage::Active);
+        if known {
+            fill(&mut filler);
+        }
+        assert_eq!(gone.strong_count(), 1);
+        drop(other);
+        assert_eq!(gone.strong_count(), 0);
+    }
+    // Nor does it fill them later.
+    fill(&mut filler);
+    assert_eq!(filler.feeds.len(), 1);
+    drop(lane);
 }

@@ -206,6 +206,13 @@ impl PartQueue {
         if *keeps_recent { late_row(recent, key, part, pn) } else { None }
     }
 
+    /// Wipes the packet's pad, if the current chunk or a recent one has it.
+    pub(super) fn discard(&mut self, key: KeyId, part: Part, pn: PacketNumber) {
+        for chunk in self.current.iter_mut().chain(self.recent.iter_mut().flatten()) {
+            chunk.discard(key, pn.segment(), part, pn.slot());
+        }
+    }
+
     /// Fetches from memory what a packet soon after this one will need of its row, if as many
     /// bytes.
     #[inline(always)]

@@ -65,6 +65,32 @@ fn every_packet_of_a_segment_has_its_own_pad() {
 }
 
 #[test]
+fn a_packet_that_does_without_its_pad_leaves_none_of_it_in_the_pool() {
+    type Leave = fn(&mut Lane, PacketNumber);
+    let declined: Leave = |lane, number| {
+        let taken = lane.take(number, &mut [0; 16], &mut [0; PAD_BYTES], PAD_BYTES + 1, || ());
+        assert_eq!(taken.bytes, 0);
+    };
+    let skipped: Leave = |lane, number| lane.skip(number, PAD_BYTES);
+    let passed: Leave = |lane, number| lane.pass(number);
+    for (direction, leave) in [
+        (Direction::Send, declined),
+        (Direction::Send, passed),
+        (Direction::Receive, skipped),
+        (Direction::Receive, passed),
+    ] {
+        let pool = pool(4 * MIB);
+        let mut lane = open(&pool, &key(Suite::AES_256_GCM, 3), direction, Stage::Active);
+        await_pad(&mut lane, 5);
+        leave(&mut lane, PacketNumber::new(5));
+        assert_eq!(lane.peek(PacketNumber::new(5), PAD_BYTES).bytes(), 0);
+        assert_eq!(take(&mut lane, 5, 0, PAD_BYTES).1, [false, false]);
+        assert_eq!(pool.snapshot().pads_wasted_total, 2, "a head and a body");
+        assert_eq!(take(&mut lane, 6, 0, PAD_BYTES).1, [true, true], "another packet has its own");
+    }
+}
+
+#[test]
 fn a_pad_is_taken_once_however_little_of_it_was_used() {
     let pool = pool(4 * MIB);
     let key = key(Suite::AES_256_GCM, 3);
