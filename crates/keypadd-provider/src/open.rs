@@ -103,7 +103,8 @@ impl OpenKey {
                     Some(mask) => mask,
                     None => {
                         let made = &mut made.0[..mask_bytes];
-                        phases.write_mask(self.phase, packet_number, made);
+                        let written = phases.write_mask(self.phase, packet_number, made);
+                        written.ok_or(CryptoError)?;
                         made
                     }
                 };

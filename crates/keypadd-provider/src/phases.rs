@@ -157,19 +157,25 @@ impl Phases {
         pads.is_some_and(|pads| pads.was_hit[has_body(pad_bytes)]) && !is_too_long(pad_bytes)
     }
 
-    /// Overwrites `mask` with the first bytes of a packet's pad, generated inline.
-    pub(crate) fn write_mask(&mut self, phase: u64, number: PacketNumber, mask: &mut [u8]) {
-        let pads = self.pads.iter_mut().find(|pads| pads.phase == phase);
-        if let Some(PhasePads { inline: Some(inline), .. }) = pads {
-            inline.write(number, 0, mask);
-        }
+    /// Overwrites `mask` with the first bytes of a packet's pad, generated inline; `None` if the
+    /// phase is over or has no pads. The packet must then be refused unverified: anybody can make a
+    /// tag under a mask of zeros.
+    pub(crate) fn write_mask(
+        &mut self,
+        phase: u64,
+        number: PacketNumber,
+        mask: &mut [u8],
+    ) -> Option<()> {
+        let pads = self.pads.iter_mut().find(|pads| pads.phase == phase)?;
+        pads.inline.as_mut()?.write(number, 0, mask);
+        Some(())
     }
 
     /// Follows the connection to a packet that is ours or authenticated, and XORs the packet's pad
     /// into `mask` and `data`, which together are as long as the pad: from the pool as far as it
     /// goes, the rest inline. If the pool has fewer than `least` bytes, wipes those and leaves the
-    /// packet unchanged, for the caller to process in one pass. A null cipher changes nothing. Calls
-    /// `found` before the XOR if the pool has every byte.
+    /// packet unchanged, for the caller to process in one pass. A null cipher changes nothing.
+    /// Calls `found` before the XOR if the pool has every byte.
     ///
     /// Returns the pool's coverage; `None` if the phase is over.
     #[inline(always)]
@@ -199,8 +205,8 @@ impl Phases {
         Some(coverage)
     }
 
-    /// As [`Self::apply`], for a packet that was opened in one pass: what the pool has of its pad is
-    /// wiped.
+    /// As [`Self::apply`], for a packet that was opened in one pass: what the pool has of its pad
+    /// is wiped.
     pub(crate) fn skip(
         &mut self,
         phase: u64,
