@@ -210,3 +210,5 @@ pub struct UnknownMeasureKeyExchange {
 mod modp_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod traces;

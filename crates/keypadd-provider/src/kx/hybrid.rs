@@ -2,7 +2,8 @@
 //!
 //! Client share: encapsulation key (1,184) and X25519 share (32). Server share: ciphertext (1,088)
 //! and X25519 share (32). Secret: ML-KEM's 32 bytes, then X25519's. Every length is checked before
-//! either half is used; the secrets of both halves are wiped by their types.
+//! either half is used; the secrets of both halves are wiped by their types, and what is left of
+//! them on the stack is wiped, too.
 
 use ml_kem::{
     B32, Ciphertext, Decapsulate, DecapsulationKey768, EncapsulationKey768, Key, KeyExport,
@@ -11,10 +12,14 @@ use ml_kem::{
 use rustls::crypto::{ActiveKeyExchange, CompletedKeyExchange, SharedSecret, SupportedKxGroup};
 use rustls::ffdhe_groups::FfdheGroup;
 use rustls::{Error, NamedGroup, ProtocolVersion};
-use zeroize::{Zeroize, Zeroizing};
+use zeroize::Zeroizing;
 
-use super::share::{INVALID_SHARE, fill_random};
+use super::share::{INVALID_SHARE, fill_random, with_wiped_stack};
 use super::x25519::{self, Exchange};
+
+/// Upper bound on the stack of either side, which took 31 KiB where it was measured: vectors and
+/// matrices of polynomials, of 512 bytes each.
+const STACK_BYTES: usize = 64 << 10;
 
 /// ML-KEM-768's encapsulation key, the client's half (FIPS 203, table 3).
 const ENCAPSULATION_KEY_BYTES: usize = 1184;
@@ -32,11 +37,8 @@ pub(super) struct X25519MlKem768;
 impl SupportedKxGroup for X25519MlKem768 {
     /// The client's side: a key pair of each kind.
     fn start(&self) -> Result<Box<dyn ActiveKeyExchange>, Error> {
-        let mut seed = Seed::default();
-        fill_random(&mut seed)?;
-        let decapsulation_key = DecapsulationKey768::from_seed(seed);
-        seed.zeroize();
-        Ok(Box::new(ClientExchange::new(decapsulation_key, Exchange::start()?)))
+        let exchange = with_wiped_stack::<STACK_BYTES, _>(ClientExchange::start);
+        Ok(Box::new(exchange?))
     }
 
     /// The server's side, in one step: it computes its secret along with its share.
@@ -47,19 +49,21 @@ impl SupportedKxGroup for X25519MlKem768 {
         let key = Key::<EncapsulationKey768>::try_from(key).map_err(|_| INVALID_SHARE)?;
         let key = EncapsulationKey768::new(&key).map_err(|_| INVALID_SHARE)?;
 
-        let classical = Exchange::start()?;
-        let our_share = *classical.share();
-        let classical_secret = classical.agree(classical_share)?;
+        with_wiped_stack::<STACK_BYTES, _>(|| {
+            let classical = Exchange::start()?;
+            let our_share = *classical.share();
+            let classical_secret = classical.agree(classical_share)?;
 
-        let mut message = Zeroizing::new(B32::default());
-        fill_random(message.as_mut_slice())?;
-        let (ciphertext, ml_kem_secret) = key.encapsulate_deterministic(&message);
-        let ml_kem_secret = Zeroizing::new(ml_kem_secret);
+            let mut message = Zeroizing::new(B32::default());
+            fill_random(message.as_mut_slice())?;
+            let (ciphertext, ml_kem_secret) = key.encapsulate_deterministic(&message);
+            let ml_kem_secret = Zeroizing::new(ml_kem_secret);
 
-        Ok(CompletedKeyExchange {
-            group: self.name(),
-            pub_key: [ciphertext.as_slice(), &our_share].concat(),
-            secret: join(ml_kem_secret.as_slice(), classical_secret.as_bytes()),
+            Ok(CompletedKeyExchange {
+                group: self.name(),
+                pub_key: [ciphertext.as_slice(), &our_share].concat(),
+                secret: join(ml_kem_secret.as_slice(), classical_secret.as_bytes()),
+            })
         })
     }
 
@@ -84,10 +88,24 @@ struct ClientExchange {
 }
 
 impl ClientExchange {
+    fn start() -> Result<Self, Error> {
+        let mut seed = Zeroizing::new(Seed::default());
+        fill_random(seed.as_mut_slice())?;
+        Ok(Self::new(DecapsulationKey768::from_seed(*seed), Exchange::start()?))
+    }
+
     fn new(decapsulation_key: DecapsulationKey768, classical: Exchange) -> Self {
         let encapsulation_key = decapsulation_key.encapsulation_key().to_bytes();
         let share = [encapsulation_key.as_slice(), classical.share()].concat();
         Self { decapsulation_key, classical, share }
+    }
+
+    fn agree(self, server_share: &[u8]) -> Result<SharedSecret, Error> {
+        let (ciphertext, classical_share) = split(server_share, CIPHERTEXT_BYTES)?;
+        let ciphertext = Ciphertext::<MlKem768>::try_from(ciphertext).map_err(|_| INVALID_SHARE)?;
+        let classical_secret = self.classical.agree(classical_share)?;
+        let ml_kem_secret = Zeroizing::new(self.decapsulation_key.decapsulate(&ciphertext));
+        Ok(join(ml_kem_secret.as_slice(), classical_secret.as_bytes()))
     }
 }
 
@@ -95,11 +113,7 @@ impl ActiveKeyExchange for ClientExchange {
     /// Every ciphertext of the right length yields a secret; if it was not made for our key, nobody
     /// else has that secret (FIPS 203, section 6.3), and the handshake ends at Finished.
     fn complete(self: Box<Self>, server_share: &[u8]) -> Result<SharedSecret, Error> {
-        let (ciphertext, classical_share) = split(server_share, CIPHERTEXT_BYTES)?;
-        let ciphertext = Ciphertext::<MlKem768>::try_from(ciphertext).map_err(|_| INVALID_SHARE)?;
-        let classical_secret = self.classical.agree(classical_share)?;
-        let ml_kem_secret = Zeroizing::new(self.decapsulation_key.decapsulate(&ciphertext));
-        Ok(join(ml_kem_secret.as_slice(), classical_secret.as_bytes()))
+        with_wiped_stack::<STACK_BYTES, _>(|| self.agree(server_share))
     }
 
     /// Offers the X25519 half as a share of its own, which saves a round trip with a server that

@@ -13,9 +13,9 @@ use crypto_bigint::{Odd, U256, U320, U768, U1024, U3072, Uint};
 use rustls::crypto::{ActiveKeyExchange, SharedSecret, SupportedKxGroup};
 use rustls::ffdhe_groups::FfdheGroup;
 use rustls::{Error, NamedGroup};
-use zeroize::{Zeroizing, zeroize_stack};
+use zeroize::Zeroizing;
 
-use super::share::{INVALID_SHARE, fill_random};
+use super::share::{INVALID_SHARE, fill_random, with_wiped_stack};
 
 /// Upper bound on the stack of an exponentiation: sixteen powers of 384 bytes, a product, copies.
 const POWER_STACK_BYTES: usize = 32 << 10;
@@ -127,19 +127,10 @@ fn power<const N: usize, const E: usize>(
     base: &Uint<N>,
     exponent: &Uint<E>,
 ) -> Vec<u8> {
-    let bytes = power_in_a_frame_of_its_own(params, base, exponent);
-    zeroize_stack::<POWER_STACK_BYTES>();
-    bytes
-}
-
-#[inline(never)]
-fn power_in_a_frame_of_its_own<const N: usize, const E: usize>(
-    params: &FixedMontyParams<N>,
-    base: &Uint<N>,
-    exponent: &Uint<E>,
-) -> Vec<u8> {
-    let power = FixedMontyForm::new(base, params).pow(exponent).retrieve();
-    power.to_be_bytes().as_ref().to_vec()
+    with_wiped_stack::<POWER_STACK_BYTES, _>(|| {
+        let power = FixedMontyForm::new(base, params).pow(exponent).retrieve();
+        power.to_be_bytes().as_ref().to_vec()
+    })
 }
 
 /// RFC 2409 6.1.

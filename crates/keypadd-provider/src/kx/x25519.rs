@@ -1,6 +1,7 @@
 //! Implements X25519 (RFC 7748, RFC 8446 section 4.2.8.2) on x25519-dalek.
 //!
-//! The secret lives for one exchange, in locked memory, and is wiped by its type.
+//! The secret lives for one exchange, in locked memory, and is wiped by its type; what the
+//! multiplication leaves on the stack is wiped, too.
 
 use rustls::crypto::{ActiveKeyExchange, SharedSecret, SupportedKxGroup};
 use rustls::ffdhe_groups::FfdheGroup;
@@ -8,8 +9,11 @@ use rustls::{Error, NamedGroup};
 use x25519_dalek::{PublicKey, StaticSecret};
 use zeroize::Zeroizing;
 
-use super::share::{INVALID_SHARE, fill_random};
+use super::share::{INVALID_SHARE, fill_random, with_wiped_stack};
 use crate::secret_memory::Secret;
+
+/// Upper bound on the stack of an exchange, which took 2 KiB where it was measured.
+const STACK_BYTES: usize = 16 << 10;
 
 /// Length of either side's share, and of the secret.
 pub(super) const SHARE_BYTES: usize = 32;
@@ -20,7 +24,8 @@ pub(super) struct X25519;
 
 impl SupportedKxGroup for X25519 {
     fn start(&self) -> Result<Box<dyn ActiveKeyExchange>, Error> {
-        Ok(Box::new(Exchange::start()?))
+        let exchange = with_wiped_stack::<STACK_BYTES, _>(Exchange::start);
+        Ok(Box::new(exchange?))
     }
 
     fn ffdhe_group(&self) -> Option<FfdheGroup<'static>> {
@@ -39,7 +44,7 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
-    /// Generates a fresh secret.
+    /// Generates a fresh secret. Leaves the stack to its caller to wipe.
     pub(super) fn start() -> Result<Self, Error> {
         let mut secret = Secret::zeroed();
         fill_random(&mut secret)?;
@@ -56,7 +61,7 @@ impl Exchange {
         self.share.as_bytes()
     }
 
-    /// The shared secret, 32 bytes, wiped when dropped.
+    /// The shared secret, 32 bytes, wiped when dropped. Leaves the stack to its caller to wipe.
     ///
     /// RFC 8446, section 7.4.2: implementations "MUST check whether the computed Diffie-Hellman
     /// shared secret is the all-zero value and abort if so". A share of small order yields it,
@@ -80,7 +85,9 @@ fn scalar(secret: &Secret<SHARE_BYTES>) -> StaticSecret {
 
 impl ActiveKeyExchange for Exchange {
     fn complete(self: Box<Self>, peer: &[u8]) -> Result<SharedSecret, Error> {
-        Ok(SharedSecret::from(self.agree(peer)?.as_bytes().as_slice()))
+        with_wiped_stack::<STACK_BYTES, _>(|| {
+            Ok(SharedSecret::from(self.agree(peer)?.as_bytes().as_slice()))
+        })
     }
 
     fn pub_key(&self) -> &[u8] {
