@@ -5,6 +5,8 @@
 
 use quinn_proto::{ConnectionId, ConnectionIdGenerator, InvalidCid};
 
+use crate::randomness::fill_random;
+
 /// The longest connection ID (RFC 9000 17.2).
 const MAX_CID_SIZE: usize = 20;
 
@@ -26,8 +28,7 @@ pub(crate) struct LoopIds {
 impl ConnectionIdGenerator for LoopIds {
     fn generate_cid(&mut self) -> ConnectionId {
         let mut bytes = [0; CID_BYTES];
-        // A predictable ID is still valid; the system's source does not fail once it is seeded.
-        let _ = getrandom::fill(&mut bytes);
+        fill_random(&mut bytes);
         bytes[0] = self.number;
         ConnectionId::new(&bytes)
     }
@@ -87,7 +88,7 @@ impl Purpose {
     /// A first connection ID of the server (RFC 9000 7.2) that leads to a loop for this purpose.
     pub(crate) fn first_cid(self) -> ConnectionId {
         let mut bytes = [0; MAX_CID_SIZE];
-        let _ = getrandom::fill(&mut bytes);
+        fill_random(&mut bytes);
         bytes[0] = bytes[0] & !1 | u8::from(self.is_bulk());
         bytes[1] = bytes[1] & !1 | u8::from(self == Self::LongPathBulk);
         ConnectionId::new(&bytes)

@@ -27,6 +27,7 @@ use crate::{
     settings::EndpointSettings,
     spin::Spin,
     steering::steer,
+    token_key::TokenKey,
     udp::Udp,
     windows::Budget,
 };
@@ -95,13 +96,15 @@ impl Endpoint {
         now: Instant,
     ) -> io::Result<(Self, Vec<EventLoop<U>>)> {
         let (accept, accepted) = mpsc::unbounded_channel();
-        let EndpointSettings { suspended, config, server, growth, spin, plan, .. } = settings;
+        let EndpointSettings { suspended, config, server, growth, egress, spin, plan, .. } =
+            settings;
         let counters = Arc::new(Counters::new(now));
         let shared = EndpointShared {
             plan: Arc::new(plan),
             budget: Arc::new(Budget::new(growth)),
             counters: Arc::clone(&counters),
             accepted: accept,
+            token_key: Arc::new(TokenKey::new(egress)),
         };
         let count = udp.len();
         let mut loops = Vec::with_capacity(count);

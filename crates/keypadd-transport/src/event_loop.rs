@@ -46,6 +46,7 @@ use crate::{
     settings::Plan,
     spin::Spin,
     splice::Key,
+    token_key::TokenKey,
     windows::Budget,
 };
 
@@ -63,6 +64,7 @@ pub(crate) struct EndpointShared {
     pub(crate) budget: Arc<Budget>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) accepted: mpsc::UnboundedSender<Accepted>,
+    pub(crate) token_key: Arc<TokenKey>,
 }
 
 impl EndpointShared {

@@ -135,10 +135,11 @@ fn knock(pair: &mut Pair, endpoints: &[Endpoint; 2], config: &ClientConfig) -> T
     connecting
 }
 
+/// So many handshakes that another client has to prove its address.
+const HALF_OPEN: usize = 8;
+
 #[test]
 fn half_open_handshakes_of_an_earlier_epoch_hold_no_place_and_get_no_answer() {
-    // So many that another client would have to prove its address.
-    const HALF_OPEN: usize = 8;
     let (mut pair, endpoints, config, epochs) = pair(16);
     let _half_open: Vec<_> =
         (0..HALF_OPEN).map(|_| knock(&mut pair, &endpoints, &config)).collect();
@@ -159,6 +160,38 @@ fn half_open_handshakes_of_an_earlier_epoch_hold_no_place_and_get_no_answer() {
     pair.run(SERVER);
     assert!(!pair.wires.borrow()[0].iter().any(is_handshake));
     assert_eq!(endpoints[SERVER].open_connections(), 1);
+}
+
+/// Whether a client is asked to show that it receives at its address (RFC 9000 17.2.5).
+fn is_retry(datagram: &Vec<u8>) -> bool {
+    datagram[0] & 0xf0 == 0xf0
+}
+
+#[test]
+fn a_token_of_an_earlier_epoch_proves_no_address() {
+    for another_epoch in [false, true] {
+        let (mut pair, endpoints, config, epochs) = pair(16);
+        let crowd = |pair: &mut Pair| -> Vec<_> {
+            let half_open = (0..HALF_OPEN).map(|_| knock(pair, &endpoints, &config)).collect();
+            pair.wires.borrow_mut()[0].clear();
+            half_open
+        };
+        let _half_open = crowd(&mut pair);
+        let _newcomer = knock(&mut pair, &endpoints, &config);
+        assert!(pair.wires.borrow()[0].iter().all(is_retry));
+        pair.run(0);
+        let with_token = std::mem::take(&mut pair.wires.borrow_mut()[SERVER]);
+        assert!(!with_token.is_empty());
+        let _later = another_epoch.then(|| {
+            epochs.begin();
+            crowd(&mut pair)
+        });
+        pair.wires.borrow_mut()[SERVER] = with_token;
+        pair.run(SERVER);
+        let answers = std::mem::take(&mut pair.wires.borrow_mut()[0]);
+        assert!(!answers.is_empty());
+        assert_eq!(answers.iter().any(is_retry), another_epoch);
+    }
 }
 
 #[test]

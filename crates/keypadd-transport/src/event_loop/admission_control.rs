@@ -104,13 +104,21 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
-    use crate::{counters::Counters, handshake::Accepted, settings::Plan, windows::Budget};
+    use crate::{
+        counters::Counters,
+        handshake::Accepted,
+        settings::{EndpointSettings, Plan},
+        token_key::TokenKey,
+        windows::Budget,
+    };
 
     fn shared(connections_max: usize) -> (EndpointShared, mpsc::UnboundedReceiver<Accepted>) {
         let (accepted, events) = mpsc::unbounded_channel();
         let plan = Arc::new(Plan { connections_max, ..Plan::plain() });
         let counters = Arc::new(Counters::new(Instant::now()));
-        (EndpointShared { plan, budget: Arc::new(Budget::new(0)), counters, accepted }, events)
+        let egress = EndpointSettings::plain(Vec::new(), None).egress;
+        let (budget, token_key) = (Arc::new(Budget::new(0)), Arc::new(TokenKey::new(egress)));
+        (EndpointShared { plan, budget, counters, accepted, token_key }, events)
     }
 
     fn client(host: u32, purpose: Purpose) -> Client {

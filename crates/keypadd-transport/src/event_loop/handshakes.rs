@@ -21,10 +21,14 @@ use crate::{
     handshake::Refusal,
     intake::Step,
     mailbox::{Opened, PendingConnection},
+    token_key::TokenKey,
 };
 
 impl<U: Datagrams> EventLoop<U> {
-    pub(crate) fn set_server(&mut self, config: Option<ServerConfig>) {
+    pub(crate) fn set_server(&mut self, mut config: Option<ServerConfig>) {
+        if let Some(config) = &mut config {
+            config.token_key(Arc::<TokenKey>::clone(&self.shared.token_key));
+        }
         self.admission.set_server(config);
         self.endpoint.set_server_config(self.admission.server.clone().map(Arc::new));
     }
