@@ -512,6 +512,39 @@ a_client_whose_server_was_killed_finds_it_when_it_is_back() {
         "$(grep -cE 'connection lost|reconnected after' "$client_log")"
 }
 
+# reset_token far|near: what the server there answers for a connection that it does not know.
+reset_token() {
+    in_end "$1" timeout 20 python3 -c '
+import socket, sys
+asking = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+asking.settimeout(0.5)
+while True:
+    asking.sendto(b"\x40\xff" + bytes(60), ("127.0.0.1", int(sys.argv[1])))
+    try:
+        print(asking.recv(2048)[-16:].hex())
+        break
+    except TimeoutError:
+        pass' "$((udp_port + nth))"
+}
+
+hosts_with_one_key_on_one_address_have_reset_tokens_of_their_own() {
+    local of_far of_near
+    expect "the server starts" serve '[::]'
+    of_far=$(reset_token far)
+    start near "$scratch/twin.log" "$keypadd" serve --key "$scratch/far.key" \
+        --listen "[::]:$((udp_port + nth))" --allow "near=$near_key" --permit-open localhost:22
+    local twin=$started
+    expect "another with its key starts" await_line "$scratch/twin.log" '^keypadd: ready on udp'
+    of_near=$(reset_token near)
+    expect "both answer" [ "${#of_far}-${#of_near}" = 32-32 ]
+    expect "they answer differently" [ "$of_far" != "$of_near" ]
+    kill -TERM "$twin" "$server"
+    await_end "$twin" 10
+    await_end "$server" 10
+    expect "the server starts again" serve '[::]'
+    expect "and answers as before" equal "$of_far" "$(reset_token far)"
+}
+
 # -------------------------------------------------------------------------------------------------
 
 suites=(
@@ -569,6 +602,7 @@ else
 fi
 claim a_service_of_dns_is_reached_at_the_target_that_answers
 claim an_outage_and_another_address_cost_neither_a_download_nor_ssh_a_byte
+claim hosts_with_one_key_on_one_address_have_reset_tokens_of_their_own
 claim a_signal_ends_both_cleanly TERM
 claim a_signal_ends_both_cleanly INT
 claim a_client_whose_server_was_killed_finds_it_when_it_is_back

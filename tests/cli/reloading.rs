@@ -485,6 +485,38 @@ fn added_peers_are_admitted_and_dialed() {
     assert!(echoes(&kept));
 }
 
+/// The token with which a server resets a connection that it does not know (RFC 9000 10.3).
+fn reset_token(udp: u16) -> [u8; 16] {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    // A short header with the ID of a loop that no server has.
+    let stray = [&[0x40, 0xff][..], &[7; 47]].concat();
+    let mut buffer = [0; 2_048];
+    until("the server answers", || {
+        socket.send_to(&stray, ("127.0.0.1", udp)).unwrap();
+        let bytes = socket.recv(&mut buffer).ok()?;
+        buffer[bytes - 16..bytes].try_into().ok()
+    })
+}
+
+#[test]
+fn a_reload_with_another_key_resets_connections_by_its_tokens_and_not_by_the_old_ones() {
+    let hosts = Hosts::new();
+    hosts.write_far("");
+    let far = hosts.run("far.toml");
+    let old = reset_token(hosts.udp);
+    let file = hosts.desk.path("far.toml");
+    new_key(&hosts.desk, "other.key");
+    let changed = fs::read_to_string(&file).unwrap().replace("good.key", "other.key");
+    fs::write(&file, changed).unwrap();
+    hosts.reload();
+    let new = reset_token(hosts.udp);
+    assert_ne!(new, old);
+    assert_eq!(far.stop().status.code(), Some(0));
+    let _again = hosts.run("far.toml");
+    assert_eq!(reset_token(hosts.udp), new, "a restart has the same");
+}
+
 #[test]
 fn a_file_whose_key_or_permits_cannot_be_used_changes_nothing() {
     let hosts = Hosts::new();

@@ -8,6 +8,7 @@ mod allowances;
 mod bench;
 pub(crate) mod confine;
 pub(crate) mod descriptors;
+mod host_identity;
 mod links;
 pub(crate) mod pinned;
 pub(crate) mod pooling;
@@ -29,7 +30,7 @@ use keypadd_cli::keyfile;
 use keypadd_cli::memory::memory_bytes;
 use keypadd_cli::shutdown::Shutdown;
 use keypadd_config::Settings;
-use keypadd_provider::{CryptoSettings, Meters, PublicKey};
+use keypadd_provider::{CryptoSettings, Meters, PublicKey, ResetKeys};
 use keypadd_tunnel::handover::{Handover, SocketFile};
 use keypadd_tunnel::wire::Instance;
 use keypadd_tunnel::{
@@ -221,6 +222,11 @@ impl Daemon {
     /// The address of the bench service.
     pub(crate) fn bench(&self) -> Option<SocketAddr> {
         self.bench.as_ref().map(|bench| bench.address)
+    }
+
+    /// The keys of stateless resets on this host, of these settings' private key.
+    pub(crate) fn reset_keys(&self, crypto: &CryptoSettings) -> ResetKeys {
+        crypto.key.reset_keys(self.confinement.host().as_bytes())
     }
 
     /// This host's public key.

@@ -13,7 +13,7 @@ mod tls;
 pub use error::KeyTextError;
 pub use private::PrivateKey;
 pub use public::PublicKey;
-pub use reset::ResetKeys;
+pub use reset::{ResetKeys, ServerResetKey};
 
 #[cfg(test)]
 mod tests;

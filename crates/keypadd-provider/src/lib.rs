@@ -49,7 +49,7 @@ pub use config::{
 pub use connection::{ConnectionKeys, DirectionStatus, HandshakeData, ProvedPeer};
 pub use fault::KeyFault;
 pub use histogram::Histogram;
-pub use identity::{KeyTextError, PrivateKey, PublicKey, ResetKeys};
+pub use identity::{KeyTextError, PrivateKey, PublicKey, ResetKeys, ServerResetKey};
 pub use keypadd_pool::PoolAllowance;
 pub use kx::{
     Group, KeyExchange, MeasureKeyExchange, UnknownKeyExchange, UnknownMeasureKeyExchange,

@@ -78,7 +78,7 @@ fn the_seed_of_a_key_is_in_memory_that_is_locked_not_dumped_and_not_inherited() 
     let key = PrivateKey::generate().expect("randomness");
     let again = PrivateKey::from_pem(&key.to_pem()).expect("a key");
     key.client_resolver().expect("a key");
-    key.reset_keys();
+    key.reset_keys(b"host");
     for key in [key, again] {
         let inverted = inverted(&key);
         zeroize_stack::<STACK_BYTES>();

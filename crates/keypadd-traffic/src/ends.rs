@@ -90,7 +90,8 @@ pub async fn listen(
     let server = ServerSettings {
         listen: (at, 0).into(),
         crypto: server_config(&crypto, peers.clone()).map_err(text)?,
-        reset_keys: crypto.key.reset_keys(),
+        // Nobody else has its port.
+        reset_keys: crypto.key.reset_keys(b""),
         peers,
         transport: settings.transport,
         connections_max: 1,

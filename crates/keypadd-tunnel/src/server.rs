@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use keypadd_provider::ResetKeys;
+use keypadd_provider::{ResetKeys, ServerResetKey};
 use keypadd_transport::{
     Accepted, Endpoint, HandshakeFailed, LoopMeter, Refusal, ServerConfig, crypto,
 };
@@ -46,7 +46,7 @@ pub struct ServerSettings {
     pub listen: SocketAddr,
     /// Packet protection, made with the same list of peers.
     pub crypto: Arc<dyn crypto::ServerConfig>,
-    /// Of the same private key, for connections that a former process had.
+    /// Of the same private key and this host, for connections that a former process had.
     pub reset_keys: ResetKeys,
     /// The clients that may connect, with their permits.
     pub peers: Arc<Peers>,
@@ -64,6 +64,7 @@ pub struct ServerSettings {
 pub struct Server {
     endpoint: Endpoint,
     config: ServerConfig,
+    reset_key: Arc<ServerResetKey>,
     connections_max: usize,
     serving: Arc<ServerContext>,
     /// Clients of the old process.
@@ -77,6 +78,7 @@ pub struct Server {
 pub struct ServerHandle {
     endpoint: Endpoint,
     config: ServerConfig,
+    reset_key: Arc<ServerResetKey>,
     serving: Arc<ServerContext>,
     udp: Arc<[OwnedFd]>,
 }
@@ -136,12 +138,13 @@ impl ServerHandle {
         self.serving.end_all_inadmissible();
     }
 
-    /// Sets the packet protection for the next handshakes. It must be made with
-    /// [`peers`](Self::peers).
-    pub fn set_crypto(&self, crypto: Arc<dyn crypto::ServerConfig>) {
+    /// Sets the packet protection for the next handshakes, made with [`peers`](Self::peers), and
+    /// the keys of resets, of the same private key.
+    pub fn set_crypto(&self, crypto: Arc<dyn crypto::ServerConfig>, reset_keys: &ResetKeys) {
         let mut config = self.config.clone();
         config.crypto = crypto;
         self.endpoint.set_server_config(config);
+        self.reset_key.replace(reset_keys);
     }
 }
 
@@ -170,25 +173,28 @@ impl Server {
         let serving =
             Arc::new(ServerContext::new(peers, &settings.transport, sessions_per_key, bench));
         let connections_max = settings.connections_max;
+        let reset_key = Arc::new(settings.reset_keys.of_address(bound));
         let endpoint = settings
             .transport
             .endpoint(
                 End::Server,
                 sockets,
                 Some(config.clone()),
-                Some(settings.reset_keys.of_address(bound)),
+                Some(Arc::<ServerResetKey>::clone(&reset_key)),
                 connections_max,
                 serving.clock_monitor.gate(),
             )
             .map_err(failed)?;
-        Ok(Self { endpoint, config, connections_max, serving, adopted: Mutex::default(), udp })
+        let adopted = Mutex::default();
+        Ok(Self { endpoint, config, reset_key, connections_max, serving, adopted, udp })
     }
 
     /// A handle to change the running server.
     pub fn handle(&self) -> ServerHandle {
         let (endpoint, config) = (self.endpoint.clone(), self.config.clone());
+        let reset_key = Arc::clone(&self.reset_key);
         let (serving, udp) = (Arc::clone(&self.serving), Arc::clone(&self.udp));
-        ServerHandle { endpoint, config, serving, udp }
+        ServerHandle { endpoint, config, reset_key, serving, udp }
     }
 
     /// Goes on with the clients of another process. Those whose keys are not listed any more are

@@ -1,9 +1,9 @@
 //! Derives a daemon's sandbox from its settings, applies it in two steps (before threads start,
 //! after sockets are bound) and reports what is in force.
 //!
-//! Opens the hypervisor clocks and the terminal while files are still reachable. What a reload adds
-//! beyond the sandbox (a unix socket in another directory, a port below 1024, a target's port)
-//! needs a restart.
+//! Opens the hypervisor clocks and the terminal, and reads which host this is, while files are
+//! still reachable. What a reload adds beyond the sandbox (a unix socket in another directory, a
+//! port below 1024, a target's port) needs a restart.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -25,6 +25,7 @@ use keypadd_tunnel::{
 };
 use rustix::process::{getegid, geteuid};
 
+use super::host_identity::HostIdentity;
 use crate::control::runtime_directory;
 use crate::replacement::privileges::Privileges;
 use crate::replacement::record::{RecordFile, StartRecord};
@@ -43,6 +44,8 @@ struct State {
     confined: Mutex<Option<Confined>>,
     /// Opened while all files are still accessible.
     hypervisor: Mutex<Option<Hypervisor>>,
+    /// Read while all files are still accessible.
+    host: OnceLock<HostIdentity>,
     /// How this process was started, for one that replaces it.
     record: Mutex<Option<RecordFile>>,
     report: OnceLock<SandboxReport>,
@@ -138,6 +141,7 @@ impl Confinement {
         let switches_user = needs.account.is_some();
         let hypervisor = Mutex::new(Some(Hypervisor::open()));
         let record = Mutex::default();
+        let host = OnceLock::from(HostIdentity::read());
         let confined = confine(&needs).map_err(|error| {
             Error::new(Exit::Config, format!("user: {}", system(&error)))
                 .hint("start keypadd as root, or leave `user` out")
@@ -148,6 +152,7 @@ impl Confinement {
         Ok(Self(Arc::new(State {
             confined,
             hypervisor,
+            host,
             record,
             report,
             switches_user,
@@ -168,6 +173,11 @@ impl Confinement {
     /// The record of how this process was started, which is removed when it is dropped.
     pub(crate) fn take_record(&self) -> Option<RecordFile> {
         self.0.record.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// What tells this host from others.
+    pub(crate) fn host(&self) -> &HostIdentity {
+        self.0.host.get_or_init(HostIdentity::read)
     }
 
     /// Completes the sandbox in all threads, once all sockets are bound.

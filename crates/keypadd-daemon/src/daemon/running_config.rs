@@ -186,9 +186,9 @@ impl RunningConfig {
         };
         self.use_links(daemon, links).await;
         self.allowances.settle(&new);
-        if let (Some(server), Some(crypto)) = (&self.server, server_crypto) {
+        if let (Some(server), Some(server_crypto)) = (&self.server, server_crypto) {
             server.handle.set_peers(peers);
-            server.handle.set_crypto(crypto);
+            server.handle.set_crypto(server_crypto, &daemon.reset_keys(&crypto));
         }
         let log_connections = new.settings.log_connections.value;
         daemon.transport.limits.set_log_connections(log_connections);

@@ -30,7 +30,7 @@ pub(crate) fn bind(
     let server = Server::bind(ServerSettings {
         listen,
         crypto,
-        reset_keys: daemon.crypto.key.reset_keys(),
+        reset_keys: daemon.reset_keys(&daemon.crypto),
         peers,
         transport: daemon.transport.clone(),
         connections_max: CONNECTIONS_MAX,

@@ -340,7 +340,7 @@ mod tests {
         let server = Server::bind(ServerSettings {
             listen: "[::1]:0".parse().unwrap(),
             crypto: server_config(&crypto, Arc::<Peers>::clone(&peers)).unwrap(),
-            reset_keys: own.reset_keys(),
+            reset_keys: own.reset_keys(b"host"),
             peers,
             transport: TransportSettings::default(),
             connections_max: 9,

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use keypadd_keystream::Suite;
-use keypadd_provider::{PublicKey, client_config, server_config};
+use keypadd_provider::{PublicKey, client_config};
 use keypadd_tunnel::{Peers, SharedLimits, TransportSettings, wire::Instance};
 use tokio::net::TcpStream;
 
@@ -105,8 +105,7 @@ async fn changed_packet_protection_applies_to_the_next_handshake() {
     let server = RunningServer::start_as(server_key.clone(), key.public(), &[], |_| {});
     let other = Suite::AES_256_CTR_HMAC_SHA256;
     let (client, before) = connect_client(client_settings(&server, &key, &[])).await;
-    let peers = server.handle.peers();
-    server.handle.set_crypto(server_config(&crypto(&server_key, other), peers).unwrap());
+    server.use_crypto(&crypto(&server_key, other));
     client.set_crypto(client_config(&crypto(&key, other), server.key).unwrap());
     assert!(!before.live().has_ended());
     let after = within(client.connect()).await.unwrap();

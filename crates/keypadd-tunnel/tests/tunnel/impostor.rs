@@ -12,7 +12,7 @@ use std::{
 };
 
 use keypadd_keystream::Suite;
-use keypadd_provider::{Assertion, PinnedServer, PrivateKey, client_config, server_config};
+use keypadd_provider::{Assertion, PinnedServer, PrivateKey, client_config};
 use keypadd_tunnel::{
     Client, ClientSettings, KeyLifetime, KeyLifetimes, TransportSettings,
     wire::{CONNECTED, Frame, HoldGrant, Instance, STREAM_HEAD_BYTES, VERSION},
@@ -459,11 +459,7 @@ async fn what_an_impostor_is_told_resumes_no_connection_that_is_still_held() {
 #[tokio::test]
 async fn a_server_that_replaces_its_key_goes_on_with_what_it_holds_while_both_keys_are_listed() {
     let site = Site::start(lasting()).await;
-    let with_key = |key: &Arc<PrivateKey>| {
-        let settings = crypto(key, Suite::AES_128_GCM);
-        let config = server_config(&settings, site.server.handle.peers()).unwrap();
-        site.server.handle.set_crypto(config);
-    };
+    let with_key = |key: &Arc<PrivateKey>| site.server.use_crypto(&crypto(key, Suite::AES_128_GCM));
     with_key(&site.old);
     let client = RunningClient::start(site.settings()).await;
     assert_eq!(client.sessions.live()[0].key(), site.old.public());

@@ -1,7 +1,7 @@
 //! Tests key rotation: during it, two keys are accepted as those of one peer.
 
 use keypadd_keystream::Suite;
-use keypadd_provider::{PinnedServer, client_config, server_config};
+use keypadd_provider::{PinnedServer, client_config};
 use keypadd_tunnel::{AllowedPeer, KeyLifetime, KeyLifetimes, Peers, TransportSettings};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -75,8 +75,7 @@ async fn connections_outlive_the_replacement_of_both_ends_keys() {
     server.handle.set_peers(list(&[&new]));
     send_bytes_both_ways(&mut here, &mut there).await;
 
-    let config = crypto(&new_server, Suite::AES_128_GCM);
-    server.handle.set_crypto(server_config(&config, server.handle.peers()).unwrap());
+    server.use_crypto(&crypto(&new_server, Suite::AES_128_GCM));
     renew().await;
     assert_eq!(client.sessions.live()[0].key(), new_server.public());
     send_bytes_both_ways(&mut here, &mut there).await;
@@ -119,8 +118,7 @@ async fn a_session_ends_when_the_key_of_its_bulk_connection_leaves_either_list()
         settings.crypto = client_config(&crypto(&key, Suite::AES_128_GCM), pinned()).unwrap();
         let client = RunningClient::start(settings).await;
         client.set_crypto(client_config(&crypto(&bulk_key, Suite::AES_128_GCM), pinned()).unwrap());
-        let config = crypto(&server_bulk_key, Suite::AES_128_GCM);
-        server.handle.set_crypto(server_config(&config, server.handle.peers()).unwrap());
+        server.use_crypto(&crypto(&server_bulk_key, Suite::AES_128_GCM));
 
         let mut here = TcpStream::connect(client.listeners[0]).await.unwrap();
         let mut there = accept(&target).await;

@@ -26,6 +26,9 @@ use tokio::{
     time::{self, sleep, timeout},
 };
 
+/// Stands for this host in the keys of resets.
+pub const HOST: &[u8] = b"host";
+
 /// Longer than any test step; reaching it means a hang.
 const HANG: Duration = Duration::from_secs(60);
 
@@ -83,7 +86,7 @@ impl RunningServer {
         let mut settings = ServerSettings {
             listen: "[::1]:0".parse().unwrap(),
             crypto: server_config(&crypto(&key, Suite::AES_128_GCM), peers.clone()).unwrap(),
-            reset_keys: key.reset_keys(),
+            reset_keys: key.reset_keys(HOST),
             peers,
             transport: TransportSettings::default(),
             connections_max: 16,
@@ -121,8 +124,13 @@ impl RunningServer {
 
     /// Accepts only this suite in new handshakes.
     pub fn accept_only(&self, suite: Suite) {
-        let config = server_config(&crypto(&self.private, suite), self.handle.peers()).unwrap();
-        self.handle.set_crypto(config);
+        self.use_crypto(&crypto(&self.private, suite));
+    }
+
+    /// Uses this key and suite in new handshakes.
+    pub fn use_crypto(&self, settings: &CryptoSettings) {
+        let config = server_config(settings, self.handle.peers()).unwrap();
+        self.handle.set_crypto(config, &settings.key.reset_keys(HOST));
     }
 
     pub async fn stop(self) -> StoppedServer {
