@@ -15,8 +15,8 @@ use std::{
 
 use keypadd_provider::{SESSION_TOKEN_BYTES, SessionToken};
 use keypadd_transport::HandedStream;
-use serde::{Deserialize, Serialize};
-use zeroize::ZeroizeOnDrop;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use zeroize::zeroize_stack;
 
 pub use crate::net::socket_file::SocketFile;
 use crate::{addresses::socket_path::SocketPath, suspension::Suspension};
@@ -89,33 +89,38 @@ pub struct LineageRecord {
     pub(crate) key: String,
     pub(crate) instance: [u8; 16],
     /// The token that the client has to prove, and the one before until it has confirmed this one.
-    pub(crate) tokens: (Secret, Option<Secret>),
+    pub(crate) tokens: (HandedToken, Option<HandedToken>),
     pub(crate) epoch: u32,
     /// Until the streams are given up.
     pub(crate) remaining_millis: u64,
 }
 
-/// A session's token, which is never displayed; wiped when dropped.
-#[derive(Clone, Serialize, Deserialize, ZeroizeOnDrop)]
-#[serde(transparent)]
-pub(crate) struct Secret(pub(crate) [u8; SESSION_TOKEN_BYTES]);
+/// A session's token on its way to another process. Clones share it.
+#[derive(Clone, Debug)]
+pub(crate) struct HandedToken(pub(crate) SessionToken);
 
-impl Secret {
-    pub(crate) fn of(token: &SessionToken) -> Self {
-        let mut secret = Self([0; SESSION_TOKEN_BYTES]);
-        secret.0.copy_from_slice(token.as_bytes());
-        secret
-    }
+/// Upper bound on the stack of parsing a token.
+const TOKEN_STACK_BYTES: usize = 16 << 10;
 
-    pub(crate) fn token(&self) -> SessionToken {
-        SessionToken::from_bytes(&self.0)
+impl Serialize for HandedToken {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.as_bytes())
     }
 }
 
-impl std::fmt::Debug for Secret {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Secret")
+impl<'de> Deserialize<'de> for HandedToken {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let token = parse_token(deserializer);
+        zeroize_stack::<TOKEN_STACK_BYTES>();
+        token
     }
+}
+
+/// Has its own stack frame, which the caller wipes.
+#[inline(never)]
+fn parse_token<'de, D: Deserializer<'de>>(deserializer: D) -> Result<HandedToken, D::Error> {
+    let bytes = <[u8; SESSION_TOKEN_BYTES]>::deserialize(deserializer)?;
+    Ok(HandedToken(SessionToken::from_bytes(&bytes)))
 }
 
 /// A client that is away, and its streams.
@@ -133,7 +138,7 @@ pub struct ClientRecord {
     /// The key of the server that has the other ends of the streams. Any listed server is asked to
     /// resume them, and only one that proves to have the token goes on.
     pub(crate) server: String,
-    pub(crate) token: Option<Secret>,
+    pub(crate) token: Option<HandedToken>,
     /// The server's name in messages.
     pub(crate) name: String,
     pub(crate) address: SocketAddr,
@@ -366,6 +371,16 @@ mod tests {
         let listener = UnixListener::bind(&path).unwrap();
         let path = path.to_str().unwrap().parse().unwrap();
         (listener, SocketFile::at(&path).unwrap())
+    }
+
+    #[test]
+    fn a_token_travels_as_the_numbers_of_its_bytes() {
+        let token = HandedToken(SessionToken::from_bytes(&[7; SESSION_TOKEN_BYTES]));
+        let text = serde_json::to_string(&token).unwrap();
+        assert_eq!(text, format!("[{}]", ["7"; SESSION_TOKEN_BYTES].join(",")));
+        let received: HandedToken = serde_json::from_str(&text).unwrap();
+        assert_eq!(received.0.as_bytes(), token.0.as_bytes());
+        assert!(serde_json::from_str::<HandedToken>("[7,7]").is_err());
     }
 
     #[test]

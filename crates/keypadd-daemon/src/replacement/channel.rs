@@ -2,9 +2,10 @@
 //! which user has sent them (SCM_CREDENTIALS).
 //!
 //! A frame is `u32 length, u32 length`, then a JSON text and bytes of those lengths; descriptors
-//! are attached to the lengths. Both ends are processes of the same user.
+//! are attached to the lengths. Both ends are processes of the same user. Texts may have tokens of
+//! sessions, and are wiped.
 
-use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
@@ -23,6 +24,7 @@ use serde::de::DeserializeOwned;
 use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
+use zeroize::Zeroizing;
 
 use super::{Message, STALL_TIMEOUT, SUSPENDED_STALL_TIMEOUT};
 
@@ -112,7 +114,7 @@ impl Channel {
         data: &[&[u8]],
         descriptors: &[BorrowedFd<'_>],
     ) -> io::Result<()> {
-        let text = serde_json::to_vec(frame)?;
+        let text = text_of(frame)?;
         timeout(self.stall_timeout, self.send_all(&text, data, descriptors)).await?
     }
 
@@ -145,8 +147,8 @@ impl Channel {
     pub(crate) fn end_with(&self, frame: &impl Serialize) {
         let ended = || -> io::Result<()> {
             shutdown(&self.socket, Shutdown::Read)?;
-            let text = serde_json::to_vec(frame)?;
-            let message = [&head(text.len(), 0)?, &*text].concat();
+            let text = text_of(frame)?;
+            let message = Zeroizing::new([&head(text.len(), 0)?, &**text].concat());
             send(&self.socket, &message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
             Ok(())
         };
@@ -190,7 +192,7 @@ impl Channel {
     }
 
     /// Receives the next frame, as its text.
-    async fn receive_text(&self) -> io::Result<Received<Vec<u8>>> {
+    async fn receive_text(&self) -> io::Result<Received<Zeroizing<Vec<u8>>>> {
         let (mut head, mut read) = ([0; HEAD_BYTES], 0);
         let mut descriptors = Descriptors { received: Vec::new(), lacks_some: false };
         let mut sender = None;
@@ -211,8 +213,8 @@ impl Channel {
             u32::from_be_bytes(field) as usize
         };
         let frame = self.read(length(0), TEXT_BYTES_MAX, &mut sender).await?;
-        let data = self.read(length(4), DATA_BYTES_MAX, &mut sender).await?;
-        Ok(Received { frame, data, descriptors, sender })
+        let mut data = self.read(length(4), DATA_BYTES_MAX, &mut sender).await?;
+        Ok(Received { frame, data: std::mem::take(&mut data), descriptors, sender })
     }
 
     async fn read(
@@ -220,11 +222,11 @@ impl Channel {
         bytes: usize,
         max: usize,
         sender: &mut Option<Uid>,
-    ) -> io::Result<Vec<u8>> {
+    ) -> io::Result<Zeroizing<Vec<u8>>> {
         if bytes > max {
             return Err(ErrorKind::FileTooLarge.into());
         }
-        let (mut buffer, mut filled) = (vec![0; bytes], 0);
+        let (mut buffer, mut filled) = (Zeroizing::new(vec![0; bytes]), 0);
         while filled < bytes {
             let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmCredentials(1))];
             let (read, attached) = self.receive_some(&mut buffer[filled..], &mut space).await?;
@@ -313,15 +315,40 @@ pub(crate) fn unexpected(frame: &Message) -> io::Error {
         return io::Error::other("it has given up, and continues");
     }
     // As it is sent: `"name"` or `{"name":...`.
-    let text = serde_json::to_string(frame).unwrap_or_default();
-    let name = text.split('"').nth(1).unwrap_or_default();
-    io::Error::new(ErrorKind::InvalidData, format!("unexpected {name}"))
+    let text = text_of(frame).unwrap_or_default();
+    let name = text.split(|byte| *byte == b'"').nth(1).unwrap_or_default();
+    let cause = format!("unexpected {}", String::from_utf8_lossy(name));
+    io::Error::new(ErrorKind::InvalidData, cause)
+}
+
+/// A frame's text, wiped when dropped. Its buffer does not grow, which would leave copies.
+fn text_of(frame: &impl Serialize) -> io::Result<Zeroizing<Vec<u8>>> {
+    let mut length = Length(0);
+    serde_json::to_writer(&mut length, frame)?;
+    let mut text = Zeroizing::new(Vec::with_capacity(length.0));
+    serde_json::to_writer(&mut *text, frame)?;
+    Ok(text)
+}
+
+/// Counts what is written.
+struct Length(usize);
+
+impl Write for Length {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs::File;
+    use std::fs::{self, File};
     use std::io::Read;
+    use std::os::unix::fs::FileExt;
 
     use rustix::net::sockopt::set_socket_passcred;
     use rustix::process::getuid;
@@ -434,5 +461,61 @@ mod tests {
         let (mut near, far) = pair();
         near.socket.write_all(&[0xff; HEAD_BYTES]).await.unwrap();
         assert_eq!(far.receive().await.unwrap_err().kind(), ErrorKind::FileTooLarge);
+    }
+
+    /// A frame with a token, and the text of eight of its bytes, inverted so that the search does
+    /// not find it here. The rest of the text is wiped.
+    fn with_token() -> (Message, Vec<u8>) {
+        let mut token = Zeroizing::new([0; 32]);
+        getrandom::fill(&mut *token).unwrap();
+        let text_of = |bytes: &[u8]| {
+            let mut text = Zeroizing::new(Vec::with_capacity(1_024));
+            for byte in bytes {
+                write!(text, "{byte},").unwrap();
+            }
+            text.pop();
+            text
+        };
+        let mut text = Zeroizing::new(Vec::with_capacity(4_096));
+        text.extend_from_slice(
+            br#"{"lineage":{"key":"","instance":[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1],"#,
+        );
+        text.extend_from_slice(br#""epoch":1,"remaining_millis":1,"tokens":[["#);
+        text.extend_from_slice(&text_of(&*token));
+        text.extend_from_slice(b"],null]}}");
+        let inverted = text_of(&token[12..20]).iter().map(|byte| !byte).collect();
+        (serde_json::from_slice(&text).unwrap(), inverted)
+    }
+
+    /// Whether this, inverted, is in the memory of this process.
+    fn is_in_memory(inverted: &[u8]) -> bool {
+        const PIECE_BYTES: usize = 1 << 20;
+        let memory = File::open("/proc/self/mem").unwrap();
+        let mut piece = Zeroizing::new(vec![0; PIECE_BYTES]);
+        let maps = fs::read_to_string("/proc/self/maps").unwrap();
+        maps.lines().filter(|line| line.contains(" rw")).any(|line| {
+            let (from, to) = line.split_whitespace().next().unwrap().split_once('-').unwrap();
+            let [from, to] = [from, to].map(|end| u64::from_str_radix(end, 16).unwrap());
+            (from..to).step_by(PIECE_BYTES / 2).any(|at| {
+                let bytes = &mut piece[..PIECE_BYTES.min((to - at) as usize)];
+                let is_it =
+                    |it: &[u8]| it.iter().zip(inverted).all(|(byte, other)| *byte == !other);
+                memory.read_exact_at(bytes, at).is_ok() && bytes.windows(inverted.len()).any(is_it)
+            })
+        })
+    }
+
+    #[tokio::test]
+    async fn frames_leave_no_token_in_memory_that_is_free_again() {
+        let (mut near, far) = pair();
+        let (frame, token) = with_token();
+        near.tell(&frame).await.unwrap();
+        let text = text_of(&frame).unwrap();
+        assert!(is_in_memory(&token), "the search finds nothing");
+        drop((frame, text));
+        assert!(matches!(far.receive().await.unwrap().frame, Message::Lineage(_)));
+        near.tell(&Message::Begin).await.unwrap();
+        assert!(matches!(far.receive().await.unwrap().frame, Message::Begin));
+        assert!(!is_in_memory(&token));
     }
 }

@@ -69,7 +69,7 @@ impl Client {
         };
         let time = Duration::from_millis(record.remaining_millis);
         let count = streams.len();
-        self.hold.adopt(record.token.as_ref());
+        self.hold.adopt(record.token);
         let held = self.hold.streams();
         let listed = self.held.add(&record.name, &held, time);
         let name = record.name;

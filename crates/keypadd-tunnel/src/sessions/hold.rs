@@ -14,7 +14,7 @@ use keypadd_provider::{Assertion, Channel, SessionToken};
 use keypadd_transport::{HeldStreams, ReplayBudget};
 
 use crate::{
-    handover::Secret,
+    handover::HandedToken,
     sessions::counts::ForwardCounts,
     wire::{HoldGrant, HoldRequest, Instance},
 };
@@ -179,13 +179,13 @@ impl ClientHold {
     }
 
     /// The token of the next hello, for the process that takes over.
-    pub(crate) fn hand_over(&self) -> Option<Secret> {
-        self.lineage().token.as_ref().map(Secret::of)
+    pub(crate) fn hand_over(&self) -> Option<HandedToken> {
+        self.token().map(HandedToken)
     }
 
     /// Continues the lineage of another process.
-    pub(crate) fn adopt(&self, token: Option<&Secret>) {
-        self.lineage().token = token.map(Secret::token);
+    pub(crate) fn adopt(&self, token: Option<HandedToken>) {
+        self.lineage().token = token.map(|HandedToken(token)| token);
     }
 
     /// The session is over for good, or was away too long. Returns how many held streams ended.

@@ -14,7 +14,7 @@ use keypadd_transport::HeldStreams;
 use tokio::sync::oneshot;
 
 use crate::{
-    handover::{HandedLineage, LineageRecord, Secret},
+    handover::{HandedLineage, HandedToken, LineageRecord},
     limits::{descriptors::OF_CONNECTION, places::Places},
     sessions::{
         counts::ForwardCounts,
@@ -235,7 +235,7 @@ impl Lineages {
             let record = LineageRecord {
                 key: key.to_string(),
                 instance: instance.0,
-                tokens: (Secret::of(newest), former.as_ref().map(Secret::of)),
+                tokens: (HandedToken(newest.clone()), former.clone().map(HandedToken)),
                 epoch: lineage.epoch(),
                 remaining_millis: until.saturating_duration_since(now).as_millis() as u64,
             };
@@ -255,8 +255,8 @@ impl Lineages {
         away: impl FnOnce(&HeldStreams) -> Away,
         now: Instant,
     ) -> Assets {
-        let (newest, former) = &record.tokens;
-        let tokens = Tokens { newest: newest.token(), former: former.as_ref().map(Secret::token) };
+        let (HandedToken(newest), former) = record.tokens.clone();
+        let tokens = Tokens { newest, former: former.map(|HandedToken(token)| token) };
         let until = now + Duration::from_millis(record.remaining_millis);
         let lineage = Lineage::import(tokens, record.epoch, until);
         let mut lineages = self.lineages();

@@ -418,7 +418,7 @@ impl World {
     /// A new process of the client continues.
     fn replace_client(&mut self) {
         let client = ClientHold::new(settings());
-        client.adopt(self.client.hand_over().as_ref());
+        client.adopt(self.client.hand_over());
         self.client = client;
     }
 

@@ -84,7 +84,7 @@ impl Newcomer<'_> {
 mod tests {
     use std::{os::unix::net::UnixStream, sync::Arc};
 
-    use keypadd_provider::{PrivateKey, SESSION_TOKEN_BYTES};
+    use keypadd_provider::{PrivateKey, SESSION_TOKEN_BYTES, SessionToken};
     use keypadd_share::Shares;
     use keypadd_transport::{HandedStream, HeldStreams};
     use serde_json::json;
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
     use crate::{
         forwards::{adopt::adopt, splice_error::SpliceError},
-        handover::{LineageRecord, Secret},
+        handover::{HandedToken, LineageRecord},
         limits::{descriptors::OF_CONNECTION, places::Places},
         sessions::hold::{
             HoldSettings,
@@ -133,10 +133,11 @@ mod tests {
 
         /// Adds a client that is away; a lower number is given up earlier.
         fn add_away(&mut self, number: u8, streams: u64) {
+            let token = SessionToken::from_bytes(&[number; SESSION_TOKEN_BYTES]);
             let record = LineageRecord {
                 key: self.key.to_string(),
                 instance: [number; 16],
-                tokens: (Secret([number; SESSION_TOKEN_BYTES]), None),
+                tokens: (HandedToken(token), None),
                 epoch: 0,
                 remaining_millis: 60_000 * u64::from(number),
             };
