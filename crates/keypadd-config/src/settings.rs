@@ -57,8 +57,8 @@ settings! {
             or /PATH",
         detail: "/PATH is a unix socket. Names are resolved here; the address checked is the one \
             connected to. `localhost` is 127.0.0.1 and ::1. Names and `*` never match this host's \
-            own, loopback, link-local or multicast addresses; CIDRs do, even `0.0.0.0/0`. Only \
-            patterns such as `udp:resolver:53` permit UDP.",
+            own, loopback, link-local or multicast addresses, nor a cloud's metadata services; \
+            CIDRs do, even `0.0.0.0/0`. Only patterns such as `udp:resolver:53` permit UDP.",
     }
     "permit-listen" => permit_listen: many ListenPermit = listen_permit {
         kind: Kind::List,

@@ -1,8 +1,12 @@
-//! Classifies addresses that lead inward: loopback, link-local, and this host's own.
+//! Classifies addresses that lead inward: loopback, link-local, this host's own, and those at which
+//! a cloud answers its machines.
 //!
 //! A permit that does not name such an address never admits it, whatever a name resolves to
 //! (server-side request forgery): what listens on loopback often trusts every caller, and
-//! 169.254.169.254 hands out credentials in many clouds.
+//! 169.254.169.254 hands out credentials in many clouds. Which addresses are this host's own is the
+//! kernel's to say, by its routes.
+
+mod embedded;
 
 use std::{
     io,
@@ -14,6 +18,31 @@ use rustix::{
     net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with},
 };
 use tracing::debug;
+
+use self::embedded::embedded_v4;
+
+/// The networks in which a cloud answers the machine that asks, with credentials or its
+/// configuration, beside those that are link-local: prefix, and bits of it.
+const CLOUD_SERVICES: [(IpAddr, u8); 9] = [
+    // Alibaba Cloud, "Instance metadata": 100.100.100.200, and for IPv6 fd00:100::100:200.
+    (v4(100, 100, 100, 200), 32),
+    (v6([0xfd00, 0x100, 0, 0, 0, 0, 0x100, 0x200]), 128),
+    // Azure, "What is IP address 168.63.129.16?": WireServer.
+    (v4(168, 63, 129, 16), 32),
+    // Oracle Cloud Infrastructure Classic, "Retrieving instance metadata".
+    (v4(192, 0, 0, 192), 32),
+    // Oracle Cloud Infrastructure, "Getting instance metadata".
+    (v6([0xfd00, 0xc1, 0, 0, 0, 0, 0xa9fe, 0xa9fe]), 128),
+    // AWS, "IPv6 on AWS: Supporting Amazon VPC services", ::254 for metadata; "Set up the Amazon
+    // EKS Pod Identity Agent", ::23.
+    (v6([0xfd00, 0xec2, 0, 0, 0, 0, 0, 0]), 32),
+    // Google Cloud, "View and query VM metadata", of machines with IPv6 only.
+    (v6([0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254]), 128),
+    // Akamai, "Metadata service API".
+    (v6([0xfd00, 0xa9fe, 0xa9fe, 0, 0, 0, 0, 1]), 128),
+    // Scaleway, as in cloud-init's "Scaleway" data source.
+    (v6([0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42]), 128),
+];
 
 /// A request for the route to an address (rtnetlink(7)): `RTM_GETROUTE`, with `NLM_F_REQUEST` and
 /// `RTA_DST`.
@@ -35,8 +64,9 @@ const TYPE_AT: usize = 16 + 7;
 /// host or to many.
 const UNICAST: u8 = 1;
 
-/// Whether an address is loopback, link-local, multicast, broadcast, unspecified or this host's
-/// own. If the system does not say, every address counts as its own.
+/// Whether an address is loopback, link-local, multicast, broadcast, unspecified, of a cloud's
+/// services or this host's own, or stands for an IPv4 address that is. If the system does not say,
+/// every address counts as its own.
 pub(crate) fn is_inward(address: IpAddr) -> bool {
     leads_inward(address, |address| {
         is_own(address).unwrap_or_else(|error| {
@@ -47,8 +77,12 @@ pub(crate) fn is_inward(address: IpAddr) -> bool {
 }
 
 fn leads_inward(address: IpAddr, is_own: impl Fn(IpAddr) -> bool) -> bool {
-    let forms = [Some(address), embedded_v4(address).map(IpAddr::V4)];
-    forms.into_iter().flatten().any(|form| is_special(form) || is_own(form))
+    let embedded = match address {
+        IpAddr::V4(_) => None,
+        IpAddr::V6(v6) => Some(embedded_v4(v6).map(IpAddr::V4)),
+    };
+    let mut forms = std::iter::once(address).chain(embedded.into_iter().flatten());
+    forms.any(|form| is_special(form) || is_cloud_service(form) || is_own(form))
 }
 
 fn is_special(address: IpAddr) -> bool {
@@ -70,18 +104,24 @@ fn is_special(address: IpAddr) -> bool {
     }
 }
 
-/// The IPv4 address that an IPv6 address stands for: mapped or compatible (RFC 4291 2.5.5), NAT64
-/// (RFC 6052 2.1) or 6to4 (RFC 3056 2).
-fn embedded_v4(address: IpAddr) -> Option<Ipv4Addr> {
-    let IpAddr::V6(v6) = address else { return None };
-    let v4 = |high: u16, low: u16| Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low));
-    match v6.segments() {
-        [0, 0, 0, 0, 0, 0 | 0xffff, high, low] if v6 != Ipv6Addr::UNSPECIFIED => {
-            Some(v4(high, low))
+fn is_cloud_service(address: IpAddr) -> bool {
+    CLOUD_SERVICES.iter().any(|&(prefix, bits)| match (address, prefix) {
+        (IpAddr::V4(v4), IpAddr::V4(prefix)) => {
+            (v4.to_bits() ^ prefix.to_bits()).leading_zeros() >= bits.into()
         }
-        [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => Some(v4(high, low)),
-        _ => None,
-    }
+        (IpAddr::V6(v6), IpAddr::V6(prefix)) => {
+            (v6.to_bits() ^ prefix.to_bits()).leading_zeros() >= bits.into()
+        }
+        (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => false,
+    })
+}
+
+const fn v4(a: u8, b: u8, c: u8, d: u8) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(a, b, c, d))
+}
+
+const fn v6([a, b, c, d, e, f, g, h]: [u16; 8]) -> IpAddr {
+    IpAddr::V6(Ipv6Addr::new(a, b, c, d, e, f, g, h))
 }
 
 /// Whether the system's route to an address ends at this host: it has the address, or a local route
@@ -174,6 +214,55 @@ mod tests {
         ] {
             let address = address.parse().unwrap();
             assert_eq!(leads_inward(address, |it| own.contains(&it)), expected, "{address}");
+        }
+    }
+
+    #[test]
+    fn what_a_cloud_answers_its_machines_with_is_inward_and_its_neighbors_are_not() {
+        for (address, expected) in [
+            ("100.100.100.200", true),
+            ("100.100.100.199", false),
+            ("fd00:100::100:200", true),
+            ("fd00:100::100:201", false),
+            ("168.63.129.16", true),
+            ("168.63.129.17", false),
+            ("192.0.0.192", true),
+            ("192.0.0.193", false),
+            ("fd00:c1::a9fe:a9fe", true),
+            ("fd00:c1::a9fe:a9ff", false),
+            ("fd00:ec2::254", true),
+            ("fd00:ec2::23", true),
+            ("fd00:ec3::254", false),
+            ("fd20:ce::254", true),
+            ("fd20:ce::253", false),
+            ("fd00:a9fe:a9fe::1", true),
+            ("fd00:a9fe:a9fe::2", false),
+            ("fd00:42::42", true),
+            ("fd00:42::43", false),
+            // Each form that stands for an IPv4 address, for one of these and for one that is not.
+            ("::ffff:168.63.129.16", true),
+            ("::168.63.129.16", true),
+            ("::168.63.129.17", false),
+            ("::ffff:0:168.63.129.16", true),
+            ("::ffff:0:169.254.169.254", true),
+            ("::ffff:0:8.8.8.8", false),
+            ("64:ff9b::168.63.129.16", true),
+            ("64:ff9b:1:a9fe:a9:fe00::", true),
+            ("64:ff9b:1:a9:fe:a9fe::", true),
+            ("64:ff9b:1::a9:fea9:fe00:0", true),
+            ("64:ff9b:1::169.254.169.254", true),
+            ("64:ff9b:1:7::169.254.169.254", true),
+            ("64:ff9b:1:ffff::127.0.0.1", true),
+            ("64:ff9b:1::8.8.8.8", false),
+            ("64:ff9b:1:808:8:800::", false),
+            ("2002:a83f:8110::1", true),
+            ("2002:808:808::1", false),
+            ("2001::5601:5601", true),
+            ("2001:0:808:808:0:ffff:57c0:7eef", true),
+            ("2001:0:a9fe:a9fe:0:ffff:f7f7:f7f7", false),
+        ] {
+            let address = address.parse().unwrap();
+            assert_eq!(leads_inward(address, |_| false), expected, "{address}");
         }
     }
 

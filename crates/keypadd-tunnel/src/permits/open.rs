@@ -111,8 +111,8 @@ impl Permits {
 
     /// Whether a connection to `address`, one of the addresses of the requested host, is permitted.
     /// `addresses_of` returns the addresses of a permitted name, none if it did not resolve.
-    /// `is_inward` tells whether an address leads back to this host or its link; it is asked only
-    /// about addresses that a name or a wildcard matches.
+    /// `is_inward` tells whether an address leads back to this host, its link or its cloud; it is
+    /// asked only about addresses that a name or a wildcard matches.
     pub fn admits<'r>(
         &self,
         protocol: Protocol,

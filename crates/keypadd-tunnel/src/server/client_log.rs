@@ -137,8 +137,8 @@ impl ClientLog {
                     };
                     warn!(
                         peer, %target,
-                        "not permitted: the name leads to this host or its link, which names and \
-                         wildcards do not admit; to permit it: --permit-open {permit}"
+                        "not permitted: the name leads to this host, its link or its cloud, which \
+                         names and wildcards do not admit; to permit it: --permit-open {permit}"
                     );
                 }
                 _ => warn!(peer, %target, "not permitted; to permit it: --permit-open {target}"),
