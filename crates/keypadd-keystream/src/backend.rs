@@ -167,6 +167,11 @@ impl CipherEngine {
         Self { pacing: Pacing::by(pace), ..self }
     }
 
+    /// This engine without a pace.
+    pub fn unpaced(self) -> Self {
+        Self { pacing: Pacing::default(), ..self }
+    }
+
     /// This engine with another implementation of GHASH. For measurements and tests.
     pub fn with_ghash(self, ghash: GhashPath) -> Self {
         Self { ghash, ..self }

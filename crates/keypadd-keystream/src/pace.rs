@@ -4,12 +4,16 @@
 
 use std::fmt;
 use std::ptr;
+use std::time::Duration;
 
 /// Decides how long generating keystream takes.
 pub trait Pace: Send + Sync {
     /// Calls `make`, which generates `bytes` bytes of keystream, exactly once, and returns when
     /// that should have finished.
     fn paced(&self, bytes: usize, make: &mut dyn FnMut());
+
+    /// The longest that generating this many bytes takes at this pace.
+    fn longest(&self, bytes: usize) -> Duration;
 }
 
 /// An optional pace. Copied into every key, so it is one thin pointer.
@@ -21,6 +25,11 @@ impl Pacing {
     pub(crate) fn by(pace: impl Pace + 'static) -> Self {
         let pace: &'static dyn Pace = Box::leak(Box::new(pace));
         Self(Some(Box::leak(Box::new(pace))))
+    }
+
+    /// The longest that generating this many bytes takes at this pace.
+    pub fn longest(self, bytes: usize) -> Duration {
+        self.0.map_or(Duration::ZERO, |pace| pace.longest(bytes))
     }
 
     /// Runs `make`, which generates `bytes` bytes of keystream, at this pace.
@@ -71,6 +80,10 @@ mod tests {
         fn paced(&self, bytes: usize, make: &mut dyn FnMut()) {
             assert_eq!(bytes, 9);
             (0..self.0).for_each(|_| make());
+        }
+
+        fn longest(&self, _: usize) -> Duration {
+            Duration::ZERO
         }
     }
 

@@ -81,6 +81,10 @@ impl Pace for CipherRate {
     fn paced(&self, bytes: usize, make: &mut dyn FnMut()) {
         self.pace_by(thread_cpu, bytes, make);
     }
+
+    fn longest(&self, bytes: usize) -> Duration {
+        self.time_of(bytes)
+    }
 }
 
 /// A [`CipherRate`] that can be set and lifted while ends run, so that they start, and their pools
@@ -89,6 +93,8 @@ impl Pace for CipherRate {
 pub struct Throttle {
     /// 0 for none.
     bytes_per_second: Arc<AtomicU64>,
+    /// The slowest rate that will be set; 0 for none.
+    slowest: Arc<AtomicU64>,
     reading: Duration,
 }
 
@@ -96,11 +102,17 @@ pub struct Throttle {
 impl Default for Throttle {
     fn default() -> Self {
         let CipherRate { reading, .. } = CipherRate::new(NonZeroU64::MIN);
-        Self { bytes_per_second: Arc::default(), reading }
+        Self { bytes_per_second: Arc::default(), slowest: Arc::default(), reading }
     }
 }
 
 impl Throttle {
+    /// Declares the slowest rate that will be set: an end that starts from now on takes packets
+    /// that cost as much for usual, and for no attack.
+    pub fn declare(&self, slowest: NonZeroU64) {
+        self.slowest.store(slowest.get(), Relaxed);
+    }
+
     /// Sets the rate in bytes per CPU second; `None` lifts it.
     pub fn set(&self, bytes_per_second: Option<NonZeroU64>) {
         self.bytes_per_second.store(bytes_per_second.map_or(0, NonZeroU64::get), Relaxed);
@@ -108,7 +120,11 @@ impl Throttle {
 
     /// The rate in force.
     fn rate(&self) -> Option<CipherRate> {
-        let bytes_per_second = NonZeroU64::new(self.bytes_per_second.load(Relaxed))?;
+        self.rate_of(&self.bytes_per_second)
+    }
+
+    fn rate_of(&self, bytes_per_second: &AtomicU64) -> Option<CipherRate> {
+        let bytes_per_second = NonZeroU64::new(bytes_per_second.load(Relaxed))?;
         Some(CipherRate { bytes_per_second, reading: self.reading })
     }
 }
@@ -119,6 +135,10 @@ impl Pace for Throttle {
             Some(rate) => rate.paced(bytes, make),
             None => make(),
         }
+    }
+
+    fn longest(&self, bytes: usize) -> Duration {
+        self.rate_of(&self.slowest).map_or(Duration::ZERO, |rate| rate.time_of(bytes))
     }
 }
 
@@ -173,6 +193,10 @@ mod tests {
                 step(self.1 * bytes as u32);
             };
             self.0.pace_by(stepped, bytes, &mut make);
+        }
+
+        fn longest(&self, bytes: usize) -> Duration {
+            self.0.longest(bytes)
         }
     }
 
@@ -243,6 +267,15 @@ mod tests {
         let mut made = false;
         throttle.paced(1 << 40, &mut || made = true);
         assert!(made, "and this test would still run");
+    }
+
+    #[test]
+    fn the_longest_time_is_that_of_the_slowest_rate_declared() {
+        assert_eq!(rate(1_000_000).longest(1_000), Duration::from_millis(1));
+        let throttle = Throttle::default();
+        assert_eq!(throttle.longest(1_000), Duration::ZERO);
+        throttle.clone().declare(NonZeroU64::new(100_000).unwrap());
+        assert_eq!(throttle.longest(1_000), Duration::from_millis(10));
     }
 
     #[test]

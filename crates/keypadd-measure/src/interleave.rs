@@ -125,7 +125,8 @@ pub async fn try_out(
 ) -> Result<(), PathError> {
     for &arm in arms {
         tell(&Progress::Opening(arm));
-        path::open(arm, settings).await?.close().await;
+        let path = path::open(arm, settings).await?;
+        path.close().await.map_err(|void| PathError { arm, cause: void.into() })?;
     }
     Ok(())
 }
@@ -183,14 +184,12 @@ async fn all_rounds<W: Workload>(
             let was_full = path.rest(FILL_TIME).await;
             tell(&Progress::Turn { arm, round: round + 1, rounds });
             let turn = turn(workload, &path, round, was_full).await;
-            if path.has_fired_defense() {
-                return Err(format!("{arm}: void: an end took the other's packets for an attack"));
-            }
+            let has_faults = path.has_faults();
+            path.close().await.map_err(|void| format!("{arm}: {void}"))?;
             runs.arms[nth].1.push(turn.map_err(|error| format!("{arm}: {error}"))?);
-            if path.has_faults() {
+            if has_faults {
                 return Err(format!("{arm}: packets did not verify"));
             }
-            path.close().await;
         }
         keep(runs);
     }

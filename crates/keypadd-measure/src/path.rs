@@ -281,6 +281,6 @@ mod tests {
         assert_eq!(near.len(), 2, "one connection of its own for bulk");
         let of_bulk = packets(near[1], Direction::Send).min(packets(far[1], Direction::Receive));
         assert_eq!(path.packets_at_hand(true), Some(of_bulk));
-        path.close().await;
+        path.close().await.unwrap();
     }
 }

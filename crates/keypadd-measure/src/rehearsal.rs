@@ -60,7 +60,7 @@ pub async fn rehearse(schedule: &[Due], settings: &PathSettings) -> Result<(), O
         Ok(ran) => ran.map_err(|error| failed(&error))?.1.saturating_sub(last),
         Err(_) => 2 * LAG_MAX,
     };
-    path.close().await;
+    path.close().await.map_err(|void| failed(&void))?;
     if lag > LAG_MAX { Err(OfferError::TooMuch(lag)) } else { Ok(()) }
 }
 

@@ -9,7 +9,7 @@ use keypadd_measure::path::PathError;
 use keypadd_measure::results::Estimate;
 use keypadd_measure::statistics::{mean, ratio};
 use keypadd_measure::{OnProgress, Progress};
-use keypadd_traffic::Broken;
+use keypadd_traffic::{Broken, Void};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -79,6 +79,12 @@ impl From<String> for Missed {
 impl From<PathError> for Missed {
     fn from(error: PathError) -> Self {
         Self::Failed(error.to_string())
+    }
+}
+
+impl From<Void> for Missed {
+    fn from(void: Void) -> Self {
+        Self::Failed(void.to_string())
     }
 }
 

@@ -25,8 +25,7 @@ pub struct HandshakeData {
     pub kex: Group,
     /// A view of the connection's keys.
     pub keys: ConnectionKeys,
-    /// CPU time that opening a full packet takes on this machine
-    /// ([`opening_cost`](crate::opening_cost)).
+    /// CPU time that opening a KiB takes on this machine ([`opening_cost`](crate::opening_cost)).
     pub opening_cost: Duration,
 }
 

@@ -20,6 +20,6 @@ pub use ends::{EndSettings, TunnelArm, connect, ethernet, listen, new_key, serve
 pub use exchange::{Exchange, HEADER_BYTES, PatternBytes, STEP_BYTES};
 pub use host::Host;
 pub use latencies::Latencies;
-pub use path::{End, Path, PathFault};
+pub use path::{End, Path, PathFault, Void};
 pub use requester::{Answered, Broken, Due, PATIENCE, Requester, Requests, even};
 pub use service::Service;

@@ -43,10 +43,19 @@ pub enum PathFault {
     /// No service answers behind the tunnel.
     #[error(transparent)]
     Service(#[from] Broken),
+    /// It was taken for an attack while it came up.
+    #[error(transparent)]
+    Void(#[from] Void),
     /// This machine lacks something, in words.
     #[error("{0}")]
     Here(String),
 }
+
+/// What was measured is void: an end has taken the other's datagrams for an attack, and dropped
+/// some.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("void: an end took the other's packets for an attack")]
+pub struct Void;
 
 /// An end of a tunnel that is up.
 #[derive(Debug)]
@@ -177,14 +186,11 @@ impl Path {
         self.gauges.faults() > 0
     }
 
-    /// Whether an end that runs here has taken the other's datagrams for an attack and dropped
-    /// some: what was measured meanwhile is void.
-    pub fn has_fired_defense(&self) -> bool {
-        self.ends.iter().any(|end| end.loops.costly_datagrams_dropped() > 0)
-    }
-
     /// Ends what runs here.
-    pub async fn close(mut self) {
+    ///
+    /// # Errors
+    /// An end that runs here has dropped the other's datagrams as too costly.
+    pub async fn close(mut self) -> Result<(), Void> {
         let gone = async {
             // The near one first: one that is left by its server says so and calls again.
             for end in &mut self.ends {
@@ -193,6 +199,18 @@ impl Path {
             }
         };
         let _ = timeout(CLOSE_TIME, gone).await;
+        self.valid()
+    }
+
+    /// Whether what was measured through it so far is valid.
+    ///
+    /// # Errors
+    /// It is not, as for [`close`](Self::close).
+    pub fn valid(&self) -> Result<(), Void> {
+        match self.ends.iter().any(|end| end.loops.costly_datagrams_dropped() > 0) {
+            true => Err(Void),
+            false => Ok(()),
+        }
     }
 
     /// Sends through it until no connection is in its first key phase.
@@ -222,5 +240,65 @@ impl Path {
 
     fn is_past_first_phase(&self) -> bool {
         self.keys().iter().flatten().all(|keys| keys.status(Direction::Send).key_phase > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+    use keypadd_keystream::{CipherEngine, Pace, Suite};
+    use rustix::time::{ClockId, clock_gettime};
+
+    use super::*;
+    use crate::TunnelArm;
+
+    /// CPU time that the keystream of a long packet takes once it is slow.
+    const SLOW: Duration = Duration::from_millis(20);
+    /// Keystream of an acknowledgment is shorter.
+    const LONG_BYTES: usize = 200;
+
+    /// Makes keystream slow from when it is set, and may declare so before.
+    struct Slow {
+        is_set: Arc<AtomicBool>,
+        declared: Duration,
+    }
+
+    fn thread_cpu() -> Duration {
+        let time = clock_gettime(ClockId::ThreadCPUTime);
+        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    }
+
+    impl Pace for Slow {
+        fn paced(&self, bytes: usize, make: &mut dyn FnMut()) {
+            let began = thread_cpu();
+            make();
+            let is_slow = bytes >= LONG_BYTES && self.is_set.load(Relaxed);
+            while is_slow && thread_cpu() - began < SLOW {
+                std::hint::spin_loop();
+            }
+        }
+
+        fn longest(&self, bytes: usize) -> Duration {
+            self.declared * bytes.div_ceil(LONG_BYTES) as u32
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_cipher_that_is_slower_than_declared_voids_what_is_measured() {
+        for (declared, outcome) in [(SLOW, Ok(())), (Duration::ZERO, Err(Void))] {
+            let is_set = Arc::new(AtomicBool::new(false));
+            let slow = Slow { is_set: Arc::clone(&is_set), declared };
+            let engine = CipherEngine::default().at_pace(slow);
+            let suite = Suite::AES_128_CTR_HMAC_SHA256.protection();
+            let path = Path::here(TunnelArm { suite, pool: false, engine }, 0).await.unwrap();
+            let requester = Requester::open(path.address()).await.unwrap();
+            is_set.store(true, Relaxed);
+            let exchange = Exchange::new(1_000, 1_000);
+            let (requester, _) = requester.one_by_one(exchange, 5, Duration::ZERO).await.unwrap();
+            is_set.store(false, Relaxed);
+            drop(requester);
+            assert_eq!(path.close().await, outcome);
+        }
     }
 }

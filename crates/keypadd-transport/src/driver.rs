@@ -131,7 +131,7 @@ impl Driver {
         received.acks + eliciting(&received)
     }
 
-    /// CPU time that opening a full datagram takes.
+    /// CPU time that opening a KiB of datagrams takes.
     pub(crate) fn opening_cost(&self) -> Duration {
         self.carrier.lifecycle.opening_cost
     }

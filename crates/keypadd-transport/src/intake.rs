@@ -79,7 +79,7 @@ pub(crate) trait Metered {
     /// Frames received so far.
     fn frames_received(&self) -> u64;
 
-    /// CPU time that opening a full datagram takes.
+    /// CPU time that opening a KiB of datagrams takes.
     fn opening_cost(&self) -> Duration;
 
     fn account(&mut self) -> &mut Account;
@@ -104,6 +104,8 @@ pub(crate) struct BatchShare {
     /// `None` while costs are not measured.
     reading: Option<Reading>,
     time: TimeShare,
+    /// Bytes of the datagrams that were handled.
+    bytes: u64,
 }
 
 /// Where the datagrams of a share come from.
@@ -129,8 +131,9 @@ impl BatchShare {
         self.key
     }
 
-    /// Counts a datagram that was handled, and returns whether to stop after it.
-    pub(crate) fn is_used_up(&mut self) -> bool {
+    /// Counts a datagram of this many bytes that was handled, and returns whether to stop after it.
+    pub(crate) fn is_used_up(&mut self, bytes: usize) -> bool {
+        self.bytes += bytes as u64;
         self.time.is_used_up()
     }
 }
@@ -238,7 +241,7 @@ impl<D, N> Intake<D, N> {
         // Frames are counted only while a connection is measured.
         let reading =
             cpu.and_then(|cpu| Some(Reading { cpu, frames: connection?.frames_received() }));
-        BatchShare { key, origin: Origin::Waiting, began, reading, time }
+        BatchShare { key, origin: Origin::Waiting, began, reading, time, bytes: 0 }
     }
 
     /// Decides when to handle a datagram of this many bytes that has just been read.
@@ -270,6 +273,7 @@ impl<D, N> Intake<D, N> {
         let frames = share.reading.map_or(0, |before| connection.frames_received() - before.frames);
         let handled = Handled {
             datagrams: share.time.calls(),
+            bytes: share.bytes,
             took,
             is_bulk: connection.is_bulk(),
             frames,

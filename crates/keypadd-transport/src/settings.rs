@@ -26,7 +26,7 @@ pub(crate) type Proof = Arc<dyn Any + Send + Sync>;
 /// [`Connection::proof`](crate::Connection::proof).
 pub type Inspect = Arc<dyn Fn(&dyn crypto::Session) -> Option<Proof> + Send + Sync>;
 
-/// Tells the CPU time that opening a full datagram of a session takes on this machine, with its
+/// Tells the CPU time that opening a KiB of a session's datagrams takes on this machine, with its
 /// suite and their implementation. Asked once its handshake is complete. This much and more is
 /// usual for its datagrams, so that a slow suite is not taken for a peer that makes costly ones.
 pub type OpeningCost = Arc<dyn Fn(&dyn crypto::Session) -> Duration + Send + Sync>;

@@ -360,7 +360,7 @@ fn inspect() -> Inspect {
     })
 }
 
-/// What opening a full datagram costs with the suite of a session of our provider.
+/// CPU time that opening a KiB takes with the suite of a session of our provider.
 fn opening_cost(session: &dyn crypto::Session) -> Duration {
     let handshake = session.handshake_data().and_then(|data| data.downcast::<HandshakeData>().ok());
     handshake.map_or(Duration::ZERO, |handshake| handshake.opening_cost)

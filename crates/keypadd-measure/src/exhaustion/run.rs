@@ -147,14 +147,14 @@ impl Visits {
         let Patience { probe_seconds, stage_seconds } = self.settings.patience;
         let seconds = probe_seconds * NEAR_PROBES;
         let calibrated = calibrate(&mut tunnel, cores().len() as f64, fillers, seconds)?;
-        tunnel.close();
+        tunnel.close()?;
         let others = since.cores_of_others();
         let Some(calibrated) = calibrated else { return Ok(()) };
         for background in self.settings.backgrounds.clone() {
             let load = Background::start(background, VISIT_MAX);
             let mut tunnel = self.open(arm, pool_bytes)?;
             let level = tunnel.rest()?;
-            tunnel.close();
+            tunnel.close()?;
             drop(load);
             let calibration = Calibration { background, level, ..calibrated.model.clone() };
             let mut cell = Cell::new(
@@ -193,7 +193,7 @@ impl Visits {
             let found = burst(&mut tunnel, rate, AFTER_SECONDS, &patience)?;
             self.cells[nth].bursts[burst_nth].1.push(found);
         }
-        tunnel.close();
+        tunnel.close()?;
         drop(load);
         self.cells[nth].others.extend(since.cores_of_others());
         Ok(())

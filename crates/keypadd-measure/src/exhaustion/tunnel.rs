@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use keypadd_pool::{Coverage, Direction};
 use keypadd_provider::DirectionStatus;
-use keypadd_traffic::{Broken, Path};
+use keypadd_traffic::{Broken, Path, Void};
 use tokio::runtime::Handle;
 
 use super::finder::Subject;
@@ -50,6 +50,9 @@ pub(super) enum Ended {
     /// The tunnel did not start.
     #[error(transparent)]
     Path(#[from] PathError),
+    /// The ends did not take the traffic for what it was.
+    #[error(transparent)]
+    Void(#[from] Void),
 }
 
 /// Counters since the tunnel started.
@@ -102,7 +105,7 @@ impl Tunnel {
     fn reopen(&mut self) -> Result<(), Ended> {
         self.stream = None;
         if let Some(path) = self.path.take() {
-            self.runtime.block_on(path.close());
+            self.runtime.block_on(path.close())?;
         }
         let path = self.runtime.block_on(path::open(self.arm, &self.settings))?;
         let mut stream = Stream::open(path.address())?;
@@ -119,11 +122,9 @@ impl Tunnel {
         self.path.as_ref().expect("open until it is closed")
     }
 
-    pub(crate) fn close(mut self) {
+    pub(crate) fn close(mut self) -> Result<(), Void> {
         self.stream = None;
-        if let Some(path) = self.path.take() {
-            self.runtime.block_on(path.close());
-        }
+        self.path.take().map_or(Ok(()), |path| self.runtime.block_on(path.close()))
     }
 
     /// Packets whose whole pad is ready, at the end that has fewer.

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use keypadd_keystream::Suite;
 use keypadd_provider::{CryptoSettings, Group, PrivateKey, client_config, server_config};
+use keypadd_traffic::Void;
 use keypadd_transport::{
-    Accepted, ClientConfig, ConnectionError, Dial, Endpoint, EndpointSettings, Plan, Purpose,
-    ServerConfig, TransportConfig, VarInt, Windows,
+    Accepted, ClientConfig, ConnectionError, Dial, Endpoint, EndpointSettings, LoopMeter, Plan,
+    Purpose, ServerConfig, TransportConfig, VarInt, Windows,
 };
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -34,6 +35,7 @@ pub struct Ends {
     client: Endpoint,
     config: ClientConfig,
     address: SocketAddr,
+    server: LoopMeter,
     /// Ends with the last clone.
     _accepting: Arc<JoinSet<()>>,
 }
@@ -57,12 +59,12 @@ impl Ends {
         let connecting = connecting.map_err(|error| text(&error))?;
         let server = endpoint(Some(ServerConfig::with_crypto(accepting)));
         let server = server.map_err(|error| text(&error))?;
-        let address = server.local_addr();
+        let (address, meter) = (server.local_addr(), server.meter());
         let client = endpoint(None).map_err(|error| text(&error))?;
         let config = ClientConfig::new(connecting);
         let mut accepting = JoinSet::new();
         accepting.spawn(accept(server));
-        Ok(Self { client, config, address, _accepting: Arc::new(accepting) })
+        Ok(Self { client, config, address, server: meter, _accepting: Arc::new(accepting) })
     }
 
     pub(super) fn server(&self) -> SocketAddr {
@@ -83,9 +85,14 @@ impl Ends {
             let connection = connecting.await.map_err(|error| error.to_string())?;
             let ready = start.elapsed();
             // The server closes as soon as it knows the client.
-            match connection.closed().await {
-                ConnectionError::ApplicationClosed(_) => Ok(Times { ready, done: start.elapsed() }),
-                error => Err(error.to_string()),
+            let times = match connection.closed().await {
+                ConnectionError::ApplicationClosed(_) => Times { ready, done: start.elapsed() },
+                error => return Err(error.to_string()),
+            };
+            let fired = |end: &LoopMeter| end.costly_datagrams_dropped() > 0;
+            match fired(&self.client.meter()) || fired(&self.server) {
+                true => Err(Void.to_string()),
+                false => Ok(times),
             }
         };
         timeout(PATIENCE, both).await.unwrap_or_else(|_| Err("no answer".into()))

@@ -124,12 +124,13 @@ async fn stream(nth: usize, network: Network, plan: Plan) -> Part<Streamed> {
             open(nth, &link, FRESH).await.map(Some)
         };
         let from = begun.elapsed().as_secs_f64();
-        let sent = async {
-            let sent = stream::send(requester, network.underway(), Instant::now(), time).await;
-            drop(path);
-            sent
+        let sent = async move {
+            let sent = stream::send(requester, network.underway(), Instant::now(), time).await?;
+            path.valid()?;
+            Ok(sent)
         };
         let (sent, next) = tokio::join!(sent, next);
+        let sent: Part<Vec<f64>> = sent;
         arrivals.extend(sent?.iter().map(|at| from + at));
         current = next?;
     }

@@ -56,7 +56,9 @@ fn hosts() -> Part<Arc<FourHosts>> {
 pub(super) async fn calibrate(lab: &Lab<'_>) -> Part<f64> {
     let place = Place::Hosts { hosts: hosts()?, processor: None };
     let (path, most) = (open(arm(BASE, CipherEngine::default()), &place).await?, most(lab.effort));
-    serve(&path, &place, most, LARGE, 3 * time(lab.effort), lab.seed).await
+    let mbit = serve(&path, &place, most, LARGE, 3 * time(lab.effort), lab.seed).await?;
+    path.valid()?;
+    Ok(mbit)
 }
 
 pub(super) async fn round(lab: &Lab<'_>, round: u32, base_mbit: f64) -> Part<Round> {
@@ -84,7 +86,7 @@ pub(super) async fn round(lab: &Lab<'_>, round: u32, base_mbit: f64) -> Part<Rou
                 rates.push(serve(&path, &place, clients, size, time(lab.effort), seed).await?);
             }
         }
-        path.close().await;
+        path.close().await?;
     }
     Ok(measured)
 }
@@ -108,7 +110,7 @@ pub(super) async fn speeds(lab: &Lab<'_>, round: u32) -> Part<Speeds> {
             let time = time_slowed(lab.effort);
             *rate = serve(&path, &place, most(lab.effort), size, time, seed).await?;
         }
-        path.close().await;
+        path.close().await?;
         match is_fast {
             true => measured.fast[nth] = rates,
             false => measured.slow[nth] = rates,

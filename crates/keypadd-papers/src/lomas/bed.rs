@@ -79,11 +79,13 @@ pub(super) async fn plain() -> Part<Path> {
     open(TunnelArm { suite: MeasureSuite::NULL.protection(), pool: false, engine }, 0, None).await
 }
 
-/// A tunnel with throttled ciphers; with a pool at both ends, or without.
-pub(super) async fn tunnel(pool_bytes: Option<usize>) -> Part<Path> {
-    let [engine, far] = ciphers().engines;
-    let arm = TunnelArm { suite: des(), pool: pool_bytes.is_some(), engine };
-    open(arm, pool_bytes.unwrap_or(0), Some(far)).await
+/// A tunnel whose ciphers will be throttled to this rate; with a pool at both ends, or without.
+pub(super) async fn tunnel(pool_bytes: Option<usize>, rate: NonZeroU64) -> Part<Path> {
+    let Ciphers { near: near_throttle, far: far_throttle, engines: [engine, far] } = ciphers();
+    near_throttle.declare(rate);
+    far_throttle.declare(rate);
+    let arm = TunnelArm { suite: des(), pool: pool_bytes.is_some(), engine: *engine };
+    open(arm, pool_bytes.unwrap_or(0), Some(*far)).await
 }
 
 /// A tunnel over a line, not warmed up, without a pool.
@@ -134,6 +136,6 @@ pub(super) async fn network(effort: Effort) -> Part<Network> {
     let step = Exchange::new(256 << 10, 1);
     let start = Instant::now() + LEAD;
     let arrivals = flood(&path, 1, step, time, start).await?;
-    path.close().await;
+    path.close().await?;
     Ok(Network { trip_us, mbit: keypadd_measure::rate_mbit(&arrivals) })
 }

@@ -42,7 +42,7 @@ pub(super) async fn making(lab: &Lab<'_>, round: u32) -> Part<Making> {
         // either would slow this down.
         let alone = tokio::task::spawn_blocking(move || alone(backend, time)).await;
         making.alone[nth] = alone.map_err(|_| "a measurement thread panicked".to_owned())??;
-        path.close().await;
+        path.close().await?;
     }
     for nth in order(lab.seed, round, LOADS.len()) {
         making.beside_loads[nth] = beside(LOADS[nth], effort).await?;
@@ -74,7 +74,7 @@ async fn work(backend: CipherBackend, pool_bytes: Option<usize>) -> Part<f64> {
     let used = gauges.counts().since(counts).pool_bytes as f64;
     drop(requester);
     let work = cpu.saturating_sub(refilling).as_secs_f64() + used * of_a_byte;
-    path.close().await;
+    path.close().await?;
     Ok(work)
 }
 
@@ -110,6 +110,6 @@ async fn beside(share: f64, effort: Effort) -> Part<f64> {
     let made = path.gauges().filled_bytes() - before;
     let took = start.elapsed();
     drop(load);
-    path.close().await;
+    path.close().await?;
     Ok(made as f64 / took.as_secs_f64())
 }

@@ -35,10 +35,10 @@ pub(super) async fn pairs(lab: &Lab<'_>, round: u32) -> Part<Pairs> {
                 let other = open_over(&link).await?;
                 let (ours, theirs) = tokio::join!(carry(&path, time), carry(&other, time));
                 (pairs.beside, pairs.other) = (ours?, theirs?);
-                other.close().await;
+                other.close().await?;
             }
         }
-        path.close().await;
+        path.close().await?;
     }
     Ok(pairs)
 }

@@ -44,18 +44,18 @@ pub(super) async fn streams(lab: &Lab<'_>, round: u32, network: Network) -> Part
             0 => {
                 let path = plain().await?;
                 streams.plain_burst = burst(&path).await?;
-                path.close().await;
+                path.close().await?;
             }
             1 => {
-                let path = tunnel(Some(AMPLE_BYTES)).await?;
+                let path = tunnel(Some(AMPLE_BYTES), rate).await?;
                 fill(&path).await;
                 let slowed = Throttled::both(rate);
                 streams.pooled_burst = burst(&path).await?;
                 drop(slowed);
-                path.close().await;
+                path.close().await?;
             }
             2 => {
-                let path = tunnel(Some(SMALL_BYTES)).await?;
+                let path = tunnel(Some(SMALL_BYTES), rate).await?;
                 if effort == Effort::Full {
                     streams.late_below = Some(below(&path, network).await?);
                 }
@@ -63,12 +63,12 @@ pub(super) async fn streams(lab: &Lab<'_>, round: u32, network: Network) -> Part
                 let before = path.gauges().counts();
                 streams.after = second_half(&path, effort, Throttled::both(rate)).await?;
                 streams.late_above = late(path.gauges().counts().since(before));
-                path.close().await;
+                path.close().await?;
             }
             _ => {
-                let path = tunnel(None).await?;
+                let path = tunnel(None, rate).await?;
                 streams.inline = second_half(&path, effort, Throttled::both(rate)).await?;
-                path.close().await;
+                path.close().await?;
             }
         }
     }

@@ -40,20 +40,20 @@ pub(super) async fn surfaces(lab: &Lab<'_>, round: u32, network: Network) -> Par
             0 => {
                 let path = plain().await?;
                 surfaces.plain = grid(&path, effort, trips(effort), None).await?;
-                path.close().await;
+                path.close().await?;
             }
             1 => {
-                let path = tunnel(None).await?;
+                let path = tunnel(None, network.trip_cipher()).await?;
                 let slowed = Throttled::one_encryption(network.trip_cipher());
                 settle(&path).await?;
                 surfaces.inline = grid(&path, effort, slow_trips(effort), None).await?;
                 drop(slowed);
-                path.close().await;
+                path.close().await?;
             }
             _ => {
-                let path = tunnel(Some(AMPLE_BYTES)).await?;
+                let path = tunnel(Some(AMPLE_BYTES), network.trip_cipher()).await?;
                 surfaces.pooled = grid(&path, effort, trips(effort), Some(network)).await?;
-                path.close().await;
+                path.close().await?;
             }
         }
     }
@@ -95,7 +95,7 @@ async fn grid(path: &Path, effort: Effort, count: u32, pooled: Option<Network>) 
 pub(super) async fn encryptions(lab: &Lab<'_>, round: u32, network: Network) -> Part<Encryptions> {
     let count = lab.effort.pick(6, 50);
     let rate = Some(network.trip_cipher());
-    let path = tunnel(None).await?;
+    let path = tunnel(None, network.trip_cipher()).await?;
     let mut times = [0.0; 3];
     let mut requester = Requester::open(path.address()).await?;
     let arms = [(1, None), (LONG, None), (LONG, rate)];
@@ -110,7 +110,7 @@ pub(super) async fn encryptions(lab: &Lab<'_>, round: u32, network: Network) -> 
         times[nth] = mean_us(&took);
     }
     drop(requester);
-    path.close().await;
+    path.close().await?;
     let [one_us, two_us, four_us] = times;
     Ok(Encryptions { one_us, two_us, four_us })
 }

@@ -105,7 +105,7 @@ async fn stream(arm: Arm, kex: Group, time: Duration) -> Part<f64> {
     let path = path::open_cold(arm, &settings).await?;
     let step = Exchange::new(STEP_BYTES, 1);
     let arrivals = flood(&path, 1, step, time, Instant::now() + LEAD).await?;
-    path.close().await;
+    path.close().await?;
     Ok(rate_mbit(&arrivals))
 }
 

@@ -87,6 +87,7 @@ async fn echo(arm: Arm, count: u32) -> Part<Echoes> {
     let requests = Requests::At(echoes.collect());
     let (_, answers) =
         requester.run(requests, Instant::now() + LEAD, Vec::<Answered>::new(), Vec::push).await?;
+    path.valid()?;
     let of_size = |exchange| {
         let times = answers.iter().filter(|it| it.exchange == exchange);
         times.map(|it| it.latency().as_secs_f64() * 1e3).sum::<f64>() / f64::from(count)

@@ -36,7 +36,7 @@ enum Phase {
 /// How far a connection has come.
 pub(super) struct Lifecycle {
     phase: Phase,
-    /// CPU time that opening a full datagram takes; none before the handshake is complete.
+    /// CPU time that opening a KiB of datagrams takes; none before the handshake is complete.
     pub(super) opening_cost: Duration,
 }
 

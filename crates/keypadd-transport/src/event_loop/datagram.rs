@@ -72,9 +72,9 @@ impl<U: Datagrams> EventLoop<U> {
             let Some(key) = self.intake.backlog.next_connection() else { return };
             let slot = self.connections.get_mut(key);
             let mut share = self.intake.begin_waiting(key, slot, time, now);
-            while let Some(event) = self.intake.backlog.pop(key) {
+            while let Some((event, len)) = self.intake.backlog.pop(key) {
                 self.handle(key, event, now);
-                if share.is_used_up() {
+                if share.is_used_up(len) {
                     break;
                 }
             }
@@ -171,19 +171,25 @@ impl<U: Datagrams> EventLoop<U> {
         match self.intake.decide(share, event, len) {
             Decision::Now(event) => {
                 self.handle(share.key(), event, now);
-                share.is_used_up();
+                share.is_used_up(len);
             }
             Decision::Later => {}
             Decision::Dropped => self.shared.counters.datagram_dropped(),
         }
     }
 
-    /// Lets a connection handle a datagram that has waited, and charges it for that.
-    pub(super) fn handle_alone(&mut self, key: Key, event: ConnectionEvent, now: Instant) {
+    /// Lets a connection handle a datagram of this length that has waited, and charges it for that.
+    pub(super) fn handle_alone(
+        &mut self,
+        key: Key,
+        event: ConnectionEvent,
+        len: usize,
+        now: Instant,
+    ) {
         let slot = self.connections.get_mut(key);
         let mut share = self.intake.begin_waiting(key, slot, Step::Handle.time(), now);
         self.handle(key, event, now);
-        share.is_used_up();
+        share.is_used_up(len);
         self.end_share(Some(share), now);
     }
 

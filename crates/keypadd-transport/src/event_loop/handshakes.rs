@@ -75,8 +75,8 @@ impl<U: Datagrams> EventLoop<U> {
     /// empty.
     pub(super) fn shake_hands(&mut self, now: Instant) {
         let [mut strangers, mut newcomers] = self.intake.shares([Step::Strangers, Step::Newcomers]);
-        while let Some((key, event)) = self.intake.strangers.pop_next() {
-            self.handle_alone(key, event, now);
+        while let Some((key, event, len)) = self.intake.strangers.pop_next() {
+            self.handle_alone(key, event, len, now);
             if strangers.is_used_up_by_now() {
                 break;
             }

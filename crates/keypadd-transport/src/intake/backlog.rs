@@ -77,8 +77,8 @@ impl<D> Backlog<D> {
         self.order.back().copied()
     }
 
-    /// Takes the oldest datagram of the connection that is last.
-    pub(crate) fn pop(&mut self, key: Key) -> Option<D> {
+    /// Takes the oldest datagram of the connection that is last, and its size.
+    pub(crate) fn pop(&mut self, key: Key) -> Option<(D, usize)> {
         let waiting = self.waiting.get_mut(&key)?;
         let oldest = waiting.datagrams.pop_front();
         if let Some((_, bytes)) = oldest {
@@ -90,14 +90,14 @@ impl<D> Backlog<D> {
             let last = self.order.pop_back();
             debug_assert_eq!(last, Some(key));
         }
-        oldest.map(|(datagram, _)| datagram)
+        oldest.map(|(datagram, bytes)| (datagram, (bytes - RECORD_BYTES) as usize))
     }
 
-    /// Takes the oldest datagram of the next connection.
-    pub(crate) fn pop_next(&mut self) -> Option<(Key, D)> {
+    /// Takes the oldest datagram of the next connection, and its size.
+    pub(crate) fn pop_next(&mut self) -> Option<(Key, D, usize)> {
         while let Some(key) = self.next_connection() {
-            if let Some(datagram) = self.pop(key) {
-                return Some((key, datagram));
+            if let Some((datagram, bytes)) = self.pop(key) {
+                return Some((key, datagram, bytes));
             }
         }
         None
@@ -119,11 +119,11 @@ mod tests {
             backlog.push([A, B][datagram % 2], datagram, 1_200);
         }
         assert!(backlog.holds(A) && backlog.holds(B));
-        assert_eq!((backlog.next_connection(), backlog.pop(A)), (Some(A), Some(0)));
-        assert_eq!((backlog.next_connection(), backlog.pop(B)), (Some(B), Some(1)));
-        assert_eq!((backlog.next_connection(), backlog.pop(A)), (Some(A), Some(2)));
+        assert_eq!((backlog.next_connection(), backlog.pop(A)), (Some(A), Some((0, 1_200))));
+        assert_eq!((backlog.next_connection(), backlog.pop(B)), (Some(B), Some((1, 1_200))));
+        assert_eq!((backlog.next_connection(), backlog.pop(A)), (Some(A), Some((2, 1_200))));
         assert!(!backlog.holds(A), "it has none left");
-        assert_eq!((backlog.next_connection(), backlog.pop(B)), (Some(B), Some(3)));
+        assert_eq!((backlog.next_connection(), backlog.pop(B)), (Some(B), Some((3, 1_200))));
         assert!(backlog.is_empty());
         assert_eq!((backlog.bytes, backlog.pop(A)), (0, None));
     }
@@ -139,7 +139,7 @@ mod tests {
             backlog.push(B, datagram, 1_200);
         }
         for datagram in 0..100 {
-            assert_eq!(backlog.pop(B), Some(datagram));
+            assert_eq!(backlog.pop(B), Some((datagram, 1_200)));
         }
         assert_eq!(backlog.bytes, kept);
         for datagram in 0..100_000 {

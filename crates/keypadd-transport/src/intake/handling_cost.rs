@@ -21,7 +21,7 @@ const MEASURED_TIME: Duration = Duration::from_secs(1);
 const USUAL: Duration = Duration::from_micros(100);
 const USUAL_TIMES: u32 = 100;
 
-/// How many times the calibrated time opening a datagram may take: a thread that shares its core's
+/// How many times the calibrated time opening datagrams may take: a thread that shares its core's
 /// units and caches with others takes up to twice as long.
 const OPENING_TIMES: u32 = 2;
 
@@ -58,12 +58,22 @@ pub(crate) struct CostMeter {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Handled {
     pub(crate) datagrams: u32,
+    /// Their bytes.
+    pub(crate) bytes: u64,
     /// How long it took, with whatever else ran meanwhile.
     pub(crate) took: Duration,
     pub(crate) is_bulk: bool,
     pub(crate) frames: u64,
-    /// How long opening a full one takes on this machine.
+    /// How long opening a KiB takes on this machine.
     pub(crate) opening: Duration,
+}
+
+impl Handled {
+    /// How long opening may take: what its bytes justify.
+    fn opening_time(&self) -> Duration {
+        let nanos = self.opening.as_nanos() * u128::from(self.bytes) >> 10;
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)).saturating_mul(OPENING_TIMES)
+    }
 }
 
 impl CostMeter {
@@ -92,13 +102,14 @@ impl CostMeter {
         handled: Handled,
         now: Instant,
     ) -> Duration {
-        let Handled { datagrams, took, is_bulk, frames, opening } = handled;
+        let Handled { datagrams, bytes: _, took, is_bulk, frames, opening: _ } = handled;
         if datagrams == 0 {
             return Duration::ZERO;
         }
-        let opening = opening * OPENING_TIMES * datagrams;
+        let opening = handled.opening_time();
         let times = if is_bulk { BULK_TIMES } else { 1 };
-        if took > opening + USUAL.max(USUAL / PART_OF_MANY * datagrams) * times {
+        let unmeasured = USUAL.max(USUAL / PART_OF_MANY * datagrams) * times;
+        if took > opening.saturating_add(unmeasured) {
             self.measured_until = self.measured_until.max(Some(now + MEASURED_TIME));
         }
         let Some(began) = began else { return Duration::ZERO };
@@ -108,7 +119,7 @@ impl CostMeter {
         if frames > MANY_FRAMES * u64::from(datagrams) {
             usual /= PART_OF_MANY;
         }
-        spent.saturating_sub(opening + usual)
+        spent.saturating_sub(opening).saturating_sub(usual)
     }
 
     /// Whether a warning is due.
@@ -160,8 +171,13 @@ mod tests {
         assert!(began.is_some());
         CPU.set(CPU.get() + each * datagrams);
         let took = each * datagrams;
-        let opening = Duration::ZERO;
-        meter.excess(began, Handled { datagrams, took, is_bulk: false, frames, opening }, now)
+        meter.excess(began, Handled { took, frames, ..some(datagrams) }, now)
+    }
+
+    /// Full datagrams, whose opening takes no time.
+    fn some(datagrams: u32) -> Handled {
+        let (bytes, took, opening) = (1_024 * u64::from(datagrams), Duration::ZERO, Duration::ZERO);
+        Handled { datagrams, bytes, took, is_bulk: false, frames: 0, opening }
     }
 
     fn measuring() -> CostMeter {
@@ -172,14 +188,13 @@ mod tests {
     fn connections_are_measured_for_a_second_after_datagrams_that_took_long() {
         let now = Instant::now();
         let mut meter = CostMeter::new(|| CPU.get(), None);
-        let opening = Duration::ZERO;
         for (datagrams, usual) in [(1, USUAL), (6, 120 * MICROSECOND)] {
-            let handled = Handled { datagrams, took: usual, is_bulk: false, frames: 0, opening };
+            let handled = Handled { took: usual, ..some(datagrams) };
             assert!(meter.excess(meter.begin(now), handled, now).is_zero());
             assert!(meter.begin(now).is_none());
         }
         let took = 121 * MICROSECOND;
-        let handled = Handled { datagrams: 6, took, is_bulk: false, frames: 0, opening };
+        let handled = Handled { took, ..some(6) };
         assert!(meter.excess(None, handled, now).is_zero());
         assert!(meter.begin(now + MEASURED_TIME - MICROSECOND).is_some());
         assert!(meter.begin(now + MEASURED_TIME).is_none());
@@ -190,8 +205,7 @@ mod tests {
         let now = Instant::now();
         let mut meter = CostMeter::new(|| CPU.get(), None);
         for (took, is_measured) in [(500 * MICROSECOND, false), (501 * MICROSECOND, true)] {
-            let opening = Duration::ZERO;
-            let handled = Handled { datagrams: 1, took, is_bulk: true, frames: 0, opening };
+            let handled = Handled { took, is_bulk: true, ..some(1) };
             assert!(meter.excess(None, handled, now).is_zero());
             assert_eq!(meter.begin(now).is_some(), is_measured);
         }
@@ -228,7 +242,7 @@ mod tests {
             let (now, datagrams, took) = (Instant::now(), 10, each * 10);
             let began = meter.begin(now);
             CPU.set(CPU.get() + took);
-            meter.excess(began, Handled { datagrams, took, is_bulk: false, frames, opening }, now)
+            meter.excess(began, Handled { took, frames, opening, ..some(datagrams) }, now)
         };
         for frames in [10, 6_400] {
             assert_eq!(handle_opened(130 * MICROSECOND, frames), Duration::ZERO);
@@ -240,12 +254,34 @@ mod tests {
     }
 
     #[test]
+    fn opening_may_take_what_the_bytes_of_a_datagram_justify_and_no_more() {
+        // 3DES, one block at a time, takes 118 us for 1,400 bytes.
+        let opening = 118 * MICROSECOND * 1_024 / 1_400;
+        let mut meter = measuring();
+        // Another connection's datagrams, or those that find precomputed keystream.
+        assert_eq!(handle(&mut meter, MICROSECOND, 64, 64), Duration::ZERO);
+        let mut handle_one = |bytes, took| {
+            let (now, began) = (Instant::now(), meter.begin(Instant::now()));
+            CPU.set(CPU.get() + took);
+            meter.excess(began, Handled { bytes, took, opening, ..some(1) }, now)
+        };
+        // The longest that Ethernet carries, and a jumbo frame: 121 and 774 us.
+        assert_eq!(handle_one(1_452, 130 * MICROSECOND), Duration::ZERO);
+        assert_eq!(handle_one(9_188, 800 * MICROSECOND), Duration::ZERO);
+        // A peer's that costs as much with 40 bytes is not what the suite takes.
+        let beyond = handle_one(40, 330 * MICROSECOND);
+        assert!(beyond > 220 * MICROSECOND, "{beyond:?}");
+        // Nor is what costs beyond twice the time of its bytes.
+        assert!(handle_one(9_188, 2_000 * MICROSECOND) > 300 * MICROSECOND);
+    }
+
+    #[test]
     fn a_slow_suite_alone_does_not_begin_a_measurement() {
         let (now, opening) = (Instant::now(), 118 * MICROSECOND);
         for is_bulk in [false, true] {
             let mut meter = CostMeter::new(|| CPU.get(), None);
             let took = 8 * (opening + 10 * MICROSECOND);
-            let handled = Handled { datagrams: 8, took, is_bulk, frames: 8, opening };
+            let handled = Handled { took, is_bulk, frames: 8, opening, ..some(8) };
             assert!(meter.excess(None, handled, now).is_zero());
             assert!(meter.begin(now).is_none());
         }

@@ -68,7 +68,7 @@ fn handles_for(intake: &mut Intake<u32, u32>, key: Key, connection: &mut Fake) -
     while intake.decide(&share, 0, 1_200) == Decision::Now(0) {
         // The clock is read after eight of them.
         pass(10 * MICROSECOND / 8);
-        share.is_used_up();
+        share.is_used_up(1_200);
     }
     intake.backlog.pop(key);
     intake.end(&share, connection, clock());
@@ -115,7 +115,7 @@ fn datagrams_wait_behind_those_of_their_connection() {
     let share = intake.begin(A, &mut connection, clock());
     assert_eq!(intake.decide(&share, 2, 1_200), Decision::Later, "although it has a share again");
     assert_eq!((intake.backlog.connections(), intake.backlog.next_connection()), (1, Some(A)));
-    assert_eq!([(); 3].map(|()| intake.backlog.pop(A)), [Some(1), Some(2), None]);
+    assert_eq!([(); 3].map(|()| intake.backlog.pop(A)), [Some((1, 1_200)), Some((2, 1_200)), None]);
     let share = intake.begin(A, &mut connection, clock());
     assert_eq!(intake.decide(&share, 3, 1_200), Decision::Now(3));
 }
@@ -135,7 +135,7 @@ fn a_strangers_datagrams_wait_for_the_step_of_strangers() {
     let share = intake.begin(A, &mut stranger, clock());
     assert_eq!(intake.decide(&share, 1, 1_200), Decision::Later);
     assert!(intake.has_strangers() && intake.backlog.is_empty());
-    assert_eq!(intake.strangers.pop_next(), Some((A, 1)));
+    assert_eq!(intake.strangers.pop_next(), Some((A, 1, 1_200)));
     assert_eq!(intake.strangers.pop_next(), None);
     assert!(!intake.has_strangers());
     // Strangers take no part of the others' time.
@@ -159,7 +159,7 @@ fn a_connection_whose_datagrams_cost_too_much_is_warned_of_once() {
     let (mut intake, mut connection) = (intake(), Fake::default());
     let mut cost = |time| {
         let mut share = intake.begin_waiting(A, Some(&mut connection), time, clock());
-        share.is_used_up();
+        share.is_used_up(1_200);
         connection.frames += 1;
         pass(time);
         let warns = intake.end(&share, &mut connection, clock());
@@ -178,7 +178,7 @@ fn bulk_may_take_longer_before_it_is_measured() {
         intake.clocks = Some(Clocks { costs, shares: clock });
         let mut connection = Fake { is_bulk, ..Fake::default() };
         let mut share = intake.begin_waiting(A, Some(&mut connection), MICROSECOND, clock());
-        share.is_used_up();
+        share.is_used_up(1_200);
         pass(300 * MICROSECOND);
         intake.end(&share, &mut connection, clock());
         let next = intake.begin_waiting(A, Some(&mut connection), MICROSECOND, clock());
@@ -192,7 +192,7 @@ fn frames_are_those_of_the_share() {
     // A microsecond is the shortest. Ninety are usual, but not for as many as a hundred frames.
     for (frames, took, is_too_high) in [(10, 1, false), (10, 90, false), (100, 90, true)] {
         let mut share = intake.begin_waiting(A, Some(&mut connection), MICROSECOND, clock());
-        share.is_used_up();
+        share.is_used_up(1_200);
         connection.frames += frames;
         connection.account = Account::default();
         connection.account.excess.charge(handling_cost::ADVANCE, clock());
@@ -209,7 +209,7 @@ fn without_a_clock_everything_is_handled_at_once() {
     let mut share = intake.begin(A, &mut connection, clock());
     for datagram in 0..100 {
         assert_eq!(intake.decide(&share, datagram, 1_200), Decision::Now(datagram));
-        assert!(!share.is_used_up());
+        assert!(!share.is_used_up(1_200));
     }
     assert!(!intake.end(&share, &mut connection, clock()));
     let [mut one] = intake.shares([Step::Backlog]);

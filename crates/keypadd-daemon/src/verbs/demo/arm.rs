@@ -132,8 +132,7 @@ pub(super) async fn run(
     if path.has_faults() {
         return Err(failed("packets did not verify: this is a bug, please report it"));
     }
-    path.close().await;
-    Ok(())
+    path.close().await.map_err(|void| failed(format!("{arm}: {void}")))
 }
 
 /// Lets the tunnel be idle and, if there is a pool, waits until it is full and its fillers sleep,
