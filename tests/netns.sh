@@ -147,10 +147,32 @@ for one in kept:
         pass
 sys.exit(ended != 1)' "$forward"
     expect "the far log names the remedy" await_count 1 \
-        'no local port is free.*net.ipv4.ip_local_port_range.*target="127.0.0.1:7000"' "$scratch/far.0.log"
+        'no local port is left.*net.ipv4.ip_local_port_range.*target="127.0.0.1:7000"' "$scratch/far.0.log"
     expect "the near log names the cause" await_count 1 \
         'no free local port at the other end' "$scratch/near.0.log"
     in_end far sh -c "echo $before >$range"
+}
+
+quick_connections_of_a_peer_leave_local_ports_to_another() {
+    local kernel=/proc/sys/net/ipv4 before reuse other_key
+    before=$(in_end far cat "$kernel/ip_local_port_range") reuse=$(in_end far cat "$kernel/tcp_tw_reuse")
+    tell far "sysctl net.ipv4.ip_local_port_range='50000 50059' net.ipv4.tcp_tw_reuse=0"
+    in_end far sh -c "echo 50000 50059 >$kernel/ip_local_port_range; echo 0 >$kernel/tcp_tw_reuse"
+    other_key=$("$keypadd" keygen "$scratch/other.key" 2>/dev/null)
+    expect "the server starts" serve 10.99.7.1 --allow "other=$other_key"
+    expect "the client connects" connect 10.99.7.1 -L "$forward_port:127.0.0.1:$target_port"
+    tell near "keypadd connect 10.99.7.1 ... -L 7300:127.0.0.1:$target_port --key other.key"
+    start near "$scratch/other.log" "$keypadd" connect "10.99.7.1:$udp_port" --peer "$far_key" \
+        --key "$scratch/other.key" -L "7300:127.0.0.1:$target_port"
+    local other=$started
+    expect "another client connects" await_line "$scratch/other.log" '^keypadd: ready, connected'
+    expect "half are left" probe quick "$forward" --connections 100 --exact 30
+    expect "the other's pass" probe quick 127.0.0.1:7300 --connections 10 --exact 10
+    expect "the far log names the remedy" await_count 1 'no local port is left to this peer' \
+        "$scratch/far.0.log"
+    kill -TERM "$other"
+    await_end "$other" 10
+    in_end far sh -c "echo $before >$kernel/ip_local_port_range; echo $reuse >$kernel/tcp_tw_reuse"
 }
 
 stdio_to_an_unreachable_target_prints_one_line_and_exits_1() {
@@ -584,6 +606,7 @@ claim daemons_become_another_user_and_carry_bytes
 claim resets_pass_as_resets_both_ways
 claim refused_and_unpermitted_targets_end_as_resets
 claim a_target_that_uses_all_local_ports_is_refused_with_the_remedy
+claim quick_connections_of_a_peer_leave_local_ports_to_another
 claim stdio_to_an_unreachable_target_prints_one_line_and_exits_1
 claim two_hundred_connections_at_once_are_exact
 claim ipv6_carries_the_tunnel_and_the_forward

@@ -157,6 +157,21 @@ def near_half_close(flags):
     print("this end said its last word first and got 100,000 bytes of answer")
 
 
+def quick(flags):
+    """Makes connections one after the other, each of which ends here first; counts the exact ones."""
+    exact = 0
+    for _ in range(flags.connections):
+        try:
+            with ask(flags.place, "answer 1") as connection:
+                sent = send_all(connection, 1)
+                compare(connection, sent, receive(connection, 1))
+            exact += 1
+        except ConnectionResetError:
+            pass
+    print(f"{exact} of {flags.connections} connections were exact, the others were reset")
+    claim(exact == flags.exact, f"not {flags.exact}")
+
+
 def far_half_close(flags):
     token = secrets.token_hex(8)
     with ask(flags.place, f"speak {token} 100000") as connection:
@@ -298,7 +313,7 @@ def read_flags():
             sub.add_argument("place", type=address, metavar="HOST:PORT")
         if "target" in names:
             sub.add_argument("--target", type=address, required=True)
-        for name in ("mib", "connections"):
+        for name in ("mib", "connections", "exact"):
             if name in names:
                 sub.add_argument(f"--{name}", type=int, required=True)
         return sub
@@ -306,6 +321,7 @@ def read_flags():
     verb(swap, "mib")
     verb(crowd, "connections")
     verb(near_half_close)
+    verb(quick, "connections", "exact")
     verb(far_half_close, "target")
     verb(far_reset)
     verb(near_reset, "target")

@@ -34,7 +34,7 @@ use keypadd_provider::{CryptoSettings, Meters, PublicKey, ResetKeys};
 use keypadd_tunnel::handover::{Handover, SocketFile};
 use keypadd_tunnel::wire::Instance;
 use keypadd_tunnel::{
-    Client, HoldSettings, KeyLifetimes, ServerHandle, SharedLimits, TransportSettings,
+    Client, HoldSettings, HostPorts, KeyLifetimes, ServerHandle, SharedLimits, TransportSettings,
 };
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -97,7 +97,8 @@ impl Daemon {
     ) -> Result<Self, Error> {
         let program = Program::own();
         keypadd_transport::keep_freed_memory();
-        let limits = Arc::new(SharedLimits::new(free_descriptors(), reserved));
+        let limits = SharedLimits::new(free_descriptors(), reserved);
+        let limits = Arc::new(limits.with_local_ports(HostPorts::of_this_host()));
         limits.set_log_connections(settings.log_connections.value);
         let permit_bench = settings.permit_bench.value && settings.listen.is_some();
         let bench = if permit_bench { Some(Bench::start().await?) } else { None };

@@ -69,6 +69,12 @@ impl TransferStats {
         self.ended_first.load(SeqCst) == SOCKET
     }
 
+    /// Whether the stream ended before the socket's input did: this end has closed the socket's
+    /// output first.
+    pub fn stream_ended_first(&self) -> bool {
+        self.ended_first.load(SeqCst) == STREAM
+    }
+
     /// Whether no connection carries it: it is held, or was when it ended.
     pub fn is_held(&self) -> bool {
         self.held.load(Relaxed)
@@ -146,10 +152,10 @@ mod tests {
         assert!(!carried.socket_ended_first());
         carried.socket_ended();
         carried.stream_ended();
-        assert!(carried.socket_ended_first());
+        assert!(carried.socket_ended_first() && !carried.stream_ended_first());
         let carried = TransferStats::default();
         carried.stream_ended();
         carried.socket_ended();
-        assert!(!carried.socket_ended_first());
+        assert!(!carried.socket_ended_first() && carried.stream_ended_first());
     }
 }

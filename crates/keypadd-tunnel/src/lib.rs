@@ -61,9 +61,12 @@ pub use limits::{
     LimitCounts, SharedLimits,
     traffic::{ConnectionEnd, DatagramTotals, ForwardTotals},
 };
-pub use net::dns::{
-    SrvError,
-    message::{SrvQuestion, SrvRecord, SrvReply},
+pub use net::{
+    dns::{
+        SrvError,
+        message::{SrvQuestion, SrvRecord, SrvReply},
+    },
+    host_ports::{HostPorts, PortReuse},
 };
 pub use own_thread::on_own_thread;
 pub use pairing::{

@@ -7,7 +7,10 @@ use keypadd_transport::STREAM_MIN_BYTES;
 use crate::{
     forwards::remote_listen::LISTENERS_MAX,
     limits::peer_log,
-    net::lookup::{OF_CLIENT, SHARED_MAX},
+    net::{
+        host_ports::{REUSE_TIME, TIME_WAIT},
+        lookup::{OF_CLIENT, SHARED_MAX},
+    },
     pairing::inviter::CLAIMS_MAX,
     sessions::{
         control,
@@ -147,6 +150,19 @@ pub const LIMITS: &[Limit] = &[
         when_reached: "the next one is refused",
         setting: None,
         test: "a_client_that_requests_hundreds_of_listeners_gets_64_and_affects_no_other",
+    },
+    Limit {
+        resource: "local ports of TCP connections to one address and port",
+        holder: "peer",
+        total: Amount::Words(Words(
+            "those of `net.ipv4.ip_local_port_range` at the start; one that this end has closed \
+             first counts for {} more, or {} where the kernel uses it again",
+            &[Amount::Duration(TIME_WAIT), Amount::Duration(REUSE_TIME)],
+        )),
+        rule: Words("as much as it leaves free", &[]),
+        when_reached: "the connection is refused",
+        setting: Some("net.ipv4.tcp_tw_reuse"),
+        test: "quick_connections_of_one_peer_to_a_target_leave_local_ports_to_another",
     },
     Limit {
         resource: "name lookups",

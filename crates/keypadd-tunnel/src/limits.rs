@@ -3,7 +3,7 @@
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use keypadd_provider::PublicKey;
@@ -12,11 +12,14 @@ use tokio::time::timeout;
 
 use self::{
     descriptors::DescriptorBudget,
+    local_ports::LocalPorts,
     peer_log::PeerLog,
     traffic::{ForwardTotals, Traffic},
 };
+use crate::net::host_ports::HostPorts;
 
 pub(crate) mod descriptors;
+pub(crate) mod local_ports;
 pub(crate) mod peer_log;
 pub(crate) mod places;
 pub(crate) mod traffic;
@@ -24,15 +27,16 @@ pub(crate) mod traffic;
 /// How long a daemon that is being replaced waits for connections that are being opened.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Descriptors and log lines, shared by everything that peers can cause to use them.
+/// Descriptors, local ports and log lines, shared by everything that peers can cause to use them.
 #[derive(Debug, Default)]
 pub struct SharedLimits {
     pub(crate) descriptors: DescriptorBudget,
     pub(crate) log: PeerLog,
     /// Lines about targets that close without a byte, by peer and target.
     pub(crate) mute_targets: Rates<(PublicKey, String)>,
-    /// Lines about targets whose connections use all local ports.
-    pub(crate) local_ports: Rates<String>,
+    pub(crate) local_ports: LocalPorts,
+    /// Lines about targets to which a peer may use no more local ports.
+    pub(crate) local_port_lines: Rates<String>,
     pub(crate) traffic: Traffic,
     log_connections: AtomicBool,
     sessions_refused: AtomicU64,
@@ -66,6 +70,11 @@ impl SharedLimits {
         Self { descriptors: DescriptorBudget::new(files, reserved), ..Self::default() }
     }
 
+    /// These limits with the local ports of this host.
+    pub fn with_local_ports(self, host: HostPorts) -> Self {
+        Self { local_ports: LocalPorts::new(host), ..self }
+    }
+
     /// Whether each forwarded connection is logged from now on.
     pub fn set_log_connections(&self, log: bool) {
         self.log_connections.store(log, Ordering::Relaxed);
@@ -93,9 +102,11 @@ impl SharedLimits {
         self.traffic.totals()
     }
 
-    /// Logs how many lines of each peer were suppressed since the last call; call it once a minute.
+    /// Logs how many lines of each peer were suppressed since the last call, and forgets targets
+    /// without a connection; call it once a minute.
     pub fn report_suppressed(&self) {
         self.log.report();
+        self.local_ports.forget(Instant::now());
     }
 
     /// Counts a connection as being opened.

@@ -4,6 +4,7 @@
 pub(crate) mod bind;
 pub(crate) mod dns;
 pub(crate) mod forwarded_socket;
+pub(crate) mod host_ports;
 pub(crate) mod inward;
 pub(crate) mod lookup;
 pub(crate) mod socket_file;

@@ -19,12 +19,14 @@ use crate::{
     forwards::{
         answer_flow::carry_flow,
         connection_log::ConnectionRecord,
-        dial::{DialError, dial, dial_address, dial_own, dial_own_target, dial_target},
+        dial::{
+            DialError, DialedStream, dial, dial_address, dial_own, dial_own_target, dial_target,
+        },
         request::{Connected, Request},
         splice::splice_after,
     },
     limits::descriptors::OF_CONNECTION,
-    net::{forwarded_socket::ForwardedSocket, lookup::Lookups},
+    net::lookup::Lookups,
     permits::peers::Peers,
     sessions::{carries::AdmittedStream, session::LiveSession},
     wire::{CONNECTED, Claim, STREAM_HEAD_BYTES, StreamCode, StreamHead, StreamHeader},
@@ -79,14 +81,16 @@ pub(crate) async fn answer_client(
     let mut record = ConnectionRecord::new(&session.limits);
     record.set_target(&name);
     let request = Request { session: &session, name: &name, stream, record };
-    let (permits, lookups) = (&peer.permits, &lookups);
+    let (permits, lookups, ports) = (&peer.permits, &lookups, session.local_ports());
     let code = match &destination {
         Destination::Udp(target) => {
-            let dialing = async { dial_target(target, permits, lookups).await.map_err(&mut note) };
+            let dialing =
+                async { dial_target(target, permits, lookups, ports).await.map_err(&mut note) };
             carry_flow(request, dialing).await.err()
         }
         Destination::Tcp(_) | Destination::Unix(_) => {
-            let dialing = async { dial(&destination, permits, lookups).await.map_err(&mut note) };
+            let dialing =
+                async { dial(&destination, permits, lookups, ports).await.map_err(&mut note) };
             connect(request, dialing).await.err()
         }
     };
@@ -162,9 +166,12 @@ pub(crate) async fn answer_server(session: Arc<LiveSession>, lookups: Lookups, m
     record.set_forward(&name, None);
     record.set_target(&forward.destination.to_string());
     let request = Request { session: &session, name: &name, stream, record };
+    let ports = session.local_ports();
     let connected = match &forward.destination {
-        Destination::Udp(target) => carry_flow(request, dial_own_target(target, &lookups)).await,
-        destination => connect(request, dial_own(destination, &lookups)).await,
+        Destination::Udp(target) => {
+            carry_flow(request, dial_own_target(target, &lookups, ports)).await
+        }
+        destination => connect(request, dial_own(destination, &lookups, ports)).await,
     };
     if let Err(code) = connected
         && session.may_log()
@@ -176,11 +183,13 @@ pub(crate) async fn answer_server(session: Arc<LiveSession>, lookups: Lookups, m
 /// Splices a stream with the socket that `dialing` connects, or resets it with the code.
 async fn connect(
     request: Request<'_>,
-    dialing: impl Future<Output = Result<ForwardedSocket, StreamCode>>,
+    dialing: impl Future<Output = Result<DialedStream, StreamCode>>,
 ) -> Result<(), StreamCode> {
     let (session, name) = (request.session, request.name);
     let connected = request.connect(OF_CONNECTION, dialing).await?;
     let Connected { socket, stream, mut record, claimed: _claimed } = connected;
+    let DialedStream { socket, port } = socket;
+    record.set_port(port);
     if let Err(error) = splice_after(&[CONNECTED], socket, stream, &mut record).await {
         debug!(peer = session.peer(), target = name, %error, "connection failed");
     }

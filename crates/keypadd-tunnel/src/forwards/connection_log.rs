@@ -11,7 +11,7 @@ use tracing::{debug, info};
 
 use crate::{
     forwards::{flow_outcome::FlowOutcome, splice_error::SpliceError},
-    limits::{SharedLimits, traffic::ConnectionEnd},
+    limits::{SharedLimits, local_ports::LocalPort, traffic::ConnectionEnd},
     wire::StreamCode,
 };
 
@@ -39,6 +39,8 @@ pub(crate) struct ConnectionRecord {
     is_adopted: bool,
     /// What goes with it to another process.
     descriptors: Arc<[OwnedFd]>,
+    /// The local port of its target's connection, if this end made that.
+    port: Option<LocalPort>,
 }
 
 impl ConnectionRecord {
@@ -57,6 +59,7 @@ impl ConnectionRecord {
             ended: "cut: shutting down".into(),
             is_adopted: false,
             descriptors: Arc::new([]),
+            port: None,
         }
     }
 
@@ -108,6 +111,12 @@ impl ConnectionRecord {
     /// Where it leads.
     pub(crate) fn set_target(&mut self, target: &str) {
         self.target = Some(target.into());
+    }
+
+    /// The local port that it keeps while it is open, and for a while after this end has closed it
+    /// first.
+    pub(crate) fn set_port(&mut self, port: Option<LocalPort>) {
+        self.port = port;
     }
 
     /// What goes with it to the process that takes over.
@@ -214,6 +223,11 @@ impl ConnectionRecord {
 
 impl Drop for ConnectionRecord {
     fn drop(&mut self) {
+        let closed_first =
+            self.carried.as_ref().is_some_and(|carried| carried.stream_ended_first());
+        if let Some(port) = self.port.take().filter(|_| closed_first) {
+            port.closed_first(Instant::now());
+        }
         if let Some((peer, forward)) = self.counted_as() {
             self.limits.traffic.end(peer, forward, self.carried.as_ref(), self.end);
         }

@@ -24,6 +24,7 @@ use crate::{
         socket_path::SocketPath,
         target::{Host, Protocol, Target},
     },
+    limits::local_ports::{LocalPort, PeerPorts},
     net::{
         forwarded_socket::ForwardedSocket,
         inward::is_inward,
@@ -65,30 +66,53 @@ pub(crate) trait Dialed: Sized {
     fn dial(
         address: SocketAddr,
         time: Duration,
+        ports: PeerPorts<'_>,
     ) -> impl Future<Output = Result<Self, StreamCode>> + Send;
 }
 
-impl Dialed for TcpStream {
+/// A connection that carries a stream.
+#[derive(Debug)]
+pub(crate) struct DialedStream {
+    pub(crate) socket: ForwardedSocket,
+    /// Its local port; a unix socket has none.
+    pub(crate) port: Option<LocalPort>,
+}
+
+impl Dialed for DialedStream {
     const PROTOCOL: Protocol = Protocol::Tcp;
 
-    async fn dial(address: SocketAddr, time: Duration) -> Result<Self, StreamCode> {
-        let connecting = async {
-            let socket = match address {
-                SocketAddr::V4(_) => TcpSocket::new_v4(),
-                SocketAddr::V6(_) => TcpSocket::new_v6(),
-            }?;
-            // The target may send urgent data at once.
-            SockRef::from(&socket).set_out_of_band_inline(true)?;
-            socket.connect(address).await
-        };
-        match timeout(time, connecting).await {
-            Ok(Ok(stream)) if !is_self_connected(&stream) => Ok(stream),
-            // TCP self-connect: a loopback port without a listener can be its caller's own source
-            // port.
-            Ok(Ok(_)) => Err(StreamCode::Refused),
-            Ok(Err(error)) => Err(tcp_code_of(&error, address)),
-            Err(_) => Err(StreamCode::TimedOut),
-        }
+    async fn dial(
+        address: SocketAddr,
+        time: Duration,
+        ports: PeerPorts<'_>,
+    ) -> Result<Self, StreamCode> {
+        let port = ports.take(address, std::time::Instant::now()).ok_or(StreamCode::LocalPorts)?;
+        Ok(Self { socket: connect_tcp(address, time).await?.into(), port: Some(port) })
+    }
+}
+
+impl From<ForwardedSocket> for DialedStream {
+    fn from(socket: ForwardedSocket) -> Self {
+        Self { socket, port: None }
+    }
+}
+
+async fn connect_tcp(address: SocketAddr, time: Duration) -> Result<TcpStream, StreamCode> {
+    let connecting = async {
+        let socket = match address {
+            SocketAddr::V4(_) => TcpSocket::new_v4(),
+            SocketAddr::V6(_) => TcpSocket::new_v6(),
+        }?;
+        // The target may send urgent data at once.
+        SockRef::from(&socket).set_out_of_band_inline(true)?;
+        socket.connect(address).await
+    };
+    match timeout(time, connecting).await {
+        Ok(Ok(stream)) if !is_self_connected(&stream) => Ok(stream),
+        // TCP self-connect: a loopback port without a listener can be its caller's own source port.
+        Ok(Ok(_)) => Err(StreamCode::Refused),
+        Ok(Err(error)) => Err(tcp_code_of(&error, address)),
+        Err(_) => Err(StreamCode::TimedOut),
     }
 }
 
@@ -96,7 +120,7 @@ impl Dialed for TcpStream {
 impl Dialed for UdpSocket {
     const PROTOCOL: Protocol = Protocol::Udp;
 
-    async fn dial(address: SocketAddr, _: Duration) -> Result<Self, StreamCode> {
+    async fn dial(address: SocketAddr, _: Duration, _: PeerPorts<'_>) -> Result<Self, StreamCode> {
         connect_udp(address).map_err(|error| udp_code_of(&error))
     }
 }
@@ -116,13 +140,14 @@ pub(crate) async fn dial(
     destination: &Destination,
     permits: &Permits,
     lookups: &Lookups,
-) -> Result<ForwardedSocket, DialError> {
+    ports: PeerPorts<'_>,
+) -> Result<DialedStream, DialError> {
     match destination {
-        Destination::Tcp(target) => {
-            dial_target::<TcpStream>(target, permits, lookups).await.map(ForwardedSocket::from)
-        }
+        Destination::Tcp(target) => dial_target(target, permits, lookups, ports).await,
         Destination::Udp(_) => Err(StreamCode::BadHeader.into()),
-        Destination::Unix(path) if permits.admits_socket(path) => Ok(connect_unix(path).await?),
+        Destination::Unix(path) if permits.admits_socket(path) => {
+            Ok(connect_unix(path).await?.into())
+        }
         Destination::Unix(_) => Err(StreamCode::NotPermitted.into()),
     }
 }
@@ -132,13 +157,12 @@ pub(crate) async fn dial(
 pub(crate) async fn dial_own(
     destination: &Destination,
     lookups: &Lookups,
-) -> Result<ForwardedSocket, StreamCode> {
+    ports: PeerPorts<'_>,
+) -> Result<DialedStream, StreamCode> {
     match destination {
-        Destination::Tcp(target) => {
-            dial_own_target::<TcpStream>(target, lookups).await.map(ForwardedSocket::from)
-        }
+        Destination::Tcp(target) => dial_own_target(target, lookups, ports).await,
         Destination::Udp(_) => Err(StreamCode::BadHeader),
-        Destination::Unix(path) => connect_unix(path).await,
+        Destination::Unix(path) => Ok(connect_unix(path).await?.into()),
     }
 }
 
@@ -146,17 +170,18 @@ pub(crate) async fn dial_own(
 pub(crate) async fn dial_own_target<S: Dialed>(
     target: &Target,
     lookups: &Lookups,
+    ports: PeerPorts<'_>,
 ) -> Result<S, StreamCode> {
     let deadline = Instant::now() + DIAL_TIMEOUT;
     let found = timeout_at(deadline, resolve(&target.host, target.port, lookups)).await;
     let found = found.map_err(|_| StreamCode::TimedOut)?.map_err(|error| lookup_code_of(&error))?;
-    connect_any(&found, deadline).await
+    connect_any(&found, deadline, ports).await
 }
 
-/// Connects to an address that this end has configured itself.
-pub(crate) async fn dial_address(address: SocketAddr) -> Result<ForwardedSocket, StreamCode> {
-    let deadline = Instant::now() + DIAL_TIMEOUT;
-    connect_any::<TcpStream>(&[address], deadline).await.map(ForwardedSocket::from)
+/// Connects to the address of a service of this end's own, whatever ports that takes.
+pub(crate) async fn dial_address(address: SocketAddr) -> Result<DialedStream, StreamCode> {
+    let stream = connect_tcp(address, DIAL_TIMEOUT).await?;
+    Ok(ForwardedSocket::from(stream).into())
 }
 
 async fn connect_unix(path: &SocketPath) -> Result<ForwardedSocket, StreamCode> {
@@ -182,6 +207,7 @@ pub(crate) async fn dial_target<S: Dialed>(
     target: &Target,
     permits: &Permits,
     lookups: &Lookups,
+    ports: PeerPorts<'_>,
 ) -> Result<S, DialError> {
     // Without a lookup, if no permit covers the port.
     if !permits.may_admit_port(S::PROTOCOL, target.port) {
@@ -198,11 +224,11 @@ pub(crate) async fn dial_target<S: Dialed>(
         permits.names_to_resolve(S::PROTOCOL, target).collect()
     };
     if names.is_empty() && !permitted.is_empty() {
-        return Ok(connect_any(&permitted, deadline).await?);
+        return Ok(connect_any(&permitted, deadline, ports).await?);
     }
     let mut failure = DialError { code: StreamCode::NotPermitted, inward };
     if !permitted.is_empty() {
-        match connect_any(&permitted, Instant::now() + share_of(deadline, 2)).await {
+        match connect_any(&permitted, Instant::now() + share_of(deadline, 2), ports).await {
             Ok(stream) => return Ok(stream),
             Err(code) => failure = code.into(),
         }
@@ -213,7 +239,10 @@ pub(crate) async fn dial_target<S: Dialed>(
     let admitted =
         |address: &SocketAddr| permits.admits(S::PROTOCOL, target, address.ip(), of, |_| false);
     let permitted: Vec<_> = unknown.into_iter().filter(admitted).collect();
-    if permitted.is_empty() { Err(failure) } else { Ok(connect_any(&permitted, deadline).await?) }
+    match permitted.is_empty() {
+        true => Err(failure),
+        false => Ok(connect_any(&permitted, deadline, ports).await?),
+    }
 }
 
 /// Sorts the addresses of a target without a lookup: those permitted, those that a permitted name
@@ -263,11 +292,12 @@ async fn addresses_of(
 async fn connect_any<S: Dialed>(
     addresses: &[SocketAddr],
     deadline: Instant,
+    ports: PeerPorts<'_>,
 ) -> Result<S, StreamCode> {
     let mut failure = StreamCode::Unreachable;
     for (tried, address) in addresses.iter().enumerate() {
         let share = share_of(deadline, addresses.len() - tried);
-        let code = match S::dial(*address, share).await {
+        let code = match S::dial(*address, share, ports).await {
             Ok(socket) => return Ok(socket),
             Err(code) => code,
         };
@@ -334,10 +364,11 @@ fn code_of(error: &io::Error) -> StreamCode {
 mod tests {
     use std::net::ToSocketAddrs;
 
+    use keypadd_provider::PrivateKey;
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::net::lookup::Resolver;
+    use crate::{limits::local_ports::LocalPorts, net::lookup::Resolver};
 
     async fn listener() -> (TcpListener, u16) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -347,9 +378,20 @@ mod tests {
 
     async fn try_dial(asked: String, permits: &[&str]) -> Result<SocketAddr, StreamCode> {
         let permits = permits.iter().map(|permit| permit.parse().unwrap()).collect();
-        let dialed =
-            dial_target::<TcpStream>(&asked.parse().unwrap(), &permits, &Lookups::default()).await;
-        dialed.map(|stream| stream.peer_addr().unwrap()).map_err(|error| error.code)
+        let (target, ports) = (asked.parse().unwrap(), LocalPorts::default());
+        let dialed = dial_target(&target, &permits, &Lookups::default(), of_peer(&ports)).await;
+        dialed.map(|dialed| address_of(&dialed)).map_err(|error| error.code)
+    }
+
+    fn of_peer(ports: &LocalPorts) -> PeerPorts<'_> {
+        PeerPorts { ports, peer: PrivateKey::generate().unwrap().public() }
+    }
+
+    fn address_of(dialed: &DialedStream) -> SocketAddr {
+        match &dialed.socket {
+            ForwardedSocket::Tcp(stream) => stream.peer_addr().unwrap(),
+            ForwardedSocket::Unix(_) => panic!("TCP was dialed"),
+        }
     }
 
     #[tokio::test]
@@ -383,10 +425,11 @@ mod tests {
         let permits = ["dead.example:*", "127.0.0.1:*"].map(|permit| permit.parse().unwrap());
         let permits = Permits::new(permits.into());
         let target = format!("localhost:{port}").parse().unwrap();
-        let dialing = dial_target::<TcpStream>(&target, &permits, &lookups);
-        let stream =
+        let ports = LocalPorts::default();
+        let dialing = dial_target(&target, &permits, &lookups, of_peer(&ports));
+        let dialed =
             timeout(NAMES_TIMEOUT / 2, dialing).await.expect("does not wait for a name").unwrap();
-        assert_eq!(stream.peer_addr().unwrap(), listener.local_addr().unwrap());
+        assert_eq!(address_of(&dialed), listener.local_addr().unwrap());
     }
 
     #[tokio::test]
@@ -423,14 +466,16 @@ mod tests {
             let addresses: &[&str] = match name {
                 "v4.example" => &["127.0.0.1", "127.9.9.9", "0.0.0.0", "169.254.169.254"],
                 "v6.example" => &["::1", "::", "::ffff:127.0.0.1", "::127.0.0.1", "fe80::1"],
-                "nat64.example" => &["64:ff9b::7f00:1", "2002:7f00:1::1"],
+                "nat64.example" => &["64:ff9b::7f00:1", "64:ff9b:1::7f00:1", "2002:7f00:1::1"],
+                "cloud.example" => &["100.100.100.200", "168.63.129.16", "fd00:ec2::254"],
                 _ => return Ok((name, port).to_socket_addrs()?.collect()),
             };
             Ok(addresses.iter().map(|ip| (ip.parse::<IpAddr>().unwrap(), port).into()).collect())
         };
-        let names = ["v4.example", "v6.example", "nat64.example", "127.1", "0x7f.1", "2130706433"];
+        let names = ["v4.example", "v6.example", "nat64.example", "cloud.example"];
+        let numbers = ["127.1", "0x7f.1", "2130706433"];
         let literals = ["127.0.0.1", "0.0.0.0", "[::1]", "[::]", "[::ffff:127.0.0.1]", "localhost"];
-        for host in names.into_iter().chain(literals) {
+        for host in names.into_iter().chain(numbers).chain(literals) {
             let target: Target = format!("{host}:{port}").parse().unwrap();
             for permit in [format!("{host}:*"), format!("*:{port}"), "*:*".into()] {
                 // A permit that names an address or localhost means it.
@@ -439,8 +484,10 @@ mod tests {
                 }
                 let permits = [permit.parse().unwrap()].into_iter().collect();
                 let lookups = Lookups::with_resolver(resolver);
-                let dialed = dial_target::<TcpStream>(&target, &permits, &lookups).await;
-                let error = dialed.map(drop).unwrap_err();
+                let ports = LocalPorts::default();
+                let dialing =
+                    dial_target::<DialedStream>(&target, &permits, &lookups, of_peer(&ports));
+                let error = dialing.await.map(drop).unwrap_err();
                 assert_eq!(error.code, StreamCode::NotPermitted, "{host} by {permit}");
                 assert!(error.inward.is_some());
             }

@@ -39,7 +39,7 @@ impl Request<'_> {
             warn!(
                 peer = session.peer(),
                 target = name,
-                "no local port is free for another connection to this target: widen \
+                "no local port is left to this peer for another connection to this target: widen \
                  net.ipv4.ip_local_port_range; closed ones of TCP take theirs for a minute, unless \
                  net.ipv4.tcp_tw_reuse is 1"
             );

@@ -53,6 +53,21 @@ impl Permit {
             Pattern::Unix(path) => Destination::Unix(path.clone()),
         })
     }
+
+    /// Whether it may admit TCP connections to another host than this one.
+    pub fn reaches_other_hosts(&self) -> bool {
+        match &self.0 {
+            Pattern::Ports(Protocol::Tcp, HostPattern::Any, _) => true,
+            Pattern::Ports(Protocol::Tcp, HostPattern::Net(net), _) => {
+                !(net.network().is_loopback() && net.broadcast().is_loopback())
+            }
+            Pattern::Ports(Protocol::Tcp, HostPattern::One(host), _) => match host {
+                Host::Address(address) => !address.is_loopback(),
+                Host::Name(_) => !host.is_localhost(),
+            },
+            Pattern::Ports(Protocol::Udp, ..) | Pattern::Unix(_) => false,
+        }
+    }
 }
 
 impl fmt::Display for Permit {
@@ -265,6 +280,26 @@ mod tests {
         assert_eq!(names("asked:1"), ["db", "web"]);
         assert_eq!(names("asked:2"), ["web"]);
         assert_eq!(names("10.0.0.1:2"), ["web", "asked"]);
+    }
+
+    #[test]
+    fn permits_that_name_this_host_reach_no_other() {
+        for (pattern, reaches) in [
+            ("*:80", true),
+            ("db:*", true),
+            ("10.0.0.5:80", true),
+            ("127.0.0.0/7:*", true),
+            ("0.0.0.0/0:*", true),
+            ("localhost:*", false),
+            ("127.0.0.1:80", false),
+            ("[::1]:*", false),
+            ("127.0.0.0/8:*", false),
+            ("udp:*:*", false),
+            ("/run/x.sock", false),
+        ] {
+            let permit: Permit = pattern.parse().unwrap();
+            assert_eq!(permit.reaches_other_hosts(), reaches, "{pattern}");
+        }
     }
 
     #[test]

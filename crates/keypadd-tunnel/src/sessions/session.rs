@@ -23,6 +23,7 @@ use crate::{
     limits::{
         SharedLimits,
         descriptors::{Descriptors, Holder},
+        local_ports::PeerPorts,
         places::Places,
     },
     net::source::plain,
@@ -226,10 +227,15 @@ impl LiveSession {
         self.limits.mute_targets.allow_if(target, Instant::now(), || self.may_log())
     }
 
-    /// Whether to log now that connections to this target use all local ports, whoever asks for
-    /// them.
+    /// Whether to log now that no local port is left for connections to this target, whoever asks
+    /// for one.
     pub(crate) fn may_log_local_ports(&self, target: &str) -> bool {
-        self.limits.local_ports.allow_if(target.into(), Instant::now(), || self.may_log())
+        self.limits.local_port_lines.allow_if(target.into(), Instant::now(), || self.may_log())
+    }
+
+    /// The local ports that the peer may use.
+    pub(crate) fn local_ports(&self) -> PeerPorts<'_> {
+        PeerPorts { ports: &self.limits.local_ports, peer: self.identity }
     }
 
     /// Sets descriptors aside for what the peer asks for, if its share allows. Clients of its key

@@ -29,7 +29,8 @@ pub enum StreamCode {
     Idle,
     /// The other end does not carry datagrams on this connection.
     NoDatagrams,
-    /// Connections to the target use all local ports of the other end's host.
+    /// No local port of the other end's host is left for another connection of this peer to the
+    /// target.
     LocalPorts,
     /// A code unknown to this version.
     Unknown(u64),

@@ -16,6 +16,7 @@ mod impostor;
 mod jumps;
 mod lifecycle;
 mod load;
+mod local_ports;
 mod mtu;
 mod pairing;
 mod paths;

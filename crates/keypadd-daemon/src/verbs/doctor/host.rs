@@ -10,7 +10,7 @@ use std::time::Duration;
 use keypadd_cli::error::{Error, one_line, shown, system};
 use keypadd_config::{Config, Settings};
 use keypadd_transport::Offloads;
-use keypadd_tunnel::TransportSettings;
+use keypadd_tunnel::{HostPorts, Permit, PortReuse, TransportSettings};
 use rustix::process::{Resource, getrlimit};
 use serde_json::Value;
 
@@ -37,6 +37,7 @@ pub(super) fn check(config: &Config, findings: &mut Findings) -> Result<(), Erro
     findings.add([cpu(), clock()])?;
     findings.add([buffers(), offloads()])?;
     findings.add([open_files(settings), locked_memory(settings)])?;
+    findings.add(reaches_other_hosts(config).then(|| local_ports(HostPorts::of_this_host())))?;
     let (daemons, found) = daemons();
     findings.add(found)?;
     findings.add(service())?;
@@ -154,6 +155,30 @@ fn locked_memory(settings: &Settings) -> Finding {
     }
 }
 
+/// Whether peers may make this host connect to others.
+fn reaches_other_hosts(config: &Config) -> bool {
+    let incoming = config.peers.iter().filter_map(|peer| peer.incoming.as_ref());
+    incoming.flat_map(|incoming| &incoming.permit_open).any(Permit::reaches_other_hosts)
+}
+
+fn local_ports(ports: HostPorts) -> Finding {
+    const CHECK: &str = "local ports";
+    let HostPorts { count, reuse } = ports;
+    let kept = "a connection to another host that this one has closed first keeps its for a minute";
+    match reuse {
+        PortReuse::Always => Finding::ok(CHECK, format!("{count} for each target")),
+        PortReuse::Loopback => Finding::ok(
+            CHECK,
+            format!("{count} for each target; {kept}, unless net.ipv4.tcp_tw_reuse is 1"),
+        ),
+        PortReuse::Never => Finding::warn(
+            CHECK,
+            format!("{count} for each target; {kept}"),
+            "sysctl -w net.ipv4.tcp_tw_reuse=1 net.ipv4.tcp_timestamps=1, and restart",
+        ),
+    }
+}
+
 /// The daemons of this user, and findings from their status.
 fn daemons() -> (Vec<Value>, Vec<Finding>) {
     const CHECK: &str = "daemon";
@@ -248,4 +273,23 @@ fn output(program: &str, arguments: &[&str]) -> Option<String> {
     let _ = child.kill();
     let _ = child.wait();
     Some(lines.ok()?.ok()?.join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_that_never_uses_local_ports_again_is_told_of_the_setting() {
+        for (reuse, verdict, names) in [
+            (PortReuse::Never, "warn", true),
+            (PortReuse::Loopback, "ok", true),
+            (PortReuse::Always, "ok", false),
+        ] {
+            let finding = local_ports(HostPorts { count: 28_232, reuse });
+            let finding = serde_json::to_value(&finding).unwrap();
+            assert_eq!(finding["verdict"], verdict);
+            assert_eq!(finding.to_string().contains("net.ipv4.tcp_tw_reuse"), names, "{finding}");
+        }
+    }
 }
