@@ -163,7 +163,7 @@ fn half_open_handshakes_of_an_earlier_epoch_hold_no_place_and_get_no_answer() {
 }
 
 /// Whether a client is asked to show that it receives at its address (RFC 9000 17.2.5).
-fn is_retry(datagram: &Vec<u8>) -> bool {
+fn is_retry(datagram: &[u8]) -> bool {
     datagram[0] & 0xf0 == 0xf0
 }
 
@@ -178,7 +178,7 @@ fn a_token_of_an_earlier_epoch_proves_no_address() {
         };
         let _half_open = crowd(&mut pair);
         let _newcomer = knock(&mut pair, &endpoints, &config);
-        assert!(pair.wires.borrow()[0].iter().all(is_retry));
+        assert!(pair.wires.borrow()[0].iter().all(|datagram| is_retry(datagram)));
         pair.run(0);
         let with_token = std::mem::take(&mut pair.wires.borrow_mut()[SERVER]);
         assert!(!with_token.is_empty());
@@ -190,7 +190,7 @@ fn a_token_of_an_earlier_epoch_proves_no_address() {
         pair.run(SERVER);
         let answers = std::mem::take(&mut pair.wires.borrow_mut()[0]);
         assert!(!answers.is_empty());
-        assert_eq!(answers.iter().any(is_retry), another_epoch);
+        assert_eq!(answers.iter().any(|datagram| is_retry(datagram)), another_epoch);
     }
 }
 

