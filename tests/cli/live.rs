@@ -23,10 +23,13 @@ fn a_server_prints_its_address_and_exits_cleanly_on_sigterm() {
         server.ready["connect"],
         format!("keypadd connect {address} --peer {PUBLIC_KEY} -L 8080:localhost:80")
     );
-    let sockets: Vec<_> =
+    let mut files: Vec<_> =
         fs::read_dir(desk.path("run")).unwrap().map(|entry| entry.unwrap().path()).collect();
-    let [socket] = &sockets[..] else { panic!("{sockets:?}") };
-    assert_eq!(fs::metadata(socket).unwrap().permissions().mode() & 0o777, 0o600);
+    files.sort();
+    let [socket, record] = &files[..] else { panic!("{files:?}") };
+    for file in [socket, record] {
+        assert_eq!(fs::metadata(file).unwrap().permissions().mode() & 0o777, 0o600, "{file:?}");
+    }
 
     let status = desk.keypadd(&["status", "--json"]).output().unwrap();
     let document: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
@@ -35,7 +38,7 @@ fn a_server_prints_its_address_and_exits_cleanly_on_sigterm() {
 
     let output = server.stop();
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    assert!(!socket.exists());
+    assert!(!socket.exists() && !record.exists());
     assert_eq!(desk.keypadd(&["status"]).output().unwrap().status.code(), Some(5));
 }
 
