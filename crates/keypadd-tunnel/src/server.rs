@@ -97,7 +97,7 @@ impl ServerHandle {
 
     /// Ends all sessions of a [suspended](crate::handover::Handover::suspend) daemon so that their
     /// streams are held, and describes the clients and the listeners of their remote forwards. The
-    /// daemon's limits must have [settled](crate::Limits::settled). Leaves what arrives to the
+    /// daemon's limits must have [settled](crate::SharedLimits::settled). Leaves what arrives to the
     /// process that follows, until [`resume`](Self::resume).
     ///
     /// # Errors

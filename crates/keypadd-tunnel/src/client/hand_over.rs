@@ -31,7 +31,7 @@ impl Client {
     /// Ends the session of a [suspended](crate::handover::Handover::suspend) daemon so that its
     /// streams are held, and describes them; `None` if nothing is held. They stay held here until
     /// the daemon is resumed or exits. [`run`](Client::run) must be running, and the daemon's
-    /// limits [settled](crate::Limits::settled).
+    /// limits [settled](crate::SharedLimits::settled).
     ///
     /// # Errors
     /// The system is out of descriptors.

@@ -13,7 +13,7 @@ pub(crate) const REUSE_TIME: Duration = Duration::from_secs(2);
 /// What Linux has unless somebody changes it.
 const RANGE: (usize, usize) = (32_768, 60_999);
 
-/// For which connections the kernel uses a port again before [`TIME_WAIT`] is over
+/// For which connections the kernel uses a port again before TIME-WAIT is over
 /// (`net.ipv4.tcp_tw_reuse`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortReuse {
