@@ -97,8 +97,8 @@ impl ServerHandle {
 
     /// Ends all sessions of a [suspended](crate::handover::Handover::suspend) daemon so that their
     /// streams are held, and describes the clients and the listeners of their remote forwards. The
-    /// daemon's limits must have [settled](crate::SharedLimits::settled). Leaves what arrives to the
-    /// process that follows, until [`resume`](Self::resume).
+    /// daemon's limits must have [settled](crate::SharedLimits::settled). Leaves what arrives to
+    /// the process that follows, until [`resume`](Self::resume).
     ///
     /// # Errors
     /// There are too few descriptors.
