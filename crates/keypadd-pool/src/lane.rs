@@ -168,7 +168,7 @@ impl Lane {
     }
 
     /// Wipes what the pool has of a packet's pad, which would open that packet.
-    #[inline(never)]
+    #[inline(always)]
     fn discard(&mut self, packet_number: PacketNumber) {
         for part in Part::ALL {
             self.queues[part as usize].discard(self.key, part, packet_number);

@@ -207,7 +207,16 @@ impl PartQueue {
     }
 
     /// Wipes the packet's pad, if the current chunk or a recent one has it.
+    #[inline(always)]
     pub(super) fn discard(&mut self, key: KeyId, part: Part, pn: PacketNumber) {
+        // Of a lane without pads each packet comes here.
+        if !self.is_empty() {
+            self.search_and_discard(key, part, pn);
+        }
+    }
+
+    #[inline(never)]
+    fn search_and_discard(&mut self, key: KeyId, part: Part, pn: PacketNumber) {
         for chunk in self.current.iter_mut().chain(self.recent.iter_mut().flatten()) {
             chunk.discard(key, pn.segment(), part, pn.slot());
         }
