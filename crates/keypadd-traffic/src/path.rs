@@ -43,7 +43,7 @@ pub enum PathFault {
     /// No service answers behind the tunnel.
     #[error(transparent)]
     Service(#[from] Broken),
-    /// It was taken for an attack while it came up.
+    /// The path was taken for an attack while it came up.
     #[error(transparent)]
     Void(#[from] Void),
     /// This machine lacks something, in words.
@@ -205,7 +205,7 @@ impl Path {
     /// Whether what was measured through it so far is valid.
     ///
     /// # Errors
-    /// It is not, as for [`close`](Self::close).
+    /// The figures are not valid, as for [`close`](Self::close).
     pub fn valid(&self) -> Result<(), Void> {
         match self.ends.iter().any(|end| end.loops.costly_datagrams_dropped() > 0) {
             true => Err(Void),

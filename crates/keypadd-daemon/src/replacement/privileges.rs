@@ -64,7 +64,7 @@ impl Privileges {
     /// What a process with these privileges may keep of them if it replaces one with `old`.
     ///
     /// # Errors
-    /// It has more than `old`, and cannot give that up.
+    /// The process has more than `old`, and cannot give that up.
     pub(crate) fn limited_to(self, old: &Self) -> Result<Self, Excess> {
         let given = [
             (self.user_namespace != old.user_namespace, "it is in another user namespace"),
@@ -95,7 +95,7 @@ impl Privileges {
 /// What a new process may do and the one that it would replace may not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Excess {
-    /// It was given that by whoever started it.
+    /// Whoever started the new process has given it that.
     Given(&'static str),
     /// Its settings say so.
     Set(&'static str),

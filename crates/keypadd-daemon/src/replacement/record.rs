@@ -79,7 +79,7 @@ impl StartRecord {
     /// Writes the record of this process to the directory of its control socket.
     ///
     /// # Errors
-    /// It cannot be written; none is left.
+    /// The record cannot be written; none is left.
     pub(crate) fn write(&self, directory: &Path) -> io::Result<RecordFile> {
         let path = path(directory, getpid());
         let text = serde_json::to_vec(self)?;

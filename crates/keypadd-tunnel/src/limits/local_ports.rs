@@ -30,7 +30,7 @@ pub(crate) struct LocalPorts {
 #[derive(Debug)]
 struct TargetPorts {
     shares: Shares<PublicKey>,
-    /// Those of closed connections, and when each is free; the first one first.
+    /// Ports of closed connections, and when each is free; the first one first.
     closed: VecDeque<(Instant, Share<PublicKey>)>,
 }
 
