@@ -22,7 +22,7 @@ const NETWORK_NAMESPACE: &str = "proc/self/ns/net";
 const BYTES: usize = 1 + 16 + 8;
 
 /// What tells a host from others, as bytes to derive keys from. [`fmt::Debug`] shows nothing of it:
-/// machine IDs are not for everybody to know.
+/// machine IDs are confidential (machine-id(5)).
 pub(crate) struct HostIdentity([u8; BYTES]);
 
 /// Where an identity comes from: its first byte.

@@ -25,7 +25,7 @@ pub(crate) const EXTENSION: &str = "start";
 /// The longest record: the kernel allows no command line and environment of this length.
 const RECORD_BYTES_MAX: u64 = 64 << 20;
 
-/// Permission bits of all but the owner.
+/// Write permission of all but the owner.
 const OTHERS_WRITE: u32 = 0o022;
 
 /// How the names of the program's own variables begin.

@@ -209,7 +209,7 @@ impl PartQueue {
     /// Wipes the packet's pad, if the current chunk or a recent one has it.
     #[inline(always)]
     pub(super) fn discard(&mut self, key: KeyId, part: Part, pn: PacketNumber) {
-        // Of a lane without pads each packet comes here.
+        // Every packet of a lane without pads comes here.
         if !self.is_empty() {
             self.search_and_discard(key, part, pn);
         }

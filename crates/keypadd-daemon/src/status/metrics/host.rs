@@ -114,7 +114,7 @@ mod tests {
             "web1.evil.example",
             "notlocalhost",
             "127.0.0.1.evil.example",
-            // What a browser has made an address of before it sends it.
+            // Browsers turn these forms into addresses before they send them.
             "2130706433",
             "0x7f.1",
             "127.1",
