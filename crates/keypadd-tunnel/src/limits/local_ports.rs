@@ -46,7 +46,8 @@ pub(crate) struct PeerPorts<'a> {
 pub(crate) struct LocalPort {
     of: LocalPorts,
     target: SocketAddr,
-    share: Share<PublicKey>,
+    /// Taken when it is dropped, or kept by the target.
+    share: Option<Share<PublicKey>>,
 }
 
 impl Default for LocalPorts {
@@ -93,16 +94,27 @@ impl PeerPorts<'_> {
         });
         of_target.free(now);
         let share = of_target.shares.try_take(self.peer, 1)?;
-        Some(LocalPort { of: self.ports.clone(), target, share })
+        Some(LocalPort { of: self.ports.clone(), target, share: Some(share) })
     }
 }
 
 impl LocalPort {
     /// This end has closed the connection first: the kernel keeps its port for a while.
-    pub(crate) fn closed_first(self, now: Instant) {
-        let Self { of, target, share } = self;
-        if let Some(of_target) = of.targets().get_mut(&target) {
-            of_target.closed.push_back((now + of.host.kept_for(target), share));
+    pub(crate) fn closed_first(mut self, now: Instant) {
+        let (share, free_at) = (self.share.take(), now + self.of.host.kept_for(self.target));
+        if let Some(of_target) = self.of.targets().get_mut(&self.target) {
+            of_target.closed.extend(share.map(|share| (free_at, share)));
+        }
+    }
+}
+
+impl Drop for LocalPort {
+    /// Forgets a target with the last of its ports: a peer may try any number of targets.
+    fn drop(&mut self) {
+        let mut targets = self.of.targets();
+        drop(self.share.take());
+        if targets.get(&self.target).is_some_and(|target| target.shares.taken() == 0) {
+            targets.remove(&self.target);
         }
     }
 }
@@ -162,6 +174,10 @@ mod tests {
         let ports = LocalPorts::new(HostPorts { count: 4, reuse: PortReuse::Never });
         let [peer] = peers().map(|peer| PeerPorts { ports: &ports, peer });
         let now = Instant::now();
+        for port in 1..100 {
+            drop(peer.take(SocketAddr::from(([192, 0, 2, 1], port)), now));
+        }
+        assert!(ports.targets().is_empty());
         let open = peer.take(target("192.0.2.1:1"), now);
         churn(peer, target("192.0.2.1:2"), 1, now);
         ports.forget(now);
