@@ -38,6 +38,7 @@ mod tickets;
 mod usage;
 mod verify;
 mod window;
+mod wiped_stack;
 
 pub use calibration::{
     SealTimes, TIMED_BYTES, opening_cost, seal_times, worth_pooling, worth_pooling_mix,

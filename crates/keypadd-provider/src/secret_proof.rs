@@ -5,7 +5,8 @@
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
-use zeroize::zeroize_stack;
+
+use crate::wiped_stack::with_wiped_stack;
 
 /// Length of a proof.
 pub(crate) const PROOF_BYTES: usize = 32;
@@ -16,13 +17,9 @@ const MAC_STACK_BYTES: usize = if cfg!(debug_assertions) { 16 << 10 } else { 4 <
 /// The proof of these parts, one after the other. Wipes the stack that it used; to be compared in
 /// constant time.
 pub(crate) fn prove(secret: &[u8], parts: &[&[u8]]) -> [u8; PROOF_BYTES] {
-    let proof = mac(secret, parts);
-    zeroize_stack::<MAC_STACK_BYTES>();
-    proof
+    with_wiped_stack::<MAC_STACK_BYTES, _>(|| mac(secret, parts))
 }
 
-/// Has its own stack frame, so that the caller can wipe the states of the MAC.
-#[inline(never)]
 fn mac(secret: &[u8], parts: &[&[u8]]) -> [u8; PROOF_BYTES] {
     let mac = Hmac::<Sha256>::new_from_slice(secret).expect("HMAC takes keys of any length");
     parts.iter().fold(mac, |mac, part| mac.chain_update(part)).finalize().into_bytes().into()

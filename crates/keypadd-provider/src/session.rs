@@ -42,6 +42,11 @@ use crate::suites::from_code_point;
 use crate::test_hooks::TestHooks;
 use crate::tickets::TicketSkipper;
 use crate::verify::AllowList;
+use crate::wiped_stack::with_wiped_stack;
+
+/// Upper bound on the stack of rustls where it derives packet keys: it moves them, and wipes only
+/// the last copy.
+const DERIVE_STACK_BYTES: usize = 16 << 10;
 
 /// What a session needs besides TLS.
 #[derive(Clone)]
@@ -217,7 +222,7 @@ impl Session for PooledSession {
         let Tls::Handshaking(connection) = &mut self.tls else {
             return None;
         };
-        let change = connection.write_hs(buf);
+        let change = with_wiped_stack::<DERIVE_STACK_BYTES, _>(|| connection.write_hs(buf));
         let Some(change) = change else {
             if buf.is_empty() {
                 self.settle();
@@ -260,7 +265,8 @@ impl Session for PooledSession {
         let one_rtt = self.one_rtt.as_mut()?;
         let phase = one_rtt.next_phase;
         one_rtt.next_phase += 1;
-        let keys = one_rtt.secrets.next_packet_keys();
+        let next_keys = || one_rtt.secrets.next_packet_keys();
+        let keys = with_wiped_stack::<DERIVE_STACK_BYTES, _>(next_keys);
         let (outbound, inbound) = one_rtt.keys.directions();
         if let Ok(mut sending) = outbound.sending.lock() {
             sending.phases.retire_before(phase - 1);

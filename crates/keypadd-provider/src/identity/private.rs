@@ -11,11 +11,12 @@ use std::io;
 
 use pem_rfc7468::LineEnding;
 use ring::signature::{Ed25519KeyPair, KeyPair};
-use zeroize::{Zeroizing, zeroize_stack};
+use zeroize::Zeroizing;
 
 use super::error::{KeyTextError, is_ssh_key};
 use super::public::PublicKey;
 use crate::secret_memory::Secret;
+use crate::wiped_stack::with_wiped_stack;
 
 /// Upper bound on the stack that ring and the decoders use: it is wiped because they leave copies
 /// of the seed there, and the stack below a daemon's start is never used again.
@@ -46,13 +47,9 @@ impl PrivateKey {
     ///
     /// If the operating system provides no randomness.
     pub fn generate() -> io::Result<Self> {
-        let key = Self::drawn();
-        zeroize_stack::<KEY_STACK_BYTES>();
-        key
+        with_wiped_stack::<KEY_STACK_BYTES, _>(Self::drawn)
     }
 
-    /// Has its own stack frame, which the caller wipes.
-    #[inline(never)]
     fn drawn() -> io::Result<Self> {
         let mut seed = Secret::zeroed();
         getrandom::fill(&mut seed).map_err(|error| {
@@ -72,13 +69,9 @@ impl PrivateKey {
     ///
     /// A [`KeyTextError`] that says what the text is instead, or what is wrong with it.
     pub fn from_pem(text: &str) -> Result<Self, KeyTextError> {
-        let key = Self::decoded(text);
-        zeroize_stack::<KEY_STACK_BYTES>();
-        key
+        with_wiped_stack::<KEY_STACK_BYTES, _>(|| Self::decoded(text))
     }
 
-    /// Has its own stack frame, which the caller wipes.
-    #[inline(never)]
     fn decoded(text: &str) -> Result<Self, KeyTextError> {
         if is_ssh_key(text.trim()) {
             return Err(KeyTextError::SshKeyGiven);

@@ -10,9 +10,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use quinn_proto::crypto::{CryptoError, HmacKey};
 use ring::{hkdf, hmac};
-use zeroize::zeroize_stack;
 
 use super::private::{KEY_STACK_BYTES, PrivateKey};
+use crate::wiped_stack::with_wiped_stack;
 
 const LABEL: &[u8] = b"keypadd stateless reset";
 
@@ -96,15 +96,8 @@ impl PrivateKey {
     /// host from others that may have this key: whoever is told a token by another one of them
     /// could end connections of this one with it (RFC 9000 21.11).
     pub fn reset_keys(&self, host: &[u8]) -> ResetKeys {
-        let extracted = self.extracted();
-        zeroize_stack::<KEY_STACK_BYTES>();
-        ResetKeys { extracted, host: host.into() }
-    }
-
-    /// Has its own stack frame, which the caller wipes.
-    #[inline(never)]
-    fn extracted(&self) -> hkdf::Prk {
-        hkdf::Salt::new(hkdf::HKDF_SHA256, &[]).extract(self.seed())
+        let extract = || hkdf::Salt::new(hkdf::HKDF_SHA256, &[]).extract(self.seed());
+        ResetKeys { extracted: with_wiped_stack::<KEY_STACK_BYTES, _>(extract), host: host.into() }
     }
 }
 

@@ -9,9 +9,9 @@ use rustls::crypto::ring::sign::any_eddsa_type;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use rustls::server::{AlwaysResolvesServerRawPublicKeys, ResolvesServerCert};
 use rustls::sign::{CertifiedKey, SigningKey};
-use zeroize::zeroize_stack;
 
 use super::private::{KEY_STACK_BYTES, PrivateKey};
+use crate::wiped_stack::with_wiped_stack;
 
 impl PrivateKey {
     /// Resolves a client's credentials: always this key, never an X.509
@@ -35,15 +35,11 @@ impl PrivateKey {
 
     /// The chain of a raw public key is one entry, the SubjectPublicKeyInfo.
     fn certified_key(&self) -> Result<Arc<CertifiedKey>, Error> {
-        let signer = self.signer();
-        zeroize_stack::<KEY_STACK_BYTES>();
-        let signer = signer?;
+        let signer = with_wiped_stack::<KEY_STACK_BYTES, _>(|| self.signer())?;
         let spki = CertificateDer::from(self.public().spki().to_vec());
         Ok(Arc::new(CertifiedKey::new(vec![spki], signer)))
     }
 
-    /// Has its own stack frame, which the caller wipes.
-    #[inline(never)]
     fn signer(&self) -> Result<Arc<dyn SigningKey>, Error> {
         let pkcs8 = self.pkcs8();
         any_eddsa_type(&PrivatePkcs8KeyDer::from(pkcs8.as_slice()))

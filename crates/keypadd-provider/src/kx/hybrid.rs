@@ -14,8 +14,9 @@ use rustls::ffdhe_groups::FfdheGroup;
 use rustls::{Error, NamedGroup, ProtocolVersion};
 use zeroize::Zeroizing;
 
-use super::share::{INVALID_SHARE, fill_random, with_wiped_stack};
+use super::share::{INVALID_SHARE, fill_random};
 use super::x25519::{self, Exchange};
+use crate::wiped_stack::with_wiped_stack;
 
 /// Upper bound on the stack of either side, which took 31 KiB where it was measured: vectors and
 /// matrices of polynomials, of 512 bytes each.

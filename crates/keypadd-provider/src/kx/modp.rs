@@ -15,7 +15,8 @@ use rustls::ffdhe_groups::FfdheGroup;
 use rustls::{Error, NamedGroup};
 use zeroize::Zeroizing;
 
-use super::share::{INVALID_SHARE, fill_random, with_wiped_stack};
+use super::share::{INVALID_SHARE, fill_random};
+use crate::wiped_stack::with_wiped_stack;
 
 /// Upper bound on the stack of an exponentiation: sixteen powers of 384 bytes, a product, copies.
 const POWER_STACK_BYTES: usize = 32 << 10;

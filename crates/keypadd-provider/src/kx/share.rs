@@ -1,8 +1,6 @@
-//! Provides what all groups need: the error for bad shares, randomness for secrets, and a stack
-//! that is wiped after they are computed with.
+//! Provides what all groups need: the error for bad shares, and randomness for secrets.
 
 use rustls::{Error, PeerMisbehaved};
-use zeroize::zeroize_stack;
 
 /// A share of the wrong length or form, or one that leads to a worthless secret. TLS sends
 /// `illegal_parameter` for it.
@@ -14,17 +12,4 @@ pub(super) fn fill_random(secret: &mut [u8]) -> Result<(), Error> {
     #[cfg(test)]
     super::traces::note(secret);
     Ok(())
-}
-
-/// Computes with secrets, in a frame of its own, and wipes `BYTES` of the stack below this one:
-/// what libraries keep there they do not wipe. The result must keep its own secrets on the heap.
-pub(super) fn with_wiped_stack<const BYTES: usize, T>(compute: impl FnOnce() -> T) -> T {
-    let result = in_a_frame_of_its_own(compute);
-    zeroize_stack::<BYTES>();
-    result
-}
-
-#[inline(never)]
-fn in_a_frame_of_its_own<T>(compute: impl FnOnce() -> T) -> T {
-    compute()
 }

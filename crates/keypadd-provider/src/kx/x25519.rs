@@ -9,8 +9,9 @@ use rustls::{Error, NamedGroup};
 use x25519_dalek::{PublicKey, StaticSecret};
 use zeroize::Zeroizing;
 
-use super::share::{INVALID_SHARE, fill_random, with_wiped_stack};
+use super::share::{INVALID_SHARE, fill_random};
 use crate::secret_memory::Secret;
+use crate::wiped_stack::with_wiped_stack;
 
 /// Upper bound on the stack of an exchange, which took 2 KiB where it was measured.
 const STACK_BYTES: usize = 16 << 10;
