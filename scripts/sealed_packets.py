@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes whole sealed packets of every suite, from the text of docs/DESIGN.md and nothing of ours.
+"""Writes whole sealed packets of every suite, from the text of docs/protocol.md and nothing of ours.
 
 Independent of the Rust code on purpose: block ciphers and AEADs come from the Python package
 `cryptography` (OpenSSL), hashes and HMAC from the standard library, RC2 and the layouts are spelled

@@ -19,7 +19,7 @@ use super::sessions::{sessions, shake_hands};
 
 /// Room for the lanes of both directions, heads and bodies.
 const POOL_BYTES: usize = 1 << 20;
-/// Numbers below the newest that a receiver may still open (docs/DESIGN.md, step 17).
+/// Numbers below the newest that a receiver may still open (docs/argument.md, step 17).
 const WINDOW_PACKETS: u64 = 1984;
 /// Sealed packets that are kept for opening.
 const KEPT_PACKETS: usize = 64;

@@ -15,7 +15,7 @@ use crate::exchange::Job;
 use crate::flood::{Until, flood, forget, listen_in, must_have_opened_each_once, number};
 use crate::tunnel::{Holding, Tunnel};
 
-/// How much a daemon may grow during a flood: 10 MiB of queued datagrams (DESIGN.md, memory bounds)
+/// How much a daemon may grow during a flood: 10 MiB of queued datagrams (docs/limits.md, "Memory")
 /// and the job's own bytes in transit. Measured: up to 14 MiB.
 const BACKLOG_BYTES_MAX: u64 = 32 << 20;
 

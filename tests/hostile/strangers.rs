@@ -61,7 +61,7 @@ fn fill_bytes(desk: &Desk) -> u64 {
 /// Leaves handshakes unfinished: resends the first datagrams of strangers for a whole handshake
 /// timeout. By then the server has keys for the pending connections.
 async fn begin_and_fall_silent(desk: &Desk, server: SocketAddr) {
-    /// The server's handshake timeout (DESIGN.md, strangers).
+    /// The server's handshake timeout (docs/limits.md, "Strangers").
     const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
     /// First byte of an Initial packet, without the protected bits (RFC 9000 17.2).
     const INITIAL: u8 = 0xc0;

@@ -74,6 +74,10 @@ mod tests {
         | Resource | Holder | Total | One may have | When reached | Setting | Test |\n\
         | --- | --- | --- | --- | --- | --- | --- |\n";
 
+    /// Marks around the table in the page.
+    const BEGIN: &str = "<!-- limits -->\n";
+    const END: &str = "<!-- end -->";
+
     /// What a setting is unless somebody sets it.
     fn default_of(setting: &str) -> u64 {
         let key = Settings::KEYS.iter().find(|key| key.name == setting);
@@ -92,15 +96,17 @@ mod tests {
         )
     }
 
-    /// `LIMITS=overwrite` rewrites the page.
+    /// `LIMITS=overwrite` rewrites the table.
     #[test]
     fn the_page_of_limits_shows_the_table_of_the_code() {
         let rows: String = TABLE.into_iter().flatten().map(row).collect();
         let table = format!("{HEAD}{rows}");
         let page = fs::read_to_string(PAGE).unwrap();
-        let (prose, shown) = page.split_at(page.find("| Resource").unwrap_or(page.len()));
+        let start = page.find(BEGIN).expect("a mark before the table") + BEGIN.len();
+        let end = start + page[start..].find(END).expect("a mark after the table");
+        let shown = &page[start..end];
         if env::var_os("LIMITS").is_some_and(|value| value == "overwrite") {
-            fs::write(PAGE, format!("{prose}{table}")).unwrap();
+            fs::write(PAGE, [&page[..start], &table, &page[end..]].concat()).unwrap();
         } else {
             assert_eq!(shown, table, "LIMITS=overwrite rewrites it");
         }

@@ -1,7 +1,7 @@
 //! Derives encryption and authentication keys from the key that TLS provides.
 //!
 //! A suite of TLS uses its key as it is (RFC 9001 5.1). A private suite takes it as the
-//! pseudorandom key of HKDF-SHA-256 and expands its keys from it (`prk.rs`, `docs/DESIGN.md`).
+//! pseudorandom key of HKDF-SHA-256 and expands its keys from it (`prk.rs`, `docs/protocol.md`).
 
 use crate::aes_ctr::AesCtr;
 use crate::backend::CipherEngine;

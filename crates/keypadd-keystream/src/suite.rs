@@ -2,7 +2,7 @@
 //!
 //! A [`Protection`] is any pair with a name and a wire format; it has no parser. Users choose a
 //! [`Suite`]; measurements may also choose a [`MeasureSuite`], whose parser nobody else calls.
-//! Code points and negotiation belong to the provider; `docs/DESIGN.md` lists all pairs.
+//! Code points and negotiation belong to the provider; `docs/protocol.md` lists all pairs.
 
 use std::fmt;
 use std::str::FromStr;

@@ -97,7 +97,7 @@ fn traces_of_pads(key: &Arc<keypadd_keystream::KeystreamKey>, suite: Suite) -> V
 }
 
 /// Overwrites what generating the pads left on the stack: registers that the compiler spilled, a
-/// known limit (DESIGN.md). From here on only the pool can leave traces.
+/// known limit (docs/argument.md). From here on only the pool can leave traces.
 #[inline(never)]
 fn scrub_stack() {
     std::hint::black_box(&mut [0x33_u8; 64 << 10]);

@@ -2,7 +2,7 @@
 //!
 //! rustls runs the handshake; the suites, key-exchange groups, identities and packet keys are ours.
 //! One file per capability, as in rustls's own providers. Knows no sockets, streams or tokio. See
-//! `docs/DESIGN.md` for the wire format and the security argument.
+//! `docs/protocol.md` for the wire format, and `docs/argument.md` for the security argument.
 
 #[cfg(test)]
 mod battery;

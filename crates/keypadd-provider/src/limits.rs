@@ -1,5 +1,5 @@
 //! Defines each suite's usage limits. RFC 9001 section 6.6 requires limits of every AEAD used with
-//! QUIC; those of the private suites are ours, justified in `docs/DESIGN.md`.
+//! QUIC; those of the private suites are ours, justified in `docs/protocol.md`.
 //!
 //! quinn requests a key update near a limit but keeps sending if none comes, so the sealing key
 //! itself counts and stops (`seal.rs`).

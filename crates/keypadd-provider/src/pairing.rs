@@ -1,7 +1,7 @@
 //! Proves to each end of a pairing that the other knows the secret of the invitation.
 //!
 //! A proof is a MAC over both public keys, which TLS has proved before it is sent: it vouches for
-//! that one pair and is worthless with any other key (docs/DESIGN.md, "Pairing"). Knows no lines,
+//! that one pair and is worthless with any other key (docs/protocol.md, "Pairing"). Knows no lines,
 //! sockets or files.
 
 use std::fmt;

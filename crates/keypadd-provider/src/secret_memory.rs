@@ -3,7 +3,7 @@
 //!
 //! Locking stops at RLIMIT_MEMLOCK. Many secrets share a page; slots are reused and pages never
 //! unmapped, so memory is bounded by the most secrets that were alive at one time. Holds only
-//! bytes: the key schedules and hash states of libraries are on the heap (docs/DESIGN.md, "What
+//! bytes: the key schedules and hash states of libraries are on the heap (docs/argument.md, "What
 //! stays in memory"). Knows no keys.
 
 use std::alloc::{Layout, handle_alloc_error};

@@ -3,7 +3,7 @@
 //! Both ends derive a session's token from its TLS handshake (RFC 8446 7.5), so it never travels. A
 //! proof is a MAC under it that names the connection on which it is sent: by both public keys, and
 //! by a value that its handshake gives in the same way (a channel binding, RFC 5056). So a proof is
-//! worthless on any other connection (docs/DESIGN.md, "Held connections"). Knows no frames or
+//! worthless on any other connection (docs/protocol.md, "Tokens"). Knows no frames or
 //! sockets.
 
 use std::fmt;
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_proof_is_that_of_an_independent_description() {
-        // As docs/DESIGN.md has it: of label, client's key, server's key, binding and run.
+        // As docs/protocol.md has it: of label, client's key, server's key, binding and run.
         let [client, server] = keys();
         let channel = Channel::new(token(9), [3; 32], client, server);
         let message = [

@@ -1,10 +1,10 @@
 //! Checks that a closed connection leaves none of our keys and no keystream in memory. What
-//! libraries leave is listed here and in docs/DESIGN.md ("What stays in memory"). Runs in a process
+//! libraries leave is listed here and in docs/argument.md ("What stays in memory"). Runs in a process
 //! of its own, because it reads all of its memory (proc(5), `/proc/self/mem`).
 //!
 //! Memory is written to a file first; only then are the traces to search for computed, from
 //! rustls's key log: keys, tokens and MAC states without our code, by RFC 8446, RFC 9001 and
-//! docs/DESIGN.md; pads by the keystream that the battery checks against independent packets. A
+//! docs/protocol.md; pads by the keystream that the battery checks against independent packets. A
 //! core dump (core(5)) would contain less than is read here: neither read-only memory nor the pool.
 //!
 //! AES-GCM's key and its round keys are in ring's memory as well as in ours, and ring leaves them.
@@ -354,7 +354,7 @@ fn wait_for_the_filler() {
     }
 }
 
-/// What libraries leave (docs/DESIGN.md): rustls moves secrets, and wipes only the last copy; ring
+/// What libraries leave (docs/argument.md): rustls moves secrets, and wipes only the last copy; ring
 /// wipes nothing.
 const LIBRARIES_LEAVE: [&str; 7] = [
     "handshake secret",

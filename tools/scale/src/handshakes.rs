@@ -21,7 +21,7 @@ use crate::traffic::Pinger;
 
 /// From the start of an honest client's process until it is ready.
 const CONNECT_GOAL: Duration = Duration::from_secs(3);
-/// Event loops of the server, and concurrent handshakes per loop (docs/DESIGN.md, "Strangers").
+/// Event loops of the server, and concurrent handshakes per loop (docs/limits.md, "Strangers").
 const LOOPS: u64 = 2;
 const SLOTS: u64 = 2048;
 /// Memory that the server may use for each of them.

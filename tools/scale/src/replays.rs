@@ -16,7 +16,7 @@ use crate::daemon::{Daemon, Desk, Service};
 use crate::table::Row;
 use crate::traffic::{Pinger, Way, bulk, paced_bulk};
 
-/// Maximum memory growth of a daemon during replays (docs/DESIGN.md, "Memory bounds": datagrams
+/// Maximum memory growth of a daemon during replays (docs/limits.md, "Memory": datagrams
 /// queued in the loops, and buffers of the other traffic).
 const MEMORY_GOAL_BYTES: u64 = 32 << 20;
 /// Bytes a second that another client asks for, each way: 100 Mbit/s.

@@ -1,4 +1,4 @@
-//! Implements packet protection independently, from `docs/DESIGN.md` and RFC 9001, on RustCrypto's
+//! Implements packet protection independently, from `docs/protocol.md` and RFC 9001, on RustCrypto's
 //! `ctr`, `aes-gcm`, `chacha20poly1305`, `des`, `hmac` and `hkdf`, for the auditor to check the
 //! wire against.
 //!

@@ -10,7 +10,7 @@ use keypadd_tunnel::{Peers, Server, ServerSettings};
 
 use crate::daemon::Daemon;
 
-/// Most clients at once; each may use its receive windows of memory (docs/DESIGN.md).
+/// Most clients at once; each may use its receive windows of memory (docs/limits.md, "Memory").
 const CONNECTIONS_MAX: usize = 1024;
 
 /// Binds a daemon's server. `texts`: the name of the setting for its address, and an example with

@@ -1,7 +1,7 @@
 //! Derives the keys of a server's stateless resets (RFC 9000 10.3) from its private key, so that a
 //! restarted server resets connections that it no longer knows.
 //!
-//! Knows no connections: the endpoint decides which IDs get a reset (docs/DESIGN.md, "Stateless
+//! Knows no connections: the endpoint decides which IDs get a reset (docs/protocol.md, "Stateless
 //! resets").
 
 use std::fmt;

@@ -1,7 +1,7 @@
 //! Detects that the host slept, that its clock was set, or that it is a restored or moved machine.
 //!
 //! Connections from before a jump must not be used after it: a restored copy would use their
-//! keystream a second time (docs/DESIGN.md, "What the user must do"). [`jump`] compares two
+//! keystream a second time (docs/argument.md, "Clocks that jump"). [`jump`] compares two
 //! [`Readings`]: `monitor` twice a second, and `egress_gate` before each send.
 
 use std::{fmt, time::Duration};

@@ -2,7 +2,7 @@
 //!
 //! TCP tells an orderly end (FIN) from a reset (RST). A unix socket has no reset: after an abrupt
 //! close its reader sees end of file, and only a writer gets an error. An application protocol over
-//! a unix socket must therefore mark its own end (docs/DESIGN.md). In the other direction the
+//! a unix socket must therefore mark its own end (docs/protocol.md). In the other direction the
 //! distinction is kept: if a program closes with data unread, Linux reports ECONNRESET, and the
 //! stream is reset.
 

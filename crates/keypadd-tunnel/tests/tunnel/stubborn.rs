@@ -16,7 +16,7 @@ use tokio::io::AsyncWriteExt;
 use crate::hostile::{connect, control, hello, open_valid_stream, welcome};
 use crate::support::*;
 
-/// Hard stop of a key of a suite with 64-bit blocks (docs/DESIGN.md, "Key phases and limits").
+/// Hard stop of a key of a suite with 64-bit blocks (docs/protocol.md, "Key phases and limits").
 const HARD_STOP: u64 = 1 << 17;
 /// The limit reported to quinn, and how many packets before the stop the connection is to close
 /// (same source).
