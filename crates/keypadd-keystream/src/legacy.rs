@@ -5,9 +5,9 @@
 //! constant-time. The `des` crate (used only on request) and the `rc2` crate (used only in
 //! measurements) index tables by secrets, so whoever shares the CPU's caches can learn keys.
 //!
-//! The short block itself is handled: a subkey and IV per 64 packets (`docs/protocol.md`) keep every
-//! subkey below 2^19 blocks, so no block repeats under one. Knows segments and slots, no headers
-//! and no clocks.
+//! The short block itself is handled: a subkey and IV per 64 packets (`docs/protocol.md`) keep
+//! every subkey below 2^19 blocks, so no block repeats under one. Knows segments and slots, no
+//! headers and no clocks.
 
 use crate::backend::{Blocks, CipherEngine};
 use crate::bitslice::{BLOCK_BITS, KeyPlanes, Path};

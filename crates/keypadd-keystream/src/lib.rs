@@ -12,8 +12,8 @@
 //! A packet's *pad* is [`MacKey::mask_bytes`] bytes for the MAC, then the bytes to XOR into the
 //! payload. [`KeystreamKey::write_rows`] generates pads for segments of 64 packets,
 //! [`InlineKeystream`] for one packet; [`MacKey`] computes tags. The layouts are defined in
-//! `docs/protocol.md`, after SP 800-38A, SP 800-38D, RFC 3686, RFC 8439 and RFC 9001. The crate knows
-//! no sockets, clocks or packet formats.
+//! `docs/protocol.md`, after SP 800-38A, SP 800-38D, RFC 3686, RFC 8439 and RFC 9001. Knows no
+//! sockets, clocks or packet formats.
 //!
 //! Keys, subkeys and copies of MAC states are wiped when dropped, pads in scratch memory after use,
 //! and the stack after a key derivation. Other compiler spills are not.

@@ -1,9 +1,10 @@
 //! Pairs two hosts: one invites, the other joins, and each learns the other's key.
 //!
 //! An [`Invitation`] is a line of text that a person carries from one to the other. The messages
-//! are in docs/protocol.md, "Pairing". Knows no files: the caller decides what to write when, between
-//! [`Joiner::accept`] and [`Joiner::done`] at one end, [`Client::join`](crate::Client::join) and
-//! [`Joined::confirm`](crate::Joined::confirm) at the other.
+//! are in docs/protocol.md, "Pairing". Knows no files: the caller decides what to write when,
+//! between [`Joiner::accept`] and [`Joiner::done`] at one end,
+//! [`Client::join`](crate::Client::join) and [`Joined::confirm`](crate::Joined::confirm) at the
+//! other.
 
 pub(crate) mod invitation;
 pub(crate) mod inviter;
