@@ -148,14 +148,14 @@ impl Pool {
         Ok((Self { handle, allowance: None }, worker))
     }
 
-    /// Changes the budget. Lanes keep what they hold: a larger budget is filled at once, and memory
+    /// Changes the budget. Lanes keep what they hold. A larger budget is filled at once. Memory
     /// above a smaller one goes back to the kernel as packets use it up and lanes close, in slabs
-    /// of 2 MiB: a slab of which a lane holds a part stays mapped, but is not used.
+    /// of 2 MiB; a slab of which a lane holds a part stays mapped, but is not used.
     ///
     /// # Errors
-    /// As for [`Pool::new`]; [`io::ErrorKind::BrokenPipe`] if the filler has died; if memory must
-    /// be locked and cannot be; and [`io::ErrorKind::TimedOut`] if the memory of a former budget is
-    /// not given back in 10 s. The budget then stays unchanged.
+    /// The budget stays unchanged if [`Pool::new`] would fail with it; if memory must be locked and
+    /// cannot be; with [`io::ErrorKind::BrokenPipe`], if the filler has died; and with
+    /// [`io::ErrorKind::TimedOut`], if the memory of a former budget is not given back in 10 s.
     pub fn set_budget(&self, budget_bytes: usize) -> io::Result<()> {
         let wanted = units_of(budget_bytes)?;
         // Nothing is guarded that a panic could leave half changed.

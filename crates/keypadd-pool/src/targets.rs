@@ -1,13 +1,17 @@
 //! Divides the pool among lanes: a pure function of what every lane needs and of the budget.
 //!
 //! A body is useless without its packet's head, so every lane has more heads than bodies. The
-//! surplus is a reserve for keystrokes when bulk traffic has used up the bodies. In order: one head
-//! chunk for every lane that may be used, unless its packets are too long; heads for expected
-//! packets, first for lanes that need few, because a head serves a keystroke at a tenth of the
-//! work; full pads for long packets, by their rate; what is left is spread evenly, since empty
-//! memory serves nobody. A key gets no more than it has packets left for; the rest of its share
-//! goes to the next one. A peer with a limit is divided like a pool of its own. Knows no threads,
-//! keys or clock.
+//! surplus is a reserve for keystrokes when bulk traffic has used up the bodies. The pool goes, in
+//! this order, to
+//!
+//! 1. one head chunk for every lane that may be used, unless its packets are too long;
+//! 2. heads for expected packets, first for lanes that need few, because a head serves a keystroke
+//!    at a tenth of the work;
+//! 3. full pads for long packets, by their rate;
+//! 4. all lanes evenly, since empty memory serves nobody.
+//!
+//! A key gets no more than it has packets left for; the rest of its share goes to the next one. A
+//! peer with a limit is divided like a pool of its own. Knows no threads, keys or clock.
 
 use std::collections::{BTreeMap, HashSet};
 

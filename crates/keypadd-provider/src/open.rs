@@ -1,10 +1,10 @@
 //! Opens the packets that arrive in one phase (quinn's `PacketKey`, remote half).
 //!
 //! Forged and replayed packets cost no pool keystream: the tag is verified first, then the number
-//! is checked against the direction's replay window, and only then is a pad taken.
-//! ChaCha20-Poly1305, and AES-GCM on a CPU without AES instructions, need the first block of the
-//! pad to verify, the MAC's mask, which is read in place or generated inline; all others read no
-//! byte of a pad before.
+//! is checked against the direction's replay window, and only then is a pad taken. To verify,
+//! ChaCha20-Poly1305, and AES-GCM on a CPU without AES instructions, need the MAC's mask, the first
+//! block of the pad: it is read in place or generated inline. All others read no byte of a pad
+//! before the tag is verified.
 
 use std::sync::{Arc, Mutex};
 use std::time::Instant;

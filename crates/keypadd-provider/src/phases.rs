@@ -1,10 +1,14 @@
 //! Supplies the pads of one direction of a connection, over its key phases.
 //!
-//! Decides when a phase gets a lane and how full it is kept: the first phase gets little, since it
-//! lasts under 1,000 packets; the second is filled at once, since its key exists from the start;
-//! later ones are filled shortly before their use, so that a key update does not meet an empty
-//! pool. Without a pool, or before the peer has proved its key, there are no lanes and all
-//! keystream is generated inline.
+//! Decides when a phase gets a lane and how full it is kept:
+//!
+//! - The first phase gets little, since it lasts under 1,000 packets.
+//! - The second is filled at once, since its key exists from the start.
+//! - Later ones are filled shortly before their use, so that a key update does not meet an empty
+//!   pool.
+//!
+//! Without a pool, or before the peer has proved its key, there are no lanes and all keystream is
+//! generated inline.
 //!
 //! Lives under the mutex of its direction (`SendState`, `ReceiveState`), which quinn's calls and
 //! status readers take; fillers never do.

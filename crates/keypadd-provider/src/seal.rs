@@ -1,7 +1,7 @@
 //! Seals the packets that we send in one phase (quinn's `PacketKey`, local half).
 //!
-//! quinn unwraps what packet keys return, under the connection's lock, so this key neither fails
-//! nor panics: given an unsound request, it writes zeros over payload and tag, latches a fault, and
+//! quinn unwraps what packet keys return, under the connection's lock. So this key neither fails
+//! nor panics: at an unsound request it writes zeros over payload and tag, latches a fault, and
 //! seals nothing more. It refuses every packet number that is not above the last one of its
 //! direction, in any phase, so no number is used twice.
 

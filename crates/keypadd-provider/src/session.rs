@@ -2,10 +2,10 @@
 //! 9001).
 //!
 //! rustls runs TLS 1.3; the session turns the keys that it derives into ours, with direction and
-//! phase. After the handshake, it drops the rustls connection, which would otherwise keep the first
-//! traffic secrets for its whole life, and keeps only the ratchet (`rustls::quic::Secrets`, which
-//! replaces itself at each step), and what proofs of tokens need (`session_token`). Only then, when
-//! the peer has proved its key, does the connection use a pool.
+//! phase. After the handshake it drops the rustls connection, which would otherwise keep the first
+//! traffic secrets for its whole life. It keeps only the ratchet (`rustls::quic::Secrets`, which
+//! replaces itself at each step) and what proofs of tokens need (`session_token`). The peer has
+//! proved its key by then, and only from then on does the connection use a pool.
 //!
 //! Initial keys are public and ring's; they never reach our suites.
 

@@ -1,8 +1,8 @@
 //! Keeps the memory of freed buffers for the next ones.
 //!
-//! Bulk data allocates and frees buffers at the end of a loop's heap all the time. glibc gives
-//! memory at the end of a heap back to the kernel, by default as soon as it is 128 KiB, and each
-//! page of the next buffer faults: a tenth of the CPU time of a transfer in bursts.
+//! Bulk data allocates and frees buffers at the end of a loop's heap all the time. By default,
+//! glibc gives memory at the end of a heap back to the kernel as soon as it is 128 KiB. Each page
+//! of the next buffer then faults, which takes a tenth of the CPU time of a transfer in bursts.
 
 use std::hint::black_box;
 

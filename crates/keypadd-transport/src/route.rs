@@ -27,8 +27,8 @@ const IPV4_HEADERS: u32 = 20 + 8;
 const IPV6_HEADERS: u32 = 40 + 8;
 
 /// How long to wait before larger packets are tried again after a path seemed to carry only small
-/// ones. At 10 % loss one search in five ends this way: `quinn-proto` takes packets of an earlier
-/// step, lost at random after a successful probe, for a path that carries less.
+/// ones. At 10 % loss one search in five ends this way. After a successful probe, packets of an
+/// earlier step are lost at random, and `quinn-proto` concludes that the path carries less.
 const PROBE_AGAIN: Duration = Duration::from_secs(2);
 
 /// Path MTU discovery (RFC 8899) up to UDP payloads of this many bytes.

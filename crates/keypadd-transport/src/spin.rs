@@ -1,10 +1,10 @@
 //! Limits how long a loop polls before it sleeps.
 //!
-//! Waking a sleeping thread costs 10-50 us, most of an idle round trip. After work a loop polls for
-//! a short time in case an answer follows. Polls that find nothing are charged to a budget that
-//! refills with time, which limits them to a share of a core; a poll that is answered counts as
-//! work. The time follows the work: where it comes often, but later than a short poll would last,
-//! the loop polls for longer. Knows times only.
+//! Waking a sleeping thread costs 10-50 us, most of an idle round trip. So after work a loop polls
+//! for a short time, in case an answer follows. Polls that find nothing are charged to a budget
+//! that refills with time, which limits them to a share of a core; a poll that finds something
+//! counts as work. If work comes often, but later than a short poll lasts, the loop polls for
+//! longer. Knows times only.
 
 use std::{
     fmt, mem,

@@ -10,7 +10,7 @@
 //! A splice ends well only when both directions have ended and the peer has acknowledged every
 //! byte. Each direction ([`ToStream`](crate::to_stream::ToStream),
 //! [`ToSocket`](crate::to_socket::ToSocket)) is owned by one loop and may move to another
-//! (`migrate`); what they share is the outcome, kept here.
+//! (`migrate`). The two share only the outcome, which is kept here.
 
 mod holder;
 mod registrar;

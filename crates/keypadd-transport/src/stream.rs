@@ -152,9 +152,9 @@ impl Stream {
         self.splice_to(Bytes::new(), Bytes::new(), socket, delivery, label)
     }
 
-    /// Gives the stream and a socket to the loop, as [`Stream::splice`] does; the peer's socket
-    /// gets `preface` before this one's bytes. Nothing else may have been written to the stream for
-    /// that socket.
+    /// Splices the stream and a socket as [`Stream::splice`] does, and lets the peer's socket get
+    /// `preface` before this socket's bytes. Nothing else may have been written to the stream for
+    /// the peer's socket.
     pub fn splice_with_preface(
         self,
         preface: Vec<u8>,
@@ -165,9 +165,9 @@ impl Stream {
         self.splice_to(Bytes::new(), preface.into(), socket, delivery, label)
     }
 
-    /// Gives the stream and a socket to the loop, as [`Stream::splice`] does, which sends `first`
-    /// before the socket's bytes: a peer that has these bytes knows that the stream is spliced
-    /// here, and held if the connection is lost.
+    /// Splices the stream and a socket as [`Stream::splice`] does, and sends `first` before the
+    /// socket's bytes. A peer that has `first` knows that the stream is spliced here, and will be
+    /// held if the connection is lost.
     pub fn splice_after(
         self,
         first: &'static [u8],

@@ -1,9 +1,9 @@
 //! Limits how many streams a peer may have open (RFC 9000 4.6), few at first and more as it opens
 //! them.
 //!
-//! `quinn-proto` allocates state for every stream that the peer may open, in advance: 130 KiB per
-//! connection with 1,024 each way, even before the peer has proved a key. So an idle connection
-//! allows few. Knows counts only.
+//! `quinn-proto` allocates state in advance for every stream that the peer may open, even before
+//! the peer has proved a key. With 1,024 streams each way that is 130 KiB per connection. So an
+//! idle connection allows few. Knows counts only.
 
 use quinn_proto::VarInt;
 

@@ -138,8 +138,9 @@ impl ServerHandle {
         self.serving.end_all_inadmissible();
     }
 
-    /// Sets the packet protection for the next handshakes, made with [`peers`](Self::peers), and
-    /// the keys of resets, of the same private key.
+    /// Replaces the host's key: later handshakes use `crypto`, which was made with
+    /// [`peers`](Self::peers), and stateless resets use `reset_keys`, which come from the private
+    /// key of `crypto`.
     pub fn set_crypto(&self, crypto: Arc<dyn crypto::ServerConfig>, reset_keys: &ResetKeys) {
         let mut config = self.config.clone();
         config.crypto = crypto;

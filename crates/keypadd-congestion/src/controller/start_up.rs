@@ -19,11 +19,10 @@ impl RateController {
         self.path.floor().max(FULL_DELAY)
     }
 
-    /// Ends start-up, if this is start-up, by HyStart++ (RFC 9406): all packets of a round have
-    /// waited, and the rate is not the one that doubling predicts from a round trip ago. (RFC 9406
-    /// 4.2 continues more slowly instead.) Without the second condition, delayed ACKs would look
-    /// like a queue. A round of a slow line has too few samples: there packets that wait long, for
-    /// a while, suffice.
+    /// Ends start-up by HyStart++ (RFC 9406) if all packets of a round have waited, and the rate is
+    /// not what doubling predicts from a round trip ago. (RFC 9406 4.2 continues more slowly
+    /// instead.) Without the second condition, delayed ACKs would look like a queue. A round of a
+    /// slow line has too few samples: there it is enough that packets wait long, for a while.
     pub(super) fn leaves_start_up_on_delay(
         &mut self,
         now: Instant,

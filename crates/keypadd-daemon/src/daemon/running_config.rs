@@ -1,5 +1,5 @@
-//! Runs the server and the clients of a file, and changes them to those of a reloaded file, all or
-//! nothing: steps that can fail come first, and what runs does not notice them.
+//! Runs the server and the clients of a file, and changes them to those of a reloaded file. It
+//! changes all or nothing: steps that can fail come first, and what runs does not notice them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;

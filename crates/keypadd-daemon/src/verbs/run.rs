@@ -1,6 +1,6 @@
-//! `keypadd run`: runs server, client or both from a file, in one daemon: a server if the file has
-//! a `listen`, a client for each peer with an endpoint, one pool and one control socket. Ready once
-//! its listeners are bound; connections to peers are retried forever.
+//! `keypadd run`: runs server, client or both from a file, in one daemon. It has a server if the
+//! file has a `listen`, a client for each peer with an endpoint, one pool and one control socket.
+//! It is ready once its listeners are bound; connections to peers are retried forever.
 
 use std::path::PathBuf;
 use std::sync::Arc;

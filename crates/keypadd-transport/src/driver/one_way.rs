@@ -1,5 +1,5 @@
-//! Measures the queueing delay of the forward and the return path, so that bulk slows down for the
-//! queue that it causes, on the forward path, and not for one of the other direction.
+//! Measures the queueing delays of the forward and of the return path apart. So bulk slows down for
+//! the queue on the forward path, which it causes, and not for one on the return path.
 //!
 //! A sender of bulk asks, in a DATAGRAM frame (RFC 9221) with its clock's time, and the receiver
 //! answers with its own. A one-way delay contains the unknown difference of the two clocks; what

@@ -55,8 +55,8 @@ impl PathWatch {
         }
     }
 
-    /// Whether a datagram may be sent: on the path, where quinn-proto heeds the limit, or off it
-    /// within the limit, which it does not heed there.
+    /// Whether a datagram may be sent. On the path quinn-proto itself heeds the limit for addresses
+    /// that are not proved; off the path it does not, so we do.
     pub(super) fn may_send(&mut self, quic: &Connection, transmit: &Transmit) -> bool {
         transmit.destination == quic.remote_address()
             || self.roaming.may_answer(transmit.destination, transmit.size)

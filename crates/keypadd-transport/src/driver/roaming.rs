@@ -1,11 +1,14 @@
 //! Follows a connection from one network to another (RFC 9000 9).
 //!
-//! `quinn-proto` moves a server's connection to the address from which its client sends, with a new
-//! congestion controller and small packets. Until the client has proved that address, it sends
-//! three times what came from there at most (8.1), and keeps the rest of what it is given: so it is
-//! given no more. At the client it notices nothing: here what arrives at another address of this
-//! host, with the server's challenge, lets the client begin anew. Answers to addresses off the path
-//! are limited here, too. Knows addresses, no sockets.
+//! *At a server*, `quinn-proto` moves the connection to the address from which the client sends,
+//! with a new congestion controller and small packets. Until the client has proved that address,
+//! `quinn-proto` sends at most three times what came from there (8.1) and keeps the rest. So we
+//! give it no more than it may send.
+//!
+//! *At a client*, `quinn-proto` notices no move. The server's challenge, when it arrives at another
+//! address of this host, lets the client begin anew here.
+//!
+//! Also limits answers to addresses off the path. Knows addresses, no sockets.
 
 use std::net::{IpAddr, SocketAddr};
 

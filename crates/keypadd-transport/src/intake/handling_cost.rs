@@ -3,9 +3,9 @@
 //! A datagram is usually handled in microseconds, but a peer can make one that takes a thousand
 //! times as long: single bytes with gaps between them, which `quinn-proto` puts in order. One full
 //! of the smallest frames takes fifty times as long. Many of them would keep everyone's datagrams
-//! waiting. So after datagrams that took long, what connections handle is measured, CPU time beyond
-//! the usual is charged to them, and the datagrams of one that has used up its share are dropped,
-//! as a network may do. Knows times and numbers only.
+//! waiting. So after datagrams that took long, the CPU time of each connection's datagrams is
+//! measured for a while, and what exceeds the usual is charged to the connection. The datagrams of
+//! one that has used up its share are dropped, as a network may do. Knows times and numbers only.
 
 use std::time::{Duration, Instant};
 

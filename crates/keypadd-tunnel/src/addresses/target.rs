@@ -28,10 +28,10 @@ pub(crate) const LOOPBACK: [IpAddr; 2] =
 pub enum Host {
     /// An address. IPv4-mapped IPv6 addresses are unmapped when parsed.
     Address(IpAddr),
-    /// A name of 1 to 255 ASCII letters, digits, `.`, `-` and `_` that starts with a letter, a
-    /// digit or `_`, or a server's link-local address with its interface, as in `fe80::1%eth0`,
-    /// which the system resolves like a name. So it is safe in log lines that suggest a command to
-    /// paste into a shell.
+    /// A name: 1 to 255 ASCII letters, digits, `.`, `-` and `_`, the first a letter, a digit or
+    /// `_`. Or a server's link-local address with its interface, as in `fe80::1%eth0`, which the
+    /// system resolves as it does names. Both are safe in log lines that suggest a command to paste
+    /// into a shell.
     Name(String),
 }
 

@@ -48,8 +48,8 @@ pub(crate) const NO_PROXY_HEADER: &str =
 #[derive(Clone, Debug)]
 pub(crate) struct Acceptor {
     context: Context,
-    /// A place is taken after accept, so an idle listener holds none; one connection of each
-    /// forward waits for a place, the others in the listener's queue.
+    /// A connection takes a place after it is accepted, so an idle listener holds none. When none
+    /// is free, one connection of each forward waits here, and the others in the listener's queue.
     places: Arc<Places>,
     /// Places of connections of other processes.
     carried: Arc<ForwardPlaces>,

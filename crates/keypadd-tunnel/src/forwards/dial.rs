@@ -245,8 +245,9 @@ pub(crate) async fn dial_target<S: Dialed>(
     }
 }
 
-/// Sorts the addresses of a target without a lookup: those permitted, those that a permitted name
-/// may still admit, and one, if any, that no name admits because it leads inward.
+/// Sorts the addresses of a target, without a lookup. Returns those that are permitted, those that
+/// a permitted name may still admit, and one, if there is any, that no name admits because it leads
+/// inward.
 fn sort(
     found: Vec<SocketAddr>,
     (protocol, target): (Protocol, &Target),

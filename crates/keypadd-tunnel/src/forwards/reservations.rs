@@ -144,8 +144,9 @@ impl Reservations {
         }
     }
 
-    /// The listeners, for the process that follows. It binds UDP sockets anew, as their flows end
-    /// with the session: from now on none stay open without theirs, until [`resume`](Self::resume).
+    /// Describes the listeners to the process that follows. Those of UDP are not among them: their
+    /// flows end with the session, and the new process binds them anew. So until
+    /// [`resume`](Self::resume) no UDP listener stays open after its session.
     pub(crate) fn hand_over(&self) -> io::Result<Vec<HandedSocket>> {
         let mut table = self.table();
         table.is_handed_over = true;

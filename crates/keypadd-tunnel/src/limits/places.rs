@@ -1,8 +1,9 @@
 //! Shares the places for connections of a session among its forwards.
 //!
-//! A forward gets another place only if as many are free for each forward with connections that
-//! wait for their targets as it has of those itself. So n forwards whose targets do not answer
-//! leave about 1/(n+1) of the places to the others, if each takes more than one.
+//! A forward gets another place while `free >= waiting * holders`. `waiting` counts its own
+//! connections that wait for their target, and `holders` the forwards that have any. So however
+//! many forwards have targets that do not answer, they cannot use up the places: n such forwards
+//! leave about 1/(n+1) of them free, if each takes more than one.
 
 use std::{
     mem,

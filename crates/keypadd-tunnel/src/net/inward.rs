@@ -21,8 +21,8 @@ use tracing::debug;
 
 use self::embedded::embedded_v4;
 
-/// The networks in which a cloud answers the machine that asks, with credentials or its
-/// configuration, beside those that are link-local: prefix, and bits of it.
+/// The networks in which a cloud gives a machine its credentials or its configuration, as prefix
+/// and length. Those that are link-local count anyway.
 const CLOUD_SERVICES: [(IpAddr, u8); 9] = [
     // Alibaba Cloud, "Instance metadata": 100.100.100.200, and for IPv6 fd00:100::100:200.
     (v4(100, 100, 100, 200), 32),
@@ -64,9 +64,10 @@ const TYPE_AT: usize = 16 + 7;
 /// host or to many.
 const UNICAST: u8 = 1;
 
-/// Whether an address is loopback, link-local, multicast, broadcast, unspecified, of a cloud's
-/// services or this host's own, or stands for an IPv4 address that is. If the system does not say,
-/// every address counts as its own.
+/// Whether an address leads to this host, its link or its cloud: it is loopback, link-local,
+/// multicast, broadcast, unspecified, of a cloud's services or this host's own, or an IPv6 address
+/// that stands for an IPv4 address of these kinds. If the system does not say which addresses are
+/// this host's, all are.
 pub(crate) fn is_inward(address: IpAddr) -> bool {
     leads_inward(address, |address| {
         is_own(address).unwrap_or_else(|error| {

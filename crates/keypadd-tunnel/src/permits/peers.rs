@@ -42,9 +42,9 @@ pub struct Peers(RwLock<HashMap<PublicKey, ListedKey>>);
 #[derive(Clone, Debug)]
 struct ListedKey {
     peer: Arc<AllowedPeer>,
-    /// What the peer is counted by. One of its keys, and kept while the list goes on naming the
-    /// peer by a key that it had: so what it holds and has used up passes from a key to the one
-    /// that replaces it.
+    /// The key by which the peer is counted. It stays the same while each new list names the peer
+    /// by a key that it had in the list before. So what the peer holds and has used up passes from
+    /// a key to the one that replaces it.
     identity: PublicKey,
 }
 

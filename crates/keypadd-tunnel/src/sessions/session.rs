@@ -322,9 +322,9 @@ impl LiveSession {
         let _ = self.outgoing.try_send(frame.into());
     }
 
-    /// Sends a frame about a remote forward to the server. A `Listen` that it may not or cannot
-    /// serve is not sent, but answered here: on a session for measurements, and for UDP if it does
-    /// not carry it, when it might end the session over it.
+    /// Sends a frame about a remote forward to the server. A `Listen` that the server cannot serve
+    /// is answered here instead: any of them on a session for measurements, and one for UDP if the
+    /// server does not carry UDP, since it might end the session over it.
     pub(crate) async fn request(&self, frame: Frame) {
         let Frame::Listen { id, listen, .. } = &frame else { return self.send(frame).await };
         let refusal = if !self.carries().has_listeners() {

@@ -73,9 +73,9 @@ impl SessionEnd {
         }
     }
 
-    /// Whether listeners stay open for a next session: there is one, the client said that it will
-    /// be back, as when a new process replaces it, or it comes back here if no new process replaces
-    /// this one.
+    /// Whether listeners stay open for a next session. They do if the next one is here already, if
+    /// the client said that it will be back (a new process may be replacing it), or if this process
+    /// is being replaced, as the client comes back here if that fails.
     pub(crate) fn leaves_listeners(&self) -> bool {
         match self {
             Self::Connection(error) => close_code(error) == Some(CloseCode::Hold),

@@ -1,5 +1,6 @@
-//! Decides whether a request is for this server. A browser sends the name of the page's own site:
-//! one that its owner makes lead here (DNS rebinding) is not among ours, so the page reads nothing.
+//! Decides whether a request is for this server. The owner of a web page can make the name of its
+//! site lead here (DNS rebinding). A browser sends that name, which is not among ours, so the page
+//! reads nothing.
 //!
 //! RFC 9110 section 7.2 and 15.5.20, RFC 9112 section 3.2.
 
@@ -16,8 +17,8 @@ const LOCALHOST: &str = "localhost";
 /// do: the request may have come through a forward.
 ///
 /// # Errors
-/// The status of the answer. 400: it does not say, or not clearly; before HTTP/1.1 it need not.
-/// 421: it is for another host.
+/// The status of the answer: 400 if the request does not say whom it is for, which before HTTP/1.1
+/// it need not, or says it unclearly; 421 if it is for another host.
 pub(super) fn check(
     version: Version,
     target: &Uri,

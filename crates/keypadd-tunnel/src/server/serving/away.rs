@@ -31,8 +31,8 @@ use crate::{
 pub(in crate::server) type Adopted = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl ServerContext {
-    /// Holds the streams of a session that has ended, in its place among those of its key, until
-    /// another one resumes them or the time is over, if they may be held at all.
+    /// Holds the streams of a session that has ended, if they may be held, until another session
+    /// resumes them or the time is over. They keep the session's place among those of its key.
     pub(super) async fn hold(&self, session: &LiveSession) {
         let place = session.take_place();
         let Some(hold) = &session.hold else { return };

@@ -1,6 +1,6 @@
-//! Finds out what a client's connection is for, from its hello: a session of its own, which may go
-//! on with streams that are held for it, or the bulk streams of one. A key has a limited number of
-//! sessions.
+//! Finds out from its hello what a client's connection is for: a new session, which may go on with
+//! streams that are held for the client, or the bulk streams of a session. A key has a limited
+//! number of sessions.
 
 use std::sync::Arc;
 
@@ -160,9 +160,9 @@ impl ServerContext {
     }
 
     /// Adds the session, which may go on with the streams of another. From here on it is served,
-    /// even if its connection is lost: the end of that ends what was admitted. So nothing waits
-    /// here, and on a runtime of one thread, as the daemon's is, the hellos of a client reach its
-    /// lineage and the registry in one order: both have the same newest session.
+    /// even if its connection is lost: the end of that ends what was admitted. Nothing waits here.
+    /// So on a runtime of one thread, as the daemon's is, the hellos of a client reach its lineage
+    /// and the registry in the same order, and both agree on which session is the newest.
     fn establish(
         &self,
         client: Identified<'_>,

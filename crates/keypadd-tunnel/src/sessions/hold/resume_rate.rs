@@ -1,8 +1,8 @@
 //! Limits how often the clients of a key resume sessions: each time, both ends go through all
 //! streams.
 //!
-//! All clients of a key may come back at once, and again; only then do further ones wait, each less
-//! than the time in which as many are allowed again.
+//! All clients of a key may come back at once, and once again. Clients beyond that wait, but never
+//! longer than it takes until as many are allowed again.
 
 use std::time::Duration;
 
