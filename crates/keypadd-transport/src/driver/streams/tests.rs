@@ -58,6 +58,7 @@ fn all_failed(streams: &mut StreamTable<Fake>, now: Instant) -> Vec<StreamId> {
 fn a_stream_waits_once_among_those_of_its_class_and_again_after_its_turn() {
     let mut streams =
         with([sends(Class::Bulk), sends(Class::Sparse), sends(Class::Sparse), Fake::default()]);
+    assert!(!streams.some_wait());
     for number in [0, 2, 1, 2, 3, 4] {
         streams.may_send(id(number));
     }
@@ -67,7 +68,9 @@ fn a_stream_waits_once_among_those_of_its_class_and_again_after_its_turn() {
     assert_eq!(streams.next(Class::Sparse), Some(id(1)));
     assert_eq!(streams.next(Class::Sparse), Some(id(2)));
     assert_eq!(streams.next(Class::Sparse), None);
+    assert!(streams.some_wait(), "the one of the other class");
     assert_eq!(streams.next(Class::Bulk), Some(id(0)));
+    assert!(!streams.some_wait());
 }
 
 #[test]
@@ -152,6 +155,7 @@ fn what_is_not_read_stays_before_what_arrives_meanwhile() {
     for number in [1, 2, 2, 3] {
         streams.arrived(id(number));
     }
+    assert!(streams.has_arrived());
     assert!(streams.arrived_last(id(3)) && !streams.arrived_last(id(2)));
     let arrived = streams.take_arrived();
     assert!(!streams.has_arrived());
