@@ -12,7 +12,7 @@
 
 use std::hint::black_box;
 
-use keypadd_keystream::{Cipher, Mac, MacKey, PacketNumber, Protection, TAG_BYTES};
+use keypadd_keystream::{Mac, MacKey, PacketNumber, Protection, TAG_BYTES};
 use keypadd_measure::results::Estimate;
 use keypadd_measure::statistics::{difference, mean, ratio};
 use keypadd_measure::verdict::Rule;
@@ -39,7 +39,7 @@ const SOURCES: [Source; 2] = [Source::Hot, Source::Near];
 /// Compares all suites that have pads and prints the results.
 pub(crate) fn floor() {
     let turns = if is_trial() { 1 } else { TURNS };
-    for suite in Protection::all().filter(|suite| suite.cipher() != Cipher::Null) {
+    for suite in Protection::all().filter(|suite| !suite.cipher().is_null()) {
         let mut floor = Floor { mac: key(suite).mac };
         for (size, aims) in AIMS {
             let mut arms: Vec<(Source, Connections)> = (SOURCES.into_iter())
@@ -74,7 +74,7 @@ fn say(suite: Protection, size: usize, source: Source, hits: &[f64], floors: &[f
     };
     let (above, outcome) = judged("ns above it", aim, difference(hits, floors));
     let (times, of_it) = judged("times of it", DEAREST, ratio(hits, floors));
-    let has_hmac = !suite.is_of_tls() && suite.mac() != Mac::Null;
+    let has_hmac = !suite.is_of_tls() && suite.mac() != Mac::NULL;
     let of_it = if has_hmac && size >= DEAREST_FROM_BYTES {
         format!("; at most {DEAREST}: {of_it:?}")
     } else {

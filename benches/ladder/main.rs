@@ -89,7 +89,7 @@ fn xor_over(data: &mut [u8], pad: &[u8]) {
 fn mac(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("mac");
     brief(&mut group);
-    for suite in distinct(Protection::mac).into_iter().filter(|suite| suite.mac() != Mac::Null) {
+    for suite in distinct(Protection::mac).into_iter().filter(|suite| suite.mac() != Mac::NULL) {
         let key = key(suite);
         for size in SIZES {
             let data = vec![0; size];

@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use keypadd_keystream::{Cipher, CipherEngine, GhashPath, Mac, Protection, cpu_features};
+use keypadd_keystream::{CipherEngine, GhashPath, Mac, Protection, cpu_features};
 use keypadd_measure::statistics::{median, ratio};
 use keypadd_measure::verdict::Rule;
 
@@ -28,7 +28,7 @@ const PACKETS_MAX: u64 = 1000;
 /// Compares the suites that the command line names, or all that have pads, and prints the results.
 pub(crate) fn paired() {
     let is_named = |suite: &Protection| std::env::args().any(|word| word == suite.name());
-    let with_pads = || Protection::all().filter(|suite| suite.cipher() != Cipher::Null);
+    let with_pads = || Protection::all().filter(|suite| !suite.cipher().is_null());
     let are_named = with_pads().any(|suite| is_named(&suite));
     for suite in with_pads().filter(|suite| !are_named || is_named(suite)) {
         for measured in [Measured::Sealing, Measured::Opening] {

@@ -64,7 +64,7 @@ fn cipher(suite: Suite) -> &'static str {
         Cipher::TripleDes => "3DES",
         Cipher::Aes128 => "AES-128",
         Cipher::Aes256 => "AES-256",
-        Cipher::ChaCha20 | Cipher::Rc2_40 | Cipher::Null => {
+        Cipher::ChaCha20 | Cipher::Measured(_) => {
             unreachable!("only bitsliced ciphers are listed")
         }
     }

@@ -5,7 +5,6 @@
 use crate::bitslice::Path;
 use crate::ghash::GhashPath;
 use crate::pace::{Pace, Pacing};
-use crate::suite::Cipher;
 use std::fmt;
 use std::str::FromStr;
 
@@ -187,17 +186,9 @@ impl CipherEngine {
         self.pacing
     }
 
-    /// The engine for this cipher: the one of [`CipherBackend::Auto`], with this one's pace and
-    /// GHASH, if the two run the cipher alike.
-    pub fn of_cipher(self, cipher: Cipher) -> Self {
-        let auto = Self { pacing: self.pacing, ghash: self.ghash, ..Self::default() };
-        let lanes = |engine: Self| engine.aes_path().map(Path::lanes);
-        let is_alike = match cipher {
-            Cipher::Des | Cipher::TripleDes => false,
-            Cipher::Aes128 | Cipher::Aes256 => lanes(self) == lanes(auto),
-            Cipher::ChaCha20 | Cipher::Rc2_40 | Cipher::Null => true,
-        };
-        if is_alike { auto } else { self }
+    /// The engine of [`CipherBackend::Auto`], with this one's pace and GHASH.
+    pub(crate) fn as_auto(self) -> Self {
+        Self { pacing: self.pacing, ghash: self.ghash, ..Self::default() }
     }
 
     /// The bitslice that generates AES chunks, unless the `aes` crate does.

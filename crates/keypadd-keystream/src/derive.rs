@@ -10,7 +10,7 @@ use crate::counter::wipe;
 use crate::keystream::KeystreamKey;
 use crate::legacy::{LegacyCipher, LegacyKey};
 use crate::mac::{MacKey, TAG_BYTES};
-use crate::prk::Prk;
+use crate::prk::{MAC_INFO, Prk};
 use crate::suite::{Cipher, Mac, Protection};
 use std::sync::Arc;
 use zeroize::zeroize_stack;
@@ -61,12 +61,11 @@ impl SuiteKey {
     #[inline(never)]
     fn expand(suite: Protection, key: &[u8], iv: &[u8; 12], engine: CipherEngine) -> Self {
         let pacing = engine.pacing();
-        let private = |mac: fn(&Prk) -> MacKey| {
+        let private = |mac: &dyn Fn(&Prk) -> MacKey| {
             let prk = Prk::new(key.try_into().expect("32 bytes, as asserted"));
             let mac = mac(&prk);
             (private_keystream(suite.cipher(), prk, iv, engine), mac)
         };
-        const MAC: [&[u8]; 1] = [b"keypadd mac"];
         let (keystream, mac) = match suite.mac() {
             Mac::Ghash => {
                 let aes = Arc::new(AesCtr::new(key, iv, engine));
@@ -83,10 +82,9 @@ impl SuiteKey {
                 let key = key.try_into().expect("32 bytes, as asserted");
                 (Some(KeystreamKey::chacha(ChaCha::new(key, iv), pacing)), MacKey::poly1305())
             }
-            Mac::HmacSha256 => private(|prk| MacKey::hmac_sha256(&prk.expanded(&MAC))),
-            Mac::HmacSha1 => private(|prk| MacKey::hmac_sha1(&prk.expanded(&MAC))),
-            Mac::HmacMd5 => private(|prk| MacKey::hmac_md5(&prk.expanded(&MAC))),
-            Mac::Null => private(|_| MacKey::null()),
+            Mac::HmacSha256 => private(&|prk| MacKey::hmac_sha256(&prk.expanded(&MAC_INFO))),
+            Mac::HmacSha1 => private(&|prk| MacKey::hmac_sha1(&prk.expanded(&MAC_INFO))),
+            Mac::Measured(mac) => private(&|prk| MacKey::measured((mac.key)(prk))),
         };
         Self { keystream: keystream.map(Arc::new), mac }
     }
@@ -110,8 +108,7 @@ fn private_keystream(
         Cipher::Aes256 => aes(AesCtr::new(&*prk.expanded::<32>(&enc), iv, engine)),
         Cipher::Des => legacy(LegacyCipher::Des, prk),
         Cipher::TripleDes => legacy(LegacyCipher::TripleDes, prk),
-        Cipher::Rc2_40 => legacy(LegacyCipher::Rc2_40, prk),
-        Cipher::Null => return None,
+        Cipher::Measured(measured) => legacy(LegacyCipher::Measured(measured.subkey?), prk),
         Cipher::ChaCha20 => unreachable!("only with Poly1305, a suite of TLS"),
     })
 }
@@ -119,7 +116,8 @@ fn private_keystream(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::suite::{MeasureSuite, Suite};
+    use crate::measured::MeasureSuite;
+    use crate::suite::Suite;
     use hmac::digest::block_buffer::{BlockBuffer, Eager};
     use zeroize::ZeroizeOnDrop;
 
@@ -150,7 +148,7 @@ mod tests {
         for suite in Protection::all() {
             let keys = SuiteKey::derive(suite, &[7; 32][..suite.key_bytes()], &[0; 12]);
             let cipher = keys.keystream.as_ref().map(|keystream| keystream.cipher());
-            assert_eq!(cipher.unwrap_or(Cipher::Null), suite.cipher(), "{suite}");
+            assert_eq!(cipher.unwrap_or(Cipher::NULL), suite.cipher(), "{suite}");
         }
         assert!(SuiteKey::derive(MeasureSuite::NULL, &[7; 32], &[0; 12]).keystream.is_none());
     }

@@ -1,9 +1,9 @@
-//! Runs ciphers with 64-bit blocks in counter mode: DES, triple DES, and RC2 with a 40-bit key.
+//! Runs ciphers with 64-bit blocks in counter mode: DES, triple DES, and what measurements hand in.
 //!
-//! **Warning: insecure ciphers.** DES falls to a search of 2^56 keys, RC2-40 to one of 2^40, and
-//! triple DES is withdrawn (SP 800-67r2). Do not protect real data with them. `bitslice` is
-//! constant-time. The `des` crate (used only on request) and the `rc2` crate (used only in
-//! measurements) index tables by secrets, so whoever shares the CPU's caches can learn keys.
+//! **Warning: insecure ciphers.** DES falls to a search of 2^56 keys, and triple DES is withdrawn
+//! (SP 800-67r2). Do not protect real data with them. `bitslice` is constant-time. The `des` crate
+//! (used only on request) indexes tables by secrets, so whoever shares the CPU's caches can learn
+//! keys.
 //!
 //! The short block itself is handled: a subkey and IV per 64 packets (`docs/protocol.md`) keep
 //! every subkey below 2^19 blocks, so no block repeats under one. Knows segments and slots, no
@@ -14,7 +14,9 @@ use crate::bitslice::{BLOCK_BITS, KeyPlanes, Path};
 use crate::counter;
 use crate::number::{SEGMENT_PACKETS, Segment};
 use crate::prk::Prk;
-use cipher::KeyInit;
+use crate::told_apart::told_apart_by_name;
+use cipher::consts::U8;
+use cipher::{BlockCipherEncrypt, KeyInit};
 use des::{Des, TdesEde3};
 use rc2::Rc2;
 use zeroize::{Zeroize, Zeroizing, zeroize_stack};
@@ -25,17 +27,41 @@ pub(crate) const PAD_BYTES_MAX: usize = 8 << BLOCK_BITS;
 /// Upper bound on the stack used to derive a subkey: two hash states, three key schedules, copies.
 const DERIVE_STACK_BYTES: usize = 4096;
 
-/// Effective bits of an RC2 key (RFC 2268 2), and the key bytes to expand.
-const RC2_BITS: usize = 40;
-const RC2_KEY_BYTES: usize = RC2_BITS / 8;
-
 /// The cipher that a key is for.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 pub(crate) enum LegacyCipher {
     Des,
     TripleDes,
-    Rc2_40,
+    Measured(MakeSubkey),
 }
+
+/// Makes a subkey from bytes that its argument expands.
+pub(crate) type MakeSubkey = fn(&dyn Fn(&mut [u8])) -> Subkey;
+
+/// Writes part of a packet's pad, see [`Subkey::write`], under this key and IV.
+type WritePad = fn(&Rc2, iv: u64, slot: usize, offset: usize, out: &mut [u8]);
+
+/// A cipher for measurements only. Its code is reached from this value alone, so that a program
+/// that hands none in does not contain it.
+pub struct MeasuredCipher {
+    pub(crate) name: &'static str,
+    pub(crate) digit: u16,
+    /// None for a cipher without keystream.
+    pub(crate) subkey: Option<MakeSubkey>,
+}
+
+impl MeasuredCipher {
+    /// The cipher's digit in the code points of private suites.
+    pub const fn digit(&self) -> u16 {
+        self.digit
+    }
+
+    pub(crate) const fn is_null(&self) -> bool {
+        self.subkey.is_none()
+    }
+}
+
+told_apart_by_name!(MeasuredCipher);
 
 /// The key that the subkeys of all segments are expanded from.
 pub(crate) struct LegacyKey {
@@ -75,13 +101,7 @@ impl LegacyKey {
                 let (key, iv) = material.split_at(24);
                 Subkey::new(self.engine, key, iv)
             }
-            // RC2 has no parity bits and no list of weak keys, so the first try is used.
-            LegacyCipher::Rc2_40 => {
-                let mut material = Zeroizing::new([0; RC2_KEY_BYTES + 8]);
-                expand(0, &mut *material);
-                let (key, iv) = material.split_at(RC2_KEY_BYTES);
-                Subkey::with_iv(Schedule::Rc2(Rc2::new_with_eff_key_len(key, RC2_BITS)), iv)
-            }
+            LegacyCipher::Measured(subkey) => subkey(&|out| expand(0, out)),
         }
     }
 }
@@ -122,7 +142,8 @@ enum Schedule {
     Des(Des),
     TripleDes(TdesEde3),
     Bitslice(Path, KeyPlanes),
-    Rc2(Rc2),
+    /// Of a measured cipher. Here is no code of RC2 but what wipes its key.
+    Rc2(Rc2, WritePad),
 }
 
 /// Key schedule and IV of one segment.
@@ -144,6 +165,11 @@ impl Subkey {
         Self::with_iv(schedule, iv)
     }
 
+    /// For RC2, with what writes its pads.
+    pub(crate) fn rc2(key: Rc2, write: WritePad, iv: &[u8]) -> Self {
+        Self::with_iv(Schedule::Rc2(key, write), iv)
+    }
+
     fn with_iv(schedule: Schedule, iv: &[u8]) -> Self {
         let iv = u64::from_be_bytes(iv.try_into().expect("8 bytes are left for the IV"));
         Self { schedule, iv }
@@ -151,13 +177,10 @@ impl Subkey {
 
     /// Writes the pad of the packet in `slot` of the segment, from byte `offset` on.
     pub(crate) fn write(&self, slot: usize, offset: usize, out: &mut [u8]) {
-        debug_assert!(slot < SEGMENT_PACKETS);
-        let base = (slot as u64) << BLOCK_BITS;
-        let counter = |block: u64| (self.iv ^ (base | block)).to_be_bytes().into();
         match &self.schedule {
-            Schedule::Des(des) => counter::write_range(des, offset, out, counter),
-            Schedule::TripleDes(des) => counter::write_range(des, offset, out, counter),
-            Schedule::Rc2(rc2) => counter::write_range(rc2, offset, out, counter),
+            Schedule::Des(des) => write_pad(des, self.iv, slot, offset, out),
+            Schedule::TripleDes(des) => write_pad(des, self.iv, slot, offset, out),
+            Schedule::Rc2(rc2, write) => write(rc2, self.iv, slot, offset, out),
             Schedule::Bitslice(path, key) => path.write_packet(key, self.iv, slot, offset, out),
         }
     }
@@ -167,13 +190,27 @@ impl Subkey {
         debug_assert!(rows.len() <= SEGMENT_PACKETS);
         match &self.schedule {
             Schedule::Bitslice(path, key) => path.write_rows(key, self.iv, offset, rows),
-            Schedule::Des(_) | Schedule::TripleDes(_) | Schedule::Rc2(_) => {
+            Schedule::Des(_) | Schedule::TripleDes(_) | Schedule::Rc2(..) => {
                 for (slot, row) in rows.iter_mut().enumerate() {
                     self.write(slot, offset, row);
                 }
             }
         }
     }
+}
+
+/// Writes part of a packet's pad with a block cipher, see [`Subkey::write`].
+pub(crate) fn write_pad<C: BlockCipherEncrypt<BlockSize = U8>>(
+    cipher: &C,
+    iv: u64,
+    slot: usize,
+    offset: usize,
+    out: &mut [u8],
+) {
+    debug_assert!(slot < SEGMENT_PACKETS);
+    let base = (slot as u64) << BLOCK_BITS;
+    let counter = |block: u64| (iv ^ (base | block)).to_be_bytes().into();
+    counter::write_range(cipher, offset, out, counter);
 }
 
 impl Drop for Subkey {

@@ -6,8 +6,8 @@
 //! and this crate does not track numbers; a tag protects only if it is verified before the payload
 //! is used. `keypadd-provider` enforces both rules: use that instead. DES and triple DES
 //! ([`Class::Legacy`]) are insecure even then, and [`Class::Measure`] suites, which exist for
-//! benchmarks, protect little or nothing. [`CipherBackend::DesCrate`] indexes tables by secrets;
-//! the other DES backends are constant-time.
+//! benchmarks, protect little or nothing; a program contains them only if it names them.
+//! [`CipherBackend::DesCrate`] indexes tables by secrets; the other DES backends are constant-time.
 //!
 //! A packet's *pad* is [`MacKey::mask_bytes`] bytes for the MAC, then the bytes to XOR into the
 //! payload. [`KeystreamKey::write_rows`] generates pads for segments of 64 packets,
@@ -30,12 +30,14 @@ mod ghash;
 mod keystream;
 mod legacy;
 mod mac;
+mod measured;
 mod number;
 mod pace;
 mod poly1305;
 mod prefetch;
 mod prk;
 mod suite;
+mod told_apart;
 #[cfg(test)]
 #[path = "../tests/vectors/mod.rs"]
 mod vectors;
@@ -48,12 +50,11 @@ pub use counter::wipe;
 pub use derive::SuiteKey;
 pub use ghash::GhashPath;
 pub use keystream::{InlineKeystream, KeystreamKey, PAYLOAD_BYTES_MAX};
-pub use mac::{MacKey, TAG_BYTES};
+pub use legacy::MeasuredCipher;
+pub use mac::{MacKey, MeasuredMac, TAG_BYTES};
+pub use measured::{MeasureSuite, UnknownMeasureSuite};
 pub use number::{PacketNumber, SEGMENT_PACKETS, Segment};
 pub use pace::{Pace, Pacing};
 pub use prefetch::prefetch;
-pub use suite::{
-    Cipher, Class, MASK_BYTES_MAX, Mac, MeasureSuite, Protection, Suite, UnknownMeasureSuite,
-    UnknownSuite,
-};
+pub use suite::{Cipher, Class, MASK_BYTES_MAX, Mac, Protection, Suite, UnknownSuite};
 pub use xor::spend;

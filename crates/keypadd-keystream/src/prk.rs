@@ -4,6 +4,9 @@ use hkdf::Hkdf;
 use sha2::Sha256;
 use zeroize::Zeroizing;
 
+/// What a MAC's key is expanded with.
+pub(crate) const MAC_INFO: [&[u8]; 1] = [b"keypadd mac"];
+
 /// A pseudorandom key of HKDF-SHA-256, absorbed into the two hash states that it keys.
 pub(crate) struct Prk(Hkdf<Sha256>);
 

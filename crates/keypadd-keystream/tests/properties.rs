@@ -112,11 +112,11 @@ fn read_back(
             let (key, iv) = subkey(key, number, 24);
             of_64_bits(decrypted(TdesEde3::new_from_slice(&key).unwrap(), block), iv)
         }
-        Cipher::Rc2_40 => {
+        // RC2 is the only one with keystream.
+        Cipher::Measured(_) => {
             let (key, iv) = subkey(key, number, 5);
             of_64_bits(decrypted(Rc2::new_with_eff_key_len(&key, 40), block), iv)
         }
-        Cipher::Null => unreachable!("has no pad"),
     }
 }
 

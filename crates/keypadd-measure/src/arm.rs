@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use keypadd_keystream::{Cipher, CipherBackend, CipherEngine, Protection};
+use keypadd_keystream::{CipherBackend, CipherEngine, Protection};
 use keypadd_traffic::TunnelArm;
 
 /// One way to carry traffic.
@@ -24,8 +24,8 @@ impl Arm {
         for &suite in suites {
             for &engine in engines {
                 for &pool in pools {
-                    let pool = pool && suite.cipher() != Cipher::Null;
-                    let engine = engine.of_cipher(suite.cipher());
+                    let pool = pool && !suite.cipher().is_null();
+                    let engine = suite.cipher().engine(engine);
                     let arm = Self::Tunnel(TunnelArm { suite, pool, engine });
                     if !arms.contains(&arm) {
                         arms.push(arm);
@@ -47,7 +47,7 @@ impl fmt::Display for Arm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp => f.pad("plain TCP"),
-            Self::Tunnel(TunnelArm { suite, .. }) if suite.cipher() == Cipher::Null => {
+            Self::Tunnel(TunnelArm { suite, .. }) if suite.cipher().is_null() => {
                 f.pad(suite.name())
             }
             Self::Tunnel(TunnelArm { suite, pool, engine }) => {
@@ -63,7 +63,7 @@ impl fmt::Display for Arm {
 
 #[cfg(test)]
 mod tests {
-    use keypadd_keystream::{MeasureSuite, Suite};
+    use keypadd_keystream::{Cipher, MeasureSuite, Suite};
 
     use super::*;
 
@@ -76,7 +76,7 @@ mod tests {
         assert_eq!(names[0], "3des-ctr-hmac-sha1, pool on");
         assert_eq!(names[3], "3des-ctr-hmac-sha1, pool off, des-crate");
         // A DES backend, without a choice for AES: instructions or the `aes` crate in either case.
-        let alike = engines[1].of_cipher(Cipher::Aes256) == engines[0];
+        let alike = Cipher::Aes256.engine(engines[1]) == engines[0];
         assert_eq!(names.len(), if alike { 6 } else { 8 });
         assert!(names[4..].iter().all(|name| name.starts_with("aes-256-gcm")), "{names:?}");
         let null = Arm::all(&[MeasureSuite::NULL.protection()], &[true, false], &engines);

@@ -126,7 +126,7 @@ pub async fn try_out(
     for &arm in arms {
         tell(&Progress::Opening(arm));
         let path = path::open(arm, settings).await?;
-        path.close().await.map_err(|void| PathError { arm, cause: void.into() })?;
+        path.close().await.map_err(|void| PathError { arm: arm.into(), cause: void.into() })?;
     }
     Ok(())
 }

@@ -79,7 +79,7 @@ impl Default for PathSettings {
 #[error("{arm}: {cause}")]
 pub struct PathError {
     /// The arm.
-    pub arm: Arm,
+    pub arm: Box<Arm>,
     /// Why.
     pub cause: PathFault,
 }
@@ -90,7 +90,7 @@ pub struct PathError {
 /// No memory, no free port, no handshake, or the far end does not let us measure.
 pub async fn open(arm: Arm, settings: &PathSettings) -> Result<Path, PathError> {
     let path = open_cold(arm, settings).await?;
-    path.warm_up().await.map_err(|cause| PathError { arm, cause: cause.into() })?;
+    path.warm_up().await.map_err(|cause| PathError { arm: arm.into(), cause: cause.into() })?;
     Ok(path)
 }
 
@@ -103,7 +103,7 @@ pub async fn open_cold(arm: Arm, settings: &PathSettings) -> Result<Path, PathEr
         Arm::Tcp => tcp(settings).await,
         Arm::Tunnel(arm) => tunnel(arm, settings).await,
     };
-    opened.map_err(|cause| PathError { arm, cause })
+    opened.map_err(|cause| PathError { arm: arm.into(), cause })
 }
 
 /// A service, and a plain connection to it.

@@ -6,7 +6,7 @@ mod files;
 mod mixed;
 mod terminal;
 
-use keypadd_keystream::{Cipher, Protection};
+use keypadd_keystream::Protection;
 use keypadd_traffic::{Counts, TunnelArm};
 
 use crate::arm::Arm;
@@ -176,5 +176,5 @@ fn has_pads(arm: Arm) -> bool {
 }
 
 fn is_null(suite: Protection) -> bool {
-    suite.cipher() == Cipher::Null
+    suite.cipher().is_null()
 }

@@ -20,7 +20,7 @@ const MEDIUM: usize = 1;
 const LARGE: usize = 2;
 
 /// The paper's base: a tunnel without cipher and hash.
-const BASE: (Cipher, Mac) = (Cipher::Null, Mac::Null);
+const BASE: (Cipher, Mac) = (Cipher::NULL, Mac::NULL);
 
 /// Single DES keeps 70 % of the base's throughput for large files.
 const BASE_OVER_DES: f64 = 1.0 / 0.70;
@@ -32,23 +32,23 @@ type Tunnel = Option<(Cipher, Mac)>;
 const TUNNELS: [Tunnel; 11] = [
     None,
     Some(BASE),
-    Some((Cipher::Null, Mac::HmacMd5)),
-    Some((Cipher::Null, Mac::HmacSha1)),
-    Some((Cipher::Des, Mac::Null)),
-    Some((Cipher::TripleDes, Mac::Null)),
-    Some((Cipher::Rc2_40, Mac::Null)),
-    Some((Cipher::Des, Mac::HmacMd5)),
-    Some((Cipher::TripleDes, Mac::HmacMd5)),
+    Some((Cipher::NULL, Mac::HMAC_MD5)),
+    Some((Cipher::NULL, Mac::HmacSha1)),
+    Some((Cipher::Des, Mac::NULL)),
+    Some((Cipher::TripleDes, Mac::NULL)),
+    Some((Cipher::RC2_40, Mac::NULL)),
+    Some((Cipher::Des, Mac::HMAC_MD5)),
+    Some((Cipher::TripleDes, Mac::HMAC_MD5)),
     Some((Cipher::Des, Mac::HmacSha1)),
     Some((Cipher::TripleDes, Mac::HmacSha1)),
 ];
 
 /// Settings repeated with ciphers as slow, relative to the network, as the paper's.
-const EMULATED: [(Cipher, Mac); 2] = [(Cipher::Des, Mac::Null), (Cipher::TripleDes, Mac::Null)];
+const EMULATED: [(Cipher, Mac); 2] = [(Cipher::Des, Mac::NULL), (Cipher::TripleDes, Mac::NULL)];
 
 /// Settings run with a slower and a faster processor.
 const PROCESSORS: [(Cipher, Mac); 3] =
-    [BASE, (Cipher::Des, Mac::HmacMd5), (Cipher::TripleDes, Mac::HmacMd5)];
+    [BASE, (Cipher::Des, Mac::HMAC_MD5), (Cipher::TripleDes, Mac::HMAC_MD5)];
 
 /// Throughput of one arm, Mbit/s: by file size, then by number of clients.
 type Rates = [Vec<f64>; FILES.len()];

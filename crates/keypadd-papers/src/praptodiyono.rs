@@ -14,8 +14,8 @@ use keypadd_provider::{Group, KeyExchange, MeasureKeyExchange};
 
 /// The paper's groups, in its order.
 const GROUPS: [Group; 3] = [
-    Group::Measure(MeasureKeyExchange::Modp1024),
-    Group::Measure(MeasureKeyExchange::Modp3072),
+    Group::Measure(MeasureKeyExchange::MODP_1024),
+    Group::Measure(MeasureKeyExchange::MODP_3072),
     Group::Chosen(KeyExchange::Secp384r1),
 ];
 const MODP_1024: usize = 0;

@@ -16,9 +16,9 @@ use super::suite;
 /// tunnel.
 const SCENARIOS: [(Cipher, Mac); 4] = [
     (Cipher::Aes256, Mac::HmacSha1),
-    (Cipher::Aes256, Mac::HmacMd5),
+    (Cipher::Aes256, Mac::HMAC_MD5),
     (Cipher::TripleDes, Mac::HmacSha1),
-    (Cipher::TripleDes, Mac::HmacMd5),
+    (Cipher::TripleDes, Mac::HMAC_MD5),
 ];
 
 /// Scenarios repeated with an emulated cipher: one of each, because emulation can only slow a

@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use keypadd_keystream::{Cipher, CipherEngine, Protection, SEGMENT_PACKETS, TAG_BYTES};
+use keypadd_keystream::{CipherEngine, Protection, SEGMENT_PACKETS, TAG_BYTES};
 use keypadd_pool::{Coverage, Direction, Pool, PoolSettings, Step};
 use quinn_proto::crypto::PacketKey;
 
@@ -76,7 +76,7 @@ pub fn worth_pooling_mix(times: &[SealTimes; 3], packets: [u64; 3], is_used: boo
 /// Times seals of one suite, for a few milliseconds; `None` for a suite without pads, or if there
 /// is no memory for a small pool.
 pub fn seal_times(protection: Protection, engine: CipherEngine) -> Option<[SealTimes; 3]> {
-    if protection.cipher() == Cipher::Null {
+    if protection.cipher().is_null() {
         return None;
     }
     let pooled = Arm::new(protection, engine, 0);
@@ -108,7 +108,7 @@ pub fn seal_times(protection: Protection, engine: CipherEngine) -> Option<[SealT
 pub fn opening_cost(protection: Protection, engine: CipherEngine) -> Duration {
     static KNOWN: Mutex<Vec<(Protection, CipherEngine, Duration)>> = Mutex::new(Vec::new());
     let paced = engine.pacing().longest(1 << 10);
-    let engine = engine.of_cipher(protection.cipher()).unpaced();
+    let engine = protection.cipher().engine(engine).unpaced();
     let is_this =
         |known: &&(Protection, CipherEngine, Duration)| (known.0, known.1) == (protection, engine);
     let mut all = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -265,7 +265,7 @@ mod tests {
     fn every_suite_with_pads_is_timed_and_a_cipher_without_hardware_gains() {
         for protection in Protection::all() {
             let times = seal_times(protection, CipherEngine::default());
-            assert_eq!(times.is_none(), protection.cipher() == Cipher::Null, "{protection}");
+            assert_eq!(times.is_none(), protection.cipher().is_null(), "{protection}");
             for times in times.iter().flatten() {
                 assert!(times.pooled > Duration::ZERO && times.inline > Duration::ZERO);
             }

@@ -20,7 +20,7 @@ use rustls::sign::SigningKey;
 use rustls::version::TLS13;
 
 use crate::calibration::opening_cost;
-use crate::handshake_errors::{Allowed, HandshakeErrors, OfferRecorder};
+use crate::handshake_errors::{HandshakeErrors, OfferRecorder, Preferences};
 use crate::identity::{PrivateKey, PublicKey};
 use crate::kx::{Group, KeyExchange};
 use crate::meters::Meters;
@@ -98,6 +98,10 @@ impl CryptoSettings {
         }
         SessionContext {
             own: self.key.public(),
+            preferences: Arc::new(Preferences {
+                suites: self.suites.clone(),
+                kex: self.kex.clone(),
+            }),
             pool: self.pool.clone(),
             listed,
             meters: Arc::clone(&self.meters),
@@ -244,11 +248,7 @@ fn server(
     tls.max_early_data_size = 0;
     tls.key_log = Arc::clone(&hooks.key_log);
     let context = settings.context(Some(allowed), hooks);
-    let allowed = Allowed {
-        suites: settings.suites.iter().map(|suite| suite.name()).collect(),
-        kex: settings.kex.iter().map(|kex| kex.name()).collect(),
-    };
-    Ok(Arc::new(PooledServer { tls, resolver, allowed, context }))
+    Ok(Arc::new(PooledServer { tls, resolver, context }))
 }
 
 struct PooledClient {
@@ -280,7 +280,6 @@ impl crypto::ClientConfig for PooledClient {
 struct PooledServer {
     tls: rustls::ServerConfig,
     resolver: Arc<dyn ResolvesServerCert>,
-    allowed: Allowed,
     context: SessionContext,
 }
 
@@ -301,7 +300,7 @@ impl crypto::ServerConfig for PooledServer {
     }
 
     fn start_session(self: Arc<Self>, _: u32, params: &TransportParameters) -> Box<dyn Session> {
-        let errors = HandshakeErrors::new(self.allowed.clone());
+        let errors = HandshakeErrors::new(Arc::clone(&self.context.preferences));
         let mut tls = self.tls.clone();
         let resolver = Arc::clone(&self.resolver);
         tls.cert_resolver = Arc::new(OfferRecorder { resolver, errors: errors.clone() });

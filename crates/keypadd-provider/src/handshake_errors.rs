@@ -5,6 +5,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use keypadd_keystream::Protection;
 use quinn_proto::{TransportError, TransportErrorCode};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
@@ -17,15 +18,27 @@ use crate::suites::from_code_point;
 /// Formats handshake errors; on a server it knows what the client offered.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HandshakeErrors {
-    allowed: Allowed,
+    allowed: Arc<Preferences>,
     offered: Arc<Mutex<Offer>>,
 }
 
-/// The names of what a server accepts.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Allowed {
-    pub(crate) suites: Vec<&'static str>,
-    pub(crate) kex: Vec<&'static str>,
+/// What an end offers or accepts, in order of preference.
+#[derive(Debug, Default)]
+pub(crate) struct Preferences {
+    pub(crate) suites: Vec<Protection>,
+    pub(crate) kex: Vec<Group>,
+}
+
+impl Preferences {
+    /// The suite with this code point, if it is one of these or users can choose it.
+    pub(crate) fn suite(&self, code: CipherSuite) -> Option<Protection> {
+        from_code_point(code, &self.suites)
+    }
+
+    /// The key exchange of this name, if it is one of these or users can choose it.
+    pub(crate) fn group(&self, name: NamedGroup) -> Option<Group> {
+        Group::from_named_group(name, &self.kex)
+    }
 }
 
 /// What a client offered.
@@ -37,7 +50,7 @@ struct Offer {
 
 impl HandshakeErrors {
     /// Formats the errors of one handshake of a server that accepts this.
-    pub(crate) fn new(allowed: Allowed) -> Self {
+    pub(crate) fn new(allowed: Arc<Preferences>) -> Self {
         Self { allowed, offered: Arc::default() }
     }
 
@@ -65,15 +78,17 @@ impl HandshakeErrors {
     fn refusal(&self, error: &Error) -> Option<Refusal> {
         match error {
             Error::PeerIncompatible(PeerIncompatible::NoCipherSuitesInCommon) => {
+                let name = |code| self.allowed.suite(code).map(Protection::name);
                 Some(Refusal::NoCommonSuite {
-                    offered: self.offered(|offer| listed(&offer.suites, suite_name)).into(),
-                    allowed: self.allowed.suites.join(", ").into(),
+                    offered: self.offered(|offer| listed(&offer.suites, name)).into(),
+                    allowed: joined(&self.allowed.suites, Protection::name).into(),
                 })
             }
             Error::PeerIncompatible(PeerIncompatible::NoKxGroupsInCommon) => {
+                let name = |group| self.allowed.group(group).map(Group::name);
                 Some(Refusal::NoCommonKeyExchange {
-                    offered: self.offered(|offer| listed(&offer.groups, group_name)).into(),
-                    allowed: self.allowed.kex.join(", ").into(),
+                    offered: self.offered(|offer| listed(&offer.groups, name)).into(),
+                    allowed: joined(&self.allowed.kex, Group::name).into(),
                 })
             }
             error => Refusal::from_error(error).cloned(),
@@ -81,30 +96,20 @@ impl HandshakeErrors {
     }
 }
 
-/// Lists names; truncated, because a hostile list may be long.
-fn listed<T: Copy>(offered: &[T], name: impl Fn(T) -> String) -> String {
+fn joined<T: Copy>(accepted: &[T], name: fn(T) -> &'static str) -> String {
+    accepted.iter().map(|&one| name(one)).collect::<Vec<_>>().join(", ")
+}
+
+/// Lists our names, or the code points of what is unknown here; truncated, because a hostile list
+/// may be long.
+fn listed<T: Copy + Into<u16>>(offered: &[T], name: impl Fn(T) -> Option<&'static str>) -> String {
     const MOST: usize = 12;
-    let mut names: Vec<String> = offered.iter().take(MOST).map(|&one| name(one)).collect();
+    let known = |&one: &T| name(one).map_or_else(|| format!("{:#06x}", one.into()), str::to_owned);
+    let mut names: Vec<String> = offered.iter().take(MOST).map(known).collect();
     if offered.len() > MOST {
         names.push(format!("{} more", offered.len() - MOST));
     }
     names.join(", ")
-}
-
-/// Our name for a suite, or the code point of an unknown one.
-fn suite_name(code: CipherSuite) -> String {
-    match from_code_point(code) {
-        Some(suite) => suite.name().to_owned(),
-        None => format!("{:#06x}", u16::from(code)),
-    }
-}
-
-/// Our name for a group, or the code point of an unknown one.
-fn group_name(group: NamedGroup) -> String {
-    match Group::from_named_group(group) {
-        Some(kex) => kex.name().to_owned(),
-        None => format!("{:#06x}", u16::from(group)),
-    }
 }
 
 /// Resolves the server's key and records the client's offer: rustls resolves the key before it

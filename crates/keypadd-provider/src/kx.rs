@@ -1,10 +1,11 @@
-//! Names the key exchanges: the three TLS 1.3 groups that users choose from, and those for
-//! measurements only.
+//! Names the key exchanges: the three TLS 1.3 groups that users choose from. Those for measurements
+//! are in `measured.rs`, and only in programs that hand them in.
 //!
 //! One file per kind of group; `secp384r1` is ring's. A group generates its secret for one
 //! handshake, from the operating system's randomness, and wipes it.
 
 mod hybrid;
+pub(crate) mod measured;
 mod modp;
 mod share;
 mod x25519;
@@ -16,6 +17,8 @@ use keypadd_keystream::Class;
 use rustls::NamedGroup;
 use rustls::crypto::{SupportedKxGroup, ring};
 use thiserror::Error as ThisError;
+
+use measured::MeasureKeyExchange;
 
 /// A key exchange by its name on the command line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -53,45 +56,6 @@ impl KeyExchange {
     }
 }
 
-/// A key exchange for measurements only, as in the papers: Diffie-Hellman modulo a prime. No
-/// user-facing parser returns it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum MeasureKeyExchange {
-    /// RFC 2409's group 1: 768 bits, broken by well-funded attackers.
-    Modp768,
-    /// RFC 2409's group 2: 1,024 bits, within reach of the largest attackers.
-    Modp1024,
-    /// RFC 3526's group 15: 3,072 bits.
-    Modp3072,
-    /// RFC 7919's ffdhe3072.
-    Ffdhe3072,
-}
-
-impl MeasureKeyExchange {
-    /// All key exchanges that only benchmarks use.
-    pub const ALL: [Self; 4] = [Self::Modp768, Self::Modp1024, Self::Modp3072, Self::Ffdhe3072];
-
-    /// The name on the benchmarks' command line and in reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Modp768 => "modp-768",
-            Self::Modp1024 => "modp-1024",
-            Self::Modp3072 => "modp-3072",
-            Self::Ffdhe3072 => "ffdhe3072",
-        }
-    }
-
-    /// The implementation, for a [`rustls::crypto::CryptoProvider`].
-    pub fn group(self) -> &'static dyn SupportedKxGroup {
-        match self {
-            Self::Modp768 => &modp::MODP_768,
-            Self::Modp1024 => &modp::MODP_1024,
-            Self::Modp3072 => &modp::MODP_3072,
-            Self::Ffdhe3072 => &modp::FFDHE3072,
-        }
-    }
-}
-
 /// Any key exchange that two ends can negotiate. It has no parser.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Group {
@@ -102,12 +66,6 @@ pub enum Group {
 }
 
 impl Group {
-    /// All groups, users' choices first.
-    pub fn all() -> impl Iterator<Item = Self> {
-        let chosen = KeyExchange::ALL.into_iter().map(Self::Chosen);
-        chosen.chain(MeasureKeyExchange::ALL.into_iter().map(Self::Measure))
-    }
-
     /// The name in logs and metrics.
     pub fn name(self) -> &'static str {
         match self {
@@ -132,9 +90,10 @@ impl Group {
         }
     }
 
-    /// The key exchange that a handshake negotiated, if it is one of ours.
-    pub fn from_named_group(group: NamedGroup) -> Option<Self> {
-        Self::all().find(|kex| kex.group().name() == group)
+    /// The key exchange of this name in TLS, of those that users choose from and these.
+    pub fn from_named_group(group: NamedGroup, others: &[Self]) -> Option<Self> {
+        let all = KeyExchange::ALL.into_iter().map(Self::Chosen).chain(others.iter().copied());
+        all.into_iter().find(|kex| kex.group().name() == group)
     }
 }
 
@@ -144,30 +103,9 @@ impl From<KeyExchange> for Group {
     }
 }
 
-impl From<MeasureKeyExchange> for Group {
-    fn from(kex: MeasureKeyExchange) -> Self {
-        Self::Measure(kex)
-    }
-}
-
 impl fmt::Display for Group {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
-    }
-}
-
-impl fmt::Display for MeasureKeyExchange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl FromStr for MeasureKeyExchange {
-    type Err = UnknownMeasureKeyExchange;
-
-    fn from_str(name: &str) -> Result<Self, UnknownMeasureKeyExchange> {
-        let found = Self::ALL.into_iter().find(|kex| kex.name() == name);
-        found.ok_or_else(|| UnknownMeasureKeyExchange { name: name.to_owned() })
     }
 }
 
@@ -191,17 +129,6 @@ impl FromStr for KeyExchange {
 #[error("unknown key exchange `{name}`; key exchanges are \
     {}", KeyExchange::ALL.map(KeyExchange::name).join(", "))]
 pub struct UnknownKeyExchange {
-    /// The name given.
-    pub name: String,
-}
-
-/// Not the name of a key exchange for measurements.
-#[derive(Clone, Debug, PartialEq, Eq, ThisError)]
-#[error(
-    "unknown measure key exchange `{name}`; measure key exchanges are {}",
-    MeasureKeyExchange::ALL.map(MeasureKeyExchange::name).join(", ")
-)]
-pub struct UnknownMeasureKeyExchange {
     /// The name given.
     pub name: String,
 }

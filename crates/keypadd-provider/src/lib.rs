@@ -52,9 +52,8 @@ pub use fault::KeyFault;
 pub use histogram::Histogram;
 pub use identity::{KeyTextError, PrivateKey, PublicKey, ResetKeys, ServerResetKey};
 pub use keypadd_pool::PoolAllowance;
-pub use kx::{
-    Group, KeyExchange, MeasureKeyExchange, UnknownKeyExchange, UnknownMeasureKeyExchange,
-};
+pub use kx::measured::{MeasureKeyExchange, UnknownMeasureKeyExchange};
+pub use kx::{Group, KeyExchange, UnknownKeyExchange};
 pub use meters::{Meters, PacketStage, SAMPLED_ONE_IN};
 pub use pairing::{PAIRING_PROOF_BYTES, PAIRING_SECRET_BYTES, PairingSecret, PairingStep};
 pub use pool_switch::PoolSwitch;

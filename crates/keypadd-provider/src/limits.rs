@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use keypadd_keystream::{Cipher, Mac, PAYLOAD_BYTES_MAX, Protection};
+use keypadd_keystream::{Mac, PAYLOAD_BYTES_MAX, Protection};
 
 /// Packets under one AES key: RFC 9001 section 6.6's limit for AES-GCM. AES-CTR with a MAC has the
 /// same distinguishing bound for the same number of blocks. ChaCha20-Poly1305 has no limit below
@@ -83,9 +83,9 @@ impl KeyLimits {
             Mac::Poly1305 => POLY1305_INTEGRITY_LIMIT,
             _ => INTEGRITY_LIMIT,
         };
-        match suite.cipher() {
+        match suite.cipher().has_short_blocks() {
             // A null cipher needs no limit, but quinn needs a number.
-            Cipher::Aes128 | Cipher::Aes256 | Cipher::ChaCha20 | Cipher::Null => Self {
+            false => Self {
                 reported: AES_CONFIDENTIALITY_LIMIT,
                 integrity,
                 hard_stop: AES_CONFIDENTIALITY_LIMIT,
@@ -93,7 +93,7 @@ impl KeyLimits {
                 phase_age: PHASE_AGE,
                 datagram_bytes_max: None,
             },
-            Cipher::Des | Cipher::TripleDes | Cipher::Rc2_40 => Self {
+            true => Self {
                 reported: LEGACY_PHASE_PACKETS + QUINN_KEY_UPDATE_MARGIN,
                 integrity,
                 hard_stop: 2 * LEGACY_PHASE_PACKETS,

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use keypadd_keystream::{Cipher, CipherEngine, Protection, SEGMENT_PACKETS};
+use keypadd_keystream::{CipherEngine, Protection, SEGMENT_PACKETS};
 use keypadd_pool::{Filler, Pool, PoolSettings, Step};
 
 use crate::calibration::{Arm, SealTimes, TIMED_BYTES, TURN_PACKETS, TURNS, median, worth_pooling};
@@ -54,7 +54,7 @@ pub fn seal_costs(
     engine: CipherEngine,
     pool_bytes: usize,
 ) -> Option<[SealCosts; 3]> {
-    if protection.cipher() == Cipher::Null {
+    if protection.cipher().is_null() {
         return None;
     }
     let [inline, hot, miss] = [(); 3].map(|()| Arm::new(protection, engine, 0));

@@ -24,7 +24,7 @@ use rustls::quic::{Connection, KeyChange, Secrets, Version};
 use crate::calibration::opening_cost;
 use crate::connection::{ConnectionKeys, HandshakeData, ProvedPeer};
 use crate::fault::FaultLatch;
-use crate::handshake_errors::HandshakeErrors;
+use crate::handshake_errors::{HandshakeErrors, Preferences};
 use crate::identity::PublicKey;
 use crate::key_extraction::extract;
 use crate::kx::Group;
@@ -38,7 +38,6 @@ use crate::protection::KeyProtection;
 use crate::retry;
 use crate::seal::{Outbound, SealKey};
 use crate::session_token::Channel;
-use crate::suites::from_code_point;
 use crate::test_hooks::TestHooks;
 use crate::tickets::TicketSkipper;
 use crate::verify::AllowList;
@@ -53,6 +52,7 @@ const DERIVE_STACK_BYTES: usize = 16 << 10;
 pub(crate) struct SessionContext {
     /// The key that this end proves.
     pub(crate) own: PublicKey,
+    pub(crate) preferences: Arc<Preferences>,
     pub(crate) pool: PoolSwitch,
     /// On a server: the clients that may connect, and their allowances.
     pub(crate) listed: Option<Arc<dyn AllowList>>,
@@ -201,7 +201,8 @@ impl Session for PooledSession {
     fn transport_parameters(&self) -> Result<Option<TransportParameters>, TransportError> {
         let (bytes, suite) = match &self.tls {
             Tls::Handshaking(connection) => {
-                (connection.quic_transport_parameters(), negotiated_suite(connection))
+                let suite = negotiated_suite(connection, &self.context.preferences);
+                (connection.quic_transport_parameters(), suite)
             }
             Tls::Done { transport_parameters, .. } => {
                 (Some(&transport_parameters[..]), self.one_rtt.as_ref().map(|keys| keys.suite))
@@ -229,9 +230,11 @@ impl Session for PooledSession {
             }
             return None;
         };
-        let suite = negotiated_suite(connection).expect("rustls negotiates what we configured");
+        let preferences = &self.context.preferences;
+        let suite = negotiated_suite(connection, preferences)
+            .expect("rustls negotiates what we configured");
         let group = connection.negotiated_key_exchange_group();
-        let kex = group.and_then(|group| Group::from_named_group(group.name()));
+        let kex = group.and_then(|group| preferences.group(group.name()));
         let limits = self.context.hooks.limits(suite);
         let (keys, (outbound, inbound)) = match change {
             // Handshake packets are few and never pooled, so they are not counted.
@@ -292,8 +295,8 @@ impl Session for PooledSession {
 }
 
 /// The suite, once negotiated.
-fn negotiated_suite(connection: &Connection) -> Option<Protection> {
-    from_code_point(connection.negotiated_cipher_suite()?.suite())
+fn negotiated_suite(connection: &Connection, ours: &Preferences) -> Option<Protection> {
+    ours.suite(connection.negotiated_cipher_suite()?.suite())
 }
 
 /// The two directions of a packet number space with its own keys.

@@ -5,9 +5,9 @@
 //! that of its own suite for the suites of TLS (RFC 9001 section 5.4), AES-256 for private suites,
 //! since DES must not protect headers.
 
-use std::sync::LazyLock;
+use std::sync::{Mutex, PoisonError};
 
-use keypadd_keystream::{Cipher, Mac, Protection};
+use keypadd_keystream::{Cipher, Mac, Protection, Suite};
 use rustls::crypto::CipherSuiteCommon;
 use rustls::crypto::cipher::{
     AeadKey, InboundOpaqueMessage, InboundPlainMessage, Iv, MessageDecrypter, MessageEncrypter,
@@ -32,9 +32,9 @@ pub(crate) fn code_point(suite: Protection) -> CipherSuite {
         Cipher::Aes256 => 0x20,
         Cipher::TripleDes => 0x30,
         Cipher::Des => 0x40,
-        Cipher::Rc2_40 => 0x50,
+        Cipher::Measured(cipher) => cipher.digit() << 4,
         // Only in a suite of TLS.
-        Cipher::ChaCha20 | Cipher::Null => 0x00,
+        Cipher::ChaCha20 => 0x00,
     };
     match suite.mac() {
         Mac::Poly1305 => CipherSuite::TLS13_CHACHA20_POLY1305_SHA256,
@@ -42,27 +42,28 @@ pub(crate) fn code_point(suite: Protection) -> CipherSuite {
         Mac::Ghash => CipherSuite::TLS13_AES_256_GCM_SHA384,
         Mac::HmacSha1 => CipherSuite::Unknown(0xFF00 | cipher | 1),
         Mac::HmacSha256 => CipherSuite::Unknown(0xFF00 | cipher | 2),
-        Mac::HmacMd5 => CipherSuite::Unknown(0xFF00 | cipher | 3),
-        Mac::Null => CipherSuite::Unknown(0xFF00 | cipher),
+        Mac::Measured(mac) => CipherSuite::Unknown(0xFF00 | cipher | mac.digit()),
     }
 }
 
-/// The suite with this code point.
-pub(crate) fn from_code_point(code: CipherSuite) -> Option<Protection> {
-    Protection::all().find(|&suite| code_point(suite) == code)
+/// The suite with this code point, of those that users choose from and these.
+pub(crate) fn from_code_point(code: CipherSuite, others: &[Protection]) -> Option<Protection> {
+    let all = Suite::ALL.into_iter().map(Suite::protection).chain(others.iter().copied());
+    all.into_iter().find(|&suite| code_point(suite) == code)
 }
 
-/// The suite, for rustls.
+/// The suite, for rustls, which wants it for as long as the process runs: made once.
 pub(crate) fn tls_suite(suite: Protection) -> SupportedCipherSuite {
-    static TLS_SUITES: LazyLock<Vec<Tls13CipherSuite>> =
-        LazyLock::new(|| ALGORITHMS.iter().map(tls13_suite).collect());
-    let suites: &'static [Tls13CipherSuite] = &TLS_SUITES;
-    let index = Protection::all().position(|known| known == suite);
-    SupportedCipherSuite::Tls13(&suites[index.expect("every pair is among all")])
+    static MADE: Mutex<Vec<&'static Tls13CipherSuite>> = Mutex::new(Vec::new());
+    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = made.iter().copied().find(|known| known.common.suite == code_point(suite));
+    SupportedCipherSuite::Tls13(known.unwrap_or_else(|| {
+        let algorithm = Box::leak(Box::new(SuiteAlgorithm { suite }));
+        let new = Box::leak(Box::new(tls13_suite(algorithm)));
+        made.push(new);
+        new
+    }))
 }
-
-static ALGORITHMS: LazyLock<Vec<SuiteAlgorithm>> =
-    LazyLock::new(|| Protection::all().map(|suite| SuiteAlgorithm { suite }).collect());
 
 /// Uses ring's hash and HKDF: SHA-384 for AES-256-GCM, as in TLS, else SHA-256.
 fn tls13_suite(algorithm: &'static SuiteAlgorithm) -> Tls13CipherSuite {
@@ -166,19 +167,22 @@ impl MessageDecrypter for NoRecords {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use keypadd_keystream::{MeasureSuite, Suite};
+    use keypadd_keystream::MeasureSuite;
 
     #[test]
     fn code_points_are_distinct_and_map_back() {
-        for suite in Protection::all() {
-            assert_eq!(from_code_point(code_point(suite)), Some(suite));
+        let all: Vec<_> = Protection::all().collect();
+        for suite in &all {
+            assert_eq!(from_code_point(code_point(*suite), &all), Some(*suite));
+            let is_of_users = Suite::ALL.iter().any(|chosen| chosen.protection() == *suite);
+            assert_eq!(from_code_point(code_point(*suite), &[]).is_some(), is_of_users);
         }
         let code = |suite: Protection| code_point(suite);
         let triple_des = Suite::TRIPLE_DES_CTR_HMAC_SHA1.into();
         assert_eq!(code(triple_des), CipherSuite::Unknown(0xFF31));
         assert_eq!(code(MeasureSuite::NULL_HMAC_SHA1.into()), CipherSuite::Unknown(0xFF01));
         let chacha20 = CipherSuite::TLS13_CHACHA20_POLY1305_SHA256;
-        assert_eq!(from_code_point(chacha20), Some(Suite::CHACHA20_POLY1305.into()));
-        assert_eq!(from_code_point(CipherSuite::TLS13_AES_128_CCM_SHA256), None);
+        assert_eq!(from_code_point(chacha20, &[]), Some(Suite::CHACHA20_POLY1305.into()));
+        assert_eq!(from_code_point(CipherSuite::TLS13_AES_128_CCM_SHA256, &all), None);
     }
 }

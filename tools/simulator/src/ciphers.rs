@@ -68,7 +68,7 @@ impl PacketCipher {
                     Cipher::Aes128 => expand(b"keypadd enc", 16),
                     Cipher::Aes256 => expand(b"keypadd enc", 32),
                     Cipher::Des | Cipher::TripleDes => Vec::new(),
-                    Cipher::ChaCha20 | Cipher::Rc2_40 | Cipher::Null => {
+                    Cipher::ChaCha20 | Cipher::Measured(_) => {
                         unreachable!("no such suite")
                     }
                 };
@@ -124,7 +124,7 @@ impl PacketCipher {
                 hmac_input.iter().for_each(|part| hmac.update(part));
                 first_16(&hmac.finalize().into_bytes())
             }
-            Mac::HmacMd5 | Mac::Null => unreachable!("no such suite"),
+            Mac::Measured(_) => unreachable!("no such suite"),
             Mac::Ghash | Mac::Poly1305 => {
                 // The AEAD needs a plaintext: the one that encrypts to this ciphertext.
                 let mut data = ciphertext.to_vec();

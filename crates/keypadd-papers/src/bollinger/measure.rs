@@ -21,8 +21,8 @@ use crate::lab::{Lab, Part};
 use crate::{Effort, order, stream};
 
 /// The paper's first key exchange, and the one for forward secrecy, which in its tables is group 1.
-const FIRST: Group = Group::Measure(MeasureKeyExchange::Modp1024);
-const FRESH: Group = Group::Measure(MeasureKeyExchange::Modp768);
+const FIRST: Group = Group::Measure(MeasureKeyExchange::MODP_1024);
+const FRESH: Group = Group::Measure(MeasureKeyExchange::MODP_768);
 
 /// Key lifetime where the paper sets none.
 const AN_HOUR: Duration = Duration::from_secs(3600);

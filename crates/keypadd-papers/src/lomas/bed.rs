@@ -69,7 +69,7 @@ impl Drop for Throttled {
 
 /// Unauthenticated DES.
 pub(super) fn des() -> Protection {
-    let is_it = |it: &Protection| it.cipher() == Cipher::Des && it.mac() == Mac::Null;
+    let is_it = |it: &Protection| it.cipher() == Cipher::Des && it.mac() == Mac::NULL;
     Protection::all().find(is_it).expect("every cipher goes with every MAC")
 }
 

@@ -18,7 +18,7 @@ use crate::{Effort, order, suite};
 const LINE: NonZeroU64 = NonZeroU64::new(1_580_000).expect("not zero");
 
 /// The paper's key exchange group.
-const GROUP: MeasureKeyExchange = MeasureKeyExchange::Modp1024;
+const GROUP: MeasureKeyExchange = MeasureKeyExchange::MODP_1024;
 
 /// Time between two echoes: long compared to an emulated cipher's time for one.
 const EVERY: Duration = Duration::from_millis(60);
@@ -48,7 +48,7 @@ pub(super) fn emulated_rate(nth: usize) -> NonZeroU64 {
 pub(super) async fn round(lab: &Lab<'_>, round: u32) -> Part<Round> {
     let mut measured = Round::default();
     let count = echoes(lab.effort);
-    let null = suite(Cipher::Null, Mac::Null);
+    let null = suite(Cipher::NULL, Mac::NULL);
     for nth in order(lab.seed, round, 2 + SCENARIOS.len() + EMULATED.len()) {
         let (arm, echoes) = match nth {
             0 => (Arm::Tcp, &mut measured.plain),

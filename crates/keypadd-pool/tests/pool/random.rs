@@ -13,8 +13,8 @@ use std::{env, iter, thread};
 
 use fastrand::Rng;
 use keypadd_keystream::{
-    Cipher, InlineKeystream, KeystreamKey, MASK_BYTES_MAX, PacketNumber, Protection,
-    SEGMENT_PACKETS, SuiteKey,
+    InlineKeystream, KeystreamKey, MASK_BYTES_MAX, PacketNumber, Protection, SEGMENT_PACKETS,
+    SuiteKey,
 };
 use keypadd_pool::{
     BODY_BYTES, Direction, HEAD_BYTES, Lane, PAD_BYTES, Part, Pool, PoolAllowance, Stage, Traffic,
@@ -61,7 +61,7 @@ struct Held {
 }
 
 fn random_key(rng: &mut Rng) -> Arc<KeystreamKey> {
-    let with_pads = Protection::all().filter(|suite| suite.cipher() != Cipher::Null);
+    let with_pads = Protection::all().filter(|suite| !suite.cipher().is_null());
     let suite = rng.choice(with_pads.collect::<Vec<_>>()).expect("suites");
     let key: Vec<u8> = iter::repeat_with(|| rng.u8(..)).take(suite.key_bytes()).collect();
     let iv = [(); 12].map(|()| rng.u8(..));

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
-use keypadd_keystream::{Cipher, CipherEngine, Mac, PacketNumber, Protection, SuiteKey, TAG_BYTES};
+use keypadd_keystream::{CipherEngine, Mac, PacketNumber, Protection, SuiteKey, TAG_BYTES};
 use keypadd_pool::{BODY_BYTES, Coverage, HEAD_BYTES, Part, PartLevel, Pool, PoolSettings};
 use quinn_proto::crypto::PacketKey;
 
@@ -23,12 +23,12 @@ use crate::seal::{Outbound, SealKey, SendState};
 
 /// The suites with pads: all but those with a null cipher.
 pub(super) fn with_pads() -> impl Iterator<Item = Protection> {
-    Protection::all().filter(|suite| suite.cipher() != Cipher::Null)
+    Protection::all().filter(|suite| !suite.cipher().is_null())
 }
 
 /// The suites whose tags reveal forgeries: all but those with a null MAC.
 pub(super) fn with_tags() -> impl Iterator<Item = Protection> {
-    Protection::all().filter(|suite| suite.mac() != Mac::Null)
+    Protection::all().filter(|suite| suite.mac() != Mac::NULL)
 }
 
 /// The sending end of one direction.
@@ -188,7 +188,7 @@ impl Pads {
     /// is processed in one pass.
     pub(super) fn coverage(self, suite: Protection, pad_bytes: usize) -> Coverage {
         let pooled_bytes = match self {
-            _ if suite.cipher() == Cipher::Null => 0,
+            _ if suite.cipher().is_null() => 0,
             Self::Off | Self::Dry => 0,
             Self::HeadsOnly => HEAD_BYTES,
             Self::Warm => HEAD_BYTES + BODY_BYTES,

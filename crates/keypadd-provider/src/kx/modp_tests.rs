@@ -69,15 +69,15 @@ fn agree_as_outside_rust<const N: usize, const E: usize>(
 
 #[test]
 fn exchanges_match_those_of_python() {
-    agree_as_outside_rust(&modp::MODP_768, MeasureKeyExchange::Modp768);
-    agree_as_outside_rust(&modp::MODP_1024, MeasureKeyExchange::Modp1024);
-    agree_as_outside_rust(&modp::MODP_3072, MeasureKeyExchange::Modp3072);
-    agree_as_outside_rust(&modp::FFDHE3072, MeasureKeyExchange::Ffdhe3072);
+    agree_as_outside_rust(&modp::MODP_768, MeasureKeyExchange::MODP_768);
+    agree_as_outside_rust(&modp::MODP_1024, MeasureKeyExchange::MODP_1024);
+    agree_as_outside_rust(&modp::MODP_3072, MeasureKeyExchange::MODP_3072);
+    agree_as_outside_rust(&modp::FFDHE3072, MeasureKeyExchange::FFDHE3072);
 }
 
 #[test]
 fn ffdhe3072_is_the_prime_of_rustls() {
-    assert_eq!(vectors(MeasureKeyExchange::Ffdhe3072)[0]["prime"], ffdhe_groups::FFDHE3072.p);
+    assert_eq!(vectors(MeasureKeyExchange::FFDHE3072)[0]["prime"], ffdhe_groups::FFDHE3072.p);
     assert_eq!(ffdhe_groups::FFDHE3072.g, [2]);
 }
 
@@ -129,7 +129,10 @@ fn names_are_distinct_and_neither_parser_accepts_the_other_kinds() {
         let error = kex.name().parse::<MeasureKeyExchange>().unwrap_err().to_string();
         assert!(error.contains("modp-768, modp-1024, modp-3072, ffdhe3072"), "{error}");
     }
-    for group in Group::all() {
-        assert_eq!(Group::from_named_group(group.group().name()), Some(group));
+    let all: Vec<_> = Group::all().collect();
+    for group in &all {
+        let known = |others| Group::from_named_group(group.group().name(), others);
+        assert_eq!(known(&all), Some(*group));
+        assert_eq!(known(&[]).is_some(), group.class() == Class::Standard);
     }
 }

@@ -49,10 +49,10 @@ fn refused<T>(result: Result<T, Error>) -> bool {
 fn names_round_trip() {
     for kex in KeyExchange::ALL {
         assert_eq!(kex.name().parse(), Ok(kex));
-        assert_eq!(Group::from_named_group(kex.group().name()), Some(kex.into()));
+        assert_eq!(Group::from_named_group(kex.group().name(), &[]), Some(kex.into()));
     }
     assert_eq!(KeyExchange::ALL[0], KeyExchange::default());
-    assert_eq!(Group::from_named_group(NamedGroup::secp256r1), None);
+    assert_eq!(Group::from_named_group(NamedGroup::secp256r1, &[]), None);
     assert_eq!(
         "X25519".parse::<KeyExchange>().unwrap_err().to_string(),
         "unknown key exchange `X25519`; key exchanges are x25519mlkem768, x25519, secp384r1"

@@ -37,7 +37,7 @@ impl Setup {
 
 /// Measurement sessions: one due to its suite, one due to its key exchange.
 fn measurement_setups() -> [Setup; 2] {
-    let kex = MeasureKeyExchange::Modp768.into();
+    let kex = MeasureKeyExchange::MODP_768.into();
     [Setup::suite(MeasureSuite::NULL_HMAC_SHA1), Setup { kex, ..Setup::suite(Suite::AES_128_GCM) }]
 }
 
