@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    keypadd_daemon::main()
+    keypadd_daemon::main(None)
 }

@@ -1,8 +1,10 @@
 //! Tests `--permit-bench`: benchmark clients connect with measurement suites and reach only the
 //! bench service.
 
+use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,8 +17,9 @@ use keypadd_tunnel::{
 };
 
 use crate::daemons::{
-    Daemon, Desk, NEAR_PRIVATE_KEY, NEAR_PUBLIC_KEY, PUBLIC_KEY, desk, write_file,
+    Daemon, Desk, NEAR_PRIVATE_KEY, NEAR_PUBLIC_KEY, PUBLIC_KEY, desk, text, write_file,
 };
+use crate::replacing::Followers;
 
 /// Timeout for what takes milliseconds.
 const HANG: Duration = Duration::from_secs(60);
@@ -81,6 +84,12 @@ async fn is_measured_and_no_more(server: &str) {
     assert!(target.accept().is_err(), "the target was reached");
 }
 
+/// The name of the program that a process runs.
+fn program(pid: u32) -> String {
+    let path = fs::read_link(format!("/proc/{pid}/exe")).unwrap();
+    path.file_name().unwrap().to_str().unwrap().to_owned()
+}
+
 fn from_a_file(desk: &Desk) -> Daemon {
     let key = desk.path("good.key");
     let text = format!(
@@ -106,6 +115,38 @@ async fn a_file_permits_measurements_also_after_a_reload() {
     is_measured_and_no_more(&server.address()).await;
     assert!(desk.keypadd(&["reload"]).status().unwrap().success());
     is_measured_and_no_more(&server.address()).await;
+}
+
+#[tokio::test]
+async fn a_process_that_replaces_a_server_answers_measurements_as_that_did() {
+    let desk = desk();
+    let server = Daemon::serve(&desk, &["--permit-bench", "--permit-open", "*:*"]);
+    let address = server.address();
+    assert_eq!(program(server.pid()), "keypadd-bench");
+    let socket = desk.path("run").join(format!("{}.sock", server.pid()));
+    let args = ["reload", "--binary", "--socket", socket.to_str().unwrap()];
+    let reloaded = desk.keypadd(&args).output().unwrap();
+    let said = text(&reloaded.stdout);
+    assert!(reloaded.status.success(), "{}", text(&reloaded.stderr));
+    let mut followers = Followers::default();
+    followers.add(&said);
+    assert_eq!(program(followers.newest()), "keypadd-bench", "{said}");
+    is_measured_and_no_more(&address).await;
+}
+
+#[test]
+fn only_a_server_that_answers_measurements_runs_the_program_that_has_them() {
+    let desk = desk();
+    let server = Daemon::serve(&desk, &["--permit-open", "*:*"]);
+    assert_eq!(program(server.pid()), "keypadd");
+    let alone = desk.path("keypadd");
+    fs::copy(env!("CARGO_BIN_EXE_keypadd"), &alone).unwrap();
+    let key = desk.path("good.key");
+    let args = ["serve", "--permit-bench", "--allow", NEAR_PUBLIC_KEY, "--key"];
+    let ran = Command::new(alone).args(args).arg(key).env_clear().output().unwrap();
+    let said = "keypadd: permit-bench: cannot find keypadd-bench next to keypadd or on PATH\n  \
+                hint: `cargo build --release -p keypadd-bench` builds it; put it next to keypadd\n";
+    assert_eq!((ran.status.code(), text(&ran.stderr).as_str()), (Some(1), said));
 }
 
 #[tokio::test]

@@ -40,6 +40,11 @@ impl Followers {
         });
         self.0.extend(pids);
     }
+
+    /// The ID of the last one.
+    pub(crate) fn newest(&self) -> u32 {
+        self.0.last().unwrap().as_raw_nonzero().get().cast_unsigned()
+    }
 }
 
 impl Drop for Followers {

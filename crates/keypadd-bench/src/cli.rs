@@ -7,7 +7,7 @@ use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use keypadd_cli::logging::LogFlags;
 use keypadd_cli::values::path_parser;
 use keypadd_keystream::{CipherEngine, Protection};
@@ -20,6 +20,9 @@ use keypadd_tunnel::{Congestion, ServerAddress, SpinShare};
 ///
 /// Arms alternate within one run. Results come with 95 % confidence intervals, and the report says
 /// which claims they support or contradict. Ctrl-C stops and keeps the results so far.
+///
+/// Benchmarks of a tunnel between two hosts need this program on both: `keypadd serve --permit-bench`
+/// starts it to answer them.
 #[derive(Debug, Parser)]
 #[command(name = "keypadd-bench", bin_name = "keypadd bench", max_term_width = 100)]
 #[command(disable_help_subcommand = true)]
@@ -93,6 +96,21 @@ Examples:
   keypadd bench reproduce all --quick --out quick
   keypadd bench reproduce praptodiyono --out papers")]
     Reproduce(Box<ReproduceArgs>),
+    /// Print the manual page
+    #[command(hide = true, after_help = "Example:\n  keypadd bench man")]
+    Man(ManArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ManArgs {
+    /// Write keypadd-bench.1 and a page for each workload to this directory
+    #[arg(value_name = "DIR", value_parser = path_parser())]
+    pub(crate) directory: Option<PathBuf>,
+}
+
+/// The definition from which manual pages are generated.
+pub(crate) fn definition() -> clap::Command {
+    Cli::command().mut_args(|arg| arg.hide_env_values(true))
 }
 
 /// The far end, and the suites to compare.
@@ -449,7 +467,6 @@ pub(crate) struct Papers(pub(crate) Vec<Paper>);
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
 
     use super::*;
 

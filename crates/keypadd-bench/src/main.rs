@@ -1,7 +1,10 @@
-//! Benchmarks keypadd. `keypadd bench` runs this program, so help and errors call it that.
+//! Benchmarks keypadd, and answers benchmarks. `keypadd bench` runs this program, so help and errors
+//! call it that. Told to `serve` or to `run`, it is the daemon of `keypadd`, which starts it where
+//! measurements are to be answered.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod answering;
 mod cli;
 mod keeping;
 mod paths;
@@ -14,6 +17,9 @@ use keypadd_cli::error::Error;
 use keypadd_cli::{block_on, logging, shutdown};
 
 fn main() -> ExitCode {
+    if keypadd_daemon::is_daemon() {
+        return keypadd_daemon::main(Some(answering::KIT));
+    }
     match start() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => error.report(),

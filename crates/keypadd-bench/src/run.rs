@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use keypadd_cli::error::{Error, Exit};
 use keypadd_cli::keyfile;
+use keypadd_cli::manual;
 use keypadd_cli::refusal::explain;
 use keypadd_cli::shutdown::Shutdown;
 use keypadd_keystream::CipherEngine;
@@ -21,7 +22,7 @@ use keypadd_tunnel::TransportSettings;
 
 use crate::cli::{
     BenchWorkload, BulkArgs, Direction, ExhaustionArgs, FilesArgs, KexArgs, MixedArgs, OnOff,
-    ReproduceArgs, SuitesArgs, TerminalArgs, TunnelFlags, TurnFlags, TypingFlags,
+    ReproduceArgs, SuitesArgs, TerminalArgs, TunnelFlags, TurnFlags, TypingFlags, definition,
 };
 use crate::keeping::Keeping;
 use crate::paths;
@@ -90,6 +91,7 @@ pub(crate) async fn run(workload: BenchWorkload, shutdown: Shutdown) -> Result<(
         BenchWorkload::Suites(args) => compare_suites(*args, shutdown).await,
         BenchWorkload::Paths(args) => paths::run(*args, shutdown).await,
         BenchWorkload::Reproduce(args) => reproduce(*args, shutdown).await,
+        BenchWorkload::Man(args) => manual::write(definition(), args.directory),
     }
 }
 

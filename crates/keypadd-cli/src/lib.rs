@@ -8,6 +8,7 @@ pub mod flags;
 pub mod keyfile;
 mod log_output;
 pub mod logging;
+pub mod manual;
 pub mod memory;
 mod parse;
 pub mod refusal;

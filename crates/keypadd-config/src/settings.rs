@@ -78,7 +78,8 @@ settings! {
         flag: Flag::Serve,
         help: "Answer `keypadd bench` from peers, and accept the suites and key exchanges that \
             only it offers",
-        detail: "Those protect little or nothing, and reach the bench service only.",
+        detail: "Those protect little or nothing, and reach the bench service only. The daemon is \
+            then the program keypadd-bench, found next to keypadd or on PATH.",
     }
     "suite" => suite: many Suite = suite {
         kind: Kind::List,

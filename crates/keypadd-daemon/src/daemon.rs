@@ -43,6 +43,7 @@ use tokio::time::{interval, sleep};
 use crate::command_line::host_key::HostKey;
 use crate::control::runtime_directory;
 use crate::control::{ControlSocket, Requests};
+use crate::kit::Kit;
 use crate::replacement::give::{HandoverSource, Program};
 use crate::replacement::take::{HeldState, Takeover};
 use crate::status::metrics;
@@ -100,10 +101,12 @@ impl Daemon {
         let limits = SharedLimits::new(free_descriptors(), reserved);
         let limits = Arc::new(limits.with_local_ports(HostPorts::of_this_host()));
         limits.set_log_connections(settings.log_connections.value);
-        let permit_bench = settings.permit_bench.value && settings.listen.is_some();
-        let bench = if permit_bench { Some(Bench::start().await?) } else { None };
+        let bench = match preferences.kit {
+            Some(kit) => Some(Bench::start(kit).await?),
+            None => None,
+        };
         let cipher_engine = settings.cipher_backend.value;
-        let Preferences { suites, kex, pooled } = preferences;
+        let Preferences { suites, kex, pooled, kit } = preferences;
         let pooling = Pooling::start(PoolOptions::of(&settings), pooled, cipher_engine)?;
         let (takeover, handover) = Takeover::begin().await?;
         let metrics = match &settings.metrics {
@@ -128,8 +131,8 @@ impl Daemon {
         let HostKey { key, path } = host_key;
         let crypto = CryptoSettings {
             key,
-            suites: accepted(suites, permit_bench),
-            kex: accepted_groups(kex, permit_bench),
+            suites: accepted(suites, *kit),
+            kex: accepted_groups(kex, *kit),
             pool: pooling.switch(),
             cipher_engine,
             meters: Arc::new(Meters::default()),
@@ -222,7 +225,12 @@ impl Daemon {
 
     /// The address of the bench service.
     pub(crate) fn bench(&self) -> Option<SocketAddr> {
-        self.bench.as_ref().map(|bench| bench.address)
+        self.bench.as_ref().map(Bench::address)
+    }
+
+    /// What it answers measurements with.
+    pub(crate) fn kit(&self) -> Option<Kit> {
+        self.bench.as_ref().map(|bench| bench.kit)
     }
 
     /// The keys of stateless resets on this host, of these settings' private key.

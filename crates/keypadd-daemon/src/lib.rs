@@ -8,6 +8,7 @@
 mod command_line;
 mod control;
 mod daemon;
+pub mod kit;
 pub mod limits;
 mod replacement;
 mod status;
@@ -15,9 +16,14 @@ mod verbs;
 
 use std::process::ExitCode;
 
-/// Runs this process's command; prints its error on standard error.
-pub fn main() -> ExitCode {
-    match verbs::run() {
+use kit::Kit;
+
+pub use verbs::is_daemon;
+
+/// Runs this process's command; prints its error on standard error. A daemon answers measurements
+/// with `kit`; without one, `keypadd-bench` runs it where it is to answer them.
+pub fn main(kit: Option<Kit>) -> ExitCode {
+    match verbs::run(kit) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => error.report(),
     }

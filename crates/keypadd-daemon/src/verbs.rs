@@ -10,7 +10,6 @@ mod forward;
 mod invite;
 mod join;
 mod keygen;
-mod man;
 mod pairing;
 mod reload;
 mod run;
@@ -18,17 +17,20 @@ mod serve;
 mod status;
 
 use keypadd_cli::error::{Error, Exit};
-use keypadd_cli::{block_on, logging, shutdown};
+use keypadd_cli::{block_on, logging, manual, shutdown};
 
-use crate::command_line::{Cli, ConfigArgs, LogFlags, Verb};
+use crate::command_line::{Cli, ConfigArgs, LogFlags, Verb, definition};
 use crate::daemon::ready;
+use crate::kit::Kit;
 use crate::replacement::take;
+
+pub use bench::is_daemon;
 
 /// Runs the command of this process.
 ///
 /// # Errors
 /// The exit code says what went wrong, as the help of the program lists them.
-pub(crate) fn run() -> Result<(), Error> {
+pub(crate) fn run(kit: Option<Kit>) -> Result<(), Error> {
     let Some(cli) = keypadd_cli::read::<Cli>()? else { return Ok(()) };
     if take::is_begun() && !can_replace(&cli.verb) {
         let cause = "only `serve`, `connect` and `run` can replace a daemon";
@@ -39,7 +41,7 @@ pub(crate) fn run() -> Result<(), Error> {
         keypadd_sandbox::forbid_core_dumps();
     }
     if let Verb::Run(args) = cli.verb {
-        return run_from_file(args, cli.log);
+        return run_from_file(args, cli.log, kit);
     }
     // `-W` runs inside other programs, `demo` draws, pairing prints its own messages: these log
     // only warnings and errors.
@@ -61,7 +63,7 @@ pub(crate) fn run() -> Result<(), Error> {
         Verb::Check(args) => check::run(args),
         Verb::Doctor(args) => doctor::run(args),
         Verb::Completions(args) => completions::run(args),
-        Verb::Man(args) => man::run(args),
+        Verb::Man(args) => manual::write(definition(), args.directory),
         Verb::Status(args) => status::run(args),
         Verb::Invite(args) => {
             let options = invite::InviteOptions::read(*args)?;
@@ -73,7 +75,7 @@ pub(crate) fn run() -> Result<(), Error> {
         }
         Verb::Demo(args) => block_on(async { demo::run(args, shutdown::on_signals()?).await }),
         Verb::Serve(args) => {
-            let options = serve::ServeOptions::read(*args)?.confined()?;
+            let options = serve::ServeOptions::read(*args, kit)?.confined()?;
             block_on(async {
                 serve::run(options, shutdown::on_signals()?, |ready| ready::say(ready, format))
                     .await
@@ -105,8 +107,8 @@ fn can_replace(verb: &Verb) -> bool {
 
 /// Runs a daemon from a file. The file's log settings apply where the command line has none, so it
 /// is read first.
-fn run_from_file(args: ConfigArgs, log: LogFlags) -> Result<(), Error> {
-    let options = run::RunOptions::read(args)?;
+fn run_from_file(args: ConfigArgs, log: LogFlags, kit: Option<Kit>) -> Result<(), Error> {
+    let options = run::RunOptions::read(args, kit)?;
     let (file, mut flags) = (options.settings(), log.flags.settings);
     if flags.log.is_none() && log.verbose == 0 {
         flags.log = file.log.clone();

@@ -1,8 +1,7 @@
 //! Generates request/response traffic with known bytes and measures latency through a tunnel.
 //! Provides both ends of a tunnel in one process, the bench service, and pool counters.
 //!
-//! Used by `serve --permit-bench`, `demo` and `keypadd-bench`. Knows no workloads, statistics or
-//! reports.
+//! Used by `demo` and `keypadd-bench`. Knows no workloads, statistics or reports.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

@@ -160,8 +160,8 @@ impl RunningConfig {
         let change = daemon.pooling.prepare(options, suites, daemon.crypto.cipher_engine).await?;
         let crypto = CryptoSettings {
             key,
-            suites: accepted(&new.settings.suites(), daemon.bench().is_some()),
-            kex: accepted_groups(&new.settings.key_exchanges(), daemon.bench().is_some()),
+            suites: accepted(&new.settings.suites(), daemon.kit()),
+            kex: accepted_groups(&new.settings.key_exchanges(), daemon.kit()),
             ..daemon.crypto.clone()
         };
         self.allowances.prepare(&new);

@@ -24,7 +24,9 @@ use crate::daemon::preferences::Preferences;
 use crate::daemon::ready::RunReady;
 use crate::daemon::running_config::RunningConfig;
 use crate::daemon::systemd;
+use crate::kit::Kit;
 use crate::replacement::give;
+use crate::verbs::bench::kit_for;
 
 /// Printed as waiting for a restart if permits name TCP ports outside the sandbox.
 const NEW_PORTS: &str = "TCP ports outside the sandbox";
@@ -34,6 +36,7 @@ const NEW_PORTS: &str = "TCP ports outside the sandbox";
 pub(crate) struct RunOptions {
     path: PathBuf,
     loaded: Loaded,
+    kit: Option<Kit>,
     confinement: Confinement,
 }
 
@@ -41,13 +44,14 @@ impl RunOptions {
     /// Reads the file.
     ///
     /// # Errors
-    /// Exit 3: the file or the key cannot be used.
-    pub(crate) fn read(args: ConfigArgs) -> Result<Self, Error> {
+    /// Exit 3: the file or the key cannot be used. Exit 1: as for [`kit_for`].
+    pub(crate) fn read(args: ConfigArgs, kit: Option<Kit>) -> Result<Self, Error> {
         let path = configfile::place(args.config)?;
         let loaded = configfile::load(&path, None)?;
+        let kit = kit_for(&loaded.config.settings, kit)?;
         // Made absolute, so that a reload finds it whatever the working directory is then.
         let path = std::path::absolute(&path).unwrap_or(path);
-        Ok(Self { path, loaded, confinement: Confinement::default() })
+        Ok(Self { path, loaded, kit, confinement: Confinement::default() })
     }
 
     /// Restricts the calling thread to what the file needs, before any other starts.
@@ -77,7 +81,7 @@ pub(crate) async fn run(
     shutdown: Shutdown,
     say: impl FnOnce(&RunReady),
 ) -> Result<(), Error> {
-    let RunOptions { path, loaded, confinement } = options;
+    let RunOptions { path, loaded, kit, confinement } = options;
     let mut hangup = signal(SignalKind::hangup()).map_err(|error| {
         Error::new(Exit::Runtime, format!("cannot install signal handlers: {}", system(&error)))
     })?;
@@ -92,6 +96,7 @@ pub(crate) async fn run(
         suites: settings.suites(),
         kex: settings.key_exchanges(),
         pooled: pool_suites(&config),
+        kit,
     };
     let mut daemon = Daemon::prepare(settings, key, &preferences, confinement).await?;
     let started = config.clone();
@@ -309,7 +314,7 @@ mod tests {
         let runtime =
             Builder::new_current_thread().enable_all().max_blocking_threads(1).build().unwrap();
         runtime.block_on(async {
-            let options = RunOptions::read(ConfigArgs { config: Some(path) }).unwrap();
+            let options = RunOptions::read(ConfigArgs { config: Some(path) }, None).unwrap();
             let (trigger, shutdown) = shutdown::channel();
             let (is_ready, ready) = oneshot::channel();
             let running = run(options, shutdown, |_| is_ready.send(()).unwrap());

@@ -17,8 +17,10 @@ use crate::daemon::preferences::Preferences;
 use crate::daemon::ready::{ConnectLine, ServerReady, suite_with_class};
 use crate::daemon::server;
 use crate::daemon::systemd;
+use crate::kit::Kit;
 use crate::replacement::give;
 use crate::status::sources::{Source, Sources};
+use crate::verbs::bench::kit_for;
 
 /// What a server is started with.
 #[derive(Debug)]
@@ -35,8 +37,8 @@ impl ServeOptions {
     ///
     /// # Errors
     /// Exit 2: no peer is allowed, one is listed twice or has this host's key, or a legacy suite is
-    /// not allowed. Exit 3: no usable key file.
-    pub(crate) fn read(args: ServeArgs) -> Result<Self, Error> {
+    /// not allowed. Exit 3: no usable key file. Exit 1: as for [`kit_for`].
+    pub(crate) fn read(args: ServeArgs, kit: Option<Kit>) -> Result<Self, Error> {
         if args.allow.is_empty() {
             return Err(Error::new(Exit::Usage, "--allow is missing: no peer could connect")
                 .hint("run `keypadd pubkey` on the other host, then add --allow PUBKEY"));
@@ -44,7 +46,10 @@ impl ServeOptions {
         refuse_duplicates(&args.allow)?;
         let settings = args.flags.settings;
         let (suites, kex) = (settings.suites(), settings.key_exchanges());
-        let preferences = Preferences::of_flags(&settings, suites, kex)?;
+        let preferences = Preferences {
+            kit: kit_for(&settings, kit)?,
+            ..Preferences::of_flags(&settings, suites, kex)?
+        };
         let key = HostKey::of_flags(&settings)?;
         refuse_own_key(&args.allow, key.key.public())?;
         let confinement = Confinement::default();
