@@ -3,6 +3,9 @@
 
 use crate::results::{Estimate, Outcome, Verdict};
 
+/// With fewer rounds, their range is too uncertain for a verdict.
+pub const ROUNDS_MIN: usize = 3;
+
 /// The limits that a claim sets on a ratio.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rule {
@@ -35,6 +38,14 @@ impl Rule {
             because,
             beside: None,
         }
+    }
+
+    /// Judges by the range of this many rounds: holds if each of their figures is within the limits,
+    /// and does not if each is outside. The least and the greatest figure are enough.
+    pub fn judge_range(self, rounds: usize, figures: &[f64]) -> Outcome {
+        let all = |outcome| figures.iter().all(|&it| self.outcome(it, it) == outcome);
+        let judged = [Outcome::Holds, Outcome::DoesNotHold].into_iter().find(|it| all(*it));
+        judged.filter(|_| rounds >= ROUNDS_MIN).unwrap_or(Outcome::CannotTell)
     }
 
     fn outcome(self, low: f64, high: f64) -> Outcome {
@@ -90,6 +101,22 @@ mod tests {
         assert_eq!(outcome(within, 1.2, 1.3), Outcome::DoesNotHold);
         assert_eq!(outcome(within, 0.7, 0.8), Outcome::DoesNotHold);
         assert_eq!(outcome(within, 0.8, 1.0), Outcome::CannotTell);
+    }
+
+    #[test]
+    fn a_range_is_judged_if_all_of_it_is_on_one_side_in_three_rounds() {
+        for (rule, range, expected) in [
+            (Rule::AtLeast(1.0), [1.0, 1.3], Outcome::Holds),
+            (Rule::AtLeast(1.0), [0.8, 0.99], Outcome::DoesNotHold),
+            (Rule::AtLeast(1.0), [0.99, 1.3], Outcome::CannotTell),
+            (Rule::AtMost(0.6), [0.2, 0.6], Outcome::Holds),
+            (Rule::AtMost(0.6), [0.61, 0.7], Outcome::DoesNotHold),
+            (Rule::AtMost(0.6), [0.5, 0.7], Outcome::CannotTell),
+        ] {
+            assert_eq!(rule.judge_range(3, &range), expected, "{rule:?} {range:?}");
+            assert_eq!(rule.judge_range(2, &range), Outcome::CannotTell);
+        }
+        assert_eq!(Rule::AtLeast(1.0).judge_range(3, &[f64::NAN; 3]), Outcome::CannotTell);
     }
 
     #[test]

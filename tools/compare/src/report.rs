@@ -2,8 +2,11 @@
 //!
 //! Returns text; computes nothing but its layout. A cell is `median [min-max]` over rounds.
 
+use keypadd_measure::results::Outcome;
+use keypadd_measure::verdict::{ROUNDS_MIN, Rule};
+
 use crate::figures::{Base, Figure, PEERS, Round, Span, ratio, span};
-use crate::goals::{GOALS, ROUNDS_MIN};
+use crate::goals::GOALS;
 
 /// Tables of medians: a title and columns.
 const TABLES: [(&str, &[(&str, Figure)]); 7] = [
@@ -139,10 +142,26 @@ fn verdicts(rounds: &[Round], arm: &str) -> String {
     let mut rows = vec![header("goal", ["limit", "ratio", "verdict"])];
     for goal in GOALS {
         let (span, verdict) = goal.judge(rounds, arm);
-        let (limit, verdict) = (goal.limit.to_string(), verdict.to_string());
-        rows.push(vec![goal.name.to_owned(), limit, cell(span), verdict]);
+        let verdict = word(verdict).to_owned();
+        rows.push(vec![goal.name.to_owned(), limit(goal.limit), cell(span), verdict]);
     }
     table(&rows)
+}
+
+fn limit(rule: Rule) -> String {
+    match rule {
+        Rule::AtLeast(limit) => format!(">= {limit}"),
+        Rule::AtMost(limit) => format!("<= {limit}"),
+        Rule::Within(least, most) => format!("{least} to {most}"),
+    }
+}
+
+fn word(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Holds => "HOLDS",
+        Outcome::DoesNotHold => "FAILS",
+        Outcome::CannotTell | Outcome::CannotCompare | Outcome::NotRun => "INCONCLUSIVE",
+    }
 }
 
 fn header<'a>(first: &'a str, others: impl IntoIterator<Item = &'a str>) -> Vec<String> {

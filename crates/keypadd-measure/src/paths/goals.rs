@@ -10,9 +10,7 @@ use super::arms::{DEFAULT, TRIPLE_DES};
 use super::cases::PathCase;
 use super::sample::{Sample, Taken};
 use crate::results::{Outcome, Verdict};
-
-/// With fewer rounds, their range is too uncertain for a verdict.
-const ROUNDS_MIN: usize = 3;
+use crate::verdict::{ROUNDS_MIN, Rule};
 
 /// Up to this loss bulk should lose next to nothing, up to the next one little.
 const LOSS_MILD: f64 = 10.0;
@@ -40,13 +38,6 @@ enum Goal {
 
 const GOALS: [Goal; 6] =
     [Goal::Mild, Goal::Heavy, Goal::Ahead, Goal::Clean, Goal::Recovered, Goal::BothWays];
-
-/// What a figure should be.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Limit {
-    AtLeast(f64),
-    AtMost(f64),
-}
 
 impl Goal {
     /// The claim about an arm on a line.
@@ -76,21 +67,21 @@ impl Goal {
     }
 
     /// The limit for a case; none if the goal does not apply to it.
-    fn limit(self, case: &PathCase) -> Option<Limit> {
+    fn limit(self, case: &PathCase) -> Option<Rule> {
         let (loss, rtt_ms) = (case.loss_percent, case.rtt.as_secs_f64() * 1e3);
         let one_way = !case.two_way;
         let limit = match self {
-            Self::Mild => (one_way && loss <= LOSS_MILD, Limit::AtLeast(0.97)),
-            Self::Heavy => (one_way && loss > LOSS_MILD && loss <= LOSS_HEAVY, Limit::AtLeast(0.9)),
-            Self::Ahead => (one_way && loss > 0.0, Limit::AtLeast(1.0)),
+            Self::Mild => (one_way && loss <= LOSS_MILD, Rule::AtLeast(0.97)),
+            Self::Heavy => (one_way && loss > LOSS_MILD && loss <= LOSS_HEAVY, Rule::AtLeast(0.9)),
+            Self::Ahead => (one_way && loss > 0.0, Rule::AtLeast(1.0)),
             Self::Clean => {
-                (one_way && loss == 0.0, Limit::AtMost(rtt_ms + PROMPT_MS + case.two_packets_ms()))
+                (one_way && loss == 0.0, Rule::AtMost(rtt_ms + PROMPT_MS + case.two_packets_ms()))
             }
             Self::Recovered => {
-                let limit = Limit::AtMost(rtt_ms * (1.0 + RECOVERY_ROUND_TRIPS));
+                let limit = Rule::AtMost(rtt_ms * (1.0 + RECOVERY_ROUND_TRIPS));
                 (one_way && loss > 0.0 && loss <= LOSS_PROMPT, limit)
             }
-            Self::BothWays => (case.two_way && case.mbit.is_even(), Limit::AtLeast(0.9)),
+            Self::BothWays => (case.two_way && case.mbit.is_even(), Rule::AtLeast(0.9)),
         };
         limit.0.then_some(limit.1)
     }
@@ -121,24 +112,6 @@ impl Goal {
     }
 }
 
-impl Limit {
-    fn judge(self, values: &[f64]) -> Outcome {
-        let (all, none) = match self {
-            Self::AtLeast(limit) => {
-                (values.iter().all(|it| *it >= limit), values.iter().all(|it| *it < limit))
-            }
-            Self::AtMost(limit) => {
-                (values.iter().all(|it| *it <= limit), values.iter().all(|it| *it > limit))
-            }
-        };
-        match (values.len() < ROUNDS_MIN, all, none) {
-            (false, true, _) => Outcome::Holds,
-            (false, _, true) => Outcome::DoesNotHold,
-            _ => Outcome::CannotTell,
-        }
-    }
-}
-
 /// Verdicts on all goals that apply to the cases, for each line and each judged arm.
 pub(super) fn verdicts(paths: &Paths, taken: &[Taken]) -> Vec<Verdict> {
     let lines = super::lines::lines(paths);
@@ -147,7 +120,7 @@ pub(super) fn verdicts(paths: &Paths, taken: &[Taken]) -> Vec<Verdict> {
     for (arm, of_arm) in paths.arms.iter().enumerate().filter(|(_, arm)| is_judged(arm.name())) {
         for line in &lines {
             for goal in GOALS {
-                let cases: Vec<(usize, Limit)> = paths
+                let cases: Vec<(usize, Rule)> = paths
                     .cases
                     .iter()
                     .enumerate()
@@ -169,7 +142,7 @@ fn judge(
     taken: &[Taken],
     arm: usize,
     goal: Goal,
-    cases: &[(usize, Limit)],
+    cases: &[(usize, Rule)],
     claim: String,
 ) -> Verdict {
     let mut outcomes = Vec::new();
@@ -177,7 +150,7 @@ fn judge(
     for &(case, limit) in cases {
         let of_case = taken.iter().filter(|it| it.arm == arm && it.case == case);
         let values: Vec<f64> = of_case.filter_map(|it| goal.of(paths, taken, it)).collect();
-        outcomes.push(limit.judge(&values));
+        outcomes.push(limit.judge_range(values.len(), &values));
         because.push(format!("{}: {}", paths.cases[case].column(), span(&values)));
     }
     let outcome = if outcomes.contains(&Outcome::DoesNotHold) {
@@ -187,15 +160,15 @@ fn judge(
     } else {
         Outcome::CannotTell
     };
-    let limits: Vec<Limit> = cases.iter().map(|(_, limit)| *limit).collect();
+    let limits: Vec<Rule> = cases.iter().map(|(_, limit)| *limit).collect();
     Verdict { claim, rule: rule(goal, &limits), outcome, because: because.join("; "), beside: None }
 }
 
-fn rule(goal: Goal, limits: &[Limit]) -> String {
+fn rule(goal: Goal, limits: &[Rule]) -> String {
     let side = match limits.first() {
-        Some(Limit::AtLeast(limit)) => format!("{limit} or above"),
-        Some(Limit::AtMost(limit)) => format!("{limit:.1} or below"),
-        None => String::new(),
+        Some(Rule::AtLeast(limit)) => format!("{limit} or above"),
+        Some(Rule::AtMost(limit)) => format!("{limit:.1} or below"),
+        Some(Rule::Within(..)) | None => String::new(),
     };
     format!(
         "Holds if in every case {} is {side} in every round; does not hold if in some case it is not in any \
