@@ -1,5 +1,5 @@
-//! Checks the documentation against the tree: links resolve, tests that are named exist,
-//! configurations are valid, each step of the safety argument names a test.
+//! Checks the documentation against the tree: links resolve, tests, pages and sections that are
+//! named exist, configurations are valid, each step of the safety argument names a test.
 
 #![allow(clippy::unwrap_used)]
 
@@ -80,6 +80,35 @@ fn every_link_leads_somewhere() {
         }
     }
     assert!(dead.is_empty(), "{dead:#?}");
+}
+
+#[test]
+fn every_page_and_section_that_code_names_exists() {
+    let mut missing = Vec::new();
+    for (file, text) in files(".rs") {
+        // A comment's sentences, without its line breaks.
+        let markers = |c| matches!(c, '/' | '!' | ' ');
+        let lines = text.lines().map(|line| line.trim_start().trim_start_matches(markers));
+        let text = lines.collect::<Vec<_>>().join(" ");
+        for rest in text.split("docs/").skip(1) {
+            let Some((page, rest)) = rest.split_once(".md") else { continue };
+            let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '/');
+            if !page.chars().all(is_name) {
+                continue;
+            }
+            let rest = rest.trim_start_matches('`');
+            let heading = rest.strip_prefix(", \"").or_else(|| rest.strip_prefix(" (\""));
+            let heading = heading.and_then(|heading| heading.split('"').next());
+            let page = format!("docs/{page}.md");
+            let is_there = fs::read_to_string(Path::new(ROOT).join(&page)).is_ok_and(|text| {
+                heading.is_none_or(|heading| anchors(&text).contains(&anchor(heading)))
+            });
+            if !is_there {
+                missing.push(format!("{}: {page} {heading:?}", shown(&file)));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{missing:#?}");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use atomic_waker::AtomicWaker;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyFault {
-    /// The peer did not follow a key update in time; see `docs/protocol.md`, "Key phases".
+    /// The peer did not follow a key update in time (docs/protocol.md, "Key phases and limits").
     #[error("a key reached its confidentiality limit")]
     LimitReached = 1,
     /// quinn tried to seal a packet number not above the last one.
