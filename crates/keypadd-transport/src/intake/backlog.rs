@@ -114,11 +114,12 @@ mod tests {
     #[test]
     fn datagrams_of_a_connection_keep_their_order_and_connections_take_turns() {
         let mut backlog = Backlog::new();
-        assert_eq!(backlog.next_connection(), None);
+        assert_eq!((backlog.next_connection(), backlog.connections()), (None, 0));
         for datagram in 0..4 {
             backlog.push([A, B][datagram % 2], datagram, 1_200);
         }
         assert!(backlog.holds(A) && backlog.holds(B));
+        assert_eq!(backlog.connections(), 2);
         assert_eq!((backlog.next_connection(), backlog.pop(A)), (Some(A), Some((0, 1_200))));
         assert_eq!((backlog.next_connection(), backlog.pop(B)), (Some(B), Some((1, 1_200))));
         assert_eq!((backlog.next_connection(), backlog.pop(A)), (Some(A), Some((2, 1_200))));
@@ -135,6 +136,8 @@ mod tests {
         let kept = kept as u64 * (1_200 + RECORD_BYTES);
         assert_eq!(kept, backlog.bytes);
         assert!((BYTES_MAX / 3..=BYTES_MAX / 2).contains(&kept), "{kept}");
+        assert!(backlog.pop(A).is_some());
+        assert!(backlog.push(A, 0, 1_200) && !backlog.push(A, 0, 1_200), "room for one");
         for datagram in 0..100 {
             backlog.push(B, datagram, 1_200);
         }
