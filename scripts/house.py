@@ -54,7 +54,7 @@ ROOMS = {
     "keypadd-transport": {
         "endpoint": "endpoint stepped",
         "loops": "event_loop admission intake counters",
-        "connection": "driver channel gate pacer owed receipts stream_credit",
+        "connection": "driver channel gate flight pacer owed receipts stream_credit",
         "api": "connection stream mailbox queue_state held handed settings handshake dial",
         "flows": "flows",
         "splice": "splice to_stream to_socket replay reassembly socket windows time_share "

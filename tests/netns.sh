@@ -567,6 +567,17 @@ hosts_with_one_key_on_one_address_have_reset_tokens_of_their_own() {
     expect "and answers as before" equal "$of_far" "$(reset_token far)"
 }
 
+# ---- memory -------------------------------------------------------------------------------------
+
+a_server_in_a_small_container_outlives_readers_that_stop() {
+    local status
+    tell host "memory.py keypadd --mib $1"
+    timeout 60 python3 -B "$here/netns/memory.py" "$keypadd" --mib "$1"
+    status=$?
+    # 77: it has said why it was left out.
+    expect "the server lives, and another peer's bytes are right" [ "$status" = 0 -o "$status" = 77 ]
+}
+
 # -------------------------------------------------------------------------------------------------
 
 suites=(
@@ -631,6 +642,7 @@ claim a_signal_ends_both_cleanly INT
 claim a_client_whose_server_was_killed_finds_it_when_it_is_back
 claim a_persons_day_ends_with_nothing_left_behind
 claim a_gibibyte_at_readers_that_stop_costs_no_more_than_the_windows
+claim a_server_in_a_small_container_outlives_readers_that_stop 128
 claim the_pool_serves_quiet_traffic_and_inline_the_burst
 [ -n "$quick" ] || claim round_trips_of_1024_bytes_at_100_a_second_are_compared
 for suite in "${suites[@]}"; do

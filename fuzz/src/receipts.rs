@@ -14,7 +14,7 @@ const PEER_BYTES: usize = 8_000;
 /// Panics if the property does not hold.
 pub fn holds(bytes: &[u8]) {
     let mut input = Input::new(bytes);
-    let budget = Arc::new(ReplayBudget::new(STREAM_BYTES, PEER_BYTES));
+    let budget = Arc::new(ReplayBudget::new(STREAM_BYTES, PEER_BYTES, Arc::default()));
     let mut streams = [(); 2].map(|()| (Replay::new(Arc::clone(&budget)), Vec::new(), 0_u64));
     while let Some(operation) = input.byte() {
         let (replay, sent, freed) = &mut streams[usize::from(operation & 1)];

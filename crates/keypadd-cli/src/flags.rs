@@ -10,7 +10,7 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, parser::Va
 use keypadd_config::values::BadValue;
 use keypadd_config::{Flag, Key, Kind, PeerSettings, Scope, Settings, Source};
 
-use crate::memory::memory_bytes;
+use crate::memory::host_bytes;
 
 /// The settings given by a command's flags.
 pub struct Flags<C> {
@@ -116,7 +116,7 @@ impl Source for GivenFlags<'_> {
     fn refuse(&mut self, _: &'static Key, _: Option<usize>, _: BadValue) {}
 
     fn memory_bytes(&self) -> u64 {
-        memory_bytes()
+        host_bytes()
     }
 }
 
@@ -134,7 +134,7 @@ impl TypedValueParser for KeyParser {
         value: &OsStr,
     ) -> Result<String, clap::Error> {
         let key = self.0;
-        let check = move |text: &str| (key.check)(text, memory_bytes()).map(|()| text.to_owned());
+        let check = move |text: &str| (key.check)(text, host_bytes()).map(|()| text.to_owned());
         check.parse_ref(command, arg, value)
     }
 

@@ -7,7 +7,7 @@ use clap::builder::{PathBufValueParser, TypedValueParser};
 use keypadd_config::values::{self as config, BadValue, bad};
 
 use crate::error::shown;
-use crate::memory::memory_bytes;
+use crate::memory::host_bytes;
 
 /// The path of a file or directory.
 pub fn path_parser() -> impl TypedValueParser<Value = PathBuf> {
@@ -22,5 +22,5 @@ pub(crate) fn verbosity(text: &str) -> Result<u8, BadValue> {
 
 /// `--pool-budget`, which this host's memory bounds.
 pub fn pool_budget(text: &str) -> Result<usize, BadValue> {
-    config::pool_budget_of_host(text, memory_bytes())
+    config::pool_budget_of_host(text, host_bytes())
 }

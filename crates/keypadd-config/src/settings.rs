@@ -115,7 +115,8 @@ settings! {
         default: "64MiB",
         flag: Flag::Daemons,
         help: "Memory for precomputed keystream, at least 1MiB",
-        detail: "The default is at most a sixteenth of the memory that the process may use.",
+        detail: "Cut to an eighth of the memory that the process may use; by default at most a \
+                 sixteenth.",
     }
     "max-fill-cpu" => max_fill_cpu: one u8 = cpu_percent {
         form: "PERCENT",

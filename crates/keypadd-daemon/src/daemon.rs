@@ -27,14 +27,15 @@ use std::time::{Duration, SystemTime};
 
 use keypadd_cli::error::{Error, Exit, system};
 use keypadd_cli::keyfile;
-use keypadd_cli::memory::memory_bytes;
+use keypadd_cli::memory::{Memory, memory};
 use keypadd_cli::shutdown::Shutdown;
 use keypadd_config::Settings;
 use keypadd_provider::{CryptoSettings, Meters, PublicKey, ResetKeys};
 use keypadd_tunnel::handover::{Handover, SocketFile};
 use keypadd_tunnel::wire::Instance;
 use keypadd_tunnel::{
-    Client, HoldSettings, HostPorts, KeyLifetimes, ServerHandle, SharedLimits, TransportSettings,
+    Client, HoldSettings, HostPorts, KeyLifetimes, MemoryShares, ServerHandle, SharedLimits,
+    TransportSettings,
 };
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -53,13 +54,9 @@ use crate::status::sources::Sources;
 use bench::Bench;
 use confine::Confinement;
 use descriptors::{free_descriptors, reserved};
-use pooling::{PoolOptions, Pooling};
+use pooling::{PoolOptions, Pooling, budget_cut};
 use preferences::{Preferences, accepted, accepted_groups};
 use status_builder::StatusBuilder;
-
-/// Share of this host's memory for data that slow readers of all sessions leave unread beyond their
-/// windows.
-pub(crate) const STALLED_ONE_IN: u64 = 4;
 
 /// A daemon without its server or client.
 #[derive(Debug)]
@@ -97,8 +94,12 @@ impl Daemon {
         confinement: Confinement,
     ) -> Result<Self, Error> {
         let program = Program::own();
-        keypadd_transport::keep_freed_memory();
-        let limits = SharedLimits::new(free_descriptors(), reserved);
+        let Memory { bytes: memory_bytes, is_limited } = memory();
+        let shares = MemoryShares::of(memory_bytes, is_limited);
+        if shares.keeps_freed() {
+            keypadd_transport::keep_freed_memory();
+        }
+        let limits = SharedLimits::new(free_descriptors(), reserved, &shares);
         let limits = Arc::new(limits.with_local_ports(HostPorts::of_this_host()));
         limits.set_log_connections(settings.log_connections.value);
         let bench = match preferences.kit {
@@ -107,13 +108,17 @@ impl Daemon {
         };
         let cipher_engine = settings.cipher_backend.value;
         let Preferences { suites, kex, pooled, kit } = preferences;
-        let pooling = Pooling::start(PoolOptions::of(&settings), pooled, cipher_engine)?;
+        if let Some(line) = budget_cut(&settings, memory_bytes) {
+            tracing::warn!("{line}");
+        }
+        let pooling =
+            Pooling::start(PoolOptions::of(&settings, memory_bytes), pooled, cipher_engine)?;
         let (takeover, handover) = Takeover::begin().await?;
         let metrics = match &settings.metrics {
             Some(address) => Some(Arc::new(metrics::bind(address.value, &handover)?)),
             None => None,
         };
-        let defaults = TransportSettings::default();
+        let defaults = TransportSettings::within(shares);
         let transport = TransportSettings {
             congestion: settings.congestion.value,
             peer_timeout: settings.peer_timeout.value,
@@ -123,7 +128,6 @@ impl Daemon {
             hold: HoldSettings { time: settings.hold.value, ..defaults.hold },
             key_lifetimes: KeyLifetimes::new(settings.key_lifetime()),
             limits,
-            stalled_bytes: defaults.stalled_bytes.min(memory_bytes() / STALLED_ONE_IN),
             clocks: confinement.clocks(),
             handover,
             ..defaults
@@ -262,6 +266,7 @@ impl Daemon {
             send_seconds: Arc::clone(&self.transport.send_seconds),
             limits: Arc::clone(&self.transport.limits),
             held: self.transport.held.clone(),
+            memory: self.transport.memory.clone(),
             sources,
             rates: Rates::default(),
         };

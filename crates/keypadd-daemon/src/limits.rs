@@ -2,11 +2,11 @@
 //! it, which a test compares.
 
 use keypadd_share::{Amount, Limit, Words};
-use keypadd_tunnel::STALLED_BYTES;
+use keypadd_tunnel::{FORWARD_BYTES_MIN, FORWARDS_ONE_IN};
 
 use crate::control;
-use crate::daemon::STALLED_ONE_IN;
 use crate::daemon::descriptors::{RESERVED_MAX, RESERVED_MIN};
+use crate::daemon::pooling::BUDGET_ONE_IN;
 use crate::status::metrics;
 
 /// All limits, by part of the program.
@@ -18,8 +18,14 @@ const OWN: &[Limit] = &[
         resource: "open files for forwards",
         holder: "peer, or this end's programs",
         total: Amount::Words(Words(
-            "those of the process, without own listeners and a reserve of {} to {}",
-            &[Amount::Count(RESERVED_MIN as u64), Amount::Count(RESERVED_MAX as u64)],
+            "those of the process, without own listeners and a reserve of {} to {}, and no more \
+             than 2 for each {} of one part in {} of a limited memory",
+            &[
+                Amount::Count(RESERVED_MIN as u64),
+                Amount::Count(RESERVED_MAX as u64),
+                Amount::Bytes(FORWARD_BYTES_MIN),
+                Amount::Count(FORWARDS_ONE_IN),
+            ],
         )),
         rule: Words("as many as it leaves free", &[]),
         when_reached: "clients of its key that are away lose theirs; then it is refused or waits",
@@ -27,16 +33,16 @@ const OWN: &[Limit] = &[
         test: "a_greedy_holder_leaves_as_many_free_as_it_has_and_the_next_gets_some",
     },
     Limit {
-        resource: "growth of receive windows while sockets are slow",
-        holder: "connection",
+        resource: "memory of the pool",
+        holder: "pool",
         total: Amount::Words(Words(
-            "{}, or one part in {} of the memory if that is less",
-            &[Amount::Bytes(STALLED_BYTES), Amount::Count(STALLED_ONE_IN)],
+            "one part in {} of the memory",
+            &[Amount::Count(BUDGET_ONE_IN)],
         )),
-        rule: Words("three times what it leaves free", &[]),
-        when_reached: "the window grows no further",
-        setting: None,
-        test: "a_greedy_connection_leaves_some_of_the_budget_to_the_next",
+        rule: Words("its budget", &[]),
+        when_reached: "the budget is cut, and a line says so",
+        setting: Some("pool-budget"),
+        test: "a_budget_is_at_most_an_eighth_of_the_memory_and_by_default_a_sixteenth",
     },
     Limit {
         resource: "connections of the control socket",

@@ -7,6 +7,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod bucket;
+mod budget;
 mod limit;
 mod rates;
 mod shares;
@@ -15,6 +16,7 @@ mod underway;
 mod waiting;
 
 pub use bucket::{Bucket, Rate};
+pub use budget::{Budget, Part};
 pub use limit::{Amount, Limit, Words};
 pub use rates::{Rates, SOURCES_MAX};
 pub use shares::{Share, Shares};

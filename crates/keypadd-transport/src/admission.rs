@@ -18,9 +18,10 @@ use std::{
 };
 
 use self::networks::{LARGEST, Network, ProvedNetworks, SHARES, forget_in, oldest_of_busiest};
+use crate::settings::LoopLimits;
 
-/// Handshakes in progress at once.
-pub(crate) const SLOTS: usize = 2048;
+/// Handshakes in progress at once, where the memory allows.
+pub(crate) const SLOTS: usize = LoopLimits::MOST.handshakes;
 
 /// One slot in this many is reserved for networks that have proved a key before.
 const KEPT_ONE_IN: usize = 8;
@@ -94,11 +95,13 @@ pub(crate) struct Handshakes<K> {
 }
 
 impl<K: Copy + Eq + std::hash::Hash> Handshakes<K> {
+    #[cfg(test)]
     pub(crate) fn new() -> Self {
         Self::with_slots(SLOTS)
     }
 
-    fn with_slots(slots: usize) -> Self {
+    /// For so many at once.
+    pub(crate) fn with_slots(slots: usize) -> Self {
         Self {
             by_age: BTreeMap::new(),
             by_key: HashMap::new(),

@@ -29,7 +29,6 @@ use crate::{
     steering::steer,
     token_key::TokenKey,
     udp::Udp,
-    windows::Budget,
 };
 
 /// An endpoint. Clones share it; dropping the last one ends its loops and all connections.
@@ -77,7 +76,8 @@ impl Endpoint {
                 "cannot steer datagrams with BPF; event loops forward them to each other"
             );
         }
-        let udp = |socket| Udp::new(socket, Arc::clone(&settings.egress));
+        let udp =
+            |socket| Udp::new(socket, Arc::clone(&settings.egress), settings.plan.of_loop.buffers);
         let udp = sockets.into_iter().map(udp).collect::<io::Result<Vec<_>>>()?;
         let (this, loops) = Self::with_loops(settings, local_addr, udp, Instant::now())?;
         for one in loops {
@@ -96,12 +96,12 @@ impl Endpoint {
         now: Instant,
     ) -> io::Result<(Self, Vec<EventLoop<U>>)> {
         let (accept, accepted) = mpsc::unbounded_channel();
-        let EndpointSettings { suspended, config, server, growth, egress, spin, plan, .. } =
+        let EndpointSettings { suspended, config, server, memory, egress, spin, plan, .. } =
             settings;
         let counters = Arc::new(Counters::new(now));
         let shared = EndpointShared {
             plan: Arc::new(plan),
-            budget: Arc::new(Budget::new(growth)),
+            memory,
             counters: Arc::clone(&counters),
             accepted: accept,
             token_key: Arc::new(TokenKey::new(egress)),

@@ -43,11 +43,10 @@ use crate::{
     handshake::{Accepted, Refusal},
     intake::{Clocks, Intake, handling_cost::CostMeter},
     mailbox::{Command, ConnectionCommand, Inbox, Mailbox},
-    settings::Plan,
+    settings::{MemoryBudgets, Plan},
     spin::Spin,
     splice::Key,
     token_key::TokenKey,
-    windows::Budget,
 };
 
 /// Events to take from the system at once: most of those of a peer's thousand streams each in
@@ -61,7 +60,7 @@ const SLEEP_MAX: Duration = Duration::from_secs(60);
 #[derive(Clone)]
 pub(crate) struct EndpointShared {
     pub(crate) plan: Arc<Plan>,
-    pub(crate) budget: Arc<Budget>,
+    pub(crate) memory: MemoryBudgets,
     pub(crate) counters: Arc<Counters>,
     pub(crate) accepted: mpsc::UnboundedSender<Accepted>,
     pub(crate) token_key: Arc<TokenKey>,
@@ -108,6 +107,8 @@ impl<U: Datagrams> EventLoop<U> {
         let may_probe = !udp.may_fragment();
         let (io, waker) = LoopIo::new(udp, config.get_max_udp_payload_size())?;
         let (mailbox, inbox) = Mailbox::new(waker);
+        let intake = Intake::new(shared.plan.of_loop.waiting_bytes);
+        let admission = AdmissionControl::new(shared.plan.of_loop.handshakes);
         Ok(Self {
             shared,
             io,
@@ -116,9 +117,9 @@ impl<U: Datagrams> EventLoop<U> {
             peers: Vec::new(),
             number: ids.number,
             endpoint: Endpoint::new(Arc::new(config), None, may_probe, None),
-            admission: AdmissionControl::new(),
+            admission,
             connections: Connections::new(),
-            intake: Intake::new(),
+            intake,
             spin,
             stop: false,
         })

@@ -17,6 +17,7 @@ use quinn_proto::congestion::{Controller, ControllerFactory};
 
 use self::tap::{COUNTED_BYTES, InFlightBefore, Report, Tap, TapFactory};
 use crate::{
+    flight::Flight,
     handed_controller::{HandedController, NetworkPath},
     owed::{OWED_PACKETS_MAX, Owed},
     pacer::Pacer,
@@ -54,7 +55,7 @@ const TICK: Duration = Duration::from_micros(1);
 pub(crate) struct CongestionGate {
     report: Arc<Mutex<Report>>,
     /// Most bytes in flight, whatever the controller allows: this end keeps them in memory.
-    flight_max: u64,
+    flight: Flight,
     pacer: Pacer,
     sent_seen: u64,
     acks_seen: u64,
@@ -66,14 +67,14 @@ impl CongestionGate {
     /// A gate, and the factory of controllers that report to it; for one connection.
     pub(crate) fn new(
         control: Control,
-        flight_max: u64,
+        flight: Flight,
         now: Instant,
     ) -> (Self, Arc<dyn ControllerFactory + Send + Sync>) {
         let report = Arc::<Mutex<Report>>::default();
         let factory = TapFactory { control, report: Arc::clone(&report) };
         let gate = Self {
             report,
-            flight_max,
+            flight,
             pacer: Pacer::new(now, BASE_MTU),
             sent_seen: 0,
             acks_seen: 0,
@@ -115,7 +116,16 @@ impl CongestionGate {
 
     /// Bytes that may be in flight now.
     pub(crate) fn window(&self) -> u64 {
-        self.report().window.min(self.flight_max)
+        self.report().window.min(self.flight.most())
+    }
+
+    /// Fits what may be in flight to the controller's window; returns it if it changes.
+    pub(crate) fn fit_flight(&mut self) -> Option<u64> {
+        if !self.flight.varies() {
+            return None;
+        }
+        let window = self.report().window;
+        self.flight.follow(window).then(|| self.flight.most())
     }
 
     fn report(&self) -> MutexGuard<'_, Report> {
@@ -252,9 +262,13 @@ mod tests {
         Control::Other(Arc::new(config))
     }
 
+    fn flight() -> Flight {
+        Flight::new(1 << 20, 1 << 20, Arc::default())
+    }
+
     fn gate() -> (CongestionGate, Box<dyn Controller>, Instant) {
         let now = Instant::now();
-        let (gate, factory) = CongestionGate::new(cubic(CubicConfig::default()), 1 << 20, now);
+        let (gate, factory) = CongestionGate::new(cubic(CubicConfig::default()), flight(), now);
         let controller = factory.build(now, 1200);
         (gate, controller, now)
     }
@@ -315,7 +329,7 @@ mod tests {
         let (mut gate, controller, now) = gate();
         let mut known = CubicConfig::default();
         known.initial_window(1 << 19);
-        let (from, known) = CongestionGate::new(cubic(known), 1 << 20, now);
+        let (from, known) = CongestionGate::new(cubic(known), flight(), now);
         let mut known = known.build(now, 1_200);
         known.on_sent(now, 1_500, 1);
         gate.take_over(from.hand_over(&*known, PATH).expect("it is unused"), now);
@@ -352,7 +366,7 @@ mod tests {
     fn what_pacing_holds_back_always_has_a_later_time_to_leave() {
         // A rate controller knows no rate before the first round trip.
         let now = Instant::now();
-        let (mut gate, factory) = CongestionGate::new(Control::Rate, 1 << 20, now);
+        let (mut gate, factory) = CongestionGate::new(Control::Rate, flight(), now);
         let mut controller = factory.build(now, 1_200);
         let mut sent = 0;
         let until = loop {

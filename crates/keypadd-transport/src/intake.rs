@@ -164,13 +164,14 @@ pub(crate) struct Intake<D, N> {
 }
 
 impl<D, N> Intake<D, N> {
-    pub(crate) fn new() -> Self {
+    /// One in which so many bytes may wait, of peers and of strangers each.
+    pub(crate) fn new(waiting_bytes: u64) -> Self {
         Self {
             clocks: None,
             round: 0,
             handling: 0,
-            backlog: Backlog::new(),
-            strangers: Backlog::new(),
+            backlog: Backlog::new(waiting_bytes),
+            strangers: Backlog::new(waiting_bytes),
             newcomers: Newcomers::new(),
         }
     }

@@ -22,6 +22,7 @@ mod dial;
 mod driver;
 mod endpoint;
 mod event_loop;
+mod flight;
 mod flows;
 mod freed_memory;
 mod gate;
@@ -65,6 +66,7 @@ pub use connection::Connection;
 pub use counters::LoopMeter;
 pub use dial::Dial;
 pub use endpoint::Endpoint;
+pub use flight::KEPT_PER_FLIGHT;
 pub use flows::{
     fragments::{Fragments, PARTIAL_BYTES_MAX},
     frame::{DATAGRAM_BYTES_MAX, FlowFrame, Fragment},
@@ -84,7 +86,8 @@ pub use quinn_proto::{
 pub use replay::{BadReceipt, Receipt, Replay, ReplayBudget, STREAM_MIN_BYTES};
 pub use route::mtu_discovery;
 pub use settings::{
-    EndpointSettings, FLOW_IDLE, Inspect, MakeTransport, OpeningCost, Plan, Streams, holds,
+    EndpointSettings, FLOW_IDLE, Inspect, LoopLimits, MakeTransport, MemoryBudgets, OpeningCost,
+    Plan, Streams, holds,
 };
 pub use socket::Socket;
 pub use spin::{SpinShare, SpinShareError};

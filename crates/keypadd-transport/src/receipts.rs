@@ -2,8 +2,8 @@
 //! receiver's socket has accepted.
 //!
 //! Each end sends its receipts over a unidirectional stream, 16 bytes each: the ID of the stream
-//! that carried the bytes on this connection, and the [`Receipt`]. Most wait for up to a second, so
-//! that a connection with keystrokes sends few. Knows no sockets.
+//! that carried the bytes on this connection, and the [`Receipt`]. Those for few bytes wait for up
+//! to a second, so that a connection with keystrokes sends few. Knows no sockets.
 
 use std::time::{Duration, Instant};
 
@@ -21,6 +21,9 @@ const RECORD_BYTES: usize = 16;
 
 /// How long a receipt for few bytes waits for others.
 const DELAY: Duration = Duration::from_secs(1);
+
+/// How long one for more waits.
+const DELAY_SOON: Duration = Duration::from_millis(50);
 
 /// Most receipts that may wait for the peer to read some, several for each stream that it may have.
 /// A peer that reads none gets no more, and its own streams do not end.
@@ -52,8 +55,17 @@ impl Receipts {
 
     /// Requests the stream's receipt a little later.
     pub(crate) fn add_later(&mut self, id: StreamId, now: Instant) {
+        self.add_at(id, now + DELAY);
+    }
+
+    /// Requests the stream's receipt soon.
+    pub(crate) fn add_soon(&mut self, id: StreamId, now: Instant) {
+        self.add_at(id, now + DELAY_SOON);
+    }
+
+    fn add_at(&mut self, id: StreamId, at: Instant) {
         self.later.push(id);
-        self.at.get_or_insert(now + DELAY);
+        self.at = Some(self.at.map_or(at, |earlier| earlier.min(at)));
     }
 
     /// The streams whose receipts are due.
@@ -217,6 +229,9 @@ mod tests {
         assert_eq!(receipts.deadline(), Some(now + DELAY));
         assert!(receipts.take_later(now + DELAY / 2).is_empty());
         assert_eq!(receipts.take_later(now + DELAY), [id(4), id(8)]);
+        receipts.add_later(id(4), now);
+        receipts.add_soon(id(4), now);
+        assert_eq!(receipts.take_later(now + DELAY_SOON), [id(4), id(4)], "all that wait, at once");
         assert_eq!(receipts.deadline(), None);
     }
 }

@@ -14,22 +14,27 @@ pub(crate) const BATCH_BYTES: usize = 64 << 10;
 /// Size of a buffer, which is used until less than a batch fits.
 const BUFFER_BYTES: usize = 4 * BATCH_BYTES;
 
-/// Buffers that one loop's datagrams may keep: 4 MiB.
-const LENT_MAX: usize = 16;
+/// Buffers that one loop's datagrams may keep, where there is memory: 4 MiB.
+pub(crate) const LENT_MAX: usize = 16;
 
 /// Shorter datagrams are copied: those that wait long are mostly a few bytes for an idle program.
 const LENT_BYTES_MIN: usize = 1 << 10;
 
 /// The buffers that one socket receives into.
-#[derive(Default)]
 pub(crate) struct ReceiveBuffers {
     current: BytesMut,
     /// Full buffers that datagrams kept at the last check; each entry is empty and stands for its
     /// memory.
     lent: Vec<BytesMut>,
+    lent_max: usize,
 }
 
 impl ReceiveBuffers {
+    /// Datagrams may keep this many buffers.
+    pub(crate) fn new(lent_max: usize) -> Self {
+        Self { current: BytesMut::new(), lent: Vec::new(), lent_max }
+    }
+
     /// Room for one batch.
     pub(crate) fn room(&mut self) -> &mut [u8] {
         if self.current.len() < BATCH_BYTES {
@@ -45,7 +50,7 @@ impl ReceiveBuffers {
     /// Takes the first bytes of the room: datagrams of `stride` bytes, of which the last may be
     /// shorter.
     pub(crate) fn take(&mut self, bytes: usize, stride: usize) -> Batch {
-        let lends = self.lent.len() < LENT_MAX;
+        let lends = self.lent.len() < self.lent_max;
         Batch { bytes: self.current.split_to(bytes), stride: stride.max(1), lends }
     }
 }
@@ -98,7 +103,7 @@ mod tests {
 
     #[test]
     fn a_long_datagram_is_lent_and_a_short_one_or_one_of_a_handshake_copied() {
-        let mut buffers = ReceiveBuffers::default();
+        let mut buffers = ReceiveBuffers::new(LENT_MAX);
         let memory = buffers.room().as_ptr_range();
         assert!(memory.contains(&receive(&mut buffers, 0x40).next().unwrap().as_ptr()));
         let memory = buffers.room().as_ptr_range();
@@ -111,7 +116,7 @@ mod tests {
 
     #[test]
     fn buffers_that_nobody_keeps_are_used_again() {
-        let mut buffers = ReceiveBuffers::default();
+        let mut buffers = ReceiveBuffers::new(LENT_MAX);
         let memory = buffers.room().as_ptr_range();
         let memory = memory.start..memory.start.wrapping_add(BUFFER_BYTES);
         for _ in 0..10 * LENT_MAX {
@@ -123,7 +128,7 @@ mod tests {
 
     #[test]
     fn datagrams_that_wait_keep_no_more_than_sixteen_buffers() {
-        let mut buffers = ReceiveBuffers::default();
+        let mut buffers = ReceiveBuffers::new(LENT_MAX);
         let mut waiting = Vec::new();
         for _ in 0..100 * LENT_MAX {
             waiting.extend(receive(&mut buffers, 0x40).next());

@@ -20,12 +20,21 @@ use std::{
 };
 
 use bytes::{Buf, Bytes, BytesMut};
+use keypadd_share::{Budget, threshold};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// What every stream may keep before it takes part of the shared half of a peer's memory: what a
-/// receiver writes before it must send a receipt.
+/// receiver writes before it must send a receipt. Less where a peer has less than 256 MiB.
 pub const STREAM_MIN_BYTES: usize = 128 << 10;
+
+/// A stream's own is at most one part in this many of a peer's memory, so that half of it is enough
+/// for a thousand.
+const STREAM_MIN_ONE_IN: usize = 2048;
+
+/// A peer may keep a third of what it leaves free of the memory of all: several greedy ones leave
+/// the next one enough for a receipt of each 128 KiB.
+const SHARE: (u64, u64) = (1, 3);
 
 /// Initial limit of a stream on a short path, and the round trips' worth of receipts that are added
 /// to it.
@@ -84,11 +93,14 @@ pub struct BadReceipt;
 /// Memory that the replay buffers of one peer share.
 #[derive(Debug)]
 pub struct ReplayBudget {
+    stream_min: usize,
     stream_max: usize,
     peer_max: usize,
     used: AtomicUsize,
-    /// Bytes of `used` that are beyond the first [`STREAM_MIN_BYTES`] of a stream.
+    /// Bytes of `used` that are beyond the first `stream_min` of a stream.
     shared: AtomicUsize,
+    /// What the buffers of all peers share.
+    all: Arc<Budget>,
 }
 
 impl ReplayBudget {
@@ -96,8 +108,14 @@ impl ReplayBudget {
     /// stream keeps beyond 128 KiB comes out of one half of `peer_max`, of which it may have no
     /// more than it leaves free. So streams that nobody reads never stop the others: with the
     /// default 256 MiB, 1,000 of them leave every other one its 128 KiB, and some of the half.
-    pub fn new(stream_max: usize, peer_max: usize) -> Self {
-        Self { stream_max, peer_max, used: AtomicUsize::new(0), shared: AtomicUsize::new(0) }
+    /// Where less is left of `all`, a peer has no more than a third of what it leaves of that, and
+    /// its streams as many times less.
+    pub fn new(stream_max: usize, peer_max: usize, all: Arc<Budget>) -> Self {
+        let most = threshold(SHARE, 0, all.total()).try_into().unwrap_or(usize::MAX);
+        let peer_max = peer_max.min(most);
+        let stream_min = STREAM_MIN_BYTES.min((peer_max / STREAM_MIN_ONE_IN).max(FIRST_BYTES));
+        let (used, shared) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Self { stream_min, stream_max, peer_max, used, shared, all }
     }
 
     /// Bytes kept now.
@@ -107,19 +125,23 @@ impl ReplayBudget {
 
     /// What a stream that keeps this much may still send.
     fn room(&self, kept: usize) -> usize {
-        let free = self.peer_max.saturating_sub(self.used());
-        let shared = (self.peer_max / 2).saturating_sub(self.shared.load(Relaxed));
-        let most = (STREAM_MIN_BYTES + shared).min(kept + free).min(self.stream_max);
+        let used = self.used();
+        let peer_max = threshold(SHARE, used as u64, self.all.free());
+        let peer_max = self.peer_max.min(peer_max.try_into().unwrap_or(usize::MAX));
+        let free = peer_max.saturating_sub(used);
+        let shared = (peer_max / 2).saturating_sub(self.shared.load(Relaxed));
+        let most = (self.stream_min + shared).min(kept + free).min(self.stream_max);
         let room = most.saturating_sub(kept);
         if kept == 0 { room.max(FIRST_BYTES) } else { room }
     }
 
     /// Counts what a stream keeps from now on.
     fn change(&self, from: usize, to: usize) {
-        let beyond = |kept: usize| kept.saturating_sub(STREAM_MIN_BYTES);
+        let beyond = |kept: usize| kept.saturating_sub(self.stream_min);
         // Wraps around, as the counters do.
         self.used.fetch_add(to.wrapping_sub(from), Relaxed);
         self.shared.fetch_add(beyond(to).wrapping_sub(beyond(from)), Relaxed);
+        self.all.change(from as u64, to as u64);
     }
 }
 
@@ -315,7 +337,7 @@ mod tests {
     use super::*;
 
     fn replay(stream_max: usize, peer_max: usize) -> Replay {
-        Replay::new(Arc::new(ReplayBudget::new(stream_max, peer_max)))
+        Replay::new(Arc::new(ReplayBudget::new(stream_max, peer_max, Arc::default())))
     }
 
     fn at(bytes: u64) -> Receipt {
@@ -389,7 +411,7 @@ mod tests {
     #[test]
     fn streams_nobody_reads_leave_every_other_stream_room() {
         let peer_max = 256 << 20;
-        let budget = Arc::new(ReplayBudget::new(16 << 20, peer_max));
+        let budget = Arc::new(ReplayBudget::new(16 << 20, peer_max, Arc::default()));
         // One after the other: each takes all that it may before the next begins.
         let mut all: Vec<_> = (0..1_000).map(|_| stalled(&budget, usize::MAX)).collect();
         assert!(budget.used() <= peer_max, "{}", budget.used());
@@ -403,8 +425,26 @@ mod tests {
     }
 
     #[test]
+    fn greedy_peers_leave_some_of_the_memory_of_all_to_the_next_one() {
+        const ALL: usize = 16 << 20;
+        let all = Arc::new(Budget::new(ALL as u64));
+        let peer = || Arc::new(ReplayBudget::new(64 << 20, 256 << 20, Arc::clone(&all)));
+        let peers = [(); 4].map(|()| peer());
+        let of = |budget: &Arc<ReplayBudget>| {
+            (0..250).map(|_| stalled(budget, usize::MAX)).collect::<Vec<_>>()
+        };
+        let kept = peers.each_ref().map(of);
+        assert!(all.taken() <= (ALL + 1_000 * FIRST_BYTES) as u64, "{}", all.taken());
+        let next = peer();
+        let room = Replay::new(Arc::clone(&next)).room();
+        assert!(room >= STREAM_MIN_BYTES, "{room}");
+        drop(kept);
+        assert_eq!(all.taken(), 0);
+    }
+
+    #[test]
     fn streams_that_were_never_read_fast_leave_a_fast_one_a_megabyte() {
-        let budget = Arc::new(ReplayBudget::new(16 << 20, 256 << 20));
+        let budget = Arc::new(ReplayBudget::new(16 << 20, 256 << 20, Arc::default()));
         let all: Vec<_> = (0..1_000).map(|_| stalled(&budget, STREAM_START_BYTES)).collect();
         assert_eq!(all[0].kept, STREAM_START_BYTES);
         assert!(stalled(&budget, usize::MAX).kept >= 1 << 20);

@@ -3,16 +3,19 @@
 use std::{any::Any, fmt, net::UdpSocket, sync::Arc, time::Duration};
 
 use keypadd_congestion::Control;
+use keypadd_share::Budget;
 use quinn_proto::{
     ConnectionError, EndpointConfig, ServerConfig, TransportConfig, VarInt,
     congestion::CubicConfig, crypto,
 };
 
-use crate::{cid::Purpose, spin::SpinShare, udp::Egress, windows::Windows};
+use crate::{
+    cid::Purpose, receive_buffers::LENT_MAX, spin::SpinShare, udp::Egress, windows::Windows,
+};
 
 /// The windows of [`Plan::plain`].
 const PLAIN_WINDOWS: Windows =
-    Windows { stream: 1 << 20, connection: 16 << 20, connection_max: 16 << 20 };
+    Windows { stream: 1 << 20, first: 16 << 20, connection: 16 << 20, connection_max: 16 << 20 };
 /// The least time that a NAT keeps a UDP mapping (RFC 4787 REQ-5).
 pub const FLOW_IDLE: Duration = Duration::from_secs(120);
 
@@ -47,15 +50,46 @@ pub struct EndpointSettings {
     pub config: EndpointConfig,
     /// The server's handshake; without it all clients are refused.
     pub server: Option<ServerConfig>,
-    /// Bytes by which the windows of all connections together may grow, each up to its
-    /// `connection_max`.
-    pub growth: u64,
+    /// What its connections may take of the process's memory.
+    pub memory: MemoryBudgets,
     /// Asked before each send, and which epoch it is in each round.
     pub egress: Arc<dyn Egress>,
     /// How much to poll before sleeping.
     pub spin: SpinShare,
     /// How its connections are made.
     pub plan: Plan,
+}
+
+/// Parts of a process's memory, in bytes, that the connections of all its endpoints share. Without
+/// a limit, unless somebody sets one.
+#[derive(Clone, Debug, Default)]
+pub struct MemoryBudgets {
+    /// For receive windows, beyond the first bytes of each.
+    pub received: Arc<Budget>,
+    /// For what was sent and may have to be sent again, beyond the first bytes of each connection.
+    pub sent: Arc<Budget>,
+}
+
+/// What a loop may keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoopLimits {
+    /// Handshakes in progress.
+    pub handshakes: usize,
+    /// Buffers of 256 KiB that received datagrams keep.
+    pub buffers: usize,
+    /// Bytes of datagrams that wait for the loop's time, of peers and of strangers each.
+    pub waiting_bytes: u64,
+}
+
+impl LoopLimits {
+    /// As much as is useful.
+    pub const MOST: Self = Self { handshakes: 2048, buffers: LENT_MAX, waiting_bytes: 4 << 20 };
+}
+
+impl Default for LoopLimits {
+    fn default() -> Self {
+        Self::MOST
+    }
 }
 
 /// What all connections of an endpoint are made by. Its loops and connections share it.
@@ -75,6 +109,10 @@ pub struct Plan {
     pub congestion: Control,
     /// Most bytes of a connection sent and not acknowledged.
     pub flight_max: u64,
+    /// As many of these as a connection has whatever others take.
+    pub flight_first: u64,
+    /// What each loop may keep.
+    pub of_loop: LoopLimits,
     /// Most connections of clients that have proved a key, sparse and bulk each; more are refused.
     /// Handshakes have a limit of their own (`admission`).
     pub connections_max: usize,
@@ -101,7 +139,7 @@ impl EndpointSettings {
             suspended: false,
             config: EndpointConfig::default(),
             server,
-            growth: 0,
+            memory: MemoryBudgets::default(),
             egress: Arc::new(Unrestricted),
             spin: SpinShare::percent(0),
             plan: Plan::plain(),
@@ -121,6 +159,8 @@ impl Plan {
             long_path_bulk_windows: PLAIN_WINDOWS,
             congestion: Control::Other(Arc::new(CubicConfig::default())),
             flight_max: PLAIN_WINDOWS.connection.into(),
+            flight_first: PLAIN_WINDOWS.connection.into(),
+            of_loop: LoopLimits::default(),
             connections_max: 16,
             inspect: Arc::new(|_| None),
             opening_cost: Arc::new(|_| Duration::ZERO),

@@ -87,6 +87,18 @@ impl Socket {
         socket.set_nonblocking(true)
     }
 
+    /// Keeps the kernel from growing its buffers: `receive` bytes to receive, and a quarter of that
+    /// to send. The kernel counts twice as much (socket(7)).
+    pub fn limit_buffers(&self, receive: usize) {
+        let socket = SockRef::from(self);
+        // The other end already knows of this much. If it were less now, an end on loopback, whose
+        // segments are half as long as the first window, would send each only when a timer expires.
+        let now = socket.recv_buffer_size().unwrap_or_default() / 2;
+        // A connection that is already gone reports that on use.
+        let _ = socket.set_recv_buffer_size(receive.max(now));
+        let _ = socket.set_send_buffer_size(receive / 4);
+    }
+
     pub(crate) fn register(
         &self,
         registry: &Registry,
@@ -191,5 +203,27 @@ impl Socket {
         if let Self::Tcp(stream) = self {
             let _ = SockRef::from(stream).set_linger(None);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpListener};
+
+    use super::*;
+
+    #[test]
+    fn limited_buffers_are_never_cut_below_what_the_other_end_knows_of() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let connect = || TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let counted = |socket: &Socket| SockRef::from(socket).recv_buffer_size().unwrap();
+        let sockets = [(); 2].map(|()| Socket::from(connect()));
+        let first = counted(&sockets[0]);
+        sockets[0].limit_buffers(4 << 10);
+        assert_eq!(counted(&sockets[0]), first);
+        assert!(SockRef::from(&sockets[0]).send_buffer_size().unwrap() < 16 << 10);
+        sockets[1].limit_buffers(100 << 10);
+        assert!(counted(&sockets[1]) >= (200 << 10).min(first));
+        assert_eq!(SockRef::from(&sockets[1]).send_buffer_size().unwrap(), 50 << 10);
     }
 }

@@ -84,14 +84,19 @@ pub(crate) struct Udp {
 }
 
 impl Udp {
-    pub(crate) fn new(socket: UdpSocket, egress: Arc<dyn Egress>) -> io::Result<Self> {
+    /// Received datagrams may keep this many buffers.
+    pub(crate) fn new(
+        socket: UdpSocket,
+        egress: Arc<dyn Egress>,
+        buffers: usize,
+    ) -> io::Result<Self> {
         let state = UdpSocketState::new((&socket).into())?;
         Ok(Self {
             socket,
             state,
             epoch: egress.epoch(),
             egress,
-            buffers: ReceiveBuffers::default(),
+            buffers: ReceiveBuffers::new(buffers),
             events: None,
             unsent: None,
             unread: true,
@@ -271,7 +276,7 @@ mod tests {
         let socket = || UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let (epochs, peer) = (Arc::<Epochs>::default(), socket());
         peer.set_nonblocking(true).unwrap();
-        let mut udp = Udp::new(socket(), Arc::<Epochs>::clone(&epochs)).unwrap();
+        let mut udp = Udp::new(socket(), Arc::<Epochs>::clone(&epochs), 1).unwrap();
         let transmit = |bytes: &[u8]| quinn_proto::Transmit {
             destination: peer.local_addr().unwrap(),
             ecn: None,

@@ -198,7 +198,10 @@ impl Client {
             clock_monitor,
             limits,
             held,
-            hold: Arc::new(ClientHold::new(settings.transport.hold)),
+            hold: Arc::new(ClientHold::new(
+                settings.transport.hold,
+                &settings.transport.memory.budgets.sent,
+            )),
             handover,
             away: Mutex::default(),
             key_lifetimes: settings.transport.key_lifetimes,

@@ -59,6 +59,7 @@ pub use keypadd_transport::{LoopMeter, SpinShare};
 pub use limit_table::LIMITS;
 pub use limits::{
     LimitCounts, SharedLimits,
+    memory::{FORWARD_BYTES_MIN, FORWARDS_ONE_IN, MemoryShares},
     traffic::{ConnectionEnd, DatagramTotals, ForwardTotals},
 };
 pub use net::{
@@ -94,6 +95,5 @@ pub use sessions::{
     status::{ForwardStatus, KeyRenewal, LinkState, LinkStatus, Role, SessionStatus},
 };
 pub use transport::{
-    Congestion, CongestionError, PEER_TIMEOUT_MAX, PEER_TIMEOUT_MIN, STALLED_BYTES,
-    TransportSettings,
+    Congestion, CongestionError, PEER_TIMEOUT_MAX, PEER_TIMEOUT_MIN, TransportSettings,
 };

@@ -6,7 +6,12 @@ use keypadd_transport::STREAM_MIN_BYTES;
 
 use crate::{
     forwards::remote_listen::LISTENERS_MAX,
-    limits::peer_log,
+    limits::{
+        memory::{
+            CONNECTION_BYTES, CONNECTIONS_MAX, RECEIVED_BYTES_MAX, RECEIVED_ONE_IN, SENT_ONE_IN,
+        },
+        peer_log,
+    },
     net::{
         host_ports::{REUSE_TIME, TIME_WAIT},
         lookup::{OF_CLIENT, SHARED_MAX},
@@ -110,6 +115,45 @@ pub const LIMITS: &[Limit] = &[
         when_reached: "the stream's socket is not read",
         setting: None,
         test: "streams_nobody_reads_leave_every_other_stream_room",
+    },
+    Limit {
+        resource: "receive windows beyond the first bytes",
+        holder: "connection",
+        total: Amount::Words(Words(
+            "{}, or one part in {} of the memory if that is less",
+            &[Amount::Bytes(RECEIVED_BYTES_MAX), Amount::Count(RECEIVED_ONE_IN)],
+        )),
+        rule: Words(
+            "a seventh of what it leaves free; while sockets are slow, three times what it leaves",
+            &[],
+        ),
+        when_reached: "the window grows no further",
+        setting: None,
+        test: "a_greedy_connection_leaves_some_of_the_budget_to_the_next",
+    },
+    Limit {
+        resource: "what was sent and may have to be sent again",
+        holder: "peer, or connection that holds nothing",
+        total: Amount::Words(Words(
+            "one part in {} of a limited memory",
+            &[Amount::Count(SENT_ONE_IN)],
+        )),
+        rule: Words("a third of what it leaves free", &[]),
+        when_reached: "its streams' sockets are not read",
+        setting: None,
+        test: "greedy_peers_leave_some_of_the_memory_of_all_to_the_next_one",
+    },
+    Limit {
+        resource: "clients of a server, with one connection of each kind; handshakes of all loops",
+        holder: "client",
+        total: Amount::Words(Words(
+            "{}, or one for each {} of a limited memory if that is less",
+            &[Amount::Count(CONNECTIONS_MAX), Amount::Bytes(CONNECTION_BYTES)],
+        )),
+        rule: Words("what is free", &[]),
+        when_reached: "the connection is refused",
+        setting: None,
+        test: "a_full_server_refuses_connections_as_such",
     },
     Limit {
         resource: "control frames",

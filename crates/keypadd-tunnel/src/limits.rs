@@ -11,8 +11,9 @@ use keypadd_share::{Begun, Rates, Underway};
 use tokio::time::timeout;
 
 use self::{
-    descriptors::DescriptorBudget,
+    descriptors::{DescriptorBudget, OF_CONNECTION},
     local_ports::LocalPorts,
+    memory::MemoryShares,
     peer_log::PeerLog,
     traffic::{ForwardTotals, Traffic},
 };
@@ -20,6 +21,7 @@ use crate::net::host_ports::HostPorts;
 
 pub(crate) mod descriptors;
 pub(crate) mod local_ports;
+pub(crate) mod memory;
 pub(crate) mod peer_log;
 pub(crate) mod places;
 pub(crate) mod traffic;
@@ -38,6 +40,8 @@ pub struct SharedLimits {
     /// Lines about targets to which a peer may use no more local ports.
     pub(crate) local_port_lines: Rates<String>,
     pub(crate) traffic: Traffic,
+    /// What a socket of a forward may have received and not yet read, if that is limited.
+    pub(crate) socket_bytes: Option<usize>,
     log_connections: AtomicBool,
     sessions_refused: AtomicU64,
     frames_delayed: AtomicU64,
@@ -65,9 +69,12 @@ pub struct LimitCounts {
 
 impl SharedLimits {
     /// Limits for this process: its own listeners and forwards may use `files` descriptors
-    /// together, without the reserve: a function of those that the listeners leave.
-    pub fn new(files: usize, reserved: fn(usize) -> usize) -> Self {
-        Self { descriptors: DescriptorBudget::new(files, reserved), ..Self::default() }
+    /// together, without the reserve, a function of those that the listeners leave, and forwards no
+    /// more than their share of the memory allows.
+    pub fn new(files: usize, reserved: fn(usize) -> usize, memory: &MemoryShares) -> Self {
+        let of_memory = memory.forwards_max().saturating_mul(OF_CONNECTION);
+        let descriptors = DescriptorBudget::new(files, reserved, of_memory);
+        Self { descriptors, socket_bytes: memory.socket_bytes(), ..Self::default() }
     }
 
     /// These limits with the local ports of this host.

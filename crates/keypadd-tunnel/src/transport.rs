@@ -8,13 +8,14 @@
 //!
 //! The first term is the receive window of the sparse connection, which holds a full window of
 //! every stream. The second is that of the bulk connection; what waits behind gaps is part of it.
-//! It grows by a stream's window for each stream whose socket is slower than the sender, out of
-//! `stalled_bytes`, which all connections of an endpoint share. A stream whose reader has stopped
-//! holds at most its window here and nothing at the sender, which reads from TCP only what it can
-//! send at once. Nothing else is queued: datagrams wait in the socket buffer until their connection
-//! can take them. UDP flows add at most 5 MiB: 3 MiB of frames that wait for their loop, 1 MiB to
-//! send, 512 KiB of incomplete datagrams, 256 KiB for flows that are not open yet; and 64 KiB for
-//! each source whose flow is being opened.
+//! It grows by a stream's window for each stream whose socket is slower than the sender. Where a
+//! cgroup limits the memory, all but the first bytes of these windows, and of what is sent, are
+//! parts that all connections of the process share (`limits::memory`). A stream whose reader has
+//! stopped holds at most its window here and nothing at the sender, which reads from TCP only what
+//! it can send at once. Nothing else is queued: datagrams wait in the socket buffer until their
+//! connection can take them. UDP flows add at most 5 MiB: 3 MiB of frames that wait for their loop,
+//! 1 MiB to send, 512 KiB of incomplete datagrams, 256 KiB for flows that are not open yet; and 64
+//! KiB for each source whose flow is being opened.
 
 use std::{
     any::Any,
@@ -28,8 +29,8 @@ use std::{
 
 use keypadd_provider::{HandshakeData, Histogram, ProvedPeer};
 use keypadd_transport::{
-    Endpoint, EndpointConfig, EndpointSettings, FLOW_IDLE, IdleTimeout, Inspect, Plan,
-    ServerConfig, SpinShare, Streams, TransportConfig, Windows,
+    Endpoint, EndpointConfig, EndpointSettings, FLOW_IDLE, IdleTimeout, Inspect, KEPT_PER_FLIGHT,
+    Plan, ServerConfig, SpinShare, Streams, TransportConfig, Windows,
     congestion::{Control, CubicConfig},
     crypto, mtu_discovery,
 };
@@ -41,7 +42,7 @@ use crate::{
         jump::{Clocks, SystemClocks},
     },
     handover::Handover,
-    limits::SharedLimits,
+    limits::{SharedLimits, memory::MemoryShares},
     sessions::{
         hold::{HoldSettings, held_list::HeldList},
         lifetime::KeyLifetimes,
@@ -136,10 +137,6 @@ impl fmt::Display for Congestion {
     }
 }
 
-/// Most bytes that slow or stopped readers hold beyond the receive window: enough for 1,500 of one
-/// session, or 190 of a distant one.
-pub const STALLED_BYTES: u64 = 4 << 30;
-
 /// Transport settings of either end.
 #[derive(Clone, Debug)]
 pub struct TransportSettings {
@@ -152,9 +149,8 @@ pub struct TransportSettings {
     /// Receive window of one stream on the bulk connection where the round trip was longer than 15
     /// ms when that connection was made.
     pub long_path_stream_receive_window_bytes: u32,
-    /// Bytes that streams with slow or stopped readers may hold beyond the receive window, over all
-    /// connections of an endpoint. One connection gets at most three quarters of what is left.
-    pub stalled_bytes: u64,
+    /// What the connections of all endpoints share.
+    pub memory: MemoryShares,
     /// Bytes in flight of one connection.
     pub send_window_bytes: u32,
     /// Open forwarded connections of one session.
@@ -203,7 +199,7 @@ impl Default for TransportSettings {
             // 300 Mbit/s at 150 ms take half of it. The rest bridges lost announcements of credit,
             // one for each eighth; data behind gaps takes none.
             long_path_stream_receive_window_bytes: 16 * MIB,
-            stalled_bytes: STALLED_BYTES,
+            memory: MemoryShares::default(),
             send_window_bytes: 16 * MIB,
             forwards_max: 1024,
             limits: Arc::default(),
@@ -240,6 +236,24 @@ pub(crate) enum End {
 }
 
 impl TransportSettings {
+    /// The defaults in this memory: what one connection keeps is a part of it.
+    pub fn within(memory: MemoryShares) -> Self {
+        let most = Self::default();
+        let stream = |one_in, most| memory.part(one_in, 64 << 10, most);
+        let udp_one_in = 64 * most.loops as u64;
+        Self {
+            stream_receive_window_bytes: stream(256, most.stream_receive_window_bytes),
+            long_path_stream_receive_window_bytes: stream(
+                64,
+                most.long_path_stream_receive_window_bytes,
+            ),
+            udp_buffer_bytes: memory.part(udp_one_in, 256 << 10, most.udp_buffer_bytes as u32)
+                as usize,
+            memory,
+            ..most
+        }
+    }
+
     /// Starts an endpoint with one event loop per socket. Without a `reset_key` it draws one, and
     /// resets only connections that it had itself.
     pub(crate) fn endpoint(
@@ -264,7 +278,7 @@ impl TransportSettings {
             suspended: end == End::Server && self.handover.is_suspended(),
             config,
             server,
-            growth: self.stalled_bytes,
+            memory: self.memory.budgets.clone(),
             egress: Arc::new(MeteredEgress { gate, send_seconds: Arc::clone(&self.send_seconds) }),
             spin: self.spin,
             plan: self.plan(end, connections_max),
@@ -273,8 +287,10 @@ impl TransportSettings {
 
     /// How the connections of this end are made.
     fn plan(&self, end: End, connections_max: usize) -> Plan {
+        let memory = &self.memory;
         let bulk_windows = |stream: u32| Windows {
             stream,
+            first: memory.window_first(self.receive_window_bytes),
             connection: self.receive_window_bytes,
             connection_max: stream
                 .saturating_mul(self.forwards_max)
@@ -292,7 +308,9 @@ impl TransportSettings {
                 Congestion::Cubic => Control::Other(Arc::new(CubicConfig::default())),
             },
             flight_max: self.send_window_bytes.into(),
+            flight_first: memory.flight_first(self.send_window_bytes).into(),
             connections_max,
+            of_loop: memory.loop_limits(self.loops),
             inspect: inspect(),
             opening_cost: Arc::new(opening_cost),
             cut_code: StreamCode::Reset.into(),
@@ -307,10 +325,12 @@ impl TransportSettings {
     /// Windows of the connection that streams begin on. Its window grows by what unread ones hold,
     /// which may be those of all connections that both ends forward.
     fn sparse_windows(&self) -> Windows {
-        let stream = SPARSE_STREAM_WINDOW_BYTES.min(self.stream_receive_window_bytes);
+        let stream = self.memory.part(8192, 8 << 10, SPARSE_STREAM_WINDOW_BYTES);
+        let stream = stream.min(self.stream_receive_window_bytes);
         let connection = stream.saturating_mul(self.forwards_max.saturating_add(17));
         let growth = stream.saturating_mul(self.forwards_max).saturating_mul(2);
-        Windows { stream, connection, connection_max: connection.saturating_add(growth) }
+        let first = self.memory.window_first(connection);
+        Windows { stream, first, connection, connection_max: connection.saturating_add(growth) }
     }
 
     /// Streams that the other end may open.
@@ -337,10 +357,8 @@ impl TransportSettings {
         let mut config = TransportConfig::default();
         config
             // The event loop limits the bytes in flight over all streams. With only quinn-proto's
-            // send window one stream could block the others. quinn-proto also counts what was
-            // acknowledged behind a gap: seven round trips' worth if a fifth of the packets is
-            // lost.
-            .send_window(4 * u64::from(self.send_window_bytes))
+            // send window one stream could block the others.
+            .send_window(KEPT_PER_FLIGHT * u64::from(self.send_window_bytes))
             .keep_alive_interval(Some(keep_alive))
             .max_idle_timeout(Some(idle))
             .packet_threshold(PACKET_THRESHOLD)

@@ -6,8 +6,12 @@
 #[allow(dead_code)]
 mod support;
 
-use keypadd_tunnel::TransportSettings;
-use support::{Tunnel, accept, listener, write_until_stuck};
+use keypadd_tunnel::{ClientSettings, MemoryShares, TransportSettings, wire::Instance};
+use support::{
+    RunningClient, RunningServer, Tunnel, accept, client_settings, exchange, listener, new_key,
+    until, within, write_until_stuck,
+};
+use tokio::{net::TcpStream, task::JoinSet};
 
 const MIB: u64 = 1 << 20;
 
@@ -45,4 +49,49 @@ async fn stopped_readers_cost_the_windows_and_little_more() {
     }
     let grown = resident_bytes().saturating_sub(before);
     assert!(grown <= windows + 8 * MIB, "grew by {} MiB", grown / MIB);
+}
+
+#[tokio::test]
+async fn stopped_readers_take_their_share_of_a_small_memory_and_another_client_goes_on() {
+    const STALLED: usize = 150;
+    let memory = MemoryShares::of(64 * MIB, true);
+    let budgets = memory.budgets.clone();
+    let target = listener().await;
+    let forward: &str = &format!("0:{}", target.local_addr().unwrap());
+    let key = new_key();
+    let server = RunningServer::start_with(key.public(), &["localhost:*"], |settings| {
+        settings.transport = TransportSettings::within(memory);
+    });
+    let start = |instance| {
+        let settings = client_settings(&server, &key, &[forward]);
+        RunningClient::start(ClientSettings { instance: Instance([instance; 16]), ..settings })
+    };
+    let (greedy, other) = (start(1).await, start(2).await);
+    let mut pairs = Vec::new();
+    for number in 0..STALLED {
+        let mut writer = TcpStream::connect(greedy.listeners[0]).await.unwrap();
+        let mut reader = accept(&target).await;
+        // Half of them send to the server's end, half to the client's.
+        if number % 2 == 0 {
+            std::mem::swap(&mut writer, &mut reader);
+        }
+        pairs.push((writer, reader));
+    }
+    let mut writing = JoinSet::new();
+    for (mut writer, stopped_reader) in pairs {
+        writing.spawn(async move {
+            write_until_stuck(&mut writer, 64 << 20).await;
+            (writer, stopped_reader)
+        });
+    }
+    let pairs = writing.join_all().await;
+    for budget in [&budgets.received, &budgets.sent] {
+        assert!(budget.taken() > 0 && budget.taken() <= budget.total(), "{budget:?}");
+    }
+    let here = TcpStream::connect(other.listeners[0]).await.unwrap();
+    exchange(here, accept(&target).await).await;
+    drop((pairs, greedy, other));
+    within(server.stop()).await;
+    // What has ended gives all of it back.
+    until("the budgets are free", || budgets.received.taken() + budgets.sent.taken() == 0).await;
 }

@@ -51,7 +51,8 @@ const HANDSHAKE_TIME_MAX: Duration = Duration::from_millis(4_500);
 const PAIRS: usize = 3;
 
 /// Small, so that streams wait for credit, which also makes them move.
-const WINDOWS: Windows = Windows { stream: 96 << 10, connection: 1 << 20, connection_max: 2 << 20 };
+const WINDOWS: Windows =
+    Windows { stream: 96 << 10, first: 1 << 20, connection: 1 << 20, connection_max: 2 << 20 };
 
 const NO_ERROR: VarInt = VarInt::from_u32(0);
 
@@ -137,7 +138,6 @@ impl World {
             config.rng_seed(Some(endpoint_seed));
             let settings = EndpointSettings {
                 config,
-                growth: 16 << 20,
                 plan: Plan {
                     transport: Arc::new(move |_| transport(&schedule)),
                     sparse_windows: WINDOWS,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use keypadd_cli::error::{Error, Exit, shown, system};
 use keypadd_cli::keyfile;
-use keypadd_cli::memory::memory_bytes;
+use keypadd_cli::memory::host_bytes;
 use keypadd_cli::user_directory;
 use keypadd_config::{Config, Fault, InvalidConfig, KeyPlace};
 use keypadd_provider::PrivateKey;
@@ -80,7 +80,7 @@ pub(crate) fn load(
     known: Option<(&KeyPlace, &Arc<PrivateKey>)>,
 ) -> Result<Loaded, Error> {
     let text = read(path)?;
-    match Config::read(&text, memory_bytes()) {
+    match Config::read(&text, host_bytes()) {
         Ok(config) => {
             let path = key_path(path, &config.key)?;
             let key = match known {
@@ -109,7 +109,7 @@ pub(crate) fn load(
 /// # Errors
 /// Exit 3: everything that is wrong with the file.
 pub(crate) fn read_without_key(path: &Path) -> Result<(Config, PathBuf), Error> {
-    let config = Config::read(&read(path)?, memory_bytes());
+    let config = Config::read(&read(path)?, host_bytes());
     let config = config.map_err(|refused| faulty(path, &refused))?;
     let key_path = key_path(path, &config.key)?;
     Ok((config, key_path))

@@ -9,7 +9,6 @@ use std::io::ErrorKind;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use keypadd_cli::error::{Error, Exit, system};
-use keypadd_cli::memory::memory_bytes;
 use keypadd_config::values::PoolMode;
 use keypadd_config::{Config, Settings};
 use keypadd_keystream::{CipherEngine, Protection, Suite};
@@ -23,10 +22,32 @@ use crate::status::text::locked_of;
 use choice::choose;
 pub(crate) use choice::{Choice, timed};
 
-/// By default a pool takes at most one in this many bytes of the memory that the process may use.
-const BUDGET_ONE_IN: u64 = 16;
-/// The smallest default in bytes.
+/// A pool takes at most one in this many bytes of the memory that the process may use, and half of
+/// that by default.
+pub(crate) const BUDGET_ONE_IN: u64 = 8;
+/// The smallest budget in bytes: the chunks of a single connection.
 const BUDGET_MIN: usize = 1 << 20;
+
+/// The largest budget in this much memory.
+pub(crate) fn budget_max(memory_bytes: u64) -> usize {
+    usize::try_from(memory_bytes / BUDGET_ONE_IN).unwrap_or(usize::MAX).max(BUDGET_MIN)
+}
+
+/// Says that a budget that somebody set is cut, if it is.
+pub(crate) fn budget_cut(settings: &Settings, memory_bytes: u64) -> Option<String> {
+    let (budget, most) = (&settings.pool_budget, budget_max(memory_bytes));
+    let is_cut = budget.at.is_some() && budget.value > most && settings.pool.value != PoolMode::Off;
+    let size = |bytes: u64| bytesize::ByteSize::b(bytes).display().iec();
+    is_cut.then(|| {
+        format!(
+            "pool-budget {} is cut to {}, one part in {BUDGET_ONE_IN} of the memory of {}: more \
+             could get the daemon killed",
+            size(budget.value as u64),
+            size(most as u64),
+            size(memory_bytes)
+        )
+    })
+}
 
 /// The pool settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,14 +61,12 @@ pub(crate) struct PoolOptions {
 }
 
 impl PoolOptions {
-    /// The pool settings of a daemon. A budget that nobody set is at most a share of the memory
-    /// that this process may use.
-    pub(crate) fn of(settings: &Settings) -> Self {
-        let budget = &settings.pool_budget;
-        let share = usize::try_from(memory_bytes() / BUDGET_ONE_IN).unwrap_or(usize::MAX);
+    /// The pool settings of a daemon that may use this much memory.
+    pub(crate) fn of(settings: &Settings, memory_bytes: u64) -> Self {
+        let (budget, most) = (&settings.pool_budget, budget_max(memory_bytes));
         let budget_bytes = match budget.at {
-            Some(_) => budget.value,
-            None => budget.value.min(share.max(BUDGET_MIN)),
+            Some(_) => budget.value.min(most),
+            None => budget.value.min((most / 2).max(BUDGET_MIN)),
         };
         Self {
             mode: settings.pool.value,
@@ -381,6 +400,28 @@ mod tests {
     }
 
     const SUITES: [Suite; 1] = [Suite::AES_256_GCM];
+
+    #[test]
+    fn a_budget_is_at_most_an_eighth_of_the_memory_and_by_default_a_sixteenth() {
+        const MIB: u64 = 1 << 20;
+        for (file, memory, budget, is_cut) in [
+            ("", u64::MAX, 64, false),
+            ("", 128, 8, false),
+            ("", 16, 1, false),
+            ("pool-budget = \"64MiB\"", u64::MAX, 64, false),
+            ("pool-budget = \"64MiB\"", 512, 64, false),
+            ("pool-budget = \"64MiB\"", 256, 32, true),
+            ("pool-budget = \"64MiB\"", 128, 16, true),
+            ("pool-budget = \"64MiB\"", 0, 1, true),
+            ("pool-budget = \"64MiB\"\npool = \"off\"", 128, 16, false),
+        ] {
+            let settings = Config::read_to_extend(file, u64::MAX).expect("valid").settings;
+            let memory = memory.saturating_mul(MIB);
+            let options = PoolOptions::of(&settings, memory);
+            assert_eq!(options.budget_bytes as u64, budget * MIB, "{file} in {memory}");
+            assert_eq!(budget_cut(&settings, memory).is_some(), is_cut, "{file} in {memory}");
+        }
+    }
 
     fn options(mode: PoolMode, budget_bytes: usize) -> PoolOptions {
         PoolOptions { mode, budget_bytes, max_fill_cpu_percent: 100, require_locked: false }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use keypadd_cli::error::{Error, Exit};
+use keypadd_cli::memory::memory;
 use keypadd_cli::shutdown::{self, ShutdownMode, Trigger};
 use keypadd_config::{Config, Outgoing, Peer};
 use keypadd_provider::{CryptoSettings, PublicKey, server_config};
@@ -24,7 +25,7 @@ use crate::command_line::configfile::Loaded;
 use crate::command_line::host_key::HostKey;
 use crate::control::forwards;
 use crate::daemon::Daemon;
-use crate::daemon::pooling::{PoolOptions, pool_suites};
+use crate::daemon::pooling::{PoolOptions, budget_cut, pool_suites};
 use crate::daemon::preferences::{accepted, accepted_groups};
 use crate::daemon::ready::RunReady;
 use crate::daemon::server;
@@ -156,7 +157,7 @@ impl RunningConfig {
         new: Loaded,
     ) -> Result<Vec<String>, Error> {
         let Loaded { config: new, key: HostKey { key, path } } = new;
-        let (options, suites) = (PoolOptions::of(&new.settings), pool_suites(&new));
+        let (options, suites) = (PoolOptions::of(&new.settings, memory().bytes), pool_suites(&new));
         let change = daemon.pooling.prepare(options, suites, daemon.crypto.cipher_engine).await?;
         let crypto = CryptoSettings {
             key,
@@ -177,13 +178,14 @@ impl RunningConfig {
             let links = self.prepare_links(daemon, &crypto, &new).await?;
             Ok((server_crypto, peers, links))
         };
-        let (server_crypto, peers, (links, warnings)) = match attempt.await {
+        let (server_crypto, peers, (links, mut warnings)) = match attempt.await {
             Ok(made) => made,
             Err(error) => {
                 daemon.pooling.undo(change).await;
                 return Err(error);
             }
         };
+        warnings.extend(budget_cut(&new.settings, memory().bytes));
         self.use_links(daemon, links).await;
         self.allowances.settle(&new);
         if let (Some(server), Some(server_crypto)) = (&self.server, server_crypto) {

@@ -10,9 +10,6 @@ use keypadd_tunnel::{Peers, Server, ServerSettings};
 
 use crate::daemon::Daemon;
 
-/// Most clients at once; each may use its receive windows of memory (docs/limits.md, "Memory").
-const CONNECTIONS_MAX: usize = 1024;
-
 /// Binds a daemon's server. `texts`: the name of the setting for its address, and an example with
 /// another address.
 ///
@@ -33,7 +30,7 @@ pub(crate) fn bind(
         reset_keys: daemon.reset_keys(&daemon.crypto),
         peers,
         transport: daemon.transport.clone(),
-        connections_max: CONNECTIONS_MAX,
+        connections_max: daemon.transport.memory.connections_max(),
         sessions_per_key: daemon.settings.max_sessions_per_key.value as usize,
         bench: daemon.bench(),
     });

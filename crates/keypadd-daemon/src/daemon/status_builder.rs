@@ -10,17 +10,21 @@ use keypadd_config::values::PoolMode;
 use keypadd_keystream::{Class, Protection, has_aes_gcm};
 use keypadd_pool::{Coverage, Direction, PartLevel};
 use keypadd_provider::{DirectionStatus, Histogram, Meters, PacketStage};
-use keypadd_tunnel::{HeldCounts, HeldList, LinkStatus, LiveSession, SharedLimits, unix_seconds};
+use keypadd_share::Budget;
+use keypadd_transport::MemoryBudgets;
+use keypadd_tunnel::{
+    HeldCounts, HeldList, LinkStatus, LiveSession, MemoryShares, SharedLimits, unix_seconds,
+};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 
 use crate::control::Status;
 use crate::daemon::confine::Confinement;
-use crate::daemon::pooling::{Choice, Pooling};
+use crate::daemon::pooling::{Choice, Pooling, budget_max};
 use crate::status::rates::Rates;
 use crate::status::snapshot::{
-    ByDirection, HoldReport, KeysReport, LevelReport, LimitsReport, LinkReport, PacketsReport,
-    PoolReport, SessionReport, Snapshot, Times, TransportReport,
+    ByDirection, HoldReport, KeysReport, LevelReport, LimitsReport, LinkReport, MemoryReport,
+    PacketsReport, PoolReport, SessionReport, ShareReport, Snapshot, Times, TransportReport,
 };
 use crate::status::sources::{PeerTerms, Sources};
 
@@ -45,6 +49,8 @@ pub(crate) struct StatusBuilder {
     pub(crate) limits: Arc<SharedLimits>,
     /// The peers whose streams are held.
     pub(crate) held: HeldList,
+    /// The memory, and what may take how much of it.
+    pub(crate) memory: MemoryShares,
     /// The open sessions, and the peers to connect to.
     pub(crate) sources: Sources,
     /// The sessions' packet rates.
@@ -143,6 +149,7 @@ impl StatusBuilder {
             transport: self.transport_report(),
             suite_preference: self.suite_preference().to_owned(),
             limits: self.limits_report(),
+            memory: self.memory_report(),
             hold: self.hold_report(),
             pool: self.pool_report(&sessions),
             keystream_pool_bytes: meters.keystream_pool_bytes(),
@@ -184,6 +191,28 @@ impl StatusBuilder {
             sessions_refused: counts.sessions_refused,
             frames_delayed: counts.frames_delayed,
             log_lines_suppressed: counts.log_lines_suppressed,
+        }
+    }
+
+    fn memory_report(&self) -> MemoryReport {
+        let share = |of: &str, max: u64, used_bytes| ShareReport {
+            of: of.to_owned(),
+            max_bytes: (max != u64::MAX).then_some(max),
+            used_bytes,
+        };
+        let budget = |of, budget: &Budget| share(of, budget.total(), budget.taken());
+        let MemoryBudgets { received, sent } = &self.memory.budgets;
+        let counts = self.limits.counts();
+        let forwards_max = self.memory.forwards_total(counts.descriptors_max);
+        let pool = self.pooling.pool().map(|pool| pool.snapshot().budget_bytes);
+        MemoryReport {
+            limit_bytes: self.memory.bytes(),
+            shares: vec![
+                budget("received", received),
+                budget("sent", sent),
+                share("forwards", forwards_max, self.memory.of_forwards(counts.descriptors)),
+                share("pool", budget_max(self.memory.bytes()) as u64, pool.unwrap_or(0)),
+            ],
         }
     }
 

@@ -24,6 +24,7 @@ impl Collector for Snapshot {
         self.encode_packets(&mut out)?;
         self.encode_transport(&mut out)?;
         self.encode_limits(&mut out)?;
+        self.encode_memory(&mut out)?;
         self.encode_forwards(&mut out)?;
         self.encode_hold(&mut out)?;
         self.encode_pool(&mut out)?;
@@ -94,6 +95,19 @@ impl Snapshot {
         ];
         let rows = rows.map(|(limit, count)| (labels([("limit", limit)]), count));
         out.counters("keypadd_refused", help, rows)
+    }
+
+    fn encode_memory(&self, out: &mut Out<'_>) -> fmt::Result {
+        let help = "Memory that the daemon may use";
+        out.gauge("keypadd_memory_limit_bytes", help, self.memory.limit_bytes)?;
+        let (mut used, mut max) = (Vec::new(), Vec::new());
+        for share in &self.memory.shares {
+            let one = labels([("of", &*share.of)]);
+            max.extend(share.max_bytes.map(|bytes| (one.clone(), bytes)));
+            used.push((one, share.used_bytes));
+        }
+        out.gauges("keypadd_memory_share_bytes", "Largest shares of the memory", max)?;
+        out.gauges("keypadd_memory_used_bytes", "What is taken of these shares", used)
     }
 
     fn encode_hold(&self, out: &mut Out<'_>) -> fmt::Result {

@@ -28,6 +28,8 @@ pub(crate) struct Snapshot {
     #[serde(default)]
     pub(crate) limits: LimitsReport,
     #[serde(default)]
+    pub(crate) memory: MemoryReport,
+    #[serde(default)]
     pub(crate) hold: HoldReport,
     pub(crate) pool: PoolReport,
     pub(crate) keystream_pool_bytes: u64,
@@ -109,6 +111,25 @@ pub(crate) struct LimitsReport {
     pub(crate) sessions_refused: u64,
     pub(crate) frames_delayed: u64,
     pub(crate) log_lines_suppressed: u64,
+}
+
+/// The memory that the daemon may use, and what may take how much of it.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct MemoryReport {
+    /// The least of this host's memory and the limits of the process's cgroups.
+    pub(crate) limit_bytes: u64,
+    pub(crate) shares: Vec<ShareReport>,
+}
+
+/// A share of the memory.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ShareReport {
+    /// What takes it.
+    pub(crate) of: String,
+    /// Absent if it has no limit.
+    pub(crate) max_bytes: Option<u64>,
+    pub(crate) used_bytes: u64,
 }
 
 /// Connections held while their peer is away.

@@ -10,8 +10,8 @@ use keypadd_tunnel::{
 use serde_json::Value;
 
 use crate::status::snapshot::{
-    ByDirection, HoldReport, KeysReport, LimitsReport, LinkReport, PacketsReport, SessionReport,
-    Snapshot, SuiteReport, TransportReport,
+    ByDirection, HoldReport, KeysReport, LimitsReport, LinkReport, MemoryReport, PacketsReport,
+    SessionReport, ShareReport, Snapshot, SuiteReport, TransportReport,
 };
 
 /// The text for one answer.
@@ -33,6 +33,7 @@ pub(crate) fn render(document: Value) -> Result<String, serde_json::Error> {
     lines.push(format!("  {}", one_line(&daemon.sandbox.line())));
     lines.push(transport(&daemon.transport));
     lines.push(limits(&daemon.limits));
+    lines.extend(memory(&daemon.memory));
     hold(&daemon.hold, &mut lines);
     if !daemon.suite_preference.is_empty() {
         lines.push(format!("  prefers {}", one_line(&daemon.suite_preference)));
@@ -88,6 +89,18 @@ fn limits(limits: &LimitsReport) -> String {
         }
     }
     line
+}
+
+/// The memory and its shares; nothing for a daemon that does not tell.
+fn memory(memory: &MemoryReport) -> Option<String> {
+    let share = |share: &ShareReport| {
+        let used = size(share.used_bytes);
+        let most = share.max_bytes.map(|bytes| format!(" of {}", size(bytes))).unwrap_or_default();
+        format!("{} {used}{most}", one_line(&share.of))
+    };
+    let shares: Vec<_> = memory.shares.iter().map(share).collect();
+    let line = format!("  memory {}: {}", size(memory.limit_bytes), shares.join(", "));
+    (!shares.is_empty()).then_some(line)
 }
 
 /// Peers that are away, and what happened to earlier held connections.

@@ -8,6 +8,7 @@ use std::time::SystemTime;
 use bytesize::ByteSize;
 use humantime::format_rfc3339_seconds;
 use keypadd_cli::error::{Error, one_line};
+use keypadd_cli::memory::memory;
 use keypadd_cli::results::print;
 use keypadd_config::{Outgoing, Peer, Settings, Shown};
 use keypadd_tunnel::{ProxyHeaders, TransportSettings};
@@ -15,6 +16,7 @@ use keypadd_tunnel::{ProxyHeaders, TransportSettings};
 use crate::command_line::ConfigArgs;
 use crate::command_line::configfile::{self, Loaded};
 use crate::command_line::host_key::HostKey;
+use crate::daemon::pooling::budget_cut;
 use crate::daemon::ready::suite_with_class;
 
 /// Prints the settings and peers; warnings go to standard error.
@@ -42,6 +44,9 @@ pub(crate) fn run(args: ConfigArgs) -> Result<(), Error> {
         let (cause, hint) = configfile::in_file(&path, warning);
         let hint = hint.map(|hint| format!("\n  hint: {}", one_line(&hint))).unwrap_or_default();
         let _ = writeln!(std::io::stderr().lock(), "{} (warning){hint}", one_line(&cause));
+    }
+    if let Some(line) = budget_cut(&config.settings, memory().bytes) {
+        let _ = writeln!(std::io::stderr().lock(), "{line} (warning)");
     }
     print(text.as_bytes()).map(drop)
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use keypadd_cli::error::{Error, Exit, shown, system};
 use keypadd_cli::keyfile::{self, StagedKey, make_directory, quoted_for_shell};
-use keypadd_cli::memory::memory_bytes;
+use keypadd_cli::memory::host_bytes;
 use keypadd_cli::staged::Staged;
 use keypadd_config::{AddPeerError, Config, KeyPlace, NewPeer, Settings, offered};
 use keypadd_keystream::Suite;
@@ -81,7 +81,7 @@ impl ThisHost {
             false => format!(" --config {}", quoted_for_shell(&path)),
         };
         let text = configfile::text(&path)?.unwrap_or_default();
-        let config = Config::read_to_extend(&text, memory_bytes())
+        let config = Config::read_to_extend(&text, host_bytes())
             .map_err(|refused| configfile::faulty(&path, &refused))?;
         let key = key.map(|key| std::path::absolute(&key).unwrap_or(key));
         let (key_path, key_to_name) = match (configfile::key_path(&path, &config.key)?, key) {
@@ -192,7 +192,7 @@ impl ThisHost {
     pub(crate) fn prepare(&self, peer: &NewPeer) -> Result<Prepared, Error> {
         let before = configfile::text(&self.path)?;
         let text = before.as_deref().unwrap_or_default();
-        let addition = peer.add_to(text, self.key_to_name.as_deref(), memory_bytes());
+        let addition = peer.add_to(text, self.key_to_name.as_deref(), host_bytes());
         let file = || shown(self.path.to_string_lossy());
         let after =
             match addition {

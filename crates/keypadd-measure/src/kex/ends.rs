@@ -110,7 +110,8 @@ async fn accept(server: Endpoint) {
 }
 
 /// Only handshakes are carried.
-const WINDOWS: Windows = Windows { stream: 1 << 16, connection: 1 << 16, connection_max: 1 << 16 };
+const WINDOWS: Windows =
+    Windows { stream: 1 << 16, first: 1 << 16, connection: 1 << 16, connection_max: 1 << 16 };
 
 /// An endpoint of one loop on loopback.
 fn endpoint(server: Option<ServerConfig>) -> io::Result<Endpoint> {

@@ -68,6 +68,7 @@ impl Driver {
     fn established(&mut self) {
         let (waiting, streams) = self.carrier.lifecycle.establish();
         self.sender.proved();
+        self.receiver.proved(&mut self.carrier.quic);
         let proof = (self.plan.inspect)(self.carrier.quic.crypto_session());
         self.carrier.lifecycle.opening_cost =
             (self.plan.opening_cost)(self.carrier.quic.crypto_session());

@@ -29,6 +29,13 @@ impl Receiver {
         Self { window, stream_credits, remote_open: [0; 2] }
     }
 
+    /// The peer has proved a key.
+    pub(super) fn proved(&mut self, quic: &mut Connection) {
+        if let Some(bytes) = self.window.proved() {
+            quic.set_receive_window(bytes.into());
+        }
+    }
+
     /// Passes received data to sockets and readers, until its share of the round is used up.
     /// Returns how many bytes of bulk data it has passed on.
     pub(super) fn deliver(

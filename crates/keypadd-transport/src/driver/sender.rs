@@ -21,6 +21,7 @@ use super::{
 use crate::{
     channel::{Class, Spliced},
     datagrams::Datagrams,
+    flight::KEPT_PER_FLIGHT,
     flows::Flows,
     gate::CongestionGate,
     handed_controller::HandedController,
@@ -95,6 +96,9 @@ impl Sender {
         let mut sends = SENDS_PER_DRIVE;
         let mut batches = BATCHES_PER_DRIVE;
         self.meter.begin();
+        if let Some(bytes) = self.meter.gate.fit_flight() {
+            carrier.quic.set_send_window(KEPT_PER_FLIGHT * bytes);
+        }
         loop {
             if context.outdated || context.udp.is_full() {
                 return false;

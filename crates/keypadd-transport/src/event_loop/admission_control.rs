@@ -63,8 +63,9 @@ pub(super) enum Answer {
 }
 
 impl AdmissionControl {
-    pub(super) fn new() -> Self {
-        Self { server: None, handshakes: Handshakes::new(), refusing: false }
+    pub(super) fn new(handshakes_max: usize) -> Self {
+        let handshakes = Handshakes::with_slots(handshakes_max);
+        Self { server: None, handshakes, refusing: false }
     }
 
     /// Changes the configuration of handshakes that begin from now on.
@@ -105,11 +106,11 @@ mod tests {
 
     use super::*;
     use crate::{
+        admission::SLOTS,
         counters::Counters,
         handshake::Accepted,
-        settings::{EndpointSettings, Plan},
+        settings::{EndpointSettings, MemoryBudgets, Plan},
         token_key::TokenKey,
-        windows::Budget,
     };
 
     fn shared(connections_max: usize) -> (EndpointShared, mpsc::UnboundedReceiver<Accepted>) {
@@ -117,8 +118,8 @@ mod tests {
         let plan = Arc::new(Plan { connections_max, ..Plan::plain() });
         let counters = Arc::new(Counters::new(Instant::now()));
         let egress = EndpointSettings::plain(Vec::new(), None).egress;
-        let (budget, token_key) = (Arc::new(Budget::new(0)), Arc::new(TokenKey::new(egress)));
-        (EndpointShared { plan, budget, counters, accepted, token_key }, events)
+        let (memory, token_key) = (MemoryBudgets::default(), Arc::new(TokenKey::new(egress)));
+        (EndpointShared { plan, memory, counters, accepted, token_key }, events)
     }
 
     fn client(host: u32, purpose: Purpose) -> Client {
@@ -129,7 +130,7 @@ mod tests {
 
     #[test]
     fn only_lanes_that_have_their_clients_refuse_more() {
-        let (admission, (shared, mut events)) = (AdmissionControl::new(), shared(1));
+        let (admission, (shared, mut events)) = (AdmissionControl::new(SLOTS), shared(1));
         let now = Instant::now();
         assert_eq!(admission.answer(&shared, client(1, Purpose::Sparse), now), Answer::Admit);
         let counted = shared.counters.clients(Purpose::Sparse).begin();
@@ -144,7 +145,7 @@ mod tests {
 
     #[test]
     fn an_end_that_refuses_everyone_does_so_without_a_word() {
-        let (mut admission, (shared, mut events)) = (AdmissionControl::new(), shared(0));
+        let (mut admission, (shared, mut events)) = (AdmissionControl::new(SLOTS), shared(0));
         admission.refusing = true;
         assert_eq!(
             admission.answer(&shared, client(1, Purpose::Sparse), Instant::now()),
@@ -156,7 +157,7 @@ mod tests {
 
     #[test]
     fn a_client_beside_others_validates_its_address_if_it_can() {
-        let (mut admission, (shared, _events)) = (AdmissionControl::new(), shared(16));
+        let (mut admission, (shared, _events)) = (AdmissionControl::new(SLOTS), shared(16));
         let now = Instant::now();
         for handle in 0..8 {
             let key = Key { handle, serial: handle as u64 };
@@ -177,7 +178,7 @@ mod tests {
 
     #[test]
     fn in_a_crowd_an_address_that_has_just_begun_is_ignored() {
-        let (mut admission, (shared, mut events)) = (AdmissionControl::new(), shared(16));
+        let (mut admission, (shared, mut events)) = (AdmissionControl::new(SLOTS), shared(16));
         let now = Instant::now();
         for serial in 0..512 {
             let key = Key { handle: 0, serial };

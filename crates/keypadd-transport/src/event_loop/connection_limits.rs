@@ -6,8 +6,9 @@ use quinn_proto::{AckFrequencyConfig, Dir, TransportConfig};
 
 use super::EndpointShared;
 use crate::{
-    cid::Purpose, congestion::ACK_DELAY, driver::ConnectionLimits, gate::CongestionGate, route,
-    settings::Streams, stream_credit::StreamCredit, windows::ReceiveWindow,
+    cid::Purpose, congestion::ACK_DELAY, driver::ConnectionLimits, flight::Flight,
+    gate::CongestionGate, route, settings::Streams, stream_credit::StreamCredit,
+    windows::ReceiveWindow,
 };
 
 /// Received DATAGRAM frames buffered until their connection is driven: as many as a round receives.
@@ -28,7 +29,8 @@ pub(super) fn limits(
     now: Instant,
 ) -> (ConnectionLimits, TransportConfig) {
     let plan = &shared.plan;
-    let (gate, factory) = CongestionGate::new(plan.congestion.clone(), plan.flight_max, now);
+    let flight = Flight::new(plan.flight_first, plan.flight_max, Arc::clone(&shared.memory.sent));
+    let (gate, factory) = CongestionGate::new(plan.congestion.clone(), flight, now);
     let windows = plan.windows(purpose);
     let Streams { bidirectional, unidirectional } = plan.streams;
     // Indexed by `Dir`.
@@ -40,13 +42,13 @@ pub(super) fn limits(
         .datagram_receive_buffer_size(Some(datagrams))
         .congestion_controller_factory(factory)
         .stream_receive_window(windows.stream.into())
-        .receive_window(windows.connection.into())
+        .receive_window(windows.first.into())
         .max_concurrent_bidi_streams(stream_credits[Dir::Bi as usize].current())
         .max_concurrent_uni_streams(stream_credits[Dir::Uni as usize].current());
     if purpose.is_bulk() {
         transport.ack_frequency_config(Some(bulk_acks()));
     }
-    let window = ReceiveWindow::new(windows, Arc::clone(&shared.budget));
+    let window = ReceiveWindow::new(windows, Arc::clone(&shared.memory.received));
     (ConnectionLimits { gate, window, stream_credits }, transport)
 }
 

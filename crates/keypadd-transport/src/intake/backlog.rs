@@ -9,10 +9,10 @@ use std::collections::{VecDeque, hash_map::Entry};
 use keypadd_share::threshold;
 use rustc_hash::FxHashMap;
 
-use crate::splice::Key;
+use crate::{settings::LoopLimits, splice::Key};
 
-/// Memory that all datagrams here may take.
-pub(crate) const BYTES_MAX: u64 = 4 << 20;
+/// Memory that all datagrams here may take, where there is enough.
+pub(crate) const BYTES_MAX: u64 = LoopLimits::MOST.waiting_bytes;
 
 /// What a datagram takes beside its bytes.
 const RECORD_BYTES: u64 = 512;
@@ -23,6 +23,7 @@ pub(crate) struct Backlog<D> {
     /// The next one first.
     order: VecDeque<Key>,
     bytes: u64,
+    bytes_max: u64,
 }
 
 struct Waiting<D> {
@@ -32,8 +33,8 @@ struct Waiting<D> {
 }
 
 impl<D> Backlog<D> {
-    pub(crate) fn new() -> Self {
-        Self { waiting: FxHashMap::default(), order: VecDeque::new(), bytes: 0 }
+    pub(crate) fn new(bytes_max: u64) -> Self {
+        Self { waiting: FxHashMap::default(), order: VecDeque::new(), bytes: 0, bytes_max }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -61,7 +62,7 @@ impl<D> Backlog<D> {
                 entry.insert(Waiting { datagrams: VecDeque::new(), bytes: 0 })
             }
         };
-        let most = threshold((1, 1), waiting.bytes, BYTES_MAX - self.bytes);
+        let most = threshold((1, 1), waiting.bytes, self.bytes_max - self.bytes);
         let fits = waiting.bytes + bytes <= most;
         if fits {
             waiting.datagrams.push_back((datagram, bytes));
@@ -113,7 +114,7 @@ mod tests {
 
     #[test]
     fn datagrams_of_a_connection_keep_their_order_and_connections_take_turns() {
-        let mut backlog = Backlog::new();
+        let mut backlog = Backlog::new(BYTES_MAX);
         assert_eq!((backlog.next_connection(), backlog.connections()), (None, 0));
         for datagram in 0..4 {
             backlog.push([A, B][datagram % 2], datagram, 1_200);
@@ -131,7 +132,7 @@ mod tests {
 
     #[test]
     fn whoever_sends_most_loses_most() {
-        let mut backlog = Backlog::new();
+        let mut backlog = Backlog::new(BYTES_MAX);
         let kept = (0..100_000).filter(|datagram| backlog.push(A, *datagram, 1_200)).count();
         let kept = kept as u64 * (1_200 + RECORD_BYTES);
         assert_eq!(kept, backlog.bytes);

@@ -53,7 +53,7 @@ impl Metered for Fake {
 
 /// An intake whose connections are all measured.
 fn intake() -> Intake<u32, u32> {
-    let mut intake = Intake::new();
+    let mut intake = Intake::new(backlog::BYTES_MAX);
     let until = clock() + Duration::from_secs(60);
     let costs = CostMeter::new(|| PASSED.get(), Some(until));
     intake.clocks = Some(Clocks { costs, shares: clock });
@@ -173,7 +173,7 @@ fn a_connection_whose_datagrams_cost_too_much_is_warned_of_once() {
 #[test]
 fn bulk_may_take_longer_before_it_is_measured() {
     for is_bulk in [false, true] {
-        let mut intake = Intake::<u32, u32>::new();
+        let mut intake = Intake::<u32, u32>::new(backlog::BYTES_MAX);
         let costs = CostMeter::new(|| PASSED.get(), None);
         intake.clocks = Some(Clocks { costs, shares: clock });
         let mut connection = Fake { is_bulk, ..Fake::default() };
@@ -204,7 +204,7 @@ fn frames_are_those_of_the_share() {
 
 #[test]
 fn without_a_clock_everything_is_handled_at_once() {
-    let mut intake = Intake::<u32, u32>::new();
+    let mut intake = Intake::<u32, u32>::new(backlog::BYTES_MAX);
     let mut connection = Fake::default();
     let mut share = intake.begin(A, &mut connection, clock());
     for datagram in 0..100 {

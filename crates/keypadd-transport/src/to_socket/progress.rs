@@ -6,6 +6,9 @@ use crate::{announcement::Continuation, replay::Receipt};
 /// Bytes written before the peer must be told immediately.
 const RECEIPT_BYTES: u64 = 128 << 10;
 
+/// Bytes written before the peer must be told soon: it may have no memory for more before it knows.
+const SOON_BYTES: u64 = 8 << 10;
+
 /// What follows the bytes that were taken from the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Course {
@@ -58,10 +61,11 @@ impl Acceptance {
 }
 
 /// Whether to tell the peer what a socket has accepted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ReceiptDue {
     Not,
     Later,
+    Soon,
     Now,
 }
 
@@ -69,16 +73,17 @@ pub(crate) enum ReceiptDue {
 #[derive(Debug)]
 pub(super) struct Reported {
     receipt: Receipt,
-    /// More is to be told later.
-    is_due_later: bool,
+    /// When more is to be told, as far as was said.
+    said: ReceiptDue,
 }
 
 impl Reported {
     pub(super) fn new(receipt: Receipt) -> Self {
-        Self { receipt, is_due_later: false }
+        Self { receipt, said: ReceiptDue::Not }
     }
 
-    /// Whether to tell the peer that the socket has accepted this much. Says "later" only once.
+    /// Whether to tell the peer that the socket has accepted this much. Says "later" and
+    /// "soon" only once.
     pub(super) fn due(&mut self, accepted: Receipt) -> ReceiptDue {
         if accepted == self.receipt {
             return ReceiptDue::Not;
@@ -86,10 +91,15 @@ impl Reported {
         if accepted.end || accepted.bytes >= self.receipt.bytes + RECEIPT_BYTES {
             return ReceiptDue::Now;
         }
-        match std::mem::replace(&mut self.is_due_later, true) {
-            true => ReceiptDue::Not,
+        let due = match accepted.bytes >= self.receipt.bytes + SOON_BYTES {
+            true => ReceiptDue::Soon,
             false => ReceiptDue::Later,
+        };
+        if due <= self.said {
+            return ReceiptDue::Not;
         }
+        self.said = due;
+        due
     }
 
     /// The receipt to send now, if it says more than the last one.
@@ -142,11 +152,13 @@ mod tests {
     }
 
     #[test]
-    fn a_receipt_for_much_or_the_end_is_due_at_once_and_one_for_little_later_once() {
+    fn a_receipt_for_much_or_the_end_is_due_at_once_and_one_for_less_soon_or_later_once() {
         let receipt = |bytes, end| Receipt { bytes, end };
         let mut reported = Reported::new(receipt(10, false));
         assert_eq!(reported.due(receipt(10, false)), ReceiptDue::Not);
         assert_eq!(reported.due(receipt(11, false)), ReceiptDue::Later);
+        assert_eq!(reported.due(receipt(9 + SOON_BYTES, false)), ReceiptDue::Not);
+        assert_eq!(reported.due(receipt(10 + SOON_BYTES, false)), ReceiptDue::Soon);
         assert_eq!(reported.due(receipt(9 + RECEIPT_BYTES, false)), ReceiptDue::Not);
         assert_eq!(reported.due(receipt(10 + RECEIPT_BYTES, false)), ReceiptDue::Now);
         assert_eq!(reported.due(receipt(11, true)), ReceiptDue::Now);

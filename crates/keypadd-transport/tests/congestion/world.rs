@@ -529,7 +529,8 @@ impl Flow {
 const SEED: [u8; 32] = [2; 32];
 
 fn settings(congestion: Control, server: Option<ServerConfig>, window: u32) -> EndpointSettings {
-    let windows = Windows { stream: window, connection: WINDOW, connection_max: WINDOW };
+    let windows =
+        Windows { stream: window, first: WINDOW, connection: WINDOW, connection_max: WINDOW };
     let transport = |route_bytes| {
         let mut transport = TransportConfig::default();
         transport

@@ -47,7 +47,7 @@ fn a_stream_that_nobody_adopts_is_reset() {
     let mut held = Held::new();
     let [mut near, _far] = held.splice();
     held.lose(0);
-    let gone = HeldStreams::new(Arc::new(ReplayBudget::new(16 << 20, 256 << 20)));
+    let gone = HeldStreams::new(Arc::new(ReplayBudget::new(16 << 20, 256 << 20, Arc::default())));
     gone.close();
     held.replace(0);
     for handed in held.streams[0].hand_over().unwrap() {

@@ -37,8 +37,9 @@ impl Held {
     pub fn over(bytes: usize, path: impl FnOnce(SocketAddr) -> SocketAddr) -> Self {
         let pair = Pair::new(SpinShare::percent(0));
         let address = path(pair.server.local_addr());
-        let streams =
-            [(); 2].map(|()| HeldStreams::new(Arc::new(ReplayBudget::new(bytes, 256 << 20))));
+        let streams = [(); 2].map(|()| {
+            HeldStreams::new(Arc::new(ReplayBudget::new(bytes, 256 << 20, Arc::default())))
+        });
         let ends = pair.connect_to(address);
         let held = Self { pair, address, streams, ends, epoch: 0 };
         held.hold();
@@ -102,7 +103,8 @@ impl Held {
             }
         };
         self.pair.control.block_on(async { timeout(HANG, held).await.expect("not held") });
-        let new = HeldStreams::new(Arc::new(ReplayBudget::new(16 << 20, 256 << 20)));
+        let new =
+            HeldStreams::new(Arc::new(ReplayBudget::new(16 << 20, 256 << 20, Arc::default())));
         for handed in old.hand_over().unwrap() {
             self.pair.control.spawn(Splice::adopt(handed, &new, VarInt::from_u32(0)));
         }

@@ -18,7 +18,7 @@ use tokio::runtime::Runtime;
 
 /// Windows of a stream and of a connection, as a tunnel has them.
 const WINDOWS: Windows =
-    Windows { stream: 2 << 20, connection: 64 << 20, connection_max: 64 << 20 };
+    Windows { stream: 2 << 20, first: 64 << 20, connection: 64 << 20, connection_max: 64 << 20 };
 const SEND_WINDOW_BYTES: u32 = 16 << 20;
 
 /// A close with this code holds streams.

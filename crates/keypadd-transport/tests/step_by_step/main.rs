@@ -47,7 +47,8 @@ impl Pair {
 /// Lets both ends of a connection hold its streams.
 fn hold(ends: &[Connection; 2]) -> [HeldStreams; 2] {
     ends.each_ref().map(|end| {
-        let streams = HeldStreams::new(Arc::new(ReplayBudget::new(16 << 20, 1 << 30)));
+        let streams =
+            HeldStreams::new(Arc::new(ReplayBudget::new(16 << 20, 1 << 30, Arc::default())));
         end.hold(&streams, 0);
         streams
     })

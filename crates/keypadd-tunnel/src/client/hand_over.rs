@@ -124,7 +124,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        ClientSettings, SharedLimits, TransportSettings, limits::descriptors::OF_CONNECTION,
+        ClientSettings, MemoryShares, SharedLimits, TransportSettings,
+        limits::descriptors::OF_CONNECTION,
     };
 
     /// A client of a server with this key.
@@ -201,7 +202,7 @@ mod tests {
     #[tokio::test]
     async fn connections_of_another_process_count_in_the_share_of_the_programs_of_this_host() {
         let server = PrivateKey::generate().unwrap().public();
-        let limits = Arc::new(SharedLimits::new(100, |_| 0));
+        let limits = Arc::new(SharedLimits::new(100, |_| 0, &MemoryShares::default()));
         let transport =
             TransportSettings { limits: Arc::clone(&limits), ..TransportSettings::default() };
         let client = client(server, transport).await;

@@ -6,7 +6,7 @@
 
 use std::{net::SocketAddr, os::fd::OwnedFd, sync::Arc, time::Instant};
 
-use keypadd_transport::{FlowEnd, Label, Splice, TransferStats};
+use keypadd_transport::{FlowEnd, Label, Socket, Splice, TransferStats};
 use tracing::{debug, info};
 
 use crate::{
@@ -122,6 +122,13 @@ impl ConnectionRecord {
     /// What goes with it to the process that takes over.
     pub(crate) fn set_descriptors(&mut self, descriptors: Arc<[OwnedFd]>) {
         self.descriptors = descriptors;
+    }
+
+    /// Limits what the kernel keeps of its socket, if memory is short.
+    pub(crate) fn limit_buffers(&self, socket: &Socket) {
+        if let Some(bytes) = self.limits.socket_bytes {
+            socket.limit_buffers(bytes);
+        }
     }
 
     /// Its bytes are counted here from now on.

@@ -60,6 +60,7 @@ async fn carry(
 ) -> Result<(), SpliceError> {
     let outcome = match socket.into_socket() {
         Ok(socket) => {
+            record.limit_buffers(&socket);
             let splice = splice(socket, record.label());
             record.set_carried(splice.carried());
             splice.await.map_err(SpliceError::from)

@@ -64,10 +64,17 @@ struct BudgetState {
     reserved: fn(usize) -> usize,
     /// Descriptors of this end's own listeners.
     apart: Mutex<usize>,
+    /// The most that memory allows.
+    of_memory: usize,
     shares: Shares<Holder>,
     refused: AtomicU64,
     log_limit: Rates<Holder>,
 }
+
+const TOO_FEW_FILES: &str = "too many open files: forwards of this peer are refused or wait; to \
+                             allow more, raise the limit (`ulimit -n`, LimitNOFILE=)";
+const TOO_LITTLE_MEMORY: &str = "too little memory: forwards of this peer are refused or wait; to \
+                                 allow more, raise the limit of the container or unit (MemoryMax=)";
 
 /// Descriptors that are not the budget's until this is dropped.
 #[derive(Debug)]
@@ -78,18 +85,20 @@ pub(crate) struct SetApart {
 
 impl Default for DescriptorBudget {
     fn default() -> Self {
-        Self::new(usize::MAX, |_| 0)
+        Self::new(usize::MAX, |_| 0, usize::MAX)
     }
 }
 
 impl DescriptorBudget {
-    /// A budget of `files` without the reserve: a function of those that are not set apart.
-    pub(crate) fn new(files: usize, reserved: fn(usize) -> usize) -> Self {
+    /// A budget of `files` without the reserve, a function of those that are not set apart, and no
+    /// more than memory allows.
+    pub(crate) fn new(files: usize, reserved: fn(usize) -> usize, of_memory: usize) -> Self {
         Self(Arc::new(BudgetState {
             files,
             reserved,
             apart: Mutex::new(0),
-            shares: Shares::of_total(files.saturating_sub(reserved(files))),
+            of_memory,
+            shares: Shares::of_total(files.saturating_sub(reserved(files)).min(of_memory)),
             refused: AtomicU64::default(),
             log_limit: Rates::log_lines(),
         }))
@@ -102,7 +111,7 @@ impl DescriptorBudget {
 
     fn total_without(&self, apart: usize) -> usize {
         let files = self.0.files.saturating_sub(apart);
-        files.saturating_sub((self.0.reserved)(files))
+        files.saturating_sub((self.0.reserved)(files)).min(self.0.of_memory)
     }
 
     /// Takes descriptors out of the budget that this end opens for itself, however many are free.
@@ -154,14 +163,14 @@ impl DescriptorBudget {
         self.0.refused.fetch_add(1, Ordering::Relaxed);
         if self.0.log_limit.allow(holder, Instant::now()) {
             let (budget, (taken, refused)) = (self.total(), self.counts());
+            let line = if budget < self.0.of_memory { TOO_FEW_FILES } else { TOO_LITTLE_MEMORY };
             warn!(
                 peer = name,
                 held = self.0.shares.of(&holder),
                 free = budget.saturating_sub(taken),
                 budget,
                 refused,
-                "too many open files: forwards of this peer are refused or wait; to allow more, \
-                 raise the limit (`ulimit -n`, LimitNOFILE=)"
+                "{line}"
             );
         }
     }
@@ -189,7 +198,7 @@ mod tests {
 
     #[test]
     fn what_is_set_apart_is_neither_the_budgets_nor_the_reserves() {
-        let budget = DescriptorBudget::new(900, |files| files / 3);
+        let budget = DescriptorBudget::new(900, |files| files / 3, usize::MAX);
         assert_eq!(budget.total(), 600);
         let apart = budget.set_apart(300);
         assert_eq!((budget.total(), acquire_all(&budget, 1).len()), (400, 200));
@@ -199,9 +208,19 @@ mod tests {
         assert_eq!(budget.total(), 600);
     }
 
+    #[test]
+    fn memory_allows_fewer_than_open_files_do() {
+        let budget = DescriptorBudget::new(900, |files| files / 3, 200);
+        assert_eq!((budget.total(), acquire_all(&budget, 1).len()), (200, 100));
+        let apart = budget.set_apart(750);
+        assert_eq!(budget.total(), 100, "there are not even as many files");
+        drop(apart);
+        assert_eq!(budget.total(), 200);
+    }
+
     #[tokio::test]
     async fn who_waits_gets_descriptors_when_some_are_released() {
-        let budget = DescriptorBudget::new(4, |_| 0);
+        let budget = DescriptorBudget::new(4, |_| 0, usize::MAX);
         let held = budget.acquire(Holder::Client(1), "one", 2).unwrap();
         let waiting = budget.acquire_when_free(Holder::Client(1), "one", 2);
         tokio::pin!(waiting);

@@ -107,7 +107,6 @@ impl Inviter {
         let transport = TransportSettings {
             receive_window_bytes: WINDOW_BYTES,
             stream_receive_window_bytes: WINDOW_BYTES,
-            stalled_bytes: 0,
             forwards_max: 1,
             ..super::transport()
         };

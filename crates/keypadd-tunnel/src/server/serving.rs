@@ -116,7 +116,7 @@ impl ServerContext {
             hold: transport.hold,
             handover: transport.handover.clone(),
             key_lifetimes: transport.key_lifetimes.clone(),
-            lineages: Arc::default(),
+            lineages: Arc::new(Lineages::new(Arc::clone(&transport.memory.budgets.sent))),
             resumptions: resumptions(sessions_per_key),
         }
     }

@@ -11,6 +11,7 @@ use std::{
 };
 
 use keypadd_provider::{Assertion, Channel, SessionToken};
+use keypadd_share::Budget;
 use keypadd_transport::{HeldStreams, ReplayBudget};
 
 use crate::{
@@ -49,8 +50,9 @@ impl HoldSettings {
         self.time.as_millis().div_ceil(1_000).try_into().unwrap_or(u32::MAX)
     }
 
-    fn budget(&self) -> Arc<ReplayBudget> {
-        Arc::new(ReplayBudget::new(self.stream_bytes, self.peer_bytes))
+    /// The memory of a peer's streams, out of what those of all peers share.
+    fn budget(&self, all: &Arc<Budget>) -> Arc<ReplayBudget> {
+        Arc::new(ReplayBudget::new(self.stream_bytes, self.peer_bytes, Arc::clone(all)))
     }
 
     /// Both ends must hold; the shorter time counts.
@@ -122,8 +124,9 @@ impl Granted {
 }
 
 impl ClientHold {
-    pub(crate) fn new(settings: HoldSettings) -> Self {
-        let streams = HeldStreams::new(settings.budget());
+    /// Nothing yet; its replay buffers will share `sent` with those of all peers.
+    pub(crate) fn new(settings: HoldSettings, sent: &Arc<Budget>) -> Self {
+        let streams = HeldStreams::new(settings.budget(sent));
         let lineage = Mutex::new(ClientLineage { streams, token: None });
         Self { settings, counts: Arc::default(), lineage }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use keypadd_keystream::Suite;
 use keypadd_provider::{PublicKey, client_config};
-use keypadd_tunnel::{Peers, SharedLimits, TransportSettings, wire::Instance};
+use keypadd_tunnel::{MemoryShares, Peers, SharedLimits, TransportSettings, wire::Instance};
 use tokio::net::TcpStream;
 
 use crate::support::*;
@@ -122,7 +122,7 @@ async fn changed_packet_protection_applies_to_the_next_handshake() {
 #[tokio::test]
 async fn descriptors_of_own_listeners_are_not_shared_out_while_they_are_open() {
     let (key, transport) = (new_key(), TransportSettings::default());
-    let limits = Arc::new(SharedLimits::new(100, |_| 0));
+    let limits = Arc::new(SharedLimits::new(100, |_| 0, &MemoryShares::default()));
     let server = RunningServer::start(key.public(), &[]);
     let mut settings = client_settings(&server, &key, &["127.0.0.1:0:localhost:1"]);
     settings.transport = TransportSettings { limits: Arc::clone(&limits), ..transport };

@@ -9,7 +9,7 @@ use std::{
 use keypadd_provider::{PrivateKey, PublicKey};
 use keypadd_tunnel::{
     Client, ClientError, ClientSession, ClientSettings, HeldCounts, HoldSettings, LimitCounts,
-    Peers, SharedLimits, TransportSettings, wire::Instance,
+    MemoryShares, Peers, SharedLimits, TransportSettings, wire::Instance,
 };
 use testbed::{LineSettings, Relay};
 use tokio::{
@@ -475,7 +475,8 @@ async fn a_client_that_is_held_is_counted_once_and_comes_back_where_its_key_has_
 #[tokio::test]
 async fn descriptors_of_a_client_that_is_away_go_to_another_of_its_key() {
     // Two connections of one peer take its share.
-    let narrow = TransportSettings { limits: Arc::new(SharedLimits::new(8, |_| 0)), ..holding() };
+    let limits = SharedLimits::new(8, |_| 0, &MemoryShares::default());
+    let narrow = TransportSettings { limits: Arc::new(limits), ..holding() };
     let site = Site::start_with([holding(), narrow], &["localhost:*"], &[]).await;
     let mut open = [site.connection().await, site.connection().await];
     for (here, there) in &mut open {

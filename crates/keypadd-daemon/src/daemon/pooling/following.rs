@@ -108,6 +108,7 @@ async fn a_live_session_gets_and_loses_the_pool_by_the_lengths_of_its_packets() 
         send_seconds: Arc::default(),
         limits: Arc::default(),
         held: <_>::default(),
+        memory: <_>::default(),
         sources: Sources::new(key.public(), Vec::new()),
         rates: Rates::default(),
     }));

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use keypadd_cli::error::{Error, shown};
 use keypadd_cli::keyfile;
-use keypadd_cli::memory::memory_bytes;
+use keypadd_cli::memory::host_bytes;
 use keypadd_config::{Config, Outgoing, Peer};
 use keypadd_provider::PrivateKey;
 
@@ -75,7 +75,7 @@ impl Configuration {
 
     /// The settings of a host without a file.
     pub(super) fn none() -> Config {
-        Config::read_to_extend("", memory_bytes()).expect("no line, no fault")
+        Config::read_to_extend("", host_bytes()).expect("no line, no fault")
     }
 
     /// The peers to connect to: the named one, or all.

@@ -7,7 +7,9 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use bytesize::ByteSize;
 use keypadd_cli::error::{Error, one_line, shown, system};
+use keypadd_cli::memory::memory;
 use keypadd_config::{Config, Settings};
 use keypadd_transport::Offloads;
 use keypadd_tunnel::{HostPorts, Permit, PortReuse, TransportSettings};
@@ -16,7 +18,7 @@ use serde_json::Value;
 
 use crate::control::runtime_directory;
 use crate::control::{self, STATUS_REQUEST};
-use crate::daemon::pooling::PoolOptions;
+use crate::daemon::pooling::{PoolOptions, budget_cut};
 use crate::verbs::status::no_answer;
 
 use super::finding::{Finding, Findings};
@@ -36,7 +38,7 @@ pub(super) fn check(config: &Config, findings: &mut Findings) -> Result<(), Erro
     let settings = &config.settings;
     findings.add([cpu(), clock()])?;
     findings.add([buffers(), offloads()])?;
-    findings.add([open_files(settings), locked_memory(settings)])?;
+    findings.add([open_files(settings), memory_limit(settings), locked_memory(settings)])?;
     findings.add(reaches_other_hosts(config).then(|| local_ports(HostPorts::of_this_host())))?;
     let (daemons, found) = daemons();
     findings.add(found)?;
@@ -140,9 +142,22 @@ fn open_files(settings: &Settings) -> Finding {
     }
 }
 
+fn memory_limit(settings: &Settings) -> Finding {
+    const CHECK: &str = "memory";
+    let bytes = memory().bytes;
+    match budget_cut(settings, bytes) {
+        Some(line) => {
+            let hint =
+                "raise the limit of the container or unit (MemoryMax=), or lower pool-budget";
+            Finding::warn(CHECK, line, hint)
+        }
+        None => Finding::ok(CHECK, ByteSize::b(bytes).display().iec().to_string()),
+    }
+}
+
 fn locked_memory(settings: &Settings) -> Finding {
     const CHECK: &str = "locked memory";
-    let budget = PoolOptions::of(settings).budget_bytes as u64;
+    let budget = PoolOptions::of(settings, memory().bytes).budget_bytes as u64;
     let limit = getrlimit(Resource::Memlock).maximum;
     match limit {
         Some(limit) if limit < budget && !rustix::process::geteuid().is_root() => Finding::warn(

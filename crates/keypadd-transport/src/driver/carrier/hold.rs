@@ -63,6 +63,7 @@ impl Holding {
     ) {
         match to_socket.receipt_due() {
             ReceiptDue::Now => self.receipts.add(id, to_socket.take_receipt()),
+            ReceiptDue::Soon => self.receipts.add_soon(id, now),
             ReceiptDue::Later => self.receipts.add_later(id, now),
             ReceiptDue::Not => {}
         }

@@ -172,6 +172,7 @@ mod tests {
     use quinn_proto::congestion::{Controller, CubicConfig};
 
     use super::*;
+    use crate::flight::Flight;
 
     const PATH: PathParameters = PathParameters { rtt: Duration::from_millis(100), mtu: 1_200 };
 
@@ -179,7 +180,8 @@ mod tests {
     fn meter(room: u64) -> (Meter, Box<dyn Controller>, Instant) {
         let now = Instant::now();
         let control = Control::Other(Arc::new(CubicConfig::default()));
-        let (gate, factory) = CongestionGate::new(control, 1 << 20, now);
+        let flight = Flight::new(1 << 20, 1 << 20, Arc::default());
+        let (gate, factory) = CongestionGate::new(control, flight, now);
         let mut controller = factory.build(now, PATH.mtu);
         controller.on_sent(now, gate.window() - room, 1);
         (Meter::new(gate), controller, now)

@@ -9,7 +9,7 @@ use std::{
 };
 
 use keypadd_provider::{Assertion, Channel, PublicKey, SessionToken};
-use keypadd_share::{Share, Shares};
+use keypadd_share::{Budget, Share, Shares};
 use keypadd_transport::HeldStreams;
 use tokio::sync::oneshot;
 
@@ -83,11 +83,13 @@ pub(crate) struct Lineages {
     by_client: Mutex<HashMap<ClientKey, Kept>>,
     /// Lets one session of each key free descriptors.
     pub(crate) freeing: Shares<PublicKey>,
+    /// What the replay buffers of all peers share.
+    sent: Arc<Budget>,
 }
 
 impl Default for Lineages {
     fn default() -> Self {
-        Self { by_client: Mutex::default(), freeing: Shares::of_each(1) }
+        Self::new(Arc::default())
     }
 }
 
@@ -120,6 +122,11 @@ pub(crate) enum Held {
 }
 
 impl Lineages {
+    /// None, whose replay buffers will share this budget with those of all peers.
+    pub(crate) fn new(sent: Arc<Budget>) -> Self {
+        Self { by_client: Mutex::default(), freeing: Shares::of_each(1), sent }
+    }
+
     /// The place of a client that is away, for its next session.
     pub(crate) fn take_place(&self, client: &ClientKey) -> Option<Share<PublicKey>> {
         self.lineages().get_mut(client)?.away.as_mut()?.place.take()
@@ -143,7 +150,7 @@ impl Lineages {
             return None;
         };
         let mut lineages = self.lineages();
-        let fresh = fresh_assets(&lineages, &client.0, settings, places);
+        let fresh = self.fresh_assets(&lineages, &client.0, settings, places);
         let (mut proof, mut away, mut ended) = (None, None, None);
         let (token, run) = (channel.token(), &client.1.0);
         let kept = match lineages.entry(client) {
@@ -260,7 +267,7 @@ impl Lineages {
         let until = now + Duration::from_millis(record.remaining_millis);
         let lineage = Lineage::import(tokens, record.epoch, until);
         let mut lineages = self.lineages();
-        let assets = fresh_assets(&lineages, &client.0, settings, places);
+        let assets = self.fresh_assets(&lineages, &client.0, settings, places);
         let away = Some(away(&assets.streams));
         lineages.insert(client, Kept { lineage, assets: assets.clone(), away });
         assets
@@ -294,25 +301,26 @@ impl Lineages {
         unlisted.map(|client| self.step(client, Event::Disowned, None, now).1).sum()
     }
 
+    /// What a lineage begins with. The streams of a key share a budget.
+    fn fresh_assets(
+        &self,
+        lineages: &HashMap<ClientKey, Kept>,
+        key: &PublicKey,
+        settings: &HoldSettings,
+        places: &Arc<Places>,
+    ) -> Assets {
+        let of_key = lineages.iter().find(|((other, _), _)| other == key);
+        let streams = match of_key {
+            Some((_, other)) => other.assets.streams.sharing_budget(),
+            None => HeldStreams::new(settings.budget(&self.sent)),
+        };
+        Assets { streams, counts: Arc::default(), places: Arc::clone(places) }
+    }
+
     /// A panic cannot leave the map half changed.
     fn lineages(&self) -> MutexGuard<'_, HashMap<ClientKey, Kept>> {
         self.by_client.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// What a lineage begins with. The streams of a key share a budget.
-fn fresh_assets(
-    lineages: &HashMap<ClientKey, Kept>,
-    key: &PublicKey,
-    settings: &HoldSettings,
-    places: &Arc<Places>,
-) -> Assets {
-    let of_key = lineages.iter().find(|((other, _), _)| other == key);
-    let streams = match of_key {
-        Some((_, other)) => other.assets.streams.sharing_budget(),
-        None => HeldStreams::new(settings.budget()),
-    };
-    Assets { streams, counts: Arc::default(), places: Arc::clone(places) }
 }
 
 #[cfg(test)]

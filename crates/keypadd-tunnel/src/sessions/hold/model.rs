@@ -173,7 +173,7 @@ impl World {
     fn new(seed: u64, keys: [PublicKey; 2]) -> Self {
         let settings = settings();
         let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        let budgets = [settings.budget(), settings.budget()];
+        let budgets = [(); 2].map(|()| settings.budget(&Arc::default()));
         let mut direction = |stream: usize, way: usize| Direction {
             seed: seed ^ (stream * 2 + way) as u64,
             total: random.below(30_000),
@@ -190,7 +190,7 @@ impl World {
             random,
             now: Instant::now(),
             lineages: Lineages::default(),
-            client: ClientHold::new(settings),
+            client: ClientHold::new(settings, &Arc::default()),
             keys,
             instance: Instance([1; 16]),
             session: None,
@@ -417,7 +417,7 @@ impl World {
 
     /// A new process of the client continues.
     fn replace_client(&mut self) {
-        let client = ClientHold::new(settings());
+        let client = ClientHold::new(settings(), &Arc::default());
         client.adopt(self.client.hand_over());
         self.client = client;
     }
@@ -522,7 +522,8 @@ fn run(seed: u64, keys: [PublicKey; 2], tally: &mut Tally) {
             // The client is restarted: its next instance has no token.
             2 => {
                 world.instance = Instance([world.instance.0[0].wrapping_add(2); 16]);
-                (world.client, world.has_streams) = (ClientHold::new(settings()), false);
+                (world.client, world.has_streams) =
+                    (ClientHold::new(settings(), &Arc::default()), false);
             }
             3..40 => world.replace_server(),
             40..80 => world.replace_client(),

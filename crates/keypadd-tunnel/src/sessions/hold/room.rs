@@ -92,6 +92,7 @@ mod tests {
 
     use super::*;
     use crate::{
+        MemoryShares,
         forwards::{adopt::adopt, splice_error::SpliceError},
         handover::{HandedToken, LineageRecord},
         limits::{descriptors::OF_CONNECTION, places::Places},
@@ -120,7 +121,7 @@ mod tests {
             Self {
                 key: PrivateKey::generate().unwrap().public(),
                 lineages: Lineages::default(),
-                limits: Arc::new(SharedLimits::new(files, |_| 0)),
+                limits: Arc::new(SharedLimits::new(files, |_| 0, &MemoryShares::default())),
                 held: HeldList::default(),
                 places: Shares::of_each(places_max),
                 streams: JoinSet::new(),
