@@ -387,6 +387,30 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn all_is_held_once_every_client_is_away() {
+        let (lineages, now) = (Lineages::default(), Instant::now());
+        let key = PrivateKey::generate().unwrap().public();
+        let settings = HoldSettings { time: Duration::from_secs(600), ..HoldSettings::OFF };
+        let [one, other] = [1, 2].map(|instance| (key, Instance([instance; 16])));
+        let say = |client| {
+            let (request, channel) = hello(&client, None, 1);
+            lineages.hello(client, request, &settings, &channel, &Places::new(8), now).unwrap().hold
+        };
+        let lose = |client, SessionHold { epoch, time, .. }| {
+            lineages.step(&client, Event::Lost { epoch, time }, None, now);
+        };
+        assert!(lineages.all_held());
+        let holds = [one, other].map(say);
+        assert!(!lineages.all_held());
+        let [first, second] = holds;
+        lose(one, first);
+        assert!(!lineages.all_held(), "the other one is here");
+        lose(other, second);
+        assert!(lineages.all_held());
+        assert_eq!(lineages.retain(|_| false, now), 0, "there were no streams to end");
+    }
+
+    #[test]
     fn a_key_evicts_its_own_clients_only_and_the_one_that_is_away_longest_first() {
         let (lineages, limit) = (Lineages::default(), Shares::of_each(2));
         let (list, start) = (HeldList::default(), Instant::now());
