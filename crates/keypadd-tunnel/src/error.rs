@@ -233,6 +233,11 @@ impl ConnectFailure {
             {
                 return Self::TooMany(printable(&String::from_utf8_lossy(&close.reason)));
             }
+            ConnectionError::ApplicationClosed(close)
+                if close.error_code == CloseCode::Shutdown.value().into() =>
+            {
+                return Self::Unreachable(Cause::Busy);
+            }
             ConnectionError::Reset => return Self::Unreachable(Cause::Forgotten),
             error => return Self::Unreachable(Cause::Connection(error.clone())),
         };

@@ -250,12 +250,25 @@ impl Server {
         };
         self.endpoint.refuse();
         self.serving.drain();
-        let drained = async { while connections.join_next().await.is_some() {} };
+        let code = CloseCode::Shutdown.value().into();
+        let reason = SessionEnd::Shutdown.to_string();
+        let drained = async {
+            loop {
+                tokio::select! {
+                    ended = connections.join_next() => if ended.is_none() { break },
+                    // A loop may have accepted it before it heard that it is to refuse.
+                    Some(accepted) = self.endpoint.accept() => {
+                        if let Accepted::Connection(late) = accepted {
+                            late.close(code, reason.as_bytes());
+                        }
+                    }
+                }
+            }
+        };
         if timeout(grace, drained).await.is_err() && !grace.is_zero() {
             info!("drain timeout: resetting open connections");
         }
-        let code = CloseCode::Shutdown.value().into();
-        self.endpoint.close(code, SessionEnd::Shutdown.to_string().as_bytes());
+        self.endpoint.close(code, reason.as_bytes());
         let closed = async {
             while connections.join_next().await.is_some() {}
             self.endpoint.wait_idle().await;

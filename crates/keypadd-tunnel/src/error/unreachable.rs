@@ -41,7 +41,8 @@ pub enum Cause {
     /// The server does not know the connection any more: another attempt may work.
     #[error("the server has given up the handshake for others, or has restarted")]
     Forgotten,
-    /// The server sent QUIC's CONNECTION_REFUSED, which says no more and comes without a reason.
+    /// The server sent QUIC's CONNECTION_REFUSED, which says no more and comes without a reason, or
+    /// closed the connection before its hello because it is shutting down.
     #[error("the server accepts no new connections now: it has too many, or is shutting down")]
     Busy,
     /// The connection failed in another way.
