@@ -35,15 +35,16 @@ pub(crate) fn budget_max(memory_bytes: u64) -> usize {
 
 /// Says that a budget that somebody set is cut, if it is.
 pub(crate) fn budget_cut(settings: &Settings, memory_bytes: u64) -> Option<String> {
-    let (budget, most) = (&settings.pool_budget, budget_max(memory_bytes));
-    let is_cut = budget.at.is_some() && budget.value > most && settings.pool.value != PoolMode::Off;
+    let asked = &settings.pool_budget;
+    let PoolOptions { mode, budget_bytes, .. } = PoolOptions::of(settings, memory_bytes);
+    let is_cut = asked.at.is_some() && budget_bytes < asked.value && mode != PoolMode::Off;
     let size = |bytes: u64| bytesize::ByteSize::b(bytes).display().iec();
     is_cut.then(|| {
         format!(
             "pool-budget {} is cut to {}, one part in {BUDGET_ONE_IN} of the memory of {}: more \
              could get the daemon killed",
-            size(budget.value as u64),
-            size(most as u64),
+            size(asked.value as u64),
+            size(budget_bytes as u64),
             size(memory_bytes)
         )
     })
