@@ -41,8 +41,8 @@ pub(crate) type MakeSubkey = fn(&dyn Fn(&mut [u8])) -> Subkey;
 /// Writes part of a packet's pad, see [`Subkey::write`], under this key and IV.
 type WritePad = fn(&Rc2, iv: u64, slot: usize, offset: usize, out: &mut [u8]);
 
-/// A cipher for measurements only. Its code is reached from this value alone, so that a program
-/// that hands none in does not contain it.
+/// A cipher for measurements only. Only this value refers to its code, so a program that
+/// never names the value does not contain the code.
 pub struct MeasuredCipher {
     pub(crate) name: &'static str,
     pub(crate) digit: u16,

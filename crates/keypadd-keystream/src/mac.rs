@@ -43,8 +43,8 @@ enum Inner {
     Measured(Box<dyn PacketMac>),
 }
 
-/// A MAC for measurements only. Its code is reached from this value alone, so that a program that
-/// hands none in does not contain it.
+/// A MAC for measurements only. Only this value refers to its code, so a program that never names
+/// the value does not contain the code.
 pub struct MeasuredMac {
     pub(crate) name: &'static str,
     pub(crate) digit: u16,

@@ -1,8 +1,8 @@
 //! Names the (cipher, MAC) pairs that protect packets, and says who may choose which.
 //!
 //! A [`Protection`] is any pair with a name and a wire format; it has no parser. Users choose a
-//! [`Suite`]; measurements may also choose one of `measured.rs`, which this file does not name: a
-//! program that hands none of them in does not contain them. Code points and negotiation belong to
+//! [`Suite`]; measurements may also choose one of `measured.rs`. Nothing here refers to those,
+//! so a program that never names them does not contain them. Code points and negotiation belong to
 //! the provider; `docs/protocol.md` lists all pairs.
 
 use crate::backend::CipherEngine;

@@ -1,5 +1,5 @@
 //! Names the key exchanges: the three TLS 1.3 groups that users choose from. Those for measurements
-//! are in `measured.rs`, and only in programs that hand them in.
+//! are in `measured.rs`; a program that never names them does not contain them.
 //!
 //! One file per kind of group; `secp384r1` is ring's. A group generates its secret for one
 //! handshake, from the operating system's randomness, and wipes it.

@@ -256,7 +256,7 @@ impl Server {
             loop {
                 tokio::select! {
                     ended = connections.join_next() => if ended.is_none() { break },
-                    // A loop may have accepted it before it heard that it is to refuse.
+                    // An event loop may have accepted it before it got the command to refuse.
                     Some(accepted) = self.endpoint.accept() => {
                         if let Accepted::Connection(late) = accepted {
                             late.close(code, reason.as_bytes());

@@ -8,14 +8,15 @@
 //!
 //! The first term is the receive window of the sparse connection, which holds a full window of
 //! every stream. The second is that of the bulk connection; what waits behind gaps is part of it.
-//! It grows by a stream's window for each stream whose socket is slower than the sender. Where a
-//! cgroup limits the memory, all but the first bytes of these windows, and of what is sent, are
-//! parts that all connections of the process share (`limits::memory`). A stream whose reader has
-//! stopped holds at most its window here and nothing at the sender, which reads from TCP only what
-//! it can send at once. Nothing else is queued: datagrams wait in the socket buffer until their
-//! connection can take them. UDP flows add at most 5 MiB: 3 MiB of frames that wait for their loop,
-//! 1 MiB to send, 512 KiB of incomplete datagrams, 256 KiB for flows that are not open yet; and 64
-//! KiB for each source whose flow is being opened.
+//! Receive windows grow by a stream's window for each stream whose socket is slower than the
+//! sender, out of a budget that all connections of the process share. Where a cgroup limits the
+//! memory, all but the first bytes of receive windows, and of what is sent, come out of such
+//! budgets (`limits::memory`). A stream whose reader has stopped holds at most its window here and
+//! nothing at the sender, which reads from TCP only what it can send at once. Nothing else is
+//! queued: datagrams wait in the socket buffer until their connection can take them. UDP flows add
+//! at most 5 MiB: 3 MiB of frames that wait for their loop, 1 MiB to send, 512 KiB of incomplete
+//! datagrams, 256 KiB for flows that are not open yet; and 64 KiB for each source whose flow is
+//! being opened.
 
 use std::{
     any::Any,

@@ -6,7 +6,7 @@ use keypadd_cli::error::{Error, Exit, system};
 
 use crate::kit::{BenchService, Kit};
 
-/// The service that answers measurements, and the kit that it is from.
+/// The service that answers measurements, with the kit that started it.
 #[derive(Debug)]
 pub(super) struct Bench {
     pub(super) kit: Kit,

@@ -73,7 +73,7 @@ pub(crate) enum ReceiptDue {
 #[derive(Debug)]
 pub(super) struct Reported {
     receipt: Receipt,
-    /// When more is to be told, as far as was said.
+    /// The most urgent answer of [`Reported::due`] since that.
     said: ReceiptDue,
 }
 

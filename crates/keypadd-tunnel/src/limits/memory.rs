@@ -60,7 +60,7 @@ pub struct MemoryShares {
 }
 
 impl Default for MemoryShares {
-    /// Those of a host that is large enough for all.
+    /// Shares of a host whose memory is enough for the largest of each.
     fn default() -> Self {
         Self::of(u64::MAX, false)
     }
