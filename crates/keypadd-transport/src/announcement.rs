@@ -1,10 +1,14 @@
 //! Encodes and reads the header of a unidirectional stream: which stream it continues
 //! (`driver/carrier/migrate.rs`), or that it carries receipts (`receipts`).
 
+use std::num::NonZeroU64;
+
 use bytes::Bytes;
 use quinn_proto::{RecvStream, StreamId, VarInt};
 
-/// Length of the head: a stream's ID and an offset, 8 bytes each, big-endian.
+/// Length of the head, in big-endian: a stream's ID and an offset, 8 bytes each. In that of
+/// receipts the second number is how many bytes of a stream their sender has memory for, or 0 if
+/// that is no less than what it gets a receipt for at once.
 pub(crate) const HEAD_BYTES: usize = 16;
 
 /// In the head's ID field, marks a stream of receipts instead of a continued stream; no stream has
@@ -23,8 +27,8 @@ pub(crate) struct Continuation {
 pub(crate) enum Announced {
     /// A direction that another stream has carried up to this offset.
     Continuation(StreamId, u64),
-    /// The peer's receipts.
-    Receipts,
+    /// The peer's receipts, and how many bytes of a stream it has memory for, if that is little.
+    Receipts(Option<NonZeroU64>),
 }
 
 /// The part of a stream's head that has arrived.
@@ -67,7 +71,7 @@ impl Announcement {
             u64::from_be_bytes(bytes)
         };
         if number(0) == RECEIPTS {
-            return Ok(Announced::Receipts);
+            return Ok(Announced::Receipts(NonZeroU64::new(number(8))));
         }
         let origin = VarInt::from_u64(number(0)).map_err(drop)?;
         Ok(Announced::Continuation(StreamId::from(origin), number(8)))
@@ -113,7 +117,10 @@ mod tests {
 
     #[test]
     fn a_head_of_receipts_names_no_stream() {
-        let head = [RECEIPTS.to_be_bytes(), [0; 8]].concat();
-        assert_eq!(read_in_pieces(&head, 5), Ok(Announced::Receipts));
+        for keeps in [0, 1, 4 << 10, u64::MAX] {
+            let head = [RECEIPTS.to_be_bytes(), keeps.to_be_bytes()].concat();
+            let announced = Announced::Receipts(NonZeroU64::new(keeps));
+            assert_eq!(read_in_pieces(&head, 5), Ok(announced));
+        }
     }
 }

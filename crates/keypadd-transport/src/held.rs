@@ -8,6 +8,7 @@
 use std::{
     collections::BTreeMap,
     io, mem,
+    num::NonZeroU64,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
 };
 
@@ -85,6 +86,11 @@ impl HeldStreams {
     /// The number of held streams.
     pub fn held(&self) -> usize {
         self.0.streams().by_name.values().filter(|entry| entry.is_held()).count()
+    }
+
+    /// How many bytes of a stream there is memory for, if that is little.
+    pub(crate) fn keeps(&self) -> Option<NonZeroU64> {
+        self.0.budget.keeps()
     }
 
     /// Bytes in the peer's replay buffers.

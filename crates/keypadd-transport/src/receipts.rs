@@ -3,9 +3,13 @@
 //!
 //! Each end sends its receipts over a unidirectional stream, 16 bytes each: the ID of the stream
 //! that carried the bytes on this connection, and the [`Receipt`]. Those for few bytes wait for up
-//! to a second, so that a connection with keystrokes sends few. Knows no sockets.
+//! to a second, so that a connection with keystrokes sends few; a peer that has no memory for more
+//! gets them sooner. Knows no sockets.
 
-use std::time::{Duration, Instant};
+use std::{
+    num::NonZeroU64,
+    time::{Duration, Instant},
+};
 
 use bytes::{Buf, BytesMut};
 use quinn_proto::{RecvStream, SendStream, StreamId, VarInt};
@@ -22,7 +26,7 @@ const RECORD_BYTES: usize = 16;
 /// How long a receipt for few bytes waits for others.
 const DELAY: Duration = Duration::from_secs(1);
 
-/// How long one for more waits.
+/// How long one waits whose peer has no memory for more before it gets it.
 const DELAY_SOON: Duration = Duration::from_millis(50);
 
 /// Most receipts that may wait for the peer to read some, several for each stream that it may have.
@@ -37,6 +41,9 @@ const READ_AT_ONCE: usize = 256;
 pub(crate) struct Receipts {
     /// The stream that carries them.
     pub(crate) stream: Option<StreamId>,
+    /// How many bytes of a stream this end has memory for, if that is little: the peer is told
+    /// before there are receipts.
+    keeps: Option<NonZeroU64>,
     unsent: BytesMut,
     due: FxHashMap<StreamId, Receipt>,
     /// Streams whose receipts wait, and until when.
@@ -45,6 +52,11 @@ pub(crate) struct Receipts {
 }
 
 impl Receipts {
+    /// This end has little memory, for so many bytes of a stream.
+    pub(crate) fn set_keeps(&mut self, bytes: Option<NonZeroU64>) {
+        self.keeps = bytes;
+    }
+
     pub(crate) fn add(&mut self, id: StreamId, receipt: Option<Receipt>) {
         if let Some(receipt) = receipt
             && (self.due.len() < WAITING_MAX || self.due.contains_key(&id))
@@ -85,14 +97,15 @@ impl Receipts {
 
     /// Whether there is something to send.
     pub(crate) fn wait(&self) -> bool {
-        !self.unsent.is_empty() || !self.due.is_empty()
+        let head_waits = self.stream.is_none() && self.keeps.is_some();
+        head_waits || !self.unsent.is_empty() || !self.due.is_empty()
     }
 
     /// Starts the stream with its head.
     pub(crate) fn begin(&mut self, stream: StreamId) {
         self.stream = Some(stream);
         self.unsent.extend_from_slice(&RECEIPTS.to_be_bytes());
-        self.unsent.extend_from_slice(&[0; HEAD_BYTES - 8]);
+        self.unsent.extend_from_slice(&self.keeps.map_or(0, NonZeroU64::get).to_be_bytes());
     }
 
     /// Sends as much as there is credit for.
@@ -219,6 +232,19 @@ mod tests {
             receipts.add(id(number), Some(Receipt { bytes: 1, end: true }));
         }
         assert_eq!(receipts.due.len(), WAITING_MAX);
+    }
+
+    #[test]
+    fn an_end_with_little_memory_says_so_before_it_has_a_receipt_to_send() {
+        let mut receipts = Receipts::default();
+        assert!(!receipts.wait());
+        receipts.set_keeps(NonZeroU64::new(4 << 10));
+        assert!(receipts.wait());
+        receipts.begin(id(2));
+        assert_eq!(receipts.unsent[..8], RECEIPTS.to_be_bytes());
+        assert_eq!(receipts.unsent[8..], (4_u64 << 10).to_be_bytes());
+        receipts.unsent.clear();
+        assert!(!receipts.wait());
     }
 
     #[test]

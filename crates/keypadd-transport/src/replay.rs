@@ -12,6 +12,7 @@
 
 use std::{
     collections::VecDeque,
+    num::NonZeroU64,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
@@ -121,6 +122,13 @@ impl ReplayBudget {
     /// Bytes kept now.
     pub fn used(&self) -> usize {
         self.used.load(Relaxed)
+    }
+
+    /// What every stream may keep, if that is less than a receiver writes before it must send a
+    /// receipt.
+    pub(crate) fn keeps(&self) -> Option<NonZeroU64> {
+        let is_little = self.stream_min < STREAM_MIN_BYTES;
+        NonZeroU64::new(self.stream_min as u64).filter(|_| is_little)
     }
 
     /// What a stream that keeps this much may still send.
@@ -378,6 +386,17 @@ mod tests {
         assert_eq!(replay.release(Receipt { bytes: 2, end: true }), Err(BadReceipt));
         assert_eq!(replay.release(Receipt { bytes: 3, end: true }), Ok(true));
         assert_eq!(replay.release(Receipt::decode(u64::MAX)), Err(BadReceipt));
+    }
+
+    #[test]
+    fn who_has_little_memory_for_a_stream_says_how_much() {
+        let keeps = |mib: u64| {
+            let all = Arc::new(Budget::new(mib << 20));
+            ReplayBudget::new(64 << 20, 256 << 20, all).keeps().map(NonZeroU64::get)
+        };
+        assert_eq!(keeps(1), Some(FIRST_BYTES as u64));
+        assert_eq!(keeps(64), Some(8 << 10));
+        assert_eq!([keeps(1 << 10), keeps(1 << 20)], [None; 2]);
     }
 
     #[test]

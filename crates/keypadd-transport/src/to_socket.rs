@@ -10,6 +10,7 @@ mod progress;
 use std::{
     collections::VecDeque,
     io::{self, IoSlice},
+    num::NonZeroU64,
     sync::Arc,
     time::Instant,
 };
@@ -279,10 +280,11 @@ impl ToSocket {
         }
     }
 
-    /// Whether to tell the peer what the socket has accepted.
-    pub(crate) fn receipt_due(&mut self) -> ReceiptDue {
+    /// Whether to tell the peer what the socket has accepted. `keeps` is how many bytes of a
+    /// stream the peer has memory for, if that is little.
+    pub(crate) fn receipt_due(&mut self, keeps: Option<NonZeroU64>) -> ReceiptDue {
         match self.state.can_be_held() {
-            true => self.reported.due(self.state.local_receipt()),
+            true => self.reported.due(self.state.local_receipt(), keeps),
             false => ReceiptDue::Not,
         }
     }

@@ -1,13 +1,12 @@
 //! The states of the direction from a stream to a socket. Knows offsets and times, no sockets and
 //! no streams.
 
+use std::num::NonZeroU64;
+
 use crate::{announcement::Continuation, replay::Receipt};
 
 /// Bytes written before the peer must be told immediately.
 const RECEIPT_BYTES: u64 = 128 << 10;
-
-/// Bytes written before the peer must be told soon: it may have no memory for more before it knows.
-const SOON_BYTES: u64 = 8 << 10;
 
 /// What follows the bytes that were taken from the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,16 +81,19 @@ impl Reported {
         Self { receipt, said: ReceiptDue::Not }
     }
 
-    /// Whether to tell the peer that the socket has accepted this much. Says "later" and
-    /// "soon" only once.
-    pub(super) fn due(&mut self, accepted: Receipt) -> ReceiptDue {
+    /// Whether to tell the peer that the socket has accepted this much. `keeps` is how many bytes of
+    /// a stream the peer has memory for, if that is little. Says "later" and "soon" only once.
+    pub(super) fn due(&mut self, accepted: Receipt, keeps: Option<NonZeroU64>) -> ReceiptDue {
         if accepted == self.receipt {
             return ReceiptDue::Not;
         }
         if accepted.end || accepted.bytes >= self.receipt.bytes + RECEIPT_BYTES {
             return ReceiptDue::Now;
         }
-        let due = match accepted.bytes >= self.receipt.bytes + SOON_BYTES {
+        let is_half = |keeps: NonZeroU64| {
+            accepted.bytes >= self.receipt.bytes.saturating_add(keeps.get() / 2)
+        };
+        let due = match keeps.is_some_and(is_half) {
             true => ReceiptDue::Soon,
             false => ReceiptDue::Later,
         };
@@ -155,15 +157,18 @@ mod tests {
     fn a_receipt_for_much_or_the_end_is_due_at_once_and_one_for_less_soon_or_later_once() {
         let receipt = |bytes, end| Receipt { bytes, end };
         let mut reported = Reported::new(receipt(10, false));
-        assert_eq!(reported.due(receipt(10, false)), ReceiptDue::Not);
-        assert_eq!(reported.due(receipt(11, false)), ReceiptDue::Later);
-        assert_eq!(reported.due(receipt(9 + SOON_BYTES, false)), ReceiptDue::Not);
-        assert_eq!(reported.due(receipt(10 + SOON_BYTES, false)), ReceiptDue::Soon);
-        assert_eq!(reported.due(receipt(9 + RECEIPT_BYTES, false)), ReceiptDue::Not);
-        assert_eq!(reported.due(receipt(10 + RECEIPT_BYTES, false)), ReceiptDue::Now);
-        assert_eq!(reported.due(receipt(11, true)), ReceiptDue::Now);
+        let mut due = |bytes, end| reported.due(receipt(bytes, end), NonZeroU64::new(2_000));
+        assert_eq!(due(10, false), ReceiptDue::Not);
+        assert_eq!(due(11, false), ReceiptDue::Later);
+        assert_eq!(due(1_009, false), ReceiptDue::Not);
+        assert_eq!(due(1_010, false), ReceiptDue::Soon);
+        assert_eq!(due(9 + RECEIPT_BYTES, false), ReceiptDue::Not);
+        assert_eq!(due(10 + RECEIPT_BYTES, false), ReceiptDue::Now);
+        assert_eq!(due(11, true), ReceiptDue::Now);
         assert_eq!(reported.take(receipt(11, false)), Some(receipt(11, false)));
         assert_eq!(reported.take(receipt(11, false)), None);
-        assert_eq!(reported.due(receipt(12, false)), ReceiptDue::Later, "what waited was told");
+        let much = receipt(10 + RECEIPT_BYTES, false);
+        assert_eq!(reported.due(much, None), ReceiptDue::Later, "what waited was told");
+        assert_eq!(reported.due(much, Some(NonZeroU64::MAX)), ReceiptDue::Not);
     }
 }

@@ -4,7 +4,7 @@
 //! connection, over which both ends say how much they have written to their sockets; then the loop
 //! retransmits the rest and continues (`replay`).
 
-use std::{collections::VecDeque, sync::Arc, time::Instant};
+use std::{collections::VecDeque, num::NonZeroU64, sync::Arc, time::Instant};
 
 use mio::Interest;
 use quinn_proto::{Dir, StreamId};
@@ -29,10 +29,13 @@ pub(in crate::driver) struct Holding {
     /// Holds streams spliced from now on when the connection is lost, with its epoch.
     hold: Option<(HeldStreams, u32)>,
     receipts: Receipts,
+    /// How many bytes of a stream the peer has memory for, if it has little.
+    peer_keeps: Option<NonZeroU64>,
 }
 
 impl Holding {
     pub(in crate::driver) fn set(&mut self, streams: HeldStreams, epoch: u32) {
+        self.receipts.set_keeps(streams.keeps());
         self.hold = Some((streams, epoch));
     }
 
@@ -54,6 +57,10 @@ impl Holding {
         }
     }
 
+    pub(super) fn set_peer_keeps(&mut self, bytes: Option<NonZeroU64>) {
+        self.peer_keeps = bytes;
+    }
+
     /// A socket may have accepted more: the peer may have to be told.
     pub(in crate::driver) fn delivered(
         &mut self,
@@ -61,7 +68,7 @@ impl Holding {
         to_socket: &mut ToSocket,
         now: Instant,
     ) {
-        match to_socket.receipt_due() {
+        match to_socket.receipt_due(self.peer_keeps) {
             ReceiptDue::Now => self.receipts.add(id, to_socket.take_receipt()),
             ReceiptDue::Soon => self.receipts.add_soon(id, now),
             ReceiptDue::Later => self.receipts.add_later(id, now),

@@ -217,7 +217,8 @@ impl Carrier {
         let Some(Channel::Announced(announcement)) = self.streams.get_mut(id) else { return };
         match announcement.read(self.quic.recv_stream(id)) {
             Ok(None) => {}
-            Ok(Some(Announced::Receipts)) => {
+            Ok(Some(Announced::Receipts(keeps))) => {
+                self.holding.set_peer_keeps(keeps);
                 self.streams.insert(id, Channel::Receipts(ReceiptReader::default()));
                 self.read_receipts(id, now, share);
             }
