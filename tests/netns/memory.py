@@ -4,10 +4,11 @@
     memory.py BINARY --mib 128
 
 Four peers open 250 connections each, and both ends of these send until nothing more is taken; a pool of 64 MiB is
-asked for. A fifth peer that comes meanwhile sends 16 MiB through the server and back, six times, and each byte must be
-right. Exits with 0 if that holds and the server lives, with 1 if not, and with 77 if no memory cgroup can be made here.
-What is printed as used includes the kernel's buffers of the server's sockets: version 2 of cgroups counts them as
-memory, version 1 beside it.
+asked for. Over each of sixteen connections at once, a fifth peer that comes meanwhile sends 16 MiB through the server
+and back, and then again over one; each byte must be right. Exits with 0 if that holds and the server lives, with 1 if
+not, and with 77 if no memory cgroup can be made here.
+What is printed includes the kernel's buffers of the server's sockets: version 2 of cgroups counts them as memory,
+version 1 beside it.
 """
 
 import argparse
@@ -22,13 +23,14 @@ import sys
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
-PEERS, STREAMS, SWAPS, MIB = 4, 250, 5, 1 << 20
+PEERS, STREAMS, SWAPS, MIB = 4, 250, 16, 1 << 20
 TIMEOUT = 20
 
 
 def make_group(limit):
-    """A memory cgroup below this process's own, with what reads its use, or None."""
+    """A memory cgroup below this process's own, or None."""
     for line in pathlib.Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers == "":
@@ -50,9 +52,9 @@ def make_group(limit):
     return None
 
 
-def use(group):
-    """Bytes charged to the group, with those of sockets."""
-    names = ["memory.usage_in_bytes", "memory.kmem.tcp.usage_in_bytes", "memory.current"]
+def peak(group):
+    """Most bytes that were charged to the group, with those of sockets."""
+    names = ["memory.max_usage_in_bytes", "memory.kmem.tcp.max_usage_in_bytes", "memory.peak"]
     return sum(int((group / name).read_text()) for name in names if (group / name).exists())
 
 
@@ -190,14 +192,12 @@ def run(daemons, group):
     filling = threading.Thread(target=fill, args=(ends,))
     filling.start()
     # It comes when the others have begun to take what they can.
-    port, most, right = start(PEERS, echoing), 0, 0
-    for _ in range(SWAPS):
-        right += swap(port)
-        most = max(most, use(group))
+    port = start(PEERS, echoing)
+    with ThreadPoolExecutor(SWAPS) as pool:
+        right = sum(pool.map(swap, [port] * SWAPS))
     filling.join()
     right += swap(port)
-    most = max(most, use(group))
-    print(f"    {len(stalled)} stalled, {len(kept)} reached the target, at most {most / MIB:.1f} MiB,"
+    print(f"    {len(stalled)} stalled, {len(kept)} reached the target, at most {peak(group) / MIB:.1f} MiB,"
           f" {right} of {SWAPS + 1} swaps right, server {'lives' if process.poll() is None else 'is dead'}")
     return right == SWAPS + 1 and process.poll() is None
 

@@ -5,6 +5,7 @@
 use std::{
     fmt,
     net::SocketAddr,
+    num::NonZeroU64,
     sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
     time::Instant,
 };
@@ -104,8 +105,9 @@ impl Sibling {
 
 /// Messages between the loops of a session's two connections.
 pub(crate) enum Migration {
-    /// The receiver carries the bulk streams of this connection.
-    Attach(Sibling),
+    /// The receiver carries the bulk streams of this connection. `keeps`: how many bytes of a
+    /// stream there is memory for, if that is little.
+    Attach { sparse: Sibling, keeps: Option<NonZeroU64> },
     /// Continue this direction, which stream `origin` of the sibling has carried up to `offset`.
     Adopt(Box<MigratingDirection>),
     /// The peer has followed: send all.
@@ -135,7 +137,7 @@ impl Migration {
         match self {
             Self::Adopt(moving) => moving.to_stream.park(),
             Self::Arrive { to_socket, .. } => to_socket.park(),
-            Self::Attach(_)
+            Self::Attach { .. }
             | Self::Proceed { .. }
             | Self::Continue { .. }
             | Self::Refuse { .. }

@@ -57,6 +57,10 @@ impl Receipts {
         self.keeps = bytes;
     }
 
+    pub(crate) fn keeps(&self) -> Option<NonZeroU64> {
+        self.keeps
+    }
+
     pub(crate) fn add(&mut self, id: StreamId, receipt: Option<Receipt>) {
         if let Some(receipt) = receipt
             && (self.due.len() < WAITING_MAX || self.due.contains_key(&id))

@@ -124,11 +124,11 @@ impl ReplayBudget {
         self.used.load(Relaxed)
     }
 
-    /// What every stream may keep, if that is less than a receiver writes before it must send a
-    /// receipt.
+    /// What a stream may keep whatever others keep, if that is less than a receiver writes before
+    /// it must send a receipt.
     pub(crate) fn keeps(&self) -> Option<NonZeroU64> {
         let is_little = self.stream_min < STREAM_MIN_BYTES;
-        NonZeroU64::new(self.stream_min as u64).filter(|_| is_little)
+        NonZeroU64::new(FIRST_BYTES as u64).filter(|_| is_little)
     }
 
     /// What a stream that keeps this much may still send.
@@ -394,8 +394,7 @@ mod tests {
             let all = Arc::new(Budget::new(mib << 20));
             ReplayBudget::new(64 << 20, 256 << 20, all).keeps().map(NonZeroU64::get)
         };
-        assert_eq!(keeps(1), Some(FIRST_BYTES as u64));
-        assert_eq!(keeps(64), Some(8 << 10));
+        assert_eq!([keeps(1), keeps(64)], [Some(FIRST_BYTES as u64); 2]);
         assert_eq!([keeps(1 << 10), keeps(1 << 20)], [None; 2]);
     }
 

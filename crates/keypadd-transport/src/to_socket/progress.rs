@@ -81,8 +81,8 @@ impl Reported {
         Self { receipt, said: ReceiptDue::Not }
     }
 
-    /// Whether to tell the peer that the socket has accepted this much. `keeps` is how many bytes of
-    /// a stream the peer has memory for, if that is little. Says "later" and "soon" only once.
+    /// Whether to tell the peer that the socket has accepted this much. `keeps` is how many bytes
+    /// of a stream the peer has memory for, if that is little. Says "later" and "soon" only once.
     pub(super) fn due(&mut self, accepted: Receipt, keeps: Option<NonZeroU64>) -> ReceiptDue {
         if accepted == self.receipt {
             return ReceiptDue::Not;

@@ -28,7 +28,7 @@ use crate::{
 pub(in crate::driver) struct Holding {
     /// Holds streams spliced from now on when the connection is lost, with its epoch.
     hold: Option<(HeldStreams, u32)>,
-    receipts: Receipts,
+    pub(super) receipts: Receipts,
     /// How many bytes of a stream the peer has memory for, if it has little.
     peer_keeps: Option<NonZeroU64>,
 }

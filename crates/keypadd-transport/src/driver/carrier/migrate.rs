@@ -53,7 +53,10 @@ impl Carrier {
         now: Instant,
     ) {
         match message {
-            Migration::Attach(sparse) => self.attach(sparse, true),
+            Migration::Attach { sparse, keeps } => {
+                self.holding.receipts.set_keeps(keeps);
+                self.attach(sparse, true);
+            }
             Migration::Adopt(moving) if self.lifecycle.is_lost() => moving.to_stream.park(),
             Migration::Adopt(moving) => {
                 self.moves.wait(*moving);
@@ -78,7 +81,8 @@ impl Carrier {
     /// Lets another connection carry bulk streams.
     pub(in crate::driver) fn attach_bulk(&mut self, bulk: Sibling) {
         // Told by this loop, so that each knows the other before the first message between them.
-        bulk.send(Migration::Attach(self.shared.sibling()));
+        let (sparse, keeps) = (self.shared.sibling(), self.holding.receipts.keeps());
+        bulk.send(Migration::Attach { sparse, keeps });
         self.attach(bulk, false);
     }
 
