@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::daemons::{Daemon, Desk, PUBLIC_KEY, desk, text};
+use crate::daemons::{Daemon, Desk, NEAR_PUBLIC_KEY, PUBLIC_KEY, desk, text};
 use crate::ends::{PATIENCE, echo, echoes, free_port, noise, until};
 use crate::staying::forwarding;
 
@@ -40,7 +40,7 @@ fn pairs(target: &str, drain: &[&str]) -> Vec<(Desk, Daemon, Daemon, SocketAddr)
 /// Two `run`, one that connects and one that listens, with a forward each way, and the listen
 /// address of the forward to the target.
 fn running(desk: &Desk, target: &str) -> (Daemon, Daemon, SocketAddr, SocketAddr) {
-    let common = "key = \"good.key\"\npool-budget = \"4MiB\"\ndrain-timeout = \"50s\"\n";
+    let common = "pool-budget = \"4MiB\"\ndrain-timeout = \"50s\"\n";
     let port = free_port();
     let run = |name: &str, more: String| {
         fs::write(desk.path(name), format!("{common}{more}")).unwrap();
@@ -49,7 +49,8 @@ fn running(desk: &Desk, target: &str) -> (Daemon, Daemon, SocketAddr, SocketAddr
     let far = run(
         "far.toml",
         format!(
-            "listen = \"127.0.0.1:0\"\n[peer.near]\npublic-key = \"{PUBLIC_KEY}\"\n\
+            "key = \"good.key\"\nlisten = \"127.0.0.1:0\"\n\
+             [peer.near]\npublic-key = \"{NEAR_PUBLIC_KEY}\"\n\
              permit-open = [\"{target}\"]\npermit-listen = [\"{port}\"]\n"
         ),
     );
@@ -57,7 +58,7 @@ fn running(desk: &Desk, target: &str) -> (Daemon, Daemon, SocketAddr, SocketAddr
     let near = run(
         "near.toml",
         format!(
-            "[peer.far]\npublic-key = \"{PUBLIC_KEY}\"\nendpoint = \"{endpoint}\"\n\
+            "key = \"connect.key\"\n[peer.far]\npublic-key = \"{PUBLIC_KEY}\"\nendpoint = \"{endpoint}\"\n\
              local = [\"127.0.0.1:0:{target}\"]\nremote = [\"127.0.0.1:{port}:{target}\"]\n"
         ),
     );

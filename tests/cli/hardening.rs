@@ -2,14 +2,14 @@
 //! trust. keypadd-sandbox/tests tests the sandbox from inside.
 
 use std::fs;
-use std::os::unix::fs::{lchown, symlink};
+use std::os::unix::fs::{PermissionsExt, lchown, symlink};
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 use serde_json::Value;
 
-use crate::daemons::{Daemon, Desk, NEAR_PUBLIC_KEY, PUBLIC_KEY, desk, text, write_file};
+use crate::daemons::{Daemon, Desk, NEAR_PUBLIC_KEY, desk, text, write_file};
 
 /// One field of the status of each thread (proc(5)).
 fn of_all_threads(daemon: &Daemon, word: &str) -> Vec<String> {
@@ -98,10 +98,33 @@ fn an_unknown_user_is_refused_before_anything_is_bound() {
 }
 
 #[test]
+fn a_file_that_others_may_replace_is_refused_with_a_way_out() {
+    let desk = desk();
+    let config = format!("[peer.lab]\npublic-key = \"{NEAR_PUBLIC_KEY}\"\nendpoint = \"lab:1\"\n");
+    fs::create_dir(desk.path("open")).unwrap();
+    write_file(&desk.path("open/keypadd.toml"), &format!("key = \"../good.key\"\n{config}"), 0o644);
+    let check = |mode| {
+        fs::set_permissions(desk.path("open"), fs::Permissions::from_mode(mode)).unwrap();
+        let output = desk.keypadd(&["check", "--config", "open/keypadd.toml"]).output().unwrap();
+        (output.status.code(), text(&output.stderr))
+    };
+    for mode in [0o777, 0o775, 0o757] {
+        let (exit, said) = check(mode);
+        let cause = format!("can be replaced by other users (mode {mode:04o} of its directory)");
+        assert!(exit == Some(3) && said.contains(&cause), "{said}");
+        assert!(said.contains("\n  hint: chmod go-w open\n"), "{said}");
+    }
+    // As in /tmp, only its owner may replace it.
+    for mode in [0o755, 0o1777] {
+        assert_eq!(check(mode).0, Some(0), "{mode:o}");
+    }
+}
+
+#[test]
 fn a_file_that_group_or_others_may_write_is_refused_with_a_way_out() {
     let desk = desk();
     let config = format!(
-        "key = \"good.key\"\n[peer.lab]\npublic-key = \"{PUBLIC_KEY}\"\nendpoint = \"127.0.0.1:9\"\n"
+        "key = \"good.key\"\n[peer.lab]\npublic-key = \"{NEAR_PUBLIC_KEY}\"\nendpoint = \"127.0.0.1:9\"\n"
     );
     for mode in [0o664, 0o646, 0o666] {
         write_file(&desk.path("shared.toml"), &config, mode);

@@ -154,35 +154,56 @@ fn require_locked_locks_the_pool() {
     }
 }
 
-/// A daemon that is its own peer, so both ends of its session are in one process, with a forward
-/// between them.
-struct SelfPeer {
+/// A daemon that connects to a peer, and accepts it: it has two sessions with that. A forward leads
+/// there.
+struct TwoWays {
     desk: Desk,
-    udp: u16,
+    peer: Desk,
+    udp: [u16; 2],
     port: u16,
     target: SocketAddr,
 }
 
-impl SelfPeer {
+impl TwoWays {
     fn new() -> Self {
-        Self { desk: desk(), udp: free_port(), port: free_port(), target: echo("127.0.0.1") }
+        let (udp, port) = ([(); 2].map(|()| free_port()), free_port());
+        Self { desk: desk(), peer: desk(), udp, port, target: echo("127.0.0.1") }
     }
 
     /// Writes its file, with these lines for the daemon and for the peer.
     fn write(&self, lines: &str, of_peer: &str) {
-        let Self { udp, port, target, .. } = self;
-        let peer = format!("[peer.self]\npublic-key = \"{PUBLIC_KEY}\"\n");
-        let file = format!(
-            "{lines}\nkey = \"good.key\"\npool-budget = \"4MiB\"\nlisten = \"127.0.0.1:{udp}\"\n\
-             permit-open = [\"{target}\"]\n{peer}endpoint = \"127.0.0.1:{udp}\"\n\
-             permit-listen = [\"1\"]\n{of_peer}local = [\"{port}:{target}\"]\n"
-        );
-        fs::write(self.desk.path("self.toml"), file).unwrap();
+        let ([own, peer], key) = (self.udp, NEAR_PUBLIC_KEY);
+        let file = self.file("good.key", key, [own, peer], (lines, of_peer));
+        fs::write(self.desk.path("own.toml"), file).unwrap();
     }
 
-    fn start(&self) -> Daemon {
-        let args = ["run", "--config", "self.toml", "--log-format", "json"];
-        Daemon::start(self.desk.keypadd(&args))
+    /// A file of one of the two, whose peer has this public key.
+    fn file(
+        &self,
+        key: &str,
+        peer_key: &str,
+        [own, peer]: [u16; 2],
+        (lines, of_peer): (&str, &str),
+    ) -> String {
+        let Self { port, target, .. } = self;
+        let port = if key == "good.key" { *port } else { 0 };
+        format!(
+            "{lines}\nkey = \"{key}\"\npool-budget = \"4MiB\"\nlisten = \"127.0.0.1:{own}\"\n\
+             permit-open = [\"{target}\"]\n[peer.other]\npublic-key = \"{peer_key}\"\n\
+             endpoint = \"127.0.0.1:{peer}\"\npermit-listen = [\"1\"]\n{of_peer}\
+             local = [\"{port}:{target}\"]\n"
+        )
+    }
+
+    /// Starts both, the peer with these lines, and waits for both sessions.
+    fn start(&self, lines: &str, of_peer: &str) -> [Daemon; 2] {
+        let [own, peer] = self.udp;
+        let file = self.file("connect.key", PUBLIC_KEY, [peer, own], (lines, of_peer));
+        fs::write(self.peer.path("own.toml"), file).unwrap();
+        let args = ["run", "--config", "own.toml", "--log-format", "json"];
+        let daemons = [&self.peer, &self.desk].map(|desk| Daemon::start(desk.keypadd(&args)));
+        until("both sessions are there", || (self.held().len() == 4).then_some(()));
+        daemons
     }
 
     fn reload(&self) -> String {
@@ -196,7 +217,7 @@ impl SelfPeer {
         status(&self.desk).1["daemons"][0]["pool"].clone()
     }
 
-    /// Bytes of pads held by the sessions at both ends, in each direction.
+    /// Bytes of pads held by its two sessions, in each direction.
     fn held(&self) -> Vec<u64> {
         let (_, document) = status(&self.desk);
         let sessions = document["daemons"][0]["sessions"].as_array().unwrap().clone();
@@ -209,7 +230,7 @@ impl SelfPeer {
         keys.collect()
     }
 
-    /// `Some` once both ends have pads in both directions.
+    /// `Some` once both have pads in both directions.
     fn is_full(&self) -> Option<()> {
         let held = self.held();
         (held.len() == 4 && held.iter().all(|&one| one > 0)).then_some(())
@@ -218,14 +239,14 @@ impl SelfPeer {
 
 #[test]
 fn a_reload_turns_the_pool_of_live_sessions_off_and_on() {
-    let own = SelfPeer::new();
+    let own = TwoWays::new();
     own.write("pool = \"on\"", "");
-    let _daemon = own.start();
+    let _daemons = own.start("pool = \"off\"", "");
     let kept = until("the forward works", || through(own.port));
     until("the pools exceed the later share of a peer", || {
         Some(()).filter(|()| own.held().iter().sum::<u64>() > 2 << 20)
     });
-    // One peer, two sessions: both ends are this daemon.
+    // One peer, two sessions.
     let share = "pool-budget = \"2MiB\"\n";
     own.write("pool = \"on\"", share);
     own.reload();
@@ -257,10 +278,10 @@ fn live_sessions_follow_pool_auto_and_a_suite_is_calibrated_once() {
     let slow =
         "suite = [\"3des-ctr-hmac-sha1\"]\nallow-legacy = true\ncipher-backend = \"des-crate\"";
     for (lines, of_peer) in [(slow, "suite = \"3des-ctr-hmac-sha1\"\n"), ("", "")] {
-        let own = SelfPeer::new();
+        let own = TwoWays::new();
         let write = |mode: &str| own.write(&format!("pool = \"{mode}\"\n{lines}"), of_peer);
         write("auto");
-        let _daemon = own.start();
+        let _daemons = own.start(&format!("pool = \"off\"\n{lines}"), of_peer);
         let kept = until("the forward works", || through(own.port));
         let found = own.pool()["suites"].as_array().unwrap().clone();
         let used = if of_peer.is_empty() { "aes-256-gcm" } else { "3des-ctr-hmac-sha1" };
@@ -291,9 +312,9 @@ fn a_suite_is_preferred_only_where_no_setting_names_one() {
         assert_eq!(shown.contains("\n  prefers "), !preference.is_empty(), "{shown}");
         !preference.is_empty()
     };
-    let own = SelfPeer::new();
+    let own = TwoWays::new();
     own.write("", "");
-    let daemon = own.start();
+    let daemons = own.start("", "");
     assert!(preference(&own.desk));
     let (of_file, of_peer) =
         ("suite = [\"aes-256-gcm\", \"chacha20-poly1305\"]", "suite = \"aes-256-gcm\"\n");
@@ -303,7 +324,7 @@ fn a_suite_is_preferred_only_where_no_setting_names_one() {
         own.reload();
         assert_eq!(preference(&own.desk), expected, "{of_file:?}, {of_peer:?}");
     }
-    drop(daemon);
+    drop(daemons);
     for (args, expected) in [(&[][..], true), (&["--suite", "aes-256-gcm"], false)] {
         let (near, far) = (desk(), desk());
         let server = Daemon::serve(&far, args);

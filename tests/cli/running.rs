@@ -7,8 +7,11 @@ use std::os::unix::net::UnixDatagram;
 
 use rustix::process::Signal;
 
-use crate::daemons::{Daemon, Desk, PUBLIC_KEY, desk, text};
+use crate::daemons::{Daemon, Desk, NEAR_PUBLIC_KEY, PUBLIC_KEY, desk, text};
 use crate::ends::{PATIENCE, echo, echoes, free_port, scrape, through, until};
+
+/// A key that nobody here has.
+const OTHER_PUBLIC_KEY: &str = "/FHNjmIYoaONpH7QAjDwWAgW7RO6MwOsXeuRFUiQgCU=";
 
 /// Two configurations with their ports.
 struct Pair {
@@ -27,7 +30,7 @@ impl Pair {
         let pool = if more.contains("pool =") { "" } else { "pool = \"on\"" };
         let text = format!(
             "listen = \"127.0.0.1:{udp}\"\nkey = \"good.key\"\npool-budget = \"4MiB\"\n{pool}\n{more}\n\
-             [peer.laptop]\npublic-key = \"{PUBLIC_KEY}\"\npermit-open = [{permits}]\n"
+             [peer.laptop]\npublic-key = \"{NEAR_PUBLIC_KEY}\"\npermit-open = [{permits}]\n"
         );
         fs::write(self.desk.path("far.toml"), text).unwrap();
     }
@@ -37,7 +40,7 @@ impl Pair {
         let forwards: Vec<_> =
             ports.iter().map(|port| format!("\"127.0.0.1:{port}:{target}\"")).collect();
         let text = format!(
-            "key = \"good.key\"\npool-budget = \"4MiB\"\npool = \"on\"\n\
+            "key = \"connect.key\"\npool-budget = \"4MiB\"\npool = \"on\"\n\
              [peer.office]\npublic-key = \"{PUBLIC_KEY}\"\nendpoint = \"127.0.0.1:{udp}\"\nlocal = [{}]\n",
             forwards.join(", ")
         );
@@ -146,13 +149,51 @@ fn a_reload_changes_forwards_and_permits_under_a_connection_that_stays() {
 
     // A peer removed from the file is disconnected.
     let text = fs::read_to_string(pair.desk.path("far.toml")).unwrap();
-    let other = text.replace(PUBLIC_KEY, "PUAXw+hDiVqStwqnTRt+vJyYLM8uxJaMwM1V8Sr0Zgw=");
+    let other = text.replace(NEAR_PUBLIC_KEY, OTHER_PUBLIC_KEY);
     fs::write(pair.desk.path("far.toml"), other).unwrap();
     far.signal(Signal::HUP);
     let mut gone = &kept;
     gone.set_read_timeout(Some(PATIENCE)).unwrap();
     assert!(matches!(gone.read(&mut [0; 1]), Ok(0) | Err(_)));
     drop(near);
+}
+
+#[test]
+fn a_second_run_of_a_file_is_told_that_the_first_is_running() {
+    let pair = Pair::new();
+    pair.write_far(&pair.permit(), &format!("metrics = \"127.0.0.1:{}\"", free_port()));
+    let far = pair.run("far");
+    for file in ["far.toml", "./far.toml"] {
+        let (code, _, error) = pair.keypadd(&["run", "--config", file]);
+        assert_eq!(code, Some(6), "{error}");
+        let expected = format!("keypadd: already running: process {} runs `", far.pid());
+        assert!(error.contains(&expected) && error.contains("far.toml`\n"), "{error}");
+        assert!(error.contains("hint: `keypadd reload` applies changes of the file"), "{error}");
+    }
+    // Another file's port is in use as before.
+    let text = fs::read_to_string(pair.desk.path("far.toml")).unwrap();
+    fs::write(pair.desk.path("other.toml"), text).unwrap();
+    let (code, _, error) = pair.keypadd(&["run", "--config", "other.toml"]);
+    assert_eq!((code, error.contains("already running")), (Some(6), false), "{error}");
+}
+
+#[test]
+fn the_key_of_this_host_is_no_peers() {
+    let pair = Pair::new();
+    pair.write_far(&pair.permit(), "");
+    let far = pair.run("far");
+    let text = fs::read_to_string(pair.desk.path("far.toml")).unwrap();
+    let own = text.replace(NEAR_PUBLIC_KEY, PUBLIC_KEY);
+    fs::write(pair.desk.path("far.toml"), &own).unwrap();
+    let line = own.lines().position(|line| line.starts_with("public-key")).unwrap() + 1;
+    let expected = format!("far.toml:{line}:14: public-key: {PUBLIC_KEY} is this host's own key\n");
+    for command in ["check", "run", "reload"] {
+        let file = ["--config", "far.toml"];
+        let args = if command == "reload" { &file[..0] } else { &file[..] };
+        let (code, _, error) = pair.keypadd(&[&[command], args].concat());
+        assert!(code == Some(3) && error.contains(&expected), "{command}: {error}");
+    }
+    drop(far);
 }
 
 #[test]
@@ -172,7 +213,7 @@ fn a_failed_reload_changes_nothing() {
     until("the old forward works", || through(port));
 
     let file = pair.desk.path("near.toml");
-    fs::write(&file, "key = \"good.key\"\ncolor = \"red\"\n[peer.office]\nlocal = [\"1\"]\n")
+    fs::write(&file, "key = \"connect.key\"\ncolor = \"red\"\n[peer.office]\nlocal = [\"1\"]\n")
         .unwrap();
     let (code, _, error) = pair.keypadd(&["reload"]);
     assert_eq!(code, Some(3), "{error}");
@@ -320,7 +361,7 @@ fn a_reload_changes_this_hosts_key_and_the_pools_budget_under_a_connection_that_
 
     // New connections see the new key: a client that expects the old one is told so.
     let address = format!("127.0.0.1:{}", pair.udp);
-    let connect = ["connect", &address, "--peer", PUBLIC_KEY, "-W", "a:1"];
+    let connect = ["connect", &address, "--peer", PUBLIC_KEY, "--key", "connect.key", "-W", "a:1"];
     let (code, _, error) = pair.keypadd(&connect);
     assert_eq!(code, Some(4), "{error}");
     assert!(

@@ -21,4 +21,4 @@ pub mod values;
 
 pub use parse::{inconsistencies, read};
 pub use shutdown::block_on;
-pub use user_directory::user_directory;
+pub use user_directory::{state_directory, user_directory};

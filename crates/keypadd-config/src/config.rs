@@ -4,6 +4,8 @@
 use std::path::PathBuf;
 use std::time::SystemTime;
 
+use keypadd_provider::PublicKey;
+
 use crate::document::{self, Reader};
 use crate::expiry::Expiry;
 use crate::fault::{Fault, Faults};
@@ -49,6 +51,8 @@ pub struct Config {
     pub warnings: Vec<Fault>,
     /// The peers' expiry dates.
     pub expiries: Vec<Expiry>,
+    /// The peers' keys, each with its line and column.
+    places: Vec<(PublicKey, (usize, usize))>,
 }
 
 impl Config {
@@ -73,6 +77,15 @@ impl Config {
         self.expiries.iter().filter_map(|expiry| expiry.warning(now)).collect()
     }
 
+    /// The fault of a file that lists this key, the one of the host itself, as a peer's. It comes
+    /// from running `keypadd pubkey` on the wrong host.
+    pub fn own_key_fault(&self, own: PublicKey) -> Option<Fault> {
+        let (_, (line, column)) = *self.places.iter().find(|(key, _)| *key == own)?;
+        let cause = format!("public-key: {own} is this host's own key");
+        let hint = Some("run `keypadd pubkey` on the other host, and give its key".into());
+        Some(Fault { line, column, cause, hint })
+    }
+
     fn read_with(text: &str, memory_bytes: u64, needed: Peers) -> Result<Self, InvalidConfig> {
         let (mut faults, mut warnings) = (Faults::of(text), Faults::of(text));
         let mut table = document::parse(text, &mut faults);
@@ -84,13 +97,14 @@ impl Config {
         for suite in settings.suite.iter().flatten() {
             refuse_legacy(&settings, suite, &mut faults);
         }
-        let mut expiries = Vec::new();
+        let (mut expiries, mut places) = (Vec::new(), Vec::new());
         let mut context = Context {
             settings: &settings,
             listens,
             faults: &mut faults,
             warnings: &mut warnings,
             expiries: &mut expiries,
+            places: &mut places,
         };
         let peers = peers.map_or_else(Vec::new, |peers| context.peers(peers));
         if needed == Peers::Needed && peers.is_empty() && faults.is_empty() {
@@ -111,7 +125,7 @@ impl Config {
         match key {
             Some(key) if faults.is_empty() => {
                 let warnings = warnings.sorted();
-                Ok(Self { key, settings, peers, warnings, expiries })
+                Ok(Self { key, settings, peers, warnings, expiries, places })
             }
             key => Err(InvalidConfig { faults: faults.sorted(), key }),
         }

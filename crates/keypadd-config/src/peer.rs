@@ -73,6 +73,8 @@ pub(crate) struct Context<'c, 'f> {
     pub(crate) warnings: &'c mut Faults<'f>,
     /// The peers' expiry dates.
     pub(crate) expiries: &'c mut Vec<Expiry>,
+    /// The peers' keys, each with its line and column.
+    pub(crate) places: &'c mut Vec<(PublicKey, (usize, usize))>,
 }
 
 /// Most keys of a peer: the old one and the new one.
@@ -96,6 +98,7 @@ impl Context<'_, '_> {
         for (name, table) in self.tables(value) {
             let Some(read) = self.peer(name, table) else { continue };
             for Setting { value: key, at, .. } in read.keys {
+                self.places.push((key, self.warnings.place(at.unwrap_or_default())));
                 let Some(earlier) = keys.insert(key, read.peer.name.clone()) else { continue };
                 let (cause, hint) = match earlier == read.peer.name {
                     true => ("public-key: the key is listed twice".into(), "list each key once"),
@@ -164,7 +167,7 @@ impl Context<'_, '_> {
 
     fn peer(&mut self, name: Name, mut table: Table<'_>) -> Option<ReadPeer> {
         let called = shown(&name.text);
-        let Self { settings, listens, faults, warnings, expiries } = self;
+        let Self { settings, listens, faults, warnings, expiries, places: _ } = self;
         let (has_key, has_endpoint) = (table.has("public-key"), table.has("endpoint"));
         let permit = ["permit-open", "permit-listen"]
             .into_iter()

@@ -318,7 +318,7 @@ pub(crate) async fn sample(status: StatusBuilder) {
 }
 
 fn bind_control_socket() -> Result<ControlSocket, String> {
-    let directory = runtime_directory::own().ok_or("XDG_RUNTIME_DIR is not set")?;
+    let directory = runtime_directory::own().ok_or("neither XDG_RUNTIME_DIR nor HOME is set")?;
     ControlSocket::bind(&directory)
         .map_err(|error| format!("{}: {}", directory.display(), system(&error)))
 }

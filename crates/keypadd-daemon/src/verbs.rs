@@ -118,9 +118,11 @@ fn run_from_file(args: ConfigArgs, log: LogFlags, kit: Option<Kit>) -> Result<()
     }
     logging::start(&flags, log.verbose, false);
     let format = flags.log_format.value;
+    let others = run::Others::look(&options);
     let options = options.confined()?;
-    block_on(async {
+    let ended = block_on(async {
         let shutdown = shutdown::on_signals_except_hangup()?;
         run::run(options, shutdown, |ready| ready::say(ready, format)).await
-    })
+    });
+    ended.map_err(|error| others.explain(error))
 }

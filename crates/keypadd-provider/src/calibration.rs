@@ -22,10 +22,10 @@ use crate::seal::{Outbound, SealKey};
 pub const TIMED_BYTES: [usize; 3] = [64, 256, 1400];
 
 /// A pool is used if a pooled seal is this many times as fast as an inline one.
-const WINS: f64 = 1.10;
+pub const POOL_WINS: f64 = 1.10;
 
 /// A pool in use is kept while pooled seals are this many times as fast for the packets in use.
-/// Less than [`WINS`], so that a mix of lengths between the two changes nothing.
+/// Less than [`POOL_WINS`], so that a mix of lengths between the two changes nothing.
 const HOLDS: f64 = 1.0;
 
 const HEADER: &[u8] = b"a header of 19 byte";
@@ -60,7 +60,7 @@ impl SealTimes {
 /// at no length slower by as much.
 pub fn worth_pooling(times: &[SealTimes]) -> bool {
     let gains = || times.iter().map(SealTimes::gain);
-    gains().any(|gain| gain >= WINS) && gains().all(|gain| gain > 1.0 / WINS)
+    gains().any(|gain| gain >= POOL_WINS) && gains().all(|gain| gain > 1.0 / POOL_WINS)
 }
 
 /// Whether a pool is worthwhile for this many packets of each length; `is_used` if it is in use
@@ -69,7 +69,7 @@ pub fn worth_pooling_mix(times: &[SealTimes; 3], packets: [u64; 3], is_used: boo
     let sum = |of: fn(&SealTimes) -> Duration| -> f64 {
         times.iter().zip(packets).map(|(times, n)| of(times).as_secs_f64() * n as f64).sum()
     };
-    let least = if is_used { HOLDS } else { WINS };
+    let least = if is_used { HOLDS } else { POOL_WINS };
     sum(|times| times.inline) >= least * sum(|times| times.pooled)
 }
 

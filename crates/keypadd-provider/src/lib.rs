@@ -41,7 +41,7 @@ mod window;
 mod wiped_stack;
 
 pub use calibration::{
-    SealTimes, TIMED_BYTES, opening_cost, seal_times, worth_pooling, worth_pooling_mix,
+    POOL_WINS, SealTimes, TIMED_BYTES, opening_cost, seal_times, worth_pooling, worth_pooling_mix,
 };
 pub use config::{
     ALPN, ConfigError, CryptoSettings, client_config, client_config_with, inviter_config,

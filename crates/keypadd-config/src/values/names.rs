@@ -6,11 +6,14 @@ use std::path::PathBuf;
 use keypadd_keystream::{CipherBackend, CipherEngine, Suite};
 use keypadd_provider::KeyExchange;
 use keypadd_tunnel::Congestion;
-use tracing_subscriber::filter::Targets;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 
 use super::{BadValue, bad};
 use crate::quote::{is_private, shown};
 use crate::similar::choices;
+
+/// The levels of a log filter, from the fewest lines to the most.
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// Longest name of a peer, which becomes a metrics label.
 const NAME_CHARS_MAX: usize = 63;
@@ -122,7 +125,8 @@ pub fn log_format(text: &str) -> Result<LogFormat, BadValue> {
 }
 
 /// A log filter, kept as text: the logger parses it again. Empty directives are dropped; if no
-/// other is left, only errors are logged.
+/// other is left, only errors are logged. A word alone is a level: the logger would take any other
+/// for a module's name, and then log nothing of all others.
 pub fn log_filter(text: &str) -> Result<String, BadValue> {
     let directives: Vec<&str> =
         text.split(',').map(str::trim).filter(|directive| !directive.is_empty()).collect();
@@ -133,14 +137,23 @@ pub fn log_filter(text: &str) -> Result<String, BadValue> {
     };
     let is_filter = directives.iter().all(|directive| directive.split('=').all(is_name))
         && filter.parse::<Targets>().is_ok();
+    let levels = directives
+        .iter()
+        .map(|directive| directive.split_once('=').map_or(*directive, |(_, level)| level));
+    let wrong =
+        levels.filter(|level| is_name(level)).find(|level| level.parse::<LevelFilter>().is_err());
     // Any word is a valid module name, so a pasted key would be too.
-    if !is_filter || is_private(text) {
-        return Err(bad(
+    match wrong {
+        Some(level) if !is_private(text) => Err(bad(
+            format!("{} is not a log level", shown(level)),
+            format!("{}; by module as in info,keypadd_tunnel=debug", choices(level, &LEVELS)),
+        )),
+        None if is_filter && !is_private(text) => Ok(filter),
+        _ => Err(bad(
             format!("{} is not a log filter", shown(text)),
             "a level such as debug, or levels by module such as info,keypadd_tunnel=debug",
-        ));
+        )),
     }
-    Ok(filter)
 }
 
 /// A peer's name, as it appears in logs and metrics.
@@ -178,7 +191,7 @@ mod tests {
 
     #[test]
     fn a_log_filter_is_levels_and_modules() {
-        for filter in ["debug", "INFO", "off", "keypadd", "info,keypadd_tunnel=debug", "a::b=3"] {
+        for filter in ["debug", "INFO", "off", "3", "info,keypadd_tunnel=debug", "a::b=3"] {
             assert_eq!(log_filter(filter), Ok(filter.to_owned()));
         }
         assert_eq!(log_filter(" info, keypadd=debug,"), Ok("info,keypadd=debug".to_owned()));
@@ -186,6 +199,20 @@ mod tests {
         for unusable in ["a=loud", "a=", "=debug", "a=b=debug", "a[span]=debug", "[{field}]", "a b"]
         {
             assert!(log_filter(unusable).is_err(), "{unusable}");
+        }
+    }
+
+    #[test]
+    fn a_word_that_is_no_level_is_not_taken_for_a_modules_name() {
+        for (filter, wrong, hint) in [
+            ("warning", "warning", "did you mean warn? expected one of off, error,"),
+            ("info,keypadd=inf", "inf", "did you mean info?"),
+            ("verbose", "verbose", "expected one of off, error, warn, info, debug, trace;"),
+            ("debug,keypadd_tunnel", "keypadd_tunnel", "expected one of"),
+        ] {
+            let bad = log_filter(filter).unwrap_err();
+            assert_eq!(bad.cause, format!("`{wrong}` is not a log level"));
+            assert!(bad.hint.starts_with(hint), "{}", bad.hint);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Finds and reads the configuration file and the private key that it names, and refuses a file
 //! that other users control. `keypadd-config` parses it.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -23,6 +23,9 @@ const CONFIG_BYTES_MAX: u64 = 1 << 20;
 
 /// Permission bits of all but the owner.
 const OTHERS_WRITE: u32 = 0o022;
+
+/// The bit of a directory in which only its owner may replace a file (inode(7), S_ISVTX).
+const STICKY: u32 = 0o1000;
 
 /// A valid file, and its key.
 #[derive(Debug)]
@@ -74,15 +77,15 @@ fn of_user(directory: &Path) -> PathBuf {
 /// process may not read it any more.
 ///
 /// # Errors
-/// Exit 3: everything that is wrong with the file and the key.
+/// Exit 3: everything that is wrong with the file and the key; a peer has the key of this host.
 pub(crate) fn load(
-    path: &Path,
+    file: &Path,
     known: Option<(&KeyPlace, &Arc<PrivateKey>)>,
 ) -> Result<Loaded, Error> {
-    let text = read(path)?;
+    let text = read(file)?;
     match Config::read(&text, host_bytes()) {
         Ok(config) => {
-            let path = key_path(path, &config.key)?;
+            let path = key_path(file, &config.key)?;
             let key = match known {
                 Some((place, key)) if *place == config.key && is_out_of_reach(&path) => {
                     Arc::clone(key)
@@ -91,11 +94,14 @@ pub(crate) fn load(
                 Some(_) => Arc::new(keyfile::read_anew(&path)?),
                 None => Arc::new(keyfile::read(&path)?),
             };
+            if let Some(fault) = config.own_key_fault(key.public()) {
+                return Err(Error::listed(Exit::Config, [in_file(file, &fault)]));
+            }
             Ok(Loaded { config, key: HostKey { key, path } })
         }
         Err(refused) => {
-            let mut error = faulty(path, &refused);
-            let key = refused.key.map(|key| key_path(path, &key));
+            let mut error = faulty(file, &refused);
+            let key = refused.key.map(|key| key_path(file, &key));
             if let Some(Err(wrong)) = key.map(|key| key.and_then(|key| keyfile::read(&key))) {
                 error = error.and(wrong);
             }
@@ -183,6 +189,16 @@ pub(crate) fn text(path: &Path) -> Result<Option<String>, Error> {
         let mode = metadata.mode() & 0o777;
         return Err(unusable(&format!("can be changed by other users (mode {mode:04o})"))
             .hint(format!("chmod go-w {}", keyfile::quoted_for_shell(path))));
+    }
+    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
+    let directory = directory.unwrap_or_else(|| Path::new("."));
+    let mode = fs::metadata(directory).map_err(failed)?.mode() & 0o7777;
+    // In a directory such as /tmp nobody else can replace it.
+    if mode & OTHERS_WRITE != 0 && mode & STICKY == 0 {
+        let cause = format!("can be replaced by other users (mode {mode:04o} of its directory)");
+        return Err(
+            unusable(&cause).hint(format!("chmod go-w {}", keyfile::quoted_for_shell(directory)))
+        );
     }
     let mut text = String::new();
     file.take(CONFIG_BYTES_MAX + 1).read_to_string(&mut text).map_err(failed)?;

@@ -4,13 +4,16 @@
 //! runs as. Root's own daemons have theirs apart: systemd would give their sockets to that user,
 //! too.
 
+use std::ffi::OsString;
 use std::fs::{self, DirBuilder};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use keypadd_cli::error::shown;
+use keypadd_cli::state_directory;
 use rustix::process::geteuid;
+use rustix::system::uname;
 
 use super::SOCKET_EXTENSION;
 
@@ -26,23 +29,52 @@ const SERVICE: &str = "/run/keypadd";
 /// The directory where a daemon of this user makes its socket; `None` if the environment names
 /// none.
 pub(crate) fn own() -> Option<PathBuf> {
-    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    all().into_iter().next()
+}
+
+/// The directories of the daemons that this user controls, the one of new daemons first.
+pub(crate) fn all() -> Vec<PathBuf> {
+    let user = geteuid();
+    let session = PathBuf::from(format!("/run/user/{}", user.as_raw()));
+    let user = match user.is_root() {
+        true => User::Root,
+        false => User::Other {
+            session: check(&session).is_ok().then_some(session),
+            state: state_directory(),
+        },
+    };
+    directories(&user, |name| std::env::var_os(name).filter(|value| !value.is_empty()))
+}
+
+/// Whose directories are asked for.
+enum User {
+    Root,
+    Other {
+        /// What a login session has, unless there is none: systemd sets no variable for `su` or
+        /// cron.
+        session: Option<PathBuf>,
+        /// For a host without sessions.
+        state: Option<PathBuf>,
+    },
+}
+
+fn directories(user: &User, variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
     if let Some(given) = variable("RUNTIME_DIRECTORY") {
         // systemd gives a list when a unit names several (systemd.exec(5)).
         let given = given.to_string_lossy();
-        return given.split(':').next().map(PathBuf::from);
+        return given.split(':').next().map(PathBuf::from).into_iter().collect();
     }
-    if geteuid().is_root() {
-        return Some(ROOT.into());
+    match user {
+        User::Root => vec![ROOT.into(), SERVICE.into()],
+        User::Other { session, state } => {
+            let given = variable("XDG_RUNTIME_DIR").map(PathBuf::from);
+            let session = given.or_else(|| session.clone()).map(|path| path.join("keypadd"));
+            // Hosts may share a home; each has its own processes.
+            let host = uname().nodename().to_string_lossy().into_owned();
+            let state = state.as_ref().map(|path| path.join(format!("run-{host}")));
+            session.into_iter().chain(state).collect()
+        }
     }
-    variable("XDG_RUNTIME_DIR").map(|given| PathBuf::from(given).join("keypadd"))
-}
-
-/// The directories of the daemons that this user controls.
-pub(crate) fn all() -> Vec<PathBuf> {
-    let own = own();
-    let is_roots = own.as_deref() == Some(Path::new(ROOT));
-    own.into_iter().chain(is_roots.then(|| SERVICE.into())).collect()
 }
 
 /// The sockets of the daemons that this user controls.
@@ -55,7 +87,7 @@ pub(crate) fn nothing_in_any() -> String {
     let directories =
         all().iter().map(|directory| shown(directory.to_string_lossy())).collect::<Vec<_>>();
     match directories.is_empty() {
-        true => "no daemon found: XDG_RUNTIME_DIR is not set".into(),
+        true => "no daemon found: neither XDG_RUNTIME_DIR nor HOME is set".into(),
         false => format!("no daemon found in {}", directories.join(" or ")),
     }
 }
@@ -103,4 +135,33 @@ pub(crate) fn check(directory: &Path) -> io::Result<()> {
         return refused(format!("other users may write to it (mode {mode:04o}); chmod go-w it"));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_without_a_login_session_has_a_directory_too() {
+        let host = uname().nodename().to_string_lossy().into_owned();
+        let state = format!("/home/ann/.local/state/keypadd/run-{host}");
+        let of = |session: Option<&str>, variables: &[(&str, &str)]| -> Vec<String> {
+            let user = User::Other {
+                session: session.map(PathBuf::from),
+                state: Some("/home/ann/.local/state/keypadd".into()),
+            };
+            let found = directories(&user, |name| {
+                let named = variables.iter().find(|(variable, _)| *variable == name);
+                named.map(|(_, value)| value.into())
+            });
+            found.iter().map(|path| path.display().to_string()).collect()
+        };
+        let given = [("XDG_RUNTIME_DIR", "/run/user/7")];
+        assert_eq!(of(None, &given), ["/run/user/7/keypadd", &state]);
+        // As after `su`, and in cron.
+        assert_eq!(of(Some("/run/user/7"), &[]), ["/run/user/7/keypadd", &state]);
+        assert_eq!(of(None, &[]), [&*state]);
+        assert_eq!(of(None, &[("RUNTIME_DIRECTORY", "/run/a:/run/b")]), ["/run/a"]);
+        assert_eq!(directories(&User::Root, |_| None), [Path::new(ROOT), Path::new(SERVICE)]);
+    }
 }

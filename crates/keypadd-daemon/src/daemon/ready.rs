@@ -3,6 +3,7 @@
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::time::SystemTime;
 use std::{fmt, fs};
 
 use keypadd_config::values::LogFormat;
@@ -18,11 +19,25 @@ use crate::daemon::status_builder::class_label;
 
 /// Prints to standard error, which may be closed. At once, so that no log line comes in between.
 pub(crate) fn say<R: fmt::Display + Serialize>(ready: &R, format: LogFormat) {
-    let text = match (format, serde_json::to_string(ready)) {
+    let line = ReadyLine {
+        timestamp: humantime::format_rfc3339_micros(SystemTime::now()).to_string(),
+        level: "INFO",
+        ready,
+    };
+    let text = match (format, serde_json::to_string(&line)) {
         (LogFormat::Json, Ok(line)) => line + "\n",
         _ => ready.to_string(),
     };
     let _ = std::io::stderr().write_all(text.as_bytes());
+}
+
+/// What is ready, with the fields that each JSON line of the log has.
+#[derive(Serialize)]
+struct ReadyLine<'r, R> {
+    timestamp: String,
+    level: &'static str,
+    #[serde(flatten)]
+    ready: &'r R,
 }
 
 /// A ready server.

@@ -33,7 +33,7 @@ const OWN_VARIABLES: &str = "KEYPADD_";
 
 /// The other variables that a daemon reads, or that its resolver does. A replacement gets no others
 /// of the old process, above all none that makes the loader run other code (ld.so(8)).
-const OTHER_VARIABLES: [&str; 12] = [
+const OTHER_VARIABLES: [&str; 13] = [
     // systemd.exec(5), sd_notify(3)
     "CONFIGURATION_DIRECTORY",
     "CREDENTIALS_DIRECTORY",
@@ -44,6 +44,7 @@ const OTHER_VARIABLES: [&str; 12] = [
     "HOME",
     "XDG_CONFIG_HOME",
     "XDG_RUNTIME_DIR",
+    "XDG_STATE_HOME",
     // Output
     "NO_COLOR",
     "RUST_BACKTRACE",

@@ -151,16 +151,29 @@ pub(crate) enum Reloaded {
     Refused(String),
 }
 
+/// A daemon that runs a file.
+pub(crate) struct RunsFile {
+    pub(crate) socket: PathBuf,
+    pub(crate) pid: u64,
+}
+
+impl RunsFile {
+    /// The one behind these sockets that runs this file; takes a few seconds at most.
+    pub(crate) fn find(file: &Path, sockets: Vec<PathBuf>) -> Option<Self> {
+        let file = canonical(file);
+        sockets.into_iter().find_map(|socket| {
+            let status: Value = control::ask(&socket, STATUS_REQUEST, WAITED_FOR).ok()?;
+            let place = (status["verb"] == "run").then(|| status["place"].as_str())??;
+            let pid = status["pid"].as_u64()?;
+            (canonical(Path::new(place)) == file).then_some(Self { socket, pid })
+        })
+    }
+}
+
 /// Reloads the daemon of this user that runs this file; takes a few seconds at most.
 pub(crate) fn reload_file(file: &Path) -> Reloaded {
-    let file = canonical(file);
-    let runs_it = |socket: &PathBuf| {
-        let status: Value = control::ask(socket, STATUS_REQUEST, WAITED_FOR).ok()?;
-        let place = (status["verb"] == "run").then(|| status["place"].as_str())??;
-        (canonical(Path::new(place)) == file).then_some(())
-    };
-    let mut sockets = runtime_directory::all_sockets().into_iter();
-    let Some(socket) = sockets.find(|socket| runs_it(socket).is_some()) else {
+    let Some(RunsFile { socket, .. }) = RunsFile::find(file, runtime_directory::all_sockets())
+    else {
         return Reloaded::NoDaemon;
     };
     match control::ask(&socket, RELOAD_REQUEST, WAITED_FOR) {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use keypadd_cli::error::{Error, Exit, system};
+use keypadd_cli::error::{Error, Exit, shown, system};
 use keypadd_cli::shutdown::Shutdown;
 use keypadd_config::{Changes, Config, Settings};
 use serde_json::{Value, json};
@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::command_line::ConfigArgs;
 use crate::command_line::configfile::{self, Loaded};
 use crate::control::forwards;
+use crate::control::runtime_directory;
 use crate::control::{Answer, Requests, WAITING_MAX};
 use crate::daemon::Daemon;
 use crate::daemon::confine::{Confinement, SandboxNeeds};
@@ -25,8 +26,9 @@ use crate::daemon::ready::RunReady;
 use crate::daemon::running_config::RunningConfig;
 use crate::daemon::systemd;
 use crate::kit::Kit;
-use crate::replacement::give;
+use crate::replacement::{give, take};
 use crate::verbs::bench::kit_for;
+use crate::verbs::reload::RunsFile;
 
 /// Printed as waiting for a restart if permits name TCP ports outside the sandbox.
 const NEW_PORTS: &str = "TCP ports outside the sandbox";
@@ -69,6 +71,41 @@ impl RunOptions {
     /// What the file sets.
     pub(crate) fn settings(&self) -> &Settings {
         &self.loaded.config.settings
+    }
+}
+
+/// The daemons that were there before this one. Looked for before the sandbox.
+pub(crate) struct Others {
+    file: PathBuf,
+    sockets: Vec<PathBuf>,
+}
+
+impl Others {
+    pub(crate) fn look(options: &RunOptions) -> Self {
+        let sockets = match take::is_begun() {
+            // It is about to end.
+            true => Vec::new(),
+            false => runtime_directory::all_sockets(),
+        };
+        Self { file: options.path.clone(), sockets }
+    }
+
+    /// Says that another daemon runs the file, if so, where this one could not bind an address.
+    pub(crate) fn explain(self, error: Error) -> Error {
+        if error.exit() != Exit::BindFailed {
+            return error;
+        }
+        match RunsFile::find(&self.file, self.sockets) {
+            Some(RunsFile { pid, .. }) => {
+                let file = shown(self.file.to_string_lossy());
+                Error::new(Exit::BindFailed, format!("already running: process {pid} runs {file}"))
+                    .hint(
+                        "`keypadd reload` applies changes of the file; to start anew, stop that \
+                           process first",
+                    )
+            }
+            None => error,
+        }
     }
 }
 

@@ -3,9 +3,11 @@
 
 use keypadd_cli::error::Error;
 use keypadd_config::{Config, values::PoolMode};
+use keypadd_provider::POOL_WINS;
 
 use crate::daemon::pooling::pool_suites;
 use crate::daemon::pooling::{Choice, timed};
+use crate::status::snapshot::SuiteReport;
 
 use super::finding::{Finding, Findings};
 
@@ -26,24 +28,62 @@ pub(super) fn check(config: &Config, findings: &mut Findings) -> Result<(), Erro
 fn of(choice: &Choice, mode: PoolMode) -> Finding {
     const CHECK: &str = "pool";
     let suite = &choice.report.suite;
-    let Some((pooled, inline)) = choice.best() else {
+    if choice.best().is_none() {
         return Finding::ok(CHECK, format!("{suite} has no keystream to precompute"));
-    };
-    let ratio = pooled / inline;
-    let gain =
-        format!("{suite}: sealing with a pad takes {ratio:.2}x the time without one, at best");
+    }
+    let judged = judged(&choice.report);
     match (choice.report.pays, mode) {
         (true, PoolMode::Off) => Finding::warn(
             CHECK,
-            format!("{gain}: worth it, but the pool is off"),
+            format!("{suite}: {judged}: worth it, but the pool is off"),
             "set pool = \"auto\"",
         ),
         (false, PoolMode::On) => Finding::warn(
             CHECK,
-            format!("{gain}: not worth it, but the pool is on"),
+            format!("{suite}: {judged}: not worth it, but the pool is on"),
             "set pool = \"auto\", unless `keypadd bench suites` says otherwise",
         ),
-        (true, _) => Finding::ok(CHECK, format!("{gain}: worth it")),
-        (false, _) => Finding::ok(CHECK, format!("{gain}: not worth it, and off")),
+        (true, _) => Finding::ok(CHECK, format!("{suite}: {judged}: worth it")),
+        (false, _) => Finding::ok(CHECK, format!("{suite}: {judged}: not worth it, and off")),
+    }
+}
+
+/// The measurements, and the rule of `auto` beside them.
+fn judged(report: &SuiteReport) -> String {
+    let ratios = report.seals.iter().map(|seal| {
+        let ratio = seal.pooled_seconds / seal.inline_seconds;
+        format!("{ratio:.2}x at {} bytes", seal.payload_bytes)
+    });
+    let ratios = ratios.collect::<Vec<_>>().join(", ");
+    let least = 1.0 / POOL_WINS;
+    format!(
+        "sealing with a pad takes {ratios} of the time without one; a pool is for {least:.2}x or \
+         less at some length, and under {POOL_WINS:.2}x at each"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::snapshot::SealReport;
+
+    #[test]
+    fn the_verdict_on_a_pool_stands_beside_its_rule_and_every_length() {
+        let seal = |payload_bytes, pooled_seconds| SealReport {
+            payload_bytes,
+            pooled_seconds,
+            inline_seconds: 1.0,
+        };
+        let report = SuiteReport {
+            suite: String::new(),
+            pays: false,
+            in_use: false,
+            seals: vec![seal(64, 0.85), seal(1400, 1.2)],
+        };
+        assert_eq!(
+            judged(&report),
+            "sealing with a pad takes 0.85x at 64 bytes, 1.20x at 1400 bytes of the time without \
+             one; a pool is for 0.91x or less at some length, and under 1.10x at each"
+        );
     }
 }
