@@ -59,7 +59,7 @@ ROOMS = {
         "flows": "flows",
         "splice": "splice to_stream to_socket replay reassembly socket windows time_share "
         "announcement transfer_stats unanswered",
-        "net": "udp datagrams receive_buffers route steering cid token_key randomness spin",
+        "net": "udp not_sent datagrams receive_buffers route steering cid token_key randomness spin",
     },
 }
 

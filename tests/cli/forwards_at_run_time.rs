@@ -53,7 +53,7 @@ fn a_forward_is_added_to_a_running_connect_used_and_removed() {
 #[test]
 fn forwards_added_to_a_peer_of_a_file_outlast_reloads_until_the_file_uses_their_address() {
     let (desk, target) = (desk(), echo("127.0.0.1").to_string());
-    let server = Daemon::serve(&desk, &["--permit-open", "127.0.0.1:*"]);
+    let server = Daemon::serve(&desk, &["--permit-open", "127.0.0.1:*", "--permit-listen", "*:*"]);
     let file = format!(
         "key = \"connect.key\"\n[peer.lab]\npublic-key = \"{PUBLIC_KEY}\"\nendpoint = \"{}\"\n",
         server.address()
@@ -119,6 +119,51 @@ fn forwards_added_to_a_peer_of_a_file_outlast_reloads_until_the_file_uses_their_
     );
     assert!(said.contains(&line), "{said}");
     assert_eq!(run.stop().status.code(), Some(0));
+}
+
+#[test]
+fn a_remote_forward_that_the_server_refuses_is_not_added() {
+    let (desk, target) = (desk(), echo("127.0.0.1").to_string());
+    let [permitted, taken] = [free_port(), free_port()];
+    let _listener = TcpListener::bind(("127.0.0.1", taken)).unwrap();
+    let permit = format!("127.0.0.1:{permitted},127.0.0.1:{taken}");
+    let server =
+        Daemon::serve(&desk, &["--permit-open", "127.0.0.1:*", "--permit-listen", &permit]);
+    let (_client, _) = forwarding(&server, &desk, &target, &[]);
+    let spec = format!("127.0.0.1:{permitted}:{target}");
+    let (said, exit) = forward(&desk, &["add", "-R", &spec]);
+    assert_eq!(exit, Some(0), "{said}");
+    assert_eq!(exchange(&format!("127.0.0.1:{permitted}"), b"x").unwrap(), b"x");
+
+    let refused = format!("127.0.0.1:{}:{target}", free_port());
+    for (spec, cause, hint, code) in [
+        (refused, "not permitted", "permit-listen = [\"127.0.0.1:", 4),
+        (format!("127.0.0.1:{taken}:{target}"), "address in use", "choose a free address", 6),
+    ] {
+        let (said, exit) = forward(&desk, &["add", "-R", &spec]);
+        assert_eq!(exit, Some(code), "{said}");
+        let expected =
+            format!("keypadd: remote forward -R {spec} failed on the server: {cause}\n  hint: ");
+        assert!(said.starts_with(&expected) && said.contains(hint), "{said}");
+        assert!(!forward(&desk, &["list"]).0.contains(&spec), "it is listed");
+    }
+}
+
+#[test]
+fn a_remote_forward_waits_for_a_server_that_is_away_and_says_so() {
+    let (desk, target) = (desk(), echo("127.0.0.1").to_string());
+    let file = format!(
+        "key = \"connect.key\"\n[peer.lab]\npublic-key = \"{PUBLIC_KEY}\"\n\
+         endpoint = \"127.0.0.1:{}\"\n",
+        free_port()
+    );
+    write_file(&desk.path("keypadd.toml"), &file, 0o644);
+    let mut command = desk.keypadd(&["run", "--config", "keypadd.toml", "--log-format", "json"]);
+    command.env_remove("KEYPADD_KEY");
+    let _run = Daemon::start(command);
+    let (said, exit) = forward(&desk, &["add", "-R", &format!("0:{target}")]);
+    assert_eq!(exit, Some(0), "{said}");
+    assert!(said.contains("the server has not answered for -R 0:"), "{said}");
 }
 
 #[test]

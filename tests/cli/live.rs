@@ -12,7 +12,7 @@ use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketType};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::daemons::{Daemon, Desk, NEAR_PUBLIC_KEY, PUBLIC_KEY, desk, text};
-use crate::ends::{free_port, get, get_as, rest};
+use crate::ends::{echo, exchange, free_port, get, get_as, rest};
 
 #[test]
 fn a_server_prints_its_address_and_exits_cleanly_on_sigterm() {
@@ -40,6 +40,41 @@ fn a_server_prints_its_address_and_exits_cleanly_on_sigterm() {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     assert!(!socket.exists() && !record.exists());
     assert_eq!(desk.keypadd(&["status"]).output().unwrap().status.code(), Some(5));
+}
+
+#[test]
+fn the_ready_line_has_time_and_level_as_other_lines_of_json_have() {
+    let desk = desk();
+    let server = Daemon::serve(&desk, &[]);
+    let target = format!("{}:localhost:22", free_port());
+    let client = Daemon::start(server.connect(&desk, &["-L", &target, "--log-format", "json"]));
+    for daemon in [&server, &client] {
+        assert_eq!(daemon.ready["level"], "INFO");
+        let time = daemon.ready["timestamp"].as_str().unwrap();
+        assert!(time.len() == "2026-11-30T01:02:03.456789Z".len() && time.ends_with('Z'), "{time}");
+    }
+}
+
+#[test]
+fn flags_of_ssh_that_mean_the_same_are_taken() {
+    let (desk, target) = (desk(), echo("127.0.0.1").to_string());
+    let server = Daemon::serve(&desk, &["--permit-open", &target]);
+    let address = server.address();
+    let (_, port) = address.rsplit_once(':').unwrap();
+    let forward = format!("127.0.0.1:0:{target}");
+    let args = ["connect", "-N4", "-p", port, "-i", "connect.key", "localhost", "-L", &forward];
+    let mut command = desk.keypadd(&args);
+    command.args(["--peer", PUBLIC_KEY, "--log-format", "json"]).env_remove("KEYPADD_KEY");
+    let client = Daemon::start(command);
+    let entrance = client.ready["forwards"][0]["listen"][0].as_str().unwrap();
+    assert_eq!(exchange(entrance, b"as with ssh").unwrap(), b"as with ssh");
+
+    let refused = server.connect(&desk, &["-6", "-W", "a:1"]).output().unwrap();
+    let expected = format!(
+        "keypadd: cannot reach {address}: not an address of the family asked for\n  \
+         hint: leave out -4 or -6, or use an address of that family\n"
+    );
+    assert_eq!((refused.status.code(), text(&refused.stderr)), (Some(5), expected));
 }
 
 #[test]
@@ -239,7 +274,7 @@ fn a_server_warns_of_no_permits_and_once_of_a_key_with_the_line_that_lets_it_in(
     let said = text(&server.stop().stderr);
     for line in [
         "peers may connect but have no permits; for example --permit-open localhost:22",
-        &format!("key not allowed; to allow it: --allow {}\"", other.trim()),
+        &format!("key not allowed; to allow it: --allow {}, or that", other.trim()),
     ] {
         assert_eq!(said.matches(line).count(), 1, "{line}: {said}");
     }

@@ -9,7 +9,9 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::daemons::{Daemon, Desk, desk, text};
-use crate::ends::{PATIENCE, echo, echoes, free_port, get, scrape, until};
+use crate::ends::{
+    PATIENCE, echo, echoes, exchange, exchange_on, free_port, get, noise, scrape, until,
+};
 
 /// Display name of a peer without a name: the first characters of its key.
 const NAME: &str = "11qYAYKx";
@@ -35,6 +37,56 @@ fn client_status(desk: &Desk) -> Value {
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
     let daemons = document["daemons"].as_array().unwrap();
     daemons.iter().find(|daemon| daemon["verb"] == "connect").unwrap().clone()
+}
+
+#[test]
+fn a_restarted_server_counts_as_that_and_forges_no_packets() {
+    let (desk, target) = (desk(), echo("127.0.0.1").to_string());
+    let permit = ["--permit-open", &target];
+    let server = Daemon::serve(&desk, &permit);
+    let (_client, entrance) = forwarding(&server, &desk, &target, &["--peer-timeout", "1h"]);
+    // Both connections of the session are there, and sent long packets.
+    let sent = noise(1 << 20);
+    assert!(exchange(&entrance.to_string(), &sent).unwrap() == sent);
+    let kept = TcpStream::connect(entrance).unwrap();
+    assert!(echoes(&kept));
+
+    let listen = server.address();
+    drop(server); // SIGKILL: no close is sent
+    let again: Vec<&str> = permit.into_iter().chain(["--listen", &listen]).collect();
+    let _server = Daemon::serve_at(&desk, &again);
+    assert!(echoes(&TcpStream::connect(entrance).unwrap()));
+    let status = until("the client has learned that the server has restarted", || {
+        let status = client_status(&desk);
+        (status["resets"].as_u64()? > 0).then_some(status)
+    });
+    assert_eq!(status["open_failures"], 0, "{status}");
+}
+
+#[test]
+fn other_forwards_of_a_new_client_do_not_wait_for_the_port_of_one_that_was_killed() {
+    let (desk, target) = (desk(), echo("127.0.0.1").to_string());
+    let [local, remote] = [free_port(), free_port()];
+    let permit = format!("127.0.0.1:{remote}");
+    let server = Daemon::serve(&desk, &["--permit-open", &target, "--permit-listen", &permit]);
+    let remote = format!("127.0.0.1:{remote}:{target}");
+    let (killed, _) = forwarding(&server, &desk, &target, &["-R", &remote]);
+    drop(killed); // SIGKILL: no close is sent
+    let forward = format!("127.0.0.1:{local}:{target}");
+    let mut command = server.connect(&desk, &["-L", &forward, "-R", &remote]);
+    command.args(["--log-format", "json", "--log-connections"]);
+    // It accepts before it is connected, and is ready three seconds after that: until then the
+    // server waits for the one that was killed.
+    let used = thread::spawn(move || {
+        let stream = until("it listens", || TcpStream::connect(("127.0.0.1", local)).ok());
+        exchange_on(stream, b"at once").unwrap()
+    });
+    let client = Daemon::start(command);
+    assert_eq!(used.join().unwrap(), b"at once");
+    let log = text(&client.stop().stderr);
+    let [carried, ready] = ["\"message\":\"connection\"", "\"event\":\"ready\""];
+    let [carried, ready] = [carried, ready].map(|line| log.find(line).unwrap());
+    assert!(carried < ready, "{log}");
 }
 
 #[test]

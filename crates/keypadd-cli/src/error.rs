@@ -29,6 +29,22 @@ pub enum Exit {
     BindFailed = 6,
 }
 
+impl Exit {
+    const ALL: [Self; 6] = [
+        Self::Runtime,
+        Self::Usage,
+        Self::Config,
+        Self::Authentication,
+        Self::Unreachable,
+        Self::BindFailed,
+    ];
+
+    /// The code that another process gives; [`Runtime`](Self::Runtime) for an unknown one.
+    pub fn of(code: u8) -> Self {
+        Self::ALL.into_iter().find(|exit| *exit as u8 == code).unwrap_or(Self::Runtime)
+    }
+}
+
 /// The one error type of the command line.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Error {

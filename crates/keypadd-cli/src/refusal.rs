@@ -1,14 +1,15 @@
 //! Explains why a client could not connect, with a hint.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
 use keypadd_config::nearest;
 use keypadd_provider::{PublicKey, Refusal};
-use keypadd_transport::ConnectionError;
-use keypadd_tunnel::wire::ListenCode;
+use keypadd_transport::{ConnectionError, NotSent};
+use keypadd_tunnel::wire::{ListenCode, StreamCode};
 use keypadd_tunnel::{
-    AuthError, Cause, ClientError, DEFAULT_PORT, Failure, Host, ListenPermit, ServerAddress,
-    ServerEntry, Tried,
+    AuthError, Cause, ClientError, DEFAULT_PORT, Failure, Host, ListenPermit, RemoteForward,
+    ServerAddress, ServerEntry, Tried,
 };
 
 use crate::error::{Error, Exit, listen_hint, system};
@@ -54,6 +55,7 @@ pub fn explain(error: ClientError, own: PublicKey, peer: &[PublicKey]) -> Error 
                 .iter()
                 .find_map(of_name)
                 .or_else(|| tried.iter().find_map(hint_of_answer))
+                .or_else(|| hint_of_sending(&tried))
                 .or_else(|| in_brackets(server.first()))
                 .unwrap_or_else(|| {
                     "check that `keypadd serve` is running there and that firewalls allow its UDP \
@@ -66,28 +68,34 @@ pub fn explain(error: ClientError, own: PublicKey, peer: &[PublicKey]) -> Error 
             .hint("set a later valid-until for the peer in the configuration file"),
         ClientError::TooManySessions { .. } => Error::new(Exit::Authentication, cause)
             .hint("end another session of this key, or raise max-sessions-per-key on the server"),
-        ClientError::NotListening { forward, code: ListenCode::NotPermitted } => {
-            let permit = ListenPermit::for_listen(&forward.listen);
-            Error::new(Exit::Authentication, cause)
-                .hint(format!("on the server, run: keypadd serve --permit-listen {permit} ..."))
+        ClientError::NotListening { forward, code } => not_listening(forward, code),
+        ClientError::Refused { target, code: StreamCode::NotPermitted } => {
+            Error::new(Exit::Authentication, cause).hint(permit_on_server("permit-open", &target))
         }
-        ClientError::NotListening { code: ListenCode::TooMany, .. } => {
-            Error::new(Exit::Runtime, cause).hint("use fewer -R flags")
-        }
-        ClientError::NotListening { code: ListenCode::OpenFiles, .. } => {
-            Error::new(Exit::Runtime, cause)
-                .hint("raise the server's limit of open files: `ulimit -n` or LimitNOFILE=")
-        }
-        ClientError::NotListening { code: ListenCode::NoDatagrams, .. } => {
-            Error::new(Exit::BindFailed, cause).hint("forward TCP: leave out `udp:`")
-        }
-        ClientError::NotListening { .. } => Error::new(Exit::BindFailed, cause)
-            .hint("choose a free address on the server, as in -R 8081:localhost:80"),
         // The cause says all that this host knows.
         ClientError::NotPaired { .. }
         | ClientError::Lost { .. }
         | ClientError::Refused { .. }
         | ClientError::Local(_) => Error::new(Exit::Runtime, cause),
+    }
+}
+
+/// The error for a remote forward that the server refuses.
+pub fn not_listening(forward: RemoteForward, code: ListenCode) -> Error {
+    let permit = ListenPermit::for_listen(&forward.listen);
+    let cause = ClientError::NotListening { forward, code }.to_string();
+    match code {
+        ListenCode::NotPermitted => {
+            Error::new(Exit::Authentication, cause).hint(permit_on_server("permit-listen", &permit))
+        }
+        ListenCode::TooMany => Error::new(Exit::Runtime, cause).hint("use fewer -R flags"),
+        ListenCode::OpenFiles => Error::new(Exit::Runtime, cause)
+            .hint("raise the server's limit of open files: `ulimit -n` or LimitNOFILE="),
+        ListenCode::NoDatagrams => {
+            Error::new(Exit::BindFailed, cause).hint("forward TCP: leave out `udp:`")
+        }
+        _ => Error::new(Exit::BindFailed, cause)
+            .hint("choose a free address on the server, as in -R 8081:localhost:80"),
     }
 }
 
@@ -101,7 +109,10 @@ fn hint_of_refusal(refusal: &Refusal, own: PublicKey) -> String {
              compare with `keypadd pubkey`, run on the server itself, before you trust it"
         }
         Refusal::KeyNotAllowed(_) => {
-            return format!("on the server, run: keypadd serve --allow {own} ...");
+            return format!(
+                "on the server, allow it: `keypadd serve --allow {own} ...`, or for `keypadd run` \
+                 public-key = \"{own}\" in a [peer.NAME] of its file, and reload"
+            );
         }
         Refusal::KeyExpired(_) => {
             "set a later valid-until for this host on the server, and reload it"
@@ -114,6 +125,14 @@ fn hint_of_refusal(refusal: &Refusal, own: PublicKey) -> String {
         }
     }
     .into()
+}
+
+/// How to permit something on the server, whether it runs from flags or from a file.
+fn permit_on_server(key: &str, permit: &impl fmt::Display) -> String {
+    format!(
+        "on the server, permit it: `keypadd serve --{key} {permit} ...`, or for `keypadd run` \
+         {key} = [\"{permit}\"] in its file, and reload"
+    )
 }
 
 /// These keys as one text.
@@ -134,7 +153,9 @@ fn hint_of_name(entry: &ServerEntry, tried: &Tried) -> Option<String> {
         Cause::SlowLookup => Some("check DNS, or use an address".into()),
         Cause::Srv(_) => Some("check the name and DNS, or use the server's HOST:PORT".into()),
         // The name is not to blame.
-        Cause::BadAddress(_)
+        Cause::OtherFamily
+        | Cause::BadAddress(_)
+        | Cause::NotSent(_)
         | Cause::Silent(_)
         | Cause::NoHello
         | Cause::Forgotten
@@ -156,6 +177,7 @@ fn hint_of_name(entry: &ServerEntry, tried: &Tried) -> Option<String> {
 /// What to do if something answered there, or this host ended the attempt: no firewall is to blame.
 fn hint_of_answer(tried: &Tried) -> Option<String> {
     let hint = |failure: &Failure| match failure.cause {
+        Cause::OtherFamily => Some("leave out -4 or -6, or use an address of that family"),
         Cause::BadAddress(_) => Some("use the server's own address, with its port"),
         Cause::NoHello | Cause::Busy | Cause::Forgotten => {
             Some("the server is up: try again later, and see what its log says")
@@ -175,10 +197,35 @@ fn hint_of_answer(tried: &Tried) -> Option<String> {
         Cause::Connection(_) => {
             Some("check address and port, and that both ends have the same version of keypadd")
         }
-        // About the name.
-        Cause::NoSuchHost(_) | Cause::SlowLookup | Cause::Srv(_) => None,
+        // About the name, or this host.
+        Cause::NoSuchHost(_) | Cause::SlowLookup | Cause::Srv(_) | Cause::NotSent(_) => None,
     };
     tried.failures.iter().find_map(hint).map(Into::into)
+}
+
+/// What to do if this host let no packet out. Where it lets some out, as without IPv6, the servers
+/// at those addresses are to blame.
+fn hint_of_sending(all: &[Tried]) -> Option<String> {
+    let mut failures = all.iter().flat_map(|tried| &tried.failures);
+    let Cause::NotSent(first) = failures.next()?.cause else { return None };
+    if !failures.all(|failure| matches!(failure.cause, Cause::NotSent(_))) {
+        return None;
+    }
+    let hint = match first {
+        NotSent::NoRoute | NotSent::NoHost | NotSent::InterfaceDown | NotSent::NoAddress => {
+            "this host has no network that leads there: see `ip address` and `ip route`"
+        }
+        NotSent::Rejected => "allow UDP to that port in the firewall of this host",
+        NotSent::Prohibited => {
+            "use the server's own address, not a broadcast address; see `ip route` for routes that \
+             prohibit it"
+        }
+        NotSent::TooLong => {
+            "the MTU of the interface must be at least 1228 for IPv4, and 1248 for IPv6: see \
+             `ip link`"
+        }
+    };
+    Some(hint.into())
 }
 
 /// The host of an address.

@@ -36,6 +36,7 @@ settings! {
         unset: "`$CREDENTIALS_DIRECTORY/key` if set, else `/etc/keypadd/key` for root, else \
             `~/.config/keypadd/key`",
         flag: Flag::Daemons,
+        short: Some('i'),
         help: "This host's private key",
     }
     "listen" => listen: maybe SocketAddr = socket {

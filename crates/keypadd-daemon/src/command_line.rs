@@ -133,8 +133,9 @@ A file for both roles:
     ///
     /// Works for `keypadd run`, and for `keypadd connect` with forwards. Open connections of a
     /// removed forward stay. Changes last until the daemon exits. A reload restores the file's
-    /// forwards and keeps added ones, except where the file now uses their listen address. The
-    /// daemon's log and `keypadd status` show whether the server listens for a -R.
+    /// forwards and keeps added ones, except where the file now uses their listen address. A -R
+    /// that the server refuses is not added. If it does not answer in time, the daemon's log and
+    /// `keypadd status` show whether it listens.
     #[command(after_help = "\
 Examples:
   keypadd forward list
@@ -261,6 +262,8 @@ pub(crate) struct ConnectArgs {
     /// The configuration file in which to look up @NAME [default: as `keypadd run` finds it]
     #[arg(long, env = "KEYPADD_CONFIG", value_name = "FILE", value_parser = path_parser())]
     pub(crate) config: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) ssh: SshFlags,
     /// The server's public key, as `keypadd pubkey` prints it there
     #[arg(long, env = "KEYPADD_PEER", value_name = "PUBKEY", value_parser = values::public_key)]
     #[arg(allow_hyphen_values = true)]
@@ -276,6 +279,26 @@ pub(crate) struct ConnectArgs {
     pub(crate) stdio: Option<Target>,
     #[command(flatten)]
     pub(crate) flags: Flags<flags::Connect>,
+}
+
+/// Flags of ssh that mean the same here, and one that does not.
+#[derive(Debug, Args)]
+pub(crate) struct SshFlags {
+    /// Use the server's IPv4 addresses only
+    #[arg(short = '4', conflicts_with = "ipv6")]
+    pub(crate) ipv4: bool,
+    /// Use the server's IPv6 addresses only
+    #[arg(short = '6')]
+    pub(crate) ipv6: bool,
+    /// The server's port, if HOST names none
+    #[arg(short = 'p', value_name = "PORT", value_parser = values::port)]
+    pub(crate) port: Option<u16>,
+    /// Run no command on the server, which keypadd never does
+    #[arg(short = 'N', hide = true)]
+    pub(crate) no_command: bool,
+    /// Go to the background
+    #[arg(short = 'f', hide = true)]
+    pub(crate) background: bool,
 }
 
 #[derive(Debug, Args)]

@@ -140,6 +140,12 @@ impl ConnectionKeys {
         KeyLimits::of(self.suite).phase_age
     }
 
+    /// Counts a stateless reset (RFC 9000 10.3), which has ended the connection: its bytes came as
+    /// a packet that did not open, and are not forged.
+    pub fn count_reset(&self) {
+        self.inbound.count_reset();
+    }
+
     /// Announces that the next phase is due: from the next packet on, its heads are precomputed.
     pub(crate) fn expect_update(&self) {
         if let Ok(sending) = self.outbound.sending.lock() {

@@ -5,7 +5,8 @@
 //! counters are relaxed atomics; the two histograms are sampled, one packet in 64, because a clock
 //! read costs as much as a short packet's XOR.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -49,6 +50,9 @@ pub struct Meters {
     stages: [Histogram; 3],
     exhaustions: AtomicU64,
     open_failures: AtomicU64,
+    resets: AtomicU64,
+    /// Those of `open_failures` that were stateless resets.
+    reset_failures: AtomicU64,
     replays: AtomicU64,
     pad_reuse: AtomicU64,
 }
@@ -90,9 +94,15 @@ impl Meters {
         self.exhaustions.load(Relaxed)
     }
 
-    /// Packets whose tag did not verify.
+    /// Packets whose tag did not verify, without stateless resets.
     pub fn open_failures(&self) -> u64 {
-        self.open_failures.load(Relaxed)
+        let of_resets = self.reset_failures.load(Acquire);
+        self.open_failures.load(Relaxed).saturating_sub(of_resets)
+    }
+
+    /// Connections that ended by a stateless reset: their peer does not know them any more.
+    pub fn resets(&self) -> u64 {
+        self.resets.load(Relaxed)
     }
 
     /// Genuine packets refused because their number had been opened or was too old.
@@ -122,6 +132,12 @@ impl Meters {
 
     pub(crate) fn count_open_failure(&self) {
         self.open_failures.fetch_add(1, Relaxed);
+    }
+
+    /// Counts a stateless reset, which may have counted as a packet that did not open.
+    pub(crate) fn count_reset(&self, has_failed: bool) {
+        self.resets.fetch_add(1, Relaxed);
+        self.reset_failures.fetch_add(has_failed.into(), Release);
     }
 
     pub(crate) fn count_replay(&self) {

@@ -6,6 +6,7 @@
 //! block of the pad: it is read in place or generated inline. All others read no byte of a pad
 //! before the tag is verified.
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -23,6 +24,8 @@ use crate::window::ReplayWindow;
 /// State shared by all opening keys of one connection.
 pub(crate) struct Inbound {
     pub(crate) receiving: Mutex<ReceiveState>,
+    /// Whether a packet of the connection did not open.
+    has_failed: AtomicBool,
     meters: Arc<Meters>,
 }
 
@@ -36,7 +39,13 @@ impl Inbound {
     pub(crate) fn new(limits: KeyLimits, ahead: NewestPhase, meters: Arc<Meters>) -> Self {
         let phases = Phases::new(Direction::Receive, limits.phase_packets(), ahead, &meters);
         let receiving = ReceiveState { phases, window: ReplayWindow::default() };
-        Self { receiving: Mutex::new(receiving), meters }
+        Self { receiving: Mutex::new(receiving), has_failed: AtomicBool::new(false), meters }
+    }
+
+    /// Counts a stateless reset, and one packet less that did not open. If it was too short to be
+    /// taken for a packet, there may be none.
+    pub(crate) fn count_reset(&self) {
+        self.meters.count_reset(self.has_failed.load(Relaxed));
     }
 }
 
@@ -131,6 +140,7 @@ impl OpenKey {
     }
 
     fn refuse_forged(&self) -> CryptoError {
+        self.inbound.has_failed.store(true, Relaxed);
         self.inbound.meters.count_open_failure();
         CryptoError
     }

@@ -5,7 +5,7 @@ use std::{io, sync::Arc, time::Instant};
 use mio::{Registry, Token};
 use quinn_udp::RecvMeta;
 
-use crate::receive_buffers::Batch;
+use crate::{not_sent::NotSent, receive_buffers::Batch};
 
 /// Received datagrams of one source.
 pub(crate) struct ReceivedDatagrams {
@@ -43,6 +43,9 @@ pub(crate) trait Datagrams {
     /// Sends, or keeps the bytes until there is room: a sealed packet is never sealed again. Other
     /// errors lose the datagrams, as the network may.
     fn send(&mut self, transmit: quinn_proto::Transmit, bytes: &[u8]);
+
+    /// Why the last datagrams that this host did not let out were lost; asked once.
+    fn take_not_sent(&mut self) -> Option<NotSent>;
 
     /// Notes that the system reports datagrams that have arrived.
     fn on_readable(&mut self);

@@ -1,10 +1,10 @@
-//! Describes an attempt to connect to a server.
+//! Describes an attempt to connect to a server, and why it failed.
 
 use std::{net::SocketAddr, time::Duration};
 
-use quinn_proto::ClientConfig;
+use quinn_proto::{ClientConfig, ConnectError, ConnectionError};
 
-use crate::cid::Purpose;
+use crate::{cid::Purpose, not_sent::NotSent};
 
 /// An attempt to connect to a server.
 #[derive(Debug)]
@@ -19,4 +19,18 @@ pub struct Dial {
     pub purpose: Purpose,
     /// The path's round trip, if known (RFC 9002 6.2.2): the first packet is resent after three.
     pub rtt: Option<Duration>,
+}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectingError {
+    /// No attempt was made: the address or the configuration is invalid.
+    #[error(transparent)]
+    NotTried(#[from] ConnectError),
+    /// This host does not let the handshake's datagrams out.
+    #[error(transparent)]
+    NotSent(#[from] NotSent),
+    /// The handshake failed.
+    #[error(transparent)]
+    Failed(#[from] ConnectionError),
 }

@@ -218,7 +218,10 @@ impl Driver {
         self.sender.send_tail(&mut self.carrier, context);
         self.receiver.announce_free(&mut self.carrier.quic);
         share.go_on();
-        more |= self.send(context, &mut share);
+        more |= match self.carrier.lifecycle.is_dialing() {
+            true => self.dial(context, &mut share),
+            false => self.send(context, &mut share),
+        };
         // Handle timers after answering what has arrived: on a path that has just changed,
         // quinn-proto assumes that something is in flight.
         if self.carrier.quic.poll_timeout().is_some_and(|deadline| deadline <= now) {
@@ -242,6 +245,18 @@ impl Driver {
     fn send(&mut self, context: &mut SendContext<'_>, share: &mut TimeShare) -> bool {
         let Self { carrier, flows, path, sender, .. } = self;
         sender.run(carrier, flows, path, context, share)
+    }
+
+    /// Sends the handshake of this end, and ends it if this host does not let it out.
+    fn dial(&mut self, context: &mut SendContext<'_>, share: &mut TimeShare) -> bool {
+        // Another connection's.
+        let _ = context.udp.take_not_sent();
+        let more = self.send(context, share);
+        if let Some(not_sent) = context.udp.take_not_sent() {
+            self.carrier.lifecycle.fail_dialing(not_sent.into());
+            self.close(VarInt::from_u32(0), Bytes::new(), context.now);
+        }
+        more
     }
 
     /// Notices where both ends are, and whether the peer responds.
@@ -358,7 +373,7 @@ impl Driver {
     pub(crate) fn abandon(mut self, reason: ConnectionError) {
         self.shared.ended(reason.clone());
         if let HandshakeReply::Client(reply) = self.carrier.lifecycle.lose(false) {
-            let _ = reply.send(Err(reason.clone()));
+            let _ = reply.send(Err(reason.clone().into()));
         }
         self.flows.end_all();
         self.carrier.abandon(&reason);

@@ -10,7 +10,7 @@ use std::{
 use quinn_proto::{ConnectError, ConnectionError};
 use tokio::sync::oneshot;
 
-use crate::{connection::Connection, mailbox::Opened};
+use crate::{connection::Connection, dial::ConnectingError, mailbox::Opened};
 
 /// An event of a listening endpoint.
 #[derive(Debug)]
@@ -54,17 +54,6 @@ enum State {
     Opened(Opened),
 }
 
-/// Why there is no connection.
-#[derive(Debug, thiserror::Error)]
-pub enum ConnectingError {
-    /// No attempt was made: the address or the configuration is invalid.
-    #[error(transparent)]
-    NotTried(#[from] ConnectError),
-    /// The handshake failed.
-    #[error(transparent)]
-    Failed(#[from] ConnectionError),
-}
-
 impl Connecting {
     pub(crate) fn new(asked: oneshot::Receiver<Result<Opened, ConnectError>>) -> Self {
         Self(State::Asked(asked))
@@ -84,7 +73,8 @@ impl Future for Connecting {
                 },
                 State::Opened(opened) => {
                     let established = ready!(Pin::new(&mut opened.established).poll(cx));
-                    let established = established.unwrap_or(Err(ConnectionError::LocallyClosed));
+                    let established =
+                        established.unwrap_or_else(|_| Err(ConnectionError::LocallyClosed.into()));
                     opened.attempt.0 = None;
                     return Poll::Ready(Ok(established.map(Connection::new)?));
                 }

@@ -33,6 +33,7 @@ mod held;
 mod intake;
 mod limits;
 mod mailbox;
+mod not_sent;
 mod owed;
 mod pacer;
 mod queue_state;
@@ -64,7 +65,7 @@ pub use admission::Refusals;
 pub use cid::Purpose;
 pub use connection::Connection;
 pub use counters::LoopMeter;
-pub use dial::Dial;
+pub use dial::{ConnectingError, Dial};
 pub use endpoint::Endpoint;
 pub use flight::KEPT_PER_FLIGHT;
 pub use flows::{
@@ -74,10 +75,11 @@ pub use flows::{
 };
 pub use freed_memory::keep_freed_memory;
 pub use handed::{HandedStream, StreamRecord};
-pub use handshake::{Accepted, Connecting, ConnectingError, HandshakeFailed, Refusal};
+pub use handshake::{Accepted, Connecting, HandshakeFailed, Refusal};
 pub use held::{HeldStream, HeldStreams};
 pub use keypadd_congestion as congestion;
 pub use limits::LIMITS;
+pub use not_sent::NotSent;
 pub use quinn_proto::{
     ApplicationClose, ClientConfig, ConnectError, ConnectionClose, ConnectionError,
     ConnectionStats, EcnCodepoint, EndpointConfig, IdleTimeout, ServerConfig, TransportConfig,
@@ -86,8 +88,8 @@ pub use quinn_proto::{
 pub use replay::{BadReceipt, Receipt, Replay, ReplayBudget, STREAM_MIN_BYTES};
 pub use route::mtu_discovery;
 pub use settings::{
-    EndpointSettings, FLOW_IDLE, Inspect, LoopLimits, MakeTransport, MemoryBudgets, OpeningCost,
-    Plan, Streams, holds,
+    EndpointSettings, FLOW_IDLE, Inspect, LoopLimits, MakeTransport, MemoryBudgets, OnReset,
+    OpeningCost, Plan, Streams, holds,
 };
 pub use socket::Socket;
 pub use spin::{SpinShare, SpinShareError};

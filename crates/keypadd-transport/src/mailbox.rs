@@ -17,7 +17,7 @@ use tokio::sync::{Notify, oneshot, watch};
 
 use crate::{
     announcement::Continuation,
-    dial::Dial,
+    dial::{ConnectingError, Dial},
     flows::handles::{FlowCommand, FlowCommands},
     handed_controller::HandedController,
     held::HeldStreams,
@@ -275,7 +275,7 @@ pub(crate) struct Established {
 /// The progress of an attempt to connect.
 pub(crate) struct Opened {
     pub(crate) attempt: PendingConnection,
-    pub(crate) established: oneshot::Receiver<Result<Established, ConnectionError>>,
+    pub(crate) established: oneshot::Receiver<Result<Established, ConnectingError>>,
 }
 
 /// An attempt that is closed if dropped before it has become a connection.

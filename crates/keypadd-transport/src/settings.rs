@@ -34,6 +34,10 @@ pub type Inspect = Arc<dyn Fn(&dyn crypto::Session) -> Option<Proof> + Send + Sy
 /// usual for its datagrams, so that a slow suite is not taken for a peer that makes costly ones.
 pub type OpeningCost = Arc<dyn Fn(&dyn crypto::Session) -> Duration + Send + Sync>;
 
+/// Learns of a stateless reset (RFC 9000 10.3), with the session of the connection that it ended.
+/// Its bytes came as a packet that does not open.
+pub type OnReset = Arc<dyn Fn(&dyn crypto::Session) + Send + Sync>;
+
 /// Makes `quinn-proto`'s configuration of one connection, given the UDP payload that its route
 /// carries as far as this host knows: the limit of path MTU discovery. [`Plan`] overrides some of
 /// it.
@@ -120,6 +124,8 @@ pub struct Plan {
     pub inspect: Inspect,
     /// What opening datagrams costs.
     pub opening_cost: OpeningCost,
+    /// Learns that a connection has ended because its peer does not know it any more.
+    pub on_reset: OnReset,
     /// The error code for streams that are cut short, or whose handles were dropped.
     pub cut_code: VarInt,
     /// A close with this code, by either end, lets another connection continue the streams.
@@ -164,6 +170,7 @@ impl Plan {
             connections_max: 16,
             inspect: Arc::new(|_| None),
             opening_cost: Arc::new(|_| Duration::ZERO),
+            on_reset: Arc::new(|_| ()),
             cut_code: NO_ERROR,
             hold_code: None,
             goodbye_code: None,

@@ -21,6 +21,7 @@ use crate::{
     endpoint::Endpoint,
     event_loop::EventLoop,
     intake::{Clocks, handling_cost::CostMeter},
+    not_sent::NotSent,
     receive_buffers::Batch,
     settings::EndpointSettings,
     udp::Egress,
@@ -105,6 +106,10 @@ impl Datagrams for Memory {
         if self.egress.may_send(self.epoch) {
             (self.outbox)(SentDatagrams { destination, bytes, segment_bytes, ecn });
         }
+    }
+
+    fn take_not_sent(&mut self) -> Option<NotSent> {
+        None
     }
 
     fn on_readable(&mut self) {}

@@ -18,6 +18,7 @@ use tracing::debug;
 
 use crate::{
     datagrams::{Datagrams, ReceivedDatagrams},
+    not_sent::NotSent,
     receive_buffers::{BATCH_BYTES, ReceiveBuffers},
 };
 
@@ -78,6 +79,7 @@ pub(crate) struct Udp {
     buffers: ReceiveBuffers,
     events: Option<(Arc<Registry>, Token)>,
     unsent: Option<Unsent>,
+    not_sent: Option<NotSent>,
     /// Set by events, cleared by a read that finds nothing: events are edge-triggered.
     unread: bool,
     sends: u64,
@@ -99,6 +101,7 @@ impl Udp {
             buffers: ReceiveBuffers::new(buffers),
             events: None,
             unsent: None,
+            not_sent: None,
             unread: true,
             sends: 0,
         })
@@ -143,7 +146,14 @@ impl Udp {
             let packets = transmit.size.div_ceil(segment).max(1);
             self.egress.observe_send(started.elapsed() / packets as u32);
         }
-        matches!(sent, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+        match sent {
+            Ok(()) => false,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => true,
+            Err(error) => {
+                self.not_sent = NotSent::of(&error);
+                false
+            }
+        }
     }
 
     /// Sends each datagram of a batch that is too long for the interface by itself. The kernel
@@ -234,6 +244,10 @@ impl Datagrams for Udp {
         }
     }
 
+    fn take_not_sent(&mut self) -> Option<NotSent> {
+        self.not_sent.take()
+    }
+
     fn on_readable(&mut self) {
         self.unread = true;
     }
@@ -298,5 +312,28 @@ mod tests {
         assert!(!udp.begin_epoch());
         udp.send(transmit(b"newer"), b"newer");
         assert_eq!(next().as_deref(), Some(&b"newer"[..]));
+    }
+
+    #[test]
+    fn what_the_system_does_not_send_has_its_reason() {
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+        let mut udp = Udp::new(socket, Arc::<Epochs>::default(), 1).unwrap();
+        let mut send = |address: [u8; 4], size| {
+            udp.send(
+                quinn_proto::Transmit {
+                    destination: (address, 9).into(),
+                    ecn: None,
+                    size,
+                    segment_size: None,
+                    src_ip: None,
+                },
+                &vec![0; size],
+            );
+            (udp.take_not_sent(), udp.take_not_sent())
+        };
+        // Nobody has asked for broadcasts.
+        assert_eq!(send([127, 255, 255, 255], 1), (Some(NotSent::Prohibited), None));
+        assert_eq!(send([127, 0, 0, 1], 65_508), (Some(NotSent::TooLong), None));
+        assert_eq!(send([127, 0, 0, 1], 1), (None, None));
     }
 }

@@ -230,6 +230,16 @@ impl Client {
         Ok(())
     }
 
+    /// Waits for the server's answer to a remote forward: a port, or why it does not listen. `None`
+    /// without a session, or if that ends first.
+    pub async fn answer_to(&self, forward: &RemoteForward) -> Option<Result<u16, ListenCode>> {
+        let session = self.link.current()?;
+        tokio::select! {
+            answer = session.remote_forwards.answer(forward) => answer,
+            _ = session.ended() => None,
+        }
+    }
+
     /// Adds the listening sockets of forwards that are not among these, as those of `owner`.
     pub fn add_spare(&self, owner: &str, forwards: &[Forward], spare: &mut SpareSockets) {
         self.listeners.add_spare(owner, forwards, spare);

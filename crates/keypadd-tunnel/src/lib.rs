@@ -30,7 +30,7 @@ pub use addresses::{
         BenchForward, Bind, Destination, DynamicForward, Forward, ForwardError, ForwardFault,
         Listen, LocalForward, ProxyHeaders, RemoteForward,
     },
-    servers::{SERVER_ADDRESSES_MAX, ServerAddresses, ServerEntry},
+    servers::{Family, SERVER_ADDRESSES_MAX, ServerAddresses, ServerEntry},
     service::ServiceName,
     socket_path::{SocketPath, SocketPathError},
     target::{AddressError, DEFAULT_PORT, Host, Protocol, ServerAddress, Target},

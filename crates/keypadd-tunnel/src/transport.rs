@@ -314,6 +314,7 @@ impl TransportSettings {
             of_loop: memory.loop_limits(self.loops),
             inspect: inspect(),
             opening_cost: Arc::new(opening_cost),
+            on_reset: Arc::new(on_reset),
             cut_code: StreamCode::Reset.into(),
             hold_code: Some(CloseCode::Hold.value().into()),
             // A client that closes in order has received all it wanted of a finished stream. A
@@ -383,6 +384,14 @@ fn inspect() -> Inspect {
 fn opening_cost(session: &dyn crypto::Session) -> Duration {
     let handshake = session.handshake_data().and_then(|data| data.downcast::<HandshakeData>().ok());
     handshake.map_or(Duration::ZERO, |handshake| handshake.opening_cost)
+}
+
+/// Counts a stateless reset as that, for a session of our provider.
+fn on_reset(session: &dyn crypto::Session) {
+    let handshake = session.handshake_data().and_then(|data| data.downcast::<HandshakeData>().ok());
+    if let Some(handshake) = handshake {
+        handshake.keys.count_reset();
+    }
 }
 
 #[cfg(test)]

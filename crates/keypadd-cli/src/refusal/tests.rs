@@ -6,7 +6,6 @@ use std::iter::successors;
 use std::time::Duration;
 
 use keypadd_transport::ConnectError;
-use keypadd_tunnel::wire::StreamCode;
 use keypadd_tunnel::{
     BindAddress, BindError, ControlError, Jump, ServerAddresses, SessionEnd, SrvError,
 };
@@ -67,6 +66,11 @@ fn none_reached(tried: Vec<Tried>) -> ClientError {
     ClientError::Unreachable { server, tried }
 }
 
+/// The server did not connect to the target.
+fn refused_with(code: StreamCode) -> ClientError {
+    ClientError::Refused { target: "db.example:5432".parse().unwrap(), code }
+}
+
 fn not_listening(code: ListenCode) -> ClientError {
     ClientError::NotListening { forward: "9:localhost:80".parse().unwrap(), code }
 }
@@ -106,6 +110,14 @@ fn errors() -> Vec<ClientError> {
         unreachable("a.example", Cause::SlowLookup),
         unreachable("192.0.2.1", SILENT),
         unreachable("fd77::2:4433", SILENT),
+        unreachable("192.0.2.1", Cause::NotSent(NotSent::NoRoute)),
+        unreachable("192.0.2.1", Cause::NotSent(NotSent::Rejected)),
+        unreachable("192.0.2.255", Cause::NotSent(NotSent::Prohibited)),
+        unreachable("192.0.2.1", Cause::NotSent(NotSent::TooLong)),
+        none_reached(vec![
+            tried("2001:db8::1", Cause::NotSent(NotSent::NoRoute)),
+            tried("192.0.2.1", SILENT),
+        ]),
         none_reached(vec![here(None)]),
         none_reached(vec![tried("a.exmaple", dead()), tried("192.0.2.1", SILENT)]),
         none_reached(vec![tried("192.0.2.1", SILENT), tried("lcoalhost", dead())]),
@@ -118,6 +130,7 @@ fn errors() -> Vec<ClientError> {
         failed_at_address(Cause::Forgotten),
         failed_at_address(Cause::Busy),
         failed_at_address(Cause::Connection(ConnectionError::TimedOut)),
+        failed_at_address(Cause::OtherFamily),
         unreachable(
             "0.0.0.0",
             Cause::BadAddress(ConnectError::InvalidRemoteAddress("0.0.0.0:4433".parse().unwrap())),
@@ -132,10 +145,8 @@ fn errors() -> Vec<ClientError> {
         unreachable("a.example", Cause::Ended(SessionEnd::Replaced)),
         ClientError::Lost { server: "a.example".parse().unwrap(), cause: SessionEnd::Replaced },
         ClientError::Expired { server: "a.example".parse().unwrap() },
-        ClientError::Refused {
-            target: "db.example:5432".parse().unwrap(),
-            code: StreamCode::NotPermitted,
-        },
+        refused_with(StreamCode::NotPermitted),
+        refused_with(StreamCode::Refused),
         ClientError::Local(io::ErrorKind::BrokenPipe.into()),
     ];
     errors.extend((1..=9).filter_map(ListenCode::from_value).map(not_listening));
@@ -169,10 +180,7 @@ fn next(error: &ClientError) -> Option<ClientError> {
             ClientError::Lost { server: server.clone(), cause: SessionEnd::Replaced }
         }
         ClientError::Lost { server, .. } => ClientError::Expired { server: server.clone() },
-        ClientError::Expired { .. } => ClientError::Refused {
-            target: "db.example:5432".parse().unwrap(),
-            code: StreamCode::Refused,
-        },
+        ClientError::Expired { .. } => refused_with(StreamCode::Refused),
         ClientError::Refused { .. } => not_listening(ListenCode::Failed),
         ClientError::NotListening { .. } => ClientError::Local(failed()),
         ClientError::Local(_) => return None,
@@ -198,8 +206,10 @@ fn next_cause(cause: &Cause) -> Option<Cause> {
     Some(match cause {
         Cause::NoSuchHost(_) => Cause::SlowLookup,
         Cause::SlowLookup => Cause::Srv(SrvError::NoName),
-        Cause::Srv(_) => Cause::BadAddress(ConnectError::EndpointStopping),
-        Cause::BadAddress(_) => SILENT,
+        Cause::Srv(_) => Cause::OtherFamily,
+        Cause::OtherFamily => Cause::BadAddress(ConnectError::EndpointStopping),
+        Cause::BadAddress(_) => Cause::NotSent(NotSent::Rejected),
+        Cause::NotSent(_) => SILENT,
         Cause::Silent(_) => Cause::NoHello,
         Cause::NoHello => Cause::Forgotten,
         Cause::Forgotten => Cause::Busy,
@@ -223,7 +233,8 @@ fn needs_no_hint(error: &ClientError) -> Option<&'static str> {
     match error {
         ClientError::NotPaired { .. } => Some("only `keypadd join` gets it, which has its own"),
         ClientError::Lost { .. } => Some("it was connected, so nothing is set wrong"),
-        ClientError::Refused { .. } => Some("the code is the answer of the target, or a permit's"),
+        ClientError::Refused { code: StreamCode::NotPermitted, .. } => None,
+        ClientError::Refused { .. } => Some("the code is the answer of the target"),
         ClientError::Local(_) => Some("the program at the other end of the pipe has stopped"),
         ClientError::Bind(_)
         | ClientError::Auth { .. }
@@ -257,11 +268,16 @@ fn firewalls_are_blamed_for_silence_alone() {
     for cause in successors(Some(Cause::NoSuchHost("a reason".into())), next_cause) {
         let is_silence =
             matches!(cause, Cause::Silent(_) | Cause::Connection(ConnectionError::TimedOut));
-        // An answer says more than the silence of another address.
+        // An answer says more than the silence of another address. What this host cannot send says
+        // less, as it may have no IPv6.
+        let is_unsent = matches!(cause, Cause::NotSent(_));
         let tried = vec![tried("192.0.2.1", SILENT), tried("a.example", cause.clone())];
-        for error in [unreachable("a.example", cause.clone()), none_reached(tried)] {
+        for (error, is_blamed) in [
+            (unreachable("a.example", cause.clone()), is_silence),
+            (none_reached(tried), is_silence || is_unsent),
+        ] {
             let error = explain(error, key(OWN), &[key(SERVER)]).to_string();
-            assert_eq!(error.contains("firewalls"), is_silence, "{error}");
+            assert_eq!(error.contains("firewalls"), is_blamed, "{error}");
         }
     }
     for code in (1..=u8::MAX).filter_map(ListenCode::from_value) {

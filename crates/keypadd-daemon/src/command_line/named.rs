@@ -7,6 +7,7 @@ use std::time::SystemTime;
 use keypadd_cli::error::{Error, Exit, shown};
 use keypadd_config::{Config, Outgoing, Peer, Setting, nearest};
 use keypadd_provider::PublicKey;
+use keypadd_tunnel::{Host, ServerAddress, ServerAddresses, ServerEntry};
 
 use crate::command_line::configfile;
 
@@ -58,6 +59,16 @@ pub(crate) fn in_config<'c>(
             .hint("add an endpoint there, as in endpoint = \"lab.example:4433\"")
     })?;
     Ok((peer, outgoing))
+}
+
+/// The peer of the file that a server without a key may have meant: one with that name.
+pub(crate) fn meant(server: &ServerAddresses, file: Option<PathBuf>) -> Option<String> {
+    let ServerEntry::Address(ServerAddress { host: Host::Name(host), .. }) = server.first() else {
+        return None;
+    };
+    let (config, _) = configfile::read_without_key(&configfile::place(file).ok()?).ok()?;
+    let mut peers = config.peers.into_iter().filter(|peer| peer.outgoing.is_some());
+    peers.find(|peer| peer.name == **host).map(|peer| peer.name)
 }
 
 /// The hint for a name that no peer has.

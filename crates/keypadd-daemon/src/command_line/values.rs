@@ -86,6 +86,14 @@ pub(crate) fn host(text: &str) -> Result<Host, BadValue> {
     }
 }
 
+/// A port to connect to.
+pub(super) fn port(text: &str) -> Result<u16, BadValue> {
+    match text.parse() {
+        Ok(port) if port > 0 => Ok(port),
+        _ => Err(bad(format!("{} is not a port", shown(text)), "from 1 to 65535, as in 4433")),
+    }
+}
+
 /// `HOST[:PORT][,HOST[:PORT]]...` or `@NAME`.
 pub(super) fn server_or_name(text: &str) -> Result<Server, BadValue> {
     match text.strip_prefix('@') {

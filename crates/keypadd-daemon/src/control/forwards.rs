@@ -2,14 +2,22 @@
 //!
 //! A request is a line: `list`, or `add NAME FLAG FORWARD` and `remove NAME FLAG FORWARD`.
 
+use std::time::Duration;
+
 use keypadd_cli::error::{Exit, listen_hint, shown, system};
+use keypadd_cli::refusal::not_listening;
 use keypadd_config::values::BadValue;
-use keypadd_tunnel::{Client, Forward};
+use keypadd_tunnel::{Client, Forward, RemoteForward};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 /// The request for a list.
 pub(crate) const LIST: &str = "list";
+
+/// How long a server may take to answer for a remote forward: longer than it waits for an earlier
+/// session to give up a port.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A peer that a daemon connects to.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -48,10 +56,17 @@ pub(crate) async fn answer(request: &str, clients: &[(&str, &Client)]) -> Value 
                 Err(BadValue { cause, hint }) => return refused(cause, hint),
             };
             match change(link.1, action == "add", &forward).await {
-                Ok(()) => {
+                Ok(done) => {
                     let PeerForwards { peer, mut forwards } = listed(*link);
                     forwards.retain(|one| one.forward == forward.to_string());
-                    json!({ "links": [PeerForwards { peer, forwards }] })
+                    let note = match done {
+                        Done::Whole => None,
+                        Done::Unanswered => Some(format!(
+                            "the server has not answered for {forward}: `keypadd status` shows \
+                             whether it listens"
+                        )),
+                    };
+                    json!({ "links": [PeerForwards { peer, forwards }], "note": note })
                 }
                 Err(error) => error,
             }
@@ -70,8 +85,16 @@ fn parsed(flag: &str, text: &str) -> Result<Forward, BadValue> {
     }
 }
 
-/// Adds or removes one forward. The error is the answer that refuses it.
-async fn change(client: &Client, add: bool, forward: &Forward) -> Result<(), Value> {
+/// How far a change has come.
+enum Done {
+    Whole,
+    /// The server listens for a remote forward once it is connected, or has refused it.
+    Unanswered,
+}
+
+/// Adds or removes one forward; one that the server refuses is removed again. The error is the
+/// answer that refuses it.
+async fn change(client: &Client, add: bool, forward: &Forward) -> Result<Done, Value> {
     let mut forwards: Vec<Forward> = client.forwards().into_iter().map(|(one, _)| one).collect();
     let is_there = forwards.contains(forward);
     let refused = |cause: String, hint: &str| Err(json!({ "refused": cause, "hint": hint }));
@@ -88,11 +111,32 @@ async fn change(client: &Client, add: bool, forward: &Forward) -> Result<(), Val
     let Err(error) = client.set_forwards(forwards).await else {
         let done = if add { "added" } else { "removed" };
         tracing::info!(%forward, "forward {done}");
-        return Ok(());
+        return match forward {
+            Forward::Remote(remote) if add => listening(client, remote).await,
+            _ => Ok(Done::Whole),
+        };
     };
     let cause = format!("cannot listen on {}: {}", error.address, system(&error.source));
     let hint = listen_hint(&error.address, &error.source, "-L 2223:localhost:22");
     Err(json!({ "refused": cause, "hint": hint, "exit": Exit::BindFailed as u8 }))
+}
+
+/// Waits for the server to listen for a forward that was just added, and removes it if the server
+/// refuses.
+async fn listening(client: &Client, forward: &RemoteForward) -> Result<Done, Value> {
+    let code = match timeout(ANSWER_TIMEOUT, client.answer_to(forward)).await {
+        Ok(Some(Ok(_))) => return Ok(Done::Whole),
+        Ok(Some(Err(code))) => code,
+        Ok(None) | Err(_) => return Ok(Done::Unanswered),
+    };
+    let mut forwards: Vec<Forward> = client.forwards().into_iter().map(|(one, _)| one).collect();
+    forwards.retain(|one| *one != Forward::Remote(forward.clone()));
+    // Cannot fail: it binds nothing.
+    let _ = client.set_forwards(forwards).await;
+    let error = not_listening(forward.clone(), code);
+    let exit = error.exit() as u8;
+    let (cause, hint) = error.parts().next().unwrap_or_default();
+    Err(json!({ "refused": cause.trim_start_matches("keypadd: "), "hint": hint, "exit": exit }))
 }
 
 fn listed((peer, client): (&str, &Client)) -> PeerForwards {

@@ -160,6 +160,7 @@ impl StatusBuilder {
             },
             pool_exhaustions: meters.exhaustions(),
             open_failures: meters.open_failures(),
+            resets: meters.resets(),
             replays: meters.replays(),
             pad_reuse: meters.pad_reuse(),
             sessions,

@@ -66,6 +66,9 @@ impl Snapshot {
         out.counter("keypadd_pool_exhaustions", help, self.pool_exhaustions)?;
         let help = "Packets whose tag did not verify";
         out.counter("keypadd_open_failures", help, self.open_failures)?;
+        let help =
+            "Connections that ended as their peer had restarted or did not know them any more";
+        out.counter("keypadd_resets", help, self.resets)?;
         out.counter("keypadd_replays", "Replayed or late packets", self.replays)?;
         let help = "Refused attempts to use a packet number twice; anything but 0 is a bug";
         out.counter("keypadd_pad_reuse", help, self.pad_reuse)

@@ -39,6 +39,9 @@ pub(crate) struct Snapshot {
     pub(crate) pool_exhaustions: u64,
     #[serde(default)]
     pub(crate) open_failures: u64,
+    /// Connections that ended because their peer does not know them any more.
+    #[serde(default)]
+    pub(crate) resets: u64,
     #[serde(default)]
     pub(crate) replays: u64,
     #[serde(default)]

@@ -2,6 +2,7 @@
 //! over standard input and output (`-W`). Binds its listeners before sending anything.
 
 mod reuse;
+mod ssh;
 mod stdio;
 
 use std::time::SystemTime;
@@ -85,13 +86,18 @@ impl ConnectOptions {
     /// that is not allowed. Exit 3: no usable key file or configuration file.
     pub(crate) fn read(args: ConnectArgs) -> Result<Self, Error> {
         let Flags { mut settings, peer: peer_settings, .. } = args.flags;
+        ssh::check(&args.ssh, &args.server)?;
         let mut suites = offered(peer_settings.suite.as_ref().map(|suite| suite.value));
         let mut kex = peer_settings.kex.as_ref().map(|kex| kex.value).unwrap_or_default();
         let (server, peer, valid_until, name) = match (args.server, args.peer) {
             (Server::At(server), Some(peer)) => (server, vec![peer], None, None),
-            (Server::At(_), None) => {
+            (Server::At(server), None) => {
+                let hint = match named::meant(&server, args.config) {
+                    Some(name) => format!("did you mean @{name}, from the configuration file?"),
+                    None => "run `keypadd pubkey` on the server to print it".into(),
+                };
                 return Err(Error::new(Exit::Usage, "--peer is missing: the server's public key")
-                    .hint("run `keypadd pubkey` on the server to print it"));
+                    .hint(hint));
             }
             (Server::Named(name), Some(_)) => {
                 let cause = format!("--peer: @{name} has its public key in the configuration file");
@@ -116,6 +122,7 @@ impl ConnectOptions {
                 (outgoing.endpoint, keys, valid_until, Some(name))
             }
         };
+        let server = ssh::narrowed(server, &args.ssh);
         let work = match args.stdio {
             Some(target) => Work::Stdio(target),
             None => Work::Forwards(values_of(&peer_settings.forwards())),

@@ -1,6 +1,7 @@
 //! `keypadd forward`: lists, adds and removes forwards of a running daemon, over its control
 //! socket.
 
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -23,6 +24,8 @@ const TIMEOUT: Duration = Duration::from_secs(15);
 #[serde(default)]
 struct Answer {
     links: Option<Vec<PeerForwards>>,
+    /// What is not done yet.
+    note: Option<String>,
     refused: Option<String>,
     hint: Option<String>,
     exit: u8,
@@ -32,8 +35,9 @@ struct Answer {
 /// Asks the daemons.
 ///
 /// # Errors
-/// Exit 2: no such peer or forward, or no peer is named and there are several. Exit 5: no daemon
-/// answers. Exit 6: the address cannot be bound.
+/// Exit 2: no such peer or forward, or no peer is named and there are several. Exit 4: the server
+/// does not permit a remote forward. Exit 5: no daemon answers. Exit 6: the address cannot be
+/// bound, here or by the server.
 pub(crate) fn run(args: ForwardArgs) -> Result<(), Error> {
     let daemons = daemons(args.socket.clone())?;
     let peer = args.peer.as_deref();
@@ -54,12 +58,14 @@ pub(crate) fn run(args: ForwardArgs) -> Result<(), Error> {
     for forward in forwards {
         let request = format!("{FORWARD_REQUEST} {} {name} {forward}", args.action.verb());
         let links = match ask(&socket, &request)? {
-            Answer { links: Some(links), .. } => links,
+            Answer { links: Some(links), note, .. } => {
+                if let Some(note) = note {
+                    let _ = writeln!(io::stderr().lock(), "{}", one_line(&note));
+                }
+                links
+            }
             Answer { refused: Some(refused), hint, exit, .. } => {
-                let exit = match exit {
-                    code if code == Exit::BindFailed as u8 => Exit::BindFailed,
-                    _ => Exit::Usage,
-                };
+                let exit = if exit == 0 { Exit::Usage } else { Exit::of(exit) };
                 let error = Error::new(exit, one_line(&refused));
                 return Err(match hint {
                     Some(hint) => error.hint(one_line(&hint)),

@@ -23,6 +23,9 @@ impl Driver {
             match event {
                 Event::Connected => self.established(),
                 Event::ConnectionLost { reason } => {
+                    if reason == ConnectionError::Reset {
+                        (self.plan.on_reset)(self.carrier.quic.crypto_session());
+                    }
                     let holds = self.plan.holds(&reason);
                     self.lose(reason, holds);
                 }
@@ -95,7 +98,7 @@ impl Driver {
         // First: whoever waits for streams asks for the reason when there are no more.
         self.shared.ended(reason.clone());
         match self.carrier.lifecycle.lose(holds) {
-            HandshakeReply::Client(reply) => drop(reply.send(Err(reason))),
+            HandshakeReply::Client(reply) => drop(reply.send(Err(reason.into()))),
             HandshakeReply::Server(accepted) => {
                 let remote = self.carrier.quic.remote_address();
                 let failed = HandshakeFailed { remote, error: reason };

@@ -8,16 +8,15 @@
 
 use std::time::Duration;
 
-use quinn_proto::ConnectionError;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::{handshake::Accepted, mailbox::Established, stream::Stream};
+use crate::{dial::ConnectingError, handshake::Accepted, mailbox::Established, stream::Stream};
 
 /// Who waits for the handshake.
 pub(crate) enum HandshakeReply {
     /// Nobody any more.
     Nobody,
-    Client(oneshot::Sender<Result<Established, ConnectionError>>),
+    Client(oneshot::Sender<Result<Established, ConnectingError>>),
     Server(mpsc::UnboundedSender<Accepted>),
 }
 
@@ -57,6 +56,21 @@ impl Lifecycle {
             Phase::Lost { proved, holds: _ } => *proved = true,
         }
         (waiting, streams)
+    }
+
+    /// Whether this end dials, and somebody waits for the handshake.
+    pub(super) fn is_dialing(&self) -> bool {
+        matches!(self.phase, Phase::Handshaking(HandshakeReply::Client(_)))
+    }
+
+    /// Tells whoever waits for this end's handshake why it failed.
+    pub(super) fn fail_dialing(&mut self, error: ConnectingError) {
+        if let Phase::Handshaking(waiting) = &mut self.phase
+            && let HandshakeReply::Client(reply) =
+                std::mem::replace(waiting, HandshakeReply::Nobody)
+        {
+            let _ = reply.send(Err(error));
+        }
     }
 
     /// The connection is lost; only the first time counts. Returns who waits for the handshake.

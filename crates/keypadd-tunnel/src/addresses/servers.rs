@@ -1,10 +1,10 @@
 //! Lists the addresses of a server, in order of preference. Resolves nothing.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, net::SocketAddr, str::FromStr};
 
 use crate::addresses::{
     service::ServiceName,
-    target::{AddressError, ServerAddress},
+    target::{AddressError, DEFAULT_PORT, ServerAddress},
 };
 
 /// Most entries of a server's list: attempts begin a quarter of a second apart, and the last one
@@ -20,9 +20,22 @@ pub enum ServerEntry {
     Service(ServiceName),
 }
 
+/// IPv4 or IPv6.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
 /// The addresses of a server, the preferred one first; at least one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct ServerAddresses(Vec<ServerEntry>);
+pub struct ServerAddresses {
+    all: Vec<ServerEntry>,
+    /// If set, their names lead to addresses of this family only.
+    family: Option<Family>,
+}
 
 impl ServerAddresses {
     /// These addresses, without duplicates.
@@ -41,30 +54,56 @@ impl ServerAddresses {
         }
         match all.len() {
             0 => Err(AddressError::NoHost(String::new())),
-            1..=SERVER_ADDRESSES_MAX => Ok(Self(all)),
-            _ => Err(AddressError::TooMany(Self(all).to_string())),
+            1..=SERVER_ADDRESSES_MAX => Ok(Self { all, family: None }),
+            _ => Err(AddressError::TooMany(Self { all, family: None }.to_string())),
+        }
+    }
+
+    /// The same addresses, of which only those of this family are used.
+    pub fn only(self, family: Family) -> Self {
+        Self { family: Some(family), ..self }
+    }
+
+    /// The same addresses, with this port in place of the default one.
+    pub fn with_default_port(mut self, port: u16) -> Self {
+        for entry in &mut self.all {
+            if let ServerEntry::Address(address) = entry
+                && address.port == DEFAULT_PORT
+            {
+                address.port = port;
+            }
+        }
+        self
+    }
+
+    /// Whether this address of an entry may be used.
+    pub(crate) fn uses(&self, address: &SocketAddr) -> bool {
+        match self.family {
+            Some(Family::V4) => address.ip().to_canonical().is_ipv4(),
+            Some(Family::V6) => address.ip().to_canonical().is_ipv6(),
+            None => true,
         }
     }
 
     /// The preferred entry.
     pub fn first(&self) -> &ServerEntry {
-        self.0.first().expect("there is one at least")
+        self.all.first().expect("there is one at least")
     }
 
     /// All servers, the preferred one first.
     pub fn all(&self) -> &[ServerEntry] {
-        &self.0
+        &self.all
     }
 
     /// Whether there may be more than one: a service may have several.
     pub fn may_be_several(&self) -> bool {
-        self.0.len() > 1 || matches!(self.first(), ServerEntry::Service(_))
+        self.all.len() > 1 || matches!(self.first(), ServerEntry::Service(_))
     }
 }
 
 impl From<ServerAddress> for ServerAddresses {
     fn from(address: ServerAddress) -> Self {
-        Self(vec![ServerEntry::Address(address)])
+        Self { all: vec![ServerEntry::Address(address)], family: None }
     }
 }
 
@@ -101,7 +140,7 @@ impl FromStr for ServerAddresses {
 
 impl fmt::Display for ServerAddresses {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (nth, entry) in self.0.iter().enumerate() {
+        for (nth, entry) in self.all.iter().enumerate() {
             let comma = if nth > 0 { ", " } else { "" };
             write!(f, "{comma}{entry}")?;
         }
@@ -138,5 +177,25 @@ mod tests {
         for refused in ["", ",", "a,,b", "a,", &many(9).join(",")] {
             assert!(refused.parse::<ServerAddresses>().is_err(), "{refused}");
         }
+    }
+
+    #[test]
+    fn a_family_leaves_out_the_addresses_of_the_other() {
+        let parsed: ServerAddresses = "a.example".parse().unwrap();
+        for (address, is_v4) in
+            [("192.0.2.1:1", true), ("[2001:db8::1]:1", false), ("[::ffff:192.0.2.1]:1", true)]
+        {
+            let address = address.parse().unwrap();
+            assert!(parsed.uses(&address));
+            assert_eq!(parsed.clone().only(Family::V4).uses(&address), is_v4);
+            assert_eq!(parsed.clone().only(Family::V6).uses(&address), !is_v4);
+        }
+    }
+
+    #[test]
+    fn another_default_port_is_for_entries_without_a_port() {
+        let parsed: ServerAddresses = "a,b:99,_keypadd._udp.c".parse().unwrap();
+        let expected = "a:5000, b:99, _keypadd._udp.c";
+        assert_eq!(parsed.with_default_port(5000).to_string(), expected);
     }
 }

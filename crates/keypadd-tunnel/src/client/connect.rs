@@ -61,7 +61,8 @@ impl Greeting {
 
 impl Client {
     /// Resolves the server, tries its addresses, and returns when the server has answered for each
-    /// remote forward.
+    /// remote forward. Other connections do not wait for that: a server may first have to find out
+    /// that an earlier session of this client, which has a port, is gone.
     ///
     /// # Errors
     /// [`ClientError::Expired`] if the peer's time is over, [`ClientError::Auth`] if the ends do
@@ -71,15 +72,14 @@ impl Client {
         let deadline = Instant::now() + self.connect_timeout;
         let session = self.say_hello(self.everywhere(self.connect_timeout), None).await?;
         let live = &session.registration.session;
-        let settled = async {
-            self.request_forwards(live);
-            live.remote_forwards.settled().await;
-        };
+        self.link.up(Arc::clone(live), None);
+        self.request_forwards(live);
         let cause = tokio::select! {
-            () = settled => return Ok(session),
+            () = live.remote_forwards.settled() => return Ok(session),
             lost = session.ended() => Cause::Ended(lost),
             () = sleep_until(deadline) => Cause::Silent(self.connect_timeout),
         };
+        self.link.record_loss(cause.to_string());
         Err(ClientError::unreachable(self.server.clone(), cause))
     }
 
@@ -170,6 +170,9 @@ impl Client {
         match self.endpoint.connect(Dial { config, address, server_name, purpose, rtt }).await {
             Ok(connection) => Ok(connection),
             Err(ConnectingError::Failed(error)) => Err(ConnectFailure::of(&error)),
+            Err(ConnectingError::NotSent(error)) => {
+                Err(ConnectFailure::Unreachable(Cause::NotSent(error)))
+            }
             Err(ConnectingError::NotTried(error)) => {
                 Err(ConnectFailure::Unreachable(Cause::BadAddress(error)))
             }

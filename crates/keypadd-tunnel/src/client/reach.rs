@@ -200,7 +200,12 @@ impl Client {
             tokio::select! {
                 biased;
                 (nth, found) = lookups.next() => match found {
-                    Found::Addresses(Ok(addresses)) => {
+                    Found::Addresses(Ok(mut addresses)) => {
+                        let any = addresses.first().copied();
+                        addresses.retain(|address| self.server.uses(address));
+                        if addresses.is_empty() && any.is_some() {
+                            candidates.failed(nth, any, Cause::OtherFamily);
+                        }
                         candidates.resolved(nth, &addresses);
                         attempts.found(nth, addresses);
                     }

@@ -349,7 +349,7 @@ impl Client {
                 self.link.connecting();
             }
             pause = true;
-            match self.connect().await {
+            match self.say_hello(self.everywhere(self.connect_timeout), None).await {
                 Ok(session) => return session,
                 Err(error) => {
                     failures.log(&error, || self.may_log());

@@ -3,7 +3,7 @@
 
 use std::{fmt, net::SocketAddr, time::Duration};
 
-use keypadd_transport::{ConnectError, ConnectionError};
+use keypadd_transport::{ConnectError, ConnectionError, NotSent};
 use thiserror::Error;
 
 use crate::{
@@ -29,9 +29,15 @@ pub enum Cause {
     /// DNS has no target of the service.
     #[error(transparent)]
     Srv(SrvError),
+    /// The name leads to addresses of the other family only.
+    #[error("not an address of the family asked for")]
+    OtherFamily,
     /// The address cannot be connected to.
     #[error(transparent)]
     BadAddress(ConnectError),
+    /// This host does not let the packets out.
+    #[error("cannot send to it: {0}")]
+    NotSent(NotSent),
     /// There was no answer in this time.
     #[error("no answer in {0:?}")]
     Silent(Duration),

@@ -89,7 +89,11 @@ impl ClientLog {
         match refused_here(error) {
             Some(Refusal::KeyNotAllowed(key)) => {
                 if self.allows(LogLine::KeyNotAllowed(Source::of(source))) {
-                    warn!(%source, "key not allowed; to allow it: --allow {key}");
+                    warn!(
+                        %source,
+                        "key not allowed; to allow it: --allow {key}, or that public-key in a \
+                         [peer.NAME] of the file"
+                    );
                 }
             }
             Some(Refusal::KeyExpired(key)) => {
@@ -210,7 +214,8 @@ mod tests {
         for (reason, expected) in [
             (
                 "key not allowed: {key}",
-                "WARN key not allowed; to allow it: --allow {key} source=192.0.2.1:9",
+                "WARN key not allowed; to allow it: --allow {key}, or that public-key in a \
+                 [peer.NAME] of the file source=192.0.2.1:9",
             ),
             (
                 "key expired: {key}",

@@ -186,6 +186,18 @@ impl RemoteForwards {
         let _ = self.0.subscribe().wait_for(answered).await;
     }
 
+    /// Waits for the server's next answer to this forward; `None` if it is withdrawn.
+    pub(crate) async fn answer(&self, forward: &RemoteForward) -> Option<Outcome> {
+        let mut requests = self.0.subscribe();
+        let is_known = |requests: &Requests| {
+            let request = requests.by_id.values().find(|request| *request.forward == *forward);
+            request.is_none_or(|request| !request.pending)
+        };
+        // Cannot fail: the sender is this one.
+        let requests = requests.wait_for(is_known).await.ok()?;
+        requests.by_id.values().find(|request| *request.forward == *forward)?.outcome
+    }
+
     /// The answers of the server, by number.
     pub(crate) fn outcomes(&self) -> Vec<(RemoteForward, Outcome)> {
         let requests = self.0.borrow();

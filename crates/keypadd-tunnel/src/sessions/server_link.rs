@@ -1,7 +1,7 @@
 //! Tracks whether a client has a session, why not, and how often it has reconnected.
 //!
-//! Written by `Client::run` only. Read for the status, and by connections, which wait here for a
-//! session.
+//! Written by `Client::connect` and `Client::run` only. Read for the status, and by connections,
+//! which wait here for a session.
 
 use std::{
     collections::BTreeMap,
