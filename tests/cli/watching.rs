@@ -1,13 +1,17 @@
 //! Tests `status --watch` and metrics of an active tunnel.
 
-use std::io::{BufRead, BufReader, Read};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::Stdio;
 use std::time::Instant;
 
 use rustix::process::{Pid, Signal, kill_process};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
+use serde_json::Value;
 
-use crate::daemons::{Daemon, desk, text};
+use crate::daemons::{Daemon, Desk, PUBLIC_KEY, desk, text};
 use crate::ends::{echo, echoes, exchange, free_port, noise, scrape, until};
 use crate::staying::forwarding;
 
@@ -53,6 +57,125 @@ fn a_closed_reader_ends_the_watch() {
     let mut command = desk.keypadd(&["status", "--watch"]);
     let mut watch = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(watch.stdout.take());
+    let output = watch.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
+}
+
+/// A key that nobody here has.
+const OTHER_PUBLIC_KEY: &str = "/FHNjmIYoaONpH7QAjDwWAgW7RO6MwOsXeuRFUiQgCU=";
+
+/// What `keypadd connections --json` says of the daemon that runs this command.
+fn connections(desk: &Desk, verb: &str) -> Value {
+    let output = desk.keypadd(&["connections", "--json"]).output().unwrap();
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let daemons = document["daemons"].as_array().unwrap();
+    daemons.iter().find(|daemon| daemon["verb"] == verb).unwrap().clone()
+}
+
+#[test]
+fn each_connection_is_listed_with_its_peer_target_bytes_and_state() {
+    let (desk, target) = (desk(), echo("127.0.0.1").to_string());
+    let server = Daemon::serve(&desk, &["--permit-open", &target]);
+    let (client, entrance) = forwarding(&server, &desk, &target, &["--max-forwards", "2"]);
+    let open = [(); 2].map(|()| TcpStream::connect(entrance).unwrap());
+    assert!(open.iter().all(echoes));
+    let waiting = TcpStream::connect(entrance).unwrap();
+    let listed = until("one waits for a place", || {
+        let listed = connections(&desk, "connect");
+        (listed["counts"]["waiting"] == 1).then_some(listed)
+    });
+    assert_eq!(listed["counts"]["open"], 2, "{listed}");
+    let one = &listed["connections"][0];
+    assert_eq!(one["peer"], &PUBLIC_KEY[..8]);
+    assert_eq!(one["from"], open[0].local_addr().unwrap().to_string());
+    assert_eq!(
+        (&one["forward"], &one["target"]),
+        (&format!("-L 127.0.0.1:0:{target}").into(), &Value::from(target.clone()))
+    );
+    assert_eq!((&one["state"], &one["sent_bytes"]), (&"open".into(), &Value::from(5)));
+    let there = connections(&desk, "serve");
+    assert_eq!(there["counts"]["open"], 2, "{there}");
+    assert_eq!(there["connections"][0]["target"], target);
+
+    let shown = text(&desk.keypadd(&["connections"]).output().unwrap().stdout);
+    assert!(shown.contains(": 2 open, 0 held, 0 connecting, 1 waiting for a place\n"), "{shown}");
+    let line = format!(" from {} -L 127.0.0.1:0:{target}\n", open[0].local_addr().unwrap());
+    assert!(shown.contains(&line), "{shown}");
+    let shown = text(&desk.keypadd(&["status"]).output().unwrap().stdout);
+    assert!(shown.contains("\n  1 connection waits for a place (max-forwards)"), "{shown}");
+    let other = desk.keypadd(&["connections", "@nobody", "--json"]).output().unwrap();
+    let other: Value = serde_json::from_slice(&other.stdout).unwrap();
+    assert_eq!(other["daemons"][0]["connections"], Value::Array(Vec::new()));
+
+    drop(open);
+    assert!(echoes(&waiting), "it has a place");
+    // A server that has forgotten the connection, and lets this client not in again.
+    let listen = server.address();
+    drop(server);
+    let other = ["serve", "--allow", OTHER_PUBLIC_KEY, "--listen", &listen, "--log-format", "json"];
+    let _other = Daemon::start(desk.keypadd(&other));
+    (&waiting).write_all(b"?").unwrap();
+    until("it is held", || {
+        let listed = connections(&desk, "connect");
+        (listed["connections"][0]["state"] == "held").then_some(())
+    });
+    drop(client);
+}
+
+#[test]
+fn a_peer_that_does_not_answer_is_called_silent_before_it_counts_as_lost() {
+    let (desk, target) = (desk(), echo("127.0.0.1").to_string());
+    let server = Daemon::serve(&desk, &["--permit-open", &target]);
+    let (client, entrance) = forwarding(&server, &desk, &target, &["--peer-timeout", "1h"]);
+    let kept = TcpStream::connect(entrance).unwrap();
+    assert!(echoes(&kept));
+    let shown = || {
+        let path = desk.path("run");
+        let sockets = std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
+        let own = format!("{}.sock", client.pid());
+        let socket = sockets.into_iter().find(|path| path.ends_with(&own)).unwrap();
+        let output = desk.keypadd(&["status", "--socket", socket.to_str().unwrap()]).output();
+        text(&output.unwrap().stdout)
+    };
+    until("rates are shown", || shown().contains("    now ").then_some(()));
+    server.signal(Signal::STOP);
+    (&kept).write_all(b"anybody?").unwrap();
+    let silent = until("it is called silent", || {
+        Some(shown()).filter(|shown| shown.contains("    silent for "))
+    });
+    assert!(silent.contains(" s: the peer does not answer\n"), "{silent}");
+    server.signal(Signal::CONT);
+    until("it answers", || shown().contains("    now ").then_some(()));
+}
+
+#[test]
+fn on_a_terminal_the_watch_fits_breaks_no_word_and_ends_on_q() {
+    let desk = desk();
+    let _server = Daemon::serve(&desk, &[]);
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&master).unwrap();
+    unlockpt(&master).unwrap();
+    let size = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
+    tcsetwinsize(&master, size).unwrap();
+    let path = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
+    let terminal = || File::options().read(true).write(true).open(&path).unwrap();
+    let mut command = desk.keypadd(&["status", "--watch"]);
+    command.stdin(terminal()).stdout(terminal()).stderr(Stdio::piped());
+    let watch = command.spawn().unwrap();
+    drop(command);
+    let mut master = File::from(master);
+    let mut frame = Vec::new();
+    // The first frame ends with what q does.
+    while !text(&frame).contains("q quits") {
+        let mut bytes = [0; 4096];
+        let count = master.read(&mut bytes).unwrap();
+        frame.extend(&bytes[..count]);
+    }
+    let shown = text(&frame);
+    let (_, shown) = shown.split_once("\x1b[J").unwrap();
+    assert!(shown.starts_with("serve 127.0.0.1:"), "{shown}");
+    assert!(shown.lines().count() <= 24 && shown.lines().all(|line| line.len() <= 80), "{shown}");
+    master.write_all(b"q").unwrap();
     let output = watch.wait_with_output().unwrap();
     assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
 }

@@ -15,7 +15,7 @@ use keypadd_keystream::CipherEngine;
 use keypadd_provider::PublicKey;
 use keypadd_tunnel::Target;
 
-pub(crate) use asking::{ForwardAction, ForwardArgs, ReloadArgs, StatusArgs};
+pub(crate) use asking::{ConnectionsArgs, ForwardAction, ForwardArgs, ReloadArgs, StatusArgs};
 pub(crate) use keypadd_cli::flags::{self, Flags};
 pub(crate) use keypadd_cli::logging::LogFlags;
 use keypadd_cli::values::path_parser;
@@ -166,6 +166,18 @@ Exits with 5 if no daemon answers or a daemon is not connected to one of its pee
 Example:
   keypadd status --json")]
     Status(StatusArgs),
+    /// List the forwarded connections: peer, target, age, bytes, state
+    ///
+    /// A connection is open; held while its peer is away; connecting, while it waits for a session
+    /// or its target; or waiting, for a place among max-forwards. Of each daemon's connections at
+    /// most 1,000 are listed, those that have carried most.
+    #[command(after_help = "\
+Exits with 5 if no daemon answers.
+
+Examples:
+  keypadd connections
+  keypadd connections @lab --json")]
+    Connections(ConnectionsArgs),
     /// Print shell completions
     #[command(after_help = "\
 Examples:

@@ -36,6 +36,9 @@ use crate::status::sources::Sources;
 /// Requests the status.
 pub(crate) const STATUS_REQUEST: &str = "status";
 
+/// Requests the connections, of all peers or of one (`connections NAME`).
+pub(crate) const CONNECTIONS_REQUEST: &str = "connections";
+
 /// Requests a reload.
 pub(crate) const RELOAD_REQUEST: &str = "reload";
 
@@ -55,6 +58,9 @@ pub(crate) trait Status: Clone + Send + Sync + 'static {
 
     /// The status as JSON.
     fn document(&self) -> serde_json::Result<Vec<u8>>;
+
+    /// The connections of this peer, or of all, as JSON.
+    fn connections(&self, peer: Option<&str>) -> serde_json::Result<Vec<u8>>;
 }
 
 /// Asks to be replaced by a new process; with a device and inode, only if the daemon runs another
@@ -210,6 +216,9 @@ async fn answer(
     let (verb, rest) = request.split_once(' ').unwrap_or((request, ""));
     let document = match (verb, requests) {
         (STATUS_REQUEST, _) => status.document()?,
+        (CONNECTIONS_REQUEST, _) => {
+            status.connections(Some(rest).filter(|name| !name.is_empty()))?
+        }
         (RELOAD_REQUEST, Requests { reload: Some(queue), .. }) => {
             serde_json::to_vec(&*queued(queue, |answer| answer).await)?
         }
@@ -382,6 +391,10 @@ mod tests {
         fn document(&self) -> serde_json::Result<Vec<u8>> {
             let left = self.0.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
             assert!(left.is_err(), "this status fails, as the test wants it");
+            Ok(b"{}".to_vec())
+        }
+
+        fn connections(&self, _: Option<&str>) -> serde_json::Result<Vec<u8>> {
             Ok(b"{}".to_vec())
         }
     }

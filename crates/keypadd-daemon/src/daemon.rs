@@ -306,14 +306,18 @@ async fn report_suppressed(limits: Arc<SharedLimits>) {
     }
 }
 
-/// Updates the rates, and what `--pool auto` chose, until it is dropped.
+/// Updates the rates, and every second what `--pool auto` chose, until it is dropped.
 pub(crate) async fn sample(status: StatusBuilder) {
     let mut ticks = interval(rates::EVERY);
     loop {
-        let now = ticks.tick().await.into_std();
-        let sessions: Vec<_> = status.sources.live().iter().map(|live| live.status()).collect();
-        status.rates.sample(now, &sessions);
-        status.pooling.follow(status.meters.lengths());
+        for is_second in [true, false] {
+            let now = ticks.tick().await.into_std();
+            let sessions: Vec<_> = status.sources.live().iter().map(|live| live.status()).collect();
+            status.rates.sample(now, &sessions);
+            if is_second {
+                status.pooling.follow(status.meters.lengths());
+            }
+        }
     }
 }
 

@@ -1,5 +1,7 @@
-//! What a daemon tells about itself: one snapshot, shown as JSON, as text and as metrics over HTTP.
+//! What a daemon tells about itself: one snapshot, shown as JSON, as text and as metrics over HTTP,
+//! and its connections.
 
+pub(crate) mod connections;
 pub(crate) mod metrics;
 mod prometheus;
 pub(crate) mod rates;

@@ -4,6 +4,7 @@ mod bench;
 mod check;
 mod completions;
 mod connect;
+mod connections;
 mod demo;
 mod doctor;
 mod forward;
@@ -65,6 +66,7 @@ pub(crate) fn run(kit: Option<Kit>) -> Result<(), Error> {
         Verb::Completions(args) => completions::run(args),
         Verb::Man(args) => manual::write(definition(), args.directory),
         Verb::Status(args) => status::run(args),
+        Verb::Connections(args) => connections::run(args),
         Verb::Invite(args) => {
             let options = invite::InviteOptions::read(*args)?;
             block_on(async { invite::run(options, shutdown::on_signals()?).await })

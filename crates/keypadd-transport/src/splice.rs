@@ -149,6 +149,7 @@ impl SpliceState {
         connection: (Arc<dyn SpliceConnection>, StreamId),
     ) -> Arc<Self> {
         let state = Self::restore(&SpliceRecord::default(), delivery, label, reply);
+        state.carried.set_held(false);
         state.outcome().connection = Some(connection);
         state
     }

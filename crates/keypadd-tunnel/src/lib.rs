@@ -60,6 +60,7 @@ pub use limit_table::LIMITS;
 pub use limits::{
     LimitCounts, SharedLimits,
     memory::{FORWARD_BYTES_MIN, FORWARDS_ONE_IN, MemoryShares},
+    open_connections::{ConnectionState, ConnectionStatus},
     traffic::{ConnectionEnd, DatagramTotals, ForwardTotals},
 };
 pub use net::{

@@ -14,6 +14,7 @@ use self::{
     descriptors::{DescriptorBudget, OF_CONNECTION},
     local_ports::LocalPorts,
     memory::MemoryShares,
+    open_connections::{ConnectionStatus, OpenConnections},
     peer_log::PeerLog,
     traffic::{ForwardTotals, Traffic},
 };
@@ -22,6 +23,7 @@ use crate::net::host_ports::HostPorts;
 pub(crate) mod descriptors;
 pub(crate) mod local_ports;
 pub(crate) mod memory;
+pub(crate) mod open_connections;
 pub(crate) mod peer_log;
 pub(crate) mod places;
 pub(crate) mod traffic;
@@ -40,6 +42,7 @@ pub struct SharedLimits {
     /// Lines about targets to which a peer may use no more local ports.
     pub(crate) local_port_lines: Rates<String>,
     pub(crate) traffic: Traffic,
+    pub(crate) open_connections: OpenConnections,
     /// What a socket of a forward may have received and not yet read, if that is limited.
     pub(crate) socket_bytes: Option<usize>,
     log_connections: AtomicBool,
@@ -107,6 +110,11 @@ impl SharedLimits {
     /// What each forward has carried since the daemon started.
     pub fn forwards(&self) -> Vec<ForwardTotals> {
         self.traffic.totals()
+    }
+
+    /// The forwarded connections and UDP flows that there are now, the oldest first.
+    pub fn connections(&self) -> Vec<ConnectionStatus> {
+        self.open_connections.list()
     }
 
     /// Logs how many lines of each peer were suppressed since the last call, and forgets targets

@@ -82,7 +82,21 @@ pub(crate) struct StatusArgs {
     /// Print JSON; with --watch, one line per second
     #[arg(long, env = "KEYPADD_JSON", value_parser = values::switch)]
     pub(crate) json: bool,
-    /// Refresh every second until Ctrl-C
+    /// Refresh every second until Ctrl-C, or q
     #[arg(long, env = "KEYPADD_WATCH", value_parser = values::switch)]
     pub(crate) watch: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ConnectionsArgs {
+    /// Only the connections of this peer
+    #[arg(value_name = "@NAME", value_parser = values::at_name)]
+    pub(crate) peer: Option<String>,
+    /// Ask the daemon behind this socket [default: every daemon of this user]
+    #[arg(long, env = "KEYPADD_SOCKET", value_name = "PATH")]
+    #[arg(value_parser = path_parser())]
+    pub(crate) socket: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long, env = "KEYPADD_JSON", value_parser = values::switch)]
+    pub(crate) json: bool,
 }

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::process;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use keypadd_config::values::PoolMode;
 use keypadd_keystream::{Class, Protection, has_aes_gcm};
@@ -21,6 +21,7 @@ use prometheus_client::encoding::DescriptorEncoder;
 use crate::control::Status;
 use crate::daemon::confine::Confinement;
 use crate::daemon::pooling::{Choice, Pooling, budget_max};
+use crate::status::connections::{ConnectionCounts, ConnectionsReport, most_carried};
 use crate::status::rates::Rates;
 use crate::status::snapshot::{
     ByDirection, HoldReport, KeysReport, LevelReport, LimitsReport, LinkReport, MemoryReport,
@@ -64,6 +65,21 @@ impl Status for StatusBuilder {
 
     fn document(&self) -> serde_json::Result<Vec<u8>> {
         serde_json::to_vec(&self.snapshot())
+    }
+
+    fn connections(&self, peer: Option<&str>) -> serde_json::Result<Vec<u8>> {
+        let mut all = self.limits.connections();
+        all.retain(|one| peer.is_none_or(|name| one.peer.as_deref() == Some(name)));
+        let counts = ConnectionCounts::of(&all);
+        let (connections, unlisted) = most_carried(all);
+        serde_json::to_vec(&ConnectionsReport {
+            pid: process::id(),
+            verb: self.verb.into(),
+            place: self.place.clone(),
+            counts,
+            connections,
+            unlisted,
+        })
     }
 }
 
@@ -149,6 +165,7 @@ impl StatusBuilder {
             transport: self.transport_report(),
             suite_preference: self.suite_preference().to_owned(),
             limits: self.limits_report(),
+            connections: ConnectionCounts::of(&self.limits.connections()),
             memory: self.memory_report(),
             hold: self.hold_report(),
             pool: self.pool_report(&sessions),
@@ -280,6 +297,11 @@ impl StatusBuilder {
         let keys = ByDirection { send: keys(Direction::Send), receive: keys(Direction::Receive) };
         let PeerTerms { has_other_key, valid_until } = self.sources.peer_terms(&live.key());
         SessionReport {
+            bytes_per_second: ByDirection {
+                send: self.rates.bytes_per_second(session.id, Direction::Send),
+                receive: self.rates.bytes_per_second(session.id, Direction::Receive),
+            },
+            silent_seconds: self.rates.silent_seconds(session.id, Instant::now()),
             session,
             has_other_key,
             valid_until_unix_seconds: valid_until.map(unix_seconds),

@@ -1,5 +1,6 @@
-//! Measures each session's packet rate over the last seconds, and how long the pool lasts at that
-//! rate. The daemon samples its counters every second; this file reads no clock.
+//! Measures each session's rates over the last seconds, how long the pool lasts at them, and
+//! whether the peer answers. The daemon samples its counters twice a second; this file reads no
+//! clock.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,10 +10,19 @@ use keypadd_pool::{Direction, HEAD_BYTES, PartLevel};
 use keypadd_tunnel::SessionStatus;
 
 /// Sampling interval.
-pub(crate) const EVERY: Duration = Duration::from_secs(1);
+pub(crate) const EVERY: Duration = Duration::from_millis(500);
 
 /// Samples kept: rates are over the last ten seconds.
-const SAMPLES: usize = 11;
+const SAMPLES: usize = 21;
+
+/// Samples of which the first and the last give a session's bytes per second.
+const RECENT: usize = 5;
+
+/// For how long packets have no answer until the peer counts as silent; a path may take longer.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// How many round trips an answer may take.
+const ROUND_TRIPS: f64 = 2.0;
 
 /// Packets per second below which a session is idle: only acknowledgments and keep-alives.
 const IDLE_BELOW: f64 = 1.0;
@@ -28,7 +38,25 @@ pub(crate) struct Rates(Arc<Mutex<VecDeque<Sample>>>);
 #[derive(Debug)]
 struct Sample {
     at: Instant,
-    sessions: BTreeMap<u64, [Count; 2]>,
+    sessions: BTreeMap<u64, Sampled>,
+}
+
+/// One session at one moment.
+#[derive(Clone, Copy, Debug)]
+struct Sampled {
+    counts: [Count; 2],
+    answers: Answers,
+}
+
+/// Whether the peer answers.
+#[derive(Clone, Copy, Debug)]
+struct Answers {
+    /// When something last arrived, and how many packets had been sent by then.
+    heard: (Instant, u64),
+    /// Since when something that was sent after that has no answer.
+    unanswered: Option<Instant>,
+    /// How long an answer may take.
+    patience: Duration,
 }
 
 /// Packets and their bytes in one direction, since the session began.
@@ -56,8 +84,14 @@ impl Rates {
                 Count { packets: status.received_datagrams, bytes: status.received_bytes };
             (status.id, [sent, received])
         };
-        let sample = Sample { at: now, sessions: sessions.iter().map(counts).collect() };
         let mut samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = samples.back();
+        let sampled = |status: &SessionStatus| {
+            let (id, counts) = counts(status);
+            let before = last.and_then(|last| last.sessions.get(&id));
+            (id, Sampled { counts, answers: Answers::of(counts, status.rtt_seconds, before, now) })
+        };
+        let sample = Sample { at: now, sessions: sessions.iter().map(sampled).collect() };
         samples.push_back(sample);
         while samples.len() > SAMPLES {
             samples.pop_front();
@@ -67,8 +101,7 @@ impl Rates {
     /// The rate of a session; `None` before two samples.
     pub(crate) fn of(&self, session: u64, direction: Direction) -> Option<Rate> {
         let samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let of =
-            |sample: &Sample| Some((sample.at, sample.sessions.get(&session)?[direction as usize]));
+        let of = |sample: &Sample| Some((sample.at, sample.count(session, direction)?));
         let (began, first) = samples.iter().find_map(of)?;
         let (ended, last) = samples.iter().rev().find_map(of)?;
         let seconds = ended.duration_since(began).as_secs_f64();
@@ -78,6 +111,50 @@ impl Rates {
         let packets = last.packets.saturating_sub(first.packets) as f64;
         let bytes = last.bytes.saturating_sub(first.bytes) as f64;
         Some(Rate { packets: packets / seconds, bytes: bytes / packets.max(1.0) })
+    }
+
+    /// A session's bytes per second in the last two seconds; `None` before two samples.
+    pub(crate) fn bytes_per_second(&self, session: u64, direction: Direction) -> Option<f64> {
+        let samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = samples.back()?;
+        let mut recent = samples.iter().skip(samples.len().saturating_sub(RECENT));
+        let first = recent.find(|sample| sample.sessions.contains_key(&session))?;
+        let [before, now] = [first.count(session, direction)?, last.count(session, direction)?];
+        let seconds = last.at.duration_since(first.at).as_secs_f64();
+        (seconds > 0.0).then(|| now.bytes.saturating_sub(before.bytes) as f64 / seconds)
+    }
+
+    /// For how long nothing has arrived from a session's peer, if it owes an answer; `None` if it
+    /// does not.
+    pub(crate) fn silent_seconds(&self, session: u64, now: Instant) -> Option<f64> {
+        let samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let answers = samples.back()?.sessions.get(&session)?.answers;
+        let waited = now.saturating_duration_since(answers.unanswered?);
+        let silent = now.saturating_duration_since(answers.heard.0);
+        (waited >= answers.patience).then_some(silent.as_secs_f64())
+    }
+}
+
+impl Sample {
+    fn count(&self, session: u64, direction: Direction) -> Option<Count> {
+        Some(self.sessions.get(&session)?.counts[direction as usize])
+    }
+}
+
+impl Answers {
+    fn of(counts: [Count; 2], rtt_seconds: f64, before: Option<&Sampled>, now: Instant) -> Self {
+        let [sent, received] = counts.map(|count| count.packets);
+        let trips = Duration::try_from_secs_f64(ROUND_TRIPS * rtt_seconds).unwrap_or(PATIENCE);
+        let patience = trips.max(PATIENCE);
+        let [_, received_before] = before.map_or([0, 0], |one| one.counts.map(|it| it.packets));
+        match before {
+            Some(Sampled { answers, .. }) if received == received_before => {
+                let is_owed = sent > answers.heard.1;
+                let unanswered = answers.unanswered.or_else(|| is_owed.then_some(now));
+                Self { unanswered, patience, ..*answers }
+            }
+            _ => Self { heard: (now, sent), unanswered: None, patience },
+        }
     }
 }
 
@@ -105,6 +182,49 @@ mod tests {
         assert_eq!(typing.seconds_left(level(100), level(5)), Some(10.0));
         let bulk = Rate { packets: 1000.0, bytes: 1452.0 };
         assert_eq!(bulk.seconds_left(level(8000), level(500)), Some(0.5));
+    }
+
+    /// A session that has sent and received so many packets of 1000 bytes.
+    fn session(sent: u64, received: u64) -> SessionStatus {
+        let status = serde_json::json!({
+            "id": 1, "peer": "", "public_key": "", "role": "client", "remote": "127.0.0.1:1",
+            "suite": "", "kex": "", "since_unix_seconds": 0, "rtt_seconds": 0.05, "mtu_bytes": 1200,
+            "sent_packets": sent, "received_datagrams": received, "lost_packets": 0,
+            "sent_bytes": 1000 * sent, "received_bytes": 1000 * received, "forwards": [],
+        });
+        serde_json::from_value(status).unwrap()
+    }
+
+    #[test]
+    fn a_peer_that_does_not_answer_is_silent_within_three_seconds_and_an_idle_one_is_not() {
+        let (rates, start) = (Rates::default(), Instant::now());
+        let at = |nth: u32, sent, received| {
+            let now = start + EVERY * nth;
+            rates.sample(now, &[session(sent, received)]);
+            rates.silent_seconds(1, now)
+        };
+        assert_eq!(at(0, 1, 1), None);
+        assert_eq!(at(1, 9, 9), None);
+        // It is idle.
+        assert_eq!(at(2, 9, 9), None);
+        assert_eq!(at(3, 9, 9), None);
+        // Cut right after this sample: what follows has no answer.
+        assert_eq!(at(4, 10, 10), None);
+        assert_eq!(at(5, 12, 10), None);
+        assert_eq!(at(6, 13, 10), Some(1.0));
+        assert_eq!(rates.silent_seconds(1, start + EVERY * 7), Some(1.5));
+        assert_eq!(at(8, 15, 11), None);
+    }
+
+    #[test]
+    fn bytes_per_second_are_those_of_the_last_two_seconds() {
+        let (rates, start) = (Rates::default(), Instant::now());
+        for (nth, sent) in [(0, 0), (1, 100), (2, 100), (3, 100), (4, 101), (5, 102)] {
+            rates.sample(start + EVERY * nth, &[session(sent, 2 * sent)]);
+        }
+        assert_eq!(rates.bytes_per_second(1, Direction::Send), Some(1000.0));
+        assert_eq!(rates.bytes_per_second(1, Direction::Receive), Some(2000.0));
+        assert_eq!(rates.bytes_per_second(2, Direction::Send), None);
     }
 
     #[test]

@@ -9,6 +9,8 @@ use keypadd_provider::Histogram;
 use keypadd_tunnel::{ForwardTotals, HeldStatus, LinkState, SessionStatus};
 use serde::{Deserialize, Serialize};
 
+use crate::status::connections::ConnectionCounts;
+
 /// One daemon at one moment.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Snapshot {
@@ -27,6 +29,8 @@ pub(crate) struct Snapshot {
     pub(crate) suite_preference: String,
     #[serde(default)]
     pub(crate) limits: LimitsReport,
+    #[serde(default)]
+    pub(crate) connections: ConnectionCounts,
     #[serde(default)]
     pub(crate) memory: MemoryReport,
     #[serde(default)]
@@ -254,6 +258,12 @@ pub(crate) struct SessionReport {
     #[serde(default)]
     pub(crate) valid_until_unix_seconds: Option<u64>,
     pub(crate) class: String,
+    /// Bytes per second over the last two seconds, as UDP payload; absent before two samples.
+    #[serde(default)]
+    pub(crate) bytes_per_second: ByDirection<Option<f64>>,
+    /// For how long the peer has not answered what this end has sent; absent if it answers.
+    #[serde(default)]
+    pub(crate) silent_seconds: Option<f64>,
     pub(crate) keys: ByDirection<KeysReport>,
 }
 

@@ -7,19 +7,15 @@ use keypadd_cli::error::one_line;
 use keypadd_tunnel::{
     ForwardStatus, HeldStatus, KeyRenewal, LinkState, SessionStatus, unix_seconds,
 };
-use serde_json::Value;
 
+use crate::status::connections::ConnectionCounts;
 use crate::status::snapshot::{
     ByDirection, HoldReport, KeysReport, LimitsReport, LinkReport, MemoryReport, PacketsReport,
     SessionReport, ShareReport, Snapshot, SuiteReport, TransportReport,
 };
 
-/// The text for one answer.
-///
-/// # Errors
-/// The answer is not a status.
-pub(crate) fn render(document: Value) -> Result<String, serde_json::Error> {
-    let daemon: Snapshot = serde_json::from_value(document)?;
+/// The text for one daemon.
+pub(crate) fn render(daemon: Snapshot) -> String {
     let mut lines = vec![
         format!(
             "{} {}, pid {}, up {}",
@@ -33,6 +29,7 @@ pub(crate) fn render(document: Value) -> Result<String, serde_json::Error> {
     lines.push(format!("  {}", one_line(&daemon.sandbox.line())));
     lines.push(transport(&daemon.transport));
     lines.push(limits(&daemon.limits));
+    lines.extend(waiting(daemon.connections));
     lines.extend(memory(&daemon.memory));
     hold(&daemon.hold, &mut lines);
     if !daemon.suite_preference.is_empty() {
@@ -56,7 +53,7 @@ pub(crate) fn render(document: Value) -> Result<String, serde_json::Error> {
         lines.push(format!("    key updates: {send} send, {receive} receive"));
         lines.extend(one.session.forwards.iter().map(forward));
     }
-    Ok(lines.join("\n") + "\n")
+    lines.join("\n") + "\n"
 }
 
 /// The event loops.
@@ -91,6 +88,16 @@ fn limits(limits: &LimitsReport) -> String {
     line
 }
 
+/// Connections that wait for a place, if there are any.
+pub(crate) fn waiting(counts: ConnectionCounts) -> Option<String> {
+    let wait = match counts.waiting {
+        0 => return None,
+        1 => "1 connection waits".to_owned(),
+        count => format!("{count} connections wait"),
+    };
+    Some(format!("  {wait} for a place (max-forwards); others may queue behind"))
+}
+
 /// The memory and its shares; nothing for a daemon that does not tell.
 fn memory(memory: &MemoryReport) -> Option<String> {
     let share = |share: &ShareReport| {
@@ -104,7 +111,7 @@ fn memory(memory: &MemoryReport) -> Option<String> {
 }
 
 /// Peers that are away, and what happened to earlier held connections.
-fn hold(hold: &HoldReport, lines: &mut Vec<String>) {
+pub(crate) fn hold(hold: &HoldReport, lines: &mut Vec<String>) {
     for HeldStatus { peer, streams, kept_bytes, since_unix_seconds, .. } in &hold.peers {
         let (peer, away) = (one_line(peer), age(*since_unix_seconds));
         let kept = size(*kept_bytes as u64);
@@ -198,7 +205,7 @@ fn pool(daemon: &Snapshot, lines: &mut Vec<String>) {
 }
 
 /// A forward of a session.
-fn forward(ForwardStatus { forward, open, cause }: &ForwardStatus) -> String {
+pub(crate) fn forward(ForwardStatus { forward, open, cause }: &ForwardStatus) -> String {
     let forward = one_line(forward);
     match cause {
         Some(cause) => {
@@ -209,7 +216,7 @@ fn forward(ForwardStatus { forward, open, cause }: &ForwardStatus) -> String {
 }
 
 /// A peer that this daemon connects to.
-fn link(link: &LinkReport) -> String {
+pub(crate) fn link(link: &LinkReport) -> String {
     let (peer, endpoint) = (one_line(&link.peer), one_line(&link.endpoint));
     let since = age(link.since_unix_seconds);
     let mut line = format!("  peer {peer} at {endpoint}: ");
@@ -239,11 +246,21 @@ fn link(link: &LinkReport) -> String {
 }
 
 /// A peer's address, and the target of the SRV record that led to it.
-fn remote(session: &SessionStatus) -> String {
+pub(crate) fn remote(session: &SessionStatus) -> String {
     match &session.target {
         Some(target) => format!("{} ({})", session.remote, one_line(target)),
         None => session.remote.to_string(),
     }
+}
+
+/// What a session carries now.
+pub(crate) fn traffic(report: &SessionReport) -> Option<String> {
+    if let Some(seconds) = report.silent_seconds {
+        return Some(format!("silent for {}: the peer does not answer", lasting(seconds)));
+    }
+    let ByDirection { send, receive } = report.bytes_per_second;
+    let [send, receive] = [send?, receive?].map(|bytes| size(bytes as u64));
+    Some(format!("now {send}/s sent, {receive}/s received"))
 }
 
 fn session(report: &SessionReport, lines: &mut Vec<String>) {
@@ -258,6 +275,7 @@ fn session(report: &SessionReport, lines: &mut Vec<String>) {
         remote(session),
         age(session.since_unix_seconds)
     ));
+    lines.extend(traffic(report).map(|traffic| format!("    {traffic}")));
     if *has_other_key {
         lines.push(format!("    key {}, one of two", one_line(&session.public_key)));
     }
@@ -298,7 +316,7 @@ fn pads(keys: &ByDirection<KeysReport>, lines: &mut Vec<String>) {
     }
 }
 
-fn size(bytes: u64) -> impl std::fmt::Display {
+pub(crate) fn size(bytes: u64) -> impl std::fmt::Display {
     ByteSize::b(bytes).display().iec()
 }
 
@@ -319,7 +337,7 @@ fn lasting(seconds: f64) -> String {
 }
 
 /// Time since then, in whole seconds.
-fn age(unix: u64) -> String {
+pub(crate) fn age(unix: u64) -> String {
     let seconds = unix_seconds(SystemTime::now()).saturating_sub(unix);
     humantime::format_duration(Duration::from_secs(seconds)).to_string()
 }

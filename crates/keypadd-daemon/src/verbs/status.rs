@@ -1,5 +1,6 @@
 //! `keypadd status`: queries this user's daemons and prints their status.
 
+mod screen;
 mod watch;
 
 use std::io::{self, ErrorKind};
@@ -8,6 +9,7 @@ use std::time::Duration;
 
 use keypadd_cli::error::{Error, Exit, one_line, shown, system};
 use keypadd_cli::results::print;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::command_line::StatusArgs;
@@ -27,7 +29,7 @@ pub(crate) fn run(args: StatusArgs) -> Result<(), Error> {
     if args.watch {
         return watch::run(&args);
     }
-    let daemons = query(&args)?;
+    let daemons = query(args.socket.as_deref(), STATUS_REQUEST)?;
     let down: Vec<String> = daemons.iter().flat_map(|(_, answer)| peers_down(answer)).collect();
     print(show(&args, daemons).as_bytes())?;
     match down.is_empty() {
@@ -44,23 +46,26 @@ fn peers_down(answer: &io::Result<Value>) -> Vec<String> {
 }
 
 /// Asks every daemon, or the one of `--socket`.
-fn query(args: &StatusArgs) -> Result<Vec<DaemonAnswer>, Error> {
-    match &args.socket {
+///
+/// # Errors
+/// Exit 5: none answers.
+pub(super) fn query(socket: Option<&Path>, request: &str) -> Result<Vec<DaemonAnswer>, Error> {
+    match socket {
         Some(path) => {
-            let answer = control::ask(path, STATUS_REQUEST, PATIENCE).map_err(|error| {
+            let answer = control::ask(path, request, PATIENCE).map_err(|error| {
                 Error::new(Exit::Unreachable, no_answer(path, &error))
                     .hint("run `keypadd status` without --socket to list your daemons")
             })?;
-            Ok(vec![(path.clone(), Ok(answer))])
+            Ok(vec![(path.to_owned(), Ok(answer))])
         }
-        None => find(),
+        None => find(request),
     }
 }
 
 /// The status of every daemon as text or JSON.
 fn show(args: &StatusArgs, daemons: Vec<DaemonAnswer>) -> String {
     if !args.json {
-        let texts: Vec<String> = daemons.into_iter().map(text).collect();
+        let texts: Vec<_> = daemons.into_iter().map(|answer| text(answer, render)).collect();
         return texts.join("\n");
     }
     let answers: Vec<Value> = daemons.into_iter().filter_map(|(_, answer)| answer.ok()).collect();
@@ -69,7 +74,7 @@ fn show(args: &StatusArgs, daemons: Vec<DaemonAnswer>) -> String {
 }
 
 /// A socket and the answer of its daemon.
-type DaemonAnswer = (PathBuf, io::Result<Value>);
+pub(super) type DaemonAnswer = (PathBuf, io::Result<Value>);
 
 /// The error if no daemon of this user answers.
 pub(crate) fn none_found(cause: String) -> Error {
@@ -77,9 +82,9 @@ pub(crate) fn none_found(cause: String) -> Error {
         .hint("start `keypadd serve`, `connect` or `run` as this user, or give a --socket")
 }
 
-fn find() -> Result<Vec<DaemonAnswer>, Error> {
+fn find(request: &str) -> Result<Vec<DaemonAnswer>, Error> {
     let answers = runtime_directory::all_sockets().into_iter().map(|path| {
-        let answer = control::ask(&path, STATUS_REQUEST, PATIENCE);
+        let answer = control::ask(&path, request, PATIENCE);
         (path, answer)
     });
     // Skips sockets without a daemon; a daemon that does not answer gets a line.
@@ -122,13 +127,16 @@ pub(crate) fn no_answer(path: &Path, error: &io::Error) -> String {
 }
 
 /// The text for one daemon; an invalid answer does not hide the others.
-fn text((path, answer): DaemonAnswer) -> String {
+pub(super) fn text<D: DeserializeOwned>(
+    (path, answer): DaemonAnswer,
+    render: impl Fn(D) -> String,
+) -> String {
     let foreign = |error: serde_json::Error| {
         let path = shown(path.to_string_lossy());
         one_line(&format!("invalid answer from the daemon at {path}: {error}")) + "\n"
     };
     match answer {
-        Ok(document) => render(document).unwrap_or_else(foreign),
+        Ok(document) => serde_json::from_value(document).map_or_else(foreign, render),
         Err(error) => no_answer(&path, &error) + "\n",
     }
 }

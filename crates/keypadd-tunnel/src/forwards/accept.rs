@@ -158,6 +158,8 @@ impl Acceptor {
                         warn!(forward = %name, max, "too many connections: new ones wait \
                             (max-forwards)");
                     }
+                    let listed =
+                        context.limits.open_connections.add_waiting(&name, origin.source());
                     let displace = |idle| {
                         if let Some(session) = context.link.current() {
                             session.connection.displace_flow(idle);
@@ -184,8 +186,8 @@ impl Acceptor {
                     let reads = headers.accept || matches!(&*forward, Forward::Dynamic(_));
                     let begin = (headers, reads.then(|| context.incomplete.add()));
                     let accepted = (socket, origin);
-                    let task =
-                        serve(context.clone(), accepted, (Arc::clone(&forward), place), begin);
+                    let has_place = (Arc::clone(&forward), place, listed);
+                    let task = serve(context.clone(), accepted, has_place, begin);
                     tasks.spawn(async move {
                         let _descriptors = descriptors;
                         task.await;

@@ -27,7 +27,7 @@ pub(crate) fn adopt(
     slot: Option<Slot>,
 ) -> impl Future<Output = Result<(), SpliceError>> + Send + use<> {
     let record = ConnectionRecord::adopted(limits, peer, stream.record.label());
-    let count = counts.count(record.name());
+    let count = counts.count(&record.name());
     let count_of = if stream.descriptors.is_empty() { OF_CONNECTION } else { OF_CARRIED };
     let descriptors = limits.descriptors.shares().adopt(holder, count_of);
     let spliced = Splice::adopt(stream, streams, StreamCode::Shutdown.into());

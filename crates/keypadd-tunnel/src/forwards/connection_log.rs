@@ -11,7 +11,10 @@ use tracing::{debug, info};
 
 use crate::{
     forwards::{flow_outcome::FlowOutcome, splice_error::SpliceError},
-    limits::{SharedLimits, local_ports::LocalPort, traffic::ConnectionEnd},
+    limits::{
+        SharedLimits, local_ports::LocalPort, open_connections::ListedConnection,
+        traffic::ConnectionEnd,
+    },
     wire::StreamCode,
 };
 
@@ -27,11 +30,7 @@ const NO_PLACE: &str = "too many connections (max-forwards)";
 pub(crate) struct ConnectionRecord {
     limits: Arc<SharedLimits>,
     began: Instant,
-    peer: Option<String>,
-    forward: Option<String>,
-    target: Option<String>,
-    from: Option<SocketAddr>,
-    carried: Option<Arc<TransferStats>>,
+    listed: ListedConnection,
     end: ConnectionEnd,
     /// How it ended, in words.
     ended: String,
@@ -46,14 +45,16 @@ pub(crate) struct ConnectionRecord {
 impl ConnectionRecord {
     /// A connection that begins now.
     pub(crate) fn new(limits: &Arc<SharedLimits>) -> Self {
+        Self::of(limits, limits.open_connections.add())
+    }
+
+    /// A connection that begins now, after it has waited for its place.
+    pub(crate) fn of(limits: &Arc<SharedLimits>, listed: ListedConnection) -> Self {
+        listed.has_place();
         Self {
             limits: Arc::clone(limits),
             began: Instant::now(),
-            peer: None,
-            forward: None,
-            target: None,
-            from: None,
-            carried: None,
+            listed,
             // The default if its task is dropped.
             end: ConnectionEnd::Lost,
             ended: "cut: shutting down".into(),
@@ -70,21 +71,27 @@ impl ConnectionRecord {
         record.is_adopted = true;
         let (forward, target) = label.split_once('\n').unwrap_or((label, ""));
         let named = |name: &str| (!name.is_empty()).then(|| name.to_owned());
-        (record.forward, record.target) = (named(forward), named(target));
+        {
+            let mut details = record.listed.details();
+            (details.forward, details.target) = (named(forward), named(target));
+        }
         record.set_peer(peer);
         record
     }
 
     /// The forward and the target, each on a line, for the process that takes over.
     pub(crate) fn label(&self) -> Label {
-        let name = |name: &Option<String>| name.as_deref().unwrap_or_default().to_owned();
-        let text = format!("{}\n{}", name(&self.forward), name(&self.target)).into();
+        let details = self.listed.details();
+        let [forward, target] =
+            [&details.forward, &details.target].map(|name| name.as_deref().unwrap_or_default());
+        let text = format!("{forward}\n{target}").into();
         Label { text, descriptors: Arc::clone(&self.descriptors) }
     }
 
     /// The name that it is counted under; may be empty.
-    pub(crate) fn name(&self) -> &str {
-        self.forward.as_deref().or(self.target.as_deref()).unwrap_or_default()
+    pub(crate) fn name(&self) -> String {
+        let details = self.listed.details();
+        details.forward.clone().or_else(|| details.target.clone()).unwrap_or_default()
     }
 
     /// Carries a connection taken over from another process until it ends.
@@ -100,17 +107,18 @@ impl ConnectionRecord {
 
     /// The peer whose session carries it.
     pub(crate) fn set_peer(&mut self, peer: &str) {
-        self.peer = Some(peer.into());
+        self.listed.details().peer = Some(peer.into());
     }
 
     /// The forward that accepted it here, and where it comes from.
     pub(crate) fn set_forward(&mut self, forward: &str, from: Option<SocketAddr>) {
-        (self.forward, self.from) = (Some(forward.into()), from);
+        let mut details = self.listed.details();
+        (details.forward, details.from) = (Some(forward.into()), from);
     }
 
     /// Where it leads.
     pub(crate) fn set_target(&mut self, target: &str) {
-        self.target = Some(target.into());
+        self.listed.details().target = Some(target.into());
     }
 
     /// The local port that it keeps while it is open, and for a while after this end has closed it
@@ -133,10 +141,11 @@ impl ConnectionRecord {
 
     /// Its bytes are counted here from now on.
     pub(crate) fn set_carried(&mut self, carried: Arc<TransferStats>) {
-        if let Some((peer, forward)) = self.counted_as() {
+        let mut details = self.listed.details();
+        if let Some((peer, forward)) = details.counted_as() {
             self.limits.traffic.add(peer, forward, &carried);
         }
-        self.carried = Some(carried);
+        details.carried = Some(carried);
     }
 
     /// Whether its target ended the connection before sending a byte.
@@ -144,7 +153,7 @@ impl ConnectionRecord {
         let is_mute = |carried: &Arc<TransferStats>| {
             carried.from_socket() == 0 && carried.socket_ended_first()
         };
-        self.carried.as_ref().is_some_and(is_mute)
+        self.listed.details().carried.as_ref().is_some_and(is_mute)
     }
 
     /// The other end could not connect to the target.
@@ -201,7 +210,7 @@ impl ConnectionRecord {
 
     /// The connection ended like this.
     pub(crate) fn ended(&mut self, outcome: &Result<(), SpliceError>) {
-        let held = self.carried.as_ref().is_some_and(|carried| carried.is_held());
+        let held = self.listed.details().carried.as_ref().is_some_and(|carried| carried.is_held());
         let (end, text) = match outcome {
             Ok(()) => (ConnectionEnd::Closed, "closed".into()),
             Err(SpliceError::Local(error)) => {
@@ -221,35 +230,31 @@ impl ConnectionRecord {
     fn set_end(&mut self, end: ConnectionEnd, text: String) {
         (self.end, self.ended) = (end, text);
     }
-
-    /// The peer and the forward, or a server's target; `None` until a session carries it.
-    fn counted_as(&self) -> Option<(&str, &str)> {
-        Some((self.peer.as_deref()?, self.forward.as_deref().or(self.target.as_deref())?))
-    }
 }
 
 impl Drop for ConnectionRecord {
     fn drop(&mut self) {
-        let closed_first =
-            self.carried.as_ref().is_some_and(|carried| carried.stream_ended_first());
+        let details = self.listed.details();
+        let carried = details.carried.as_deref();
+        let closed_first = carried.is_some_and(TransferStats::stream_ended_first);
         if let Some(port) = self.port.take().filter(|_| closed_first) {
             port.closed_first(Instant::now());
         }
-        if let Some((peer, forward)) = self.counted_as() {
-            self.limits.traffic.end(peer, forward, self.carried.as_ref(), self.end);
+        if let Some((peer, forward)) = details.counted_as() {
+            self.limits.traffic.end(peer, forward, details.carried.as_ref(), self.end);
         }
         if !self.limits.logs_connections() {
             return;
         }
-        let bytes = |count: fn(&TransferStats) -> u64| self.carried.as_deref().map_or(0, count);
-        let flow = self.carried.as_deref().filter(|carried| carried.is_flow());
+        let bytes = |count: fn(&TransferStats) -> u64| carried.map_or(0, count);
+        let flow = carried.filter(|carried| carried.is_flow());
         if let Some(carried) = flow {
             let (sent, received) = carried.datagrams();
             info!(
-                peer = self.peer,
-                forward = self.forward,
-                from = self.from.map(tracing::field::display),
-                target = self.target,
+                peer = details.peer,
+                forward = details.forward,
+                from = details.from.map(tracing::field::display),
+                target = details.target,
                 sent_bytes = carried.from_socket(),
                 received_bytes = carried.to_socket(),
                 sent_datagrams = sent,
@@ -262,10 +267,10 @@ impl Drop for ConnectionRecord {
             return;
         }
         info!(
-            peer = self.peer,
-            forward = self.forward,
-            from = self.from.map(tracing::field::display),
-            target = self.target,
+            peer = details.peer,
+            forward = details.forward,
+            from = details.from.map(tracing::field::display),
+            target = details.target,
             sent_bytes = bytes(TransferStats::from_socket),
             received_bytes = bytes(TransferStats::to_socket),
             seconds = self.began.elapsed().as_millis() as f64 / 1e3,

@@ -33,6 +33,7 @@ use crate::{
     handover::Handover,
     limits::{
         descriptors::{Descriptors, OF_CONNECTION},
+        open_connections::ListedConnection,
         places::Place,
     },
     net::lookup::Lookups,
@@ -74,6 +75,7 @@ pub(crate) struct RemoteConnection {
     unread: Option<Unread>,
     log_limit: Arc<RemoteLogLimit>,
     place: Place,
+    listed: ListedConnection,
     _descriptors: Descriptors,
 }
 
@@ -250,6 +252,7 @@ impl RemoteListeners {
             if !self.permits(listen, open) {
                 return ListenCode::NotPermitted;
             }
+            let listed = self.session.limits.open_connections.add_waiting(name, socket.source());
             let room = async {
                 let displace = |idle| self.session.connection.displace_flow(idle);
                 let place = places.take(&displace).await;
@@ -270,6 +273,7 @@ impl RemoteListeners {
                 unread: headers.accept.then(|| self.incomplete.add()),
                 log_limit: Arc::clone(&self.log_limit),
                 place,
+                listed,
                 _descriptors: descriptors,
             };
             // Fails if the session has just ended: then it is dropped.
@@ -281,11 +285,11 @@ impl RemoteListeners {
 impl RemoteConnection {
     /// Forwards the connection to the client, to its end.
     pub(crate) async fn forward(self, session: Arc<LiveSession>) {
-        let Self { id, name, mut socket, headers, unread, log_limit, mut place, _descriptors } =
-            self;
+        let Self { id, name, mut socket, headers, unread, log_limit, .. } = self;
+        let (mut place, _descriptors) = (self.place, self._descriptors);
         let (name, peer) = (&*name, session.peer());
         let _count = session.count_connection(name);
-        let mut record = ConnectionRecord::new(&session.limits);
+        let mut record = ConnectionRecord::of(&session.limits, self.listed);
         record.set_peer(peer);
         if let Some(unread) = unread
             && let Err(error) = socket.read_header(unread).await

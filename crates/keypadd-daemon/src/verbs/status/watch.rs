@@ -1,6 +1,7 @@
 //! `keypadd status --watch`: prints the status every second: redrawn on a terminal, else one block,
-//! or one line of JSON, after another. Exits on Ctrl-C or when no daemon answers.
+//! or one line of JSON, after another. Exits on Ctrl-C, on q, or when no daemon answers.
 
+use std::future::pending;
 use std::io::{self, IsTerminal};
 use std::time::Duration;
 
@@ -8,16 +9,16 @@ use keypadd_cli::error::{Error, Exit, system};
 use keypadd_cli::results::print;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
 use tokio::time::{MissedTickBehavior, interval};
 
+use super::screen::{Keys, frame};
 use super::{query, show};
 use crate::command_line::StatusArgs;
+use crate::control::STATUS_REQUEST;
 
 /// Refresh interval.
 const INTERVAL: Duration = Duration::from_secs(1);
-
-/// Moves the cursor home and clears the screen (ECMA-48, CUP and ED).
-const HOME: &str = "\x1b[H\x1b[J";
 
 /// Prints the status until Ctrl-C or SIGTERM.
 ///
@@ -41,6 +42,8 @@ async fn repeat(
     mut terminate: Signal,
 ) -> Result<(), Error> {
     let draws = !args.json && io::stdout().is_terminal();
+    let keys = if draws { Keys::read() } else { None };
+    let mut typed = keys.as_ref().map(Keys::quit);
     let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut first = true;
@@ -48,21 +51,34 @@ async fn repeat(
         tokio::select! {
             _ = interrupt.recv() => return Ok(()),
             _ = terminate.recv() => return Ok(()),
+            () = quit(&mut typed) => return print(b"\n").map(drop),
             _ = ticks.tick() => {}
         }
-        let daemons = query(args).map_err(|error| match first {
-            true => error,
-            false => Error::new(Exit::Unreachable, "the daemon has exited"),
-        })?;
-        let text = show(args, daemons);
+        let daemons =
+            query(args.socket.as_deref(), STATUS_REQUEST).map_err(|error| match first {
+                true => error,
+                false => Error::new(Exit::Unreachable, "the daemon has exited"),
+            })?;
         let frame = match (draws, args.json || first) {
-            (true, _) => format!("{HOME}{text}"),
-            (false, true) => text,
-            (false, false) => format!("\n{text}"),
+            (true, _) => frame(daemons),
+            (false, true) => show(args, daemons),
+            (false, false) => format!("\n{}", show(args, daemons)),
         };
         if !print(frame.as_bytes())? {
             return Ok(());
         }
         first = false;
     }
+}
+
+/// Completes when somebody types q at the terminal.
+async fn quit(typed: &mut Option<oneshot::Receiver<()>>) {
+    if let Some(typed) = typed
+        && typed.await.is_ok()
+    {
+        return;
+    }
+    // There is no terminal, or it is gone.
+    *typed = None;
+    pending().await
 }

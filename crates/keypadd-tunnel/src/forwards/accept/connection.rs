@@ -20,7 +20,7 @@ use crate::{
         socks::Reply,
         splice::{splice, splice_with_preface},
     },
-    limits::places::Place,
+    limits::{open_connections::ListedConnection, places::Place},
     net::forwarded_socket::ForwardedSocket,
     sessions::{counts::ConnectionCount, session::LiveSession},
     wire::{StreamCode, StreamHeader},
@@ -33,11 +33,11 @@ const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) async fn serve(
     context: Context,
     (mut socket, mut origin): Accepted,
-    (forward, mut place): (Arc<Forward>, Place),
+    (forward, mut place, listed): (Arc<Forward>, Place, ListedConnection),
     (headers, mut unread): (ProxyHeaders, Option<Unread>),
 ) {
     let name = forward.to_string();
-    let mut record = ConnectionRecord::new(&context.limits);
+    let mut record = ConnectionRecord::of(&context.limits, listed);
     if headers.accept
         && let Some(unread) = unread.take()
         && let Err(error) = origin.read_header(&mut socket, unread).await
