@@ -11,9 +11,12 @@ use support::{
     RunningClient, RunningServer, Tunnel, accept, client_settings, exchange, listener, new_key,
     until, within, write_until_stuck,
 };
-use tokio::{net::TcpStream, task::JoinSet};
+use tokio::{net::TcpStream, sync::Mutex, task::JoinSet};
 
 const MIB: u64 = 1 << 20;
+
+/// One test at a time: each counts what the process has.
+static ALONE: Mutex<()> = Mutex::const_new(());
 
 /// Anonymous resident memory.
 fn resident_bytes() -> u64 {
@@ -25,6 +28,7 @@ fn resident_bytes() -> u64 {
 
 #[tokio::test]
 async fn stopped_readers_cost_the_windows_and_little_more() {
+    let _alone = ALONE.lock().await;
     let transport = TransportSettings {
         receive_window_bytes: 6 << 20,
         send_window_bytes: 4 << 20,
@@ -53,6 +57,7 @@ async fn stopped_readers_cost_the_windows_and_little_more() {
 
 #[tokio::test]
 async fn stopped_readers_take_their_share_of_a_small_memory_and_another_client_goes_on() {
+    let _alone = ALONE.lock().await;
     const STALLED: usize = 150;
     let memory = MemoryShares::of(64 * MIB, true);
     let budgets = memory.budgets.clone();
