@@ -3,6 +3,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod capture;
 mod cleanup;
 pub mod dns;
 mod hosts;
@@ -16,6 +17,7 @@ mod quota;
 mod relay;
 pub mod tunnel;
 
+pub use capture::{Capture, LinkAddress, Seen};
 pub use cleanup::Cleanup;
 pub use hosts::TwoHosts;
 pub use line::{Line, LineCounts, LineSettings};

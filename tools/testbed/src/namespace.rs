@@ -114,12 +114,18 @@ pub struct FourHosts {
 }
 
 impl FourHosts {
+    /// The client.
+    pub const CLIENT: IpAddr = address(1, 2);
     /// The near gateway, as the client reaches it.
     pub const NEAR: IpAddr = address(1, 1);
     /// The far gateway, as the near one reaches it.
     pub const FAR: IpAddr = address(2, 2);
     /// The server.
     pub const SERVER: IpAddr = address(3, 2);
+    /// The near gateway, as the far one reaches it.
+    pub const NEAR_OUTSIDE: IpAddr = address(2, 1);
+    /// The client's network and the server's.
+    pub const NETWORKS: [&str; 2] = ["10.86.1.0/24", "10.86.3.0/24"];
 
     /// Creates and connects them.
     ///
@@ -144,15 +150,18 @@ impl FourHosts {
         };
         let loopback = "link set lo up\n";
         let via = |to: &str, gateway: IpAddr| format!("route add {to} via {gateway}\n");
-        near.ip(&[loopback, &up("inside", Self::NEAR), &up("outside", address(2, 1))].concat())?;
+        near.ip(
+            &[loopback, &up("inside", Self::NEAR), &up("outside", Self::NEAR_OUTSIDE)].concat()
+        )?;
         far.ip(&[loopback, &up("outside", Self::FAR), &up("inside", address(3, 1))].concat())?;
         let host = |address, gateway| {
             [loopback, &up("outside", address), &via("default", gateway)].concat()
         };
-        client.ip(&host(address(1, 2), Self::NEAR))?;
+        client.ip(&host(Self::CLIENT, Self::NEAR))?;
         server.ip(&host(Self::SERVER, address(3, 1)))?;
-        near.ip(&via("10.86.3.0/24", Self::FAR))?;
-        far.ip(&via("10.86.1.0/24", address(2, 1)))?;
+        let [of_client, of_server] = Self::NETWORKS;
+        near.ip(&via(of_server, Self::FAR))?;
+        far.ip(&via(of_client, Self::NEAR_OUTSIDE))?;
         near.forward()?;
         far.forward()?;
         Ok(hosts)

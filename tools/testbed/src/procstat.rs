@@ -28,15 +28,37 @@ pub fn cpu_seconds(roots: &[u32]) -> f64 {
 /// The CPU seconds that the whole machine has been busy so far, on all its cores.
 pub fn machine_cpu_seconds() -> f64 {
     let text = fs::read_to_string("/proc/stat").unwrap_or_default();
-    busy_ticks(&text).unwrap_or(0) as f64 / rustix::param::clock_ticks_per_second() as f64
+    let busy = ticks(&text).map_or(0, |ticks| ticks.programs + ticks.interrupts);
+    busy as f64 / rustix::param::clock_ticks_per_second() as f64
 }
 
-/// User, nice, system, irq and softirq time of the first line; user time already includes guests.
-fn busy_ticks(text: &str) -> Option<u64> {
+/// The CPU seconds of programs other than this one and its descendants: neither of the kernel's
+/// threads nor of its interrupts, which may work for anyone.
+pub fn others_cpu_seconds() -> f64 {
+    let text = fs::read_to_string("/proc/stat").unwrap_or_default();
+    let programs = ticks(&text).map_or(0, |ticks| ticks.programs);
+    let programs = programs as f64 / rustix::param::clock_ticks_per_second() as f64;
+    programs - cpu_seconds(&[std::process::id(), KERNEL_THREADS])
+}
+
+/// The parent of the kernel's threads.
+const KERNEL_THREADS: u32 = 2;
+
+/// Ticks of all cores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Ticks {
+    /// User, nice and system time; user time already includes guests.
+    programs: u64,
+    /// Time of hard and soft interrupts.
+    interrupts: u64,
+}
+
+/// Reads the first line of `/proc/stat`.
+fn ticks(text: &str) -> Option<Ticks> {
     let line = text.lines().next()?.strip_prefix("cpu ")?;
     let ticks: Vec<u64> = line.split_whitespace().map_while(|it| it.parse().ok()).collect();
     let [user, nice, system, _idle, _wait, irq, softirq, ..] = ticks[..] else { return None };
-    Some(user + nice + system + irq + softirq)
+    Some(Ticks { programs: user + nice + system, interrupts: irq + softirq })
 }
 
 /// A process and its living descendants.
@@ -111,8 +133,9 @@ mod tests {
     #[test]
     fn machine_is_busy_with_all_but_idle_and_wait() {
         let text = "cpu  10 2 30 4000 500 6 7 8 9 0\ncpu0 1 1 1 1 1 1 1 1 1 0\n";
-        assert_eq!(busy_ticks(text), Some(10 + 2 + 30 + 6 + 7));
-        assert_eq!(busy_ticks("cpu  10 2"), None);
+        let expected = Ticks { programs: 10 + 2 + 30, interrupts: 6 + 7 };
+        assert_eq!(ticks(text), Some(expected));
+        assert_eq!(ticks("cpu  10 2"), None);
         assert!(machine_cpu_seconds() > 0.0);
     }
 
