@@ -2,16 +2,19 @@
 //! stopped run, and shows progress.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use console::Term;
 use keypadd_cli::error::{Error, Exit, system};
 use keypadd_cli::results::print;
-use keypadd_measure::Progress;
+use keypadd_cli::shutdown::Shutdown;
 use keypadd_measure::machine::Machine;
 use keypadd_measure::output::{Output, OutputError};
-use keypadd_measure::results::{Results, Run, Section};
+use keypadd_measure::results::{Results, Run, Section, SectionRun};
 use keypadd_measure::text;
+use keypadd_measure::{OnProgress, Progress};
 use keypadd_papers::{Effort, Notebook};
 
 use crate::cli::ReportFlags;
@@ -99,6 +102,36 @@ impl Keeping {
     fn save(&self) -> Result<(), Error> {
         let saved = self.output.as_ref().map_or(Ok(()), |output| output.save(&self.results));
         saved.map_err(|error| Error::new(Exit::Runtime, format!("--out: {error}")))
+    }
+
+    /// Measures on a thread of its own until that ends or a shutdown is asked for, and saves and
+    /// prints what there is.
+    ///
+    /// # Errors
+    /// Exit 1: those of [`Self::end`], or the measurement panicked.
+    pub(crate) async fn measure_blocking(
+        self,
+        shutdown: Shutdown,
+        measure: impl FnOnce(OnProgress<'_>, &dyn Fn(&Section), &AtomicBool) -> SectionRun
+        + Send
+        + 'static,
+    ) -> Result<(), Error> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        tokio::spawn(async move {
+            shutdown.requested().await;
+            stopped.store(true, Relaxed);
+        });
+        let measuring = tokio::task::spawn_blocking(move || {
+            let meter = self.meter();
+            let tell = |progress: &Progress| meter.show(progress);
+            let keep = |section: &Section| self.save_so_far(|| section.clone());
+            let run = measure(&tell, &keep, &stop);
+            (self, run)
+        });
+        let panicked = |_| Error::new(Exit::Runtime, "bench: the measurement thread panicked");
+        let (keeping, run) = measuring.await.map_err(panicked)?;
+        keeping.end(vec![run.section], run.ended_by.as_deref())
     }
 
     /// Saves and prints what there is in the end. `ended_by` says why it is not all.

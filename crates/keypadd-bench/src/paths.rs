@@ -1,13 +1,10 @@
 //! `keypadd bench paths`: checks which arms and paths to compare, and runs the comparison.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use keypadd_cli::error::{Error, Exit};
 use keypadd_cli::shutdown::Shutdown;
-use keypadd_measure::results::Section;
-use keypadd_measure::{LossPlace, PathArms, PathCases, Paths, Progress};
+use keypadd_measure::{LossPlace, PathArms, PathCases, Paths};
 
 use crate::cli::PathsArgs;
 use crate::keeping::Keeping;
@@ -26,23 +23,7 @@ pub(crate) async fn run(args: PathsArgs, shutdown: Shutdown) -> Result<(), Error
     let paths = read(&args)?;
     paths.check().map_err(|cause| Error::new(Exit::Runtime, format!("paths: {cause}")))?;
     let keeping = Keeping::begin("keypadd bench paths", &args.run.report, Vec::new())?;
-    let stop = Arc::new(AtomicBool::new(false));
-    let stopped = Arc::clone(&stop);
-    tokio::spawn(async move {
-        shutdown.requested().await;
-        stopped.store(true, Relaxed);
-    });
-    let measuring = tokio::task::spawn_blocking(move || {
-        let meter = keeping.meter();
-        let tell = |progress: &Progress| meter.show(progress);
-        let keep = |section: &Section| keeping.save_so_far(|| section.clone());
-        let ran = paths.run(&tell, &keep, &stop);
-        (keeping, ran)
-    });
-    let (keeping, ran) = measuring
-        .await
-        .map_err(|_| Error::new(Exit::Runtime, "paths: the measurement thread panicked"))?;
-    keeping.end(vec![ran.section], ran.ended_by.as_deref())
+    keeping.measure_blocking(shutdown, move |tell, keep, stop| paths.run(tell, keep, stop)).await
 }
 
 fn read(args: &PathsArgs) -> Result<Paths, Error> {

@@ -13,6 +13,7 @@ mod exhaustion;
 pub mod figure;
 mod interleave;
 mod kex;
+mod load;
 pub mod machine;
 pub mod output;
 pub mod path;
@@ -39,7 +40,7 @@ pub use interleave::{
 };
 pub use kex::{Ends, Handshakes, Kex, Times};
 pub use path::{PathError, PathSettings, Place};
-pub use paths::{LineRate, LossPlace, PathArm, PathArms, PathCase, PathCases, Paths, PathsRun};
+pub use paths::{LineRate, LossPlace, PathArm, PathArms, PathCase, PathCases, Paths};
 pub use rehearsal::{OfferError, rehearse};
 pub use schedule::Typing;
 pub use suites::{Suites, SuitesMeasured};

@@ -9,7 +9,6 @@ mod arms;
 mod cases;
 mod goals;
 mod lines;
-mod load;
 mod plots;
 mod sample;
 mod section;
@@ -22,10 +21,10 @@ use std::time::Duration;
 use testbed::tunnel::{SERVICE_PORT, check_needs};
 use testbed::{Cleanup, End, Path, TwoHosts};
 
-use self::load::Service;
 use self::sample::{Sample, Taken};
 use crate::interleave::{INTERRUPTED, OnProgress, Progress};
-use crate::results::Section;
+use crate::load::Service;
+use crate::results::{Section, SectionRun};
 
 pub use arms::{PathArm, PathArms};
 pub use cases::{LineRate, PathCase, PathCases};
@@ -52,21 +51,12 @@ pub struct Paths {
     pub seed: u64,
 }
 
-/// The result of a comparison.
-#[derive(Debug)]
-pub struct PathsRun {
-    /// All that was measured.
-    pub section: Section,
-    /// Why it ended early; `None` if it did not.
-    pub ended_by: Option<String>,
-}
-
 /// The test bed that samples are taken on.
 struct Bed {
     cleanup: Arc<Cleanup>,
     hosts: TwoHosts,
     path: Path,
-    service: Arc<Service>,
+    service: Service,
     directory: std::path::PathBuf,
 }
 
@@ -86,7 +76,7 @@ impl Paths {
         tell: OnProgress<'_>,
         keep: &dyn Fn(&Section),
         stop: &AtomicBool,
-    ) -> PathsRun {
+    ) -> SectionRun {
         let mut taken = Vec::new();
         let mut left_out = Vec::new();
         let cleanup = Arc::new(Cleanup::default());
@@ -97,7 +87,7 @@ impl Paths {
             })
         });
         cleanup.run();
-        PathsRun { section: section::section(self, &taken, &left_out), ended_by: ended.err() }
+        SectionRun { section: section::section(self, &taken, &left_out), ended_by: ended.err() }
     }
 
     fn bed(&self, cleanup: &Arc<Cleanup>) -> Result<Bed, String> {

@@ -89,6 +89,15 @@ pub struct Section {
     pub own_page: bool,
 }
 
+/// The result of a run of one experiment.
+#[derive(Debug)]
+pub struct SectionRun {
+    /// All that was measured.
+    pub section: Section,
+    /// Why it ended early; `None` if it did not.
+    pub ended_by: Option<String>,
+}
+
 /// A claim and whether the results support it. Computed, never written by hand.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {

@@ -4,7 +4,6 @@ use super::Paths;
 use super::cases::PathCase;
 use super::sample::{Sample, Taken};
 use crate::results::Estimate;
-use crate::statistics::median;
 
 /// The lines of the cases, each once.
 pub(super) fn lines(paths: &Paths) -> Vec<String> {
@@ -29,10 +28,5 @@ pub(super) fn over_rounds(
     figure: impl Fn(&Sample) -> Option<f64>,
 ) -> Option<Estimate> {
     let of = taken.iter().filter(|it| it.case == case && it.arm == arm);
-    let samples: Vec<f64> = of.filter_map(|it| figure(&it.sample)).collect();
-    let value = median(&samples)?;
-    let least = samples.iter().copied().fold(f64::INFINITY, f64::min);
-    let most = samples.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let interval = (samples.len() > 1).then_some([least, most]);
-    Some(Estimate { value, interval, samples })
+    Estimate::of_rounds(of.filter_map(|it| figure(&it.sample)).collect())
 }

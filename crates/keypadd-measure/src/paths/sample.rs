@@ -4,8 +4,7 @@
 //! together; only time separates start-up from steady state.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::thread;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use testbed::End;
@@ -15,10 +14,7 @@ use testbed::tunnel::Tunnel;
 use super::Bed;
 use super::arms::PathArm;
 use super::cases::PathCase;
-use super::load::{self, Bulk, Pings, ReceiveLog};
-
-/// How often a wait checks whether to stop.
-const LOOK: Duration = Duration::from_millis(50);
+use crate::load::{self, Bulk, Pings, ReceiveLog, wait_until};
 
 /// One interval of the plots over time.
 pub(super) const BIN: Duration = Duration::from_millis(50);
@@ -173,16 +169,6 @@ fn bins(trace: &[Moment], start: Instant, end: Instant) -> Vec<Bin> {
         }
     }
     bins
-}
-
-fn wait_until(until: Instant, stop: &AtomicBool) {
-    while !stop.load(Relaxed) {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return;
-        }
-        thread::sleep(left.min(LOOK));
-    }
 }
 
 fn words(error: std::io::Error) -> String {

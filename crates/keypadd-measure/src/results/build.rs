@@ -7,6 +7,7 @@ use super::{
     Style, Table,
 };
 use crate::figure;
+use crate::statistics::median;
 
 impl Section {
     /// A section without figures.
@@ -24,6 +25,15 @@ impl Estimate {
     /// A count or a single measurement.
     pub fn single(value: f64) -> Self {
         Self { value, interval: None, samples: Vec::new() }
+    }
+
+    /// Median and range of the rounds; `None` if there are none.
+    pub fn of_rounds(samples: Vec<f64>) -> Option<Self> {
+        let value = median(&samples)?;
+        let least = samples.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = samples.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let interval = (samples.len() > 1).then_some([least, most]);
+        Some(Self { value, interval, samples })
     }
 }
 

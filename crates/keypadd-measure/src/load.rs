@@ -2,17 +2,19 @@
 //! times and echoed.
 //!
 //! Sockets stay in the network namespace they were created in, whatever thread uses them. Knows
-//! neither arms nor lines.
+//! neither arms nor lines nor networks.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use socket2::SockRef;
+
 /// Bytes of a small message: a keystroke with ssh's overhead.
-pub(super) const PING_BYTES: usize = 128;
+pub(crate) const PING_BYTES: usize = 128;
 
 /// First byte of a connection: echo messages, send bulk, receive bulk.
 const ECHO: u8 = b'e';
@@ -35,9 +37,12 @@ static PATTERN: LazyLock<Vec<u8>> = LazyLock::new(|| {
 /// Timeout for connecting and for each read that waits for the other end.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// How often a wait checks whether to stop.
+const LOOK: Duration = Duration::from_millis(50);
+
 /// What a receiver has read, and when.
 #[derive(Debug, Default)]
-pub(super) struct ReceiveLog(Mutex<ReceiveLogState>);
+pub(crate) struct ReceiveLog(Mutex<ReceiveLogState>);
 
 #[derive(Debug, Default)]
 struct ReceiveLogState {
@@ -47,14 +52,14 @@ struct ReceiveLogState {
 
 impl ReceiveLog {
     /// Bytes that arrived between two times.
-    pub(super) fn bytes(&self, from: Instant, until: Instant) -> u64 {
+    pub(crate) fn bytes(&self, from: Instant, until: Instant) -> u64 {
         let inner = self.lock();
         let within = inner.reads.iter().filter(|(at, _)| *at >= from && *at < until);
         within.map(|(_, bytes)| bytes).sum()
     }
 
     /// Why it has stopped reading, if it has.
-    pub(super) fn failure(&self) -> Option<String> {
+    pub(crate) fn failure(&self) -> Option<String> {
         self.lock().failure.clone()
     }
 
@@ -84,21 +89,38 @@ impl ReceiveLog {
     }
 }
 
-/// The service at the far host.
+/// The service at the far host. If dropped, its connections end.
+#[derive(Debug)]
+pub(crate) struct Service {
+    listener: Arc<TcpListener>,
+    state: Arc<ServiceState>,
+}
+
 #[derive(Debug, Default)]
-pub(super) struct Service {
+struct ServiceState {
     /// The bytes of the last upload.
     sunk: Mutex<Arc<ReceiveLog>>,
+    /// Connections that may be open.
+    streams: Mutex<Vec<Weak<TcpStream>>>,
+    is_over: AtomicBool,
 }
 
 impl Service {
-    /// Serves every connection, for as long as this process runs.
-    pub(super) fn start(listener: TcpListener) -> io::Result<Arc<Self>> {
-        let service = Arc::new(Self::default());
-        let of = Arc::clone(&service);
+    /// Serves every connection.
+    pub(crate) fn start(listener: TcpListener) -> io::Result<Self> {
+        let service = Self { listener: Arc::new(listener), state: Arc::default() };
+        let (listener, state) = (Arc::clone(&service.listener), Arc::clone(&service.state));
         thread::Builder::new().name("service".into()).spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let of = Arc::clone(&of);
+            for stream in listener.incoming() {
+                if state.is_over.load(Relaxed) {
+                    return;
+                }
+                let Ok(stream) = stream.map(Arc::new) else { continue };
+                let mut streams = state.streams.lock().unwrap_or_else(PoisonError::into_inner);
+                streams.retain(|it| it.strong_count() > 0);
+                streams.push(Arc::downgrade(&stream));
+                drop(streams);
+                let of = Arc::clone(&state);
                 // A client that is not served notices.
                 let _ = thread::Builder::new().spawn(move || of.serve(&stream));
             }
@@ -106,6 +128,25 @@ impl Service {
         Ok(service)
     }
 
+    /// The bytes of the last upload.
+    fn sunk(&self) -> Arc<ReceiveLog> {
+        Arc::clone(&self.state.sunk.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.state.is_over.store(true, Relaxed);
+        // Wakes up the thread that accepts.
+        let _ = SockRef::from(&*self.listener).shutdown(Shutdown::Both);
+        let streams = self.state.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        for stream in streams.iter().filter_map(Weak::upgrade) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+impl ServiceState {
     fn serve(&self, stream: &TcpStream) -> io::Result<()> {
         stream.set_nodelay(true)?;
         let mut kind = [0];
@@ -123,11 +164,6 @@ impl Service {
             }
             _ => Ok(()),
         }
-    }
-
-    /// The bytes of the last upload.
-    fn sunk(&self) -> Arc<ReceiveLog> {
-        Arc::clone(&self.sunk.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -153,14 +189,14 @@ fn send(mut stream: &TcpStream) -> io::Result<()> {
 }
 
 /// A connection to the service that has not announced its kind yet.
-pub(super) fn connect(address: SocketAddr) -> io::Result<TcpStream> {
+pub(crate) fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
     stream.set_nodelay(true)?;
     Ok(stream)
 }
 
 /// Whether a round trip to this address succeeds.
-pub(super) fn carries(address: SocketAddr) -> bool {
+pub(crate) fn carries(address: SocketAddr) -> bool {
     let trip = || {
         let stream = connect(address)?;
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -171,15 +207,15 @@ pub(super) fn carries(address: SocketAddr) -> bool {
 
 /// A bulk transfer in progress. If dropped, its connection is closed.
 #[derive(Debug)]
-pub(super) struct Bulk {
+pub(crate) struct Bulk {
     stream: Arc<TcpStream>,
     /// What has arrived.
-    pub(super) received: Arc<ReceiveLog>,
+    pub(crate) received: Arc<ReceiveLog>,
 }
 
 impl Bulk {
     /// Starts bulk data from the service.
-    pub(super) fn down(stream: TcpStream) -> io::Result<Self> {
+    pub(crate) fn down(stream: TcpStream) -> io::Result<Self> {
         { &stream }.write_all(&[SOURCE])?;
         let (stream, received) = (Arc::new(stream), Arc::new(ReceiveLog::default()));
         let (from, by) = (Arc::clone(&stream), Arc::clone(&received));
@@ -188,7 +224,7 @@ impl Bulk {
     }
 
     /// Bulk data to the service, ready to start.
-    pub(super) fn up(stream: TcpStream, service: &Service) -> io::Result<Self> {
+    pub(crate) fn up(stream: TcpStream, service: &Service) -> io::Result<Self> {
         { &stream }.write_all(&[SINK])?;
         stream.set_read_timeout(Some(PATIENCE))?;
         { &stream }.read_exact(&mut [0])?;
@@ -196,7 +232,7 @@ impl Bulk {
     }
 
     /// Starts sending.
-    pub(super) fn send(&self) -> io::Result<()> {
+    pub(crate) fn send(&self) -> io::Result<()> {
         let stream = Arc::clone(&self.stream);
         thread::Builder::new().spawn(move || send(&stream)).map(drop)
     }
@@ -210,7 +246,7 @@ impl Drop for Bulk {
 
 /// Small messages at fixed times, whatever happens to earlier ones. If dropped, they end.
 #[derive(Debug)]
-pub(super) struct Pings {
+pub(crate) struct Pings {
     stream: Arc<TcpStream>,
     start: Instant,
     interval: Duration,
@@ -220,7 +256,7 @@ pub(super) struct Pings {
 
 impl Pings {
     /// Announces the connection's kind, and makes a round trip.
-    pub(super) fn prove(mut stream: &TcpStream) -> io::Result<()> {
+    pub(crate) fn prove(mut stream: &TcpStream) -> io::Result<()> {
         stream.write_all(&[ECHO])?;
         stream.write_all(&[0; PING_BYTES])?;
         stream.read_exact(&mut [0; PING_BYTES])
@@ -228,7 +264,7 @@ impl Pings {
 
     /// Sends a message every `interval`, from now on, over a connection that is
     /// [proved](Self::prove).
-    pub(super) fn start(stream: TcpStream, interval: Duration) -> io::Result<Self> {
+    pub(crate) fn start(stream: TcpStream, interval: Duration) -> io::Result<Self> {
         stream.set_read_timeout(None)?;
         let pings = Self {
             stream: Arc::new(stream),
@@ -265,7 +301,7 @@ impl Pings {
 
     /// Time from when each message was due until its answer, for those due in the interval. One
     /// without an answer counts with the time it has waited so far.
-    pub(super) fn times(&self, from: Instant, until: Instant) -> Vec<Duration> {
+    pub(crate) fn times(&self, from: Instant, until: Instant) -> Vec<Duration> {
         let now = Instant::now();
         let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         let due = |nth: u32| self.start + nth * self.interval;
@@ -286,11 +322,22 @@ impl Drop for Pings {
     }
 }
 
+/// Sleeps until a time, or until `stop` is set.
+pub(crate) fn wait_until(until: Instant, stop: &AtomicBool) {
+    while !stop.load(Relaxed) {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return;
+        }
+        thread::sleep(left.min(LOOK));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn service() -> (Arc<Service>, SocketAddr) {
+    fn service() -> (Service, SocketAddr) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         (Service::start(listener).unwrap(), address)
@@ -315,6 +362,20 @@ mod tests {
         up.send().unwrap();
         wait_for(&up.received, 3 << 20);
         assert_eq!(down.received.failure(), None);
+    }
+
+    #[test]
+    fn a_dropped_service_ends_its_connections_and_takes_no_more() {
+        let (service, address) = service();
+        let down = Bulk::down(connect(address).unwrap()).unwrap();
+        wait_for(&down.received, 1);
+        drop(service);
+        while down.received.failure().is_none() {
+            thread::yield_now();
+        }
+        while connect(address).is_ok() {
+            thread::yield_now();
+        }
     }
 
     #[test]
