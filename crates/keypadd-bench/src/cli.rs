@@ -87,6 +87,16 @@ Examples:
   keypadd bench paths --line 300,20,2 --rtt 20ms --loss 0,0.5,2 --out slow
   keypadd bench paths --rtt 20ms --loss 10 --two-way --arm new='--pool off'")]
     Paths(Box<PathsArgs>),
+    /// Other programs' tunnels between two gateways that carry networks; needs root
+    ///
+    /// Client, gateway, gateway and server are network namespaces in a row. TCP, UDP, echo requests
+    /// and CPU time of each tunnel, beside plain routing. Arms whose programs are missing are left
+    /// out, with a line that says what installs them.
+    #[command(after_help = "\
+Examples:
+  keypadd bench networks --out networks
+  keypadd bench networks --arms plain,vxlan,boringtun --rounds 3 --time 1s")]
+    Networks(NetworksArgs),
     /// Reproduce the experiments of five papers, and judge their claims
     ///
     /// Varies what each paper varied, with as many repetitions, and prints today's ratios beside the
@@ -203,7 +213,7 @@ pub(crate) struct TurnFlags {
 /// Rounds, seed and report.
 #[derive(Debug, Args)]
 pub(crate) struct RunFlags {
-    /// Rounds; each arm has one turn per round [default: 10, for exhaustion 3, for paths and suites 5]
+    /// Rounds; each arm has one turn per round [default: 10, for exhaustion 3, for networks, paths and suites 5]
     ///
     /// Confidence intervals are computed over rounds: they need at least 3, and narrow with more.
     #[arg(long, env = "KEYPADD_ROUNDS", value_name = "NUMBER", value_parser = values::count)]
@@ -441,6 +451,21 @@ pub(crate) struct PathsArgs {
     /// One short round with fewer loss rates, in a few minutes: numbers without verdicts
     #[arg(long, env = "KEYPADD_QUICK", value_parser = values::switch)]
     pub(crate) quick: bool,
+    #[command(flatten)]
+    pub(crate) run: RunFlags,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct NetworksArgs {
+    /// Arms to run: plain, vxlan, boringtun, gotatun, wireguard-go, openvpn, openvpn-3des, strongswan,
+    /// strongswan-3des, tinc and quincy [default: all]
+    #[arg(long, env = "KEYPADD_ARMS", value_name = "ARM", value_delimiter = ',')]
+    #[arg(help_heading = "Arms")]
+    pub(crate) arms: Vec<String>,
+    /// How long each load of an arm is measured
+    #[arg(long, env = "KEYPADD_TIME", value_name = "DURATION", default_value = "2s")]
+    #[arg(value_parser = values::turn_time)]
+    pub(crate) time: Duration,
     #[command(flatten)]
     pub(crate) run: RunFlags,
 }

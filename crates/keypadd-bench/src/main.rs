@@ -7,6 +7,7 @@
 mod answering;
 mod cli;
 mod keeping;
+mod networks;
 mod paths;
 mod run;
 

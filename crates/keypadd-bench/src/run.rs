@@ -25,7 +25,7 @@ use crate::cli::{
     ReproduceArgs, SuitesArgs, TerminalArgs, TunnelFlags, TurnFlags, TypingFlags, definition,
 };
 use crate::keeping::Keeping;
-use crate::paths;
+use crate::{networks, paths};
 
 /// Bytes of a key and of its echo, if a rate is given and no size.
 const KEY_BYTES: u64 = 64;
@@ -90,6 +90,7 @@ pub(crate) async fn run(workload: BenchWorkload, shutdown: Shutdown) -> Result<(
         BenchWorkload::Kex(args) => shake_hands(*args, shutdown).await,
         BenchWorkload::Suites(args) => compare_suites(*args, shutdown).await,
         BenchWorkload::Paths(args) => paths::run(*args, shutdown).await,
+        BenchWorkload::Networks(args) => networks::run(args, shutdown).await,
         BenchWorkload::Reproduce(args) => reproduce(*args, shutdown).await,
         BenchWorkload::Man(args) => manual::write(definition(), args.directory),
     }

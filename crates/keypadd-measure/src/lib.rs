@@ -15,6 +15,7 @@ mod interleave;
 mod kex;
 mod load;
 pub mod machine;
+mod networks;
 pub mod output;
 pub mod path;
 mod paths;
@@ -39,6 +40,7 @@ pub use interleave::{
     try_out,
 };
 pub use kex::{Ends, Handshakes, Kex, Times};
+pub use networks::{NetworkArm, Networks};
 pub use path::{PathError, PathSettings, Place};
 pub use paths::{LineRate, LossPlace, PathArm, PathArms, PathCase, PathCases, Paths};
 pub use rehearsal::{OfferError, rehearse};

@@ -1,0 +1,214 @@
+//! Compares tunnels between two gateways that carry the packets of networks behind them: TCP,
+//! packets at fixed times, and their cost.
+//!
+//! Four hosts in a row are network namespaces; those at the ends know of no tunnel. In each round
+//! every arm runs once, in an order drawn from the seed, between hosts of its own. Needs root.
+//! Knows no command line.
+
+mod arms;
+mod lab;
+mod load;
+mod sample;
+mod section;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use testbed::Cleanup;
+
+use self::lab::Lab;
+use self::sample::{Sample, Taken};
+use crate::interleave::{INTERRUPTED, OnProgress, Progress};
+use crate::results::{Section, SectionRun};
+
+pub use arms::NetworkArm;
+
+/// A comparison of tunnels between gateways.
+#[derive(Debug)]
+pub struct Networks {
+    /// What is compared.
+    pub arms: Vec<&'static NetworkArm>,
+    /// How long each load is measured.
+    pub time: Duration,
+    /// How often.
+    pub rounds: u32,
+    /// Determines the order of arms.
+    pub seed: u64,
+}
+
+impl NetworkArm {
+    /// The arms of these names; all if there are none.
+    ///
+    /// # Errors
+    /// One line: an unknown or repeated name.
+    pub fn read(names: &[String]) -> Result<Vec<&'static Self>, String> {
+        if names.is_empty() {
+            return Ok(arms::ARMS.iter().collect());
+        }
+        let mut chosen: Vec<&'static Self> = Vec::new();
+        for name in names {
+            let arm = arms::ARMS.iter().find(|arm| arm.name == name).ok_or_else(|| {
+                let known = arms::ARMS.iter().map(|arm| arm.name).collect::<Vec<_>>().join(", ");
+                format!("{name} is not an arm: expected {known}")
+            })?;
+            if chosen.iter().any(|it| it.name == name) {
+                return Err(format!("arm {name} is given twice"));
+            }
+            chosen.push(arm);
+        }
+        Ok(chosen)
+    }
+}
+
+impl Networks {
+    /// Reports what is missing on this machine, before anything is started. What only an arm needs
+    /// leaves that arm out.
+    ///
+    /// # Errors
+    /// One line: not root, or a program is missing.
+    pub fn check(&self) -> Result<(), String> {
+        lab::check()
+    }
+
+    /// Runs until everything is measured or `stop` is set; keeps what was measured by then. Blocks.
+    pub fn run(
+        mut self,
+        tell: OnProgress<'_>,
+        keep: &dyn Fn(&Section),
+        stop: &AtomicBool,
+    ) -> SectionRun {
+        let left_out: Vec<String> = self.arms.iter().filter_map(|arm| arm.lacks()).collect();
+        self.arms.retain(|arm| arm.lacks().is_none());
+        let versions: Vec<String> = self.arms.iter().map(|arm| arm.read_version()).collect();
+        let cleanup = Arc::new(Cleanup::default());
+        let mut taken = Vec::new();
+        let ended = self.rounds(&cleanup, tell, stop, &mut taken, &mut |taken| {
+            keep(&section::section(&self, &versions, taken, &left_out));
+        });
+        cleanup.run();
+        let section = section::section(&self, &versions, &taken, &left_out);
+        SectionRun { section, ended_by: ended.err() }
+    }
+
+    fn rounds(
+        &self,
+        cleanup: &Arc<Cleanup>,
+        tell: OnProgress<'_>,
+        stop: &AtomicBool,
+        taken: &mut Vec<Taken>,
+        keep: &mut dyn FnMut(&[Taken]),
+    ) -> Result<(), String> {
+        let scratch = cleanup.scratch("keypadd-networks")?;
+        for arm in &self.arms {
+            arm.prepare(&scratch.join(arm.name))?;
+        }
+        let mut random = fastrand::Rng::with_seed(self.seed);
+        let all = self.rounds as usize * self.arms.len();
+        for round in 0..self.rounds {
+            let mut order: Vec<usize> = (0..self.arms.len()).collect();
+            random.shuffle(&mut order);
+            for (nth, arm) in order.into_iter().enumerate() {
+                let of_arm = self.arms[arm];
+                let (now, name) = (round as usize * self.arms.len() + nth + 1, of_arm.name);
+                tell(&Progress::Doing(format!("{now} of {all}: round {}, {name}", round + 1)));
+                let sample = self.sample(cleanup, of_arm, &scratch.join(name), stop);
+                // What was cut short is not a failure of the arm.
+                if stop.load(Relaxed) {
+                    return Err(INTERRUPTED.into());
+                }
+                taken.push(Taken { arm, round, sample });
+            }
+            keep(taken);
+        }
+        Ok(())
+    }
+
+    fn sample(
+        &self,
+        cleanup: &Arc<Cleanup>,
+        arm: &NetworkArm,
+        directory: &std::path::Path,
+        stop: &AtomicBool,
+    ) -> Result<Sample, String> {
+        let lab = Lab::open(cleanup, arm, directory, stop)?;
+        let taken = Sample::take(&lab, self.time, stop);
+        // If a script has ended, that is the cause of everything else.
+        match lab.failure() {
+            Some(failure) => Err(format!("{failure}{}", lab.log_tails())),
+            None => taken,
+        }
+    }
+}
+
+/// Waits, unless a stop is asked for.
+fn wait_until(until: Instant, stop: &AtomicBool) -> Result<(), String> {
+    crate::load::wait_until(until, stop);
+    match stop.load(Relaxed) {
+        true => Err(INTERRUPTED.into()),
+        false => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(names: &[&str]) -> SectionRun {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let networks = Networks {
+            arms: NetworkArm::read(&names).unwrap(),
+            time: Duration::from_millis(300),
+            rounds: 1,
+            seed: 1,
+        };
+        networks.check().unwrap();
+        networks.run(&|_| {}, &|_| {}, &AtomicBool::new(false))
+    }
+
+    #[test]
+    fn unknown_and_repeated_names_are_refused() {
+        let read = |names: &[&str]| {
+            NetworkArm::read(&names.iter().map(|it| (*it).to_owned()).collect::<Vec<_>>())
+        };
+        assert!(read(&["ipsec"]).unwrap_err().contains("expected plain, vxlan"));
+        assert!(read(&["plain", "plain"]).unwrap_err().contains("twice"));
+        assert_eq!(read(&[]).unwrap().len(), arms::ARMS.len());
+    }
+
+    /// As root: `cargo test -p keypadd-measure --lib networks -- --ignored`.
+    #[test]
+    #[ignore = "needs root"]
+    fn a_tunnel_that_shows_what_it_carries_is_not_measured() {
+        let cleanup = Arc::new(Cleanup::default());
+        let directory = cleanup.scratch("keypadd-networks-test").unwrap();
+        for arm in NetworkArm::read(&["plain", "vxlan"].map(str::to_owned)).unwrap() {
+            let sealed = NetworkArm { is_clear: false, ..arm.clone() };
+            let opened = Lab::open(&cleanup, &sealed, &directory, &AtomicBool::new(false));
+            let error = opened.map(drop).unwrap_err();
+            assert!(error.starts_with("what it carries passes between the gateways in the clear"));
+        }
+        cleanup.run();
+    }
+
+    /// As root, like the test above.
+    #[test]
+    #[ignore = "needs root"]
+    fn packets_pass_with_and_without_a_tunnel_and_all_loads_are_measured() {
+        let run = run(&["plain", "vxlan"]);
+        assert_eq!((run.ended_by, run.section.notes), (None, Vec::new()));
+        for table in &run.section.tables[1..] {
+            assert_eq!(table.rows.len(), 2);
+            for (row, column) in
+                table.rows.iter().flat_map(|row| row.cells.iter().zip(&table.columns))
+            {
+                assert!(
+                    row.figure().is_some_and(|it| it.value >= 0.0),
+                    "{} {}",
+                    table.id,
+                    column.name
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! Brings an arm's tunnel up between two gateways, and proves that it carries packets and what
+//! crosses the link between them.
+//!
+//! The hosts are made anew for each sample, so that nothing of another arm remains. Each gateway
+//! runs one script, which lives as long as its tunnel; it has a `/run` of its own, where daemons
+//! leave sockets and numbers of processes. Does not know how arms differ.
+
+use std::fs::{self, File};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use testbed::programs::{clear_variables, find, locate};
+use testbed::{Capture, Cleanup, FourHosts, LinkAddress, Namespace, Seen, procstat};
+
+use super::arms::NetworkArm;
+use super::wait_until;
+
+/// Timeout of each step of bringing a tunnel up.
+const START_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Timeout of making keys, and of asking for a version; as timeout(1) takes it.
+const SCRIPT_TIMEOUT: &str = "60";
+
+/// How often a wait checks.
+const RETRY: Duration = Duration::from_millis(20);
+
+/// How long one packet of the proof may take.
+const ROUND_TRIP: Duration = Duration::from_millis(200);
+
+/// Lines of a log that an error shows.
+const LOG_LINES: usize = 6;
+
+/// The near gateway's address on the link between the gateways: locally administered.
+const LINK: LinkAddress = [0x02, 0x86, 0x02, 0, 0, 1];
+
+/// Port of the proof.
+const PORT: u16 = 7001;
+
+/// What a packet of the proof repeats.
+const MARK_BYTES: usize = 16;
+const MARKS: usize = 8;
+
+/// What a script of a gateway begins and ends with. Whatever it started dies with it.
+const BEGIN: &str = r#"mount -t tmpfs tmpfs /run
+daemon() { setpriv --pdeathsig KILL "$@" & }
+"#;
+const END: &str = "\n: >$side.up\nwait $!; exit 1\n";
+
+/// Programs that the lab itself needs, and their packages.
+const NEEDS: [(&str, &str); 6] = [
+    ("ip", "iproute2"),
+    ("setpriv", "util-linux"),
+    ("unshare", "util-linux"),
+    ("nsenter", "util-linux"),
+    ("mount", "mount"),
+    ("timeout", "coreutils"),
+];
+
+/// Four hosts and a tunnel. Dropping it ends the gateways' programs.
+#[derive(Debug)]
+pub(super) struct Lab {
+    pub(super) hosts: FourHosts,
+    cleanup: Arc<Cleanup>,
+    gateways: Vec<Gateway>,
+}
+
+#[derive(Debug)]
+struct Gateway {
+    side: &'static str,
+    id: u32,
+    directory: PathBuf,
+}
+
+/// Checks for root and for the lab's own programs.
+///
+/// # Errors
+/// One line: what is missing.
+pub(super) fn check() -> Result<(), String> {
+    if !rustix::process::geteuid().is_root() {
+        return Err("needs root, for network namespaces".into());
+    }
+    let missing = NEEDS.into_iter().find(|(program, _)| find(program).is_none());
+    missing.map_or(Ok(()), |(program, package)| {
+        Err(format!("{program} is missing: apt-get install {package}"))
+    })
+}
+
+impl NetworkArm {
+    /// What this machine lacks for it, in a line.
+    pub(super) fn lacks(&self) -> Option<String> {
+        let missing = self.needs.iter().find(|need| find(need.program).is_none())?;
+        Some(format!(
+            "{} is left out, {} is missing: {}",
+            self.name, missing.program, missing.install
+        ))
+    }
+
+    /// The first line of its version, or why there is none.
+    pub(super) fn read_version(&self) -> String {
+        let script = format!("{{ {}; }} 2>&1 || true", self.version);
+        let said = run(&script, Path::new("/")).unwrap_or_else(|error| error);
+        said.lines().next().unwrap_or("unknown").trim().to_owned()
+    }
+
+    /// Makes what all rounds share.
+    ///
+    /// # Errors
+    /// One line: what a program said.
+    pub(super) fn prepare(&self, directory: &Path) -> Result<(), String> {
+        fs::create_dir_all(directory)
+            .map_err(|error| format!("{}: {error}", directory.display()))?;
+        run(self.prepare, directory).map(drop).map_err(|error| format!("{}: {error}", self.name))
+    }
+}
+
+impl Lab {
+    /// Makes the hosts and starts the arm's programs; returns once packets pass, and are seen
+    /// between the gateways or not, as the arm says.
+    ///
+    /// # Errors
+    /// What failed, and the last lines of the logs.
+    pub(super) fn open(
+        cleanup: &Arc<Cleanup>,
+        arm: &NetworkArm,
+        directory: &Path,
+        stop: &AtomicBool,
+    ) -> Result<Self, String> {
+        let hosts = FourHosts::build()?;
+        let [of_client, of_server] = FourHosts::NETWORKS;
+        let address = LINK.map(|octet| format!("{octet:02x}")).join(":");
+        // There is no way around the tunnel.
+        hosts.near.ip(&format!("route del {of_server}\nlink set outside address {address}\n"))?;
+        hosts.far.ip(&format!("route del {of_client}\n"))?;
+        let mut lab = Self { hosts, cleanup: Arc::clone(cleanup), gateways: Vec::new() };
+        let opened = lab.start(arm, directory, stop).and_then(|()| lab.prove(arm, stop));
+        opened.map_err(|error| format!("{error}{}", lab.log_tails()))?;
+        Ok(lab)
+    }
+
+    /// CPU seconds of the gateways' programs so far.
+    pub(super) fn cpu_seconds(&self) -> f64 {
+        let ids: Vec<u32> = self.gateways.iter().map(|gateway| gateway.id).collect();
+        procstat::cpu_seconds(&ids)
+    }
+
+    /// Which gateway's script has ended, if one has.
+    pub(super) fn failure(&self) -> Option<String> {
+        self.gateways.iter().find_map(|gateway| {
+            let status = self.cleanup.ended(gateway.id)?;
+            Some(format!("the {} gateway's script has ended ({status})", gateway.side))
+        })
+    }
+
+    /// The last lines of each gateway's log, indented.
+    pub(super) fn log_tails(&self) -> String {
+        let mut tails = String::new();
+        for gateway in &self.gateways {
+            let log = fs::read(gateway.file("log")).unwrap_or_default();
+            let log = String::from_utf8_lossy(&log);
+            let lines: Vec<&str> = log.lines().collect();
+            for line in lines.iter().skip(lines.len().saturating_sub(LOG_LINES)) {
+                tails.push_str(&format!("\n    {}: {line}", gateway.side));
+            }
+        }
+        tails
+    }
+
+    fn start(
+        &mut self,
+        arm: &NetworkArm,
+        directory: &Path,
+        stop: &AtomicBool,
+    ) -> Result<(), String> {
+        for side in ["far", "near"] {
+            let gateway = Gateway { side, id: 0, directory: directory.to_owned() };
+            let _ = fs::remove_file(gateway.file("up"));
+            let log = gateway.file("log");
+            let failed = |error| format!("{}: {error}", log.display());
+            let file = File::create(&log).map_err(failed)?;
+            let copy = file.try_clone().map_err(failed)?;
+            let namespace = if side == "near" { &self.hosts.near } else { &self.hosts.far };
+            let script = format!("{BEGIN}{}{END}", arm.up.concat());
+            let mut command = namespace.command(locate("setpriv"));
+            command.args(["--pdeathsig", "KILL", "unshare", "--mount", "sh", "-ec", &script]);
+            command.current_dir(directory).stdout(file).stderr(copy);
+            set_variables(&mut command);
+            set_side(&mut command, arm, side);
+            let id = self.cleanup.spawn(&mut command)?;
+            self.gateways.push(Gateway { id, ..gateway });
+        }
+        self.wait("the tunnel is not up", stop, || {
+            self.gateways.iter().all(|gateway| gateway.file("up").exists())
+        })
+    }
+
+    /// Sends packets from the client to the server and back, and looks at those between the
+    /// gateways.
+    fn prove(&self, arm: &NetworkArm, stop: &AtomicBool) -> Result<(), String> {
+        let mark: Vec<u8> = (0..MARK_BYTES).map(|_| fastrand::u8(..)).collect();
+        let packet = mark.repeat(MARKS);
+        let server = bind(&self.hosts.server, FourHosts::SERVER)?;
+        let client = bind(&self.hosts.client, FourHosts::CLIENT)?;
+        let there = SocketAddr::from((FourHosts::SERVER, PORT));
+        let capture = Capture::start(&self.hosts.near, LINK, mark)?;
+        let carried = self.wait("the tunnel carries no packets", stop, || {
+            let mut buffer = [0; MARK_BYTES * MARKS];
+            let mut trip = || {
+                client.send_to(&packet, there)?;
+                let (_, from) = server.recv_from(&mut buffer)?;
+                server.send_to(&packet, from)?;
+                client.recv_from(&mut buffer)
+            };
+            trip().is_ok()
+        });
+        let seen = capture.end();
+        carried.and_then(|()| judge(arm.is_clear, seen))
+    }
+
+    /// Retries until it succeeds, a script ends, time is up or a stop is asked for.
+    fn wait(
+        &self,
+        what: &str,
+        stop: &AtomicBool,
+        attempt: impl Fn() -> bool,
+    ) -> Result<(), String> {
+        let until = Instant::now() + START_TIMEOUT;
+        while !attempt() {
+            if let Some(failure) = self.failure() {
+                return Err(failure);
+            }
+            if Instant::now() > until {
+                return Err(format!("{what} after {} s", START_TIMEOUT.as_secs()));
+            }
+            wait_until(Instant::now() + RETRY, stop)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        for gateway in self.gateways.iter().rev() {
+            self.cleanup.end(gateway.id);
+        }
+    }
+}
+
+impl Gateway {
+    fn file(&self, kind: &str) -> PathBuf {
+        self.directory.join(format!("{}.{kind}", self.side))
+    }
+}
+
+/// Whether what was seen between the gateways is as it should be.
+fn judge(is_clear: bool, seen: Seen) -> Result<(), String> {
+    match (is_clear, seen) {
+        (_, Seen { frames: 0, .. }) => Err("nothing passes between the gateways".into()),
+        (false, Seen { marked: 1.., .. }) => {
+            Err("what it carries passes between the gateways in the clear".into())
+        }
+        (true, Seen { marked: 0, .. }) => {
+            Err("the packets between the gateways do not hold what they carry".into())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn bind(host: &Namespace, address: IpAddr) -> Result<UdpSocket, String> {
+    host.inside(|| {
+        let socket = UdpSocket::bind((address, PORT)).map_err(|error| error.to_string())?;
+        let set = socket.set_read_timeout(Some(ROUND_TRIP));
+        set.map(|()| socket).map_err(|error| error.to_string())
+    })
+}
+
+/// Variables of all scripts.
+fn set_variables(command: &mut Command) {
+    clear_variables(command);
+    let [near_net, far_net] = FourHosts::NETWORKS;
+    command.envs([("near_net", near_net), ("far_net", far_net)]);
+    command.env("near_ip", FourHosts::NEAR_OUTSIDE.to_string());
+    command.env("far_ip", FourHosts::FAR.to_string());
+}
+
+/// Variables of a gateway's script.
+fn set_side(command: &mut Command, arm: &NetworkArm, side: &'static str) {
+    let (near, far) = (FourHosts::NEAR_OUTSIDE.to_string(), FourHosts::FAR.to_string());
+    let [near_net, far_net] = FourHosts::NETWORKS;
+    let (near_inner, far_inner) = ("10.86.4.1", "10.86.4.2");
+    let pair = |name: &'static str, theirs: &'static str, near: &str, far: &str| {
+        let (own, other) = if side == "near" { (near, far) } else { (far, near) };
+        [(name, own.to_owned()), (theirs, other.to_owned())]
+    };
+    command.envs(pair("side", "other", "near", "far"));
+    command.envs(pair("me", "them", &near, &far));
+    command.envs(pair("net", "their_net", near_net, far_net));
+    command.envs(pair("inner", "their_inner", near_inner, far_inner));
+    // Names of devices are at most 15 bytes long, and of WireGuard's also of files of one machine.
+    let name: String = arm.name.chars().filter(char::is_ascii_alphanumeric).take(9).collect();
+    command.env("dev", format!("{name}-{side}"));
+}
+
+/// Runs a script to its end, for as long as it may take, and returns what it prints.
+fn run(script: &str, directory: &Path) -> Result<String, String> {
+    let mut command = Command::new(locate("timeout"));
+    set_variables(&mut command);
+    command.args([SCRIPT_TIMEOUT, "sh", "-ec", script]).current_dir(directory);
+    let output = command.stdin(Stdio::null()).output().map_err(|error| error.to_string())?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    match output.status.success() {
+        true => Ok(text(&output.stdout)),
+        false => Err(text(&output.stderr).lines().last().unwrap_or("failed").to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::arms::ARMS;
+    use super::*;
+
+    #[test]
+    fn every_script_is_one_that_a_shell_reads() {
+        for arm in &ARMS {
+            let up = format!("{BEGIN}{}{END}", arm.up.concat());
+            for script in [arm.prepare, arm.version, &up] {
+                let mut command = Command::new("sh");
+                let status = command.args(["-nc", script]).status().unwrap();
+                assert!(status.success(), "{}: {script}", arm.name);
+            }
+        }
+    }
+
+    #[test]
+    fn an_arm_whose_program_is_missing_says_what_installs_it() {
+        let needs = &[super::super::arms::Need { program: "no-such", install: "install it" }];
+        let arm = NetworkArm { needs, ..ARMS[0].clone() };
+        let said = arm.lacks().unwrap();
+        assert_eq!(said, "plain is left out, no-such is missing: install it");
+    }
+
+    #[test]
+    fn a_tunnel_shows_frames_and_only_a_clear_one_what_they_hold() {
+        let (nothing, sealed) = (Seen::default(), Seen { frames: 4, marked: 0 });
+        let clear = Seen { frames: 4, marked: 1 };
+        assert!(judge(false, sealed).is_ok() && judge(true, clear).is_ok());
+        assert!(judge(false, clear).unwrap_err().contains("in the clear"));
+        for (is_clear, seen) in [(true, sealed), (true, nothing), (false, nothing)] {
+            assert!(judge(is_clear, seen).is_err());
+        }
+    }
+}
