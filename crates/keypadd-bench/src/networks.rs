@@ -8,7 +8,7 @@ use crate::cli::NetworksArgs;
 use crate::keeping::Keeping;
 
 /// Default rounds.
-const ROUNDS: u32 = 5;
+const ROUNDS: u32 = 6;
 
 /// Compares tunnels between two gateways.
 ///

@@ -10,7 +10,7 @@ use crate::cli::PathsArgs;
 use crate::keeping::Keeping;
 
 /// Default rounds, losses in percent and steady state; and those of `--quick`.
-const ROUNDS: [u32; 2] = [5, 1];
+const ROUNDS: [u32; 2] = [6, 1];
 const LOSSES: [&[f64]; 2] = [&[0.0, 0.5, 2.0, 10.0, 20.0], &[0.0, 2.0, 10.0]];
 const TIMES: [Duration; 2] = [Duration::from_secs(8), Duration::from_secs(2)];
 
@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn a_full_run_has_ten_cases_and_six_arms_and_a_quick_one_fewer_and_shorter() {
         let full = parse(&[]).unwrap();
-        assert_eq!((full.cases.len(), full.arms.len(), full.rounds), (10, 6, 5));
+        assert_eq!((full.cases.len(), full.arms.len(), full.rounds), (10, 6, 6));
         let quick = parse(&["--quick"]).unwrap();
         assert_eq!((quick.cases.len(), quick.arms.len(), quick.rounds), (6, 6, 1));
         assert!(quick.time < full.time);

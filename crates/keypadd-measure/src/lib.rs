@@ -23,6 +23,7 @@ mod rehearsal;
 pub mod report;
 pub mod results;
 mod schedule;
+pub mod sequence;
 pub mod statistics;
 mod suites;
 #[cfg(test)]

@@ -1,12 +1,10 @@
-//! Judges a ratio and its interval by a rule. Pure: sees only the figures, so contrary figures give
+//! Judges a figure and its interval by a rule. Pure: sees only the figures, so contrary figures give
 //! the contrary verdict.
 
 use crate::results::{Estimate, Outcome, Verdict};
+use crate::sequence;
 
-/// With fewer rounds, their range is too uncertain for a verdict.
-pub const ROUNDS_MIN: usize = 3;
-
-/// The limits that a claim sets on a ratio.
+/// The limits that a claim sets on a figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rule {
     /// At most this.
@@ -18,37 +16,34 @@ pub enum Rule {
 }
 
 impl Rule {
-    /// Judges `claim` by `ratio`, which `figure` names: `ratio of medians`. Inconclusive without an
-    /// interval, or while the limit lies inside it.
-    pub fn judge(self, claim: &str, figure: &str, ratio: Option<&Estimate>) -> Verdict {
-        let (outcome, because) = match ratio {
-            None => (Outcome::CannotTell, "not measured".to_owned()),
+    /// Judges `claim` by `estimate` of what `figure` names: `ratio of medians`. Inconclusive without
+    /// an interval, or while a limit lies inside it; then says what would decide it.
+    pub fn judge(self, claim: &str, figure: &str, estimate: Option<&Estimate>) -> Verdict {
+        let because = match estimate {
+            None => "not measured".to_owned(),
             Some(Estimate { value, interval: None, .. }) => {
-                (Outcome::CannotTell, format!("{figure} {value:.3}, from too few rounds to tell"))
+                format!("{figure} {value:.3}, from too few rounds to tell")
             }
             Some(Estimate { value, interval: Some([low, high]), .. }) => {
-                let because = format!("{figure} {value:.3}, 95 % interval {low:.3} to {high:.3}");
-                (self.outcome(*low, *high), because)
+                format!("{figure} {value:.3}, 95 % interval {low:.3} to {high:.3}")
             }
         };
+        let outcome = self.outcome(estimate);
+        let lacks = estimate.filter(|_| outcome == Outcome::CannotTell).map(|it| self.lacks(it));
         Verdict {
             claim: claim.to_owned(),
             rule: self.words(figure),
             outcome,
-            because,
+            because: because + &lacks.unwrap_or_default(),
             beside: None,
         }
     }
 
-    /// Judges by the range of this many rounds: holds if each of their figures is within the limits,
-    /// and does not if each is outside. The least and the greatest figure are enough.
-    pub fn judge_range(self, rounds: usize, figures: &[f64]) -> Outcome {
-        let all = |outcome| figures.iter().all(|&it| self.outcome(it, it) == outcome);
-        let judged = [Outcome::Holds, Outcome::DoesNotHold].into_iter().find(|it| all(*it));
-        judged.filter(|_| rounds >= ROUNDS_MIN).unwrap_or(Outcome::CannotTell)
-    }
-
-    fn outcome(self, low: f64, high: f64) -> Outcome {
+    /// The outcome for an estimate.
+    pub fn outcome(self, estimate: Option<&Estimate>) -> Outcome {
+        let Some([low, high]) = estimate.and_then(|estimate| estimate.interval) else {
+            return Outcome::CannotTell;
+        };
         let (holds, contradicted) = match self {
             Self::AtMost(limit) => (high <= limit, low > limit),
             Self::AtLeast(limit) => (low >= limit, high < limit),
@@ -58,6 +53,19 @@ impl Rule {
             (true, _) => Outcome::Holds,
             (_, true) => Outcome::DoesNotHold,
             _ => Outcome::CannotTell,
+        }
+    }
+
+    /// What it takes to decide.
+    fn lacks(self, estimate: &Estimate) -> String {
+        let from = |limit: f64| (estimate.value - limit).abs();
+        let distance = match self {
+            Self::AtMost(limit) | Self::AtLeast(limit) => from(limit),
+            Self::Within(least, most) => from(least).min(from(most)),
+        };
+        match sequence::more_rounds(estimate, distance) {
+            Some(rounds) => format!("; takes about {rounds} more rounds"),
+            None => "; it is on its limit, and no number of rounds may tell".to_owned(),
         }
     }
 
@@ -83,7 +91,7 @@ mod tests {
     fn outcome(rule: Rule, low: f64, high: f64) -> Outcome {
         let value = f64::midpoint(low, high);
         let ratio = Estimate { value, interval: Some([low, high]), samples: Vec::new() };
-        rule.judge("a claim", "ratio", Some(&ratio)).outcome
+        rule.outcome(Some(&ratio))
     }
 
     #[test]
@@ -104,27 +112,27 @@ mod tests {
     }
 
     #[test]
-    fn a_range_is_judged_if_all_of_it_is_on_one_side_in_three_rounds() {
-        for (rule, range, expected) in [
-            (Rule::AtLeast(1.0), [1.0, 1.3], Outcome::Holds),
-            (Rule::AtLeast(1.0), [0.8, 0.99], Outcome::DoesNotHold),
-            (Rule::AtLeast(1.0), [0.99, 1.3], Outcome::CannotTell),
-            (Rule::AtMost(0.6), [0.2, 0.6], Outcome::Holds),
-            (Rule::AtMost(0.6), [0.61, 0.7], Outcome::DoesNotHold),
-            (Rule::AtMost(0.6), [0.5, 0.7], Outcome::CannotTell),
-        ] {
-            assert_eq!(rule.judge_range(3, &range), expected, "{rule:?} {range:?}");
-            assert_eq!(rule.judge_range(2, &range), Outcome::CannotTell);
-        }
-        assert_eq!(Rule::AtLeast(1.0).judge_range(3, &[f64::NAN; 3]), Outcome::CannotTell);
-    }
-
-    #[test]
     fn a_figure_without_an_interval_is_inconclusive() {
         let verdict = Rule::AtMost(1.02).judge("a claim", "ratio", Some(&Estimate::single(0.5)));
         assert_eq!(verdict.outcome, Outcome::CannotTell);
         assert!(verdict.because.contains("0.500"), "{}", verdict.because);
         let verdict = Rule::AtMost(1.02).judge("a claim", "ratio", None);
         assert_eq!(verdict.outcome, Outcome::CannotTell);
+    }
+
+    #[test]
+    fn an_open_verdict_says_what_would_decide_it() {
+        let because = |value: f64, half: f64| {
+            let interval = Some([value - half, value + half]);
+            let estimate = Estimate { value, interval, samples: vec![value; 11] };
+            Rule::AtMost(1.02).judge("a claim", "ratio", Some(&estimate)).because
+        };
+        assert!(
+            because(1.0, 0.04).ends_with("; takes about 36 more rounds"),
+            "{}",
+            because(1.0, 0.04)
+        );
+        assert!(because(1.02, 0.04).ends_with("no number of rounds may tell"));
+        assert!(because(1.0, 0.01).ends_with("0.990 to 1.010"), "{}", because(1.0, 0.01));
     }
 }

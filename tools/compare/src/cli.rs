@@ -16,14 +16,14 @@ use testbed::tunnel::{Arm, Kind};
 #[command(name = "compare", version, max_term_width = 100)]
 #[command(after_help = "\
 Examples:
-  compare --rounds 5 --seconds 3 --out compare.json
+  compare --rounds 6 --seconds 3 --out compare.json
   compare --arms ssh,stunnel,keypadd --arm 3des='--suite 3des-ctr-hmac-sha1 --allow-legacy'
   compare --arms keypadd --arm-binary old=/tmp/keypadd-old")]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) role: Option<Role>,
     /// Rounds; every arm runs once in each
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: u32,
     /// Seconds that each bulk transfer takes
     #[arg(long, default_value_t = 3.0, value_parser = seconds)]

@@ -155,8 +155,6 @@ pub(crate) struct Span {
     pub(crate) median: f64,
     pub(crate) min: f64,
     pub(crate) max: f64,
-    /// How many values there are.
-    pub(crate) count: usize,
 }
 
 impl Span {
@@ -164,10 +162,10 @@ impl Span {
     pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
-        let count = values.len();
         let (min, max) = (*values.first()?, *values.last()?);
+        let count = values.len();
         let median = (values.get((count - 1) / 2)? + values.get(count / 2)?) / 2.0;
-        Some(Self { median, min, max, count })
+        Some(Self { median, min, max })
     }
 }
 
@@ -177,12 +175,18 @@ pub(crate) fn span(rounds: &[Round], arm: &str, figure: Figure) -> Option<Span> 
 }
 
 /// The ratio of an arm's figure to a base, round by round. Skips rounds that lack either.
-pub(crate) fn ratio(rounds: &[Round], arm: &str, figure: Figure, base: Base<'_>) -> Option<Span> {
-    Span::of(rounds.iter().filter_map(|round| {
+pub(crate) fn ratios(rounds: &[Round], arm: &str, figure: Figure, base: Base<'_>) -> Vec<f64> {
+    let ratio = |round: &Round| {
         let own = figure.of(round.samples.get(arm)?)?;
         let base = base_value(round, arm, figure, base)?;
         (base > 0.0).then(|| own / base)
-    }))
+    };
+    rounds.iter().filter_map(ratio).collect()
+}
+
+/// The span of [`ratios`].
+pub(crate) fn ratio(rounds: &[Round], arm: &str, figure: Figure, base: Base<'_>) -> Option<Span> {
+    Span::of(ratios(rounds, arm, figure, base))
 }
 
 fn base_value(round: &Round, arm: &str, figure: Figure, base: Base<'_>) -> Option<f64> {
@@ -243,7 +247,7 @@ pub(crate) mod tests {
     #[test]
     fn median_is_the_middle_or_the_mean_of_the_two_in_the_middle() {
         let span = Span::of([3.0, 1.0, 2.0, 10.0]).unwrap();
-        assert_eq!(span, Span { median: 2.5, min: 1.0, max: 10.0, count: 4 });
+        assert_eq!(span, Span { median: 2.5, min: 1.0, max: 10.0 });
         assert_eq!(Span::of([5.0, 1.0, 3.0]).unwrap().median, 3.0);
         assert_eq!(Span::of([]), None);
     }

@@ -1,12 +1,13 @@
 //! States the goals and judges an arm by them.
 //!
-//! The table below is the only place that holds limits. A verdict follows from the range of the
-//! rounds' ratios, not from their median alone. Pure: knows no output.
+//! The table below is the only place that holds limits. A verdict follows from the interval of the
+//! rounds' ratios, not from their middle alone. Pure: knows no output.
 
-use keypadd_measure::results::Outcome;
+use keypadd_measure::results::{Estimate, Outcome};
+use keypadd_measure::sequence;
 use keypadd_measure::verdict::Rule;
 
-use crate::figures::{Base, Figure, Round, Span, ratio};
+use crate::figures::{Base, Figure, Round, ratios};
 
 /// A named limit on the ratio of a figure to a base.
 #[derive(Clone, Copy, Debug)]
@@ -46,11 +47,11 @@ pub(crate) const GOALS: [Goal; 16] = {
 };
 
 impl Goal {
-    /// The rounds' ratios, and the verdict. No ratios if a required arm has not run.
-    pub(crate) fn judge(&self, rounds: &[Round], arm: &str) -> (Option<Span>, Outcome) {
-        let span = ratio(rounds, arm, self.figure, self.base);
-        let judge = |it: Span| self.limit.judge_range(it.count, &[it.min, it.max]);
-        (span, span.map_or(Outcome::CannotTell, judge))
+    /// The ratio over all rounds, and the verdict. No ratio if a required arm has not run.
+    pub(crate) fn judge(&self, rounds: &[Round], arm: &str) -> (Option<Estimate>, Outcome) {
+        let ratio = sequence::of_ratios(ratios(rounds, arm, self.figure, self.base));
+        let outcome = self.limit.outcome(ratio.as_ref());
+        (ratio, outcome)
     }
 }
 
@@ -62,12 +63,12 @@ mod tests {
     #[test]
     fn goals_are_judged_for_any_arm_and_need_their_peers() {
         let all = [("ssh", 1.0, 100.0), ("stunnel", 2.0, 80.0), ("variant", 4.0, 40.0)];
-        let rounds = vec![round(&all); 3];
+        let rounds = vec![round(&all); 6];
         let verdicts = |rounds: &[Round]| GOALS.map(|goal| goal.judge(rounds, "variant").1);
         let holds = verdicts(&rounds).iter().filter(|it| **it == Outcome::Holds).count();
         // All but the two beside bulk: four times the idle round trip.
         assert_eq!(holds, GOALS.len() - 2);
-        let alone = vec![round(&all[2..]); 3];
+        let alone = vec![round(&all[2..]); 6];
         let open = verdicts(&alone).iter().filter(|it| **it == Outcome::CannotTell).count();
         assert_eq!(open, GOALS.len() - 6);
     }

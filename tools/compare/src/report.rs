@@ -3,7 +3,8 @@
 //! Returns text; computes nothing but its layout. A cell is `median [min-max]` over rounds.
 
 use keypadd_measure::results::Outcome;
-use keypadd_measure::verdict::{ROUNDS_MIN, Rule};
+use keypadd_measure::sequence::MIN_ROUNDS;
+use keypadd_measure::verdict::Rule;
 
 use crate::figures::{Base, Figure, PEERS, Round, Span, ratio, span};
 use crate::goals::GOALS;
@@ -113,8 +114,8 @@ pub(crate) fn text(rounds: &[Round], arms: &[&str], judged: &[&str]) -> String {
     for arm in judged {
         text += &format!("\nGoals, {arm}\n{}", verdicts(rounds, arm));
     }
-    if count < ROUNDS_MIN {
-        text += &format!("\nNo verdicts from fewer than {ROUNDS_MIN} rounds.\n");
+    if count < MIN_ROUNDS {
+        text += &format!("\nNo verdicts from fewer than {MIN_ROUNDS} rounds.\n");
     }
     text
 }
@@ -139,11 +140,15 @@ fn ratios(rounds: &[Round], arm: &str, first: Option<&str>) -> String {
 }
 
 fn verdicts(rounds: &[Round], arm: &str) -> String {
-    let mut rows = vec![header("goal", ["limit", "ratio", "verdict"])];
+    let mut rows = vec![header("goal", ["limit", "ratio [95 % interval]", "verdict"])];
     for goal in GOALS {
-        let (span, verdict) = goal.judge(rounds, arm);
+        let (ratio, verdict) = goal.judge(rounds, arm);
+        let ratio = ratio.map(|it| {
+            let [min, max] = it.interval.unwrap_or([it.value; 2]);
+            Span { median: it.value, min, max }
+        });
         let verdict = word(verdict).to_owned();
-        rows.push(vec![goal.name.to_owned(), limit(goal.limit), cell(span), verdict]);
+        rows.push(vec![goal.name.to_owned(), limit(goal.limit), cell(ratio), verdict]);
     }
     table(&rows)
 }
@@ -220,7 +225,7 @@ mod tests {
     #[test]
     fn report_names_every_arm_and_judges_keypadd_arms_only() {
         let all = [("ssh", 1.0, 100.0), ("stunnel", 2.0, 80.0), ("keypadd", 4.0, 40.0)];
-        let rounds = vec![round(&all); 3];
+        let rounds = vec![round(&all); 6];
         let text = text(&rounds, &["ssh", "stunnel", "keypadd"], &["keypadd"]);
         for part in ["Goals, keypadd\n", "HOLDS", "FAILS", "2.00 [2.00-2.00]"] {
             assert!(text.contains(part), "{part} is missing:\n{text}");

@@ -5,7 +5,8 @@ use super::arms::{PLAIN, VXLAN};
 use super::load::{PACES, PING_BYTES, PING_INTERVAL, Pings, VOICE};
 use super::sample::{LEAD, STREAMS, Sample, Taken};
 use crate::results::{Cell, Estimate, Outcome, Section, Table, Verdict};
-use crate::verdict::{ROUNDS_MIN, Rule};
+use crate::sequence::{MIN_ROUNDS, center};
+use crate::verdict::Rule;
 
 /// Reads a figure from a sample, if present.
 type FigureOf = dyn Fn(&Sample) -> Option<f64>;
@@ -207,7 +208,7 @@ fn table(networks: &Networks, taken: &[Taken], id: &str, title: &str, figures: &
     table
 }
 
-/// A verdict by the range of the rounds; none if an arm of the claim was not asked for.
+/// A verdict by the interval over rounds; none if an arm of the claim was not asked for.
 fn judge(networks: &Networks, taken: &[Taken], claim: &Claim) -> Option<Verdict> {
     let is_there = |name| networks.arms.iter().any(|arm| arm.name == name);
     let base_is_there = match claim.over {
@@ -230,23 +231,25 @@ fn judge(networks: &Networks, taken: &[Taken], claim: &Claim) -> Option<Verdict>
             Some(rate(round, &|it| name(it) == claim.arm)? / base?)
         })
         .collect();
-    let because = match Estimate::of_rounds(ratios.clone()) {
-        Some(Estimate { value, interval: Some([least, most]), .. }) => {
-            format!("{value:.2} ({least:.2} to {most:.2} in {} rounds)", ratios.len())
+    let ratio = center(&ratios);
+    let because = match &ratio {
+        Some(Estimate { value, interval: Some([low, high]), .. }) => {
+            format!("{value:.2} ({low:.2} to {high:.2}, {} rounds)", ratios.len())
         }
-        Some(Estimate { value, interval: None, .. }) => format!("{value:.2} in one round"),
+        Some(Estimate { value, interval: None, .. }) => {
+            format!("{value:.2}, from too few rounds to tell")
+        }
         None => "not measured".into(),
     };
-    let outcome = if ratios.is_empty() {
-        Outcome::NotRun
-    } else {
-        Rule::AtLeast(claim.at_least).judge_range(ratios.len(), &ratios)
+    let outcome = match &ratio {
+        None => Outcome::NotRun,
+        ratio => Rule::AtLeast(claim.at_least).outcome(ratio.as_ref()),
     };
     Some(Verdict {
         claim: claim.text.to_owned(),
         rule: format!(
-            "Holds if one stream down over that of the other arm in its round is at least {} in \
-             every round; does not hold if it is in none; needs {ROUNDS_MIN} rounds.",
+            "Holds if the 95 % interval of one stream down over that of the other arm in its round \
+             begins at {} or above; does not hold if it ends below; needs {MIN_ROUNDS} rounds.",
             claim.at_least,
         ),
         outcome,
@@ -267,7 +270,7 @@ mod tests {
     fn networks() -> Networks {
         let names = ["plain", "boringtun", "openvpn", "openvpn-3des"].map(str::to_owned);
         let arms = NetworkArm::read(&names).unwrap();
-        Networks { arms, time: Duration::from_secs(2), rounds: 3, seed: 1 }
+        Networks { arms, time: Duration::from_secs(2), rounds: 6, seed: 1 }
     }
 
     fn sample(mbit: f64) -> Sample {
@@ -282,9 +285,9 @@ mod tests {
         }
     }
 
-    /// Three rounds of these rates of the arms; none where a sample failed.
+    /// Six rounds of these rates of the arms; none where a sample failed.
     fn taken(rates: [Option<f64>; 4]) -> Vec<Taken> {
-        let rounds = (0..3).flat_map(|round| {
+        let rounds = (0..6).flat_map(|round| {
             rates.into_iter().enumerate().map(move |(arm, rate)| Taken {
                 arm,
                 round,
@@ -324,7 +327,7 @@ mod tests {
         let tcp = &section.tables[1];
         assert_eq!(tcp.rows[2].cells[0].figure().unwrap().interval, Some([900.0, 900.0]));
         assert_eq!(tcp.rows[1].cells[0], Cell::Missing);
-        assert_eq!(section.notes.len(), 4);
+        assert_eq!(section.notes.len(), 7);
         assert_eq!(section.notes[1], "round 1, boringtun: it did not come up");
     }
 

@@ -1,6 +1,6 @@
 //! States the goals and judges keypadd by them. The only place that holds limits.
 //!
-//! A verdict follows from the range of the rounds, not from their median alone, and every case of a
+//! A verdict follows from the interval over rounds, not from their middle alone, and every case of a
 //! goal counts. Pure: knows no output.
 
 use testbed::End;
@@ -9,8 +9,9 @@ use super::Paths;
 use super::arms::{DEFAULT, TRIPLE_DES};
 use super::cases::PathCase;
 use super::sample::{Sample, Taken};
-use crate::results::{Outcome, Verdict};
-use crate::verdict::{ROUNDS_MIN, Rule};
+use crate::results::{Estimate, Outcome, Verdict};
+use crate::sequence::{MIN_ROUNDS, center};
+use crate::verdict::Rule;
 
 /// Up to this loss bulk should lose next to nothing, up to the next one little.
 const LOSS_MILD: f64 = 10.0;
@@ -150,8 +151,9 @@ fn judge(
     for &(case, limit) in cases {
         let of_case = taken.iter().filter(|it| it.arm == arm && it.case == case);
         let values: Vec<f64> = of_case.filter_map(|it| goal.of(paths, taken, it)).collect();
-        outcomes.push(limit.judge_range(values.len(), &values));
-        because.push(format!("{}: {}", paths.cases[case].column(), span(&values)));
+        let figure = center(&values);
+        outcomes.push(limit.outcome(figure.as_ref()));
+        because.push(format!("{}: {}", paths.cases[case].column(), words(figure)));
     }
     let outcome = if outcomes.contains(&Outcome::DoesNotHold) {
         Outcome::DoesNotHold
@@ -171,20 +173,21 @@ fn rule(goal: Goal, limits: &[Rule]) -> String {
         Some(Rule::Within(..)) | None => String::new(),
     };
     format!(
-        "Holds if in every case {} is {side} in every round; does not hold if in some case it is not in any \
-         round; needs {ROUNDS_MIN} rounds.",
+        "Holds if in every case the 95 % interval of {} is at {side}; does not hold if in some case it is on the \
+         other side; needs {MIN_ROUNDS} rounds.",
         goal.figure()
     )
 }
 
-/// Median and range.
-fn span(values: &[f64]) -> String {
-    let Some(median) = crate::statistics::median(values) else { return "not measured".into() };
-    let least = values.iter().copied().fold(f64::INFINITY, f64::min);
-    let most = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    match values.len() {
-        1 => format!("{median:.3} in one round"),
-        rounds => format!("{median:.3} ({least:.3} to {most:.3} in {rounds} rounds)"),
+/// An estimate and its interval.
+fn words(figure: Option<Estimate>) -> String {
+    let Some(Estimate { value, interval, samples }) = figure else { return "not measured".into() };
+    match (interval, samples.len()) {
+        (Some([low, high]), rounds) => {
+            format!("{value:.3} ({low:.3} to {high:.3}, {rounds} rounds)")
+        }
+        (None, 1) => format!("{value:.3} in one round"),
+        (None, rounds) => format!("{value:.3} in {rounds} rounds"),
     }
 }
 
@@ -209,13 +212,13 @@ mod tests {
             loss_place: LossPlace::default(),
             two_way: true,
         };
-        Paths { arms, cases: cases.all(), time: Duration::ZERO, rounds: 3, seed: 1 }
+        Paths { arms, cases: cases.all(), time: Duration::ZERO, rounds: 6, seed: 1 }
     }
 
-    /// Three rounds of everything: bulk of keypadd and of its peer, and keypadd's p99.
+    /// Six rounds of everything: bulk of keypadd and of its peer, and keypadd's p99.
     fn taken(paths: &Paths, own: f64, peer: f64, p99_ms: f64) -> Vec<Taken> {
         let mut taken = Vec::new();
-        for round in 0..3 {
+        for round in 0..6 {
             for case in 0..paths.cases.len() {
                 for (arm, mbit) in [(0, own), (1, peer)] {
                     let sample = Sample {
