@@ -18,8 +18,8 @@ use keypadd_tunnel::{Congestion, ServerAddress, SpinShare};
 
 /// Benchmark suites with and without a pool
 ///
-/// Arms alternate within one run. Results come with 95 % confidence intervals, and the report says
-/// which claims they support or contradict. Ctrl-C stops and keeps the results so far.
+/// Arms alternate within one run, until every claim is supported or contradicted, or time is over.
+/// Results come with 95 % confidence intervals. Ctrl-C stops and keeps the results so far.
 ///
 /// Benchmarks of a tunnel between two hosts need this program on both: `keypadd serve --permit-bench`
 /// starts it to answer them.
@@ -206,6 +206,13 @@ pub(crate) struct TurnFlags {
     pub(crate) tunnel: TunnelFlags,
     #[command(flatten)]
     pub(crate) pools: PoolFlags,
+    /// Short turns, for a minute at most
+    #[arg(long, env = "KEYPADD_QUICK", value_parser = values::switch, help_heading = "Common")]
+    pub(crate) quick: bool,
+    /// Stop after this time, whether every claim is decided or not [default: 10m; quick: 1m]
+    #[arg(long, env = "KEYPADD_TIME_BUDGET", value_name = "DURATION", help_heading = "Common")]
+    #[arg(value_parser = values::time_budget)]
+    pub(crate) time_budget: Option<Duration>,
     #[command(flatten)]
     pub(crate) run: RunFlags,
 }
@@ -213,9 +220,10 @@ pub(crate) struct TurnFlags {
 /// Rounds, seed and report.
 #[derive(Debug, Args)]
 pub(crate) struct RunFlags {
-    /// Rounds; each arm has one turn per round [default: 10, for exhaustion 3, for networks, paths and suites 5]
+    /// Most rounds; each arm has one turn per round
     ///
-    /// Confidence intervals are computed over rounds: they need at least 3, and narrow with more.
+    /// [default: kex 10, networks and paths 6, suites 5, exhaustion 3 (quick: 1), else until all is decided].
+    /// Confidence intervals are computed over rounds: they need at least 3, those of verdicts 6.
     #[arg(long, env = "KEYPADD_ROUNDS", value_name = "NUMBER", value_parser = values::count)]
     #[arg(help_heading = "Common")]
     pub(crate) rounds: Option<u32>,
@@ -266,10 +274,9 @@ pub(crate) struct TypingFlags {
 pub(crate) struct TerminalArgs {
     #[command(flatten)]
     pub(crate) typing: TypingFlags,
-    /// How long each arm runs in a round
-    #[arg(long, env = "KEYPADD_TIME", value_name = "DURATION", default_value = "3s")]
-    #[arg(value_parser = values::turn_time)]
-    pub(crate) time: Duration,
+    /// How long each arm runs in a round [default: 3s; quick: 500ms]
+    #[arg(long, env = "KEYPADD_TIME", value_name = "DURATION", value_parser = values::turn_time)]
+    pub(crate) time: Option<Duration>,
     #[command(flatten)]
     pub(crate) turns: TurnFlags,
 }
@@ -280,10 +287,9 @@ pub(crate) struct BulkArgs {
     #[arg(long, env = "KEYPADD_STREAMS", value_name = "NUMBER", default_value = "1")]
     #[arg(value_parser = values::connections)]
     pub(crate) streams: u32,
-    /// How long each arm continues after its burst
-    #[arg(long, env = "KEYPADD_TIME", value_name = "DURATION", default_value = "2s")]
-    #[arg(value_parser = values::turn_time)]
-    pub(crate) time: Duration,
+    /// How long each arm continues after its burst [default: 2s; quick: 300ms]
+    #[arg(long, env = "KEYPADD_TIME", value_name = "DURATION", value_parser = values::turn_time)]
+    pub(crate) time: Option<Duration>,
     /// Size of the burst from a full pool
     #[arg(long, env = "KEYPADD_BURST", value_name = "SIZE", default_value = "3MiB")]
     #[arg(value_parser = values::size)]
@@ -309,10 +315,9 @@ pub(crate) struct MixedArgs {
     #[arg(long, env = "KEYPADD_STREAMS", value_name = "NUMBER", default_value = "1")]
     #[arg(value_parser = values::connections)]
     pub(crate) streams: u32,
-    /// How long each arm runs in a round
-    #[arg(long, env = "KEYPADD_TIME", value_name = "DURATION", default_value = "3s")]
-    #[arg(value_parser = values::turn_time)]
-    pub(crate) time: Duration,
+    /// How long each arm runs in a round [default: 3s; quick: 500ms]
+    #[arg(long, env = "KEYPADD_TIME", value_name = "DURATION", value_parser = values::turn_time)]
+    pub(crate) time: Option<Duration>,
     #[command(flatten)]
     pub(crate) turns: TurnFlags,
 }
@@ -331,10 +336,9 @@ pub(crate) struct FilesArgs {
     #[arg(long, env = "KEYPADD_RATE", value_name = "PER-SECOND", default_value = "20")]
     #[arg(value_parser = values::rate, allow_negative_numbers = true)]
     pub(crate) rate: f64,
-    /// How long each number of clients runs in a round
-    #[arg(long, env = "KEYPADD_TIME", value_name = "DURATION", default_value = "2s")]
-    #[arg(value_parser = values::turn_time)]
-    pub(crate) time: Duration,
+    /// How long each number of clients runs in a round [default: 2s; quick: 300ms]
+    #[arg(long, env = "KEYPADD_TIME", value_name = "DURATION", value_parser = values::turn_time)]
+    pub(crate) time: Option<Duration>,
     #[command(flatten)]
     pub(crate) turns: TurnFlags,
 }
@@ -347,14 +351,16 @@ pub(crate) struct ExhaustionArgs {
     pub(crate) pool_budget: Vec<usize>,
     /// Load on every core by other programs, in percent, tested one by one
     ///
-    /// At 100 no CPU is idle: the pool never fills.
-    #[arg(long, env = "KEYPADD_BACKGROUND", value_name = "PERCENT", default_value = "0,50,100")]
-    #[arg(value_delimiter = ',', value_parser = values::percent)]
+    /// At 100 no CPU is idle: the pool never fills. [default: 0,50,100; quick: 0]
+    #[arg(long, env = "KEYPADD_BACKGROUND", value_name = "PERCENT", value_delimiter = ',')]
+    #[arg(value_parser = values::percent)]
     pub(crate) background: Vec<f64>,
-    /// Longest test at one rate; a pool that lasts this long counts as sustained
-    #[arg(long, env = "KEYPADD_TIME", value_name = "DURATION", default_value = "4s")]
-    #[arg(value_parser = values::turn_time)]
-    pub(crate) time: Duration,
+    /// Longest test at one rate; a pool that lasts this long counts as sustained [default: 4s; quick: 1s]
+    #[arg(long, env = "KEYPADD_TIME", value_name = "DURATION", value_parser = values::turn_time)]
+    pub(crate) time: Option<Duration>,
+    /// One short round without a load: a suite takes two minutes at most
+    #[arg(long, env = "KEYPADD_QUICK", value_parser = values::switch)]
+    pub(crate) quick: bool,
     #[command(flatten)]
     pub(crate) tunnel: TunnelFlags,
     #[command(flatten)]
@@ -482,6 +488,12 @@ pub(crate) struct ReproduceArgs {
     /// weaker the results are.
     #[arg(long, env = "KEYPADD_QUICK", value_parser = values::switch)]
     pub(crate) quick: bool,
+    /// Time for all papers together, whether every claim is decided or not
+    ///
+    /// [default: none; quick: under five minutes, less for fewer papers]
+    #[arg(long, env = "KEYPADD_TIME_BUDGET", value_name = "DURATION")]
+    #[arg(value_parser = values::time_budget)]
+    pub(crate) time_budget: Option<Duration>,
     #[command(flatten)]
     pub(crate) report: ReportFlags,
 }

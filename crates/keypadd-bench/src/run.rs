@@ -13,7 +13,7 @@ use keypadd_keystream::CipherEngine;
 use keypadd_measure::results::Section;
 use keypadd_measure::{
     Arm, Bulk, CipherRate, Exhaustion, FileMix, Files, INTERRUPTED, Kex, Mixed, OfferError,
-    PathError, PathSettings, Patience, Place, Progress, Rounds, Runs, Suites, Terminal, Typing,
+    PathError, PathSettings, Patience, Place, Plan, Progress, Runs, Suites, Terminal, Typing,
     Workload, rehearse, take_turns, try_out,
 };
 use keypadd_papers::{Effort, Paper, Reproduction};
@@ -30,11 +30,20 @@ use crate::{networks, paths};
 /// Bytes of a key and of its echo, if a rate is given and no size.
 const KEY_BYTES: u64 = 64;
 
-/// Default rounds.
-const ROUNDS: u32 = 10;
+/// Default rounds of handshakes.
+const KEX_ROUNDS: u32 = 10;
 
-/// Default rounds for exhaustion, whose rounds take minutes.
-const EXHAUSTION_ROUNDS: u32 = 3;
+/// Default rounds where verdicts end the run: more than any time suffices for.
+const ROUNDS_MOST: u32 = 100_000;
+
+/// Default time for a run that verdicts end; and that of `--quick`.
+const TIMES: [Duration; 2] = [Duration::from_secs(600), Duration::from_secs(60)];
+
+/// Default rounds for exhaustion, whose rounds take minutes, background loads and longest test at a
+/// rate; and those of `--quick`.
+const EXHAUSTION_ROUNDS: [u32; 2] = [3, 1];
+const EXHAUSTION_LOADS: [&[f64]; 2] = [&[0.0, 0.5, 1.0], &[0.0]];
+const EXHAUSTION_TIMES: [Duration; 2] = [Duration::from_secs(4), Duration::from_secs(1)];
 
 /// Default rounds for suites, whose rounds take a second or two.
 const SUITES_ROUNDS: u32 = 5;
@@ -58,6 +67,7 @@ pub(crate) async fn run(workload: BenchWorkload, shutdown: Shutdown) -> Result<(
     match workload {
         BenchWorkload::Terminal(args) => {
             let TerminalArgs { typing, time, turns } = *args;
+            let time = turn_time(time, &turns, [3000, 500]);
             refuse_more(typing.rate.unwrap_or_default(), time, REQUESTS_MOST)?;
             let workload =
                 Terminal { typing: read_typing(typing), time, seed: turns.run.report.seed };
@@ -65,12 +75,14 @@ pub(crate) async fn run(workload: BenchWorkload, shutdown: Shutdown) -> Result<(
         }
         BenchWorkload::Bulk(args) => {
             let BulkArgs { streams, time, burst, direction, turns } = *args;
+            let time = turn_time(time, &turns, [2000, 300]);
             let workload =
                 Bulk { streams, time, burst_bytes: burst, up: direction == Direction::Up };
             measure("keypadd bench bulk", &workload, turns, shutdown).await
         }
         BenchWorkload::Mixed(args) => {
             let MixedArgs { typing, streams, time, turns } = *args;
+            let time = turn_time(time, &turns, [3000, 500]);
             refuse_more(typing.rate.unwrap_or_default(), time, REQUESTS_MOST)?;
             let terminal =
                 Terminal { typing: read_typing(typing), time, seed: turns.run.report.seed };
@@ -79,6 +91,7 @@ pub(crate) async fn run(workload: BenchWorkload, shutdown: Shutdown) -> Result<(
         }
         BenchWorkload::Files(args) => {
             let FilesArgs { clients, file, rate, time, turns } = *args;
+            let time = turn_time(time, &turns, [2000, 300]);
             let most = clients.iter().copied().max().unwrap_or(0);
             refuse_more(rate * f64::from(most), time, REQUESTS_MOST)?;
             let mix = FileMix { files: file };
@@ -94,6 +107,11 @@ pub(crate) async fn run(workload: BenchWorkload, shutdown: Shutdown) -> Result<(
         BenchWorkload::Reproduce(args) => reproduce(*args, shutdown).await,
         BenchWorkload::Man(args) => manual::write(definition(), args.directory),
     }
+}
+
+/// The time of a turn: the given one, or the default in milliseconds, or that of `--quick`.
+fn turn_time(given: Option<Duration>, turns: &TurnFlags, [full, quick]: [u64; 2]) -> Duration {
+    given.unwrap_or_else(|| Duration::from_millis(if turns.quick { quick } else { full }))
 }
 
 /// Refuses a turn that would offer more than fits in memory.
@@ -118,7 +136,7 @@ fn read_typing(flags: TypingFlags) -> Typing {
 async fn measure<W: Workload>(
     title: &str,
     workload: &W,
-    TurnFlags { tunnel, pools, run }: TurnFlags,
+    TurnFlags { tunnel, pools, quick, time_budget, run }: TurnFlags,
     shutdown: Shutdown,
 ) -> Result<(), Error> {
     let settings = path_settings(&tunnel, pools.pool_budget)?;
@@ -132,15 +150,24 @@ async fn measure<W: Workload>(
         _ = shutdown.requested() => return keeping.end(Vec::new(), Some(INTERRUPTED)),
     };
     tried.map_err(|error| path_error(error, &settings))?;
-    let rounds =
-        Rounds { rounds: run.rounds.unwrap_or(ROUNDS), seed: run.report.seed, tell: &tell };
+    let plan = Plan {
+        rounds: run.rounds.unwrap_or(ROUNDS_MOST),
+        time: Some(time_budget.unwrap_or_else(|| TIMES[usize::from(quick)])),
+        seed: run.report.seed,
+        tell: &tell,
+    };
     let keep = |runs: &Runs<W::Measured>| keeping.save_so_far(|| workload.section(runs));
-    let runs = take_turns(workload, &arms, &settings, rounds, keep, interrupted(&shutdown)).await;
+    let runs = take_turns(workload, &arms, &settings, plan, keep, interrupted(&shutdown)).await;
     keeping.end(vec![workload.section(&runs)], runs.ended_by.as_deref())
 }
 
 async fn exhaust(args: ExhaustionArgs, shutdown: Shutdown) -> Result<(), Error> {
-    let ExhaustionArgs { pool_budget, background, time, tunnel, run } = args;
+    let ExhaustionArgs { pool_budget, mut background, time, quick, tunnel, run } = args;
+    let effort = usize::from(quick);
+    let time = time.unwrap_or_else(|| EXHAUSTION_TIMES[effort]);
+    if background.is_empty() {
+        background.extend(EXHAUSTION_LOADS[effort]);
+    }
     let arms = Arm::all(&tunnel.suite, &[true], &engines(&tunnel));
     let pooled = arms.into_iter().filter_map(|arm| match arm {
         Arm::Tunnel(arm) if arm.pool => Some(arm),
@@ -156,7 +183,7 @@ async fn exhaust(args: ExhaustionArgs, shutdown: Shutdown) -> Result<(), Error> 
         arms,
         pools_bytes: pool_budget,
         backgrounds: background,
-        repetitions: run.rounds.unwrap_or(EXHAUSTION_ROUNDS),
+        repetitions: run.rounds.unwrap_or_else(|| EXHAUSTION_ROUNDS[effort]),
         patience: Patience {
             probe_seconds: time.as_secs_f64() / PROBES_IN_A_STAGE,
             stage_seconds: time.as_secs_f64(),
@@ -175,7 +202,7 @@ async fn shake_hands(args: KexArgs, shutdown: Shutdown) -> Result<(), Error> {
     refuse_more(rate, time, HANDSHAKES_MOST)?;
     let experiment = Kex {
         groups: kex,
-        rounds: run.rounds.unwrap_or(ROUNDS),
+        rounds: run.rounds.unwrap_or(KEX_ROUNDS),
         handshakes,
         per_second: rate,
         time,
@@ -211,6 +238,7 @@ async fn reproduce(args: ReproduceArgs, shutdown: Shutdown) -> Result<(), Error>
         papers: Paper::ALL.into_iter().filter(asked).collect(),
         effort: if args.quick { Effort::Quick } else { Effort::Full },
         seed: args.report.seed,
+        time: args.time_budget,
     };
     let mut keeping = Keeping::resume("keypadd bench reproduce", &args.report)?;
     let started = keeping.notebook(reproduction.effort)?.started();

@@ -12,7 +12,7 @@ mod calibration;
 mod cell;
 mod finder;
 mod model;
-mod others;
+
 mod readings;
 mod run;
 mod section;

@@ -1,26 +1,43 @@
-//! Defines [`Workload`] and runs it on every arm once per round, in a seeded random order, so that
-//! drift affects all arms alike and rounds can be compared pairwise.
+//! Defines [`Workload`] and runs it on its arms round by round, until every claim is decided.
 //!
-//! Each run has a fresh path and is the only one active; effects of ports, memory layout and thread
-//! placement thus appear as spread between rounds. A run starts with full pools, or records that
-//! they were not. Stopping keeps completed runs.
+//! A round runs each arm that an undecided claim needs once, in a random order in which the arms of
+//! a claim follow each other, so that drift and stalls affect both alike and a round's figures can
+//! be compared. Each turn has a fresh path and is the only one active; effects of ports, memory
+//! layout and thread placement thus appear as spread between rounds.
+//!
+//! A round is void if other programs took CPU, a pool was not full at the start of a turn, or an
+//! end took the other for an attacker. It is repeated, unless that is already a fifth of the work: a
+//! machine that is never idle is measured as it is. Stopping keeps complete rounds.
 
 use std::fmt;
 use std::future::Future;
 use std::time::{Duration, Instant};
 
-use keypadd_traffic::{Broken, Counts, Due, Path};
+use fastrand::Rng;
+use keypadd_traffic::{Broken, Counts, Due, Path, PathFault, Void};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::arm::Arm;
+use crate::others::CpuBaseline;
 use crate::path::{self, PathError, PathSettings};
-use crate::results::Section;
+use crate::results::{Outcome, Section};
+use crate::sequence::MIN_ROUNDS;
+use crate::workload::{Figure, judge};
 
 /// Pause before each turn, with or without a pool to wait for.
 const SILENCE: Duration = Duration::from_millis(100);
 
 /// Time limit for filling a pool before a turn.
 const FILL_TIME: Duration = Duration::from_secs(20);
+
+/// Cores that other programs may take during a round.
+pub const OTHERS_MAX: f64 = 0.2;
+
+/// Rounds that count, for each that was void and repeated.
+const COUNTING_FOR_REPEATED: u32 = 4;
+
+/// Rounds without a result, because an end protects itself, that are tried again.
+const REFUSED_MAX: u32 = 10;
 
 /// Reason given by a run that was stopped.
 pub const INTERRUPTED: &str = "it was interrupted";
@@ -39,6 +56,9 @@ pub trait Workload: Sync {
 
     /// The traffic offered in a turn, where that does not depend on throughput.
     fn offered(&self) -> Vec<Due>;
+
+    /// The figures that claims are about.
+    fn figures(&self) -> Vec<Figure<Self::Measured>>;
 
     /// The section for a run, complete or partial.
     fn section(&self, runs: &Runs<Self::Measured>) -> Section;
@@ -64,19 +84,35 @@ pub struct Turn<M> {
 /// Results at the end of a run.
 #[derive(Clone, Debug)]
 pub struct Runs<M> {
-    /// Arms in the requested order, each with its complete turns, by round.
+    /// Arms in the requested order, each with its turns: one in each round, until no claim needed
+    /// the arm any more.
     pub arms: Vec<(Arm, Vec<Turn<M>>)>,
+    /// Void rounds, which were repeated.
+    pub repeated: u32,
+    /// Void rounds that were not.
+    pub disturbed: u32,
     /// Why it ended early; `None` if it did not.
     pub ended_by: Option<String>,
 }
 
 impl<M> Runs<M> {
-    /// The turns of the arms that have any, cut to the rounds that all of those have, for
-    /// comparison in pairs.
-    pub fn paired(&self) -> Vec<(Arm, &[Turn<M>])> {
+    /// The arms that have turns.
+    pub fn measured(&self) -> Vec<(Arm, &[Turn<M>])> {
         let with_any = self.arms.iter().filter(|(_, turns)| !turns.is_empty());
-        let rounds = with_any.clone().map(|(_, turns)| turns.len()).min().unwrap_or(0);
-        with_any.map(|(arm, turns)| (*arm, &turns[..rounds])).collect()
+        with_any.map(|(arm, turns)| (*arm, &turns[..])).collect()
+    }
+
+    /// Caveats about void rounds.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        let because =
+            "other programs took CPU, a pool was not full, or an end was protecting itself";
+        let note = |(count, what): (u32, &str)| {
+            (count > 0).then(|| format!("{count} void rounds {what}: {because}."))
+        };
+        [(self.repeated, "were repeated"), (self.disturbed, "count all the same")]
+            .into_iter()
+            .filter_map(note)
+            .collect()
     }
 }
 
@@ -85,16 +121,16 @@ impl<M> Runs<M> {
 pub enum Progress {
     /// An arm is being started.
     Opening(Arm),
-    /// Waiting for a pool to fill.
-    Filling(Arm),
     /// An arm is being measured.
     Turn {
         /// The arm.
         arm: Arm,
         /// The round, from 1.
         round: u32,
-        /// Number of rounds.
-        rounds: u32,
+        /// Claims that are not decided yet.
+        open: usize,
+        /// Time left; `None` without a limit.
+        left: Option<Duration>,
     },
     /// Anything else, in words.
     Doing(String),
@@ -104,8 +140,11 @@ impl fmt::Display for Progress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Opening(arm) => write!(f, "{arm}: connecting, warming up"),
-            Self::Filling(arm) => write!(f, "{arm}: waiting for a full pool"),
-            Self::Turn { arm, round, rounds } => write!(f, "round {round} of {rounds}: {arm}"),
+            Self::Turn { arm, round, open, left } => {
+                write!(f, "round {round}, {open} verdicts open")?;
+                left.map_or(Ok(()), |left| write!(f, ", {} s left", left.as_secs()))?;
+                write!(f, ": {arm}")
+            }
             Self::Doing(what) => f.write_str(what),
         }
     }
@@ -131,31 +170,33 @@ pub async fn try_out(
     Ok(())
 }
 
-/// Rounds, seed and progress callback.
+/// How long to measure, seed and progress callback.
 #[derive(Clone, Copy)]
-pub struct Rounds<'a> {
-    /// Number of rounds.
+pub struct Plan<'a> {
+    /// Most rounds.
     pub rounds: u32,
+    /// Most time; `None` for no limit.
+    pub time: Option<Duration>,
     /// Seed of the order of turns.
     pub seed: u64,
     /// Called for each step.
     pub tell: OnProgress<'a>,
 }
 
-/// Measures `workload` on each arm in each round, until `stop` resolves. `keep` gets the results
-/// after each round, so that a killed run leaves something.
+/// Measures `workload` on the arms until every claim is decided, rounds or time are over, or `stop`
+/// resolves. `keep` gets the results after each round, so that a killed run leaves something.
 pub async fn take_turns<W: Workload>(
     workload: &W,
     arms: &[Arm],
     settings: &PathSettings,
-    rounds: Rounds<'_>,
+    plan: Plan<'_>,
     mut keep: impl FnMut(&Runs<W::Measured>),
     stop: impl Future<Output = ()>,
 ) -> Runs<W::Measured> {
-    let mut runs =
-        Runs { arms: arms.iter().map(|&arm| (arm, Vec::new())).collect(), ended_by: None };
+    let arms = arms.iter().map(|&arm| (arm, Vec::new())).collect();
+    let mut runs = Runs { arms, repeated: 0, disturbed: 0, ended_by: None };
     let ended_by = tokio::select! {
-        ended_by = all_rounds(workload, settings, rounds, &mut keep, &mut runs) => ended_by.err(),
+        ended_by = all_rounds(workload, settings, plan, &mut keep, &mut runs) => ended_by.err(),
         () = stop => Some(INTERRUPTED.into()),
     };
     runs.ended_by = ended_by;
@@ -165,35 +206,111 @@ pub async fn take_turns<W: Workload>(
 async fn all_rounds<W: Workload>(
     workload: &W,
     settings: &PathSettings,
-    Rounds { rounds, seed, tell }: Rounds<'_>,
+    plan: Plan<'_>,
     keep: &mut impl FnMut(&Runs<W::Measured>),
     runs: &mut Runs<W::Measured>,
 ) -> Result<(), String> {
-    let mut random = fastrand::Rng::with_seed(seed);
-    for round in 0..rounds {
-        let mut order: Vec<usize> = (0..runs.arms.len()).collect();
-        random.shuffle(&mut order);
-        for nth in order {
-            let arm = runs.arms[nth].0;
-            tell(&Progress::Opening(arm));
-            let path = path::open(arm, settings).await.map_err(|error| error.to_string())?;
-            tokio::time::sleep(SILENCE).await;
-            if arm.has_pool() {
-                tell(&Progress::Filling(arm));
-            }
-            let was_full = path.rest(FILL_TIME).await;
-            tell(&Progress::Turn { arm, round: round + 1, rounds });
-            let turn = turn(workload, &path, round, was_full).await;
-            let has_faults = path.has_faults();
-            path.close().await.map_err(|void| format!("{arm}: {void}"))?;
-            runs.arms[nth].1.push(turn.map_err(|error| format!("{arm}: {error}"))?);
-            if has_faults {
-                return Err(format!("{arm}: packets did not verify"));
-            }
+    let (figures, start) = (workload.figures(), Instant::now());
+    let mut random = Rng::with_seed(plan.seed);
+    let (mut round, mut took) = (0, Duration::ZERO);
+    while round < plan.rounds {
+        let judged = judge(&figures, runs);
+        let open = judged.iter().filter(|it| it.verdict.outcome == Outcome::CannotTell);
+        let open: Vec<[usize; 2]> = open.map(|it| it.arms).collect();
+        let left = plan.time.map(|time| time.saturating_sub(start.elapsed()));
+        if (open.is_empty() && !judged.is_empty()) || left.is_some_and(|left| left <= took) {
+            break;
         }
-        keep(runs);
+        let is_needed = |arm: &usize| {
+            judged.is_empty()
+                || (round as usize) < MIN_ROUNDS
+                || open.iter().any(|pair| pair.contains(arm))
+        };
+        let needed: Vec<usize> = (0..runs.arms.len()).filter(is_needed).collect();
+        let (began, others) = (Instant::now(), CpuBaseline::now());
+        let mut turns = Vec::new();
+        for nth in order(&needed, &open, &mut random) {
+            let arm = runs.arms[nth].0;
+            let turn = Progress::Turn { arm, round: round + 1, open: open.len(), left };
+            turns.push((nth, take_turn(workload, arm, settings, round, plan.tell, &turn).await?));
+        }
+        took = began.elapsed();
+        let is_void = others.cores_of_others().is_some_and(|cores| cores > OTHERS_MAX)
+            || turns.iter().any(|(nth, turn)| match turn {
+                Some(turn) => runs.arms[*nth].0.has_pool() && !turn.was_full,
+                None => true,
+            });
+        let turns: Option<Vec<_>> =
+            turns.into_iter().map(|(nth, turn)| Some((nth, turn?))).collect();
+        match turns {
+            Some(turns) if !is_void || !may_repeat(runs.repeated, round) => {
+                runs.disturbed += u32::from(is_void);
+                turns.into_iter().for_each(|(nth, turn)| runs.arms[nth].1.push(turn));
+                round += 1;
+                keep(runs);
+            }
+            None if runs.repeated > round + REFUSED_MAX => return Err(Void.to_string()),
+            _ => runs.repeated += 1,
+        }
     }
     Ok(())
+}
+
+/// Whether one more void round may be repeated, after so many that were and so many that count.
+pub fn may_repeat(repeated: u32, counting: u32) -> bool {
+    repeated * COUNTING_FOR_REPEATED <= counting
+}
+
+/// The order of a round's arms: at random, but an arm of a pair follows the other where it can, so
+/// that little happens between them.
+pub fn order(arms: &[usize], pairs: &[[usize; 2]], random: &mut Rng) -> Vec<usize> {
+    let mut left = arms.to_vec();
+    random.shuffle(&mut left);
+    let mut order: Vec<usize> = Vec::new();
+    while !left.is_empty() {
+        let last = order.last();
+        let is_paired = |arm: &usize| {
+            let both = |last: &usize| pairs.iter().any(|it| it.contains(arm) && it.contains(last));
+            last.is_some_and(both)
+        };
+        let next = left.iter().position(is_paired).unwrap_or(0);
+        order.push(left.remove(next));
+    }
+    // Walking away from a pair's common arm, it would come before the others more often than not.
+    if random.bool() {
+        order.reverse();
+    }
+    order
+}
+
+/// One turn on a fresh path; `None` if it is void.
+async fn take_turn<W: Workload>(
+    workload: &W,
+    arm: Arm,
+    settings: &PathSettings,
+    round: u32,
+    tell: OnProgress<'_>,
+    progress: &Progress,
+) -> Result<Option<Turn<W::Measured>>, String> {
+    tell(progress);
+    let path = match path::open(arm, settings).await {
+        Ok(path) => path,
+        Err(PathError { cause: PathFault::Void(_), .. }) => return Ok(None),
+        Err(error) => return Err(error.to_string()),
+    };
+    tokio::time::sleep(SILENCE).await;
+    let was_full = path.rest(FILL_TIME).await;
+    let turn = turn(workload, &path, round, was_full).await;
+    let has_faults = path.has_faults();
+    let is_valid = path.close().await.is_ok();
+    if has_faults {
+        return Err(format!("{arm}: packets did not verify"));
+    }
+    // An end that protects itself may also break what runs through it.
+    if !is_valid {
+        return Ok(None);
+    }
+    turn.map(Some).map_err(|error| format!("{arm}: {error}"))
 }
 
 async fn turn<W: Workload>(
@@ -220,4 +337,32 @@ async fn turn<W: Workload>(
 pub fn process_cpu() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arms_of_a_pair_follow_each_other_and_either_is_as_often_the_first() {
+        // Two suites, each with a pool beside one without, and beside the same unencrypted arm.
+        let pairs = [[1, 5], [1, 2], [3, 5], [3, 4]];
+        let mut random = Rng::with_seed(1);
+        let (mut apart, mut first) = (0, [0; 4]);
+        for _ in 0..1000 {
+            let order = order(&[0, 1, 2, 3, 4, 5], &pairs, &mut random);
+            let place = |arm: usize| order.iter().position(|it| *it == arm).unwrap();
+            for (pair, first) in pairs.iter().zip(&mut first) {
+                let [one, other] = pair.map(place);
+                *first += u32::from(one < other);
+                apart += one.abs_diff(other) - 1;
+            }
+            let mut all = order.clone();
+            all.sort_unstable();
+            assert_eq!(all, [0, 1, 2, 3, 4, 5]);
+        }
+        assert!(first.iter().all(|it| (440..560).contains(it)), "{first:?}");
+        // In a shuffled order of six there are 1.33 others between two.
+        assert!(f64::from(apart as u32) / 4000.0 < 0.9, "{apart}");
+    }
 }

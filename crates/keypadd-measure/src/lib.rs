@@ -16,6 +16,7 @@ mod kex;
 mod load;
 pub mod machine;
 mod networks;
+mod others;
 pub mod output;
 pub mod path;
 mod paths;
@@ -37,17 +38,18 @@ pub use background::Background;
 pub use emulate::{CipherRate, Throttle, thread_cpu};
 pub use exhaustion::{Exhaustion, ExhaustionRun, Patience};
 pub use interleave::{
-    INTERRUPTED, OnProgress, Progress, Rounds, Runs, Turn, Workload, process_cpu, take_turns,
-    try_out,
+    INTERRUPTED, OTHERS_MAX, OnProgress, Plan, Progress, Runs, Turn, Workload, may_repeat, order,
+    process_cpu, take_turns, try_out,
 };
 pub use kex::{Ends, Handshakes, Kex, Times};
 pub use networks::{NetworkArm, Networks};
+pub use others::CpuBaseline;
 pub use path::{PathError, PathSettings, Place};
 pub use paths::{LineRate, LossPlace, PathArm, PathArms, PathCase, PathCases, Paths};
 pub use rehearsal::{OfferError, rehearse};
 pub use schedule::Typing;
 pub use suites::{Suites, SuitesMeasured};
 pub use workload::{
-    Bulk, BulkMeasured, FileMix, Files, FilesMeasured, LEAD, Mixed, MixedMeasured, Terminal, flood,
-    rate_mbit,
+    Bulk, BulkMeasured, Figure, FileMix, Files, FilesMeasured, LEAD, Mixed, MixedMeasured,
+    Terminal, flood, rate_mbit,
 };

@@ -83,12 +83,6 @@ fn mean_and_margin(samples: &[f64]) -> Option<(f64, Option<f64>)> {
     Some((mean, margin))
 }
 
-/// Half the width of an interval, in standard deviations of its samples; NaN for too few.
-pub fn relative_margin(repetitions: u32) -> f64 {
-    let count = f64::from(repetitions);
-    students_t(count - 1.0).map_or(f64::NAN, |t| t / count.sqrt())
-}
-
 /// Half the width of an interval in standard errors, for these degrees of freedom.
 fn students_t(freedom: f64) -> Option<f64> {
     let t = StudentsT::new(0.0, 1.0, freedom).ok()?;

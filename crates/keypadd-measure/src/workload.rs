@@ -10,10 +10,10 @@ use keypadd_keystream::Protection;
 use keypadd_traffic::{Counts, TunnelArm};
 
 use crate::arm::Arm;
-use crate::interleave::Turn;
-use crate::results::{Cell, Estimate, Table, Verdict};
-use crate::statistics;
+use crate::interleave::{Runs, Turn};
+use crate::results::{Cell, Table, Verdict};
 use crate::verdict::Rule;
+use crate::{sequence, statistics};
 
 pub use bulk::{Bulk, BulkMeasured};
 pub use bulk::{flood, rate_mbit};
@@ -22,7 +22,7 @@ pub use mixed::{Mixed, MixedMeasured};
 pub use terminal::LEAD;
 pub use terminal::Terminal;
 
-/// An arm with one value per round.
+/// An arm with one value per round; not a number where a round has none.
 pub(crate) type Samples = (Arm, Vec<f64>);
 
 /// One value per round of each arm.
@@ -30,8 +30,14 @@ pub(crate) fn samples<M>(
     arms: &[(Arm, &[Turn<M>])],
     figure: impl Fn(&M) -> Option<f64>,
 ) -> Vec<Samples> {
-    let of = |turns: &[Turn<M>]| turns.iter().filter_map(|turn| figure(&turn.measured)).collect();
-    arms.iter().map(|(arm, turns)| (*arm, of(turns))).collect()
+    let value = |turn: &Turn<M>| figure(&turn.measured).unwrap_or(f64::NAN);
+    arms.iter().map(|(arm, turns)| (*arm, turns.iter().map(value).collect())).collect()
+}
+
+/// The mean of an arm's rounds that have a value.
+pub(crate) fn mean(samples: &[f64]) -> Cell {
+    let there: Vec<f64> = samples.iter().copied().filter(|it| !it.is_nan()).collect();
+    statistics::mean(&there).into()
 }
 
 /// Maximum cost of a pooled packet, relative to no encryption, that still counts as the same cost
@@ -108,67 +114,91 @@ pub(crate) fn ratios(id: &str, title: &str, arms: &[Samples]) -> Table {
     for (arm, samples) in arms {
         let over = bases.iter().map(|(base, base_samples)| match base == arm {
             true => Cell::Missing,
-            false => statistics::ratio(samples, base_samples).into(),
+            false => sequence::ratio(samples, base_samples).into(),
         });
         table.push(&arm.to_string(), over.collect());
     }
     table
 }
 
-/// The main metric of a workload.
-pub(crate) struct Figure {
+/// Reads a figure from what a turn measured, if it has one.
+type ValueOf<M> = Box<dyn Fn(&M) -> Option<f64> + Send + Sync>;
+
+/// A figure of a workload that claims are about.
+pub struct Figure<M> {
     /// What it measures: `A keystroke`.
     pub(crate) of: &'static str,
     /// Name of its ratios: `ratio of medians`.
     pub(crate) ratio: &'static str,
     /// Whether less is better: a time, not a rate.
     pub(crate) less_is_better: bool,
+    /// The figure of a turn, if it has one.
+    pub(crate) value: ValueOf<M>,
 }
 
-/// Judges, for every suite that ran with a pool: does it cost the same as no encryption, and does
-/// the pool pay? Judges only what was measured.
-pub(crate) fn verdicts(figure: &Figure, arms: &[Samples]) -> Vec<Verdict> {
-    let mut verdicts = Vec::new();
-    let pooled = arms.iter().filter_map(|(arm, samples)| match arm {
-        Arm::Tunnel(tunnel) if tunnel.pool => Some((*tunnel, samples)),
-        _ => None,
-    });
-    for (tunnel, samples) in pooled {
-        let name = Arm::Tunnel(tunnel);
-        if let Some((base, of_base)) = unencrypted(arms, tunnel.suite) {
-            let cost = match figure.less_is_better {
-                true => statistics::ratio(samples, of_base),
-                false => statistics::ratio(of_base, samples),
-            };
-            let claim = format!("{} through {name} costs what it costs through {base}", figure.of);
-            verdicts.push(Rule::AtMost(SAME_COST).judge(&claim, figure.ratio, cost.as_ref()));
-        }
-        let bare = Arm::Tunnel(TunnelArm { pool: false, ..tunnel });
-        if let Some((_, of_bare)) = arms.iter().find(|(arm, _)| *arm == bare) {
-            let gain = gain(figure, samples, of_bare);
-            let claim = format!("{} through {name} is faster than through {bare}", figure.of);
-            verdicts.push(Rule::AtLeast(1.0).judge(&claim, figure.ratio, gain.as_ref()));
+/// A judged claim about an arm beside another.
+pub(crate) struct Judged {
+    /// Both, as places in the list of arms.
+    pub(crate) arms: [usize; 2],
+    pub(crate) verdict: Verdict,
+}
+
+/// Judges, by each figure and for every suite that has an arm with a pool: does it cost the same as
+/// no encryption, and does the pool pay?
+pub(crate) fn judge<M>(figures: &[Figure<M>], runs: &Runs<M>) -> Vec<Judged> {
+    let mut judged = Vec::new();
+    let place = |wanted: Arm| runs.arms.iter().position(|(arm, _)| *arm == wanted);
+    for figure in figures {
+        for (nth, (arm, _)) in runs.arms.iter().enumerate() {
+            let Arm::Tunnel(tunnel @ TunnelArm { pool: true, .. }) = *arm else { continue };
+            if let Some(base) = unencrypted(&runs.arms, tunnel.suite) {
+                let claim = format!(
+                    "{} through {arm} costs what it costs through {}",
+                    figure.of, runs.arms[base].0
+                );
+                judged.push(figure.judge(runs, [nth, base], &claim, Rule::AtMost(SAME_COST)));
+            }
+            let bare = Arm::Tunnel(TunnelArm { pool: false, ..tunnel });
+            if let Some(base) = place(bare) {
+                let claim = format!("{} through {arm} is faster than through {bare}", figure.of);
+                judged.push(figure.judge(runs, [nth, base], &claim, Rule::AtLeast(1.0)));
+            }
         }
     }
-    verdicts
+    judged
 }
 
-/// How many times as fast `figures` are as `others`.
-fn gain(figure: &Figure, figures: &[f64], others: &[f64]) -> Option<Estimate> {
-    match figure.less_is_better {
-        true => statistics::ratio(others, figures),
-        false => statistics::ratio(figures, others),
+/// The verdicts of [`judge`].
+pub(crate) fn verdicts<M>(figures: &[Figure<M>], runs: &Runs<M>) -> Vec<Verdict> {
+    judge(figures, runs).into_iter().map(|it| it.verdict).collect()
+}
+
+impl<M> Figure<M> {
+    /// Judges the cost of the first arm over the second by a limit from above, its gain by one from
+    /// below.
+    fn judge(&self, runs: &Runs<M>, arms: [usize; 2], claim: &str, rule: Rule) -> Judged {
+        let [arm, base] = arms.map(|nth| {
+            let value = |turn: &Turn<M>| (self.value)(&turn.measured).unwrap_or(f64::NAN);
+            runs.arms[nth].1.iter().map(value).collect::<Vec<f64>>()
+        });
+        let is_cost = matches!(rule, Rule::AtMost(_));
+        let ratio = match is_cost == self.less_is_better {
+            true => sequence::ratio(&arm, &base),
+            false => sequence::ratio(&base, &arm),
+        };
+        Judged { arms, verdict: rule.judge(claim, self.ratio, ratio.as_ref()) }
     }
 }
 
-/// The unencrypted arm with the same MAC, or else any unencrypted arm.
-fn unencrypted(arms: &[Samples], suite: Protection) -> Option<&Samples> {
+/// The place of the unencrypted arm with the same MAC, or else of any unencrypted arm.
+fn unencrypted<T>(arms: &[(Arm, T)], suite: Protection) -> Option<usize> {
     let null = |arm: &Arm| match arm {
         Arm::Tunnel(tunnel) if is_null(tunnel.suite) => Some(tunnel.suite),
         _ => None,
     };
-    let same_mac = |(arm, _): &&Samples| null(arm).is_some_and(|base| base.mac() == suite.mac());
-    arms.iter().find(same_mac).or_else(|| arms.iter().find(|(arm, _)| null(arm).is_some()))
+    let same_mac = |(arm, _): &(Arm, T)| null(arm).is_some_and(|base| base.mac() == suite.mac());
+    let any = || arms.iter().position(|(arm, _)| null(arm).is_some());
+    arms.iter().position(same_mac).or_else(any)
 }
 
 fn has_pads(arm: Arm) -> bool {

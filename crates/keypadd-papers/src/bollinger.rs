@@ -9,7 +9,7 @@ use keypadd_keystream::{Protection, Suite};
 use keypadd_measure::results::Section;
 use serde::{Deserialize, Serialize};
 
-use super::lab::{Lab, Rounds};
+use super::lab::{Lab, Part, Rounds};
 use super::order;
 
 /// Protection of a stream.
@@ -61,12 +61,16 @@ struct Streamed {
 /// Rounds of a long stream by setting.
 type Streams = [Rounds<Streamed>; SETTINGS.len()];
 
-/// Rounds of long streams: only as many as an interval needs, because in a full run each takes
-/// minutes.
-const LONG_ROUNDS: u32 = 3;
+/// Rounds of streams over a satellite link that run at once: lines this slow leave the machine idle.
+const FAR_AT_ONCE: u32 = 3;
+
+/// The parts of a round.
+const SHORT: usize = 0;
+const LONG: usize = 1;
+const FAR: usize = 2;
 
 /// All measurements.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Measurements {
     /// As in the paper's Table 2: many short streams, keys that live for an hour.
     short: Rounds<[Streamed; SETTINGS.len()]>,
@@ -77,41 +81,47 @@ struct Measurements {
 }
 
 pub(super) async fn reproduce(lab: &Lab<'_>) -> Section {
-    let mut short = Rounds::default();
-    for round in 0..lab.effort.rounds() {
-        let name = format!("short streams, round {}", round + 1);
-        short.push(lab.part(&name, measure::short(lab, round)).await);
-    }
-    let long = streams(lab, Network::Near).await;
-    let far = streams(lab, Network::Far).await;
-    page::page(&Measurements { short, long, far }, lab.effort)
-}
-
-async fn streams(lab: &Lab<'_>, network: Network) -> Streams {
-    let mut streams = Streams::default();
-    for round in 0..LONG_ROUNDS {
-        let stream = async |nth: usize| {
-            let setting = SETTINGS[nth].name();
-            let name = format!("long stream, {}, {setting}, round {}", network.name(), round + 1);
-            lab.part(&name, measure::long(lab.effort, network, nth)).await
-        };
-        match network {
-            Network::Near => {
-                for nth in order(lab.seed, round, SETTINGS.len()) {
-                    streams[nth].push(stream(nth).await);
+    let (claims, mut figures) = (claims::claims(), Measurements::default());
+    for round in 0.. {
+        let Some(needed) = lab.needed(&claims, &figures, round) else { break };
+        for part in &needed {
+            match *part {
+                SHORT => {
+                    let name = format!("short streams, round {}", round + 1);
+                    let measure = async || measure::short(lab, round).await;
+                    figures.short.push(lab.part(&name, measure).await);
                 }
-            }
-            // Lines this slow leave the machine idle, so all settings run at once, each on its own
-            // line.
-            Network::Far => {
-                let (des, triple, fresh_des, fresh_triple) =
-                    tokio::join!(stream(0), stream(1), stream(2), stream(3));
-                let round = [des, triple, fresh_des, fresh_triple];
-                streams.iter_mut().zip(round).for_each(|(streams, stream)| streams.push(stream));
+                LONG => {
+                    for nth in order(lab.seed, round, SETTINGS.len()) {
+                        figures.long[nth].push(stream(lab, Network::Near, nth, round).await);
+                    }
+                }
+                _ => far(lab, &mut figures.far, round).await,
             }
         }
     }
-    streams
+    page::page(&figures, lab.effort)
+}
+
+/// A stream of a setting.
+async fn stream(lab: &Lab<'_>, network: Network, nth: usize, round: u32) -> Part<Streamed> {
+    let (near, setting) = (network.name(), SETTINGS[nth].name());
+    let name = format!("long stream, {near}, {setting}, round {}", round + 1);
+    lab.part(&name, async || measure::long(lab.effort, network, nth).await).await
+}
+
+/// Rounds of all settings at once, each stream on its own line.
+async fn far(lab: &Lab<'_>, streams: &mut Streams, round: u32) {
+    let rounds = [0, 1, 2].map(|nth| round * FAR_AT_ONCE + nth);
+    let stream = |nth, round| stream(lab, Network::Far, nth, round);
+    let all = |round| async move {
+        tokio::join!(stream(0, round), stream(1, round), stream(2, round), stream(3, round))
+    };
+    let (one, two, three) = tokio::join!(all(rounds[0]), all(rounds[1]), all(rounds[2]));
+    for (des, triple, fresh_des, fresh_triple) in [one, two, three] {
+        let round = [des, triple, fresh_des, fresh_triple];
+        streams.iter_mut().zip(round).for_each(|(streams, stream)| streams.push(stream));
+    }
 }
 
 impl Network {

@@ -17,6 +17,8 @@ pub(crate) struct Claim<F> {
     paper: Option<f64>,
     source: &'static str,
     rule: Rule,
+    /// The parts of the paper that decide it.
+    pub(crate) needs: Vec<usize>,
     today: Box<dyn Fn(&F) -> Today>,
 }
 
@@ -30,13 +32,25 @@ impl<F> Claim<F> {
         today: impl Fn(&F) -> Today + 'static,
     ) -> Self {
         let (claim, ratio, today) = (claim.into(), ratio.into(), Box::new(today));
-        Self { name, claim, ratio, paper: None, source: "", rule, today }
+        Self { name, claim, ratio, paper: None, source: "", rule, needs: vec![0], today }
     }
 
     /// A claim that this program cannot test, and why.
     pub(crate) fn lacking(name: &'static str, claim: &str, ratio: &str, why: &'static str) -> Self {
         let today = move |_: &F| (None, Some(Missed::Lacking(why.to_owned())));
-        Self::new(name, claim, ratio, Rule::AtLeast(1.0), today)
+        Self::new(name, claim, ratio, Rule::AtLeast(1.0), today).needs([])
+    }
+
+    /// The parts of the paper that decide it, where that is not only the first.
+    pub(crate) fn needs(self, parts: impl Into<Vec<usize>>) -> Self {
+        Self { needs: parts.into(), ..self }
+    }
+
+    /// Whether another round of its parts can decide it, or, if `always`, is to be measured anyway.
+    pub(crate) fn is_open(&self, figures: &F, always: bool) -> bool {
+        let (today, missed) = (self.today)(figures);
+        let is_decided = self.rule.outcome(today.as_ref()) != Outcome::CannotTell;
+        missed.is_none() && (always || !is_decided)
     }
 
     /// The ratio from the paper's figures, and where they are.
@@ -55,6 +69,7 @@ impl<F> Claim<F> {
                     Missed::NotReached
                     | Missed::OutOfTime
                     | Missed::NotInQuick
+                    | Missed::Void
                     | Missed::Failed(_) => Outcome::NotRun,
                 };
                 verdict.because = missed.to_string();

@@ -50,7 +50,8 @@ const EMULATED: [(Cipher, Mac); 2] = [(Cipher::Des, Mac::NULL), (Cipher::TripleD
 const PROCESSORS: [(Cipher, Mac); 3] =
     [BASE, (Cipher::Des, Mac::HMAC_MD5), (Cipher::TripleDes, Mac::HMAC_MD5)];
 
-/// Throughput of one arm, Mbit/s: by file size, then by number of clients.
+/// Throughput of one arm, Mbit/s: by file size, then by number of clients; empty if the round left
+/// it out.
 type Rates = [Vec<f64>; FILES.len()];
 
 /// A round of throughput.
@@ -63,12 +64,16 @@ struct Round {
 }
 
 /// A round with two processor speeds: throughput of medium and large files with the most clients,
-/// Mbit/s, in the order of [`PROCESSORS`].
+/// Mbit/s, in the order of [`PROCESSORS`]; empty for settings that the round left out.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Speeds {
-    slow: Vec<[f64; 2]>,
-    fast: Vec<[f64; 2]>,
+    slow: [Vec<f64>; PROCESSORS.len()],
+    fast: [Vec<f64>; PROCESSORS.len()],
 }
+
+/// The parts of a round: an arm is one, by its place among the tunnels and then the emulated ones,
+/// and a setting with both processors.
+const ARMS: usize = TUNNELS.len() + EMULATED.len();
 
 /// All measurements.
 #[derive(Debug)]
@@ -81,16 +86,31 @@ struct Measurements {
 }
 
 pub(super) async fn reproduce(lab: &Lab<'_>) -> Section {
-    let calibration = lab.part("what the base carries", measure::calibrate(lab)).await;
-    let (mut rounds, mut speeds) = (Rounds::default(), Rounds::default());
-    for round in 0..lab.effort.rounds() {
-        let name = format!("throughput, round {}", round + 1);
-        let base = calibration.clone();
-        rounds.push(lab.part(&name, async { measure::round(lab, round, base?).await }).await);
-        let name = format!("processors, round {}", round + 1);
-        speeds.push(lab.part(&name, measure::speeds(lab, round)).await);
+    let calibration =
+        lab.part("what the base carries", async || measure::calibrate(lab).await).await;
+    let (rounds, speeds) = (Rounds::default(), Rounds::default());
+    let (claims, mut figures) = (page::claims(), Measurements { calibration, rounds, speeds });
+    for round in 0.. {
+        let Some(needed) = lab.needed(&claims, &figures, round) else { break };
+        let (arms, settings) = needed.split_at(needed.partition_point(|part| *part < ARMS));
+        if !arms.is_empty() {
+            let name = format!("throughput, round {}", round + 1);
+            let base = figures.calibration.clone();
+            let measure = async || measure::round(lab, round, base.clone()?, arms).await;
+            figures.rounds.push(lab.part(&name, measure).await);
+        }
+        if !settings.is_empty() {
+            let name = format!("processors, round {}", round + 1);
+            let measure = async || measure::speeds(lab, round, settings).await;
+            figures.speeds.push(lab.part(&name, measure).await);
+        }
     }
-    page::page(&Measurements { calibration, rounds, speeds }, lab.effort)
+    page::page(&figures, lab.effort)
+}
+
+/// A figure of an arm; not a number if the round left it out.
+fn at(rates: &[f64], nth: usize) -> f64 {
+    rates.get(nth).copied().unwrap_or(f64::NAN)
 }
 
 /// Numbers of virtual clients.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use keypadd_measure::statistics::relative_margin;
+use keypadd_measure::sequence::MIN_ROUNDS;
 use serde::{Deserialize, Serialize};
 
 /// How thorough a run is.
@@ -19,9 +19,10 @@ pub enum Effort {
 pub(crate) type Amount = (&'static str, [String; 2]);
 
 impl Effort {
-    /// Rounds per experiment: as many as an interval needs, or ten as in the papers.
-    pub(crate) fn rounds(self) -> u32 {
-        self.pick(3, 10)
+    /// Fewest and most rounds per experiment: as often as the papers repeated theirs, and then as
+    /// long as a claim is not decided.
+    pub(crate) fn rounds(self) -> [u32; 2] {
+        self.pick([0, u32::MAX], [11, 29])
     }
 
     /// Picks the value for this effort.
@@ -39,21 +40,15 @@ impl Effort {
 
     /// How much weaker quick runs are: a paragraph for the page of either.
     pub(crate) fn compared(self, amounts: &[Amount]) -> String {
-        let [quick, full] = [Self::Quick, Self::Full].map(Self::rounds);
-        let times = relative_margin(quick) / relative_margin(full);
-        let listed: Vec<String> = amounts
+        let [least, most] = Self::Full.rounds();
+        let listed = amounts
             .iter()
-            .map(|(what, [quick, full])| format!("{what} {quick} against {full}"))
-            .collect();
-        let listed = match listed.is_empty() {
-            true => String::new(),
-            false => format!("; {}", listed.join("; ")),
-        };
+            .map(|(what, [quick, full])| format!("; {what} {quick} against {full}"))
+            .collect::<String>();
         let this = self.pick("This is the quick one", "This is the full one");
         format!(
-            "A quick run repeats everything {quick} times where a full run does {full} times{listed}. {this}. \
-             For the same scatter the intervals of a quick run are {times:.1} times as wide, and what its \
-             time does not suffice for is not run."
+            "A quick run repeats what undecided claims need until its time is over, at least {MIN_ROUNDS} times; a full \
+             run repeats everything {least} times, and what undecided claims need up to {most} times{listed}. {this}."
         )
     }
 }

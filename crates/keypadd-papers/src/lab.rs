@@ -1,18 +1,19 @@
 //! Runs the parts of a paper, each once and within its time limit, and records each when it
-//! completes.
+//! completes. Says which parts the next round needs.
 
 use std::fmt;
-use std::future::Future;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Instant;
 
 use keypadd_measure::path::PathError;
 use keypadd_measure::results::Estimate;
-use keypadd_measure::statistics::{mean, ratio};
-use keypadd_measure::{OnProgress, Progress};
+use keypadd_measure::sequence::{center, ratio};
+use keypadd_measure::{CpuBaseline, OTHERS_MAX, OnProgress, Progress, may_repeat};
 use keypadd_traffic::{Broken, Void};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::claim::Claim;
 use super::{Effort, Notebook, Paper, Reproduction};
 
 /// One paper's part of a run.
@@ -21,6 +22,9 @@ pub(crate) struct Lab<'a> {
     paper: Paper,
     tell: OnProgress<'a>,
     mode: Mode,
+    /// Parts that were repeated, and those that were not.
+    repeated: AtomicU32,
+    counting: AtomicU32,
     /// How thorough the run is.
     pub(crate) effort: Effort,
     /// Seed of the traffic and of the order of arms.
@@ -54,6 +58,8 @@ pub(crate) enum Missed {
     NotInQuick,
     /// The machine or this program lacks something; in words.
     Lacking(String),
+    /// An end took the other's packets for an attack, again and again.
+    Void,
     /// The experiment was tried and failed; in words.
     Failed(String),
 }
@@ -65,6 +71,7 @@ impl fmt::Display for Missed {
             Self::OutOfTime => f.write_str("a quick run's time was over before"),
             Self::NotInQuick => f.write_str("a quick run leaves it out"),
             Self::Lacking(what) => f.write_str(what),
+            Self::Void => write!(f, "it failed: {Void}"),
             Self::Failed(cause) => write!(f, "it failed: {cause}"),
         }
     }
@@ -83,8 +90,8 @@ impl From<PathError> for Missed {
 }
 
 impl From<Void> for Missed {
-    fn from(void: Void) -> Self {
-        Self::Failed(void.to_string())
+    fn from(_: Void) -> Self {
+        Self::Void
     }
 }
 
@@ -104,7 +111,9 @@ impl<'a> Lab<'a> {
         end: Option<Instant>,
     ) -> Self {
         let Reproduction { effort, seed, .. } = *run;
-        Self { notebook, paper, tell, mode: Mode::Measure(end), effort, seed }
+        let (repeated, counting) = (AtomicU32::new(0), AtomicU32::new(0));
+        let mode = Mode::Measure(end);
+        Self { notebook, paper, tell, mode, repeated, counting, effort, seed }
     }
 
     /// Measures nothing.
@@ -117,13 +126,31 @@ impl<'a> Lab<'a> {
         Self { mode: Mode::Read, ..Self::measuring(notebook, paper, run, tell, None) }
     }
 
+    /// The parts of a paper that its claims need in this round, from 0: of every claim while a full
+    /// run repeats what the paper repeated, then of those that are not decided; `None` if that is
+    /// all. A claim that lacks a part waits for no other.
+    pub(crate) fn needed<F>(
+        &self,
+        claims: &[Claim<F>],
+        figures: &F,
+        round: u32,
+    ) -> Option<Vec<usize>> {
+        let [least, most] = self.effort.rounds();
+        let waiting = claims.iter().filter(|it| it.is_open(figures, round < least));
+        let mut needed: Vec<usize> = waiting.flat_map(|it| it.needs.iter().copied()).collect();
+        needed.sort_unstable();
+        needed.dedup();
+        (round < most && !needed.is_empty()).then_some(needed)
+    }
+
     /// Results of a part: the recorded ones, or those of `work`, which are then recorded. `name`
     /// identifies the part within its paper and says what is measured: `throughput, round 3`. Drops
-    /// work that is incomplete when time is up.
+    /// work that is incomplete when time is up. Repeats it once if it is void, or if other programs took
+    /// CPU meanwhile and not too many parts were repeated.
     pub(crate) async fn part<T: Serialize + DeserializeOwned>(
         &self,
         name: &str,
-        work: impl Future<Output = Part<T>>,
+        work: impl AsyncFn() -> Part<T>,
     ) -> Part<T> {
         let name = format!("{}: {name}", self.paper);
         if let Some(recorded) = self.notebook.read(&name) {
@@ -138,10 +165,14 @@ impl<'a> Lab<'a> {
         } else if is_over(end) {
             Err(Missed::OutOfTime)
         } else {
-            (self.tell)(&Progress::Doing(name.clone()));
+            (self.tell)(&Progress::Doing(match end.map(|it| it - Instant::now()) {
+                None => name.clone(),
+                Some(left) => format!("{} s left: {name}", left.as_secs()),
+            }));
+            let undisturbed = self.undisturbed(&work);
             match end {
-                None => work.await,
-                Some(end) => tokio::time::timeout_at(end.into(), work)
+                None => undisturbed.await,
+                Some(end) => tokio::time::timeout_at(end.into(), undisturbed)
                     .await
                     .unwrap_or(Err(Missed::OutOfTime)),
             }
@@ -152,6 +183,29 @@ impl<'a> Lab<'a> {
         }
         measured
     }
+
+    /// Results of work, repeated once if the first is void, or disturbed and not too many were.
+    async fn undisturbed<T>(&self, work: impl AsyncFn() -> Part<T>) -> Part<T> {
+        let others = CpuBaseline::now();
+        let measured = work().await;
+        let is_disturbed = others.cores_of_others().is_some_and(|cores| cores > OTHERS_MAX);
+        let may_repeat = may_repeat(self.repeated.load(Relaxed), self.counting.load(Relaxed));
+        self.counting.fetch_add(1, Relaxed);
+        match measured {
+            Ok(_) if !is_disturbed || !may_repeat => measured,
+            Ok(_) | Err(Missed::Void) => {
+                self.repeated.fetch_add(1, Relaxed);
+                work().await.or(measured)
+            }
+            Err(_) => measured,
+        }
+    }
+}
+
+/// The mean of the figures that there are; `None` for none.
+pub(crate) fn mean(figures: &[f64]) -> Option<Estimate> {
+    let there: Vec<f64> = figures.iter().copied().filter(|it| it.is_finite()).collect();
+    keypadd_measure::statistics::mean(&there)
 }
 
 /// The measured rounds of an experiment, up to the first missing one.
@@ -186,12 +240,13 @@ impl<T> Rounds<T> {
         (ratio(&self.figures(figure), &self.figures(base)), self.missed.clone())
     }
 
-    /// Mean of a figure.
-    pub(crate) fn mean(&self, figure: impl Fn(&T) -> f64) -> Today {
-        (mean(&self.figures(figure)), self.missed.clone())
+    /// The center of a figure over the rounds that have it.
+    pub(crate) fn center(&self, figure: impl Fn(&T) -> f64) -> Today {
+        let there = self.figures(figure).into_iter().filter(|it| !it.is_nan());
+        (center(&there.collect::<Vec<f64>>()), self.missed.clone())
     }
 
-    /// A figure, one value per round.
+    /// A figure, one value per round; not a number where a round left its arm out.
     pub(crate) fn figures(&self, figure: impl Fn(&T) -> f64) -> Vec<f64> {
         self.all.iter().map(figure).collect()
     }

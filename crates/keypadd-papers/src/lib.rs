@@ -68,10 +68,10 @@ impl Paper {
     /// Time limit of its quick run; less than five minutes for all together.
     fn quick_time(self) -> Duration {
         Duration::from_secs(match self {
-            Self::Lomas => 90,
-            Self::Bollinger => 70,
-            Self::Compaq | Self::Ridzuan => 45,
-            Self::Praptodiyono => 35,
+            Self::Lomas => 95,
+            Self::Compaq => 80,
+            Self::Bollinger => 60,
+            Self::Ridzuan | Self::Praptodiyono => 25,
         })
     }
 
@@ -103,6 +103,8 @@ pub struct Reproduction {
     pub effort: Effort,
     /// Seed of the traffic and of the order of arms.
     pub seed: u64,
+    /// Time for all papers together; `None` for that of a quick run, and no limit of a full one.
+    pub time: Option<Duration>,
 }
 
 /// The result of a run.
@@ -126,12 +128,19 @@ impl Reproduction {
     ) -> Reproduced {
         keep(self.pages(notebook, tell).await);
         let all = async {
-            for &paper in &self.papers {
-                let end = match self.effort {
-                    Effort::Quick => Some(Instant::now() + paper.quick_time()),
-                    Effort::Full => None,
-                };
-                let lab = Lab::measuring(notebook, paper, self, tell, end);
+            let (start, mut shares) = (Instant::now(), Duration::ZERO);
+            let together = self.papers.iter().map(|paper| paper.quick_time()).sum::<Duration>();
+            let time = self.time.or_else(|| (self.effort == Effort::Quick).then_some(together));
+            let end = |part: f64| time.map(|time| start + time.mul_f64(part));
+            let of_paper = self.papers.iter().map(|paper| {
+                shares += paper.quick_time();
+                (paper, end(shares.as_secs_f64() / together.as_secs_f64()))
+            });
+            // What a paper leaves of its share is for the next, and in the end for any.
+            let rest =
+                self.papers.iter().map(|paper| (paper, end(1.0))).filter(|it| it.1.is_some());
+            for (paper, end) in of_paper.chain(rest) {
+                let lab = Lab::measuring(notebook, *paper, self, tell, end);
                 paper.reproduce(&lab).await;
                 keep(self.pages(notebook, tell).await);
             }

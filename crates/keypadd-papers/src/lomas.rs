@@ -157,6 +157,14 @@ struct Measurements {
     pairs: Rounds<Pairs>,
 }
 
+impl Measurements {
+    fn new(network: Part<Network>) -> Self {
+        let (surfaces, encryptions) = (Rounds::default(), Rounds::default());
+        let (streams, making, pairs) = (Rounds::default(), Rounds::default(), Rounds::default());
+        Self { network, surfaces, encryptions, streams, making, pairs }
+    }
+}
+
 /// Packet sizes, bytes.
 fn sizes(effort: Effort) -> &'static [u64] {
     effort.pick::<&[u64]>(&[16, 128, 256, 1024], &[16, 64, 128, 256, 512, 1024])
@@ -174,42 +182,47 @@ fn delays(effort: Effort) -> &'static [Duration] {
     effort.pick::<&[Duration]>(&QUICK, &FULL)
 }
 
+/// The parts of a round.
+const PAIRS: usize = 0;
+const SURFACES: usize = 1;
+const ENCRYPTIONS: usize = 2;
+const STREAMS: usize = 3;
+const MAKING: usize = 4;
+
 pub(super) async fn reproduce(lab: &Lab<'_>) -> Section {
-    let mut figures = Measurements {
-        network: lab.part("the network alone", bed::network(lab.effort)).await,
-        surfaces: Rounds::default(),
-        encryptions: Rounds::default(),
-        streams: Rounds::default(),
-        making: Rounds::default(),
-        pairs: Rounds::default(),
-    };
-    for nth in 0..lab.effort.rounds() {
-        let name = format!("two pairs on one line, round {}", nth + 1);
-        figures.pairs.push(lab.part(&name, pairs::pairs(lab, nth)).await);
-    }
-    match figures.network.clone() {
-        Ok(network) => {
-            for nth in 0..lab.effort.rounds() {
-                let round = format!("round {}", nth + 1);
-                let name = format!("surfaces, {round}");
-                let part = lab.part(&name, trips::surfaces(lab, nth, network)).await;
-                figures.surfaces.push(part);
-                let name = format!("encryptions, {round}");
-                let part = lab.part(&name, trips::encryptions(lab, nth, network)).await;
-                figures.encryptions.push(part);
-                let name = format!("streams, {round}");
-                let part = lab.part(&name, streams::streams(lab, nth, network)).await;
-                figures.streams.push(part);
-                let name = format!("making keystream, {round}");
-                let part = lab.part(&name, making::making(lab, nth)).await;
-                figures.making.push(part);
+    let network = lab.part("the network alone", async || bed::network(lab.effort).await).await;
+    let (claims, mut figures) = (claims::claims(sizes(lab.effort)), Measurements::new(network));
+    for round in 0.. {
+        let Some(needed) = lab.needed(&claims, &figures, round) else { break };
+        let nth = format!("round {}", round + 1);
+        let network = figures.network.clone();
+        for part in &needed {
+            match *part {
+                PAIRS => {
+                    let measure = async || pairs::pairs(lab, round).await;
+                    let name = format!("two pairs on one line, {nth}");
+                    figures.pairs.push(lab.part(&name, measure).await);
+                }
+                SURFACES => {
+                    let measure = async || trips::surfaces(lab, round, network.clone()?).await;
+                    let name = format!("surfaces, {nth}");
+                    figures.surfaces.push(lab.part(&name, measure).await);
+                }
+                ENCRYPTIONS => {
+                    let measure = async || trips::encryptions(lab, round, network.clone()?).await;
+                    let name = format!("encryptions, {nth}");
+                    figures.encryptions.push(lab.part(&name, measure).await);
+                }
+                STREAMS => {
+                    let measure = async || streams::streams(lab, round, network.clone()?).await;
+                    figures.streams.push(lab.part(&format!("streams, {nth}"), measure).await);
+                }
+                _ => {
+                    let measure = async || making::making(lab, round).await;
+                    let name = format!("making keystream, {nth}");
+                    figures.making.push(lab.part(&name, measure).await);
+                }
             }
-        }
-        Err(missed) => {
-            figures.surfaces.push(Err(missed.clone()));
-            figures.encryptions.push(Err(missed.clone()));
-            figures.streams.push(Err(missed.clone()));
-            figures.making.push(Err(missed));
         }
     }
     page::page(&figures, lab.effort)

@@ -9,7 +9,8 @@ use keypadd_measure::results::{Results, Run};
 use super::lab::{Missed, Part};
 use super::*;
 
-const RUN: Reproduction = Reproduction { papers: Vec::new(), effort: Effort::Quick, seed: 7 };
+const RUN: Reproduction =
+    Reproduction { papers: Vec::new(), effort: Effort::Quick, seed: 7, time: None };
 const PAPER: Paper = Paper::Praptodiyono;
 
 fn directory() -> tempfile::TempDir {
@@ -30,7 +31,7 @@ fn open(output: &Output, effort: Effort, seed: u64) -> Result<Notebook<'_>, Othe
 /// Measures a part, and counts how often.
 async fn measure(notebook: &Notebook<'_>, measured: &AtomicU32, end: Option<Instant>) -> Part<f64> {
     let lab = Lab::measuring(notebook, PAPER, &RUN, &|_| (), end);
-    let work = async {
+    let work = async || {
         measured.fetch_add(1, Relaxed);
         Ok(1.5)
     };
@@ -58,14 +59,14 @@ async fn a_part_that_failed_or_came_too_late_says_why_and_is_tried_again_by_a_la
         assert_eq!(late, Err(Missed::OutOfTime));
         let lab = Lab::measuring(&notebook, PAPER, &RUN, &|_| (), None);
         let failed = Missed::Failed("no port".into());
-        let part: Part<f64> = lab.part("another", async { Err(failed.clone()) }).await;
+        let part: Part<f64> = lab.part("another", async || Err(failed.clone())).await;
         assert_eq!(part, Err(failed.clone()));
         // Pages are built from what there is, and say why the rest is missing.
         let lab = Lab::reading(&notebook, PAPER, &RUN, &|_| ());
-        let never = || async { unreachable!("pages measure nothing") };
-        assert_eq!(lab.part::<f64>("a part", never()).await, Err(Missed::OutOfTime));
-        assert_eq!(lab.part::<f64>("another", never()).await, Err(failed));
-        assert_eq!(lab.part::<f64>("a third", never()).await, Err(Missed::NotReached));
+        let never = async || unreachable!("pages measure nothing");
+        assert_eq!(lab.part::<f64>("a part", never).await, Err(Missed::OutOfTime));
+        assert_eq!(lab.part::<f64>("another", never).await, Err(failed));
+        assert_eq!(lab.part::<f64>("a third", never).await, Err(Missed::NotReached));
     }
     let output = take(&root);
     let notebook = open(&output, Effort::Quick, 7).unwrap();
@@ -79,7 +80,7 @@ async fn work_that_outlasts_its_time_is_cut_off() {
     let notebook = open(&output, Effort::Quick, 7).unwrap();
     let soon = Instant::now() + Duration::from_millis(20);
     let lab = Lab::measuring(&notebook, PAPER, &RUN, &|_| (), Some(soon));
-    let part: Part<f64> = lab.part("endless", std::future::pending()).await;
+    let part: Part<f64> = lab.part("endless", std::future::pending).await;
     assert_eq!(part, Err(Missed::OutOfTime));
 }
 

@@ -168,6 +168,21 @@ pub(super) fn turn_time(text: &str) -> Result<Duration, BadValue> {
     }
 }
 
+/// Time for a whole run.
+pub(super) fn time_budget(text: &str) -> Result<Duration, BadValue> {
+    let time = duration(text)?;
+    match time.is_zero() || time > BUDGET_MOST {
+        true => Err(bad(
+            format!("{} is not a time for a run", shown(text)),
+            "above 0s and up to 7d, as in 5m",
+        )),
+        false => Ok(time),
+    }
+}
+
+/// Longest run.
+const BUDGET_MOST: Duration = Duration::from_secs(7 * 24 * 3600);
+
 /// Largest burst or file: the far end confirms receipt within 10 s, or the wait ends.
 const SIZE_MOST: u64 = 1 << 30;
 

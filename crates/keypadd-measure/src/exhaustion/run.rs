@@ -15,12 +15,12 @@ use super::calibration::calibrate;
 use super::cell::Cell;
 use super::finder::{Patience, burst, find};
 use super::model::Calibration;
-use super::others::CpuBaseline;
 use super::section::section;
 use super::tunnel::{Ended, Tunnel};
 use crate::arm::Arm;
 use crate::background::{Background, cores};
 use crate::interleave::{OnProgress, Progress};
+use crate::others::CpuBaseline;
 use crate::path::{PathSettings, Place};
 use crate::results::Section;
 

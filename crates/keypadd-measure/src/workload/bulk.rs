@@ -10,9 +10,8 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::interleave::{Runs, Workload};
 use crate::results::{Axis, Curve, Plot, Section, Style, Table};
-use crate::statistics;
 use crate::workload::terminal::LEAD;
-use crate::workload::{Figure, costs, ratios, samples, verdicts};
+use crate::workload::{Figure, costs, mean, ratios, samples, verdicts};
 
 /// Data per answer that reports how much has arrived.
 const STEP_BYTES: u64 = 256 << 10;
@@ -65,8 +64,21 @@ impl Workload for Bulk {
         Vec::new()
     }
 
+    fn figures(&self) -> Vec<Figure<BulkMeasured>> {
+        let figure = |of, value: fn(&BulkMeasured) -> f64| Figure {
+            of,
+            ratio: "ratio of rates",
+            less_is_better: false,
+            value: Box::new(move |measured| Some(value(measured))),
+        };
+        vec![
+            figure("A burst", |measured| measured.burst_mbit),
+            figure("Bulk without a pause", |measured| measured.mbit),
+        ]
+    }
+
     fn section(&self, runs: &Runs<BulkMeasured>) -> Section {
-        let arms = runs.paired();
+        let arms = runs.measured();
         let mut section = Section::new(
             "bulk",
             "Bulk",
@@ -84,14 +96,13 @@ impl Workload for Bulk {
         )];
         let bursts = samples(&arms, |measured| Some(measured.burst_mbit));
         let rates = samples(&arms, |measured| Some(measured.mbit));
-        let figure = |of| Figure { of, ratio: "ratio of rates", less_is_better: false };
-        section.verdicts = verdicts(&figure("A burst"), &bursts);
-        section.verdicts.extend(verdicts(&figure("Bulk without a pause"), &rates));
+        section.verdicts = verdicts(&self.figures(), runs);
+        section.notes = runs.notes();
         let mut table = Table::new("rates", "Payload that arrived", "arm")
             .column("burst", "Mbit/s")
             .column("without a pause", "Mbit/s");
         for ((arm, bursts), (_, rates)) in bursts.iter().zip(&rates) {
-            let cells = [bursts, rates].map(|samples| statistics::mean(samples).into());
+            let cells = [bursts, rates].map(|samples| mean(samples));
             table.push(&arm.to_string(), cells.into());
         }
         section.tables = vec![

@@ -82,8 +82,18 @@ impl Workload for Files {
         all
     }
 
+    fn figures(&self) -> Vec<Figure<FilesMeasured>> {
+        let most = self.clients.len() - 1;
+        vec![Figure {
+            of: "A file",
+            ratio: "ratio of medians",
+            less_is_better: true,
+            value: Box::new(move |FilesMeasured(served)| served[most].latencies.quantile_us(0.5)),
+        }]
+    }
+
     fn section(&self, runs: &Runs<FilesMeasured>) -> Section {
-        let arms = runs.paired();
+        let arms = runs.measured();
         let mut section = Section::new(
             "files",
             "Files",
@@ -102,8 +112,8 @@ impl Workload for Files {
         let most = self.clients.len() - 1;
         let medians =
             samples(&arms, |FilesMeasured(served)| served[most].latencies.quantile_us(0.5));
-        let figure = Figure { of: "A file", ratio: "ratio of medians", less_is_better: true };
-        section.verdicts = verdicts(&figure, &medians);
+        section.verdicts = verdicts(&self.figures(), runs);
+        section.notes = runs.notes();
         let title = format!("Median over that of the base lines, {} clients", self.clients[most]);
         section.tables = self.tables(&arms);
         section.tables.extend([ratios("ratios", &title, &medians), costs(&arms)]);

@@ -6,10 +6,9 @@ use keypadd_traffic::{Broken, Due, Exchange, Latencies, Path, Requester};
 
 use crate::interleave::{Runs, Workload};
 use crate::results::{Section, Table};
-use crate::statistics;
 use crate::workload::bulk::{flood, rate_mbit};
 use crate::workload::terminal::{LEAD, Terminal, distributions, quantiles, type_keys};
-use crate::workload::{Figure, costs, ratios, samples, verdicts};
+use crate::workload::{Figure, costs, mean, ratios, samples, verdicts};
 
 /// Bulk data per answer. Small, so that the stream ends soon after its time.
 const STEP_BYTES: u64 = 256 << 10;
@@ -51,8 +50,17 @@ impl Workload for Mixed {
         self.terminal.keys(0)
     }
 
+    fn figures(&self) -> Vec<Figure<MixedMeasured>> {
+        vec![Figure {
+            of: "A keystroke beside bulk data",
+            ratio: "ratio of medians",
+            less_is_better: true,
+            value: Box::new(|measured| measured.latencies.quantile_us(0.5)),
+        }]
+    }
+
     fn section(&self, runs: &Runs<MixedMeasured>) -> Section {
-        let arms = runs.paired();
+        let arms = runs.measured();
         let mut section = Section::new(
             "mixed",
             "Keystrokes beside bulk data",
@@ -70,16 +78,12 @@ impl Workload for Mixed {
             ),
         ];
         let medians = samples(&arms, |measured| measured.latencies.quantile_us(0.5));
-        let figure = Figure {
-            of: "A keystroke beside bulk data",
-            ratio: "ratio of medians",
-            less_is_better: true,
-        };
-        section.verdicts = verdicts(&figure, &medians);
+        section.verdicts = verdicts(&self.figures(), runs);
+        section.notes = runs.notes();
         let mut rates =
             Table::new("rates", "Bulk data that arrived meanwhile", "arm").column("rate", "Mbit/s");
         for (arm, samples) in samples(&arms, |measured| Some(measured.mbit)) {
-            rates.push(&arm.to_string(), vec![statistics::mean(&samples).into()]);
+            rates.push(&arm.to_string(), vec![mean(&samples)]);
         }
         section.tables = vec![
             quantiles("latency", "From key to echo", &arms, |measured| &measured.latencies),
@@ -92,5 +96,3 @@ impl Workload for Mixed {
         section
     }
 }
-
-impl Mixed {}

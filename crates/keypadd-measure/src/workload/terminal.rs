@@ -45,8 +45,17 @@ impl Workload for Terminal {
         self.keys(0)
     }
 
+    fn figures(&self) -> Vec<Figure<Latencies>> {
+        vec![Figure {
+            of: "A keystroke",
+            ratio: "ratio of medians",
+            less_is_better: true,
+            value: Box::new(|latencies| latencies.quantile_us(0.5)),
+        }]
+    }
+
     fn section(&self, runs: &Runs<Latencies>) -> Section {
-        let arms = runs.paired();
+        let arms = runs.measured();
         let mut section = Section::new(
             "terminal",
             "Terminal",
@@ -60,8 +69,8 @@ impl Workload for Terminal {
                 .into(),
         ];
         let medians = samples(&arms, |latencies| latencies.quantile_us(0.5));
-        let figure = Figure { of: "A keystroke", ratio: "ratio of medians", less_is_better: true };
-        section.verdicts = verdicts(&figure, &medians);
+        section.verdicts = verdicts(&self.figures(), runs);
+        section.notes = runs.notes();
         section.tables = vec![
             quantiles("latency", "From key to echo", &arms, |latencies| latencies),
             ratios("ratios", "Median over that of the base lines, round by round", &medians),

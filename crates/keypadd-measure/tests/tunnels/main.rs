@@ -7,7 +7,7 @@ mod delay;
 mod pads;
 
 use keypadd_measure::results::{Cell, Section};
-use keypadd_measure::{Arm, PathSettings, Rounds, Runs, Workload, take_turns};
+use keypadd_measure::{Arm, PathSettings, Plan, Runs, Workload, take_turns};
 use keypadd_provider::KeyExchange;
 use testbed::Link;
 use tokio::sync::Mutex;
@@ -32,9 +32,9 @@ async fn measure<W: Workload>(
     rounds: u32,
 ) -> Runs<W::Measured> {
     let _alone = MACHINE.lock().await;
-    let rounds = Rounds { rounds, seed: 1, tell: &|_| () };
+    let plan = Plan { rounds, time: None, seed: 1, tell: &|_| () };
     let (settings, never) = (settings(link), std::future::pending());
-    let runs = take_turns(workload, &[arm], &settings, rounds, |_| (), never).await;
+    let runs = take_turns(workload, &[arm], &settings, plan, |_| (), never).await;
     assert_eq!(runs.ended_by, None);
     runs
 }

@@ -1,9 +1,11 @@
 //! Lists this paper's claims, each with the paper's figures and a rule to judge it.
 
-use keypadd_measure::statistics::{mean, ratio};
+use keypadd_measure::sequence::{center, ratio};
 use keypadd_measure::verdict::Rule;
 
-use super::{LIFETIME_SECONDS, Measurements, PAIRS, SETTINGS, Streamed, Streams, TABLE_2, TABLE_3};
+use super::{
+    FAR, LIFETIME_SECONDS, LONG, Measurements, PAIRS, SETTINGS, Streamed, Streams, TABLE_2, TABLE_3,
+};
 use crate::claim::Claim;
 use crate::lab::{Missed, Today};
 
@@ -33,6 +35,7 @@ pub(super) fn claims() -> Vec<Claim<Measurements>> {
             SLIGHT,
             |it: &Measurements| compared(&it.long, [0, 1]),
         )
+        .needs([LONG])
         .printed(TABLE_3[1] / TABLE_3[0], "Table 3"),
     ];
     let suite = |pair: [usize; 2]| SETTINGS[pair[0]].suite;
@@ -47,9 +50,10 @@ pub(super) fn claims() -> Vec<Claim<Measurements>> {
             COSTS,
             move |it: &Measurements| {
                 let (left, missed) = left(&it.long, pair);
-                (mean(&left), missed.cloned())
+                (center(&left), missed.cloned())
             },
         )
+        .needs([LONG])
         .printed(TABLE_3[pair[1]] / TABLE_3[pair[0]], "Table 3")
     }));
     claims.extend(PAIRS.map(|[without, with]| {
@@ -90,10 +94,10 @@ pub(super) fn claims() -> Vec<Claim<Measurements>> {
             move |it: &Measurements| {
                 let [(far, missed), (near, also_missed)] =
                     [&it.far, &it.long].map(|streams| left(streams, pair));
-                let count = far.len().min(near.len());
-                (ratio(&far[..count], &near[..count]), missed.or(also_missed).cloned())
+                (ratio(&far, &near), missed.or(also_missed).cloned())
             },
         )
+        .needs([LONG, FAR])
     }));
     claims
 }
@@ -103,9 +107,8 @@ pub(super) fn claims() -> Vec<Claim<Measurements>> {
 pub(super) fn compared(streams: &Streams, [one, other]: [usize; 2]) -> Today {
     let [one, other] = [&streams[one], &streams[other]];
     let [base, rates] = [one, other].map(|it| it.figures(|it| it.mbit));
-    let count = base.len().min(rates.len());
     let missed = one.missed.as_ref().or(other.missed.as_ref());
-    (ratio(&rates[..count], &base[..count]), missed.cloned())
+    (ratio(&rates, &base), missed.cloned())
 }
 
 /// What a fresh key exchange every two minutes leaves of a stream's rate, round by round, scaled

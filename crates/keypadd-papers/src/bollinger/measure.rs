@@ -64,7 +64,7 @@ impl Network {
 }
 
 pub(super) fn short_plan(effort: Effort) -> Plan {
-    let time = effort.pick(Duration::from_millis(500), Duration::from_secs(10));
+    let time = effort.pick(Duration::from_millis(300), Duration::from_secs(10));
     Plan { lifetime: AN_HOUR, settle: Duration::ZERO, time }
 }
 

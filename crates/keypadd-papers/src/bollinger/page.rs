@@ -1,15 +1,16 @@
 //! Builds the page: words, tables and a plot around the claims. Pure.
 
 use keypadd_measure::results::{Axis, Cell, Curve, Plot, Section, Style, Table};
-use keypadd_measure::statistics::{mean, ratio};
+use keypadd_measure::sequence::ratio;
 
 use super::claims::{claims, compared, left};
 use super::measure::{long_plan, short_plan};
 use super::{
-    LIFETIME_SECONDS, LONG_ROUNDS, Measurements, Network, PAIRS, SETTINGS, Streamed, Streams,
+    FAR_AT_ONCE, LIFETIME_SECONDS, Measurements, Network, PAIRS, SETTINGS, Streamed, Streams,
     TABLE_2, TABLE_3,
 };
 use crate::Effort;
+use crate::lab::mean;
 use crate::page::{Page, curve};
 
 pub(super) fn page(figures: &Measurements, effort: Effort) -> Section {
@@ -24,9 +25,9 @@ pub(super) fn page(figures: &Measurements, effort: Effort) -> Section {
         format!(
             "The paper sends one TCP stream between two routers: ten times 30 s in each setting, then ten minutes with \
              keys that live for two. Here such streams cross tunnels over a line of 100 Mbit/s, like its switch: {} s \
-             in rounds, then {LONG_ROUNDS} times {} s with lifetimes of {} s. A third experiment sends {LONG_ROUNDS} times {} s over \
-             10 Mbit/s with a round trip of 600 ms and lifetimes of {} s, to try what the paper only supposes; there \
-             every setting has a line of its own, and all go at once.",
+             in rounds, then {} s with lifetimes of {} s. A third experiment sends {} s over 10 Mbit/s with a round trip of \
+             600 ms and lifetimes of {} s, to try what the paper only supposes; there every setting has a line of its \
+             own, and all settings of {FAR_AT_ONCE} rounds go at once.",
             short.time.as_secs_f64(),
             (long.settle + long.time).as_secs_f64(),
             long.lifetime.as_secs_f64(),

@@ -12,7 +12,7 @@ fn streams(rates: [f64; 4], lifetime_seconds: f64) -> Streams {
         let key_exchanges = if SETTINGS[nth].fresh { 3 } else { 1 };
         let mut rounds = Rounds::default();
         // Rounds differ a little.
-        for spread in [1.0, 1.001, 0.999] {
+        for spread in [1.0, 1.001, 0.999, 1.0, 1.001, 0.999] {
             let mbit = rates[nth] * spread;
             rounds.push(Ok(Streamed { mbit, key_exchanges, lifetime_seconds }));
         }
@@ -22,7 +22,7 @@ fn streams(rates: [f64; 4], lifetime_seconds: f64) -> Streams {
 
 fn figures(short: [f64; 4], key_exchanges: u32, long: Streams, far: Streams) -> Measurements {
     let mut rounds = Rounds::default();
-    for _ in 0..3 {
+    for _ in 0..6 {
         let of = |nth: usize| Streamed {
             mbit: short[nth],
             key_exchanges: if SETTINGS[nth].fresh { key_exchanges } else { 1 },

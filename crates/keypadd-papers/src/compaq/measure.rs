@@ -1,5 +1,4 @@
-//! Runs rounds of web traffic between four hosts, every arm in turn, in an order drawn from the
-//! seed.
+//! Runs rounds of web traffic between four hosts, arms in turn, in an order drawn from the seed.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -13,8 +12,8 @@ use testbed::FourHosts;
 
 use super::clients::VirtualClients;
 use super::{
-    BASE, BASE_OVER_DES, EMULATED, FILES, LARGE, MEDIUM, PROCESSORS, Rates, Round, Speeds, TUNNELS,
-    clients, protection,
+    ARMS, BASE, BASE_OVER_DES, EMULATED, FILES, LARGE, MEDIUM, PROCESSORS, Rates, Round, Speeds,
+    TUNNELS, clients, protection,
 };
 use crate::lab::{Lab, Missed, Part};
 use crate::{Effort, order};
@@ -30,7 +29,7 @@ const WARM_UP_CLIENTS: u32 = 4;
 
 /// How long each number of clients requests files of each size.
 pub(super) fn time(effort: Effort) -> Duration {
-    effort.pick(Duration::from_millis(100), Duration::from_secs(1))
+    effort.pick(Duration::from_millis(60), Duration::from_secs(1))
 }
 
 /// How long each number of clients requests files of slower processors, whose quotas apply per
@@ -61,13 +60,20 @@ pub(super) async fn calibrate(lab: &Lab<'_>) -> Part<f64> {
     Ok(mbit)
 }
 
-pub(super) async fn round(lab: &Lab<'_>, round: u32, base_mbit: f64) -> Part<Round> {
+/// Measures these arms, by their places among the tunnels and then the emulated ones.
+pub(super) async fn round(
+    lab: &Lab<'_>,
+    round: u32,
+    base_mbit: f64,
+    arms: &[usize],
+) -> Part<Round> {
     let place = Place::Hosts { hosts: hosts()?, processor: None };
     let mut measured = Round {
         tunnels: vec![Rates::default(); TUNNELS.len()],
         emulated: vec![Rates::default(); EMULATED.len()],
     };
-    for nth in order(lab.seed, round, TUNNELS.len() + EMULATED.len()) {
+    for nth in order(lab.seed, round, arms.len()) {
+        let nth = arms[nth];
         let (arm, rates) = match nth.checked_sub(TUNNELS.len()) {
             None => {
                 let arm = TUNNELS[nth].map_or(Arm::Tcp, |pair| arm(pair, CipherEngine::default()));
@@ -91,24 +97,22 @@ pub(super) async fn round(lab: &Lab<'_>, round: u32, base_mbit: f64) -> Part<Rou
     Ok(measured)
 }
 
-pub(super) async fn speeds(lab: &Lab<'_>, round: u32) -> Part<Speeds> {
+/// Measures these settings, by their places after the arms, with both processors.
+pub(super) async fn speeds(lab: &Lab<'_>, round: u32, settings: &[usize]) -> Part<Speeds> {
     let hosts = hosts()?;
-    let mut measured = Speeds {
-        slow: vec![<_>::default(); PROCESSORS.len()],
-        fast: vec![<_>::default(); PROCESSORS.len()],
-    };
-    for nth in order(lab.seed, round, 2 * PROCESSORS.len()) {
-        let (nth, is_fast) = (nth / 2, nth % 2 == 1);
+    let mut measured = Speeds::default();
+    for nth in order(lab.seed, round, 2 * settings.len()) {
+        let (nth, is_fast) = (settings[nth / 2] - ARMS, nth % 2 == 1);
         let share = if is_fast { FAST } else { SLOW };
         testbed::Quota::of_a_core(share).map_err(Missed::Lacking)?;
         let place = Place::Hosts { hosts: Arc::clone(&hosts), processor: Some(share) };
         let arm = arm(PROCESSORS[nth], CipherEngine::default());
         let path = open(arm, &place).await?;
         let seed = lab.seed.wrapping_add(round.into());
-        let mut rates = [0.0; 2];
-        for (rate, size) in rates.iter_mut().zip([MEDIUM, LARGE]) {
+        let mut rates = Vec::new();
+        for size in [MEDIUM, LARGE] {
             let time = time_slowed(lab.effort);
-            *rate = serve(&path, &place, most(lab.effort), size, time, seed).await?;
+            rates.push(serve(&path, &place, most(lab.effort), size, time, seed).await?);
         }
         path.close().await?;
         match is_fast {

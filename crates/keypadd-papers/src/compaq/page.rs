@@ -5,14 +5,16 @@ mod printed;
 
 use super::measure::{FAST, SLOW, emulated_rate, time, time_slowed};
 use super::{
-    EMULATED, FILES, LARGE, MEDIUM, Measurements, PROCESSORS, Rates, Round, SMALL, TUNNELS,
-    clients, name, protection,
+    ARMS, EMULATED, FILES, LARGE, MEDIUM, Measurements, PROCESSORS, Rates, Round, SMALL, TUNNELS,
+    at, clients, name, protection,
 };
 use crate::Effort;
+use crate::lab::mean;
 use crate::page::{Page, curve};
+pub(super) use claims::claims;
 use keypadd_measure::figure::group;
 use keypadd_measure::results::{Axis, Cell, Curve, Plot, Section, Style, Table};
-use keypadd_measure::statistics::{mean, ratio};
+use keypadd_measure::sequence::ratio;
 use printed::{BASE_MBIT, CLIENTS, PROCESSOR_GAINS, printed_over_base};
 
 const SIZES: [&str; 3] = ["small", "medium", "large"];
@@ -78,7 +80,7 @@ pub(super) fn page(figures: &Measurements, effort: Effort) -> Section {
             ("seconds of each number and size", Effort::both(|it| time(it).as_secs_f64())),
         ],
         emulated,
-        claims: claims::claims(),
+        claims: claims(),
         tables,
         plots,
         surfaces: Vec::new(),
@@ -148,8 +150,8 @@ fn processors(figures: &Measurements) -> Table {
     }
     for (nth, pair) in PROCESSORS.into_iter().enumerate() {
         let cells = (0..2).flat_map(|size| {
-            let slow = figures.speeds.figures(|it| it.slow[nth][size]);
-            let fast = figures.speeds.figures(|it| it.fast[nth][size]);
+            let slow = figures.speeds.figures(|it| at(&it.slow[nth], size));
+            let fast = figures.speeds.figures(|it| at(&it.fast[nth], size));
             [
                 PROCESSOR_GAINS[nth].negotiated[size].into(),
                 ratio(&fast, &slow).into(),
@@ -176,7 +178,7 @@ fn rates(figures: &Measurements, size: usize, effort: Effort) -> Table {
     table.push("paper, base", printed.collect());
     let mut push = |label: &str, of: &dyn Fn(&Round) -> &Rates| {
         let each = (0..clients(effort).len())
-            .map(|nth| mean(&figures.rounds.figures(|it| of(it)[size][nth])).into());
+            .map(|nth| mean(&figures.rounds.figures(|it| at(&of(it)[size], nth))).into());
         table.push(label, each.collect());
     };
     for (nth, &tunnel) in TUNNELS.iter().enumerate() {
@@ -227,10 +229,10 @@ fn by_clients(figures: &Measurements, size: usize, effort: Effort) -> Plot {
         CLIENTS.iter().zip(BASE_MBIT[size]).map(|(it, mbit)| [f64::from(*it), mbit / last]);
     plot.curves.push(Curve::new("paper, base", Style::Line, printed.collect()));
     let most = clients(effort).len() - 1;
-    let base = figures.rounds.figures(|it| it.tunnels[BASE][size][most]);
+    let base = figures.rounds.figures(|it| at(&it.tunnels[BASE][size], most));
     let mut push = |label: &str, of: &dyn Fn(&Round) -> &Rates| {
         let over = clients(effort).iter().enumerate().map(|(nth, clients)| {
-            let rates = figures.rounds.figures(|it| of(it)[size][nth]);
+            let rates = figures.rounds.figures(|it| at(&of(it)[size], nth));
             (f64::from(*clients), ratio(&rates, &base))
         });
         plot.curves.push(curve(label, Style::Line, over));

@@ -18,11 +18,14 @@ fn rates((small, medium, large): Arm) -> Rates {
 fn figures(tunnels: [Arm; 11], emulated: [Arm; 2], gains: [[f64; 2]; 3]) -> Measurements {
     let mut figures =
         Measurements { calibration: Ok(1.0), rounds: Rounds::default(), speeds: Rounds::default() };
-    for _ in 0..3 {
+    for _ in 0..6 {
         let [tunnels, emulated] =
             [tunnels.to_vec(), emulated.to_vec()].map(|arms| arms.into_iter().map(rates).collect());
         figures.rounds.push(Ok(Round { tunnels, emulated }));
-        figures.speeds.push(Ok(Speeds { slow: vec![[1.0; 2]; 3], fast: gains.to_vec() }));
+        figures.speeds.push(Ok(Speeds {
+            slow: [(); 3].map(|()| vec![1.0; 2]),
+            fast: gains.map(|it| it.to_vec()),
+        }));
     }
     figures
 }

@@ -1,12 +1,14 @@
 //! Lists his claims, each with his figures and its rule, in his order.
 
 use keypadd_measure::results::Estimate;
-use keypadd_measure::statistics::mean;
+use keypadd_measure::sequence::center;
 use keypadd_measure::verdict::Rule;
 
-use super::{Grid, Measurements, Surfaces, Trips, his};
+use super::{
+    ENCRYPTIONS, Grid, MAKING, Measurements, PAIRS, STREAMS, SURFACES, Surfaces, Trips, his,
+};
 use crate::claim::{Claim, half_of};
-use crate::lab::{Missed, Today};
+use crate::lab::{Missed, Today, mean};
 
 /// A ratio to no encryption above this is a cost.
 const SAME: f64 = 1.02;
@@ -20,8 +22,8 @@ const PROPORTIONAL: Rule = Rule::Within(4.5, 8.5);
 
 /// `sizes` are the measured packet sizes, in the order of the surfaces' columns.
 pub(super) fn claims(sizes: &'static [u64]) -> Vec<Claim<Measurements>> {
-    let mut claims = surfaces(sizes);
-    claims.extend(streams());
+    let mut claims: Vec<_> = surfaces(sizes).into_iter().map(|it| it.needs([SURFACES])).collect();
+    claims.extend(streams().into_iter().map(|it| it.needs([STREAMS])));
     let waits = (his::BLOCK_SECONDS + his::TRIP_SECONDS) / his::TRIP_SECONDS;
     let supplied = his::SUPPLIED_BLOCK_SECONDS / his::BLOCK_SECONDS;
     claims.extend([
@@ -32,6 +34,7 @@ pub(super) fn claims(sizes: &'static [u64]) -> Vec<Claim<Measurements>> {
             ABOUT,
             |it: &Measurements| it.making.ratio(|it| it.work_pooled, |it| it.work_inline),
         )
+        .needs([MAKING])
         .printed(1.0, "An Alternative Encryption Scheme: about the same"),
         Claim::new(
             "L7",
@@ -40,14 +43,16 @@ pub(super) fn claims(sizes: &'static [u64]) -> Vec<Claim<Measurements>> {
             half_of(waits),
             |it: &Measurements| it.surfaces.ratio(|it| first(&it.inline), |it| first(&it.pooled)),
         )
+        .needs([SURFACES])
         .printed(waits, "Encryption Speed: at least 8.5 ms, beside 4.6 ms"),
         Claim::new(
             "L8",
             "Without spare CPU no keystream is made.",
             "keystream a second, all of every core taken over none",
             Rule::AtMost(0.05),
-            |it: &Measurements| it.making.mean(|it| it.beside_loads[2] / it.beside_loads[0]),
-        ),
+            |it: &Measurements| it.making.center(|it| it.beside_loads[2] / it.beside_loads[0]),
+        )
+        .needs([MAKING]),
         Claim::new(
             "L9",
             "A round trip that pays for four encryptions takes four times as long as one that pays for one.",
@@ -55,6 +60,7 @@ pub(super) fn claims(sizes: &'static [u64]) -> Vec<Claim<Measurements>> {
             Rule::Within(3.0, 5.0),
             |it: &Measurements| it.encryptions.ratio(|it| it.four_us, |it| it.one_us),
         )
+        .needs([ENCRYPTIONS])
         .printed(4.0, "the text below the second graph"),
         Claim::new(
             "L10",
@@ -62,7 +68,8 @@ pub(super) fn claims(sizes: &'static [u64]) -> Vec<Claim<Measurements>> {
             "throughput, beside another pair over alone",
             Rule::AtMost(NOTABLY_SLOWER),
             |it: &Measurements| it.pairs.ratio(|it| it.beside, |it| it.alone),
-        ),
+        )
+        .needs([PAIRS]),
         Claim::new(
             "L11",
             "The threshold follows the cipher: fillers are faster by as much as the cipher alone is.",
@@ -71,7 +78,8 @@ pub(super) fn claims(sizes: &'static [u64]) -> Vec<Claim<Measurements>> {
             |it: &Measurements| {
                 it.making.ratio(|it| it.fillers[1] / it.fillers[0], |it| it.alone[1] / it.alone[0])
             },
-        ),
+        )
+        .needs([MAKING]),
         Claim::new(
             "L11",
             "The implementation matters: the same cipher is many times as fast by another.",
@@ -79,6 +87,7 @@ pub(super) fn claims(sizes: &'static [u64]) -> Vec<Claim<Measurements>> {
             half_of(supplied),
             |it: &Measurements| it.making.ratio(|it| it.alone[1], |it| it.alone[0]),
         )
+        .needs([MAKING])
         .printed(supplied, "DEA Overheads: 120 ms and 8.5 ms"),
     ]);
     claims
@@ -199,7 +208,7 @@ fn first(grid: &Grid) -> f64 {
 fn spread(rounds: &[f64]) -> Option<Estimate> {
     let middle = mean(rounds)?.value;
     let distances: Vec<f64> = rounds.iter().map(|it| (it / middle - 1.0).abs()).collect();
-    mean(&distances)
+    center(&distances)
 }
 
 /// L4 and L5: bursts and streams.
@@ -218,7 +227,7 @@ fn streams() -> Vec<Claim<Measurements>> {
             "A stream above the cipher's rate runs the pool dry.",
             "keystream made while packets waited, over all",
             Rule::AtLeast(0.5),
-            |it: &Measurements| it.streams.mean(|it| it.late_above),
+            |it: &Measurements| it.streams.center(|it| it.late_above),
         ),
         Claim::new(
             "L4",
@@ -250,5 +259,5 @@ fn late_below(figures: &Measurements) -> Today {
     let rounds = &figures.streams;
     let below: Option<Vec<f64>> = rounds.all.iter().map(|it| it.late_below).collect();
     let left_out = below.is_none().then_some(Missed::NotInQuick);
-    (below.and_then(|it| mean(&it)), rounds.missed.clone().or(left_out))
+    (below.and_then(|it| center(&it)), rounds.missed.clone().or(left_out))
 }

@@ -1,7 +1,6 @@
 //! Builds the page: surfaces, tables and words around the claims. Pure.
 
 use keypadd_measure::results::{Axis, Cell, Curve, Estimate, Plot, Section, Style, Surface, Table};
-use keypadd_measure::statistics::mean;
 
 use super::claims::claims;
 use super::pairs::BITS_PER_SECOND;
@@ -9,6 +8,7 @@ use super::streams::{FILE_BYTES, above_time};
 use super::trips::{slow_trips, trips};
 use super::{Grid, LOADS, Measurements, Surfaces, Trips, delays, his, sizes};
 use crate::Effort;
+use crate::lab::mean;
 use crate::page::{Page, curve};
 
 /// A surface: its file name, its heading, and the source of its values.

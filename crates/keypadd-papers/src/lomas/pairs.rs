@@ -19,7 +19,7 @@ const UNDERWAY: usize = 32;
 
 /// Duration of a stream.
 pub(super) fn stream_time(effort: Effort) -> Duration {
-    effort.pick(Duration::from_secs(1), Duration::from_secs(10))
+    effort.pick(Duration::from_millis(500), Duration::from_secs(10))
 }
 
 pub(super) async fn pairs(lab: &Lab<'_>, round: u32) -> Part<Pairs> {

@@ -2,7 +2,10 @@
 
 use keypadd_measure::verdict::Rule;
 
-use super::{GROUPS, Generated, MODP_1024, MODP_3072, Measurements, SECP384R1, TABLE_1, TABLE_2};
+use super::{
+    GENERATION, GROUPS, Generated, MODP_1024, MODP_3072, Measurements, SECP384R1, TABLE_1, TABLE_2,
+    THROUGHPUT,
+};
 use crate::claim::{Claim, half_of};
 
 pub(super) fn claims() -> Vec<Claim<Measurements>> {
@@ -25,7 +28,8 @@ pub(super) fn claims() -> Vec<Claim<Measurements>> {
                     it.generation.ratio(|it| time(&it[slower]), |it| time(&it[faster]))
                 },
             );
-            claims.push(claim.printed(TABLE_1[slower].mean() / TABLE_1[faster].mean(), source));
+            let printed = TABLE_1[slower].mean() / TABLE_1[faster].mean();
+            claims.push(claim.needs([GENERATION]).printed(printed, source));
         }
     }
     let printed = |group: usize| TABLE_2[group + 1].mean();
@@ -41,6 +45,7 @@ pub(super) fn claims() -> Vec<Claim<Measurements>> {
                 it.throughput.ratio(|it| it.tunnels[SECP384R1], |it| it.tunnels[slower])
             },
         )
+        .needs([THROUGHPUT])
         .printed(paper, "Table 2")
     }));
     claims.extend(GROUPS.iter().enumerate().map(|(group, it)| {
@@ -52,6 +57,7 @@ pub(super) fn claims() -> Vec<Claim<Measurements>> {
             half_of(paper),
             move |it: &Measurements| it.throughput.ratio(|it| it.tunnels[group], |it| it.plain),
         )
+        .needs([THROUGHPUT])
         .printed(paper, "Table 2")
     }));
     claims

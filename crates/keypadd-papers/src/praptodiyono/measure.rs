@@ -28,7 +28,7 @@ pub(super) fn exchanges(effort: Effort) -> u32 {
 
 /// Duration of each stream in a round.
 pub(super) fn stream_time(effort: Effort) -> Duration {
-    effort.pick(Duration::from_millis(700), Duration::from_secs(5))
+    effort.pick(Duration::from_millis(400), Duration::from_secs(5))
 }
 
 pub(super) async fn generation(lab: &Lab<'_>, round: u32) -> Part<Generation> {

@@ -1,4 +1,6 @@
-//! Runs one round: echoes of each size through every arm, in an order drawn from the seed.
+//! Runs one round: echoes of each size through every arm at once, each over a line of its own. The
+//! lines are so slow that the machine is idle; the arms' echoes follow each other in an order drawn
+//! from the seed. Arms with an emulated cipher, which keep a core busy, come after the others.
 
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
@@ -9,6 +11,7 @@ use keypadd_measure::{Arm, CipherRate};
 use keypadd_provider::MeasureKeyExchange;
 use keypadd_traffic::{Answered, Due, Exchange, Requester, Requests, TunnelArm};
 use testbed::{Link, LinkSettings};
+use tokio::task::JoinSet;
 
 use super::{EMULATED, Echoes, Round, SCENARIOS, SIZES, TABLE_3, scenario};
 use crate::lab::{Lab, Part};
@@ -22,6 +25,9 @@ const GROUP: MeasureKeyExchange = MeasureKeyExchange::MODP_1024;
 
 /// Time between two echoes: long compared to an emulated cipher's time for one.
 const EVERY: Duration = Duration::from_millis(60);
+
+/// Time between the echoes of two arms: they do not meet at the cores.
+const APART: Duration = Duration::from_millis(10);
 
 /// Time before the first echo, so that path MTU discovery does not keep the line busy.
 const LEAD: Duration = Duration::from_millis(500);
@@ -46,26 +52,33 @@ pub(super) fn emulated_rate(nth: usize) -> NonZeroU64 {
 }
 
 pub(super) async fn round(lab: &Lab<'_>, round: u32) -> Part<Round> {
-    let mut measured = Round::default();
     let count = echoes(lab.effort);
-    let null = suite(Cipher::NULL, Mac::NULL);
-    for nth in order(lab.seed, round, 2 + SCENARIOS.len() + EMULATED.len()) {
-        let (arm, echoes) = match nth {
-            0 => (Arm::Tcp, &mut measured.plain),
-            1 => (tunnel(null, CipherEngine::default()), &mut measured.null),
-            2..6 => {
-                let nth = nth - 2;
-                let arm = tunnel(scenario(nth), CipherEngine::default());
-                (arm, &mut measured.tunnels[nth])
-            }
-            _ => {
-                let nth = nth - 2 - SCENARIOS.len();
-                let rate = CipherRate::new(emulated_rate(EMULATED[nth]));
-                let engine = CipherEngine::default().at_pace(rate);
-                (tunnel(scenario(EMULATED[nth]), engine), &mut measured.emulated[nth])
-            }
-        };
-        *echoes = echo(arm, count).await?;
+    let real = CipherEngine::default();
+    let mut arms = vec![Arm::Tcp, tunnel(suite(Cipher::NULL, Mac::NULL), real)];
+    arms.extend((0..SCENARIOS.len()).map(|nth| tunnel(scenario(nth), real)));
+    let emulated = EMULATED.map(|nth| {
+        let rate = CipherRate::new(emulated_rate(nth));
+        tunnel(scenario(nth), CipherEngine::default().at_pace(rate))
+    });
+    let real = at_once(&arms, count, order(lab.seed, round, arms.len())).await?;
+    let emulated = at_once(&emulated, count, order(lab.seed, round, emulated.len())).await?;
+    let mut measured = Round { plain: real[0], null: real[1], ..Round::default() };
+    measured.tunnels.copy_from_slice(&real[2..]);
+    measured.emulated.copy_from_slice(&emulated);
+    Ok(measured)
+}
+
+/// Echoes of several arms, each a little after the one before in this order.
+async fn at_once(arms: &[Arm], count: u32, order: Vec<usize>) -> Part<Vec<Echoes>> {
+    let mut running = JoinSet::new();
+    for (nth, place) in order.into_iter().enumerate() {
+        let (arm, lead) = (arms[place], LEAD + APART * nth as u32);
+        running.spawn(async move { (place, echo(arm, count, lead).await) });
+    }
+    let mut measured = vec![Echoes::default(); arms.len()];
+    while let Some(ended) = running.join_next().await {
+        let (place, echoes) = ended.map_err(|_| "a measurement thread panicked".to_owned())?;
+        measured[place] = echoes?;
     }
     Ok(measured)
 }
@@ -75,7 +88,7 @@ fn tunnel(suite: Protection, engine: CipherEngine) -> Arm {
 }
 
 /// Echoes through a new path over a new line.
-async fn echo(arm: Arm, count: u32) -> Part<Echoes> {
+async fn echo(arm: Arm, count: u32, lead: Duration) -> Part<Echoes> {
     let line = LinkSettings { delay: delay(), bits_per_second: Some(LINE), ipv6: false };
     let settings =
         PathSettings { kex: GROUP.into(), link: Link::new(line), ..PathSettings::default() };
@@ -86,7 +99,7 @@ async fn echo(arm: Arm, count: u32) -> Part<Echoes> {
     let echoes = echoes.map(|(exchange, nth)| Due { at: EVERY * nth, exchange });
     let requests = Requests::At(echoes.collect());
     let (_, answers) =
-        requester.run(requests, Instant::now() + LEAD, Vec::<Answered>::new(), Vec::push).await?;
+        requester.run(requests, Instant::now() + lead, Vec::<Answered>::new(), Vec::push).await?;
     path.valid()?;
     let of_size = |exchange| {
         let times = answers.iter().filter(|it| it.exchange == exchange);

@@ -2,7 +2,7 @@
 
 use keypadd_measure::figure::group;
 use keypadd_measure::results::{Axis, Cell, Curve, Plot, Section, Style, Table};
-use keypadd_measure::statistics::{mean, ratio};
+use keypadd_measure::sequence::ratio;
 use keypadd_traffic::Exchange;
 
 use super::claims::claims;
@@ -12,7 +12,7 @@ use super::{
     whole,
 };
 use crate::Effort;
-use crate::lab::Rounds;
+use crate::lab::{Rounds, mean};
 use crate::page::{Page, curve};
 
 pub(super) fn page(rounds: &Rounds<Round>, effort: Effort) -> Section {

@@ -6,10 +6,10 @@ use crate::claim::same_outcomes;
 use crate::lab::Missed;
 use keypadd_measure::results::Outcome::{CannotTell, DoesNotHold, Holds, NotRun};
 
-/// Three rounds in which arms take so long for 10, 100 and 1,000 bytes, milliseconds.
+/// Six rounds in which arms take so long for 10, 100 and 1,000 bytes, milliseconds.
 fn rounds(plain: Echoes, tunnels: [Echoes; 4], emulated: [Echoes; 2]) -> Rounds<Round> {
     let mut rounds = Rounds::default();
-    for spread in [-0.1, 0.0, 0.1] {
+    for spread in [-0.1, 0.0, 0.1, -0.1, 0.0, 0.1] {
         let with = |echoes: Echoes| echoes.map(|ms| ms + spread);
         rounds.push(Ok(Round {
             plain,

@@ -1,13 +1,13 @@
 //! Lists the claims, each with the paper's figures and its rule.
 
 use keypadd_measure::results::Estimate;
-use keypadd_measure::statistics::ratio;
+use keypadd_measure::sequence::ratio;
 use keypadd_measure::verdict::Rule;
 
 use super::printed::{NOISE, PROCESSOR_GAINS, TRIPLE_OVER_SINGLE, printed_over_base};
 use super::{
-    BASE, LARGE, MEDIUM, Measurements, PLAIN, PROCESSORS, Rates, Round, SIZES, SMALL, TUNNELS,
-    name, protection, typical,
+    ARMS, BASE, LARGE, MEDIUM, Measurements, PLAIN, PROCESSORS, Rates, Round, SIZES, SMALL,
+    TUNNELS, at, name, protection, typical,
 };
 use crate::claim::{Claim, half_of};
 use crate::lab::Today;
@@ -19,10 +19,13 @@ const DES: usize = 4;
 const TRIPLE_DES: usize = 5;
 const RC2: usize = 6;
 const MD5_DES: usize = 7;
+/// Positions of the emulated ones, after the tunnels.
+const EMULATED_DES: usize = TUNNELS.len();
+const EMULATED_TRIPLE: usize = EMULATED_DES + 1;
 /// Pairs of single and triple DES with no hash, MD5 and SHA-1.
 const PAIRS: [[usize; 2]; 3] = [[DES, TRIPLE_DES], [MD5_DES, 8], [9, 10]];
 
-pub(super) fn claims() -> Vec<Claim<Measurements>> {
+pub(in super::super) fn claims() -> Vec<Claim<Measurements>> {
     let mut claims = vec![tunnel(LARGE), tunnel(MEDIUM), tunnel(SMALL)];
     claims.extend([DES, TRIPLE_DES, RC2].map(|cipher| cost("C2", cipher, LARGE)));
     claims.extend([DES, TRIPLE_DES, RC2].map(less_for_medium));
@@ -56,6 +59,7 @@ pub(super) fn claims() -> Vec<Claim<Measurements>> {
             half_of(0.6),
             over(MD5_DES, PLAIN, MEDIUM),
         )
+        .needs([PLAIN, MD5_DES])
         .printed(0.6, "Conclusion"),
         Claim::lacking(
             "C11",
@@ -83,13 +87,15 @@ fn tunnel(size: usize) -> Claim<Measurements> {
         LARGE => {
             let claim =
                 "A tunnel without encryption carries 40 % less of large files than no tunnel.";
-            Claim::new("C1", claim, what, half_of(0.6), today).printed(0.6, "Figure 2, Conclusion")
+            Claim::new("C1", claim, what, half_of(0.6), today)
+                .needs([PLAIN, BASE])
+                .printed(0.6, "Figure 2, Conclusion")
         }
         _ => {
             let claim = format!(
                 "A tunnel without encryption carries as much of {files} files as no tunnel."
             );
-            Claim::new("C1", claim, what, equal(size), today)
+            Claim::new("C1", claim, what, equal(size), today).needs([PLAIN, BASE])
         }
     }
 }
@@ -116,6 +122,7 @@ fn cost(id: &'static str, nth: usize, size: usize) -> Claim<Measurements> {
         half_of(paper),
         over(nth, BASE, size),
     )
+    .needs([BASE, nth])
     .printed(paper, "Conclusion, Figures 3, 9 and 10")
 }
 
@@ -129,6 +136,7 @@ fn less_for_medium(nth: usize) -> Claim<Measurements> {
         Rule::AtLeast(1.0),
         move |it: &Measurements| left_of(it, |it| &it.tunnels[nth], MEDIUM),
     )
+    .needs([BASE, nth])
 }
 
 /// What an arm keeps of the base's throughput with files of one size, over what it keeps with large
@@ -157,7 +165,7 @@ fn triple_over_single() -> Vec<Claim<Measurements>> {
                 half_of(printed),
                 over(triple, single, size),
             );
-            claims.push(claim.printed(printed, "Table 3"));
+            claims.push(claim.needs([single, triple]).printed(printed, "Table 3"));
         }
     }
     for (printed, size) in TRIPLE_OVER_SINGLE[0].into_iter().zip([MEDIUM, LARGE]) {
@@ -174,7 +182,7 @@ fn triple_over_single() -> Vec<Claim<Measurements>> {
                     .ratio(|it| typical(&it.emulated[1][size]), |it| typical(&it.emulated[0][size]))
             },
         );
-        claims.push(claim.printed(printed, "Table 3"));
+        claims.push(claim.needs([EMULATED_DES, EMULATED_TRIPLE]).printed(printed, "Table 3"));
     }
     claims
 }
@@ -189,6 +197,7 @@ fn hashes_alike(size: usize) -> Claim<Measurements> {
         equal(size),
         over(SHA1, MD5, size),
     )
+    .needs([MD5, SHA1])
     .printed(paper(SHA1) / paper(MD5), "Figures 9 and 10")
 }
 
@@ -202,8 +211,11 @@ fn processor(nth: usize, size: usize) -> Claim<Measurements> {
         format!("Gateways of 400 rather than 266 MHz carry {more:.0} % more of {files} files with {suite}."),
         format!("throughput of {files} files with {suite}, faster over slower gateways"),
         half_of(printed),
-        move |it: &Measurements| it.speeds.ratio(|it| it.fast[nth][size], |it| it.slow[nth][size]),
+        move |it: &Measurements| {
+            it.speeds.ratio(|it| at(&it.fast[nth], size), |it| at(&it.slow[nth], size))
+        },
     )
+    .needs([ARMS + nth])
     .printed(printed, "Table 5, negotiated keys")
 }
 
@@ -212,10 +224,13 @@ fn grows_with_size() -> Vec<Claim<Measurements>> {
     let real: fn(&Round) -> &Rates = |it| &it.tunnels[TRIPLE_DES];
     let emulated: fn(&Round) -> &Rates = |it| &it.emulated[1];
     let triple = name(TUNNELS[TRIPLE_DES]);
-    let arms = [(triple.clone(), real), (format!("{triple} (emulated)"), emulated)];
+    let arms = [
+        (triple.clone(), TRIPLE_DES, real),
+        (format!("{triple} (emulated)"), EMULATED_TRIPLE, emulated),
+    ];
     let mut claims: Vec<_> = arms
         .iter()
-        .map(|(label, arm)| {
+        .map(|(label, part, arm)| {
             let arm = *arm;
             Claim::new(
                 "C8",
@@ -224,9 +239,10 @@ fn grows_with_size() -> Vec<Claim<Measurements>> {
                 Rule::AtLeast(1.0),
                 move |it: &Measurements| left_of(it, arm, SMALL),
             )
+            .needs([BASE, *part])
         })
         .collect();
-    for (label, arm) in arms {
+    for (label, part, arm) in arms {
         for (is_most, clients, rule, costs) in [
             (false, 4, equal(SMALL), "nothing"),
             (true, 20, Rule::AtMost(noise(SMALL)[0]), "something"),
@@ -236,7 +252,7 @@ fn grows_with_size() -> Vec<Claim<Measurements>> {
                 let nth = if is_most { rates.last() } else { rates.first() };
                 nth.copied().unwrap_or(f64::NAN)
             };
-            claims.push(Claim::new(
+            let claim = Claim::new(
                 "C8",
                 format!("With {clients} clients, {label} costs small files {costs}."),
                 format!("throughput of small files with {clients} clients, {label} over the base"),
@@ -244,7 +260,8 @@ fn grows_with_size() -> Vec<Claim<Measurements>> {
                 move |it: &Measurements| {
                     it.rounds.ratio(|it| of(arm(it)), |it| of(&it.tunnels[BASE]))
                 },
-            ));
+            );
+            claims.push(claim.needs([BASE, part]));
         }
     }
     claims

@@ -7,15 +7,21 @@ use crate::interleave::process_cpu;
 /// Ticks per second of `/proc/stat`, the same on every Linux (proc(5), USER_HZ).
 const TICKS: f64 = 100.0;
 
+/// Ten ticks.
+const SHOWN: Duration = Duration::from_millis(100);
+
 /// The reading to count from.
-pub(super) struct CpuBaseline {
+#[derive(Debug)]
+pub struct CpuBaseline {
     at: Instant,
     busy_seconds: Option<f64>,
     own: Duration,
 }
 
 impl CpuBaseline {
-    pub(super) fn now() -> Self {
+    /// The reading now.
+    #[must_use]
+    pub fn now() -> Self {
         let stat = std::fs::read_to_string("/proc/stat").ok();
         Self {
             at: Instant::now(),
@@ -24,12 +30,14 @@ impl CpuBaseline {
         }
     }
 
-    /// Average cores taken by others since then; `None` where the kernel does not say.
-    pub(super) fn cores_of_others(&self) -> Option<f64> {
+    /// Average cores taken by others since then; `None` where the kernel does not say, or for so
+    /// short a time that its ticks show nothing.
+    pub fn cores_of_others(&self) -> Option<f64> {
         let now = Self::now();
         let busy = now.busy_seconds? - self.busy_seconds?;
         let own = now.own.saturating_sub(self.own).as_secs_f64();
-        Some(((busy - own) / now.at.duration_since(self.at).as_secs_f64()).max(0.0))
+        let time = now.at.duration_since(self.at);
+        (time >= SHOWN).then(|| ((busy - own) / time.as_secs_f64()).max(0.0))
     }
 }
 
@@ -61,9 +69,9 @@ mod tests {
     #[test]
     fn other_programs_never_use_more_than_all_cores() {
         let since = CpuBaseline::now();
-        std::thread::sleep(Duration::from_millis(50));
+        std::thread::sleep(2 * SHOWN);
         let cores = std::thread::available_parallelism().unwrap().get() as f64;
-        // Ticks are whole numbers: one of five more on each core.
+        // Ticks are whole numbers: one of twenty more on each core.
         assert!(since.cores_of_others().is_none_or(|others| others <= cores * 1.5));
     }
 }
