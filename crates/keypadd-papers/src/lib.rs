@@ -68,10 +68,11 @@ impl Paper {
     /// Time limit of its quick run; less than five minutes for all together.
     fn quick_time(self) -> Duration {
         Duration::from_secs(match self {
-            Self::Lomas => 95,
-            Self::Compaq => 80,
+            Self::Lomas => 90,
+            Self::Compaq => 75,
             Self::Bollinger => 60,
-            Self::Ridzuan | Self::Praptodiyono => 25,
+            Self::Ridzuan => 35,
+            Self::Praptodiyono => 25,
         })
     }
 

@@ -172,7 +172,7 @@ fn sizes(effort: Effort) -> &'static [u64] {
 
 /// Pauses between round trips.
 fn delays(effort: Effort) -> &'static [Duration] {
-    const QUICK: [Duration; 2] = [Duration::ZERO, Duration::from_millis(2)];
+    const QUICK: [Duration; 2] = [Duration::ZERO, Duration::from_millis(1)];
     const FULL: [Duration; 4] = [
         Duration::ZERO,
         Duration::from_millis(1),

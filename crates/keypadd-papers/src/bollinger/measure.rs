@@ -72,10 +72,10 @@ pub(super) fn short_plan(effort: Effort) -> Plan {
 /// fresh key exchanges exceeds the scatter of rates: near, a setting's streams in a full run have
 /// twelve, where the paper's ten minutes had four; far, where one costs seconds, six.
 pub(super) fn long_plan(effort: Effort, network: Network) -> Plan {
-    let [half_a_second, three_seconds, ten, thirty, a_minute] =
-        [500, 3_000, 10_000, 30_000, 60_000].map(Duration::from_millis);
+    let [short, three_seconds, ten, thirty, a_minute] =
+        [300, 3_000, 10_000, 30_000, 60_000].map(Duration::from_millis);
     let (lifetime, settle, counted) = match network {
-        Network::Near => effort.pick((half_a_second, half_a_second, 2), (thirty, ten, 4)),
+        Network::Near => effort.pick((short, short, 2), (thirty, ten, 4)),
         // About fifty round trips.
         Network::Far => effort.pick((three_seconds, three_seconds, 1), (a_minute, thirty, 2)),
     };

@@ -29,7 +29,7 @@ const WARM_UP_CLIENTS: u32 = 4;
 
 /// How long each number of clients requests files of each size.
 pub(super) fn time(effort: Effort) -> Duration {
-    effort.pick(Duration::from_millis(60), Duration::from_secs(1))
+    effort.pick(Duration::from_millis(40), Duration::from_secs(1))
 }
 
 /// How long each number of clients requests files of slower processors, whose quotas apply per

@@ -102,7 +102,7 @@ fn alone(backend: CipherBackend, time: Duration) -> Result<f64, Missed> {
 /// Keystream in bytes per second of the fillers of a pool that is not full, beside a load on every
 /// core.
 async fn beside(share: f64, effort: Effort) -> Part<f64> {
-    let time = effort.pick(Duration::from_millis(400), Duration::from_millis(800));
+    let time = effort.pick(Duration::from_millis(250), Duration::from_millis(800));
     let path = open_with(CipherBackend::DesCrate, Some(LARGE_BYTES)).await?;
     let load = Background::start(share, LOAD_MAX);
     let (start, before) = (Instant::now(), path.gauges().filled_bytes());

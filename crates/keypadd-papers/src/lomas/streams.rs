@@ -33,7 +33,7 @@ pub(super) fn below_time(network: Network) -> Duration {
 
 /// Duration of a stream.
 pub(super) fn above_time(effort: Effort) -> Duration {
-    effort.pick(Duration::from_millis(1000), Duration::from_secs(8))
+    effort.pick(Duration::from_millis(600), Duration::from_secs(8))
 }
 
 pub(super) async fn streams(lab: &Lab<'_>, round: u32, network: Network) -> Part<Streams> {

@@ -13,12 +13,12 @@ use crate::{Effort, order};
 
 /// Round trips per cell of a surface, without encryption and with ready pads.
 pub(super) fn trips(effort: Effort) -> u32 {
-    effort.pick(100, 1000)
+    effort.pick(60, 1000)
 }
 
 /// Round trips per cell where every packet waits for the cipher.
 pub(super) fn slow_trips(effort: Effort) -> u32 {
-    effort.pick(5, 40)
+    effort.pick(3, 40)
 }
 
 /// Uncounted round trips after the cipher has been throttled.
@@ -93,7 +93,7 @@ async fn grid(path: &Path, effort: Effort, count: u32, pooled: Option<Network>) 
 }
 
 pub(super) async fn encryptions(lab: &Lab<'_>, round: u32, network: Network) -> Part<Encryptions> {
-    let count = lab.effort.pick(6, 50);
+    let count = lab.effort.pick(4, 50);
     let rate = Some(network.trip_cipher());
     let path = tunnel(None, network.trip_cipher()).await?;
     let mut times = [0.0; 3];

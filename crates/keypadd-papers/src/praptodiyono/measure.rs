@@ -23,7 +23,7 @@ const STEP_BYTES: u64 = 32 << 10;
 
 /// Samples averaged for a round's result.
 pub(super) fn exchanges(effort: Effort) -> u32 {
-    effort.pick(20, 200)
+    effort.pick(10, 200)
 }
 
 /// Duration of each stream in a round.

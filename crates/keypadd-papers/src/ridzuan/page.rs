@@ -44,9 +44,8 @@ pub(super) fn page(rounds: &Rounds<Round>, effort: Effort) -> Section {
         format!(
             "The paper pings ten times through routers joined by serial lines of 1.58 Mbit/s, with five pairs of \
              cipher and hash and three lengths. Here a round sends {} echoes of each length over TCP, through a \
-             new path for each arm in an order drawn from the seed; a line of 1.58 Mbit/s with {:.2} ms of delay \
-             each way lies in between, so that a round trip without a tunnel is the paper's. Sizes are of what is \
-             echoed; {} bytes are the least that measured traffic has and stand for 10.",
+             new path for each arm, those whose cipher is not emulated at once and then the others. Each path crosses a line of its own, of 1.58 Mbit/s with {:.2} ms \
+             of delay each way, so that a round trip without a tunnel is the paper's. Sizes are of what is echoed; {} bytes are the least that measured traffic has and stand for 10.",
             echoes(effort),
             delay().as_secs_f64() * 1e3,
             Exchange::REQUEST_BYTES_MIN,
