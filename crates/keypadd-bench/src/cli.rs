@@ -274,7 +274,7 @@ pub(crate) struct TypingFlags {
 pub(crate) struct TerminalArgs {
     #[command(flatten)]
     pub(crate) typing: TypingFlags,
-    /// How long each arm runs in a round [default: 3s; quick: 500ms]
+    /// How long each arm runs in a round [default: 3s; quick: 250ms]
     #[arg(long, env = "KEYPADD_TIME", value_name = "DURATION", value_parser = values::turn_time)]
     pub(crate) time: Option<Duration>,
     #[command(flatten)]

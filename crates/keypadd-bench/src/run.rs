@@ -67,7 +67,7 @@ pub(crate) async fn run(workload: BenchWorkload, shutdown: Shutdown) -> Result<(
     match workload {
         BenchWorkload::Terminal(args) => {
             let TerminalArgs { typing, time, turns } = *args;
-            let time = turn_time(time, &turns, [3000, 500]);
+            let time = turn_time(time, &turns, [3000, 250]);
             refuse_more(typing.rate.unwrap_or_default(), time, REQUESTS_MOST)?;
             let workload =
                 Terminal { typing: read_typing(typing), time, seed: turns.run.report.seed };
