@@ -175,11 +175,12 @@ quick_connections_of_a_peer_leave_local_ports_to_another() {
     in_end far sh -c "echo $before >$kernel/ip_local_port_range; echo $reuse >$kernel/tcp_tw_reuse"
 }
 
-stdio_to_an_unreachable_target_prints_one_line_and_exits_1() {
-    local port status
+stdio_to_an_unreachable_target_says_why_and_ends() {
+    local port code lines status
     mkfifo "$scratch/open-input"
     expect "the server starts" serve 10.99.7.1
-    for port in "$closed_port" "$forbidden_port"; do
+    # The second has a hint: the server may be told to permit it.
+    while read -r port code lines; do
         tell near "keypadd connect 10.99.7.1 ... -W 127.0.0.1:$port"
         # Standard input stays open, as an ssh client's does.
         in_end near timeout --foreground 20 "$keypadd" connect 10.99.7.1 --peer "$far_key" \
@@ -187,11 +188,12 @@ stdio_to_an_unreachable_target_prints_one_line_and_exits_1() {
             <>"$scratch/open-input" >"$scratch/out" 2>"$scratch/err"
         status=$?
         sed 's/^/    /' "$scratch/err"
-        expect "exit 1" equal 1 "$status"
-        expect "one line" equal 1 "$(wc -l <"$scratch/err")"
+        expect "exit $code" equal "$code" "$status"
+        expect "lines: $lines" equal "$lines" "$(wc -l <"$scratch/err")"
         expect "nothing on standard output" equal 0 "$(wc -c <"$scratch/out")"
         expect "its control socket is gone" silent find "$scratch/near.run" -name '*.sock'
-    done
+    done <<<"$closed_port 1 1
+$forbidden_port 4 2"
     rm "$scratch/open-input"
 }
 
@@ -618,7 +620,7 @@ claim resets_pass_as_resets_both_ways
 claim refused_and_unpermitted_targets_end_as_resets
 claim a_target_that_uses_all_local_ports_is_refused_with_the_remedy
 claim quick_connections_of_a_peer_leave_local_ports_to_another
-claim stdio_to_an_unreachable_target_prints_one_line_and_exits_1
+claim stdio_to_an_unreachable_target_says_why_and_ends
 claim two_hundred_connections_at_once_are_exact
 claim ipv6_carries_the_tunnel_and_the_forward
 claim packets_are_as_long_as_the_path_carries aes-256-gcm 1500 1452

@@ -14,7 +14,7 @@ use self::{
     descriptors::{DescriptorBudget, OF_CONNECTION},
     local_ports::LocalPorts,
     memory::MemoryShares,
-    open_connections::{ConnectionStatus, OpenConnections},
+    open_connections::{ConnectionState, ConnectionStatus, OpenConnections},
     peer_log::PeerLog,
     traffic::{ForwardTotals, Traffic},
 };
@@ -115,6 +115,11 @@ impl SharedLimits {
     /// The forwarded connections and UDP flows that there are now, the oldest first.
     pub fn connections(&self) -> Vec<ConnectionStatus> {
         self.open_connections.list()
+    }
+
+    /// How far each of them has come.
+    pub fn connection_states(&self) -> Vec<ConnectionState> {
+        self.open_connections.states()
     }
 
     /// Logs how many lines of each peer were suppressed since the last call, and forgets targets

@@ -43,7 +43,11 @@ pub(crate) fn all() -> Vec<PathBuf> {
             state: state_directory(),
         },
     };
-    directories(&user, |name| std::env::var_os(name).filter(|value| !value.is_empty()))
+    // After `su` the variable may be the caller's.
+    let is_usable = |name, value: &OsString| {
+        !value.is_empty() && (name != "XDG_RUNTIME_DIR" || check(Path::new(value)).is_ok())
+    };
+    directories(&user, |name| std::env::var_os(name).filter(|value| is_usable(name, value)))
 }
 
 /// Whose directories are asked for.
@@ -58,7 +62,7 @@ enum User {
     },
 }
 
-fn directories(user: &User, variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
+fn directories(user: &User, variable: impl Fn(&'static str) -> Option<OsString>) -> Vec<PathBuf> {
     if let Some(given) = variable("RUNTIME_DIRECTORY") {
         // systemd gives a list when a unit names several (systemd.exec(5)).
         let given = given.to_string_lossy();

@@ -70,7 +70,7 @@ impl Status for StatusBuilder {
     fn connections(&self, peer: Option<&str>) -> serde_json::Result<Vec<u8>> {
         let mut all = self.limits.connections();
         all.retain(|one| peer.is_none_or(|name| one.peer.as_deref() == Some(name)));
-        let counts = ConnectionCounts::of(&all);
+        let counts = ConnectionCounts::of(all.iter().map(|one| one.state));
         let (connections, unlisted) = most_carried(all);
         serde_json::to_vec(&ConnectionsReport {
             pid: process::id(),
@@ -165,7 +165,7 @@ impl StatusBuilder {
             transport: self.transport_report(),
             suite_preference: self.suite_preference().to_owned(),
             limits: self.limits_report(),
-            connections: ConnectionCounts::of(&self.limits.connections()),
+            connections: ConnectionCounts::of(self.limits.connection_states()),
             memory: self.memory_report(),
             hold: self.hold_report(),
             pool: self.pool_report(&sessions),

@@ -35,10 +35,10 @@ pub(crate) struct ConnectionCounts {
 }
 
 impl ConnectionCounts {
-    pub(crate) fn of(connections: &[ConnectionStatus]) -> Self {
+    pub(crate) fn of(states: impl IntoIterator<Item = ConnectionState>) -> Self {
         let mut counts = Self::default();
-        for connection in connections {
-            *match connection.state {
+        for state in states {
+            *match state {
                 ConnectionState::Open => &mut counts.open,
                 ConnectionState::Held => &mut counts.held,
                 ConnectionState::Connecting => &mut counts.connecting,
@@ -79,7 +79,7 @@ mod tests {
             is_flow: false,
         };
         let all: Vec<_> = (1..=5000).map(connection).collect();
-        let counts = ConnectionCounts::of(&all);
+        let counts = ConnectionCounts::of(all.iter().map(|one| one.state));
         assert_eq!(counts, ConnectionCounts { open: 2500, held: 2500, ..Default::default() });
         let (listed, unlisted) = most_carried(all);
         assert_eq!((listed.len(), unlisted), (LISTED_MAX, 4000));

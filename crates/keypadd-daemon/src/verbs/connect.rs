@@ -141,7 +141,8 @@ impl ConnectOptions {
         }
         let asks_for_own_tunnel = settings
             .entries()
-            .any(|(key, value)| OF_TUNNEL.contains(&key.name) && !value.is_default());
+            .any(|(key, value)| OF_TUNNEL.contains(&key.name) && !value.is_default())
+            || ssh::narrows(&args.ssh);
         let preferences = Preferences::of_flags(&settings, suites, vec![kex])?;
         let key = HostKey::of_flags(&settings)?;
         let reuse = match &work {

@@ -158,8 +158,10 @@ impl Acceptor {
                         warn!(forward = %name, max, "too many connections: new ones wait \
                             (max-forwards)");
                     }
-                    let listed =
-                        context.limits.open_connections.add_waiting(&name, origin.source());
+                    let session = context.link.current();
+                    let peer = session.as_ref().map(|session| session.peer());
+                    let open = &context.limits.open_connections;
+                    let listed = open.add_waiting(peer, &name, origin.source());
                     let displace = |idle| {
                         if let Some(session) = context.link.current() {
                             session.connection.displace_flow(idle);

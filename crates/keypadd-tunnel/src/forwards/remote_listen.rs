@@ -252,7 +252,8 @@ impl RemoteListeners {
             if !self.permits(listen, open) {
                 return ListenCode::NotPermitted;
             }
-            let listed = self.session.limits.open_connections.add_waiting(name, socket.source());
+            let (open, peer) = (&self.session.limits.open_connections, self.session.peer());
+            let listed = open.add_waiting(Some(peer), name, socket.source());
             let room = async {
                 let displace = |idle| self.session.connection.displace_flow(idle);
                 let place = places.take(&displace).await;

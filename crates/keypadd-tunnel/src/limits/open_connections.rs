@@ -37,7 +37,7 @@ pub enum ConnectionState {
 pub struct ConnectionStatus {
     /// Identifies it within the process; never reused.
     pub id: u64,
-    /// The peer, once a session carries it.
+    /// The peer, once there is a session to carry it.
     pub peer: Option<String>,
     /// The forward that accepted it at this end.
     pub forward: Option<String>,
@@ -62,6 +62,9 @@ pub struct ConnectionStatus {
 pub(crate) struct Details {
     since: SystemTime,
     waits: bool,
+    /// The peer that was to carry it when it was accepted.
+    expected: Option<String>,
+    /// The peer whose session carries it.
     pub(crate) peer: Option<String>,
     pub(crate) forward: Option<String>,
     pub(crate) target: Option<String>,
@@ -90,23 +93,29 @@ pub(crate) struct ListedConnection {
 impl OpenConnections {
     /// Lists a connection that has its place.
     pub(crate) fn add(&self) -> ListedConnection {
-        self.enter(false, None, None)
+        self.enter(false)
     }
 
-    /// Lists a connection of a forward that waits for a place.
-    pub(crate) fn add_waiting(&self, forward: &str, from: Option<SocketAddr>) -> ListedConnection {
-        self.enter(true, Some(forward.to_owned()), from)
-    }
-
-    fn enter(
+    /// Lists a connection of a forward that waits for a place; `peer` is the one that would carry
+    /// it now, if there is a session.
+    pub(crate) fn add_waiting(
         &self,
-        waits: bool,
-        forward: Option<String>,
+        peer: Option<&str>,
+        forward: &str,
         from: Option<SocketAddr>,
     ) -> ListedConnection {
+        let listed = self.enter(true);
+        let mut details = listed.details();
+        details.expected = peer.map(Into::into);
+        (details.forward, details.from) = (Some(forward.into()), from);
+        drop(details);
+        listed
+    }
+
+    fn enter(&self, waits: bool) -> ListedConnection {
         let since = SystemTime::now();
-        let (peer, target, carried) = <_>::default();
-        let details = Details { since, waits, peer, forward, target, from, carried };
+        let (expected, peer, forward, target, from, carried) = <_>::default();
+        let details = Details { since, waits, expected, peer, forward, target, from, carried };
         let details = Arc::new(Mutex::new(details));
         let id = self.0.last.fetch_add(1, Relaxed) + 1;
         self.all().insert(id, Arc::clone(&details));
@@ -117,6 +126,12 @@ impl OpenConnections {
     pub(crate) fn list(&self) -> Vec<ConnectionStatus> {
         let all: Vec<_> = self.all().iter().map(|(id, one)| (*id, Arc::clone(one))).collect();
         all.into_iter().map(|(id, details)| locked(&details).status(id)).collect()
+    }
+
+    /// The states of all of them.
+    pub(crate) fn states(&self) -> Vec<ConnectionState> {
+        let all: Vec<_> = self.all().values().cloned().collect();
+        all.iter().map(|details| locked(details).state()).collect()
     }
 
     /// Entered and taken out as a whole, so it is consistent after a panic.
@@ -154,21 +169,25 @@ impl Details {
         Some((self.peer.as_deref()?, self.forward.as_deref().or(self.target.as_deref())?))
     }
 
+    fn state(&self) -> ConnectionState {
+        match &self.carried {
+            None if self.waits => ConnectionState::Waiting,
+            None => ConnectionState::Connecting,
+            Some(carried) if carried.is_held() => ConnectionState::Held,
+            Some(_) => ConnectionState::Open,
+        }
+    }
+
     fn status(&self, id: u64) -> ConnectionStatus {
         let bytes = |count: fn(&TransferStats) -> u64| self.carried.as_deref().map_or(0, count);
         ConnectionStatus {
             id,
-            peer: self.peer.clone(),
+            peer: self.peer.clone().or_else(|| self.expected.clone()),
             forward: self.forward.clone(),
             target: self.target.clone(),
             from: self.from,
             since_unix_seconds: unix_seconds(self.since),
-            state: match &self.carried {
-                None if self.waits => ConnectionState::Waiting,
-                None => ConnectionState::Connecting,
-                Some(carried) if carried.is_held() => ConnectionState::Held,
-                Some(_) => ConnectionState::Open,
-            },
+            state: self.state(),
             sent_bytes: bytes(TransferStats::from_socket),
             received_bytes: bytes(TransferStats::to_socket),
             is_flow: self.carried.as_ref().is_some_and(|carried| carried.is_flow()),
@@ -184,8 +203,9 @@ mod tests {
     fn a_connection_is_listed_from_its_acceptance_to_its_end_with_what_it_carries() {
         let open = OpenConnections::default();
         let from = "127.0.0.1:9".parse().ok();
-        let (first, second) = (open.add_waiting("-L 1:a:1", from), open.add());
-        let states = || open.list().iter().map(|one| one.state).collect::<Vec<_>>();
+        let (first, second) = (open.add_waiting(Some("lab"), "-L 1:a:1", from), open.add());
+        let states = || open.states();
+        assert_eq!(open.list()[0].peer.as_deref(), Some("lab"), "while it waits, too");
         assert_eq!(states(), [ConnectionState::Waiting, ConnectionState::Connecting]);
         first.has_place();
         let carried = Arc::<TransferStats>::default();

@@ -23,6 +23,11 @@ pub(super) fn check(flags: &SshFlags, server: &Server) -> Result<(), Error> {
     }
 }
 
+/// Whether only some of the server's addresses will do.
+pub(super) fn narrows(flags: &SshFlags) -> bool {
+    flags.ipv4 || flags.ipv6
+}
+
 /// The server's addresses, as the flags narrow them.
 pub(super) fn narrowed(server: ServerAddresses, flags: &SshFlags) -> ServerAddresses {
     let server = match flags.port {

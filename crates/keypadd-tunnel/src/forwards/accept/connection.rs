@@ -165,7 +165,6 @@ async fn open(
     (header, name): (&StreamHeader, &str),
     record: &mut ConnectionRecord,
 ) -> Result<(Stream, ConnectionCount), NoStream> {
-    let mut peer = None;
     let opening = async {
         loop {
             let Ok(Ok(session)) = timeout(SESSION_TIMEOUT, context.link.session()).await else {
@@ -173,7 +172,7 @@ async fn open(
                 return Err(NoStream::NoSession);
             };
             let open = session.count_connection(name);
-            peer = Some(session.peer().to_owned());
+            record.set_peer(session.peer());
             match open_stream(&session, header).await {
                 Ok(stream) => return Ok((stream, open)),
                 Err(OpenError::Refused(code)) => return Err(NoStream::Refused(code, session)),
@@ -188,9 +187,6 @@ async fn open(
             Err(NoStream::ConnectionFailed)
         }
     };
-    if let Some(peer) = peer {
-        record.set_peer(&peer);
-    }
     match &opened {
         Ok(_) => {}
         Err(NoStream::Refused(code, _)) => record.refused(*code),
