@@ -143,8 +143,8 @@ pub(crate) struct Judged {
     pub(crate) verdict: Verdict,
 }
 
-/// Judges, by each figure and for every suite that has an arm with a pool: does it cost the same as
-/// no encryption, and does the pool pay?
+/// Judges two claims for each figure and each suite that has an arm with a pool: that the suite
+/// costs no more than no encryption, and that the pool makes it faster.
 pub(crate) fn judge<M>(figures: &[Figure<M>], runs: &Runs<M>) -> Vec<Judged> {
     let mut judged = Vec::new();
     let place = |wanted: Arm| runs.arms.iter().position(|(arm, _)| *arm == wanted);

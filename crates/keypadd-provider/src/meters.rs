@@ -51,7 +51,7 @@ pub struct Meters {
     exhaustions: AtomicU64,
     open_failures: AtomicU64,
     resets: AtomicU64,
-    /// Those of `open_failures` that were stateless resets.
+    /// How many of `open_failures` were stateless resets.
     reset_failures: AtomicU64,
     replays: AtomicU64,
     pad_reuse: AtomicU64,

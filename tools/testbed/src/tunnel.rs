@@ -6,7 +6,7 @@
 
 mod kind;
 
-use std::fs::{self, File};
+use std::fs;
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use crate::cleanup::Cleanup;
 use crate::hosts::TwoHosts;
 use crate::procstat;
-use crate::programs::clear_variables;
+use crate::programs::{clear_variables, create_log, log_tail};
 
 pub use kind::{Arm, Kind, Program, Ready, SERVICE_PORT, check_needs};
 
@@ -23,8 +23,6 @@ pub use kind::{Arm, Kind, Program, Ready, SERVICE_PORT, check_needs};
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// Retry interval.
 const RETRY: Duration = Duration::from_millis(20);
-/// Lines of a log that an error shows.
-const LOG_LINES: usize = 6;
 
 /// Whether a round trip to this address, from the near host, succeeds.
 pub type RoundTripCheck<'a> = &'a (dyn Fn(SocketAddr) -> bool + Sync);
@@ -83,11 +81,7 @@ impl Tunnel {
     pub fn log_tails(&self) -> String {
         let mut tails = String::new();
         for process in &self.processes {
-            let log = fs::read_to_string(&process.log).unwrap_or_default();
-            let lines: Vec<&str> = log.lines().collect();
-            for line in lines.iter().skip(lines.len().saturating_sub(LOG_LINES)) {
-                tails.push_str(&format!("\n    {}: {line}", process.name));
-            }
+            tails += &log_tail(&process.name, &process.log);
         }
         tails
     }
@@ -103,8 +97,7 @@ impl Tunnel {
             let name = Path::new(&program.program).file_name().unwrap_or_default();
             let name = format!("{} ({:?} end)", name.to_string_lossy(), program.end);
             let log = directory.join(format!("{:?}.log", program.end));
-            let file = File::create(&log).map_err(|error| format!("{}: {error}", log.display()))?;
-            let copy = file.try_clone().map_err(|error| format!("{}: {error}", log.display()))?;
+            let [file, copy] = create_log(&log)?;
             let mut command = network.command(program.end, &program.program);
             command.args(&program.arguments).stdout(file).stderr(copy);
             clear_variables(&mut command);

@@ -29,7 +29,7 @@ pub(crate) struct ConnectionCounts {
     pub(crate) open: usize,
     pub(crate) held: usize,
     pub(crate) connecting: usize,
-    /// Those that wait for a place: one of each forward, behind which others may wait to be
+    /// Connections that wait for a place: one of each forward, behind which others may wait to be
     /// accepted.
     pub(crate) waiting: usize,
 }

@@ -5,7 +5,7 @@
 //! runs one script, which lives as long as its tunnel; it has a `/run` of its own, where daemons
 //! leave sockets and numbers of processes. Does not know how arms differ.
 
-use std::fs::{self, File};
+use std::fs;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use testbed::programs::{clear_variables, find, locate};
+use testbed::programs::{clear_variables, create_log, find, locate, log_tail};
 use testbed::{Capture, Cleanup, FourHosts, LinkAddress, Namespace, Seen, procstat};
 
 use super::arms::NetworkArm;
@@ -30,9 +30,6 @@ const RETRY: Duration = Duration::from_millis(20);
 
 /// How long one packet of the proof may take.
 const ROUND_TRIP: Duration = Duration::from_millis(200);
-
-/// Lines of a log that an error shows.
-const LOG_LINES: usize = 6;
 
 /// The near gateway's address on the link between the gateways: locally administered.
 const LINK: LinkAddress = [0x02, 0x86, 0x02, 0, 0, 1];
@@ -159,12 +156,7 @@ impl Lab {
     pub(super) fn log_tails(&self) -> String {
         let mut tails = String::new();
         for gateway in &self.gateways {
-            let log = fs::read(gateway.file("log")).unwrap_or_default();
-            let log = String::from_utf8_lossy(&log);
-            let lines: Vec<&str> = log.lines().collect();
-            for line in lines.iter().skip(lines.len().saturating_sub(LOG_LINES)) {
-                tails.push_str(&format!("\n    {}: {line}", gateway.side));
-            }
+            tails += &log_tail(gateway.side, &gateway.file("log"));
         }
         tails
     }
@@ -178,10 +170,7 @@ impl Lab {
         for side in ["far", "near"] {
             let gateway = Gateway { side, id: 0, directory: directory.to_owned() };
             let _ = fs::remove_file(gateway.file("up"));
-            let log = gateway.file("log");
-            let failed = |error| format!("{}: {error}", log.display());
-            let file = File::create(&log).map_err(failed)?;
-            let copy = file.try_clone().map_err(failed)?;
+            let [file, copy] = create_log(&gateway.file("log"))?;
             let namespace = if side == "near" { &self.hosts.near } else { &self.hosts.far };
             let script = format!("{BEGIN}{}{END}", arm.up.concat());
             let mut command = namespace.command(locate("setpriv"));

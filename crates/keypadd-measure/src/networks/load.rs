@@ -15,7 +15,7 @@ use testbed::{FourHosts, Namespace};
 /// Port of the flows.
 const PORT: u16 = 7002;
 
-/// Bytes that a receiver's socket holds, so that it is not the receiver that loses packets.
+/// Receive buffer of a socket, in bytes: large enough that the receiver itself drops no packets.
 const SOCKET_BYTES: usize = 4 << 20;
 
 /// How long packets may take that were sent last.

@@ -59,12 +59,12 @@ impl ServerAddresses {
         }
     }
 
-    /// The same addresses, of which only those of this family are used.
+    /// Uses only the addresses of one family.
     pub fn only(self, family: Family) -> Self {
         Self { family: Some(family), ..self }
     }
 
-    /// The same addresses, with this port in place of the default one.
+    /// Replaces the default port by another, in the addresses that have it.
     pub fn with_default_port(mut self, port: u16) -> Self {
         for entry in &mut self.all {
             if let ServerEntry::Address(address) = entry

@@ -188,8 +188,8 @@ impl Acceptor {
                     let reads = headers.accept || matches!(&*forward, Forward::Dynamic(_));
                     let begin = (headers, reads.then(|| context.incomplete.add()));
                     let accepted = (socket, origin);
-                    let has_place = (Arc::clone(&forward), place, listed);
-                    let task = serve(context.clone(), accepted, has_place, begin);
+                    let placed = (Arc::clone(&forward), place, listed);
+                    let task = serve(context.clone(), accepted, placed, begin);
                     tasks.spawn(async move {
                         let _descriptors = descriptors;
                         task.await;

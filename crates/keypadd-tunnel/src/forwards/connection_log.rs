@@ -50,7 +50,7 @@ impl ConnectionRecord {
 
     /// A connection that begins now, after it has waited for its place.
     pub(crate) fn of(limits: &Arc<SharedLimits>, listed: ListedConnection) -> Self {
-        listed.has_place();
+        listed.got_place();
         Self {
             limits: Arc::clone(limits),
             began: Instant::now(),
@@ -148,12 +148,16 @@ impl ConnectionRecord {
         details.carried = Some(carried);
     }
 
+    fn carried(&self) -> Option<Arc<TransferStats>> {
+        self.listed.details().carried.clone()
+    }
+
     /// Whether its target ended the connection before sending a byte.
     pub(crate) fn is_mute(&self) -> bool {
         let is_mute = |carried: &Arc<TransferStats>| {
             carried.from_socket() == 0 && carried.socket_ended_first()
         };
-        self.listed.details().carried.as_ref().is_some_and(is_mute)
+        self.carried().as_ref().is_some_and(is_mute)
     }
 
     /// The other end could not connect to the target.
@@ -210,7 +214,7 @@ impl ConnectionRecord {
 
     /// The connection ended like this.
     pub(crate) fn ended(&mut self, outcome: &Result<(), SpliceError>) {
-        let held = self.listed.details().carried.as_ref().is_some_and(|carried| carried.is_held());
+        let held = self.carried().is_some_and(|carried| carried.is_held());
         let (end, text) = match outcome {
             Ok(()) => (ConnectionEnd::Closed, "closed".into()),
             Err(SpliceError::Local(error)) => {
@@ -234,12 +238,13 @@ impl ConnectionRecord {
 
 impl Drop for ConnectionRecord {
     fn drop(&mut self) {
-        let details = self.listed.details();
-        let carried = details.carried.as_deref();
-        let closed_first = carried.is_some_and(TransferStats::stream_ended_first);
-        if let Some(port) = self.port.take().filter(|_| closed_first) {
+        if let Some(port) = self.port.take()
+            && self.carried().is_some_and(|carried| carried.stream_ended_first())
+        {
             port.closed_first(Instant::now());
         }
+        let details = self.listed.details();
+        let carried = details.carried.as_deref();
         if let Some((peer, forward)) = details.counted_as() {
             self.limits.traffic.end(peer, forward, details.carried.as_ref(), self.end);
         }

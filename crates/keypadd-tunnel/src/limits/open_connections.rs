@@ -147,7 +147,7 @@ impl ListedConnection {
     }
 
     /// It has got its place.
-    pub(crate) fn has_place(&self) {
+    pub(crate) fn got_place(&self) {
         self.details().waits = false;
     }
 }
@@ -207,7 +207,7 @@ mod tests {
         let states = || open.states();
         assert_eq!(open.list()[0].peer.as_deref(), Some("lab"), "while it waits, too");
         assert_eq!(states(), [ConnectionState::Waiting, ConnectionState::Connecting]);
-        first.has_place();
+        first.got_place();
         let carried = Arc::<TransferStats>::default();
         first.details().carried = Some(Arc::clone(&carried));
         first.details().peer = Some("lab".into());
