@@ -1,0 +1,193 @@
+//! Reads the headers of an IP packet, down to the ports.
+//!
+//! Follows RFC 791 and RFC 8200, and refuses what these let a sender build to mislead a filter:
+//! source routes, headers cut apart by fragments, fragments that overlap a header that was checked.
+//! A packet that passes has one meaning for this host and for whoever gets it.
+
+mod icmp;
+mod transport;
+mod v4;
+mod v6;
+
+use std::net::IpAddr;
+
+use thiserror::Error;
+
+use crate::martian::is_martian;
+
+pub use self::transport::{Ports, Transport};
+pub(crate) use self::transport::{TCP, UDP};
+
+/// Why bytes are not a packet that a network carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Malformed {
+    /// Neither IPv4 nor IPv6.
+    #[error("not an IP packet")]
+    Version,
+    /// The headers end before they are complete, or say a length that they cannot have.
+    #[error("incomplete headers")]
+    Headers,
+    /// The length in the header is not the length of the packet.
+    #[error("another length than in the header")]
+    Length,
+    /// The checksum of the IPv4 header is wrong.
+    #[error("wrong checksum of the header")]
+    Checksum,
+    /// The options of the IPv4 header, or extension headers, are not in a form or an order that
+    /// their specification allows.
+    #[error("malformed options")]
+    Options,
+    /// It says which way to take, and might reach another host than its destination.
+    #[error("source routed")]
+    SourceRoute,
+    /// A fragment that no packet has, that cuts a header apart or that overlaps one.
+    #[error("malformed fragment")]
+    Fragment,
+}
+
+/// Which part of a packet this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// All of it.
+    Whole,
+    /// The first fragment, which has the header of the transport.
+    First,
+    /// A later fragment.
+    Later,
+}
+
+/// A valid packet.
+#[derive(Clone, Copy, Debug)]
+pub struct Packet<'a> {
+    bytes: &'a [u8],
+    header: Header,
+    transport: Transport,
+}
+
+/// What the IP header and its extensions say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Header {
+    source: IpAddr,
+    destination: IpAddr,
+    /// Length of the packet.
+    length: usize,
+    /// The protocol of the payload.
+    protocol: u8,
+    /// Where the payload begins.
+    payload_at: usize,
+    part: Part,
+    /// Where in the payload of the whole packet this part begins.
+    offset: usize,
+    may_fragment: bool,
+}
+
+impl<'a> Packet<'a> {
+    /// Reads a packet, which these bytes have to be from first to last.
+    ///
+    /// # Errors
+    /// Why they are no packet.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, Malformed> {
+        let header = Header::read(bytes)?;
+        if header.length != bytes.len() {
+            return Err(Malformed::Length);
+        }
+        if header.source.is_ipv4() && !v4::checksum_is_right(bytes) {
+            return Err(Malformed::Checksum);
+        }
+        let payload = bytes.get(header.payload_at..).ok_or(Malformed::Headers)?;
+        header.check_fragment(payload.len())?;
+        let transport = Transport::read(&header, payload)?;
+        transport.check(header.part, payload)?;
+        Ok(Self { bytes, header, transport })
+    }
+
+    /// All of its bytes.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// What the transport's header says.
+    pub fn transport(&self) -> Transport {
+        self.transport
+    }
+
+    /// Where it comes from.
+    pub fn source(&self) -> IpAddr {
+        self.header.source
+    }
+
+    /// Where it goes.
+    pub fn destination(&self) -> IpAddr {
+        self.header.destination
+    }
+
+    /// Whether it means nothing beyond a link or a host: by its addresses, or as a message of ICMP
+    /// that no router passes on.
+    pub fn is_martian(&self) -> bool {
+        self.transport == Transport::LinkIcmp
+            || is_martian(self.header.source)
+            || is_martian(self.header.destination)
+    }
+
+    /// Which part of a packet it is.
+    pub fn part(&self) -> Part {
+        self.header.part
+    }
+
+    /// Whether a router may fragment it: IPv4 without DF.
+    pub fn may_fragment(&self) -> bool {
+        self.header.may_fragment
+    }
+}
+
+impl Header {
+    /// Reads the header of a packet of which these are the first bytes.
+    fn read(bytes: &[u8]) -> Result<Self, Malformed> {
+        match bytes.first().map(|byte| byte >> 4) {
+            Some(4) => v4::header(bytes),
+            Some(6) => v6::header(bytes),
+            Some(_) | None => Err(Malformed::Version),
+        }
+    }
+
+    /// Whether a fragment with a payload of so many bytes is part of a packet.
+    fn check_fragment(&self, payload_bytes: usize) -> Result<(), Malformed> {
+        let end = self.payload_at + self.offset + payload_bytes;
+        // RFC 791 3.1 sends the length of the whole packet in 16 bits, RFC 8200 3 without its
+        // header. The header of the fragment is in neither.
+        let end_max = match self.source {
+            IpAddr::V4(_) => usize::from(u16::MAX),
+            IpAddr::V6(_) => v6::HEADER_BYTES + usize::from(u16::MAX) + v6::FRAGMENT_BYTES,
+        };
+        let is_part = payload_bytes != 0 && end <= end_max;
+        if self.part != Part::Whole && !is_part {
+            return Err(Malformed::Fragment);
+        }
+        // It would overwrite what was checked in the first fragment (RFC 3128).
+        let overlaps = self.protocol == TCP && self.offset < transport::TCP_BYTES;
+        if self.part == Part::Later && overlaps {
+            return Err(Malformed::Fragment);
+        }
+        Ok(())
+    }
+}
+
+/// Two bytes of a header as a number.
+fn short(bytes: &[u8], at: usize) -> Option<u16> {
+    bytes.get(at..)?.first_chunk().map(|bytes| u16::from_be_bytes(*bytes))
+}
+
+/// Which part of a packet has this offset, with or without more behind it. Fragments but the last
+/// have a multiple of 8 bytes.
+fn part_of(offset: usize, more: bool, payload_bytes: usize) -> Result<Part, Malformed> {
+    match (offset, more) {
+        (_, true) if !payload_bytes.is_multiple_of(8) => Err(Malformed::Fragment),
+        (0, false) => Ok(Part::Whole),
+        (0, true) => Ok(Part::First),
+        (_, _) => Ok(Part::Later),
+    }
+}
+
+#[cfg(test)]
+mod tests;
