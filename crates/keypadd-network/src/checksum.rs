@@ -9,6 +9,11 @@ pub(crate) fn sum(bytes: &[u8]) -> u16 {
     fold(words.sum::<u64>() + rest)
 }
 
+/// Adds two sums.
+pub(crate) fn add(one: u16, other: u16) -> u16 {
+    fold(u64::from(one) + u64::from(other))
+}
+
 /// Adds the carries until there are none.
 fn fold(mut sum: u64) -> u16 {
     while sum > 0xffff {

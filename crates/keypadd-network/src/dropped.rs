@@ -1,11 +1,11 @@
-//! Names why packets are dropped, and counts them.
+//! Names why packets are dropped.
 
 use crate::packet::Malformed;
 
 /// Declares the reasons, all of them as a list, and their labels.
 macro_rules! reasons {
     ($($(#[doc = $doc:literal])+ $reason:ident: $label:literal,)+) => {
-        /// Why a packet is dropped.
+        /// Why a packet is dropped. As a number, its place in the list of all.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Reason {
             $($(#[doc = $doc])+ $reason,)+
@@ -37,8 +37,6 @@ reasons! {
     Martian: "martian",
     /// The destination is not behind the peer that the device leads to.
     NoRoute: "no-route",
-    /// No session with the peer stands.
-    NoSession: "no-session",
     /// Too many packets wait.
     Queue: "queue",
     /// The source is not behind the peer that sent it, or is this host.
@@ -54,45 +52,14 @@ impl From<Malformed> for Reason {
 /// Whether a packet passes, or why it does not.
 pub type Verdict = Result<(), Reason>;
 
-/// How many packets were dropped, by reason.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Dropped([u64; Reason::ALL.len()]);
-
-impl Dropped {
-    /// Counts a packet.
-    pub fn count(&mut self, reason: Reason) {
-        self.0[reason as usize] += 1;
-    }
-
-    /// How many packets were dropped for this reason.
-    pub fn of(&self, reason: Reason) -> u64 {
-        self.0[reason as usize]
-    }
-
-    /// How many packets were dropped.
-    pub fn total(&self) -> u64 {
-        self.0.iter().sum()
-    }
-
-    /// Each reason, with how many packets were dropped for it.
-    pub fn iter(&self) -> impl Iterator<Item = (Reason, u64)> {
-        Reason::ALL.iter().map(|reason| (*reason, self.of(*reason)))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn each_reason_has_its_count_and_its_label() {
-        let mut dropped = Dropped::default();
-        for (times, reason) in Reason::ALL.iter().enumerate() {
-            (0..times).for_each(|_| dropped.count(*reason));
-        }
-        let counts: Vec<_> = dropped.iter().map(|(_, count)| count as usize).collect();
-        assert_eq!(counts, (0..Reason::ALL.len()).collect::<Vec<_>>());
-        assert_eq!(dropped.total(), counts.iter().sum::<usize>() as u64);
+    fn each_reason_has_its_place_and_its_label() {
+        let places: Vec<_> = Reason::ALL.iter().map(|reason| *reason as usize).collect();
+        assert_eq!(places, (0..Reason::ALL.len()).collect::<Vec<_>>());
         let mut labels: Vec<_> = Reason::ALL.iter().map(|reason| reason.label()).collect();
         labels.dedup();
         assert_eq!(labels.len(), Reason::ALL.len());

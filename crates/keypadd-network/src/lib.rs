@@ -1,25 +1,38 @@
 //! Decides about the packets of routed networks: which are valid, which may pass and which are
 //! answered with an error.
 //!
-//! A packet comes from a peer or goes to one. [`Packet::parse`] reads its headers; [`Routes`] says
-//! which peer an address is behind; a [`Permit`] says what a peer may begin here. Any bytes give a
-//! packet or an error: a peer chooses them. Must never know devices, sockets, keys, logs, a clock or
-//! a source of random numbers.
+//! A packet comes from a peer or goes to one. [`Packet::parse`] reads its headers, and the [`Rules`]
+//! of the peer decide: [`Routes`] say which peer an address is behind, a [`Permit`] what a peer may
+//! begin here, [`Flows`] what began here and may be answered. [`Answers`] makes errors of ICMP, and
+//! [`clamp_mss`] has TCP begin with segments that fit. Any bytes give a packet or an error: a peer
+//! chooses them. Must never know devices, sockets, keys, logs, a clock or a source of random numbers.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod answers;
 mod checksum;
 mod dropped;
+mod flows;
+mod host;
+mod limits;
 mod martian;
+mod mss;
 mod packet;
 mod permit;
 mod prefix;
 mod routes;
+mod rules;
 #[cfg(test)]
 mod samples;
 
-pub use dropped::{Dropped, Reason, Verdict};
+pub use answers::{ANSWER_BYTES_MAX, Answers, Problem};
+pub use dropped::{Reason, Verdict};
+pub use flows::Flows;
+pub use host::HostAddresses;
+pub use limits::LIMITS;
+pub use mss::clamp_mss;
 pub use packet::{Malformed, Packet, Part, Ports, Transport};
 pub use permit::{Permit, PermitError, PermitFault};
 pub use prefix::{Prefix, PrefixError};
 pub use routes::{Overlap, Routes};
+pub use rules::Rules;

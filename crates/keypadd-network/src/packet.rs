@@ -6,8 +6,8 @@
 
 mod icmp;
 mod transport;
-mod v4;
-mod v6;
+pub(crate) mod v4;
+pub(crate) mod v6;
 
 use std::net::IpAddr;
 
@@ -15,8 +15,8 @@ use thiserror::Error;
 
 use crate::martian::is_martian;
 
+pub(crate) use self::transport::{ICMP, ICMP_BYTES, ICMPV6, TCP, TCP_BYTES, UDP};
 pub use self::transport::{Ports, Transport};
-pub(crate) use self::transport::{TCP, UDP};
 
 /// Why bytes are not a packet that a network carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -63,6 +63,14 @@ pub struct Packet<'a> {
     bytes: &'a [u8],
     header: Header,
     transport: Transport,
+}
+
+/// The packet that an error of ICMP is about, as far as its beginning tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Quoted {
+    pub(crate) source: IpAddr,
+    pub(crate) destination: IpAddr,
+    pub(crate) transport: Transport,
 }
 
 /// What the IP header and its extensions say.
@@ -138,6 +146,31 @@ impl<'a> Packet<'a> {
     /// Whether a router may fragment it: IPv4 without DF.
     pub fn may_fragment(&self) -> bool {
         self.header.may_fragment
+    }
+
+    /// Whether it begins a direction of a TCP connection, so that it may say a maximum segment size.
+    pub fn is_syn(&self) -> bool {
+        matches!(self.transport, Transport::Tcp { syn: true, .. })
+    }
+
+    /// The protocol of its payload.
+    pub(crate) fn protocol(&self) -> u8 {
+        self.header.protocol
+    }
+
+    /// Where its payload begins.
+    pub(crate) fn payload_at(&self) -> usize {
+        self.header.payload_at
+    }
+
+    /// The packet that an error of ICMP quotes; `None` if it quotes no addresses and ports.
+    pub(crate) fn quoted(&self) -> Option<Quoted> {
+        let quoted = self.bytes.get(self.header.payload_at + ICMP_BYTES..)?;
+        let header = Header::read(quoted).ok()?;
+        let payload = quoted.get(header.payload_at..)?;
+        let transport = Transport::read(&header, payload).ok()?;
+        let Header { source, destination, .. } = header;
+        Some(Quoted { source, destination, transport })
     }
 }
 

@@ -58,6 +58,11 @@ impl Prefix {
         self.bits() == self.0.max_prefix_len()
     }
 
+    /// Whether this is two addresses: the two ends of a link (RFC 3021, RFC 6164).
+    pub(crate) fn is_pair(&self) -> bool {
+        self.bits() + 1 == self.0.max_prefix_len()
+    }
+
     /// How many bits of an address it compares.
     pub fn bits(&self) -> u8 {
         self.0.prefix_len()

@@ -103,6 +103,22 @@ impl Transport {
         }
     }
 
+    /// What a packet in the other direction of the same flow says.
+    pub(crate) fn reversed(self) -> Self {
+        let swap = |ports: Ports| Ports { source: ports.destination, destination: ports.source };
+        match self {
+            Self::Tcp { ports, syn, ack } => Self::Tcp { ports: swap(ports), syn, ack },
+            Self::Udp(ports) => Self::Udp(swap(ports)),
+            Self::EchoRequest(id) => Self::EchoReply(id),
+            Self::EchoReply(id) => Self::EchoRequest(id),
+            Self::IcmpError
+            | Self::OtherIcmp
+            | Self::LinkIcmp
+            | Self::Later(_)
+            | Self::Other(_) => self,
+        }
+    }
+
     /// Whether this is ICMP in a packet to this address.
     pub(crate) fn is_icmp_of(&self, destination: IpAddr) -> bool {
         match self {

@@ -1,0 +1,42 @@
+//! Lists the limits of routed networks, for the table of all limits.
+
+use keypadd_share::{Amount, Limit, Words};
+
+use crate::{
+    answers::{REFUSAL_RATE, TOO_BIG_RATE},
+    flows::{FLOWS_MAX, IDLE_MAX, TCP_IDLE_MAX},
+};
+
+/// The limits of routed networks.
+pub const LIMITS: &[Limit] = &[
+    Limit {
+        resource: "flows that began here, and whose answers pass from a peer's networks",
+        holder: "peer",
+        total: Amount::Count(FLOWS_MAX as u64),
+        rule: Words(
+            "all of them; idle for at most {}, of TCP {}",
+            &[Amount::Duration(IDLE_MAX), Amount::Duration(TCP_IDLE_MAX)],
+        ),
+        when_reached: "the flow unused for longest is forgotten",
+        setting: None,
+        test: "the_flow_unused_for_longest_makes_room_for_a_new_one",
+    },
+    Limit {
+        resource: "ICMP errors about packets that are too big",
+        holder: "device of a network",
+        total: Amount::Rate(TOO_BIG_RATE),
+        rule: Words("the same for each", &[]),
+        when_reached: "the packet is carried, its sender is not told",
+        setting: None,
+        test: "errors_come_at_a_limited_rate_and_those_about_size_have_their_own",
+    },
+    Limit {
+        resource: "ICMP errors about packets that may not pass",
+        holder: "device of a network",
+        total: Amount::Rate(REFUSAL_RATE),
+        rule: Words("the same for each", &[]),
+        when_reached: "the packet is dropped and counted, its sender is not told",
+        setting: None,
+        test: "errors_come_at_a_limited_rate_and_those_about_size_have_their_own",
+    },
+];
