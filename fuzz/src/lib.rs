@@ -14,6 +14,7 @@ pub mod headers;
 mod input;
 pub mod invitations;
 pub mod keys;
+pub mod network_packets;
 pub mod packet_keys;
 pub mod permits;
 pub mod pool_operations;

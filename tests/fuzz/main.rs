@@ -81,6 +81,11 @@ fn all_implementations_of_ghash_tag_any_packet_alike() {
 }
 
 #[test]
+fn any_packets_of_a_network_pass_as_permitted_or_as_answers_and_are_answered_with_packets() {
+    fuzz("network_packets", targets::network_packets::holds);
+}
+
+#[test]
 fn any_bytes_of_a_control_stream_are_frames_or_an_error() {
     fuzz("frames", targets::frames::holds);
 }
