@@ -33,6 +33,10 @@ use crate::replacement::give::{self, Program};
 use crate::replacement::record;
 use crate::status::sources::Sources;
 
+/// Version of what the socket's clients see: docs/control.md. It rises when a request or a field
+/// goes or means something else, not when one is added.
+pub(crate) const PROTOCOL_VERSION: u32 = 1;
+
 /// Requests the status.
 pub(crate) const STATUS_REQUEST: &str = "status";
 
@@ -476,6 +480,24 @@ mod tests {
             let _ = timeout(RELOAD_TIMEOUT, answered).await;
             assert_eq!((&*answer, began.elapsed()), ("{}", Duration::ZERO), "{said}");
             serving.abort();
+        }
+    }
+
+    #[test]
+    fn the_page_on_the_control_socket_has_its_version_and_every_request() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/control.md");
+        let page = fs::read_to_string(page).unwrap();
+        assert!(page.contains(&format!("Version {PROTOCOL_VERSION}\n")));
+        for request in [
+            STATUS_REQUEST,
+            CONNECTIONS_REQUEST,
+            RELOAD_REQUEST,
+            FORWARD_REQUEST,
+            CARRY_REQUEST,
+            REPLACE_REQUEST,
+        ] {
+            let row = format!("| `{request}");
+            assert!(page.contains(&row), "{row}");
         }
     }
 

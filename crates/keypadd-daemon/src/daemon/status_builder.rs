@@ -18,7 +18,7 @@ use keypadd_tunnel::{
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 
-use crate::control::Status;
+use crate::control::{PROTOCOL_VERSION, Status};
 use crate::daemon::confine::Confinement;
 use crate::daemon::pooling::{Choice, Pooling, budget_max};
 use crate::status::connections::{ConnectionCounts, ConnectionsReport, most_carried};
@@ -156,6 +156,7 @@ impl StatusBuilder {
         let stages = stages.into_iter().chain([("udp_send", &*self.send_seconds)]);
         Snapshot {
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            control_version: PROTOCOL_VERSION,
             pid: process::id(),
             verb: self.verb.to_owned(),
             place: self.place.clone(),

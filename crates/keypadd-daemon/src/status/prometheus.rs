@@ -21,6 +21,9 @@ type Labels = Vec<(&'static str, String)>;
 impl Collector for Snapshot {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut out = Out(encoder);
+        let help = "1, with the version of the program";
+        let version = [(labels([("version", &self.version)]), 1_u64)];
+        out.gauges("keypadd_build_info", help, version)?;
         self.encode_packets(&mut out)?;
         self.encode_transport(&mut out)?;
         self.encode_limits(&mut out)?;

@@ -15,6 +15,9 @@ use crate::status::connections::ConnectionCounts;
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Snapshot {
     pub(crate) version: String,
+    /// Version of the control socket's protocol.
+    #[serde(default)]
+    pub(crate) control_version: u32,
     pub(crate) pid: u32,
     pub(crate) verb: String,
     pub(crate) place: String,
