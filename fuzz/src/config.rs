@@ -22,8 +22,8 @@ pub fn holds(text: &str) {
         }
     };
     for fault in faults {
-        assert!((1..=lines).contains(&fault.line), "line {} of {lines}", fault.line);
-        assert!(fault.column >= 1);
+        assert!((1..=lines).contains(&fault.place.line), "{:?} of {lines}", fault.place);
+        assert!(fault.place.column >= 1);
         let said = fault.to_string();
         assert!(said.lines().count() <= 2, "{said:?}");
         assert!(!said.chars().any(|c| c.is_control() && c != '\n'), "{said:?}");

@@ -41,6 +41,28 @@ fn every_example_passes_check_without_a_warning() {
 }
 
 #[test]
+fn the_configuration_in_the_manifest_for_kubernetes_passes_check_without_a_warning() {
+    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/kubernetes/keypadd.yaml");
+    let manifest = fs::read_to_string(manifest).unwrap();
+    let (_, file) = manifest.split_once("  keypadd.toml: |\n").unwrap();
+    let (file, _) = file.split_once("---\n").unwrap();
+    let desk = tempfile::tempdir().unwrap();
+    // As a Secret and a ConfigMap are mounted: root's key may be a group's.
+    write_file(&desk.path().join("key"), PRIVATE_KEY, 0o440);
+    let file: String = file.lines().map(|line| format!("{}\n", line.trim_start())).collect();
+    write_file(&desk.path().join("keypadd.toml"), &file, 0o644);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_keypadd"));
+    command.arg("check").env_clear();
+    for directory in ["CREDENTIALS_DIRECTORY", "CONFIGURATION_DIRECTORY"] {
+        command.env(directory, desk.path());
+    }
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.is_empty(), "{said}");
+    assert!(file.contains(NOBODYS), "{file}");
+}
+
+#[test]
 fn no_example_admits_a_published_key() {
     for path in configurations() {
         let text = fs::read_to_string(&path).unwrap();

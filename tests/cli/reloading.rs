@@ -596,3 +596,49 @@ fn a_stopped_daemon_is_named_soon_and_the_others_are_reloaded() {
     far.signal(Signal::CONT);
     assert_eq!(near.stop().status.code(), Some(0));
 }
+
+#[test]
+fn peers_come_and_go_with_their_files_in_a_directory_though_the_daemon_is_confined() {
+    let hosts = Hosts::new();
+    let port = free_port();
+    hosts.write_far("");
+    let far = hosts.run("far.toml");
+    // Not beside the server's file, which would have these peers, too.
+    let file = |name: &str| hosts.desk.path(&format!("near/{name}"));
+    fs::create_dir_all(file("peers.d")).unwrap();
+    fs::write(file("keypadd.toml"), "key = \"../near.key\"\npool-budget = \"1MiB\"\n").unwrap();
+    let peer = |name: &str, key: &str, port: u16| {
+        format!(
+            "[peer.{name}]\npublic-key = \"{key}\"\nendpoint = \"127.0.0.1:{}\"\n\
+             local = \"127.0.0.1:{port}:{}\"\n",
+            hosts.udp, hosts.target
+        )
+    };
+    fs::write(file("peers.d/office.toml"), peer("office", PUBLIC_KEY, port)).unwrap();
+    let _near = hosts.run("near/keypadd.toml");
+    let works = || (exchange(&format!("127.0.0.1:{port}"), b"x").ok()? == b"x").then_some(());
+    until("the forward works", works);
+
+    let reload = || {
+        let (code, said, error) = hosts.keypadd(&["reload"]);
+        (code, said + &error)
+    };
+    let other = new_key(&hosts.desk, "other.key");
+    fs::write(file("peers.d/another.toml"), peer("office", &other, free_port())).unwrap();
+    let (code, said) = reload();
+    assert_eq!(code, Some(3), "{said}");
+    let both = "office.toml:1:7: peer `office` is also in line 1 of `another.toml`";
+    assert!(said.contains(&format!("peers.d/{both}")), "{said}");
+    until("the forward still works", works);
+
+    fs::write(file("peers.d/another.toml"), peer("lab", &other, free_port())).unwrap();
+    let (code, said) = reload();
+    assert!(code == Some(0) && said.contains("peer lab added"), "{said}");
+    fs::remove_file(file("peers.d/another.toml")).unwrap();
+    // What an editor leaves.
+    fs::write(file("peers.d/another.toml~"), "nonsense").unwrap();
+    let (code, said) = reload();
+    assert!(code == Some(0) && said.contains("peer lab removed"), "{said}");
+    until("the forward works to the end", works);
+    drop(far);
+}

@@ -8,7 +8,7 @@ use std::path::Path;
 use keypadd_provider::PublicKey;
 use keypadd_tunnel::{DEFAULT_PORT, ListenPermit, Permit, ServerAddress};
 
-use crate::config::{Config, InvalidConfig, KeyPlace};
+use crate::config::{Config, InvalidConfig, KeyPlace, Texts};
 
 /// A peer to add.
 #[derive(Clone, Debug)]
@@ -62,18 +62,19 @@ pub enum AddPeerError {
 }
 
 impl NewPeer {
-    /// Adds the peer to a file's text, which may be empty. If the text names no private key, it
-    /// then names `key`, if given. Adds `listen` if the peer needs it.
+    /// Adds the peer to the main file's text, which may be empty. If the text names no private key,
+    /// it then names `key`, if given. Adds `listen` if the peer needs it.
     ///
     /// # Errors
     /// Nothing can be added, or the file is not valid.
-    pub fn add_to(
+    pub fn add_to<'t>(
         &self,
-        text: &str,
+        texts: impl Into<Texts<'t>>,
         key: Option<&Path>,
         memory_bytes: u64,
     ) -> Result<Addition, AddPeerError> {
-        let before = Config::read_to_extend(text, memory_bytes).map_err(AddPeerError::Invalid)?;
+        let texts = texts.into();
+        let before = Config::read_to_extend(texts, memory_bytes).map_err(AddPeerError::Invalid)?;
         if before.peers.iter().any(|peer| peer.name == self.name) {
             return Err(AddPeerError::NameTaken);
         }
@@ -87,8 +88,8 @@ impl NewPeer {
         if matches!(self.role, Role::Incoming { .. }) && before.settings.listen.is_none() {
             globals += &format!("listen = \"[::]:{DEFAULT_PORT}\"\n");
         }
-        let text = self.appended(text, &globals);
-        match Config::read(&text, memory_bytes) {
+        let text = self.appended(texts.main, &globals);
+        match Config::read(Texts { main: &text, ..texts }, memory_bytes) {
             Ok(config) if self.is_all_that_changed(&before, &config) => {
                 Ok(Addition { text, config })
             }
@@ -129,7 +130,9 @@ impl NewPeer {
     }
 
     fn is_all_that_changed(&self, before: &Config, after: &Config) -> bool {
-        let Some((new, old)) = after.peers.split_last() else { return false };
+        let mut old = after.peers.clone();
+        let Some(at) = old.iter().position(|peer| peer.name == self.name) else { return false };
+        let new = old.remove(at);
         let may_differ = |name| ["key", "listen"].contains(&name);
         (&new.name, &*new.keys) == (&self.name, &[self.key][..])
             && match &self.role {
@@ -252,7 +255,7 @@ mod tests {
             matches!(add(&lab("b"), &file), Err(AddPeerError::KeyTaken(name)) if name == "lab")
         );
         let Err(AddPeerError::Invalid(refused)) = add(&lab("lab"), "\nspn = 1\n") else { panic!() };
-        assert_eq!((refused.faults[0].line, refused.faults.len()), (2, 1));
+        assert_eq!((refused.faults[0].place.line, refused.faults.len()), (2, 1));
         let inline =
             format!("peer = {{ a = {{ public-key = \"{OTHER_KEY}\", endpoint = \"a\" }} }}");
         assert!(matches!(add(&lab("lab"), &inline), Err(AddPeerError::Form)));

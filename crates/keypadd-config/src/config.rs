@@ -1,6 +1,7 @@
-//! Reads the whole file: checks every key by itself and against the others, and reports all faults
-//! of a file together. Returns settings only if there are none.
+//! Reads the whole file, and those with more peers: checks every key by itself and against the
+//! others, and reports all faults together. Returns settings only if there are none.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
@@ -9,7 +10,7 @@ use keypadd_provider::PublicKey;
 use crate::document::{self, Reader};
 use crate::expiry::Expiry;
 use crate::fault::{Fault, Faults};
-use crate::peer::{Context, Peer, refuse_legacy};
+use crate::peer::{Context, Found, KeyOwner, Peer, refuse_legacy};
 use crate::settings::Settings;
 
 /// Where the private key is.
@@ -28,10 +29,40 @@ enum Peers {
     MayCome,
 }
 
+/// A file with more peers, beside the main one (`peers.d/*.toml`).
+#[derive(Clone, Debug)]
+pub struct Part {
+    /// Its name, for messages.
+    pub name: String,
+    /// Its text: `[peer.NAME]` tables alone.
+    pub text: String,
+}
+
+/// The texts of a configuration.
+#[derive(Clone, Copy, Debug)]
+pub struct Texts<'t> {
+    /// The main file's.
+    pub main: &'t str,
+    /// Those with more peers.
+    pub parts: &'t [Part],
+}
+
+impl<'t> From<&'t str> for Texts<'t> {
+    fn from(main: &'t str) -> Self {
+        Self { main, parts: &[] }
+    }
+}
+
+impl<'t> From<&'t String> for Texts<'t> {
+    fn from(main: &'t String) -> Self {
+        main.as_str().into()
+    }
+}
+
 /// A file that cannot be used.
 #[derive(Clone, Debug)]
 pub struct InvalidConfig {
-    /// Everything that is wrong, in the file's order; never empty.
+    /// Everything that is wrong, file by file, in each one's order; never empty.
     pub faults: Vec<Fault>,
     /// Where the private key is, unless that is wrong too, so that the caller can check the key as
     /// well.
@@ -45,31 +76,35 @@ pub struct Config {
     pub key: KeyPlace,
     /// The global settings.
     pub settings: Settings,
-    /// The peers, in the file's order.
+    /// The peers: those of the main file first, in each file's order.
     pub peers: Vec<Peer>,
     /// What is valid but probably a mistake.
     pub warnings: Vec<Fault>,
     /// The peers' expiry dates.
     pub expiries: Vec<Expiry>,
-    /// The peers' keys, each with its line and column.
-    places: Vec<(PublicKey, (usize, usize))>,
+    /// Whose the peers' keys are.
+    keys: HashMap<PublicKey, KeyOwner>,
 }
 
 impl Config {
-    /// Reads a file's text. `memory_bytes` is this host's memory, which bounds the pool.
+    /// Reads the text of a file, or of several. `memory_bytes` is this host's memory, which bounds
+    /// the pool.
     ///
     /// # Errors
-    /// Everything that is wrong, in the file's order.
-    pub fn read(text: &str, memory_bytes: u64) -> Result<Self, InvalidConfig> {
-        Self::read_with(text, memory_bytes, Peers::Needed)
+    /// Everything that is wrong.
+    pub fn read<'t>(texts: impl Into<Texts<'t>>, memory_bytes: u64) -> Result<Self, InvalidConfig> {
+        Self::read_with(texts.into(), memory_bytes, Peers::Needed)
     }
 
     /// As [`read`](Self::read), for a file to which a peer is added: it may have none yet.
     ///
     /// # Errors
     /// As for [`read`](Self::read).
-    pub fn read_to_extend(text: &str, memory_bytes: u64) -> Result<Self, InvalidConfig> {
-        Self::read_with(text, memory_bytes, Peers::MayCome)
+    pub fn read_to_extend<'t>(
+        texts: impl Into<Texts<'t>>,
+        memory_bytes: u64,
+    ) -> Result<Self, InvalidConfig> {
+        Self::read_with(texts.into(), memory_bytes, Peers::MayCome)
     }
 
     /// Warns about peers that have expired, or will within a week.
@@ -80,14 +115,19 @@ impl Config {
     /// The fault of a file that lists this key, the one of the host itself, as a peer's. It comes
     /// from running `keypadd pubkey` on the wrong host.
     pub fn own_key_fault(&self, own: PublicKey) -> Option<Fault> {
-        let (_, (line, column)) = *self.places.iter().find(|(key, _)| *key == own)?;
+        let place = self.keys.get(&own)?.place.clone();
         let cause = format!("public-key: {own} is this host's own key");
         let hint = Some("run `keypadd pubkey` on the other host, and give its key".into());
-        Some(Fault { line, column, cause, hint })
+        Some(Fault { place, cause, hint })
     }
 
-    fn read_with(text: &str, memory_bytes: u64, needed: Peers) -> Result<Self, InvalidConfig> {
-        let (mut faults, mut warnings) = (Faults::of(text), Faults::of(text));
+    fn read_with(
+        texts: Texts<'_>,
+        memory_bytes: u64,
+        needed: Peers,
+    ) -> Result<Self, InvalidConfig> {
+        let Texts { main: text, parts } = texts;
+        let (mut faults, mut warnings) = (Faults::of(None, text), Faults::of(None, text));
         let mut table = document::parse(text, &mut faults);
         let (listens, has_key) = (table.has("listen"), table.has("key"));
         let peers = table.take("peer");
@@ -97,17 +137,35 @@ impl Config {
         for suite in settings.suite.iter().flatten() {
             refuse_legacy(&settings, suite, &mut faults);
         }
-        let (mut expiries, mut places) = (Vec::new(), Vec::new());
-        let mut context = Context {
+        let mut found = Found::default();
+        let context = Context {
             settings: &settings,
             listens,
             faults: &mut faults,
             warnings: &mut warnings,
-            expiries: &mut expiries,
-            places: &mut places,
+            found: &mut found,
         };
-        let peers = peers.map_or_else(Vec::new, |peers| context.peers(peers));
-        if needed == Peers::Needed && peers.is_empty() && faults.is_empty() {
+        context.peers(peers);
+        let (mut more_faults, mut more_warnings) = (Vec::new(), Vec::new());
+        for Part { name, text } in parts {
+            let [mut faults, mut warnings] = [0, 1].map(|_| Faults::of(Some(name), text));
+            let mut table = document::parse(text, &mut faults);
+            let peers = table.take("peer");
+            table.refuse_all_but_peers(&mut faults);
+            let context = Context {
+                settings: &settings,
+                listens,
+                faults: &mut faults,
+                warnings: &mut warnings,
+                found: &mut found,
+            };
+            context.peers(peers);
+            more_faults.extend(faults.sorted());
+            more_warnings.extend(warnings.sorted());
+        }
+        let Found { peers, expiries, keys, .. } = found;
+        let is_faultless = faults.is_empty() && more_faults.is_empty();
+        if needed == Peers::Needed && peers.is_empty() && is_faultless {
             let hint = "add a [peer.NAME] with its public-key, and an endpoint to connect to it";
             faults.add(0, "no peers", Some(hint.into()));
         }
@@ -122,12 +180,15 @@ impl Config {
             Some(key) => Some(KeyPlace::File(key.value.clone())),
             None => (!has_key).then_some(KeyPlace::Default),
         };
+        let mut faults = faults.sorted();
+        faults.append(&mut more_faults);
         match key {
             Some(key) if faults.is_empty() => {
-                let warnings = warnings.sorted();
-                Ok(Self { key, settings, peers, warnings, expiries, places })
+                let mut warnings = warnings.sorted();
+                warnings.append(&mut more_warnings);
+                Ok(Self { key, settings, peers, warnings, expiries, keys })
             }
-            key => Err(InvalidConfig { faults: faults.sorted(), key }),
+            key => Err(InvalidConfig { faults, key }),
         }
     }
 }

@@ -13,6 +13,9 @@ use crate::settings::{PeerSettings, Settings, Source};
 use crate::similar::nearest;
 use crate::values::BadValue;
 
+/// What is wrong with a private key in place of a name.
+const PRIVATE: &str = "private keys are not allowed in this file";
+
 /// A name and its byte offset.
 #[derive(Clone, Debug)]
 pub(crate) struct Name {
@@ -71,11 +74,23 @@ impl<'t> Table<'t> {
         self.entries
     }
 
+    /// Adds a fault for every key that has not been taken from a file that has only peers.
+    pub(crate) fn refuse_all_but_peers(self, faults: &mut Faults<'_>) {
+        for (name, _) in self.entries {
+            let cause = match is_private(&name.text) {
+                true => PRIVATE.to_owned(),
+                false => format!("{} is not allowed in peers.d", shown(&name.text)),
+            };
+            let hint = "a file there has [peer.NAME] tables alone; move it to the main file";
+            faults.add(name.at, cause, Some(hint.into()));
+        }
+    }
+
     /// Adds a fault for every key that has not been taken.
     pub(crate) fn refuse_rest(self, faults: &mut Faults<'_>) {
         for (name, _) in self.entries {
             let cause = match is_private(&name.text) {
-                true => "private keys are not allowed in this file".to_owned(),
+                true => PRIVATE.to_owned(),
                 false => format!("unknown key {}", shown(&name.text)),
             };
             faults.add(name.at, cause, Some(suggestion(self.scope, &name.text)));

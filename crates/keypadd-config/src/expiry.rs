@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use crate::fault::Fault;
+use crate::fault::{Fault, Place};
 use crate::quote::shown;
 
 /// How early a warning comes.
@@ -13,16 +13,14 @@ const WARNING: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 pub struct Expiry {
     pub(crate) peer: String,
     pub(crate) until: SystemTime,
-    pub(crate) line: usize,
-    pub(crate) column: usize,
+    pub(crate) place: Place,
 }
 
 impl Expiry {
     /// Warns if the peer has expired, or will within a week.
     pub(crate) fn warning(&self, now: SystemTime) -> Option<Fault> {
-        let Self { until, line, column, .. } = *self;
         let peer = shown(&self.peer);
-        let cause = match until.duration_since(now) {
+        let cause = match self.until.duration_since(now) {
             Ok(left) if left > WARNING => return None,
             Ok(left) if !left.is_zero() => {
                 let left = match left.as_secs() / (24 * 60 * 60) {
@@ -35,7 +33,7 @@ impl Expiry {
             _ => format!("valid-until: peer {peer} has expired"),
         };
         let hint = Some("set a later date, or remove the peer".into());
-        Some(Fault { line, column, cause, hint })
+        Some(Fault { place: self.place.clone(), cause, hint })
     }
 }
 

@@ -1,19 +1,38 @@
-//! Collects what is wrong with a file, each fault with its line and column. Knows no file names.
+//! Collects what is wrong with a file, each fault with its place. Does not know what the main file
+//! is called.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::iter;
 use std::mem;
 
-use crate::quote::one_line;
+use crate::quote::{one_line, shown};
 
-/// An error or a warning.
+/// Where in a configuration something is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct Place {
+    /// The name of the file, unless it is the main one.
+    pub part: Option<String>,
     /// The line, from 1.
     pub line: usize,
     /// The column in characters, from 1.
     pub column: usize,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.part {
+            Some(part) => write!(f, "line {} of {}", self.line, shown(part)),
+            None => write!(f, "line {} of the main file", self.line),
+        }
+    }
+}
+
+/// An error or a warning.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Where it is.
+    pub place: Place,
     /// What is wrong, with the value.
     pub cause: String,
     /// How to fix it.
@@ -21,9 +40,13 @@ pub struct Fault {
 }
 
 impl fmt::Display for Fault {
-    /// `LINE:COLUMN: cause`, the hint on a second line; never a private key.
+    /// `[FILE:]LINE:COLUMN: cause`, the hint on a second line; never a private key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}: {}", self.line, self.column, one_line(&self.cause))?;
+        let Place { part, line, column } = &self.place;
+        if let Some(part) = part {
+            write!(f, "{}:", one_line(part))?;
+        }
+        write!(f, "{line}:{column}: {}", one_line(&self.cause))?;
         match &self.hint {
             Some(hint) => write!(f, "\n  hint: {}", one_line(hint)),
             None => Ok(()),
@@ -37,6 +60,8 @@ const LISTED_MAX: usize = 100;
 /// The faults of a text.
 #[derive(Debug)]
 pub(crate) struct Faults<'t> {
+    /// The file's name, unless it is the main one.
+    part: Option<&'t str>,
     text: &'t str,
     /// Where its lines start.
     lines: Vec<usize>,
@@ -48,10 +73,10 @@ pub(crate) struct Faults<'t> {
 }
 
 impl<'t> Faults<'t> {
-    pub(crate) fn of(text: &'t str) -> Self {
+    pub(crate) fn of(part: Option<&'t str>, text: &'t str) -> Self {
         let newlines = text.match_indices('\n').map(|(at, _)| at + 1);
         let lines = iter::once(0).chain(newlines).collect();
-        Self { text, lines, found: Vec::new(), unlisted: 0, broken: BTreeSet::new() }
+        Self { part, text, lines, found: Vec::new(), unlisted: 0, broken: BTreeSet::new() }
     }
 
     /// Adds a fault at this byte, rounded down to the start of a character.
@@ -83,23 +108,25 @@ impl<'t> Faults<'t> {
 
     /// The faults listed in the file's order, and at the end how many are not.
     pub(crate) fn sorted(mut self) -> Vec<Fault> {
-        let found = mem::take(&mut self.found).into_iter().map(|(at, cause, hint)| {
-            let (line, column) = self.place(at);
-            Fault { line, column, cause, hint }
+        let found = mem::take(&mut self.found).into_iter().map(|(at, cause, hint)| Fault {
+            place: self.place(at),
+            cause,
+            hint,
         });
         let mut faults: Vec<_> = found.collect();
         if let (1.., Some(last)) = (self.unlisted, faults.last()) {
             let cause = format!("and {} more", self.unlisted);
-            faults.push(Fault { line: last.line, column: last.column, cause, hint: None });
+            faults.push(Fault { place: last.place.clone(), cause, hint: None });
         }
         faults
     }
 
-    /// The line and the column of a byte, from 1.
-    pub(crate) fn place(&self, at: usize) -> (usize, usize) {
+    /// The place of a byte.
+    pub(crate) fn place(&self, at: usize) -> Place {
         let start = (0..=at.min(self.text.len())).rev().find(|at| self.text.is_char_boundary(*at));
         let (start, line) = (start.unwrap_or_default(), self.line(at));
-        (line, self.text[self.lines[line - 1]..start].chars().count() + 1)
+        let column = self.text[self.lines[line - 1]..start].chars().count() + 1;
+        Place { part: self.part.map(str::to_owned), line, column }
     }
 
     fn line(&self, at: usize) -> usize {

@@ -1,5 +1,5 @@
-//! Reads the configuration file into checked settings, and parses the values that file and command
-//! line share.
+//! Reads the configuration file, and files with more peers, into checked settings, and parses the
+//! values that file and command line share.
 //!
 //! Text in, settings or faults out: knows no files, sockets, processes or clocks.
 
@@ -20,9 +20,9 @@ pub mod values;
 
 pub use addition::{AddPeerError, Addition, NewPeer, Role};
 pub use changes::Changes;
-pub use config::{Config, InvalidConfig, KeyPlace};
+pub use config::{Config, InvalidConfig, KeyPlace, Part, Texts};
 pub use expiry::Expiry;
-pub use fault::Fault;
+pub use fault::{Fault, Place};
 pub use key::{Flag, Key, Kind, Reload, Scope};
 pub use peer::{Incoming, Outgoing, Peer};
 pub use settings::{PeerSettings, Setting, Settings, Shown, Source, offered, values_of};

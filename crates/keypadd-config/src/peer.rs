@@ -1,7 +1,7 @@
 //! Reads the `[peer.NAME]` tables: who each peer is, and which end connects to the other, or both.
-//! Checks what no two peers may share.
+//! Checks what no two peers may share, in whatever files they are.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
 use keypadd_keystream::{Class, Suite};
@@ -15,7 +15,7 @@ use toml::de::DeValue;
 
 use crate::document::{Name, Reader, Table};
 use crate::expiry::Expiry;
-use crate::fault::Faults;
+use crate::fault::{Faults, Place};
 use crate::key::Scope;
 use crate::quote::{is_private, shown};
 use crate::settings::{PeerSettings, Setting, Settings, offered, values_of};
@@ -71,10 +71,27 @@ pub(crate) struct Context<'c, 'f> {
     pub(crate) listens: bool,
     pub(crate) faults: &'c mut Faults<'f>,
     pub(crate) warnings: &'c mut Faults<'f>,
+    /// What the files before have.
+    pub(crate) found: &'c mut Found,
+}
+
+/// The peers that were read, and what no other may share with them.
+#[derive(Default)]
+pub(crate) struct Found {
+    pub(crate) peers: Vec<Peer>,
     /// The peers' expiry dates.
-    pub(crate) expiries: &'c mut Vec<Expiry>,
-    /// The peers' keys, each with its line and column.
-    pub(crate) places: &'c mut Vec<(PublicKey, (usize, usize))>,
+    pub(crate) expiries: Vec<Expiry>,
+    pub(crate) keys: HashMap<PublicKey, KeyOwner>,
+    names: HashMap<String, Place>,
+    /// Where forwards listen, here or at the peer of this name.
+    listeners: HashMap<(Option<String>, Listen), Place>,
+}
+
+/// The peer that has a key.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct KeyOwner {
+    peer: String,
+    pub(crate) place: Place,
 }
 
 /// Most keys of a peer: the old one and the new one.
@@ -90,20 +107,31 @@ pub(crate) fn refuse_legacy(settings: &Settings, suite: &Setting<Suite>, faults:
 }
 
 impl Context<'_, '_> {
-    /// Reads all peers and checks them against each other.
-    pub(crate) fn peers(&mut self, value: Spanned<DeValue<'_>>) -> Vec<Peer> {
-        let mut peers = Vec::new();
-        let mut keys: HashMap<PublicKey, String> = HashMap::new();
-        let mut listeners = HashSet::new();
-        for (name, table) in self.tables(value) {
+    /// Reads all peers of a file and checks them against each other and those found before.
+    pub(crate) fn peers(mut self, value: Option<Spanned<DeValue<'_>>>) {
+        for (name, table) in value.map_or_else(Vec::new, |value| self.tables(value)) {
+            let place = self.faults.place(name.at);
+            // In one file, TOML refuses a second table of the same name.
+            if let Some(earlier) = self.found.names.get(&name.text) {
+                let cause = format!("peer {} is also in {earlier}", shown(&name.text));
+                self.faults.add(name.at, cause, Some("remove one, or rename it".into()));
+                continue;
+            }
+            self.found.names.insert(name.text.clone(), place);
             let Some(read) = self.peer(name, table) else { continue };
             for Setting { value: key, at, .. } in read.keys {
-                self.places.push((key, self.warnings.place(at.unwrap_or_default())));
-                let Some(earlier) = keys.insert(key, read.peer.name.clone()) else { continue };
-                let (cause, hint) = match earlier == read.peer.name {
+                let place = self.faults.place(at.unwrap_or_default());
+                let owner = KeyOwner { peer: read.peer.name.clone(), place: place.clone() };
+                let Some(earlier) = self.found.keys.insert(key, owner) else { continue };
+                let KeyOwner { peer: owner, place: earlier } = earlier;
+                let (cause, hint) = match owner == read.peer.name {
                     true => ("public-key: the key is listed twice".into(), "list each key once"),
                     false => (
-                        format!("public-key: peer {} has the same key", shown(earlier)),
+                        format!(
+                            "public-key: peer {} has the same key{}",
+                            shown(owner),
+                            elsewhere(&earlier, &place)
+                        ),
                         "give each peer its own key; one table can have an endpoint and permits",
                     ),
                 };
@@ -124,16 +152,18 @@ impl Context<'_, '_> {
                     continue;
                 }
                 let listener = (there.cloned(), listen);
-                if let Some((_, listen)) = listeners.get(&listener) {
-                    let cause = format!("{kind}: another forward already listens on `{listen}`");
+                let place = self.faults.place(at.unwrap_or_default());
+                if let Some(earlier) = self.found.listeners.get(&listener) {
+                    let (listen, also) = (&listener.1, elsewhere(earlier, &place));
+                    let cause =
+                        format!("{kind}: another forward already listens on `{listen}`{also}");
                     let hint = "choose another address for one of them";
                     self.faults.add(at.unwrap_or_default(), cause, Some(hint.into()));
                 }
-                listeners.insert(listener);
+                self.found.listeners.insert(listener, place);
             }
-            peers.push(read.peer);
+            self.found.peers.push(read.peer);
         }
-        peers
     }
 
     /// The tables of `[peer.NAME]`.
@@ -167,7 +197,7 @@ impl Context<'_, '_> {
 
     fn peer(&mut self, name: Name, mut table: Table<'_>) -> Option<ReadPeer> {
         let called = shown(&name.text);
-        let Self { settings, listens, faults, warnings, expiries, places: _ } = self;
+        let Self { settings, listens, faults, warnings, found } = self;
         let (has_key, has_endpoint) = (table.has("public-key"), table.has("endpoint"));
         let permit = ["permit-open", "permit-listen"]
             .into_iter()
@@ -241,8 +271,8 @@ impl Context<'_, '_> {
         let kex = own.kex.iter().chain(first_kex).map(|kex| kex.value).next();
         let (forwards, proxy_headers) = (own.forwards(), own.proxy_headers());
         if let Some(until) = &own.valid_until {
-            let (line, column) = warnings.place(place(until));
-            expiries.push(Expiry { peer: name.text.clone(), until: until.value, line, column });
+            let place = warnings.place(place(until));
+            found.expiries.push(Expiry { peer: name.text.clone(), until: until.value, place });
         }
         let keys = own.public_key.filter(|keys| !keys.is_empty())?;
         if let Some(third) = keys.get(KEYS_MAX) {
@@ -294,6 +324,14 @@ struct ReadPeer {
 
 fn place<T>(setting: &Setting<T>) -> usize {
     setting.at.unwrap_or_default()
+}
+
+/// Names the earlier place of what may occur once, if it is in another file.
+fn elsewhere(earlier: &Place, place: &Place) -> String {
+    match earlier.part == place.part {
+        true => String::new(),
+        false => format!(", in {earlier}"),
+    }
 }
 
 /// A peer's own list, else the global one.

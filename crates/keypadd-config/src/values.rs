@@ -7,13 +7,14 @@
 mod addresses;
 mod amounts;
 mod names;
+mod ranges;
 
 use std::error::Error as StdError;
 use std::fmt;
 
 pub use addresses::{
-    dynamic_forward, listen_permit, local_forward, permit, public_key, remote_forward, server,
-    server_entry, servers, socket, target,
+    dynamic_forward, listen_permit, local_forward, local_forwards, permit, public_key,
+    remote_forward, remote_forwards, server, server_entry, servers, socket, target,
 };
 pub use amounts::{
     cpu_percent, duration, duration_or_zero, key_lifetime, loops, max_forwards, max_sessions,
@@ -23,6 +24,7 @@ pub use names::{
     LogFormat, PoolMode, cipher_backend, congestion, file, kex, log_filter, log_format, on_off,
     path, peer_name, pool_mode, suite, switch, user_name,
 };
+pub use ranges::Ranged;
 
 /// Why a value is invalid, and a valid one.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use keypadd_config::{Config, Fault, Key, PeerSettings, Scope, Settings};
+use keypadd_config::{Config, Fault, Key, Part, PeerSettings, Place, Scope, Settings, Texts};
 use proptest::prelude::*;
 
 const ONE: &str = "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=";
@@ -18,8 +18,21 @@ fn faults(text: &str) -> Vec<String> {
     let found = read(text).unwrap_err();
     found
         .iter()
-        .map(|Fault { line, column, cause, .. }| format!("{line}:{column}: {cause}"))
+        .map(|Fault { place: Place { line, column, .. }, cause, .. }| {
+            format!("{line}:{column}: {cause}")
+        })
         .collect()
+}
+
+/// A file with more peers.
+fn part(name: &str, text: String) -> Part {
+    Part { name: name.into(), text }
+}
+
+fn dialed(name: &str, key: &str, port: u16) -> String {
+    format!(
+        "[peer.{name}]\npublic-key = \"{key}\"\nendpoint = \"{name}\"\nlocal = \"{port}:a:1\"\n"
+    )
 }
 
 fn hints(text: &str) -> Vec<String> {
@@ -313,4 +326,79 @@ fn a_peer_has_one_or_two_keys_and_some_endpoints_and_a_last_day() {
     ] {
         assert_eq!(faults(&text), [fault], "{text}");
     }
+}
+
+#[test]
+fn peers_of_several_files_are_read_as_those_of_one() {
+    let main = "permit-open = [\"db:5432\"]\nlisten = \"[::]:1\"\n";
+    let parts = [
+        part("a.toml", format!("# of the office\n[peer.office]\npublic-key = \"{ONE}\"\n")),
+        part("b.toml", dialed("lab", OTHER, 2222)),
+        part("c.toml", String::new()),
+    ];
+    let config = Config::read(Texts { main, parts: &parts }, 1 << 40).unwrap();
+    let names: Vec<_> = config.peers.iter().map(|peer| peer.name.as_str()).collect();
+    assert_eq!(names, ["office", "lab"]);
+    assert_eq!(config.peers[0].incoming.as_ref().unwrap().permit_open.len(), 1);
+    assert!(config.warnings.is_empty(), "{:?}", config.warnings);
+    let own = config.own_key_fault(OTHER.parse().unwrap()).unwrap();
+    assert_eq!(own.to_string().lines().next().unwrap().split(' ').next(), Some("b.toml:2:14:"));
+}
+
+#[test]
+fn what_two_files_both_have_is_refused_at_the_one_place_and_names_the_other() {
+    let main = dialed("lab", ONE, 1);
+    let parts = [
+        part("a.toml", format!("\n{}", dialed("lab", OTHER, 2))),
+        part("b.toml", dialed("office", OTHER, 3)),
+        part("c.toml", dialed("desk", ONE, 4) + &dialed("home", OTHER, 1)),
+        part("d.toml", dialed("office", ONE, 5) + "[peer.x]\n"),
+    ];
+    let refused = Config::read(Texts { main: &main, parts: &parts }, 1 << 40).unwrap_err();
+    let said: Vec<_> = refused
+        .faults
+        .iter()
+        .map(|fault| fault.to_string().lines().next().unwrap_or_default().to_owned())
+        .collect();
+    assert_eq!(
+        said,
+        [
+            "a.toml:2:7: peer `lab` is also in line 1 of the main file",
+            "c.toml:2:14: public-key: peer `lab` has the same key, in line 2 of the main file",
+            "c.toml:6:14: public-key: peer `office` has the same key, in line 2 of `b.toml`",
+            "c.toml:8:9: local: another forward already listens on `1`, in line 4 of the main file",
+            "d.toml:1:7: peer `office` is also in line 1 of `b.toml`",
+            "d.toml:5:7: peer `x` has no public-key",
+            "d.toml:5:7: peer `x` has no endpoint, and there is no listen",
+        ]
+    );
+}
+
+#[test]
+fn a_file_of_peers_has_nothing_but_peers() {
+    let text = format!("listen = \"[::]:1\"\nnonsense = 1\n{}broken\n", dialed("lab", ONE, 1));
+    let parts = [part("lab.toml", text)];
+    let refused = Config::read(Texts { main: "", parts: &parts }, 1 << 40).unwrap_err();
+    let said: Vec<_> = refused.faults.iter().map(Fault::to_string).collect();
+    assert_eq!(said.len(), 3, "{said:?}");
+    let hint = "a file there has [peer.NAME] tables alone; move it to the main file";
+    assert_eq!(
+        said[0],
+        format!("lab.toml:1:1: `listen` is not allowed in peers.d\n  hint: {hint}")
+    );
+    assert!(
+        said[1].starts_with("lab.toml:2:1: `nonsense` is not allowed in peers.d"),
+        "{}",
+        said[1]
+    );
+    assert!(said[2].starts_with("lab.toml:7:"), "{}", said[2]);
+}
+
+#[test]
+fn a_range_of_ports_is_a_forward_for_each() {
+    let text = dialed("lab", ONE, 1).replace("\"1:a:1\"", "[\"80-82:a:90-92\", \"1:a:1\"]");
+    let config = read(&text).unwrap();
+    assert_eq!(config.peers[0].outgoing.as_ref().unwrap().forwards.len(), 4);
+    let twice = text.replace("1:a:1", "81:a:1");
+    assert_eq!(faults(&twice), ["4:27: local: another forward already listens on `81`"]);
 }

@@ -3,8 +3,9 @@
 
 /// Declares a struct of settings and the table of its keys. An entry is `KEY => field: SHAPE TYPE =
 /// READER { properties of the Key }`. SHAPE is `one` for a value that has a default, `maybe` for
-/// one that may be missing, `many` for a list. READER is a function of `values`; `READER within
-/// memory` also takes this host's memory in bytes.
+/// one that may be missing, `many` for a list, `ranged` for a list of texts that may name several
+/// each. READER is a function of `values`; `READER within memory` also takes this host's memory in
+/// bytes.
 macro_rules! settings {
     (
         $(#[$meta:meta])* $name:ident in $scope:ident;
@@ -70,6 +71,7 @@ macro_rules! settings {
     };
     (@type one $type:ty) => { $crate::settings::setting::Setting<$type> };
     (@type maybe $type:ty) => { Option<$crate::settings::setting::Setting<$type>> };
+    (@type ranged $type:ty) => { Option<Vec<$crate::settings::setting::Setting<$type>>> };
     (@type many $type:ty) => { Option<Vec<$crate::settings::setting::Setting<$type>>> };
     (@memory $memory:ident) => { $memory };
 }

@@ -69,7 +69,7 @@ settings! {
         unset: "the global one",
         help: "How long connections wait for this peer while it is away",
     }
-    "local" => local: many LocalForward = local_forward {
+    "local" => local: ranged LocalForward = local_forwards {
         kind: Kind::List,
         form: "[BIND:]PORT:HOST:HOSTPORT",
         example: "2222:localhost:22",
@@ -78,9 +78,10 @@ settings! {
         help: "Listen here and connect to HOST:HOSTPORT from the server",
         detail: "BIND is loopback by default; `*` is every address; IPv6 addresses go in \
             brackets. Port 0 picks a free port. A unix socket's /PATH can replace [BIND:]PORT, \
-            HOST:HOSTPORT or both. [BIND:]PORT:udp:HOST:HOSTPORT forwards UDP.",
+            HOST:HOSTPORT or both. [BIND:]PORT:udp:HOST:HOSTPORT forwards UDP. \
+            8000-8010:HOST:8000-8010 is a forward for each of these ports.",
     }
-    "remote" => remote: many RemoteForward = remote_forward {
+    "remote" => remote: ranged RemoteForward = remote_forwards {
         kind: Kind::List,
         form: "[BIND:]PORT:HOST:HOSTPORT",
         example: "8080:localhost:80",

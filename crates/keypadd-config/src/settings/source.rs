@@ -3,7 +3,7 @@
 
 use super::setting::Setting;
 use crate::key::Key;
-use crate::values::BadValue;
+use crate::values::{BadValue, Ranged};
 
 /// Where settings are read from: a table of the file, or the command line.
 pub trait Source {
@@ -34,6 +34,19 @@ pub(super) fn many<T>(
         }
     }
     Some(settings)
+}
+
+/// The valid values of a list whose texts may name several each; `None` if it is not set.
+pub(super) fn ranged<T>(
+    source: &mut dyn Source,
+    key: &'static Key,
+    read: impl Fn(&str, u64) -> Result<Ranged<T>, BadValue>,
+) -> Option<Vec<Setting<T>>> {
+    let texts = many(source, key, read)?.into_iter();
+    let each = |Setting { value: Ranged(all), text, at }: Setting<Ranged<T>>| {
+        all.into_iter().map(move |value| Setting { value, text: text.clone(), at })
+    };
+    Some(texts.flat_map(each).collect())
 }
 
 /// The value of a key; `None` if it is not set or not valid.

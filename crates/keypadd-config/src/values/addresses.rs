@@ -10,6 +10,7 @@ use keypadd_tunnel::{
     RemoteForward, ServerAddress, ServerAddresses, ServerEntry, Target,
 };
 
+use super::ranges::{Ranged, ranged};
 use super::{BadValue, bad};
 use crate::quote::{is_private, shown};
 
@@ -95,9 +96,19 @@ pub fn local_forward(text: &str) -> Result<LocalForward, BadValue> {
     parsed(text, "as in 2222:localhost:22, 127.0.0.1:8080:web.example:80 or 5353:udp:resolver:53")
 }
 
+/// A local forward, or one for each port of a range.
+pub fn local_forwards(text: &str) -> Result<Ranged<LocalForward>, BadValue> {
+    ranged(text, local_forward)
+}
+
 /// A remote forward in ssh's syntax.
 pub fn remote_forward(text: &str) -> Result<RemoteForward, BadValue> {
     parsed(text, "as in 8080:localhost:80, *:8080:/run/web.sock or 5353:udp:resolver:53")
+}
+
+/// A remote forward, or one for each port of a range.
+pub fn remote_forwards(text: &str) -> Result<Ranged<RemoteForward>, BadValue> {
+    ranged(text, remote_forward)
 }
 
 /// A dynamic forward: a port for SOCKS.

@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use keypadd_cli::values::path_parser;
 use keypadd_tunnel::{DynamicForward, Forward, LocalForward, RemoteForward};
 
-use super::values;
+use super::values::{self, Ranged};
 
 #[derive(Debug, Args)]
 pub(crate) struct ReloadArgs {
@@ -29,12 +29,12 @@ pub(crate) struct ForwardArgs {
     pub(crate) peer: Option<String>,
     /// Listen here and connect to HOST:HOSTPORT from the server
     #[arg(short = 'L', value_name = "[BIND:]PORT:HOST:HOSTPORT")]
-    #[arg(value_parser = values::local_forward)]
-    local: Vec<LocalForward>,
+    #[arg(value_parser = values::local_forwards)]
+    local: Vec<Ranged<LocalForward>>,
     /// Listen on the server and connect to HOST:HOSTPORT from here
     #[arg(short = 'R', value_name = "[BIND:]PORT:HOST:HOSTPORT")]
-    #[arg(value_parser = values::remote_forward)]
-    remote: Vec<RemoteForward>,
+    #[arg(value_parser = values::remote_forwards)]
+    remote: Vec<Ranged<RemoteForward>>,
     /// Listen here as a SOCKS5 proxy
     #[arg(short = 'D', value_name = "[BIND:]PORT", value_parser = values::dynamic_forward)]
     dynamic: Vec<DynamicForward>,
@@ -66,8 +66,8 @@ impl ForwardAction {
 impl ForwardArgs {
     /// The forwards named.
     pub(crate) fn forwards(&self) -> Vec<Forward> {
-        let local = self.local.iter().cloned().map(Forward::Local);
-        let remote = self.remote.iter().cloned().map(Forward::Remote);
+        let local = self.local.iter().flat_map(|Ranged(all)| all).cloned().map(Forward::Local);
+        let remote = self.remote.iter().flat_map(|Ranged(all)| all).cloned().map(Forward::Remote);
         let dynamic = self.dynamic.iter().cloned().map(Forward::Dynamic);
         local.chain(remote).chain(dynamic).collect()
     }

@@ -1,5 +1,5 @@
-//! Finds and reads the configuration file and the private key that it names, and refuses a file
-//! that other users control. `keypadd-config` parses it.
+//! Finds and reads the configuration file, the files with more peers beside it, and the private key
+//! that it names, and refuses a file that other users control. `keypadd-config` parses them.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read};
@@ -11,9 +11,9 @@ use keypadd_cli::error::{Error, Exit, shown, system};
 use keypadd_cli::keyfile;
 use keypadd_cli::memory::host_bytes;
 use keypadd_cli::user_directory;
-use keypadd_config::{Config, Fault, InvalidConfig, KeyPlace};
+use keypadd_config::{Config, Fault, InvalidConfig, KeyPlace, Part, Place, Texts};
 use keypadd_provider::PrivateKey;
-use rustix::fs::OFlags;
+use rustix::fs::{OFlags, StatVfs, StatVfsMountFlags, statvfs};
 use rustix::process::geteuid;
 
 use crate::command_line::host_key::HostKey;
@@ -73,8 +73,42 @@ fn of_user(directory: &Path) -> PathBuf {
     }
 }
 
-/// Reads the file and the key. `known`: the key to keep if the file still names this place, and the
-/// process may not read it any more.
+/// The directory of the files with more peers.
+pub(crate) fn peers_directory(file: &Path) -> PathBuf {
+    file.with_file_name("peers.d")
+}
+
+/// The files with more peers, in the order of their names; none if there is no directory.
+///
+/// # Errors
+/// Exit 3: the directory or a file cannot be read, or other users control it.
+pub(crate) fn parts(file: &Path) -> Result<Vec<Part>, Error> {
+    let directory = peers_directory(file);
+    let paths = match fs::read_dir(&directory) {
+        Ok(entries) => entries.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>(),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => Err(error),
+    };
+    let mut paths = paths.map_err(|error| {
+        let name = shown(directory.to_string_lossy());
+        let cause = format!("configuration {name} cannot be read: {}", system(&error));
+        Error::new(Exit::Config, cause)
+    })?;
+    // What editors leave begins or ends otherwise.
+    let name_of = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
+    let is_ours = |name: &String| name.ends_with(".toml") && !name.starts_with('.');
+    paths.retain(|path| name_of(path).is_some_and(|name| is_ours(&name)));
+    paths.sort_unstable();
+    let part = |path: &PathBuf| {
+        let name = name_of(path).unwrap_or_default();
+        // It may have gone meanwhile.
+        Ok(text(path)?.map(|text| Part { name, text }))
+    };
+    paths.iter().filter_map(|path| part(path).transpose()).collect()
+}
+
+/// Reads the files and the key. `known`: the key to keep if the file still names this place, and
+/// the process may not read it any more.
 ///
 /// # Errors
 /// Exit 3: everything that is wrong with the file and the key; a peer has the key of this host.
@@ -82,8 +116,8 @@ pub(crate) fn load(
     file: &Path,
     known: Option<(&KeyPlace, &Arc<PrivateKey>)>,
 ) -> Result<Loaded, Error> {
-    let text = read(file)?;
-    match Config::read(&text, host_bytes()) {
+    let (text, parts) = (read(file)?, parts(file)?);
+    match Config::read(Texts { main: &text, parts: &parts }, host_bytes()) {
         Ok(config) => {
             let path = key_path(file, &config.key)?;
             let key = match known {
@@ -110,12 +144,13 @@ pub(crate) fn load(
     }
 }
 
-/// Reads the file, and finds where its key is. The key may be missing.
+/// Reads the files, and finds where their key is. The key may be missing.
 ///
 /// # Errors
-/// Exit 3: everything that is wrong with the file.
+/// Exit 3: everything that is wrong with the files.
 pub(crate) fn read_without_key(path: &Path) -> Result<(Config, PathBuf), Error> {
-    let config = Config::read(&read(path)?, host_bytes());
+    let (text, parts) = (read(path)?, parts(path)?);
+    let config = Config::read(Texts { main: &text, parts: &parts }, host_bytes());
     let config = config.map_err(|refused| faulty(path, &refused))?;
     let key_path = key_path(path, &config.key)?;
     Ok((config, key_path))
@@ -137,10 +172,14 @@ pub(crate) fn faulty(path: &Path, refused: &InvalidConfig) -> Error {
     Error::listed(Exit::Config, refused.faults.iter().map(|fault| in_file(path, fault)))
 }
 
-/// A fault as `FILE:LINE:COLUMN: cause`, and its hint.
+/// A fault as `FILE:LINE:COLUMN: cause`, and its hint; `path` is the main file.
 pub(crate) fn in_file(path: &Path, fault: &Fault) -> (String, Option<String>) {
-    let Fault { line, column, cause, hint } = fault;
-    (format!("{}:{line}:{column}: {cause}", path.display()), hint.clone())
+    let Fault { place: Place { part, line, column }, cause, hint } = fault;
+    let file = match part {
+        Some(name) => peers_directory(path).join(name),
+        None => path.to_owned(),
+    };
+    (format!("{}:{line}:{column}: {cause}", file.display()), hint.clone())
 }
 
 /// The key's path; a relative one is relative to the directory of the configuration file.
@@ -193,8 +232,7 @@ pub(crate) fn text(path: &Path) -> Result<Option<String>, Error> {
     let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
     let directory = directory.unwrap_or_else(|| Path::new("."));
     let mode = fs::metadata(directory).map_err(failed)?.mode() & 0o7777;
-    // In a directory such as /tmp nobody else can replace it.
-    if mode & OTHERS_WRITE != 0 && mode & STICKY == 0 {
+    if can_be_replaced(mode, || statvfs(directory).is_ok_and(is_read_only)) {
         let cause = format!("can be replaced by other users (mode {mode:04o} of its directory)");
         return Err(
             unusable(&cause).hint(format!("chmod go-w {}", keyfile::quoted_for_shell(directory)))
@@ -206,4 +244,32 @@ pub(crate) fn text(path: &Path) -> Result<Option<String>, Error> {
         return Err(unusable("is longer than 1 MiB"));
     }
     Ok(Some(text))
+}
+
+/// Whether other users can replace a file in a directory of this mode. In one such as /tmp they
+/// cannot, nor where nobody can write: Kubernetes mounts a ConfigMap so, with mode 0777.
+fn can_be_replaced(mode: u32, is_read_only: impl FnOnce() -> bool) -> bool {
+    mode & OTHERS_WRITE != 0 && mode & STICKY == 0 && !is_read_only()
+}
+
+fn is_read_only(mount: StatVfs) -> bool {
+    mount.f_flag.contains(StatVfsMountFlags::RDONLY)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_can_be_replaced_where_others_may_write_unless_the_mount_is_read_only() {
+        for (mode, is_read_only, expected) in [
+            (0o777, false, true),
+            (0o777, true, false),
+            (0o1777, false, false),
+            (0o775, false, true),
+            (0o755, false, false),
+        ] {
+            assert_eq!(can_be_replaced(mode, || is_read_only), expected, "{mode:o}");
+        }
+    }
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use keypadd_cli::error::{Error, Exit, is_private, shown};
 pub(super) use keypadd_config::values::{
-    BadValue, cipher_backend, dynamic_forward, local_forward, public_key, remote_forward, switch,
-    target,
+    BadValue, Ranged, cipher_backend, dynamic_forward, local_forwards, public_key, remote_forwards,
+    switch, target,
 };
 use keypadd_config::values::{bad, duration, peer_name, servers};
 use keypadd_provider::PublicKey;

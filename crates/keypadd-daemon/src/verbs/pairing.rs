@@ -10,7 +10,7 @@ use keypadd_cli::error::{Error, Exit, shown, system};
 use keypadd_cli::keyfile::{self, StagedKey, make_directory, quoted_for_shell};
 use keypadd_cli::memory::host_bytes;
 use keypadd_cli::staged::Staged;
-use keypadd_config::{AddPeerError, Config, KeyPlace, NewPeer, Settings, offered};
+use keypadd_config::{AddPeerError, Config, KeyPlace, NewPeer, Settings, Texts, offered};
 use keypadd_keystream::Suite;
 use keypadd_provider::{CryptoSettings, KeyExchange, PrivateKey, PublicKey};
 use keypadd_sandbox::directory_or_file;
@@ -81,7 +81,8 @@ impl ThisHost {
             false => format!(" --config {}", quoted_for_shell(&path)),
         };
         let text = configfile::text(&path)?.unwrap_or_default();
-        let config = Config::read_to_extend(&text, host_bytes())
+        let parts = configfile::parts(&path)?;
+        let config = Config::read_to_extend(Texts { main: &text, parts: &parts }, host_bytes())
             .map_err(|refused| configfile::faulty(&path, &refused))?;
         let key = key.map(|key| std::path::absolute(&key).unwrap_or(key));
         let (key_path, key_to_name) = match (configfile::key_path(&path, &config.key)?, key) {
@@ -191,8 +192,9 @@ impl ThisHost {
     /// cannot be written.
     pub(crate) fn prepare(&self, peer: &NewPeer) -> Result<Prepared, Error> {
         let before = configfile::text(&self.path)?;
-        let text = before.as_deref().unwrap_or_default();
-        let addition = peer.add_to(text, self.key_to_name.as_deref(), host_bytes());
+        let parts = configfile::parts(&self.path)?;
+        let texts = Texts { main: before.as_deref().unwrap_or_default(), parts: &parts };
+        let addition = peer.add_to(texts, self.key_to_name.as_deref(), host_bytes());
         let file = || shown(self.path.to_string_lossy());
         let after =
             match addition {

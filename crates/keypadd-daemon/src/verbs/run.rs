@@ -62,7 +62,9 @@ impl RunOptions {
     /// As for [`Confinement::start_replaceable`].
     pub(crate) fn confined(mut self) -> Result<Self, Error> {
         let Loaded { config, key } = &self.loaded;
-        let files = vec![self.path.clone(), key.path.clone()];
+        // A reload reads all of that directory.
+        let any_part = configfile::peers_directory(&self.path).join("any.toml");
+        let files = vec![self.path.clone(), any_part, key.path.clone()];
         let needs = SandboxNeeds { files, ..SandboxNeeds::of(config) };
         self.confinement = Confinement::start_replaceable(&config.settings, &needs)?;
         Ok(self)
