@@ -28,7 +28,7 @@ expect "the program runs" inside keypadd --version
 expect "the key is root's alone" mode_is /etc/keypadd/key "600 root"
 expect "the service can read its directory" mode_is /etc/keypadd "755 root"
 expect "the user exists" inside id keypadd
-expect "the manual page is there" test -e "$root/usr/share/man/man1/keypadd-run.1"
+expect "the manual page is there" test -e "$root/usr/share/man/man1/keypadd-run.1.gz"
 expect "completions are there" test -e "$root/usr/share/bash-completion/completions/keypadd"
 expect "the service waits to be enabled" absent /etc/systemd/system/multi-user.target.wants/keypadd.service
 expect "systemd accepts the unit" inside systemd-analyze verify --man=no keypadd.service
