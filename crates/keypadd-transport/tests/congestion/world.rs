@@ -371,7 +371,7 @@ impl World {
             }));
         }
         this.active = true;
-        self.touch(flow);
+        self.touch(flow, [true; 2]);
         flow
     }
 
@@ -417,13 +417,13 @@ impl World {
 
     fn until(&mut self, mut reached: impl FnMut(&mut Self) -> bool) {
         for flow in 0..self.flows.len() {
-            self.touch(flow);
+            self.touch(flow, [true; 2]);
         }
         while !reached(self) {
             let at = self.next_event().expect("an event is pending");
             let now = self.now().max(at);
             self.wires.borrow_mut().now = now;
-            let mut touched = vec![false; self.flows.len()];
+            let mut touched: Vec<_> = self.flows.iter().map(|flow| [!flow.active; 2]).collect();
             loop {
                 let mut wires = self.wires.borrow_mut();
                 let due = wires.flying.peek().is_some_and(|Reverse(flying)| flying.at <= now);
@@ -431,8 +431,8 @@ impl World {
                     break;
                 };
                 drop(wires);
-                let (flow, end) = flying.to;
-                let end = &mut self.flows[flow].ends[end];
+                let (flow, nth) = flying.to;
+                let end = &mut self.flows[flow].ends[nth];
                 if flying.address != end.address.get() {
                     continue;
                 }
@@ -442,52 +442,49 @@ impl World {
                 });
                 let (from, to) = (flying.from, Some(flying.address.ip()));
                 end.stepped.arrive(ArrivedDatagram { from, to, ecn, bytes: &flying.bytes });
-                touched[flow] = true;
+                touched[flow][nth] = true;
             }
-            for (flow, touched) in touched.into_iter().enumerate() {
+            for (flow, mut touched) in touched.into_iter().enumerate() {
                 let this = &self.flows[flow];
-                let deadlines = this.ends.iter().filter_map(|end| end.stepped.deadline());
-                let due = deadlines.min().is_some_and(|at| at <= now)
-                    || (this.traffic == Traffic::Ping && this.active && this.ping_at <= now);
-                if touched || due {
-                    self.touch(flow);
+                for (touched, end) in touched.iter_mut().zip(&this.ends) {
+                    *touched |= end.stepped.deadline().is_some_and(|at| at <= now);
                 }
+                touched[0] |= this.traffic == Traffic::Ping && this.active && this.ping_at <= now;
+                self.touch(flow, touched);
             }
         }
     }
 
-    /// Lets a flow's loops and programs do their pending work.
-    fn touch(&mut self, flow: usize) {
+    /// Lets the loops and programs of these ends of a flow do their pending work.
+    fn touch(&mut self, flow: usize, mut touched: [bool; 2]) {
         let now = self.now();
         let this = &mut self.flows[flow];
-        loop {
-            for end in &mut this.ends {
+        while touched != [false; 2] {
+            for (end, _) in this.ends.iter_mut().zip(touched).filter(|(_, touched)| *touched) {
                 end.stepped.run_until_idle(now).unwrap();
                 let splice = end.splice.as_mut();
                 assert!(splice.is_none_or(|splice| poll(splice).is_none()), "a splice ended");
             }
-            if !this.move_bytes(now, &mut self.junk) {
-                return;
-            }
+            touched = this.move_bytes(touched, now, &mut self.junk);
         }
     }
 }
 
 impl Flow {
-    /// Lets programs read and write; returns whether any did.
-    fn move_bytes(&mut self, now: Instant, junk: &mut [u8]) -> bool {
-        let mut moved = false;
+    /// Lets the programs of these ends read and write; returns which of them did.
+    fn move_bytes(&mut self, touched: [bool; 2], now: Instant, junk: &mut [u8]) -> [bool; 2] {
+        let mut moved = [false; 2];
         if !self.active {
-            return false;
+            return moved;
         }
         let echoes = self.traffic == Traffic::Ping;
-        for (nth, end) in self.ends.iter_mut().enumerate() {
+        for (nth, end) in self.ends.iter_mut().enumerate().filter(|(nth, _)| touched[*nth]) {
             loop {
                 match end.program.read(junk) {
                     Ok(0) => panic!("a stream ended"),
                     Ok(bytes) => {
                         end.received += bytes as u64;
-                        moved = true;
+                        moved[nth] = true;
                         if echoes && nth == 1 {
                             end.program.write_all(&junk[..bytes]).unwrap();
                         }
@@ -505,7 +502,7 @@ impl Flow {
             if writes {
                 while let Ok(bytes) = end.program.write(junk) {
                     end.written += bytes as u64;
-                    moved |= bytes > 0;
+                    moved[nth] |= bytes > 0;
                 }
             }
         }
@@ -518,7 +515,7 @@ impl Flow {
             if self.ping_at <= now {
                 self.ends[0].program.write_all(&junk[..PING_BYTES]).unwrap();
                 (self.ping_at, self.pings) = (self.ping_at + PING_INTERVAL, self.pings + 1);
-                moved = true;
+                moved[0] = true;
             }
         }
         moved
