@@ -377,10 +377,7 @@ impl World {
 
     /// Advances time.
     pub fn run(&mut self, time: Duration) {
-        let end = self.now() + time;
-        self.until(|world| world.next_event().is_none_or(|at| at > end));
-        self.wires.borrow_mut().now = end;
-        // Everything due by then has happened.
+        self.watch(time, time, |_| ());
     }
 
     /// Closes a flow's connection at the client; returns the time until its server knows.
@@ -396,11 +393,15 @@ impl World {
         self.now() - began
     }
 
-    /// Advances time in steps and calls `look` after each.
+    /// Advances time in steps and calls `look` after each, which changes nothing.
     pub fn watch(&mut self, time: Duration, step: Duration, mut look: impl FnMut(&mut Self)) {
         let end = self.now() + time;
+        self.touch_all();
         while self.now() < end {
-            self.run(step);
+            let next = self.now() + step;
+            self.step_until(|world| world.next_event().is_none_or(|at| at > next));
+            // Everything due by then has happened.
+            self.wires.borrow_mut().now = next;
             look(self);
         }
     }
@@ -415,10 +416,19 @@ impl World {
         flying.into_iter().chain(flows).min()
     }
 
-    fn until(&mut self, mut reached: impl FnMut(&mut Self) -> bool) {
+    fn until(&mut self, reached: impl FnMut(&mut Self) -> bool) {
+        self.touch_all();
+        self.step_until(reached);
+    }
+
+    /// Lets everything happen that somebody outside has brought about.
+    fn touch_all(&mut self) {
         for flow in 0..self.flows.len() {
             self.touch(flow, [true; 2]);
         }
+    }
+
+    fn step_until(&mut self, mut reached: impl FnMut(&mut Self) -> bool) {
         while !reached(self) {
             let at = self.next_event().expect("an event is pending");
             let now = self.now().max(at);
