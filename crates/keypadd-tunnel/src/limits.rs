@@ -8,6 +8,7 @@ use std::{
 
 use keypadd_provider::PublicKey;
 use keypadd_share::{Begun, Rates, Underway};
+use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
 use self::{
@@ -54,7 +55,7 @@ pub struct SharedLimits {
 }
 
 /// What the limits have refused or delayed since the daemon started, and what is in use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitCounts {
     /// Descriptors that forwards may use together.
     pub descriptors_max: usize,

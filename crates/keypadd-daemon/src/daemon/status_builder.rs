@@ -24,8 +24,8 @@ use crate::daemon::pooling::{Choice, Pooling, budget_max};
 use crate::status::connections::{ConnectionCounts, ConnectionsReport, most_carried};
 use crate::status::rates::Rates;
 use crate::status::snapshot::{
-    ByDirection, HoldReport, KeysReport, LevelReport, LimitsReport, LinkReport, MemoryReport,
-    PacketsReport, PoolReport, SessionReport, ShareReport, Snapshot, Times, TransportReport,
+    ByDirection, HoldReport, KeysReport, LevelReport, LinkReport, MemoryReport, PacketsReport,
+    PoolReport, SessionReport, ShareReport, Snapshot, Times, TransportReport,
 };
 use crate::status::sources::{PeerTerms, Sources};
 
@@ -165,7 +165,7 @@ impl StatusBuilder {
             sandbox: self.confinement.report(),
             transport: self.transport_report(),
             suite_preference: self.suite_preference().to_owned(),
-            limits: self.limits_report(),
+            limits: self.limits.counts(),
             connections: ConnectionCounts::of(self.limits.connection_states()),
             memory: self.memory_report(),
             hold: self.hold_report(),
@@ -199,18 +199,6 @@ impl StatusBuilder {
         let spin_ratio = if up > 0.0 { spin_seconds / up } else { 0.0 };
         let loops = self.sources.loops();
         TransportReport { loops, spin_seconds, spin_ratio, datagrams_dropped }
-    }
-
-    fn limits_report(&self) -> LimitsReport {
-        let counts = self.limits.counts();
-        LimitsReport {
-            descriptors_max: counts.descriptors_max,
-            descriptors: counts.descriptors,
-            descriptors_refused: counts.descriptors_refused,
-            sessions_refused: counts.sessions_refused,
-            frames_delayed: counts.frames_delayed,
-            log_lines_suppressed: counts.log_lines_suppressed,
-        }
     }
 
     fn memory_report(&self) -> MemoryReport {

@@ -24,7 +24,6 @@ pub(crate) struct ConnectionsReport {
 
 /// Connections and UDP flows by how far they have come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub(crate) struct ConnectionCounts {
     pub(crate) open: usize,
     pub(crate) held: usize,

@@ -188,7 +188,9 @@ mod tests {
     fn session(sent: u64, received: u64) -> SessionStatus {
         let status = serde_json::json!({
             "id": 1, "peer": "", "public_key": "", "role": "client", "remote": "127.0.0.1:1",
-            "suite": "", "kex": "", "since_unix_seconds": 0, "rtt_seconds": 0.05, "mtu_bytes": 1200,
+            "suite": "", "kex": "", "since_unix_seconds": 0, "keys_since_unix_seconds": 0,
+            "key_renewal": "off", "rtt_seconds": 0.05, "mtu_bytes": 1200,
+            "congestion_window_bytes": 0,
             "sent_packets": sent, "received_datagrams": received, "lost_packets": 0,
             "sent_bytes": 1000 * sent, "received_bytes": 1000 * received, "forwards": [],
         });

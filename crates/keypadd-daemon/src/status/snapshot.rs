@@ -1,12 +1,12 @@
 //! What a daemon shows of itself at one moment: collected once, then read as JSON, which is the
 //! daemon's answer to `keypadd status`, as text and as metrics. Field names are part of the command
-//! line's interface: fields may be added, none removed. A newer field that an older daemon does not
-//! send reads as its default.
+//! line's interface: fields may be added, none removed. A field that a released daemon does not send
+//! reads as its default.
 
 use std::collections::BTreeMap;
 
 use keypadd_provider::Histogram;
-use keypadd_tunnel::{ForwardTotals, HeldStatus, LinkState, SessionStatus};
+use keypadd_tunnel::{ForwardTotals, HeldStatus, LimitCounts, LinkState, SessionStatus};
 use serde::{Deserialize, Serialize};
 
 use crate::status::connections::ConnectionCounts;
@@ -23,38 +23,25 @@ pub(crate) struct Snapshot {
     pub(crate) place: String,
     pub(crate) public_key: String,
     pub(crate) started_unix_seconds: u64,
-    #[serde(default)]
     pub(crate) sandbox: SandboxReport,
-    #[serde(default)]
     pub(crate) transport: TransportReport,
     /// Which suite is preferred, and why; empty if settings name the suites.
-    #[serde(default)]
     pub(crate) suite_preference: String,
-    #[serde(default)]
-    pub(crate) limits: LimitsReport,
-    #[serde(default)]
+    pub(crate) limits: LimitCounts,
     pub(crate) connections: ConnectionCounts,
-    #[serde(default)]
     pub(crate) memory: MemoryReport,
-    #[serde(default)]
     pub(crate) hold: HoldReport,
     pub(crate) pool: PoolReport,
     pub(crate) keystream_pool_bytes: u64,
     pub(crate) keystream_inline_bytes: u64,
     pub(crate) packets: ByDirection<PacketsReport>,
-    #[serde(default)]
     pub(crate) pool_exhaustions: u64,
-    #[serde(default)]
     pub(crate) open_failures: u64,
     /// Connections that ended because their peer does not know them any more.
-    #[serde(default)]
     pub(crate) resets: u64,
-    #[serde(default)]
     pub(crate) replays: u64,
-    #[serde(default)]
     pub(crate) pad_reuse: u64,
     pub(crate) sessions: Vec<SessionReport>,
-    #[serde(default)]
     pub(crate) links: Vec<LinkReport>,
     /// How long sealing and opening take by [`COVERAGES`]; this and what follows is for metrics
     /// alone.
@@ -87,7 +74,6 @@ impl From<&Histogram> for Times {
 
 /// The sandbox.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
 pub(crate) struct SandboxReport {
     /// Restrictions in force; none if the sandbox is off.
     pub(crate) holds: Vec<String>,
@@ -98,7 +84,6 @@ pub(crate) struct SandboxReport {
 
 /// The event loops.
 #[derive(Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
 pub(crate) struct TransportReport {
     pub(crate) loops: usize,
     /// CPU time spent on busy polling that found nothing.
@@ -109,23 +94,8 @@ pub(crate) struct TransportReport {
     pub(crate) datagrams_dropped: u64,
 }
 
-/// Limits that peers share, and what they refused since the daemon started.
-#[derive(Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct LimitsReport {
-    /// Descriptors that forwards may use together.
-    pub(crate) descriptors_max: usize,
-    /// Descriptors set aside for them now.
-    pub(crate) descriptors: usize,
-    pub(crate) descriptors_refused: u64,
-    pub(crate) sessions_refused: u64,
-    pub(crate) frames_delayed: u64,
-    pub(crate) log_lines_suppressed: u64,
-}
-
 /// The memory that the daemon may use, and what may take how much of it.
 #[derive(Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
 pub(crate) struct MemoryReport {
     /// The least of this host's memory and the limits of the process's cgroups.
     pub(crate) limit_bytes: u64,
@@ -144,7 +114,6 @@ pub(crate) struct ShareReport {
 
 /// Connections held while their peer is away.
 #[derive(Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
 pub(crate) struct HoldReport {
     /// Peers that are away.
     pub(crate) peers: Vec<HeldStatus>,
@@ -168,22 +137,19 @@ pub(crate) struct LinkReport {
     /// Reconnects, by what ended the session before.
     pub(crate) reconnects: BTreeMap<String, u64>,
     /// How often its session has got new keys.
-    #[serde(default)]
     pub(crate) renewals: u64,
     /// When this daemon stops connecting to it, as seconds since 1970.
-    #[serde(default)]
     pub(crate) valid_until_unix_seconds: Option<u64>,
 }
 
 /// A value for each direction.
 #[derive(Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct ByDirection<T: Default> {
+pub(crate) struct ByDirection<T> {
     pub(crate) send: T,
     pub(crate) receive: T,
 }
 
-impl<T: Default> ByDirection<T> {
+impl<T> ByDirection<T> {
     /// Both values, with the labels of their directions.
     pub(crate) fn both(&self) -> [(&'static str, &T); 2] {
         [("send", &self.send), ("receive", &self.receive)]
@@ -192,7 +158,6 @@ impl<T: Default> ByDirection<T> {
 
 /// Packets by how much of their keystream came from the pool.
 #[derive(Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
 pub(crate) struct PacketsReport {
     pub(crate) hit: u64,
     pub(crate) partial: u64,
@@ -203,7 +168,6 @@ pub(crate) struct PacketsReport {
 
 /// The pool.
 #[derive(Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
 pub(crate) struct PoolReport {
     pub(crate) mode: String,
     /// Whether `auto` chose it.
@@ -235,7 +199,6 @@ pub(crate) struct SuiteReport {
     /// Whether its sessions use the pool.
     pub(crate) pays: bool,
     /// Whether sessions use it, or likely will.
-    #[serde(default)]
     pub(crate) in_use: bool,
     /// The measurements behind the choice.
     pub(crate) seals: Vec<SealReport>,
@@ -255,24 +218,19 @@ pub(crate) struct SessionReport {
     #[serde(flatten)]
     pub(crate) session: SessionStatus,
     /// Whether the peer is also listed with another key.
-    #[serde(default)]
     pub(crate) has_other_key: bool,
     /// When the peer is no longer accepted, as seconds since 1970.
-    #[serde(default)]
     pub(crate) valid_until_unix_seconds: Option<u64>,
     pub(crate) class: String,
     /// Bytes per second over the last two seconds, as UDP payload; absent before two samples.
-    #[serde(default)]
     pub(crate) bytes_per_second: ByDirection<Option<f64>>,
     /// For how long the peer has not answered what this end has sent; absent if it answers.
-    #[serde(default)]
     pub(crate) silent_seconds: Option<f64>,
     pub(crate) keys: ByDirection<KeysReport>,
 }
 
 /// The keys of one direction of a session.
 #[derive(Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
 pub(crate) struct KeysReport {
     pub(crate) key_phase: u64,
     pub(crate) key_budget_left_ratio: f64,
@@ -286,7 +244,6 @@ pub(crate) struct KeysReport {
 
 /// Keystream in the pool.
 #[derive(Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
 pub(crate) struct LevelReport {
     pub(crate) bytes: u64,
     pub(crate) packets: u64,

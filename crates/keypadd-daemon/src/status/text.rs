@@ -5,13 +5,13 @@ use std::time::{Duration, SystemTime};
 use bytesize::ByteSize;
 use keypadd_cli::error::one_line;
 use keypadd_tunnel::{
-    ForwardStatus, HeldStatus, KeyRenewal, LinkState, SessionStatus, unix_seconds,
+    ForwardStatus, HeldStatus, KeyRenewal, LimitCounts, LinkState, SessionStatus, unix_seconds,
 };
 
 use crate::status::connections::ConnectionCounts;
 use crate::status::snapshot::{
-    ByDirection, HoldReport, KeysReport, LimitsReport, LinkReport, MemoryReport, PacketsReport,
-    SessionReport, ShareReport, Snapshot, SuiteReport, TransportReport,
+    ByDirection, HoldReport, KeysReport, LinkReport, MemoryReport, PacketsReport, SessionReport,
+    ShareReport, Snapshot, SuiteReport, TransportReport,
 };
 
 /// The text for one daemon.
@@ -72,8 +72,8 @@ fn transport(transport: &TransportReport) -> String {
 }
 
 /// Descriptors of forwards, and what limits have refused.
-fn limits(limits: &LimitsReport) -> String {
-    let LimitsReport { descriptors, descriptors_max, .. } = limits;
+fn limits(limits: &LimitCounts) -> String {
+    let LimitCounts { descriptors, descriptors_max, .. } = limits;
     let mut line = format!("  forwards use {descriptors} of {descriptors_max} descriptors");
     for (count, what) in [
         (limits.descriptors_refused, "forwards refused or delayed at this limit"),

@@ -17,13 +17,12 @@ pub enum Role {
 }
 
 /// Whether a session's keys are replaced by a new handshake when they have served long enough.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum KeyRenewal {
     /// Keys are replaced.
     On,
     /// This end sets no lifetime.
-    #[default]
     Off,
     /// Keys are not replaced, because an end does not hold connections.
     NeedsHold,
@@ -52,17 +51,14 @@ pub struct SessionStatus {
     /// When the session was ready, as seconds since 1970.
     pub since_unix_seconds: u64,
     /// When its keys were agreed on by a handshake, as seconds since 1970.
-    #[serde(default)]
     pub keys_since_unix_seconds: u64,
     /// Whether another handshake replaces them.
-    #[serde(default)]
     pub key_renewal: KeyRenewal,
     /// Smoothed round-trip time, seconds.
     pub rtt_seconds: f64,
     /// Largest UDP payload that the path is known to carry.
     pub mtu_bytes: u16,
     /// Bytes that congestion control lets be in flight.
-    #[serde(default)]
     pub congestion_window_bytes: u64,
     /// Packets sent.
     pub sent_packets: u64,
