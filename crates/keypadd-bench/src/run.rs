@@ -190,11 +190,9 @@ async fn exhaust(args: ExhaustionArgs, shutdown: Shutdown) -> Result<(), Error> 
         },
     };
     let keeping = Keeping::begin("keypadd bench exhaustion", &run.report, emulated(&tunnel))?;
-    let meter = keeping.meter();
-    let tell = |progress: &Progress| meter.show(progress);
-    let save = |section: &Section| keeping.save_so_far(|| section.clone());
-    let ran = experiment.run(&tell, &save, interrupted(&shutdown)).await;
-    keeping.end(vec![ran.section], ran.ended_by.as_deref())
+    keeping
+        .measure_blocking(shutdown, move |tell, keep, stop| experiment.run(tell, keep, stop))
+        .await
 }
 
 async fn shake_hands(args: KexArgs, shutdown: Shutdown) -> Result<(), Error> {

@@ -20,4 +20,4 @@ mod stream;
 mod tunnel;
 
 pub use finder::Patience;
-pub use run::{Exhaustion, ExhaustionRun};
+pub use run::Exhaustion;

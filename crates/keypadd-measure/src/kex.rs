@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 
 use crate::interleave::{INTERRUPTED, OnProgress, Progress, process_cpu};
 use crate::rehearsal::OfferError;
-use crate::results::Section;
+use crate::results::SectionRun;
 
 pub use ends::Ends;
 
@@ -47,15 +47,6 @@ pub struct Kex {
     pub time: Duration,
     /// Seed of the order of turns.
     pub seed: u64,
-}
-
-/// The result.
-#[derive(Clone, Debug)]
-pub struct Handshakes {
-    /// All measurements.
-    pub section: Section,
-    /// Why it ended early; `None` if it did not.
-    pub ended_by: Option<String>,
 }
 
 /// All results of one group.
@@ -117,14 +108,14 @@ impl Kex {
     }
 
     /// Runs until complete or until `stop` resolves; keeps what was measured by then.
-    pub async fn run(&self, tell: OnProgress<'_>, stop: impl Future<Output = ()>) -> Handshakes {
+    pub async fn run(&self, tell: OnProgress<'_>, stop: impl Future<Output = ()>) -> SectionRun {
         let empty = |&group| Measured { group, wire: None, turns: Vec::new() };
         let mut measured: Vec<Measured> = self.groups.iter().map(empty).collect();
         let ended_by = tokio::select! {
             ended = self.all(tell, &mut measured) => ended.err(),
             () = stop => Some(INTERRUPTED.into()),
         };
-        Handshakes { section: section::section(self, &measured), ended_by }
+        SectionRun { section: section::section(self, &measured), ended_by }
     }
 
     async fn all(&self, tell: OnProgress<'_>, measured: &mut [Measured]) -> Result<(), String> {

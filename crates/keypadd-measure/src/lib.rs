@@ -36,19 +36,19 @@ mod workload;
 pub use arm::Arm;
 pub use background::Background;
 pub use emulate::{CipherRate, Throttle, thread_cpu};
-pub use exhaustion::{Exhaustion, ExhaustionRun, Patience};
+pub use exhaustion::{Exhaustion, Patience};
 pub use interleave::{
     INTERRUPTED, OTHERS_MAX, OnProgress, Plan, Progress, Runs, Turn, Workload, may_repeat, order,
     process_cpu, take_turns, try_out,
 };
-pub use kex::{Ends, Handshakes, Kex, Times};
+pub use kex::{Ends, Kex, Times};
 pub use networks::{NetworkArm, Networks};
 pub use others::CpuBaseline;
 pub use path::{PathError, PathSettings, Place};
 pub use paths::{LineRate, LossPlace, PathArm, PathArms, PathCase, PathCases, Paths};
 pub use rehearsal::{OfferError, rehearse};
 pub use schedule::Typing;
-pub use suites::{Suites, SuitesMeasured};
+pub use suites::Suites;
 pub use workload::{
     Bulk, BulkMeasured, Figure, FileMix, Files, FilesMeasured, LEAD, Mixed, MixedMeasured,
     Terminal, flood, rate_mbit,

@@ -8,7 +8,7 @@ use keypadd_keystream::{CipherEngine, Protection, has_aes_gcm};
 use keypadd_provider::{SealCosts, TIMED_BYTES, seal_costs};
 
 use crate::interleave::{INTERRUPTED, OnProgress, Progress};
-use crate::results::{Cell, Outcome, Section, Table, Verdict};
+use crate::results::{Cell, Outcome, Section, SectionRun, Table, Verdict};
 use crate::statistics::{mean, ratio};
 
 /// Seals in a round trip: each of two packets is sealed and opened, and opening costs as much.
@@ -29,15 +29,6 @@ pub struct Suites {
     pub round_trip: Duration,
 }
 
-/// The result.
-#[derive(Clone, Debug)]
-pub struct SuitesMeasured {
-    /// All that was measured.
-    pub section: Section,
-    /// Why it ended early; `None` if it did not.
-    pub ended_by: Option<String>,
-}
-
 /// All rounds of one suite.
 struct Measured {
     suite: Protection,
@@ -46,18 +37,14 @@ struct Measured {
 
 impl Suites {
     /// Runs until everything is measured or `stop` resolves; keeps what was measured by then.
-    pub async fn run(
-        &self,
-        tell: OnProgress<'_>,
-        stop: impl Future<Output = ()>,
-    ) -> SuitesMeasured {
+    pub async fn run(&self, tell: OnProgress<'_>, stop: impl Future<Output = ()>) -> SectionRun {
         let empty = |&suite| Measured { suite, rounds: Vec::new() };
         let mut measured: Vec<_> = self.suites.iter().map(empty).collect();
         let ended_by = tokio::select! {
             () = self.all(tell, &mut measured) => None,
             () = stop => Some(INTERRUPTED.into()),
         };
-        SuitesMeasured { section: self.section(&measured), ended_by }
+        SectionRun { section: self.section(&measured), ended_by }
     }
 
     async fn all(&self, tell: OnProgress<'_>, measured: &mut [Measured]) {

@@ -59,7 +59,7 @@ pub(crate) struct Calibrated {
 /// Measures, for `seconds` at each rate near R*; leaves the tunnel with a full pool. `None` if pools do not
 /// fill or no packet got through.
 pub(crate) fn calibrate(
-    tunnel: &mut Tunnel,
+    tunnel: &mut Tunnel<'_>,
     cores: f64,
     fillers: f64,
     seconds: f64,
@@ -121,7 +121,7 @@ struct Burst {
 
 impl Bursts {
     /// Offers a rate, again and again from a full pool. `None` if no packet got through.
-    fn at(&mut self, tunnel: &mut Tunnel, rate: f64) -> Result<Option<Burst>, Ended> {
+    fn at(&mut self, tunnel: &mut Tunnel<'_>, rate: f64) -> Result<Option<Burst>, Ended> {
         let began = Instant::now();
         let (mut cpu, mut packets, mut bytes) = (0.0, 0.0, 0.0);
         // Packets and seconds while data was offered, without the last data's way.
@@ -165,7 +165,12 @@ struct Near {
 impl Near {
     /// Offers a rate from a low level, again and again, until it has shown for this long how fast pads are made;
     /// `None` if it never did.
-    fn at(tunnel: &mut Tunnel, rate: f64, full: f64, seconds: f64) -> Result<Option<Self>, Ended> {
+    fn at(
+        tunnel: &mut Tunnel<'_>,
+        rate: f64,
+        full: f64,
+        seconds: f64,
+    ) -> Result<Option<Self>, Ended> {
         let began = Instant::now();
         let (mut cpu, mut packets) = (0.0, 0.0);
         let (mut bytes, mut packets_of_bytes) = (0.0, 0.0);
@@ -231,7 +236,7 @@ struct Spent {
 }
 
 impl Spent {
-    fn now(tunnel: &Tunnel) -> Self {
+    fn now(tunnel: &Tunnel<'_>) -> Self {
         let gauges = tunnel.path().gauges();
         Self {
             cpu: process_cpu().as_secs_f64(),
@@ -244,7 +249,7 @@ impl Spent {
 }
 
 /// Packets that a full pool serves before any filler starts.
-fn asleep(tunnel: &mut Tunnel) -> Result<f64, Ended> {
+fn asleep(tunnel: &mut Tunnel<'_>) -> Result<f64, Ended> {
     tunnel.rest()?;
     let gauges = tunnel.path().gauges().clone();
     let filled = gauges.filled_bytes();

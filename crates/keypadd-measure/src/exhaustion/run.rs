@@ -2,14 +2,10 @@
 //! traffic that they predict. Repetitions are the outer loop, so that drift affects all cases
 //! alike.
 
-use std::future::Future;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use keypadd_traffic::TunnelArm;
-use tokio::runtime::Handle;
-use tokio::sync::mpsc;
 
 use super::calibration::calibrate;
 use super::cell::Cell;
@@ -22,7 +18,7 @@ use crate::background::{Background, cores};
 use crate::interleave::{OnProgress, Progress};
 use crate::others::CpuBaseline;
 use crate::path::{PathSettings, Place};
-use crate::results::Section;
+use crate::results::{Section, SectionRun};
 
 /// Seconds that a burst continues after the pool is dry.
 const AFTER_SECONDS: f64 = 1.0;
@@ -48,85 +44,37 @@ pub struct Exhaustion {
     pub patience: Patience,
 }
 
-/// The result.
-#[derive(Clone, Debug)]
-pub struct ExhaustionRun {
-    /// All measurements.
-    pub section: Section,
-    /// Why it ended early; `None` if it did not.
-    pub ended_by: Option<String>,
-}
-
-/// Messages from the measuring thread.
-enum RunMessage {
-    Progress(Progress),
-    /// The predictions are made; nothing is sent before this is answered.
-    Predicted(Box<Section>, std::sync::mpsc::Sender<()>),
-}
-
 impl Exhaustion {
-    /// Runs until complete or until `stop` resolves; keeps what was measured by then. `save` gets
-    /// the predictions before the first byte that they predict.
-    pub async fn run(
+    /// Runs until complete or until `stop` is set; keeps what was measured by then. `save` gets the
+    /// predictions before the first byte that they predict. Blocks; needs a runtime around it.
+    pub fn run(
         &self,
         tell: OnProgress<'_>,
-        save: &(dyn Fn(&Section) + Sync),
-        stop: impl Future<Output = ()>,
-    ) -> ExhaustionRun {
-        let (say, mut said) = mpsc::unbounded_channel();
-        let stopped = Arc::new(AtomicBool::new(false));
-        let mut visits = Visits {
-            settings: self.clone(),
-            runtime: Handle::current(),
-            stop: Arc::clone(&stopped),
-            say,
-            cells: Vec::new(),
-        };
-        let mut measuring = tokio::task::spawn_blocking(move || {
-            let ended_by = visits.all().err().map(|ended| ended.to_string());
-            (visits.cells, ended_by)
-        });
-        let mut stop = std::pin::pin!(stop);
-        let (cells, ended_by) = loop {
-            tokio::select! {
-                biased;
-                Some(word) = said.recv() => match word {
-                    RunMessage::Progress(progress) => tell(&progress),
-                    RunMessage::Predicted(section, saved) => {
-                        save(&section);
-                        // A send fails only if the waiting thread has ended.
-                        let _ = saved.send(());
-                    }
-                },
-                done = &mut measuring => break done.unwrap_or_else(|_| {
-                    (Vec::new(), Some("the measurement thread panicked".into()))
-                }),
-                () = &mut stop, if !stopped.load(Relaxed) => stopped.store(true, Relaxed),
-            }
-        };
-        ExhaustionRun { section: section(&cells, self.repetitions), ended_by }
+        save: &dyn Fn(&Section),
+        stop: &AtomicBool,
+    ) -> SectionRun {
+        let mut visits = Visits { settings: self, tell, stop, cells: Vec::new() };
+        let ended = visits.all(save);
+        let section = section(&visits.cells, self.repetitions);
+        SectionRun { section, ended_by: ended.err().map(|ended| ended.to_string()) }
     }
 }
 
-struct Visits {
-    settings: Exhaustion,
-    runtime: Handle,
-    stop: Arc<AtomicBool>,
-    say: mpsc::UnboundedSender<RunMessage>,
+struct Visits<'a> {
+    settings: &'a Exhaustion,
+    tell: OnProgress<'a>,
+    stop: &'a AtomicBool,
     cells: Vec<Cell>,
 }
 
-impl Visits {
-    fn all(&mut self) -> Result<(), Ended> {
-        for arm in self.settings.arms.clone() {
-            for pool_bytes in self.settings.pools_bytes.clone() {
+impl<'a> Visits<'a> {
+    fn all(&mut self, save: &dyn Fn(&Section)) -> Result<(), Ended> {
+        for &arm in &self.settings.arms {
+            for &pool_bytes in &self.settings.pools_bytes {
                 self.predict(TunnelArm { pool: true, ..arm }, pool_bytes)?;
             }
         }
-        let (saved, answered) = std::sync::mpsc::channel();
-        let predicted = Box::new(section(&self.cells, self.settings.repetitions));
-        let _ = self.say.send(RunMessage::Predicted(predicted, saved));
-        let _ = answered.recv();
+        save(&section(&self.cells, self.settings.repetitions));
         for repetition in 0..self.settings.repetitions {
             for cell in 0..self.cells.len() {
                 self.visit(cell, repetition)?;
@@ -150,7 +98,7 @@ impl Visits {
         tunnel.close()?;
         let others = since.cores_of_others();
         let Some(calibrated) = calibrated else { return Ok(()) };
-        for background in self.settings.backgrounds.clone() {
+        for &background in &self.settings.backgrounds {
             let load = Background::start(background, VISIT_MAX);
             let mut tunnel = self.open(arm, pool_bytes)?;
             let level = tunnel.rest()?;
@@ -199,24 +147,24 @@ impl Visits {
         Ok(())
     }
 
-    fn open(&self, arm: TunnelArm, pool_bytes: usize) -> Result<Tunnel, Ended> {
+    fn open(&self, arm: TunnelArm, pool_bytes: usize) -> Result<Tunnel<'a>, Ended> {
         let settings = PathSettings { pool_budget_bytes: pool_bytes, ..self.settings.path.clone() };
-        let (runtime, stop) = (self.runtime.clone(), Arc::clone(&self.stop));
-        Tunnel::open(Arm::Tunnel(arm), settings, runtime, stop)
+        Tunnel::open(Arm::Tunnel(arm), settings, self.stop)
     }
 
     fn doing(&self, what: String) {
-        // Nobody listens any more: the run was abandoned, and the flag says so.
-        let _ = self.say.send(RunMessage::Progress(Progress::Doing(what)));
+        (self.tell)(&Progress::Doing(what));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
+    use std::sync::atomic::Ordering::Relaxed;
 
     use keypadd_keystream::{CipherBackend, Suite};
     use keypadd_provider::KeyExchange;
+    use tokio::task::block_in_place;
 
     use super::*;
 
@@ -233,23 +181,16 @@ mod tests {
         }
     }
 
-    /// What the section contained when predictions were saved: how many, how many measured.
-    async fn run(
-        settings: Exhaustion,
-        stop: impl Future<Output = ()>,
-    ) -> (ExhaustionRun, Vec<(usize, usize)>) {
+    #[tokio::test(flavor = "multi_thread")]
+    async fn predictions_are_saved_before_anything_is_measured() {
+        // What the section contained when predictions were saved: how many, how many measured.
         let saved = Mutex::new(Vec::new());
         let save = |section: &Section| {
             let measured = section.predictions.iter().filter(|it| it.measured.is_some());
             saved.lock().unwrap().push((section.predictions.len(), measured.count()));
         };
-        let exhausted = settings.run(&|_| (), &save, stop).await;
-        (exhausted, saved.into_inner().unwrap())
-    }
-
-    #[tokio::test(flavor = "multi_thread")]
-    async fn predictions_are_saved_before_anything_is_measured() {
-        let (exhausted, saved) = run(settings(1), std::future::pending()).await;
+        let exhausted = block_in_place(|| settings(1).run(&|_| (), &save, &AtomicBool::new(false)));
+        let saved = saved.into_inner().unwrap();
         assert_eq!(exhausted.ended_by, None);
         assert!(matches!(saved[..], [(predictions, 0)] if predictions > 0), "{saved:?}");
         assert_eq!(exhausted.section.predictions.len(), saved[0].0);
@@ -264,15 +205,9 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_run_that_is_stopped_keeps_what_it_has() {
-        let (tell_saved, saved) = tokio::sync::oneshot::channel();
-        let tell_saved = Mutex::new(Some(tell_saved));
-        let save = |_: &Section| {
-            let _ = tell_saved.lock().unwrap().take().map(|tell| tell.send(()));
-        };
-        let stop = async {
-            let _ = saved.await;
-        };
-        let exhausted = settings(10_000).run(&|_| (), &save, stop).await;
+        let stop = AtomicBool::new(false);
+        let save = |_: &Section| stop.store(true, Relaxed);
+        let exhausted = block_in_place(|| settings(10_000).run(&|_| (), &save, &stop));
         assert_eq!(exhausted.ended_by.as_deref(), Some("it was interrupted"));
         assert!(!exhausted.section.predictions.is_empty());
     }

@@ -3,7 +3,6 @@
 //!
 //! Blocks, so it needs its own thread. Data goes from the near end to the far one.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -63,11 +62,11 @@ struct Counted {
 }
 
 /// A tunnel with a pool at both ends, or at the near one if the other is elsewhere.
-pub(crate) struct Tunnel {
+pub(crate) struct Tunnel<'a> {
     arm: Arm,
     settings: PathSettings,
     runtime: Handle,
-    stop: Arc<AtomicBool>,
+    stop: &'a AtomicBool,
     path: Option<Path>,
     stream: Option<Stream>,
     /// Whether anything has been offered since the start.
@@ -78,18 +77,17 @@ pub(crate) struct Tunnel {
     pub(crate) fastest: f64,
 }
 
-impl Tunnel {
+impl<'a> Tunnel<'a> {
     /// Starts it.
     pub(crate) fn open(
         arm: Arm,
         settings: PathSettings,
-        runtime: Handle,
-        stop: Arc<AtomicBool>,
+        stop: &'a AtomicBool,
     ) -> Result<Self, Ended> {
         let mut tunnel = Self {
             arm,
             settings,
-            runtime,
+            runtime: Handle::current(),
             stop,
             path: None,
             stream: None,
@@ -203,7 +201,7 @@ impl Tunnel {
 /// A full packet's payload, until it has been measured.
 const NOMINAL_PACKET_BYTES: f64 = 1400.0;
 
-impl Subject for Tunnel {
+impl Subject for Tunnel<'_> {
     type Ended = Ended;
 
     fn fastest(&self) -> f64 {
