@@ -2,12 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use testbed::procstat::machine_taken_seconds;
+
 use crate::interleave::process_cpu;
 
-/// Ticks per second of `/proc/stat`, the same on every Linux (proc(5), USER_HZ).
-const TICKS: f64 = 100.0;
-
-/// Ten ticks.
+/// Ten ticks of `/proc/stat`.
 const SHOWN: Duration = Duration::from_millis(100);
 
 /// The reading to count from.
@@ -22,12 +21,8 @@ impl CpuBaseline {
     /// The reading now.
     #[must_use]
     pub fn now() -> Self {
-        let stat = std::fs::read_to_string("/proc/stat").ok();
-        Self {
-            at: Instant::now(),
-            busy_seconds: stat.and_then(|stat| busy_seconds(&stat)),
-            own: process_cpu(),
-        }
+        let busy_seconds = machine_taken_seconds();
+        Self { at: Instant::now(), busy_seconds, own: process_cpu() }
     }
 
     /// Average cores taken by others since then; `None` where the kernel does not say, or for so
@@ -41,30 +36,9 @@ impl CpuBaseline {
     }
 }
 
-/// CPU seconds that all cores have been busy, including time stolen by a hypervisor.
-fn busy_seconds(stat: &str) -> Option<f64> {
-    let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
-    let ticks: Option<Vec<f64>> = line.split_whitespace().map(|ticks| ticks.parse().ok()).collect();
-    // user, nice, system, idle, iowait, irq, softirq, steal; user already includes guests.
-    match ticks?[..] {
-        [user, nice, system, _, _, irq, softirq, steal, ..] => {
-            Some((user + nice + system + irq + softirq + steal) / TICKS)
-        }
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn busy_time_excludes_idle_and_iowait() {
-        let stat = "cpu  100 20 30 9999 8888 4 5 600 70 0\ncpu0 1 2 3 4 5 6 7 8 9 10\n";
-        assert_eq!(busy_seconds(stat), Some(7.59));
-        assert_eq!(busy_seconds("cpu  1 2 x"), None);
-        assert_eq!(busy_seconds("intr 1"), None);
-    }
 
     #[test]
     fn other_programs_never_use_more_than_all_cores() {

@@ -20,25 +20,30 @@ pub struct Stat {
 /// The CPU seconds that processes and their living and reaped descendants have used so far.
 pub fn cpu_seconds(roots: &[u32]) -> f64 {
     let everyone = all();
-    let ticks: u64 =
-        roots.iter().flat_map(|root| descend(&everyone, *root)).map(|it| it.cpu_ticks).sum();
-    ticks as f64 / rustix::param::clock_ticks_per_second() as f64
+    let family = roots.iter().flat_map(|root| descend(&everyone, *root));
+    seconds(family.map(|it| it.cpu_ticks).sum())
 }
 
 /// The CPU seconds that the whole machine has been busy so far, on all its cores.
 pub fn machine_cpu_seconds() -> f64 {
-    let text = fs::read_to_string("/proc/stat").unwrap_or_default();
-    let busy = ticks(&text).map_or(0, |ticks| ticks.programs + ticks.interrupts);
-    busy as f64 / rustix::param::clock_ticks_per_second() as f64
+    seconds(Ticks::now().map_or(0, |ticks| ticks.programs + ticks.interrupts))
+}
+
+/// Like [`machine_cpu_seconds`], and with the time that a hypervisor has taken; `None` where the
+/// kernel does not say.
+pub fn machine_taken_seconds() -> Option<f64> {
+    Ticks::now().map(|ticks| seconds(ticks.programs + ticks.interrupts + ticks.stolen))
 }
 
 /// The CPU seconds of programs other than this one and its descendants: neither of the kernel's
 /// threads nor of its interrupts, which may work for anyone.
 pub fn others_cpu_seconds() -> f64 {
-    let text = fs::read_to_string("/proc/stat").unwrap_or_default();
-    let programs = ticks(&text).map_or(0, |ticks| ticks.programs);
-    let programs = programs as f64 / rustix::param::clock_ticks_per_second() as f64;
+    let programs = seconds(Ticks::now().map_or(0, |ticks| ticks.programs));
     programs - cpu_seconds(&[std::process::id(), KERNEL_THREADS])
+}
+
+fn seconds(ticks: u64) -> f64 {
+    ticks as f64 / rustix::param::clock_ticks_per_second() as f64
 }
 
 /// The parent of the kernel's threads.
@@ -51,14 +56,24 @@ struct Ticks {
     programs: u64,
     /// Time of hard and soft interrupts.
     interrupts: u64,
+    /// Time that a hypervisor gave to other machines.
+    stolen: u64,
 }
 
-/// Reads the first line of `/proc/stat`.
-fn ticks(text: &str) -> Option<Ticks> {
-    let line = text.lines().next()?.strip_prefix("cpu ")?;
-    let ticks: Vec<u64> = line.split_whitespace().map_while(|it| it.parse().ok()).collect();
-    let [user, nice, system, _idle, _wait, irq, softirq, ..] = ticks[..] else { return None };
-    Some(Ticks { programs: user + nice + system, interrupts: irq + softirq })
+impl Ticks {
+    fn now() -> Option<Self> {
+        Self::parse(&fs::read_to_string("/proc/stat").ok()?)
+    }
+
+    /// Reads the first line of `/proc/stat`.
+    fn parse(text: &str) -> Option<Self> {
+        let line = text.lines().next()?.strip_prefix("cpu ")?;
+        let ticks: Vec<u64> = line.split_whitespace().map_while(|it| it.parse().ok()).collect();
+        let [user, nice, system, _idle, _wait, irq, softirq, stolen, ..] = ticks[..] else {
+            return None;
+        };
+        Some(Self { programs: user + nice + system, interrupts: irq + softirq, stolen })
+    }
 }
 
 /// A process and its living descendants.
@@ -133,9 +148,11 @@ mod tests {
     #[test]
     fn machine_is_busy_with_all_but_idle_and_wait() {
         let text = "cpu  10 2 30 4000 500 6 7 8 9 0\ncpu0 1 1 1 1 1 1 1 1 1 0\n";
-        let expected = Ticks { programs: 10 + 2 + 30, interrupts: 6 + 7 };
-        assert_eq!(ticks(text), Some(expected));
-        assert_eq!(ticks("cpu  10 2"), None);
+        let expected = Ticks { programs: 10 + 2 + 30, interrupts: 6 + 7, stolen: 8 };
+        assert_eq!(Ticks::parse(text), Some(expected));
+        for text in ["cpu  10 2", "cpu  1 2 x", "intr 1"] {
+            assert_eq!(Ticks::parse(text), None);
+        }
         assert!(machine_cpu_seconds() > 0.0);
     }
 
