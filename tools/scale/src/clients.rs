@@ -21,7 +21,7 @@ use crate::Outcome;
 use crate::cli::Cli;
 use crate::daemon::{Desk, Service};
 use crate::table::Row;
-use crate::traffic::{Pinger, STEP_TIMEOUT};
+use crate::traffic::{Pinger, STEP_TIMEOUT, next};
 
 /// Memory of an idle client in the server.
 const MEMORY_GOAL_BYTES: f64 = 64.0 * 1024.0;
@@ -100,14 +100,6 @@ pub(crate) async fn measure(cli: &Cli, keypadd: &Path) -> Outcome<Vec<Row>> {
         Row::stated("first connection beside the others", beside.text()),
         Row::judged("ratio of p50", format!("{ratio:.2}"), "at most 1.5", ratio <= RTT_GOAL),
     ])
-}
-
-async fn next(connecting: &mut JoinSet<Outcome<Up>>) -> Outcome<Option<Up>> {
-    match connecting.join_next().await {
-        None => Ok(None),
-        Some(Ok(done)) => done.map(Some),
-        Some(Err(error)) => Err(error.to_string()),
-    }
 }
 
 async fn connect(server: SocketAddr, key: Arc<PrivateKey>, peer: PublicKey) -> Outcome<Up> {

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
+use testbed::{procstat, programs};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::{sleep, timeout};
@@ -24,8 +25,6 @@ const START_TIMEOUT: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(2);
 /// Memory is settled once it has not grown for this long.
 const SETTLED: Duration = Duration::from_secs(2);
-/// Lines of a log that an error shows.
-const LOG_LINES: usize = 4;
 
 /// Key files, logs and control sockets.
 #[derive(Debug)]
@@ -161,10 +160,7 @@ impl Daemon {
     }
 
     fn log_tail(&self) -> String {
-        let said = fs::read_to_string(&self.log).unwrap_or_default();
-        let lines: Vec<&str> = said.lines().collect();
-        let tail = &lines[lines.len().saturating_sub(LOG_LINES)..];
-        tail.iter().map(|line| format!("\n    {line}")).collect()
+        programs::log_tail(&self.name, &self.log)
     }
 
     /// Lines of its log that are warnings or errors.
@@ -179,14 +175,9 @@ impl Daemon {
         resident_bytes(self.child.id().ok_or_else(|| format!("{} has ended", self.name))?)
     }
 
-    /// Processor time so far (proc_pid_stat(5), fields 14 and 15, in 1/100 s).
+    /// Processor time so far.
     pub(crate) fn cpu_seconds(&self) -> Option<f64> {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()?)).ok()?;
-        let fields = stat.rsplit_once(')')?.1.split_whitespace();
-        Some(
-            fields.skip(11).take(2).filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>()
-                / 100.0,
-        )
+        Some(procstat::cpu_seconds(&[self.child.id()?]))
     }
 
     /// The same memory once it no longer grows.

@@ -185,7 +185,8 @@ where
     Ok(opened)
 }
 
-async fn next<T: 'static>(opening: &mut JoinSet<Outcome<T>>) -> Outcome<Option<T>> {
+/// The result of the next task that ends.
+pub(crate) async fn next<T: 'static>(opening: &mut JoinSet<Outcome<T>>) -> Outcome<Option<T>> {
     match opening.join_next().await {
         None => Ok(None),
         Some(Ok(done)) => done.map(Some),

@@ -25,12 +25,6 @@ pub struct FileMix {
 }
 
 impl FileMix {
-    /// Mean file size in bytes.
-    pub fn mean_bytes(&self) -> f64 {
-        let weights: f64 = self.files.iter().map(|(_, weight)| weight).sum();
-        self.files.iter().map(|(bytes, weight)| *bytes as f64 * weight).sum::<f64>() / weights
-    }
-
     fn exchanges(&self) -> Vec<(Exchange, f64)> {
         let exchange = |bytes| Exchange::new(REQUEST_BYTES, bytes);
         self.files.iter().map(|&(bytes, weight)| (exchange(bytes), weight)).collect()
