@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 use socket2::SockRef;
 
+use crate::interleave::INTERRUPTED;
+
 /// Bytes of a small message: a keystroke with ssh's overhead.
 pub(crate) const PING_BYTES: usize = 128;
 
@@ -322,15 +324,21 @@ impl Drop for Pings {
     }
 }
 
-/// Sleeps until a time, or until `stop` is set.
-pub(crate) fn wait_until(until: Instant, stop: &AtomicBool) {
+/// Sleeps until a time; an error once `stop` is set.
+pub(crate) fn wait_until(until: Instant, stop: &AtomicBool) -> Result<(), String> {
     while !stop.load(Relaxed) {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return;
+            return Ok(());
         }
         thread::sleep(left.min(LOOK));
     }
+    Err(INTERRUPTED.into())
+}
+
+/// An error of the system in words.
+pub(crate) fn words(error: io::Error) -> String {
+    error.to_string()
 }
 
 #[cfg(test)]

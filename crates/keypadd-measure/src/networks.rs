@@ -13,7 +13,7 @@ mod section;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use testbed::Cleanup;
 
@@ -138,15 +138,6 @@ impl Networks {
             Some(failure) => Err(format!("{failure}{}", lab.log_tails())),
             None => taken,
         }
-    }
-}
-
-/// Waits, unless a stop is asked for.
-fn wait_until(until: Instant, stop: &AtomicBool) -> Result<(), String> {
-    crate::load::wait_until(until, stop);
-    match stop.load(Relaxed) {
-        true => Err(INTERRUPTED.into()),
-        false => Ok(()),
     }
 }
 

@@ -17,7 +17,7 @@ use testbed::programs::{clear_variables, create_log, find, locate, log_tail};
 use testbed::{Capture, Cleanup, FourHosts, LinkAddress, Namespace, Seen, procstat};
 
 use super::arms::NetworkArm;
-use super::wait_until;
+use crate::load::wait_until;
 
 /// Timeout of each step of bringing a tunnel up.
 const START_TIMEOUT: Duration = Duration::from_secs(20);

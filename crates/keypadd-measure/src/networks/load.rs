@@ -12,6 +12,8 @@ use keypadd_traffic::Latencies;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use testbed::{FourHosts, Namespace};
 
+use crate::load::words;
+
 /// Port of the flows.
 const PORT: u16 = 7002;
 
@@ -261,10 +263,6 @@ fn bind(host: &Namespace, address: IpAddr) -> Result<UdpSocket, String> {
 
 fn nanos(since: Instant) -> u64 {
     since.elapsed().as_nanos() as u64
-}
-
-fn words(error: std::io::Error) -> String {
-    error.to_string()
 }
 
 #[cfg(test)]

@@ -13,8 +13,7 @@ use testbed::{FourHosts, Namespace, procstat};
 
 use super::lab::Lab;
 use super::load::{self, Flow, PACES, Pings, VOICE};
-use super::wait_until;
-use crate::load::{Bulk, Service, connect};
+use crate::load::{Bulk, Service, connect, wait_until, words};
 
 /// Port of the service.
 const PORT: u16 = 7000;
@@ -221,10 +220,6 @@ fn counter(text: &str, name: &str) -> Option<u64> {
         let place = pair[0].split(' ').position(|it| it == name)?;
         pair[1].split(' ').nth(place)?.parse().ok()
     })
-}
-
-fn words(error: std::io::Error) -> String {
-    error.to_string()
 }
 
 #[cfg(test)]

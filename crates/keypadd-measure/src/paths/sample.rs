@@ -14,7 +14,7 @@ use testbed::tunnel::Tunnel;
 use super::Bed;
 use super::arms::PathArm;
 use super::cases::PathCase;
-use crate::load::{self, Bulk, Pings, ReceiveLog, wait_until};
+use crate::load::{self, Bulk, Pings, ReceiveLog, wait_until, words};
 
 /// One interval of the plots over time.
 pub(super) const BIN: Duration = Duration::from_millis(50);
@@ -109,9 +109,9 @@ impl Sample {
         };
         traffic.up.as_ref().map_or(Ok(()), Bulk::send).map_err(words)?;
         let steady = start + case.start_up();
-        wait_until(steady, stop);
+        wait_until(steady, stop)?;
         let cpu = tunnel.cpu_seconds();
-        wait_until(steady + time, stop);
+        wait_until(steady + time, stop)?;
         let end = Instant::now();
         let cpu = tunnel.cpu_seconds().zip(cpu).map(|(after, before)| after - before);
         let trace = bed.path.take_trace(End::Far);
@@ -169,10 +169,6 @@ fn bins(trace: &[Moment], start: Instant, end: Instant) -> Vec<Bin> {
         }
     }
     bins
-}
-
-fn words(error: std::io::Error) -> String {
-    error.to_string()
 }
 
 #[cfg(test)]
