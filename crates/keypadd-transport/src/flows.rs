@@ -45,6 +45,7 @@ use crate::{
 };
 
 /// The flows of a connection.
+#[derive(Default)]
 pub(crate) struct Flows {
     open: FxHashMap<StreamId, OpenFlow>,
     listeners: FxHashMap<u64, Listener>,
@@ -81,20 +82,7 @@ enum OpenEnd {
 
 impl Flows {
     pub(crate) fn new(idle: Duration) -> Self {
-        Self {
-            open: FxHashMap::default(),
-            listeners: FxHashMap::default(),
-            arrived: Arrived::default(),
-            readable: Readable::default(),
-            queue: SendQueue::default(),
-            fragments: Fragments::default(),
-            early: EarlyDatagrams::default(),
-            idle,
-            check_at: None,
-            ended_sockets: Vec::new(),
-            buffer: Vec::new(),
-            next_source: 0,
-        }
+        Self { idle, ..Self::default() }
     }
 
     pub(crate) fn on_command(

@@ -21,7 +21,7 @@ pub const QUEUE_PACKETS: usize = 1_000;
 
 /// Properties of a line. Shares are of packets, 0 to 1, decided for each packet independently. The
 /// default passes everything immediately.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LineSettings {
     /// Nothing passes. What entered before still arrives.
     pub cut: bool,
@@ -52,27 +52,6 @@ pub struct LineSettings {
     pub duplicate: f64,
     /// Share that arrives with one bit flipped.
     pub corrupt: f64,
-}
-
-impl Default for LineSettings {
-    fn default() -> Self {
-        Self {
-            cut: false,
-            bytes_max: None,
-            loss: 0.0,
-            loss_place: LossPlace::BeforeBottleneck,
-            policer: None,
-            bits_per_second: None,
-            queue: QueueBound::default(),
-            mark_above: None,
-            delay: Duration::ZERO,
-            jitter: Duration::ZERO,
-            reorder: 0.0,
-            hold: Duration::ZERO,
-            duplicate: 0.0,
-            corrupt: 0.0,
-        }
-    }
 }
 
 /// Where random loss happens.
