@@ -20,8 +20,8 @@ use keypadd_sandbox::{
     Account, Confined, Needs, allow_core_dumps, confine, directory_or_file, forbid_core_dumps,
 };
 use keypadd_tunnel::{
-    Clocks, DynamicForward, Forward, Hypervisor, Listen, ListenPermit, ListenPermits, Permit,
-    Permits, Protocol, SystemClocks,
+    Clocks, Forward, Hypervisor, Listen, ListenPermit, ListenPermits, Permit, Permits, Protocol,
+    SystemClocks,
 };
 use rustix::process::{getegid, geteuid};
 
@@ -286,13 +286,7 @@ impl<'s> SandboxNeeds<'s> {
 
     /// The listeners of this host's forwards.
     fn listeners(&self) -> impl Iterator<Item = Listen> {
-        self.forwards.iter().filter_map(|forward| match forward {
-            Forward::Local(local) => Some(local.listen.clone()),
-            Forward::Dynamic(DynamicForward { bind, port }) => {
-                Some(Listen::Tcp { bind: bind.clone(), port: *port })
-            }
-            Forward::Remote(_) | Forward::Bench(_) => None,
-        })
+        self.forwards.iter().filter_map(|forward| forward.listens_here())
     }
 
     fn needs_low_ports(&self, settings: &Settings) -> bool {
