@@ -28,7 +28,7 @@ pub(crate) struct Counters {
     pub(crate) connections: Underway,
     /// Clients' connections that have proved a key: sparse, and bulk.
     clients: [Underway; 2],
-    /// In the order of [`place_of`].
+    /// In the order of [`Refusal`].
     refusals: [AtomicU64; 4],
     datagrams_dropped: AtomicU64,
     /// Received datagrams that were dropped because of their connections' CPU time; also in
@@ -71,12 +71,12 @@ impl Counters {
     }
 
     pub(crate) fn refused(&self, refusal: Refusal) {
-        self.refusals[place_of(refusal)].fetch_add(1, Relaxed);
+        self.refusals[refusal as usize].fetch_add(1, Relaxed);
     }
 
     /// Handshakes that did not complete.
     pub(crate) fn refusals(&self) -> Refusals {
-        let count = |refusal| self.refusals[place_of(refusal)].load(Relaxed);
+        let count = |refusal| self.refusals[refusal as usize].load(Relaxed);
         Refusals {
             full: count(Refusal::Full),
             displaced: count(Refusal::Displaced),
@@ -103,16 +103,6 @@ impl Counters {
             // 2^64 ns are 584 years of one core.
             self.polling_nanos.fetch_add(time.as_nanos() as u64, Relaxed);
         }
-    }
-}
-
-/// Where handshakes that ended so are counted.
-fn place_of(refusal: Refusal) -> usize {
-    match refusal {
-        Refusal::Full => 0,
-        Refusal::Displaced => 1,
-        Refusal::TimedOut => 2,
-        Refusal::Crowded => 3,
     }
 }
 

@@ -5,7 +5,7 @@
 //! a cut-off stream never looks complete.
 
 use std::{
-    io::{self, IoSlice, Write},
+    io::{self, IoSlice},
     mem::MaybeUninit,
     net::{Shutdown, TcpStream},
     os::{
@@ -156,25 +156,15 @@ impl Socket {
     }
 
     pub(crate) fn write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        loop {
-            let written = match self {
-                Self::Tcp(stream) => (&mut &*stream).write_vectored(slices),
-                Self::Unix(stream) => (&mut &*stream).write_vectored(slices),
-            };
-            match written {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                written => return written,
-            }
+        match retry_on_intr(|| rustix::io::writev(self, slices))? {
+            0 => Err(io::ErrorKind::WriteZero.into()),
+            written => Ok(written),
         }
     }
 
     /// Shuts down its output.
     pub(crate) fn shutdown(&self) -> io::Result<()> {
-        match self {
-            Self::Tcp(stream) => stream.shutdown(Shutdown::Write),
-            Self::Unix(stream) => stream.shutdown(Shutdown::Write),
-        }
+        SockRef::from(self).shutdown(Shutdown::Write)
     }
 
     pub(crate) fn is_unix(&self) -> bool {
@@ -191,11 +181,7 @@ impl Socket {
 
     /// Its pending error, if any.
     pub(crate) fn take_error(&self) -> Option<io::Error> {
-        let error = match self {
-            Self::Tcp(stream) => stream.take_error(),
-            Self::Unix(stream) => stream.take_error(),
-        };
-        error.unwrap_or_else(Some)
+        SockRef::from(self).take_error().unwrap_or_else(Some)
     }
 
     /// Makes dropping it a clean close: the kernel still delivers what was written.

@@ -110,7 +110,9 @@ impl Carrier {
             }
             // Its stream has moved or ended.
             (StreamCommand::Reset(_), None) => self.sweep_everywhere(),
-            (command, _) => command.gone(),
+            // The stream is gone, or is in a state that knows no such command. Dropped, a write or a
+            // splice tells its caller so, and what was to be resumed is held as before.
+            (command, _) => drop(command),
         }
     }
 

@@ -46,25 +46,6 @@ pub(crate) struct ResumeRequest {
     pub(crate) attached: oneshot::Sender<()>,
 }
 
-impl StreamCommand {
-    /// Ends what a command carries if its stream is gone, or is in a state that knows no such
-    /// command.
-    pub(crate) fn gone(self) {
-        match self {
-            // Its caller is told that the stream is gone.
-            Self::Write { bytes: _, reply } => drop(reply),
-            // The connection's end has told the reader.
-            Self::Read => {}
-            // Its caller is told that the stream is cut; the socket is reset.
-            Self::Splice(request) => drop(request),
-            // It is held as before.
-            Self::Resume(request) => drop(request),
-            // There is nothing to reset.
-            Self::Reset(_) => {}
-        }
-    }
-}
-
 /// Sends commands about streams to a connection's loop.
 pub(crate) trait StreamCommands: SpliceConnection {
     fn send(&self, id: StreamId, command: StreamCommand);
