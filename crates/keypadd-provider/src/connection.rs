@@ -166,19 +166,10 @@ impl ConnectionKeys {
                 key_budget_left_ratio: left as f64 / limits.hard_stop as f64,
             }
         };
-        match direction {
-            Direction::Send => self
-                .outbound
-                .sending
-                .lock()
-                .map(|sending| read(&sending.phases))
-                .unwrap_or_default(),
-            Direction::Receive => self
-                .inbound
-                .receiving
-                .lock()
-                .map(|receiving| read(&receiving.phases))
-                .unwrap_or_default(),
-        }
+        let status = match direction {
+            Direction::Send => self.outbound.sending.lock().ok().map(|it| read(&it.phases)),
+            Direction::Receive => self.inbound.receiving.lock().ok().map(|it| read(&it.phases)),
+        };
+        status.unwrap_or_default()
     }
 }
