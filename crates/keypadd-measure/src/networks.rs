@@ -134,8 +134,8 @@ impl Networks {
         let lab = Lab::open(cleanup, arm, directory, stop)?;
         let taken = Sample::take(&lab, self.time, stop);
         // If a script has ended, that is the cause of everything else.
-        match lab.failure() {
-            Some(failure) => Err(format!("{failure}{}", lab.log_tails())),
+        match lab.scripts.failure() {
+            Some(failure) => Err(format!("{failure}{}", lab.scripts.log_tails())),
             None => taken,
         }
     }

@@ -133,8 +133,8 @@ impl Bench<'_> {
         let sample = self.network.near.inside(|| Sample::measure(&tunnel, duration));
         sample.map_err(|error| {
             // If a process died, that is the cause of everything else.
-            let cause = tunnel.failure().map(|it| format!("{it}: ")).unwrap_or_default();
-            format!("{cause}{error}{}", tunnel.log_tails())
+            let cause = tunnel.processes.failure().map(|it| format!("{it}: ")).unwrap_or_default();
+            format!("{cause}{error}{}", tunnel.processes.log_tails())
         })
     }
 }

@@ -68,7 +68,7 @@ impl Sample {
     /// One line: which measurement failed, and how.
     pub(crate) fn measure(tunnel: &Tunnel, duration: Duration) -> Result<Self, String> {
         let others = OtherPrograms::watch();
-        let cpu = || tunnel.cpu_seconds();
+        let cpu = || tunnel.processes.cpu_seconds();
         let bulk = |direction, duration| {
             let bulk = load::bulk(tunnel.address, direction, duration, &cpu);
             std::thread::sleep(SETTLE);
@@ -145,7 +145,7 @@ fn beside(
 ) -> Result<UnderLoad, String> {
     let mut echo = Echo::open(tunnel.address, SMALL_BYTES)?;
     echo.measure(UNRECORDED, BACK_TO_BACK)?;
-    let cpu = || tunnel.cpu_seconds();
+    let cpu = || tunnel.processes.cpu_seconds();
     let measured = std::thread::scope(|scope| {
         // Both threads are in the near namespace: a thread starts in that of its parent.
         let bulk =

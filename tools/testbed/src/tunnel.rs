@@ -8,39 +8,31 @@ mod kind;
 
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use crate::cleanup::Cleanup;
 use crate::hosts::TwoHosts;
-use crate::procstat;
-use crate::programs::{clear_variables, create_log, log_tail};
+use crate::processes::Processes;
+use crate::programs::clear_variables;
 
 pub use kind::{Arm, Kind, Program, Ready, SERVICE_PORT, check_needs};
 
-/// Timeout of each step of bringing a tunnel up.
-const START_TIMEOUT: Duration = Duration::from_secs(20);
-/// Retry interval.
-const RETRY: Duration = Duration::from_millis(20);
+/// How long a process that is to listen may take to accept a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Whether a round trip to this address, from the near host, succeeds.
 pub type RoundTripCheck<'a> = &'a (dyn Fn(SocketAddr) -> bool + Sync);
 
-/// A tunnel that is up. Dropping it ends its processes.
+/// A tunnel that is up. Dropping it ends its processes: the near end first, as a user would.
 #[derive(Debug)]
 pub struct Tunnel {
-    cleanup: Arc<Cleanup>,
     /// Where to send traffic, in the near namespace.
     pub address: SocketAddr,
-    processes: Vec<Process>,
-}
-
-#[derive(Debug)]
-struct Process {
-    id: u32,
-    name: String,
-    log: PathBuf,
+    /// Its ends' processes.
+    pub processes: Processes,
 }
 
 impl Tunnel {
@@ -57,33 +49,10 @@ impl Tunnel {
         carries: RoundTripCheck<'_>,
     ) -> Result<Self, String> {
         let (programs, address) = arm.kind.programs(directory, ports)?;
-        let mut tunnel = Self { cleanup: Arc::clone(cleanup), address, processes: Vec::new() };
+        let mut tunnel = Self { address, processes: Processes::new(cleanup) };
         let opened = tunnel.start(network, directory, &programs, carries);
-        opened.map_err(|error| format!("{error}{}", tunnel.log_tails()))?;
+        opened.map_err(|error| format!("{error}{}", tunnel.processes.log_tails()))?;
         Ok(tunnel)
-    }
-
-    /// CPU seconds of both ends so far; `None` for an arm without processes.
-    pub fn cpu_seconds(&self) -> Option<f64> {
-        let ids: Vec<u32> = self.processes.iter().map(|process| process.id).collect();
-        (!ids.is_empty()).then(|| procstat::cpu_seconds(&ids))
-    }
-
-    /// Describes the process that has ended, if one has.
-    pub fn failure(&self) -> Option<String> {
-        self.processes.iter().find_map(|process| {
-            let status = self.cleanup.ended(process.id)?;
-            Some(format!("{} has ended ({status})", process.name))
-        })
-    }
-
-    /// The last lines of each process's log, indented.
-    pub fn log_tails(&self) -> String {
-        let mut tails = String::new();
-        for process in &self.processes {
-            tails += &log_tail(&process.name, &process.log);
-        }
-        tails
     }
 
     fn start(
@@ -97,20 +66,18 @@ impl Tunnel {
             let name = Path::new(&program.program).file_name().unwrap_or_default();
             let name = format!("{} ({:?} end)", name.to_string_lossy(), program.end);
             let log = directory.join(format!("{:?}.log", program.end));
-            let [file, copy] = create_log(&log)?;
             let mut command = network.command(program.end, &program.program);
-            command.args(&program.arguments).stdout(file).stderr(copy);
+            command.args(&program.arguments);
             clear_variables(&mut command);
             // Directory of keypadd's control socket; the two ends must not share it.
             let runtime = directory.join(format!("{:?}.run", program.end));
             let _ = fs::create_dir(&runtime);
             command.env("RUNTIME_DIRECTORY", &runtime);
-            let id = self.cleanup.spawn(&mut command)?;
-            self.processes.push(Process { id, name: name.clone(), log: log.clone() });
+            self.processes.start(name.clone(), log.clone(), &mut command)?;
             match &program.ready {
                 Ready::Listens(address) => {
                     self.wait(network, &format!("{name}: does not listen"), || {
-                        TcpStream::connect_timeout(address, START_TIMEOUT).map(drop).is_ok()
+                        TcpStream::connect_timeout(address, CONNECT_TIMEOUT).map(drop).is_ok()
                     })?
                 }
                 Ready::Logs(text) => self.wait(network, &format!("{name}: not ready"), || {
@@ -123,34 +90,12 @@ impl Tunnel {
         self.wait(network, "the tunnel carries no data", || carries(address))
     }
 
-    /// Retries until it succeeds, a process exits or time is up.
     fn wait(
         &self,
         network: &TwoHosts,
         what: &str,
         attempt: impl Fn() -> bool + Sync,
     ) -> Result<(), String> {
-        network.near.inside(|| {
-            let until = Instant::now() + START_TIMEOUT;
-            while !attempt() {
-                if let Some(failure) = self.failure() {
-                    return Err(failure);
-                }
-                if Instant::now() > until {
-                    return Err(format!("{what} after {} s", START_TIMEOUT.as_secs()));
-                }
-                std::thread::sleep(RETRY);
-            }
-            Ok(())
-        })
-    }
-}
-
-impl Drop for Tunnel {
-    fn drop(&mut self) {
-        // The near end first, as a user would.
-        for process in self.processes.iter().rev() {
-            self.cleanup.end(process.id);
-        }
+        network.near.inside(|| self.processes.wait(what, &AtomicBool::new(false), &attempt))
     }
 }

@@ -7,26 +7,19 @@
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use testbed::programs::{clear_variables, create_log, find, locate, log_tail};
-use testbed::{Capture, Cleanup, FourHosts, LinkAddress, Namespace, Seen, procstat};
+use testbed::programs::{clear_variables, find, locate};
+use testbed::{Capture, Cleanup, FourHosts, LinkAddress, Namespace, Processes, Seen};
 
 use super::arms::NetworkArm;
-use crate::load::wait_until;
-
-/// Timeout of each step of bringing a tunnel up.
-const START_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Timeout of making keys, and of asking for a version; as timeout(1) takes it.
 const SCRIPT_TIMEOUT: &str = "60";
-
-/// How often a wait checks.
-const RETRY: Duration = Duration::from_millis(20);
 
 /// How long one packet of the proof may take.
 const ROUND_TRIP: Duration = Duration::from_millis(200);
@@ -60,16 +53,9 @@ const NEEDS: [(&str, &str); 6] = [
 /// Four hosts and a tunnel. Dropping it ends the gateways' programs.
 #[derive(Debug)]
 pub(super) struct Lab {
+    /// The gateways' scripts, which end before their hosts do.
+    pub(super) scripts: Processes,
     pub(super) hosts: FourHosts,
-    cleanup: Arc<Cleanup>,
-    gateways: Vec<Gateway>,
-}
-
-#[derive(Debug)]
-struct Gateway {
-    side: &'static str,
-    id: u32,
-    directory: PathBuf,
 }
 
 /// Checks for root and for the lab's own programs.
@@ -132,33 +118,10 @@ impl Lab {
         // There is no way around the tunnel.
         hosts.near.ip(&format!("route del {of_server}\nlink set outside address {address}\n"))?;
         hosts.far.ip(&format!("route del {of_client}\n"))?;
-        let mut lab = Self { hosts, cleanup: Arc::clone(cleanup), gateways: Vec::new() };
+        let mut lab = Self { scripts: Processes::new(cleanup), hosts };
         let opened = lab.start(arm, directory, stop).and_then(|()| lab.prove(arm, stop));
-        opened.map_err(|error| format!("{error}{}", lab.log_tails()))?;
+        opened.map_err(|error| format!("{error}{}", lab.scripts.log_tails()))?;
         Ok(lab)
-    }
-
-    /// CPU seconds of the gateways' programs so far.
-    pub(super) fn cpu_seconds(&self) -> f64 {
-        let ids: Vec<u32> = self.gateways.iter().map(|gateway| gateway.id).collect();
-        procstat::cpu_seconds(&ids)
-    }
-
-    /// Which gateway's script has ended, if one has.
-    pub(super) fn failure(&self) -> Option<String> {
-        self.gateways.iter().find_map(|gateway| {
-            let status = self.cleanup.ended(gateway.id)?;
-            Some(format!("the {} gateway's script has ended ({status})", gateway.side))
-        })
-    }
-
-    /// The last lines of each gateway's log, indented.
-    pub(super) fn log_tails(&self) -> String {
-        let mut tails = String::new();
-        for gateway in &self.gateways {
-            tails += &log_tail(gateway.side, &gateway.file("log"));
-        }
-        tails
     }
 
     fn start(
@@ -167,23 +130,20 @@ impl Lab {
         directory: &Path,
         stop: &AtomicBool,
     ) -> Result<(), String> {
-        for side in ["far", "near"] {
-            let gateway = Gateway { side, id: 0, directory: directory.to_owned() };
-            let _ = fs::remove_file(gateway.file("up"));
-            let [file, copy] = create_log(&gateway.file("log"))?;
+        let up = ["far", "near"].map(|side| directory.join(format!("{side}.up")));
+        for (side, up) in ["far", "near"].into_iter().zip(&up) {
+            let _ = fs::remove_file(up);
             let namespace = if side == "near" { &self.hosts.near } else { &self.hosts.far };
             let script = format!("{BEGIN}{}{END}", arm.up.concat());
             let mut command = namespace.command(locate("setpriv"));
             command.args(["--pdeathsig", "KILL", "unshare", "--mount", "sh", "-ec", &script]);
-            command.current_dir(directory).stdout(file).stderr(copy);
+            command.current_dir(directory);
             set_variables(&mut command);
             set_side(&mut command, arm, side);
-            let id = self.cleanup.spawn(&mut command)?;
-            self.gateways.push(Gateway { id, ..gateway });
+            let name = format!("the {side} gateway's script");
+            self.scripts.start(name, up.with_extension("log"), &mut command)?;
         }
-        self.wait("the tunnel is not up", stop, || {
-            self.gateways.iter().all(|gateway| gateway.file("up").exists())
-        })
+        self.scripts.wait("the tunnel is not up", stop, || up.iter().all(|up| up.exists()))
     }
 
     /// Sends packets from the client to the server and back, and looks at those between the
@@ -195,7 +155,7 @@ impl Lab {
         let client = bind(&self.hosts.client, FourHosts::CLIENT)?;
         let there = SocketAddr::from((FourHosts::SERVER, PORT));
         let capture = Capture::start(&self.hosts.near, LINK, mark)?;
-        let carried = self.wait("the tunnel carries no packets", stop, || {
+        let carried = self.scripts.wait("the tunnel carries no packets", stop, || {
             let mut buffer = [0; MARK_BYTES * MARKS];
             let mut trip = || {
                 client.send_to(&packet, there)?;
@@ -207,40 +167,6 @@ impl Lab {
         });
         let seen = capture.end();
         carried.and_then(|()| judge(arm.is_clear, seen))
-    }
-
-    /// Retries until it succeeds, a script ends, time is up or a stop is asked for.
-    fn wait(
-        &self,
-        what: &str,
-        stop: &AtomicBool,
-        attempt: impl Fn() -> bool,
-    ) -> Result<(), String> {
-        let until = Instant::now() + START_TIMEOUT;
-        while !attempt() {
-            if let Some(failure) = self.failure() {
-                return Err(failure);
-            }
-            if Instant::now() > until {
-                return Err(format!("{what} after {} s", START_TIMEOUT.as_secs()));
-            }
-            wait_until(Instant::now() + RETRY, stop)?;
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Lab {
-    fn drop(&mut self) {
-        for gateway in self.gateways.iter().rev() {
-            self.cleanup.end(gateway.id);
-        }
-    }
-}
-
-impl Gateway {
-    fn file(&self, kind: &str) -> PathBuf {
-        self.directory.join(format!("{}.{kind}", self.side))
     }
 }
 

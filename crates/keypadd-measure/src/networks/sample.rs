@@ -105,7 +105,7 @@ impl Counters {
         };
         Ok(Self {
             machine_cpu: procstat::machine_cpu_seconds() - procstat::others_cpu_seconds(),
-            gateway_cpu: lab.cpu_seconds(),
+            gateway_cpu: lab.scripts.cpu_seconds().unwrap_or_default(),
             sent_again: of("RetransSegs")?,
             reordered: of("TCPSACKReorder")?,
         })

@@ -110,15 +110,15 @@ impl Sample {
         traffic.up.as_ref().map_or(Ok(()), Bulk::send).map_err(words)?;
         let steady = start + case.start_up();
         wait_until(steady, stop)?;
-        let cpu = tunnel.cpu_seconds();
+        let cpu = tunnel.processes.cpu_seconds();
         wait_until(steady + time, stop)?;
         let end = Instant::now();
-        let cpu = tunnel.cpu_seconds().zip(cpu).map(|(after, before)| after - before);
+        let cpu = tunnel.processes.cpu_seconds().zip(cpu).map(|(after, before)| after - before);
         let trace = bed.path.take_trace(End::Far);
         let mut sample = Self::of(&traffic, [start, steady, end], &trace);
         sample.cpu_percent = cpu.map(|cpu| cpu * 100.0 / (end - steady).as_secs_f64());
         let ended = |bulk: &Bulk| bulk.received.failure();
-        let failure = tunnel.failure().or_else(|| ended(&traffic.down));
+        let failure = tunnel.processes.failure().or_else(|| ended(&traffic.down));
         sample.failure = failure.or_else(|| traffic.up.as_ref().and_then(ended));
         Ok(sample)
     }
