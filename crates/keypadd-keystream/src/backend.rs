@@ -193,9 +193,7 @@ impl CipherEngine {
 
     /// The bitslice that generates AES chunks, unless the `aes` crate does.
     pub(crate) fn aes_path(self) -> Option<Path> {
-        let Blocks::Bitslice(path) = self.blocks else {
-            return None;
-        };
+        let Blocks::Bitslice(path) = self.blocks else { return None };
         let here = match self.asked {
             CipherBackend::Auto => !has_aes() && path.lanes() >= AES_LANES_MIN,
             _ => true,

@@ -198,9 +198,7 @@ fn subkey<'a>(
     last: &'a mut Option<(Segment, Subkey)>,
     segment: Segment,
 ) -> Option<&'a Subkey> {
-    let Inner::Legacy(key) = &key.inner else {
-        return None;
-    };
+    let Inner::Legacy(key) = &key.inner else { return None };
     if last.as_ref().is_none_or(|(of, _)| *of != segment) {
         *last = Some((segment, key.subkey(segment)));
     }

@@ -45,9 +45,7 @@ fn packets() -> Vec<Packet> {
 fn mask_and_apply(keys: &SuiteKey, number: PacketNumber, payload: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let mask_bytes = keys.mac.mask_bytes();
     let mut mask = vec![0; mask_bytes];
-    let Some(keystream) = keys.keystream.clone() else {
-        return (mask, payload.to_vec());
-    };
+    let Some(keystream) = keys.keystream.clone() else { return (mask, payload.to_vec()) };
     let mut inline = InlineKeystream::new(keystream);
     inline.write(number, 0, &mut mask);
     let mut data = payload.to_vec();

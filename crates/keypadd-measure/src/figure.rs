@@ -87,9 +87,7 @@ fn is_even(estimate: &Estimate) -> bool {
 }
 
 fn write_interval(estimate: &Estimate, even: bool) -> String {
-    let Some([low, high]) = estimate.interval else {
-        return String::new();
-    };
+    let Some([low, high]) = estimate.interval else { return String::new() };
     let decimals = decimals(estimate);
     if even {
         format!("± {}", write_with((high - low) / 2.0, decimals))

@@ -96,10 +96,7 @@ impl<F> Claim<F> {
 pub(crate) fn half_of(paper: f64) -> Rule {
     // Three digits, because people read the limit.
     let limit = ((1.0 + (paper - 1.0) / 2.0) * 1e3).round() / 1e3;
-    match paper >= 1.0 {
-        true => Rule::AtLeast(limit),
-        false => Rule::AtMost(limit),
-    }
+    if paper >= 1.0 { Rule::AtLeast(limit) } else { Rule::AtMost(limit) }
 }
 
 /// Lists the verdicts of a page that differ from the expected ones.

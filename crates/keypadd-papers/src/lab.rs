@@ -156,9 +156,7 @@ impl<'a> Lab<'a> {
         if let Some(recorded) = self.notebook.read(&name) {
             return Ok(recorded);
         }
-        let Mode::Measure(end) = self.mode else {
-            return Err(self.notebook.why_missed(&name));
-        };
+        let Mode::Measure(end) = self.mode else { return Err(self.notebook.why_missed(&name)) };
         let is_over = |end: Option<Instant>| end.is_some_and(|end| end <= Instant::now());
         let measured = if self.notebook.fault().is_some() {
             Err(Missed::NotReached)

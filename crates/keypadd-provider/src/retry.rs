@@ -34,9 +34,7 @@ pub(crate) fn tag(orig_dst_cid: &ConnectionId, packet: &[u8]) -> [u8; TAG_BYTES]
 
 /// Whether a Retry packet, with the tag at the end of `payload`, answers our Initial.
 pub(crate) fn is_valid(orig_dst_cid: &ConnectionId, header: &[u8], payload: &[u8]) -> bool {
-    let Some(tag_start) = payload.len().checked_sub(TAG_BYTES) else {
-        return false;
-    };
+    let Some(tag_start) = payload.len().checked_sub(TAG_BYTES) else { return false };
     let (token, received) = payload.split_at(tag_start);
     let expected = tag(orig_dst_cid, &[header, token].concat());
     expected.ct_eq(received).into()

@@ -113,9 +113,7 @@ impl PooledSession {
 
     /// Completes the handshake: drops rustls's connection and attaches to the pool.
     fn settle(&mut self) {
-        let Tls::Handshaking(connection) = &self.tls else {
-            return;
-        };
+        let Tls::Handshaking(connection) = &self.tls else { return };
         let Some(one_rtt) = self.one_rtt.as_ref().filter(|_| !connection.is_handshaking()) else {
             return;
         };
@@ -220,9 +218,7 @@ impl Session for PooledSession {
     }
 
     fn write_handshake(&mut self, buf: &mut Vec<u8>) -> Option<Keys> {
-        let Tls::Handshaking(connection) = &mut self.tls else {
-            return None;
-        };
+        let Tls::Handshaking(connection) = &mut self.tls else { return None };
         let change = with_wiped_stack::<DERIVE_STACK_BYTES, _>(|| connection.write_hs(buf));
         let Some(change) = change else {
             if buf.is_empty() {

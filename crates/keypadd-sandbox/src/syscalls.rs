@@ -240,9 +240,7 @@ type Rules = BTreeMap<c_long, Vec<SeccompRule>>;
 /// Filters the system calls of all threads, and of those they start. `replaces`: whether files are
 /// replaced.
 pub(crate) fn filter_all_threads(replaces: bool) -> Result<String, String> {
-    let Some(arch) = ARCH else {
-        return Err("no system call list for this architecture".into());
-    };
+    let Some(arch) = ARCH else { return Err("no system call list for this architecture".into()) };
     let programs = programs(arch, replaces).map_err(|error| error.to_string())?;
     for program in &programs {
         apply_filter_all_threads(program).map_err(|error| error.to_string())?;

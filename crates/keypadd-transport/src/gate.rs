@@ -139,10 +139,7 @@ impl CongestionGate {
     /// Bytes that may be sent now on top of what is in flight, ignoring pacing.
     pub(crate) fn room(&mut self, now: Instant) -> u64 {
         let Report { acks, in_flight, .. } = *self.report();
-        let room = match self.is_owed_much() {
-            true => 0,
-            false => self.window().saturating_sub(in_flight),
-        };
+        let room = if self.is_owed_much() { 0 } else { self.window().saturating_sub(in_flight) };
         if acks != self.acks_seen {
             (self.acks_seen, self.progress_at) = (acks, now);
         } else if now.saturating_duration_since(self.progress_at) > STALE {
@@ -182,10 +179,7 @@ impl CongestionGate {
             return self.room(now);
         }
         let Report { rate_known, in_flight, .. } = *self.report();
-        let reserve = match rate_known {
-            true => (self.rate(rtt) * RESERVE_TIME) as u64,
-            false => RESERVE_MAX,
-        };
+        let reserve = if rate_known { (self.rate(rtt) * RESERVE_TIME) as u64 } else { RESERVE_MAX };
         let excess = in_flight.saturating_sub(self.window());
         self.room(now) + reserve.clamp(RESERVE_MIN, RESERVE_MAX).saturating_sub(excess)
     }

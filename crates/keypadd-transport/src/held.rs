@@ -270,9 +270,7 @@ impl Holder for HeldShared {
             return Err(Cut::Lost);
         }
         // A splice that was cut in the meantime is not in the list.
-        let Some(entry) = streams.by_name.get_mut(&name) else {
-            return Err(Cut::Lost);
-        };
+        let Some(entry) = streams.by_name.get_mut(&name) else { return Err(Cut::Lost) };
         let Entry { state, parked: parts, waiting } = entry;
         if parts.socket.is_none() {
             // A clone, because the loop stops watching its own descriptor.

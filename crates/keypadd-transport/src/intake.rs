@@ -234,10 +234,7 @@ impl<D, N> Intake<D, N> {
         now: Instant,
     ) -> BatchShare {
         let began = self.now();
-        let time = match time.is_zero() {
-            true => TimeShare::none(),
-            false => self.share(time).since(began),
-        };
+        let time = if time.is_zero() { TimeShare::none() } else { self.share(time).since(began) };
         let cpu = self.clocks.as_ref().and_then(|clocks| clocks.costs.begin(now));
         // Frames are counted only while a connection is measured.
         let reading =
@@ -254,10 +251,7 @@ impl<D, N> Intake<D, N> {
             Origin::Stranger => &mut self.strangers,
             Origin::Socket | Origin::Waiting => &mut self.backlog,
         };
-        match waiting.push(share.key, datagram, bytes) {
-            true => Decision::Later,
-            false => Decision::Dropped,
-        }
+        if waiting.push(share.key, datagram, bytes) { Decision::Later } else { Decision::Dropped }
     }
 
     /// Charges a connection for what it has handled in its share; returns whether to warn of it.

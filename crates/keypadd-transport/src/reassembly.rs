@@ -71,10 +71,7 @@ impl Reassembly {
         if bytes.is_empty() || offset < self.next {
             return;
         }
-        let bytes = match bytes.len() < COPIED_BYTES {
-            true => Bytes::copy_from_slice(&bytes),
-            false => bytes,
-        };
+        let bytes = if bytes.len() < COPIED_BYTES { Bytes::copy_from_slice(&bytes) } else { bytes };
         let length = bytes.len() as u64;
         self.end = self.end.max(offset + length);
         self.bytes += length;

@@ -39,10 +39,7 @@ impl TimeShare {
     /// Counts a call, and returns whether to stop after it.
     pub(crate) fn is_used_up(&mut self) -> bool {
         self.calls += 1;
-        match self.calls.is_multiple_of(CALLS) {
-            true => self.is_used_up_by_now(),
-            false => self.is_over,
-        }
+        if self.calls.is_multiple_of(CALLS) { self.is_used_up_by_now() } else { self.is_over }
     }
 
     /// The calls so far.

@@ -58,9 +58,7 @@ fn find(set: GateSet, first: u64, last: u64) {
     for seed in first..=last {
         for number in 1..=8 {
             let limit = built[number - 1];
-            let Some(circuit) = search::search(set, number, seed, limit) else {
-                continue;
-            };
+            let Some(circuit) = search::search(set, number, seed, limit) else { continue };
             let gates = circuit.gates.len();
             built[number - 1] = limit.min(gates + SLACK);
             if gates < best[number - 1] {

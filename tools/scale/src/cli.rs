@@ -99,10 +99,7 @@ impl Claim {
 
 impl Cli {
     pub(crate) fn claims(&self) -> Vec<Claim> {
-        match self.claims.is_empty() {
-            true => Claim::value_variants().to_vec(),
-            false => self.claims.clone(),
-        }
+        if self.claims.is_empty() { Claim::value_variants().to_vec() } else { self.claims.clone() }
     }
 
     /// The program to measure.

@@ -65,10 +65,7 @@ impl Pinger {
         let began = Instant::now();
         self.0.write_all(&sent)?;
         self.0.read_exact(&mut heard)?;
-        match sent == heard {
-            true => Ok(began.elapsed()),
-            false => Err(ErrorKind::InvalidData.into()),
-        }
+        if sent == heard { Ok(began.elapsed()) } else { Err(ErrorKind::InvalidData.into()) }
     }
 
     /// This many round trips, one after the other.
@@ -208,8 +205,5 @@ pub(crate) async fn begin_echo(
 pub(crate) async fn echo_once(stream: &mut tokio::net::TcpStream) -> std::io::Result<()> {
     let sent = fastrand::u8(..);
     stream.write_all(&[sent]).await?;
-    match stream.read_u8().await? == sent {
-        true => Ok(()),
-        false => Err(ErrorKind::InvalidData.into()),
-    }
+    if stream.read_u8().await? == sent { Ok(()) } else { Err(ErrorKind::InvalidData.into()) }
 }

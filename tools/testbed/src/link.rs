@@ -44,10 +44,7 @@ pub struct LinkSettings {
 impl LinkSettings {
     /// The loopback address of its family.
     pub fn loopback(self) -> IpAddr {
-        match self.ipv6 {
-            true => Ipv6Addr::LOCALHOST.into(),
-            false => Ipv4Addr::LOCALHOST.into(),
-        }
+        if self.ipv6 { Ipv6Addr::LOCALHOST.into() } else { Ipv4Addr::LOCALHOST.into() }
     }
 
     /// Whether this link adds nothing to loopback.

@@ -67,10 +67,7 @@ pub(crate) fn place(given: Option<PathBuf>) -> Result<PathBuf, Error> {
 /// too.
 fn of_user(directory: &Path) -> PathBuf {
     let [path, earlier] = ["config.toml", "keypadd.toml"].map(|name| directory.join(name));
-    match !path.exists() && earlier.exists() {
-        true => earlier,
-        false => path,
-    }
+    if !path.exists() && earlier.exists() { earlier } else { path }
 }
 
 /// The directory of the files with more peers.

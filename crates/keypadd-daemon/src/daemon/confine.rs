@@ -229,10 +229,7 @@ fn record(settings: &Settings, own: Privileges) -> io::Result<Option<RecordFile>
     let is_where_it_dumps = settings.core_dumps.value
         && settings.sandbox.value
         && directory.canonicalize()?.starts_with(env::current_dir()?);
-    match is_where_it_dumps {
-        true => Ok(None),
-        false => StartRecord::own(own).write(&directory).map(Some),
-    }
+    if is_where_it_dumps { Ok(None) } else { StartRecord::own(own).write(&directory).map(Some) }
 }
 
 /// The directory of a file, following symbolic links.
@@ -278,10 +275,7 @@ impl<'s> SandboxNeeds<'s> {
 
     /// The TCP ports that this host connects to for its peers; `None` if any.
     fn connects_to(&self) -> Option<BTreeSet<u16>> {
-        match self.adds_forwards {
-            true => None,
-            false => Permits::new(self.open_permits.clone()).ports(),
-        }
+        if self.adds_forwards { None } else { Permits::new(self.open_permits.clone()).ports() }
     }
 
     /// The listeners of this host's forwards.

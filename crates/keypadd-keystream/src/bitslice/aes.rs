@@ -93,9 +93,7 @@ impl<L: Lanes> State<L> {
     #[inline(always)]
     fn encrypt(&mut self, proof: L::Proof, key: &AesPlanes) {
         let mut other = Self([[L::splat(proof, 0); 8]; BLOCK_BYTES]);
-        let [first, middle @ .., last] = &*key.rounds else {
-            return;
-        };
+        let [first, middle @ .., last] = &*key.rounds else { return };
         self.add(proof, first);
         let (mut from, mut to) = (&mut *self, &mut other);
         for key in middle {

@@ -225,9 +225,7 @@ impl Subject for Tunnel<'_> {
     ) -> Result<Vec<Reading>, Ended> {
         let bytes_per_second =
             if rate < self.fastest { rate * self.packet_bytes } else { f64::INFINITY };
-        let Some(mut stream) = self.stream.take() else {
-            return Err(Broken::fault().into());
-        };
+        let Some(mut stream) = self.stream.take() else { return Err(Broken::fault().into()) };
         self.is_used = true;
         let before = self.counted();
         let mut readings = Vec::new();

@@ -138,10 +138,7 @@ impl Workload for Bulk {
 
 impl Bulk {
     fn step(&self) -> Exchange {
-        match self.up {
-            true => Exchange::new(STEP_BYTES, 1),
-            false => Exchange::new(0, STEP_BYTES),
-        }
+        if self.up { Exchange::new(STEP_BYTES, 1) } else { Exchange::new(0, STEP_BYTES) }
     }
 
     async fn burst(&self, path: &Path) -> Result<f64, Broken> {

@@ -27,10 +27,7 @@ fn quick(pool: bool) -> Arm {
 /// pool and computed inline.
 async fn costs<W: Workload>(workload: &W, arm: Arm) -> [f64; 5] {
     let section = workload.section(&measure(workload, arm, Link::default(), 1).await);
-    let pools = match arm.has_pool() {
-        true => Cell::Text("1 of 1".into()),
-        false => Cell::Missing,
-    };
+    let pools = if arm.has_pool() { Cell::Text("1 of 1".into()) } else { Cell::Missing };
     let row = arm.to_string();
     assert_eq!(cell(&section, "pads", &row, "turns with a full pool"), pools);
     let names = ["hit", "partial", "miss", "from the pool", "inline"];

@@ -115,10 +115,7 @@ pub(super) async fn speeds(lab: &Lab<'_>, round: u32, settings: &[usize]) -> Par
             rates.push(serve(&path, &place, most(lab.effort), size, time, seed).await?);
         }
         path.close().await?;
-        match is_fast {
-            true => measured.fast[nth] = rates,
-            false => measured.slow[nth] = rates,
-        }
+        if is_fast { measured.fast[nth] = rates } else { measured.slow[nth] = rates }
     }
     Ok(measured)
 }
@@ -148,9 +145,7 @@ async fn serve(
     time: Duration,
     seed: u64,
 ) -> Part<f64> {
-    let Place::Hosts { hosts, .. } = place else {
-        return Err(Missed::Failed("no hosts".into()));
-    };
+    let Place::Hosts { hosts, .. } = place else { return Err(Missed::Failed("no hosts".into())) };
     let virtual_clients =
         VirtualClients { address: path.address(), clients, files: FILES[size], time, seed };
     let failed = |error: std::io::Error| Missed::Failed(error.to_string());

@@ -93,10 +93,7 @@ impl Reported {
         let is_half = |keeps: NonZeroU64| {
             accepted.bytes >= self.receipt.bytes.saturating_add(keeps.get() / 2)
         };
-        let due = match keeps.is_some_and(is_half) {
-            true => ReceiptDue::Soon,
-            false => ReceiptDue::Later,
-        };
+        let due = if keeps.is_some_and(is_half) { ReceiptDue::Soon } else { ReceiptDue::Later };
         if due <= self.said {
             return ReceiptDue::Not;
         }

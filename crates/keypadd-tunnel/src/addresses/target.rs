@@ -197,10 +197,7 @@ impl FromStr for ServerAddress {
         }
         let (host, port) = split_host_port(text)?;
         let port = port.map_or(Ok(DEFAULT_PORT), parse_port)?;
-        let host = match is_on_interface(host) {
-            true => Host::Name(host.into()),
-            false => host.parse()?,
-        };
+        let host = if is_on_interface(host) { Host::Name(host.into()) } else { host.parse()? };
         Ok(Self { host, port })
     }
 }

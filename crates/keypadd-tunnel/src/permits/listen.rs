@@ -165,10 +165,7 @@ mod tests {
     /// Decides for the first address that a server would bind.
     fn admits(patterns: &[&str], asked: &str) -> bool {
         let permits = permits(patterns);
-        let protocol = match asked.starts_with("udp:") {
-            true => Protocol::Udp,
-            false => Protocol::Tcp,
-        };
+        let protocol = if asked.starts_with("udp:") { Protocol::Udp } else { Protocol::Tcp };
         match listen(asked) {
             Listen::Unix(path) => permits.admits_socket(&path),
             Listen::Tcp { bind, port } | Listen::Udp { bind, port } => {

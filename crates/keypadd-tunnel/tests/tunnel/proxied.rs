@@ -48,10 +48,7 @@ impl Site {
         let flag = if is_remote { "-R " } else { "" };
         let forward = format!("{flag}0:{}", target.local_addr().unwrap());
         let tunnel = tunnel(headers, &[&forward]).await;
-        let port = match is_remote {
-            true => tunnel.1.remote_port(),
-            false => tunnel.1.listeners[0].port(),
-        };
+        let port = if is_remote { tunnel.1.remote_port() } else { tunnel.1.listeners[0].port() };
         let entrances = [([127, 0, 0, 1], port).into(), format!("[::1]:{port}").parse().unwrap()];
         Self { target, entrances, _tunnel: tunnel }
     }

@@ -48,10 +48,7 @@ impl RemoteListeners {
             return Ok(None);
         };
         let own = OwnListener { open, reservation };
-        match self.permits(listen, &own.open) {
-            true => Ok(Some(own)),
-            false => Err(ListenCode::NotPermitted),
-        }
+        if self.permits(listen, &own.open) { Ok(Some(own)) } else { Err(ListenCode::NotPermitted) }
     }
 
     /// Whether the bound addresses are still permitted.

@@ -317,10 +317,7 @@ impl World {
         let listed = self.list.add("client", &session.streams, HOLD);
         let away = Away { place: None, _listed: listed, _over: oneshot() };
         let SessionHold { epoch, time, .. } = session;
-        let event = match held {
-            true => Event::Lost { epoch, time },
-            false => Event::Closed { epoch, time },
-        };
+        let event = if held { Event::Lost { epoch, time } } else { Event::Closed { epoch, time } };
         let (effect, _) = self.lineages.step(&self.client_key(), event, Some(away), self.now);
         self.until = match effect {
             Effect::Hold(until) => Some(until),
