@@ -3,6 +3,9 @@
 use crate::circuit::{Circuit, FIRST_GATE, Gate, GateSet, ONES, Op};
 use std::fmt::Write;
 
+/// The longest line of a module.
+const LINE_CHARS: usize = 100;
+
 /// The module for the circuits of all eight S-boxes.
 pub(crate) fn file(set: GateSet, circuits: &[Circuit]) -> String {
     let (name, what, bound) = match set {
@@ -33,12 +36,34 @@ pub(crate) fn file(set: GateSet, circuits: &[Circuit]) -> String {
             out,
             "\n#[inline(always)]\nfn s{number}<L: {bound}>([a, b, c, d, e, f]: [L; 6]) -> [L; 4] {{\n"
         );
-        for (at, gate) in circuit.gates.iter().enumerate() {
-            let _ = writeln!(out, "    let {} = {};", node(FIRST_GATE + at), expression(gate));
-        }
+        out += &statements(&circuit.gates);
         let _ = writeln!(out, "    [{}]\n}}", circuit.outputs.map(node).join(", "));
     }
     out
+}
+
+/// The gates in order; neighbors that do not need each other share a line, where they fit.
+fn statements(gates: &[Gate]) -> String {
+    let (mut all, mut from) = (String::new(), 0);
+    while from < gates.len() {
+        let needs_none =
+            |gate: &&Gate| gate.args.iter().all(|&arg| usize::from(arg) < FIRST_GATE + from);
+        let free = gates[from..].iter().take_while(needs_none).count();
+        let fits = |count: &usize| statement(gates, from, *count).len() <= LINE_CHARS;
+        let count = (2..=free).rev().find(fits).unwrap_or(1);
+        all = all + &statement(gates, from, count) + "\n";
+        from += count;
+    }
+    all
+}
+
+fn statement(gates: &[Gate], from: usize, count: usize) -> String {
+    let nodes: Vec<String> = (from..from + count).map(|at| node(FIRST_GATE + at)).collect();
+    let gates: Vec<String> = gates[from..from + count].iter().map(expression).collect();
+    match count {
+        1 => format!("    let {} = {};", nodes[0], gates[0]),
+        _ => format!("    let ({}) = ({});", nodes.join(", "), gates.join(", ")),
+    }
 }
 
 fn node(node: usize) -> String {
