@@ -9,7 +9,8 @@ mod command_line;
 mod control;
 mod daemon;
 pub mod kit;
-pub mod limits;
+#[cfg(test)]
+mod limits;
 mod replacement;
 mod status;
 mod verbs;

@@ -1,19 +1,40 @@
-//! The table of all limits: who gets how much of what, and what happens then. docs/limits.md shows
-//! it, which a test compares.
+//! Lists the limits of the daemon's own sockets, and those that follow from the host and from settings,
+//! for their tables in docs/limits.md.
 
-use keypadd_share::{Amount, Limit, Words};
+use keypadd_config::Settings;
 use keypadd_tunnel::{FORWARD_BYTES_MIN, FORWARDS_ONE_IN};
+use testbed::limits::{Amount, Limit, Words, compare};
 
 use crate::control;
 use crate::daemon::descriptors::{RESERVED_MAX, RESERVED_MIN};
 use crate::daemon::pooling::BUDGET_ONE_IN;
 use crate::status::metrics;
 
-/// All limits, by part of the program.
-pub const TABLE: [&[Limit]; 3] = [keypadd_transport::LIMITS, keypadd_tunnel::LIMITS, OWN];
-
-/// The limits of the daemon's own sockets, and those that follow from the host.
-const OWN: &[Limit] = &[
+/// The limits of the daemon's own sockets, and those that follow from the host and from settings.
+const LIMITS: &[Limit] = &[
+    Limit {
+        resource: "sessions",
+        holder: "key",
+        total: Amount::Default("max-sessions-per-key"),
+        rule: Words("the same for each", &[]),
+        when_reached: "a client that is away longest loses its place; without one, the session is \
+                       refused",
+        setting: Some("max-sessions-per-key"),
+        test: "a_session_beyond_the_limit_of_its_key_is_refused_by_the_name_of_the_setting",
+    },
+    Limit {
+        resource: "open connections and UDP flows, each way",
+        holder: "forward",
+        total: Amount::Words(Words("{} of a session", &[Amount::Default("max-forwards")])),
+        rule: Words(
+            "those that wait for its target, times the forwards with such, \
+             are no more than are free",
+            &[],
+        ),
+        when_reached: "the next one waits",
+        setting: Some("max-forwards"),
+        test: "a_forward_whose_target_does_not_answer_leaves_places_to_the_others",
+    },
     Limit {
         resource: "open files for forwards",
         holder: "peer, or this end's programs",
@@ -65,61 +86,13 @@ const OWN: &[Limit] = &[
     },
 ];
 
-#[cfg(test)]
-mod tests {
-    use std::env;
-    use std::fs;
+/// What a setting is unless somebody sets it.
+fn default_of(setting: &str) -> u64 {
+    let key = Settings::KEYS.iter().find(|key| key.name == setting);
+    key.and_then(|key| key.default.parse().ok()).expect("a number, by default")
+}
 
-    use keypadd_config::Settings;
-
-    use super::*;
-
-    const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/limits.md");
-
-    const HEAD: &str = "\
-        | Resource | Holder | Total | One may have | When reached | Setting |\n\
-        | --- | --- | --- | --- | --- | --- |\n";
-
-    const TESTS_HEAD: &str = "\n| Limit | Test |\n| --- | --- |\n";
-
-    /// Marks around the tables in the page.
-    const BEGIN: &str = "<!-- limits -->\n";
-    const END: &str = "<!-- end -->";
-
-    /// What a setting is unless somebody sets it.
-    fn default_of(setting: &str) -> u64 {
-        let key = Settings::KEYS.iter().find(|key| key.name == setting);
-        key.and_then(|key| key.default.parse().ok()).expect("a number, by default")
-    }
-
-    fn row(limit: &Limit) -> String {
-        let Limit { resource, holder, total, rule, when_reached, setting, test: _ } = limit;
-        let (total, rule) = (total.text(&default_of), rule.text(&default_of));
-        let setting = setting.map(|setting| format!("`{setting}`")).unwrap_or_default();
-        format!("| {resource} | {holder} | {total} | {rule} | {when_reached} | {setting} |\n")
-    }
-
-    fn test_row(Limit { resource, test, .. }: &Limit) -> String {
-        // tests/docs.rs takes names with so many words for those of tests, and checks that they
-        // exist.
-        assert!(test.matches('_').count() >= 4, "{test}");
-        format!("| {resource} | `{test}` |\n")
-    }
-
-    /// `LIMITS=overwrite` rewrites the tables.
-    #[test]
-    fn the_page_of_limits_shows_the_table_of_the_code() {
-        let rows: String = TABLE.into_iter().flatten().map(row).collect();
-        let tests: String = TABLE.into_iter().flatten().map(test_row).collect();
-        let table = format!("{HEAD}{rows}{TESTS_HEAD}{tests}");
-        let page = fs::read_to_string(PAGE).unwrap();
-        let start = page.find(BEGIN).expect("a mark before the table") + BEGIN.len();
-        let end = start + page[start..].find(END).expect("a mark after the table");
-        let shown = &page[start..end];
-        if env::var_os("LIMITS").is_some_and(|value| value == "overwrite") {
-            fs::write(PAGE, [&page[..start], &table, &page[end..]].concat()).unwrap();
-        } else {
-            assert_eq!(shown, table, "LIMITS=overwrite rewrites it");
-        }
-    }
+#[test]
+fn the_page_of_limits_shows_the_table_of_the_code() {
+    compare("keypadd-daemon", LIMITS, &default_of);
 }

@@ -8,7 +8,6 @@
 
 mod bucket;
 mod budget;
-mod limit;
 mod rates;
 mod shares;
 mod threshold;
@@ -17,7 +16,6 @@ mod waiting;
 
 pub use bucket::{Bucket, Rate};
 pub use budget::{Budget, Part};
-pub use limit::{Amount, Limit, Words};
 pub use rates::{Rates, SOURCES_MAX};
 pub use shares::{Share, Shares};
 pub use threshold::threshold;

@@ -18,10 +18,10 @@ use std::{
 };
 
 use self::networks::{LARGEST, Network, ProvedNetworks, SHARES, forget_in, oldest_of_busiest};
-use crate::settings::LoopLimits;
 
 /// Handshakes in progress at once, where the memory allows.
-pub(crate) const SLOTS: usize = LoopLimits::MOST.handshakes;
+#[cfg(test)]
+pub(crate) const SLOTS: usize = crate::settings::LoopLimits::MOST.handshakes;
 
 /// One slot in this many is reserved for networks that have proved a key before.
 const KEPT_ONE_IN: usize = 8;

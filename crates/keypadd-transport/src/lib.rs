@@ -31,6 +31,7 @@ mod handed_controller;
 mod handshake;
 mod held;
 mod intake;
+#[cfg(test)]
 mod limits;
 mod mailbox;
 mod not_sent;
@@ -78,7 +79,6 @@ pub use handed::{HandedStream, StreamRecord};
 pub use handshake::{Accepted, Connecting, HandshakeFailed, Refusal};
 pub use held::{HeldStream, HeldStreams};
 pub use keypadd_congestion as congestion;
-pub use limits::LIMITS;
 pub use not_sent::NotSent;
 pub use quinn_proto::{
     ApplicationClose, ClientConfig, ConnectError, ConnectionClose, ConnectionError,

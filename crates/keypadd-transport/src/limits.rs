@@ -1,6 +1,6 @@
-//! Lists the limits of event loops and their connections, for the table of all limits.
+//! Lists the limits of event loops and their connections, for their tables in docs/limits.md.
 
-use keypadd_share::{Amount, Limit, Words};
+use testbed::limits::{Amount, Limit, Words, compare};
 
 use crate::{
     admission::{ROOMY, SLOTS},
@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// The limits of event loops and their connections.
-pub const LIMITS: &[Limit] = &[
+const LIMITS: &[Limit] = &[
     Limit {
         resource: "handshakes in progress, of a loop",
         holder: "network",
@@ -97,3 +97,8 @@ pub const LIMITS: &[Limit] = &[
         test: "what_a_peer_leaves_incomplete_stays_within_the_bounds",
     },
 ];
+
+#[test]
+fn the_page_of_limits_shows_the_table_of_the_code() {
+    compare("keypadd-transport", LIMITS, &|setting| panic!("{setting}: no setting of this crate"));
+}

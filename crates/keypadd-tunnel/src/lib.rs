@@ -13,6 +13,7 @@ mod clock;
 mod error;
 mod forwards;
 pub mod handover;
+#[cfg(test)]
 mod limit_table;
 mod limits;
 mod net;
@@ -56,7 +57,6 @@ pub use forwards::{
     spare_sockets::SpareSockets,
 };
 pub use keypadd_transport::{LoopMeter, SpinShare};
-pub use limit_table::LIMITS;
 pub use limits::{
     LimitCounts, SharedLimits,
     memory::{FORWARD_BYTES_MIN, FORWARDS_ONE_IN, MemoryShares},

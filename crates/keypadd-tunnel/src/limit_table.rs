@@ -1,8 +1,9 @@
-//! Lists the limits of sessions, their forwards and what peers make this end log, for the table of
-//! all limits.
+//! Lists the limits of sessions, their forwards and what peers make this end log, for their tables in
+//! docs/limits.md.
 
-use keypadd_share::{Amount, Limit, Rate, SOURCES_MAX, Words};
+use keypadd_share::{Rate, SOURCES_MAX};
 use keypadd_transport::STREAM_MIN_BYTES;
+use testbed::limits::{Amount, Limit, Words, compare};
 
 use crate::{
     forwards::remote_listen::LISTENERS_MAX,
@@ -27,7 +28,7 @@ use crate::{
 };
 
 /// The limits of sessions, their forwards and what peers make this end log.
-pub const LIMITS: &[Limit] = &[
+const LIMITS: &[Limit] = &[
     Limit {
         resource: "invited connections without a proof",
         holder: "IPv4 address or IPv6 /64",
@@ -57,16 +58,6 @@ pub const LIMITS: &[Limit] = &[
         when_reached: "the lines are counted, and told of once a minute",
         setting: None,
         test: "a_peer_that_churns_sessions_listeners_and_streams_writes_few_lines_and_is_told_of_by_count",
-    },
-    Limit {
-        resource: "sessions",
-        holder: "key",
-        total: Amount::Default("max-sessions-per-key"),
-        rule: Words("the same for each", &[]),
-        when_reached: "a client that is away longest loses its place; without one, the session is \
-                       refused",
-        setting: Some("max-sessions-per-key"),
-        test: "a_session_beyond_the_limit_of_its_key_is_refused_by_the_name_of_the_setting",
     },
     Limit {
         resource: "gone clients whose bytes are still delivered",
@@ -165,19 +156,6 @@ pub const LIMITS: &[Limit] = &[
         test: "unknown_frames_are_read_at_the_rate_of_all",
     },
     Limit {
-        resource: "open connections and UDP flows, each way",
-        holder: "forward",
-        total: Amount::Words(Words("{} of a session", &[Amount::Default("max-forwards")])),
-        rule: Words(
-            "those that wait for its target, times the forwards with such, \
-             are no more than are free",
-            &[],
-        ),
-        when_reached: "the next one waits",
-        setting: Some("max-forwards"),
-        test: "a_forward_whose_target_does_not_answer_leaves_places_to_the_others",
-    },
-    Limit {
         resource: "connections without a complete SOCKS request or PROXY header",
         holder: "forwards of a session",
         total: Amount::Words(Words("places and open files", &[])),
@@ -218,3 +196,8 @@ pub const LIMITS: &[Limit] = &[
         test: "a_client_looks_names_up_though_all_that_clients_share_is_taken",
     },
 ];
+
+#[test]
+fn the_page_of_limits_shows_the_table_of_the_code() {
+    compare("keypadd-tunnel", LIMITS, &|setting| panic!("{setting}: no setting of this crate"));
+}

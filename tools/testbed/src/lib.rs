@@ -7,6 +7,7 @@ mod capture;
 mod cleanup;
 pub mod dns;
 mod hosts;
+pub mod limits;
 pub mod line;
 pub mod link;
 mod namespace;

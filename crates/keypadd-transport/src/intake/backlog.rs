@@ -9,10 +9,11 @@ use std::collections::{VecDeque, hash_map::Entry};
 use keypadd_share::threshold;
 use rustc_hash::FxHashMap;
 
-use crate::{settings::LoopLimits, splice::Key};
+use crate::splice::Key;
 
 /// Memory that all datagrams here may take, where there is enough.
-pub(crate) const BYTES_MAX: u64 = LoopLimits::MOST.waiting_bytes;
+#[cfg(test)]
+pub(crate) const BYTES_MAX: u64 = crate::settings::LoopLimits::MOST.waiting_bytes;
 
 /// What a datagram takes beside its bytes.
 const RECORD_BYTES: u64 = 512;

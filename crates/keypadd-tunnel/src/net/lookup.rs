@@ -30,6 +30,7 @@ use super::dns::{Nameservers, SrvError, targets::SrvTarget};
 const SHARED_OF_CLIENT: usize = 7;
 
 /// Concurrent lookups of one client.
+#[cfg(test)]
 pub(crate) const OF_CLIENT: usize = 1 + SHARED_OF_CLIENT;
 
 /// Concurrent lookups that all clients of the process share. Each has one more that is its own, so

@@ -1,8 +1,43 @@
-//! Describes a limit, for the one table that has them all.
+//! Describes limits, and writes their tables in docs/limits.md or compares them: who gets how much of
+//! what, and what happens then.
 
+use std::env;
+use std::fs;
 use std::time::Duration;
 
-use crate::bucket::Rate;
+use keypadd_share::Rate;
+
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/limits.md");
+
+const HEAD: &str = "\
+    | Resource | Holder | Total | One may have | When reached | Setting |\n\
+    | --- | --- | --- | --- | --- | --- |\n";
+
+const TESTS_HEAD: &str = "\n| Limit | Test |\n| --- | --- |\n";
+
+/// The mark after a part's tables in the page. The one before them has its name.
+const END: &str = "<!-- end -->";
+
+/// Compares the tables of one part of the program with its limits. `LIMITS=overwrite` rewrites them.
+/// `default_of` knows what settings are by default.
+///
+/// # Panics
+/// If they differ, or the page has no place for them.
+pub fn compare(part: &str, limits: &[Limit], default_of: &dyn Fn(&str) -> u64) {
+    let rows: String = limits.iter().map(|limit| limit.row(default_of)).collect();
+    let tests: String = limits.iter().map(Limit::test_row).collect();
+    let table = format!("{HEAD}{rows}{TESTS_HEAD}{tests}");
+    let page = fs::read_to_string(PAGE).expect("the page of limits");
+    let begin = format!("<!-- limits of {part} -->\n");
+    let start = page.find(&begin).expect("a mark before the table") + begin.len();
+    let end = start + page[start..].find(END).expect("a mark after the table");
+    if env::var_os("LIMITS").is_some_and(|value| value == "overwrite") {
+        let page = [&page[..start], &table, &page[end..]].concat();
+        fs::write(PAGE, page).expect("the page of limits");
+    } else {
+        assert_eq!(page[start..end], table, "LIMITS=overwrite rewrites it");
+    }
+}
 
 /// A row of the table of limits.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +56,23 @@ pub struct Limit {
     pub setting: Option<&'static str>,
     /// The name of a test that reaches it.
     pub test: &'static str,
+}
+
+impl Limit {
+    fn row(&self, default_of: &dyn Fn(&str) -> u64) -> String {
+        let Self { resource, holder, total, rule, when_reached, setting, test: _ } = self;
+        let (total, rule) = (total.text(default_of), rule.text(default_of));
+        let setting = setting.map(|setting| format!("`{setting}`")).unwrap_or_default();
+        format!("| {resource} | {holder} | {total} | {rule} | {when_reached} | {setting} |\n")
+    }
+
+    fn test_row(&self) -> String {
+        let Self { resource, test, .. } = self;
+        // tests/docs.rs takes names with so many words for those of tests, and checks that they
+        // exist.
+        assert!(test.matches('_').count() >= 4, "{test}");
+        format!("| {resource} | `{test}` |\n")
+    }
 }
 
 /// How much there is of something.
@@ -59,8 +111,8 @@ pub enum Amount {
 pub struct Words(pub &'static str, pub &'static [Amount]);
 
 impl Amount {
-    /// The amount as a person reads it. `default_of` knows what settings are by default.
-    pub fn text(&self, default_of: &dyn Fn(&str) -> u64) -> String {
+    /// The amount as a person reads it.
+    fn text(&self, default_of: &dyn Fn(&str) -> u64) -> String {
         match *self {
             Self::Count(count) => thousands(count),
             Self::CountOf { each, all } => format!("{each}, all together {all}"),
@@ -83,10 +135,7 @@ impl Amount {
 
 impl Words {
     /// The text with its amounts.
-    ///
-    /// # Panics
-    /// If there are not as many amounts as places.
-    pub fn text(&self, default_of: &dyn Fn(&str) -> u64) -> String {
+    fn text(&self, default_of: &dyn Fn(&str) -> u64) -> String {
         let Self(words, amounts) = *self;
         let mut parts = words.split("{}");
         let mut text = parts.next().unwrap_or_default().to_owned();
