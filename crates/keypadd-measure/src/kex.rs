@@ -13,8 +13,7 @@ use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
 use keypadd_provider::Group;
-use keypadd_traffic::Latencies;
-use testbed::{Link, LinkSettings};
+use keypadd_traffic::{Latencies, Link, LinkSettings};
 use tokio::task::JoinSet;
 
 use crate::interleave::{INTERRUPTED, OnProgress, Progress, process_cpu};

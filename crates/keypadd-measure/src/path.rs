@@ -12,10 +12,10 @@ use std::sync::{Arc, Weak};
 use keypadd_keystream::CipherEngine;
 use keypadd_provider::{Group, KeyExchange, PrivateKey, PublicKey};
 use keypadd_traffic::{
-    EndSettings, Host, Path, PathFault, TunnelArm, connect, ethernet, listen, new_key, serve,
+    EndSettings, Host, Link, Path, PathFault, TunnelArm, connect, ethernet, listen, new_key, serve,
 };
 use keypadd_tunnel::{ServerAddress, TransportSettings};
-use testbed::{FourHosts, Link, Namespace, Quota};
+use testbed::{FourHosts, Namespace, Quota};
 
 use crate::arm::Arm;
 
@@ -109,9 +109,7 @@ pub async fn open_cold(arm: Arm, settings: &PathSettings) -> Result<Path, PathEr
 /// A service, and a plain connection to it.
 async fn tcp(settings: &PathSettings) -> Result<Path, PathFault> {
     let sites = Sites::of(settings)?;
-    let (service, address) = serve(sites.service.host()?, sites.service.address).await?;
-    let (address, relay) = settings.link.tcp(address).map_err(text)?;
-    Path::new(address, Vec::new(), Some(service), relay)
+    Path::plain(&settings.link, sites.service.host()?, sites.service.address).await
 }
 
 /// A service, and a tunnel to it.

@@ -18,6 +18,7 @@ use keypadd_tunnel::{
 use tokio::sync::watch;
 
 use crate::host::Host;
+use crate::link::Link;
 use crate::path::{End, Path, PathFault};
 use crate::service::Service;
 
@@ -161,6 +162,31 @@ impl Path {
     /// # Errors
     /// There is no memory for a pool, no port or no handshake.
     pub async fn here(arm: TunnelArm, pool_budget_bytes: usize) -> Result<Self, PathFault> {
+        let path = Self::over(&Link::default(), arm, pool_budget_bytes).await?;
+        path.warm_up().await?;
+        Ok(path)
+    }
+
+    /// A way to a service of its own over a link, without a tunnel.
+    ///
+    /// # Errors
+    /// The system has no port, no thread or no descriptor.
+    pub async fn plain(link: &Link, host: Host, at: IpAddr) -> Result<Self, PathFault> {
+        let (service, address) = serve(host, at).await?;
+        let (address, relay) = link.tcp(address).map_err(text)?;
+        Self::new(address, Vec::new(), Some(service), relay)
+    }
+
+    /// Both ends of a tunnel in this process over an IPv4 link, with ephemeral keys: first key
+    /// phases and slow start are still to come.
+    ///
+    /// # Errors
+    /// As for [`here`](Self::here).
+    pub async fn over(
+        link: &Link,
+        arm: TunnelArm,
+        pool_budget_bytes: usize,
+    ) -> Result<Self, PathFault> {
         let at = Ipv4Addr::LOCALHOST.into();
         let [near_key, far_key] = [new_key()?, new_key()?];
         let settings = |key: &Arc<PrivateKey>, peer: &PrivateKey| EndSettings {
@@ -174,11 +200,10 @@ impl Path {
         let host = || Host::start().map_err(text);
         let (service, service_at) = serve(host()?, at).await?;
         let (far, far_at) = listen(host()?, at, service_at, settings(&far_key, &near_key)).await?;
+        let (far_at, relay) = link.udp(far_at).map_err(text)?;
         let far_at = far_at.to_string().parse().map_err(text)?;
         let (near, address) = connect(host()?, at, far_at, settings(&near_key, &far_key)).await?;
-        let path = Self::new(address, vec![near, far], Some(service), ())?;
-        path.warm_up().await?;
-        Ok(path)
+        Self::new(address, vec![near, far], Some(service), relay)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Generates request/response traffic with known bytes and measures latency through a tunnel.
-//! Provides both ends of a tunnel in one process, the bench service, and pool counters.
+//! Provides both ends of a tunnel in one process, slow links between them, the bench service, and
+//! pool counters.
 //!
 //! Used by `demo` and `keypadd-bench`. Knows no workloads, statistics or reports.
 
@@ -10,6 +11,7 @@ mod ends;
 mod exchange;
 mod host;
 mod latencies;
+mod link;
 mod path;
 mod requester;
 mod service;
@@ -19,6 +21,7 @@ pub use ends::{EndSettings, TunnelArm, connect, ethernet, listen, new_key, serve
 pub use exchange::{Exchange, HEADER_BYTES, PatternBytes, STEP_BYTES};
 pub use host::Host;
 pub use latencies::Latencies;
+pub use link::{Forwarder, Link, LinkCounts, LinkSettings};
 pub use path::{End, Path, PathFault, Void};
 pub use requester::{Answered, Broken, Due, PATIENCE, Requester, Requests, even};
 pub use service::Service;

@@ -4,7 +4,8 @@
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::num::NonZeroU64;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -93,6 +94,7 @@ pub struct Requester {
     requests: PatternBytes,
     responses: PatternBytes,
     underway: usize,
+    received: Arc<AtomicU64>,
 }
 
 impl Requester {
@@ -107,10 +109,12 @@ impl Requester {
             stream.set_nodelay(true).map_err(refused)?;
             stream.set_read_timeout(Some(PATIENCE)).map_err(refused)?;
             let (requests, responses) = (PatternBytes::default(), PatternBytes::default());
-            let mut opened = Self { stream, requests, responses, underway: UNDERWAY };
+            let (underway, received) = (UNDERWAY, Arc::default());
+            let mut opened = Self { stream, requests, responses, underway, received };
             let first = Exchange::new(0, 0);
             write(&opened.stream, &mut opened.requests, first).map_err(Broken::Stopped)?;
-            read(&opened.stream, &mut opened.responses, first, &mut buffer())?;
+            let first_answer = AtomicU64::new(0);
+            read(&opened.stream, &mut opened.responses, first, &first_answer, &mut buffer())?;
             Ok(opened)
         })
         .await
@@ -121,6 +125,12 @@ impl Requester {
     #[must_use]
     pub fn at_most(self, underway: usize) -> Self {
         Self { underway, ..self }
+    }
+
+    /// Counts the bytes of answers, as each arrives and has been found right. The answer of
+    /// [`open`](Self::open) is none of them.
+    pub fn received(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.received)
     }
 
     /// Sends `requests` and tells `record` of each answer, in order. `start` may lie ahead, so that
@@ -166,7 +176,7 @@ impl Requester {
                 thread::sleep(pause);
                 let start = Instant::now();
                 write(&self.stream, &mut self.requests, exchange).map_err(Broken::Stopped)?;
-                read(&self.stream, &mut self.responses, exchange, &mut bytes)?;
+                read(&self.stream, &mut self.responses, exchange, &self.received, &mut bytes)?;
                 times.push(start.elapsed());
             }
             Ok((self, times))
@@ -184,7 +194,7 @@ impl Requester {
         start: Instant,
         mut tell: impl FnMut(Answered),
     ) -> Result<(), Broken> {
-        let Self { stream, requests: sent, responses, underway } = self;
+        let Self { stream, requests: sent, responses, underway, received } = self;
         let (underway, sending) = mpsc::sync_channel(*underway);
         let mut bytes = buffer();
         thread::scope(|scope| {
@@ -193,7 +203,7 @@ impl Requester {
                 let _ = send(stream, sent, requests, start, underway);
             });
             for (exchange, due) in sending {
-                if let Err(error) = read(stream, responses, exchange, &mut bytes) {
+                if let Err(error) = read(stream, responses, exchange, received, &mut bytes) {
                     let _ = stream.shutdown(Shutdown::Both);
                     return Err(error);
                 }
@@ -256,6 +266,7 @@ fn read(
     mut stream: &TcpStream,
     pattern: &mut PatternBytes,
     exchange: Exchange,
+    received: &AtomicU64,
     buffer: &mut [u8],
 ) -> Result<(), Broken> {
     let mut left = exchange.response_bytes();
@@ -277,6 +288,7 @@ fn read(
         if !pattern.matches_next(&buffer[..len]) {
             return Err(Broken::Altered);
         }
+        received.fetch_add(len as u64, Relaxed);
         left -= len as u64;
     }
     Ok(())

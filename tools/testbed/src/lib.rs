@@ -1,5 +1,5 @@
-//! Builds test networks on one machine: a line model, relays and emulated paths, network
-//! namespaces, tunnels, CPU quotas, and an attacking relay. Knows nothing of the payload.
+//! Builds test networks on one machine: a line model, emulated paths, network namespaces, tunnels,
+//! CPU quotas, and an attacking relay. Knows nothing of the payload.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -9,7 +9,6 @@ pub mod dns;
 mod hosts;
 pub mod limits;
 pub mod line;
-pub mod link;
 mod namespace;
 pub mod path;
 mod processes;
@@ -23,7 +22,6 @@ pub use capture::{Capture, LinkAddress, Seen};
 pub use cleanup::Cleanup;
 pub use hosts::TwoHosts;
 pub use line::{Line, LineCounts, LineSettings};
-pub use link::{Link, LinkSettings};
 pub use namespace::{FourHosts, Namespace};
 pub use path::{End, Path};
 pub use processes::Processes;

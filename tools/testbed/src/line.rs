@@ -312,7 +312,7 @@ impl Line {
         };
         let bytes = bytes as u64;
         let begins = self.free_at.map_or(now, |free_at| free_at.max(now));
-        if !self.room_at(now, bytes).is_zero() {
+        if !self.has_room(now, bytes) {
             return Err(Loss::QueueFull);
         }
         let left = begins + time_to_send(bytes, rate);
@@ -322,31 +322,17 @@ impl Line {
         Ok((left, begins - now))
     }
 
-    /// How long until the queue has room for a packet of this many bytes, if nothing else enters;
-    /// zero if it has room now. A packet longer than the whole queue may enter when it is empty.
-    pub fn room_in(&mut self, now: Instant, bytes: usize) -> Duration {
-        let now = self.advance(now);
-        self.room_at(now, bytes as u64)
-    }
-
-    fn room_at(&self, now: Instant, bytes: u64) -> Duration {
+    /// Whether the queue takes a packet of this many bytes. A packet longer than the whole queue may
+    /// enter when it is empty.
+    fn has_room(&self, now: Instant, bytes: u64) -> bool {
         let Some(free_at) = self.free_at.filter(|_| self.settings.bits_per_second.is_some()) else {
-            return Duration::ZERO;
+            return true;
         };
         let bound = self.settings.queue;
-        let too_long = free_at.saturating_duration_since(now).saturating_sub(bound.wait);
-        let (mut packets, mut queued) = (self.queue.len(), self.queue_bytes);
-        let mut leaving = self.queue.iter();
-        let mut room_at = now;
-        while packets > 0
-            && (packets >= bound.packets || queued.saturating_add(bytes) > bound.bytes)
-        {
-            let Some(&(left, bytes)) = leaving.next() else { break };
-            packets -= 1;
-            queued -= bytes;
-            room_at = left;
-        }
-        too_long.max(room_at - now)
+        let packets = self.queue.len();
+        let fits = packets < bound.packets
+            && self.queue_bytes.checked_add(bytes).is_some_and(|queued| queued <= bound.bytes);
+        free_at.saturating_duration_since(now) <= bound.wait && (packets == 0 || fits)
     }
 
     /// The queue now.

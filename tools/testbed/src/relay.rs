@@ -14,17 +14,20 @@ mod way;
 use std::{
     collections::BTreeMap,
     io,
-    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use socket2::SockRef;
 use tokio::{net::UdpSocket, sync::watch, task::JoinSet};
 
-use crate::{line::LineSettings, link::bind};
+use crate::line::LineSettings;
 
 pub use way::Counts;
 use way::Way;
+
+/// Requested socket buffer size, so that only the line loses packets; the kernel may grant less.
+const SOCKET_BYTES: usize = 4 << 20;
 
 /// Direction of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,12 +168,17 @@ impl RelayState {
     }
 }
 
-/// Binds a socket on the loopback address from which `server` is reachable.
+/// Binds a socket on the loopback address from which `server` is reachable, which loses nothing in
+/// a burst.
 fn bind_beside(server: SocketAddr) -> io::Result<UdpSocket> {
-    let socket = bind(match server {
+    let ip: IpAddr = match server {
         SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
         SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
-    })?;
+    };
+    let socket = std::net::UdpSocket::bind((ip, 0))?;
+    let buffers = SockRef::from(&socket);
+    buffers.set_recv_buffer_size(SOCKET_BYTES)?;
+    buffers.set_send_buffer_size(SOCKET_BYTES)?;
     socket.set_nonblocking(true)?;
     UdpSocket::from_std(socket)
 }

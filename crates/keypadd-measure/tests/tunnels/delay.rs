@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use keypadd_keystream::{CipherEngine, Suite};
 use keypadd_measure::{Arm, Terminal, Typing};
-use keypadd_traffic::TunnelArm;
-use testbed::{Link, LinkSettings};
+use keypadd_traffic::{Link, LinkSettings, TunnelArm};
 
 use crate::measure;
 

@@ -9,7 +9,7 @@ mod pads;
 use keypadd_measure::results::{Cell, Section};
 use keypadd_measure::{Arm, PathSettings, Plan, Runs, Workload, take_turns};
 use keypadd_provider::KeyExchange;
-use testbed::Link;
+use keypadd_traffic::Link;
 use tokio::sync::Mutex;
 
 /// Held while a tunnel is measured: fillers run only on idle CPU, of which another test leaves

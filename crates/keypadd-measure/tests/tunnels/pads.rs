@@ -5,8 +5,7 @@ use std::time::Duration;
 use keypadd_keystream::{CipherBackend, CipherEngine, MeasureSuite, Suite};
 use keypadd_measure::results::Cell;
 use keypadd_measure::{Arm, Bulk, Terminal, Typing, Workload};
-use keypadd_traffic::TunnelArm;
-use testbed::Link;
+use keypadd_traffic::{Link, TunnelArm};
 
 use crate::{cell, measure};
 

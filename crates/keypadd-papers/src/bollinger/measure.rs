@@ -12,8 +12,7 @@ use keypadd_keystream::CipherEngine;
 use keypadd_measure::Arm;
 use keypadd_measure::path::{self, PathSettings};
 use keypadd_provider::{Group, MeasureKeyExchange};
-use keypadd_traffic::{Path, Requester, TunnelArm};
-use testbed::{Link, LinkSettings};
+use keypadd_traffic::{Link, LinkSettings, Path, Requester, TunnelArm};
 use tokio::time::sleep;
 
 use super::{Network, SETTINGS, Streamed};

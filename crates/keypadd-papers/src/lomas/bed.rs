@@ -9,8 +9,7 @@ use keypadd_keystream::{Cipher, CipherBackend, CipherEngine, Mac, MeasureSuite, 
 use keypadd_measure::path::{self, PathSettings};
 use keypadd_measure::{Arm, LEAD, Throttle, flood};
 use keypadd_provider::KeyExchange;
-use keypadd_traffic::{Exchange, Path, Requester, TunnelArm};
-use testbed::Link;
+use keypadd_traffic::{Exchange, Link, Path, Requester, TunnelArm};
 
 use super::Network;
 use crate::Effort;

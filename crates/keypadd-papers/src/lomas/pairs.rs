@@ -4,8 +4,7 @@
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-use keypadd_traffic::Path;
-use testbed::{Link, LinkSettings};
+use keypadd_traffic::{Link, LinkSettings, Path};
 
 use super::Pairs;
 use super::bed::open_over;

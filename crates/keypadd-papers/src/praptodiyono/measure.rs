@@ -7,8 +7,7 @@ use keypadd_keystream::{CipherEngine, Protection, Suite};
 use keypadd_measure::path::{self, PathSettings};
 use keypadd_measure::{Arm, Ends, LEAD, flood, rate_mbit};
 use keypadd_provider::{Group, KeyExchange};
-use keypadd_traffic::{Exchange, TunnelArm};
-use testbed::{Link, LinkSettings};
+use keypadd_traffic::{Exchange, Link, LinkSettings, TunnelArm};
 
 use super::{GROUPS, Generated, Generation, Throughput};
 use crate::lab::{Lab, Missed, Part};

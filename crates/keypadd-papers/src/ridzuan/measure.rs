@@ -9,8 +9,9 @@ use keypadd_keystream::{Cipher, CipherEngine, Mac, Protection};
 use keypadd_measure::path::{self, PathSettings};
 use keypadd_measure::{Arm, CipherRate};
 use keypadd_provider::MeasureKeyExchange;
-use keypadd_traffic::{Answered, Due, Exchange, Requester, Requests, TunnelArm};
-use testbed::{Link, LinkSettings};
+use keypadd_traffic::{
+    Answered, Due, Exchange, Link, LinkSettings, Requester, Requests, TunnelArm,
+};
 use tokio::task::JoinSet;
 
 use super::{EMULATED, Echoes, Round, SCENARIOS, SIZES, TABLE_3, scenario};

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Instant;
 
 use super::{
-    Forwarder, ForwarderState, LOOK_UP, UNDERWAY, Way, headers, spawn, wait_for, wake_on_time,
+    Forwarder, ForwarderState, LOOK_UP, Line, UNDERWAY, headers, spawn, wait_for, wake_on_time,
 };
 
 /// Larger than any datagram.
@@ -35,7 +35,7 @@ struct InFlight {
 #[derive(Clone)]
 struct OneWay {
     way: usize,
-    line: Arc<Way>,
+    line: Arc<Line>,
     header_bytes: usize,
     shared: Arc<ForwarderState>,
     underway: SyncSender<InFlight>,
@@ -44,7 +44,7 @@ struct OneWay {
 /// Starts a relay on the loopback of `to`, or, for hosts elsewhere, on an address the system
 /// chooses. Like a NAT it has a port per client address: answers go to the right socket, and a
 /// client with two sockets gets its datagrams in order.
-pub(super) fn start(ways: &[Arc<Way>; 2], to: SocketAddr) -> io::Result<Forwarder> {
+pub(super) fn start(line: Arc<Line>, to: SocketAddr) -> io::Result<Forwarder> {
     let near = Arc::new(bind(to.ip())?);
     near.set_read_timeout(Some(LOOK_UP))?;
     let address = near.local_addr()?;
@@ -53,7 +53,7 @@ pub(super) fn start(ways: &[Arc<Way>; 2], to: SocketAddr) -> io::Result<Forwarde
         let (underway, arriving) = sync_channel(UNDERWAY);
         let writer = Arc::clone(&shared);
         spawn(move || write(&writer, &arriving))?;
-        let (line, shared) = (Arc::clone(&ways[way]), Arc::clone(&shared));
+        let (line, shared) = (Arc::clone(&line), Arc::clone(&shared));
         let header_bytes = headers(to, HEADER_BYTES);
         Ok::<_, io::Error>(OneWay { way, line, header_bytes, shared, underway })
     };
@@ -63,7 +63,7 @@ pub(super) fn start(ways: &[Arc<Way>; 2], to: SocketAddr) -> io::Result<Forwarde
 }
 
 /// A socket on this address that loses nothing in a burst.
-pub(crate) fn bind(ip: IpAddr) -> io::Result<UdpSocket> {
+fn bind(ip: IpAddr) -> io::Result<UdpSocket> {
     let socket = UdpSocket::bind((ip, 0))?;
     let buffers = socket2::SockRef::from(&socket);
     buffers.set_recv_buffer_size(SOCKET_BYTES)?;
@@ -74,14 +74,18 @@ pub(crate) fn bind(ip: IpAddr) -> io::Result<UdpSocket> {
 /// Reads what clients send and forwards it from one port per client.
 fn read_near(near: &Arc<UdpSocket>, to: SocketAddr, there: &OneWay, back: &OneWay) {
     let mut ports: HashMap<SocketAddr, Arc<UdpSocket>> = HashMap::new();
-    let mut buffer = vec![0; BUFFER_BYTES];
+    let (mut buffer, mut clients_at) = (vec![0; BUFFER_BYTES], there.line.clients_at());
     while !there.shared.is_over() {
         // Timeout without a datagram.
         let Ok((len, client)) = near.recv_from(&mut buffer) else { continue };
         there.shared.count(there.way, len);
+        let moved = there.line.clients_at();
+        if moved != clients_at {
+            (ports, clients_at) = (HashMap::new(), moved);
+        }
         let port = match ports.get(&client) {
             Some(port) => Some(Arc::clone(port)),
-            None if ports.len() < CLIENTS => open_port(near, client, to, back).ok(),
+            None if ports.len() < CLIENTS => open_port(near, client, clients_at, to, back).ok(),
             None => None,
         };
         match port {
@@ -94,14 +98,16 @@ fn read_near(near: &Arc<UdpSocket>, to: SocketAddr, there: &OneWay, back: &OneWa
     }
 }
 
-/// Opens a port towards the server whose answers go to `client`.
+/// Opens a port towards the server, at `clients_at`, whose answers go to `client` until the clients
+/// move.
 fn open_port(
     near: &Arc<UdpSocket>,
     client: SocketAddr,
+    clients_at: Option<IpAddr>,
     to: SocketAddr,
     back: &OneWay,
 ) -> io::Result<Arc<UdpSocket>> {
-    let port = bind(to.ip())?;
+    let port = bind(clients_at.unwrap_or_else(|| to.ip()))?;
     port.set_read_timeout(Some(LOOK_UP))?;
     port.connect(to)?;
     let port = Arc::new(port);
@@ -110,7 +116,11 @@ fn open_port(
         let mut buffer = vec![0; BUFFER_BYTES];
         while !back.shared.is_over() {
             // Timeout, or the server is not up yet.
-            let Ok(len) = from.recv(&mut buffer) else { continue };
+            let received = from.recv(&mut buffer);
+            if back.line.clients_at() != clients_at {
+                return;
+            }
+            let Ok(len) = received else { continue };
             back.shared.count(back.way, len);
             back.carry(&near, client, &buffer[..len]);
         }
@@ -121,7 +131,7 @@ fn open_port(
 impl OneWay {
     /// Enqueues a datagram.
     fn carry(&self, from: &Arc<UdpSocket>, to: SocketAddr, bytes: &[u8]) {
-        let taken = self.line.take(Instant::now(), bytes.len() + self.header_bytes).ok();
+        let taken = self.line.ways[self.way].take(Instant::now(), bytes.len() + self.header_bytes);
         let sent = taken.map(|due| {
             let from = Arc::clone(from);
             self.underway.try_send(InFlight { due, from, to, bytes: bytes.to_vec() })

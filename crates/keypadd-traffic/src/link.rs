@@ -3,7 +3,7 @@
 //!
 //! A relay stands for the line: what is sent to it reaches the other end, later. Each direction has
 //! its own threads, because tokio's timer rounds to milliseconds. Only a full queue loses packets,
-//! as on a wire. Understands nothing of the payload.
+//! as on a wire, and a line that is cut. Understands nothing of the payload.
 
 mod tcp;
 mod udp;
@@ -12,13 +12,9 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
-
-use crate::line::{Line, LineSettings, QueueBound};
-
-pub(crate) use udp::bind;
 
 /// Minimum length of the queue before a line, in sending time. As is usual, it holds at least a
 /// round trip's worth.
@@ -58,13 +54,22 @@ impl LinkSettings {
 #[derive(Clone, Debug, Default)]
 pub struct Link {
     settings: LinkSettings,
-    ways: [Arc<Way>; 2],
+    line: Arc<Line>,
+}
+
+/// What the relays of a link share.
+#[derive(Debug, Default)]
+struct Line {
+    ways: [Way; 2],
+    /// The address at which the other end sees the clients; `None`: any of loopback.
+    clients_at: Mutex<Option<IpAddr>>,
 }
 
 impl Link {
     /// Creates a line of its own.
     pub fn new(settings: LinkSettings) -> Self {
-        Self { settings, ways: [(); 2].map(|()| Arc::new(Way::new(settings))) }
+        let ways = [(); 2].map(|()| Way::new(settings));
+        Self { settings, line: Arc::new(Line { ways, clients_at: Mutex::default() }) }
     }
 
     /// Its properties.
@@ -92,13 +97,28 @@ impl Link {
     fn relay(
         &self,
         to: SocketAddr,
-        start: fn(&[Arc<Way>; 2], SocketAddr) -> io::Result<Forwarder>,
+        start: fn(Arc<Line>, SocketAddr) -> io::Result<Forwarder>,
     ) -> io::Result<(SocketAddr, Option<Forwarder>)> {
         if self.settings.is_loopback() {
             return Ok((to, None));
         }
-        let relay = start(&self.ways, to)?;
+        let relay = start(Arc::clone(&self.line), to)?;
         Ok((relay.address, Some(relay)))
+    }
+
+    /// Cuts the line, or mends it. Datagrams that are sent over a line that is cut are lost; what
+    /// is sent over TCP waits.
+    pub fn cut(&self, is_cut: bool) {
+        for way in &self.line.ways {
+            lock(&way.0).is_cut = is_cut;
+        }
+    }
+
+    /// Gives the clients another address, as the other end sees it, which has to be of this host
+    /// and of the link's family. What goes to the one before is lost, and a TCP connection is
+    /// reset: it has one address for life.
+    pub fn move_clients(&self, to: IpAddr) {
+        *lock(&self.line.clients_at) = Some(to);
     }
 }
 
@@ -169,35 +189,71 @@ impl ForwarderState {
     }
 }
 
-/// One direction of a link, shared by its relays.
-#[derive(Debug)]
-struct Way(Mutex<Line>);
-
-impl Default for Way {
-    fn default() -> Self {
-        Self::new(LinkSettings::default())
+impl Line {
+    fn clients_at(&self) -> Option<IpAddr> {
+        *lock(&self.clients_at)
     }
+}
+
+/// One direction of a link.
+#[derive(Debug, Default)]
+struct Way(Mutex<Queue>);
+
+/// The queue before a line.
+#[derive(Debug, Default)]
+struct Queue {
+    is_cut: bool,
+    delay: Duration,
+    bits_per_second: Option<NonZeroU64>,
+    /// Longest wait of a packet's first bit.
+    wait_max: Duration,
+    /// When all that is queued has left.
+    free_at: Option<Instant>,
 }
 
 impl Way {
     fn new(settings: LinkSettings) -> Self {
         let LinkSettings { delay, bits_per_second, .. } = settings;
-        let queue = QueueBound { wait: QUEUE_MIN.max(2 * delay), ..QueueBound::UNBOUNDED };
-        let settings = LineSettings { delay, bits_per_second, queue, ..LineSettings::default() };
-        // Nothing on it is random.
-        Self(Mutex::new(Line::new(settings, 0)))
+        let wait_max = QUEUE_MIN.max(2 * delay);
+        Self(Mutex::new(Queue { delay, bits_per_second, wait_max, ..Queue::default() }))
     }
 
-    /// Enqueues this many bytes: returns when the last arrives at the other end, or, if the queue
-    /// is full, how long until it has room.
-    fn take(&self, now: Instant, bytes: usize) -> Result<Instant, Duration> {
-        // The guarded line is consistent at any moment.
-        let mut line = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match line.offer(now, bytes) {
-            Ok(arrivals) => Ok(arrivals.packet.at),
-            Err(_) => Err(line.room_in(now, bytes)),
-        }
+    /// Enqueues a datagram of this many bytes: returns when the last arrives at the other end;
+    /// `None` if the queue is full or the line cut.
+    fn take(&self, now: Instant, bytes: usize) -> Option<Instant> {
+        let mut queue = lock(&self.0);
+        let has_room = queue.excess(now).is_zero() && !queue.is_cut;
+        has_room.then(|| queue.enter(now, bytes))
     }
+
+    /// Enqueues this many bytes of a stream, behind what others have enqueued: returns when the
+    /// last arrives at the other end, and how long the sender has to wait with its next ones;
+    /// `None` while the line is cut.
+    fn take_of_stream(&self, now: Instant, bytes: usize) -> Option<(Instant, Duration)> {
+        let mut queue = lock(&self.0);
+        (!queue.is_cut).then(|| (queue.enter(now, bytes), queue.excess(now)))
+    }
+}
+
+impl Queue {
+    /// How long until it has room.
+    fn excess(&self, now: Instant) -> Duration {
+        let wait = self.free_at.map_or(Duration::ZERO, |at| at.saturating_duration_since(now));
+        wait.saturating_sub(self.wait_max)
+    }
+
+    fn enter(&mut self, now: Instant, bytes: usize) -> Instant {
+        let Some(rate) = self.bits_per_second else { return now + self.delay };
+        let begins = self.free_at.map_or(now, |free_at| free_at.max(now));
+        let left = begins + Duration::from_secs_f64(bytes as f64 * 8.0 / rate.get() as f64);
+        self.free_at = Some(left);
+        left + self.delay
+    }
+}
+
+/// What the mutexes here guard is consistent at any moment.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Bytes of an IP packet that are not payload, with a TCP or UDP header of this length.

@@ -18,8 +18,18 @@ fn a_queue_holds_a_round_trip_and_no_more() {
     for _ in 0..3 {
         line.take(now, 1_000).unwrap();
     }
-    assert_eq!(line.take(now, 1_000), Err(SECOND));
-    assert!(line.take(now + SECOND, 1_000).is_ok());
+    assert_eq!(line.take(now, 1_000), None);
+    assert!(line.take(now + SECOND, 1_000).is_some());
+}
+
+#[test]
+fn a_stream_that_fills_a_queue_delays_another_by_the_queue_and_no_more() {
+    let (line, now) = (Way::new(line(SECOND, 8_000)), Instant::now());
+    // The first one has two seconds of the queue and one more on the way, and has to wait.
+    let waits = [(); 3].map(|()| line.take_of_stream(now, 1_000).unwrap().1);
+    assert_eq!(waits, [Duration::ZERO, Duration::ZERO, SECOND]);
+    let (arrives, _) = line.take_of_stream(now, 1).unwrap();
+    assert_eq!(arrives, now + 4 * SECOND + Duration::from_millis(1));
 }
 
 /// Starts a socket that echoes until it gets an empty datagram.
@@ -145,6 +155,85 @@ fn a_tcp_connection_is_carried_to_its_last_byte_and_waits_for_its_round_trip() {
     // One round trip to open it, one for the data, and twice the time on the line.
     let on_the_line = 2 * 200_000 * 8 * SECOND / 100_000_000;
     assert!(start.elapsed() >= 4 * delay + on_the_line, "{:?}", start.elapsed());
+}
+
+#[test]
+fn what_is_sent_over_a_cut_line_is_lost_or_with_tcp_waits() {
+    let link = Link::new(line(Duration::from_millis(1), 10_000_000));
+    let loopback = link.settings().loopback();
+    let (address, _relay) = link.udp(echo(loopback)).unwrap();
+    let udp = UdpSocket::bind((loopback, 0)).unwrap();
+    udp.connect(address).unwrap();
+    let (address, _relay) = link.tcp(tcp_echo()).unwrap();
+    let mut tcp = TcpStream::connect(address).unwrap();
+    let mut back = [0; 1];
+    link.cut(true);
+    udp.send(b"lost").unwrap();
+    tcp.write_all(b"1").unwrap();
+    tcp.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    assert_eq!(tcp.read(&mut back).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    link.cut(false);
+    udp.send(b"next").unwrap();
+    let mut answer = [0; 64];
+    udp.set_read_timeout(Some(10 * SECOND)).unwrap();
+    let len = udp.recv(&mut answer).unwrap();
+    assert_eq!(&answer[..len], b"next");
+    tcp.set_read_timeout(Some(10 * SECOND)).unwrap();
+    tcp.read_exact(&mut back).unwrap();
+    assert_eq!(&back, b"1");
+}
+
+#[test]
+fn clients_that_move_are_seen_elsewhere_and_their_tcp_connections_are_reset() {
+    let link = Link::new(line(Duration::from_millis(1), 10_000_000));
+    let [first, second] = [2, 3].map(|last| IpAddr::from([127, 0, 0, last]));
+    link.move_clients(first);
+    let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+    server.set_read_timeout(Some(10 * SECOND)).unwrap();
+    let (address, _relay) = link.udp(server.local_addr().unwrap()).unwrap();
+    let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+    client.connect(address).unwrap();
+    client.set_read_timeout(Some(10 * SECOND)).unwrap();
+    let seen_at = || {
+        client.send(b"here").unwrap();
+        server.recv_from(&mut [0; 64]).unwrap().1
+    };
+    let (address, _relay) = link.tcp(tcp_echo()).unwrap();
+    let mut tcp = TcpStream::connect(address).unwrap();
+    tcp.set_read_timeout(Some(10 * SECOND)).unwrap();
+    let mut back = [0; 1];
+    tcp.write_all(b"1").unwrap();
+    tcp.read_exact(&mut back).unwrap();
+
+    let before = seen_at();
+    assert_eq!(before.ip(), first);
+    link.move_clients(second);
+    let after = seen_at();
+    assert_eq!(after.ip(), second);
+    server.send_to(b"lost", before).unwrap();
+    server.send_to(b"found", after).unwrap();
+    let mut answer = [0; 64];
+    let len = client.recv(&mut answer).unwrap();
+    assert_eq!(&answer[..len], b"found");
+    assert_eq!(tcp.read(&mut back).unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+    // A new one comes from the new address.
+    let mut tcp = TcpStream::connect(address).unwrap();
+    tcp.set_read_timeout(Some(10 * SECOND)).unwrap();
+    tcp.write_all(b"2").unwrap();
+    tcp.read_exact(&mut back).unwrap();
+    assert_eq!(&back, b"2");
+}
+
+/// Starts a listener that echoes what each of its connections sends.
+fn tcp_echo() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            thread::spawn(move || io::copy(&mut &stream, &mut &stream));
+        }
+    });
+    address
 }
 
 #[test]
