@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use keypadd_cli::error::Error;
 use keypadd_traffic::{Answered, Broken, Due, Exchange, Latencies, Path, Requester, Requests};
+use serde::Serialize;
 
 use super::failed;
 
@@ -44,6 +45,22 @@ impl LatencyRecorder {
     fn record(&mut self, answered: Answered) {
         let mut latencies = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         latencies.record(answered.latency());
+    }
+}
+
+/// Latency of keystrokes.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(super) struct Typed {
+    pub(super) count: u64,
+    pub(super) p50_us: f64,
+    pub(super) p99_us: f64,
+}
+
+impl Typed {
+    /// `None` before the first one.
+    pub(super) fn of(latencies: &Latencies) -> Option<Self> {
+        let us = |quantile| latencies.quantile_us(quantile);
+        Some(Self { count: latencies.count(), p50_us: us(0.5)?, p99_us: us(0.99)? })
     }
 }
 
@@ -97,10 +114,10 @@ pub(super) async fn flood(path: &Path, lead: Duration, time: Duration) -> Result
     Ok(mbit(bytes, took))
 }
 
-fn mbit(bytes: u64, time: Duration) -> f64 {
+pub(super) fn mbit(bytes: u64, time: Duration) -> f64 {
     bytes as f64 * 8.0 / 1e6 / time.as_secs_f64().max(f64::MIN_POSITIVE)
 }
 
-fn broken(what: &str, error: &Broken) -> Error {
-    failed(format!("{what} through the tunnel: {error}"))
+pub(super) fn broken(what: &str, error: &Broken) -> Error {
+    failed(format!("{what}: {error}"))
 }

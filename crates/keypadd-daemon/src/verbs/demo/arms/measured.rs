@@ -4,8 +4,10 @@ use std::fmt;
 use std::time::Duration;
 
 use keypadd_keystream::Suite;
-use keypadd_traffic::{Counts, Latencies};
+use keypadd_traffic::Counts;
 use serde::{Serialize, Serializer};
+
+use crate::verbs::demo::traffic::Typed;
 
 /// One of the demo's runs: a suite, with or without a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,12 +18,15 @@ pub(super) struct Arm {
 
 /// The three arms, in the order in which they run.
 pub(super) const ARMS: [Arm; 3] = [
-    Arm { suite: Suite::TRIPLE_DES_CTR_HMAC_SHA1, pool: true },
-    Arm { suite: Suite::TRIPLE_DES_CTR_HMAC_SHA1, pool: false },
+    Arm { suite: Arm::SLOW, pool: true },
+    Arm { suite: Arm::SLOW, pool: false },
     Arm { suite: Suite::AES_256_GCM, pool: true },
 ];
 
 impl Arm {
+    /// The suite that needs a pool.
+    pub(super) const SLOW: Suite = Suite::TRIPLE_DES_CTR_HMAC_SHA1;
+
     /// `on` or `off`.
     pub(super) fn pool_label(self) -> &'static str {
         if self.pool { "on" } else { "off" }
@@ -38,7 +43,7 @@ impl fmt::Display for Arm {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Measured {
     /// Times from the moment a key was due to the moment its screen had arrived.
-    pub(super) keystrokes: Option<Keystrokes>,
+    pub(super) keystrokes: Option<Typed>,
     /// Median rate of the bursts that fit the pool, Mbit/s.
     pub(super) burst_mbit: Option<f64>,
     /// Rate once the sender has left the pool behind, Mbit/s.
@@ -53,22 +58,6 @@ pub(super) struct Measured {
     pub(super) filler_cpu_typing: Duration,
     /// Whether the pool, if there is one, was full each time the demo waited for it.
     pub(super) pool_was_full: bool,
-}
-
-/// Latency of keystrokes.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(super) struct Keystrokes {
-    pub(super) count: u64,
-    pub(super) p50_us: f64,
-    pub(super) p99_us: f64,
-}
-
-impl Keystrokes {
-    /// `None` before the first one.
-    pub(super) fn of(latencies: &Latencies) -> Option<Self> {
-        let us = |quantile| latencies.quantile_us(quantile);
-        Some(Self { count: latencies.count(), p50_us: us(0.5)?, p99_us: us(0.99)? })
-    }
 }
 
 fn seconds<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {

@@ -11,9 +11,10 @@ use keypadd_traffic::{Counts, Due, Path, TunnelArm};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use super::measured::{ARMS, Arm, Keystrokes, Measured};
-use super::traffic::{self, LatencyRecorder};
-use super::{BURST_BYTES, BURSTS, failed};
+use super::measured::{ARMS, Arm, Measured};
+use super::{BURST_BYTES, BURSTS};
+use crate::verbs::demo::failed;
+use crate::verbs::demo::traffic::{self, LatencyRecorder, Typed};
 
 /// Memory for keystream at each end, filled by conventional 3DES in about two seconds of CPU: more
 /// than a burst takes, in both directions.
@@ -183,7 +184,7 @@ impl Record<'_> {
         let gauges = self.path.gauges();
         self.note(|row| {
             row.filler_cpu = gauges.filler_cpu();
-            row.keystrokes = Keystrokes::of(&self.latencies.so_far());
+            row.keystrokes = Typed::of(&self.latencies.so_far());
             if let Some(from) = self.counted_from {
                 row.traffic = gauges.counts().since(from);
             }

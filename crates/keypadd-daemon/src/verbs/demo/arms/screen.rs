@@ -1,11 +1,13 @@
 //! Draws the demo: a table that is redrawn in place on a terminal, plain lines elsewhere. Measures
 //! nothing.
 
-use console::{Term, style};
+use console::style;
 use tokio::sync::watch;
 
 use super::arm::{Board, Stage};
-use super::measured::{ARMS, Arm, Keystrokes, Measured};
+use super::measured::{ARMS, Arm, Measured};
+use crate::verbs::demo::page::Page;
+use crate::verbs::demo::traffic::Typed;
 
 /// Heads of the columns, as [`columns`] sets them.
 const HEADS: [&str; 12] = [
@@ -13,69 +15,28 @@ const HEADS: [&str; 12] = [
     "CPUs",
 ];
 
-/// Standard output.
-#[derive(Debug)]
-pub(super) struct Screen {
-    term: Term,
-    live: bool,
-    /// Lines of the table currently on the terminal.
-    drawn: usize,
-}
-
-impl Screen {
-    pub(super) fn new() -> Self {
-        let term = Term::buffered_stdout();
-        let live = term.is_term() && !console::is_dumb();
-        Self { term, live, drawn: 0 }
-    }
-
-    /// Prints a line. If the reader has gone away, as `head` does, the demo continues.
-    pub(super) fn line(&self, line: &str) {
-        let _ = self.term.write_line(line);
-        let _ = self.term.flush();
-    }
-
-    /// Shows the board until its sender is dropped; the table stays on the terminal.
-    pub(super) async fn follow(mut self, mut board: watch::Receiver<Board>) -> Self {
-        let mut said = None;
-        loop {
-            let shown = board.borrow_and_update().clone();
-            if self.live {
-                self.redraw(&shown);
-            } else if let Some((arm, stage)) = shown.now.filter(|now| said != Some(*now)) {
-                said = shown.now;
-                if matches!(stage, Stage::Connecting | Stage::Typing | Stage::Beyond) {
-                    self.line(&format!("{arm}: {stage}"));
-                }
-            }
-            if board.changed().await.is_err() {
-                break;
+/// Shows the board until its sender is dropped; the table stays on the page.
+pub(super) async fn follow(mut page: Page, mut board: watch::Receiver<Board>) -> Page {
+    let mut said = None;
+    loop {
+        let shown = board.borrow_and_update().clone();
+        if page.is_live() {
+            let mut lines = table(&shown.rows, shown.now.map(|(arm, _)| arm));
+            lines.extend(shown.now.map(|(arm, stage)| format!("{arm}: {stage}")));
+            page.draw(lines);
+        } else if let Some((arm, stage)) = shown.now.filter(|now| said != Some(*now)) {
+            said = shown.now;
+            if matches!(stage, Stage::Connecting | Stage::Typing | Stage::Beyond) {
+                page.line(&format!("{arm}: {stage}"));
             }
         }
-        let last = Board { now: None, ..board.borrow().clone() };
-        self.redraw(&last);
-        self
+        if board.changed().await.is_err() {
+            break;
+        }
     }
-
-    fn redraw(&mut self, board: &Board) {
-        let width = usize::from(self.term.size().1);
-        let mut lines = table(&board.rows, board.now.map(|(arm, _)| arm));
-        if let Some((arm, stage)) = board.now {
-            lines.push(format!("{arm}: {stage}"));
-        }
-        let _ = self.term.move_cursor_up(self.drawn);
-        if self.live {
-            let _ = self.term.clear_to_end_of_screen();
-        }
-        for line in &lines {
-            // A line that the terminal wraps would leave the cursor too low for the next drawing.
-            let fits = self.live && board.now.is_some();
-            let line = if fits { console::truncate_str(line, width, "") } else { line.into() };
-            let _ = self.term.write_line(&line);
-        }
-        let _ = self.term.flush();
-        self.drawn = lines.len();
-    }
+    let lines = table(&board.borrow().rows, None);
+    page.keep(lines);
+    page
 }
 
 /// Two lines of heads and one for each arm, which is emphasized while it runs.
@@ -110,8 +71,8 @@ fn row(arm: Arm, measured: &Measured) -> [String; 12] {
     [
         arm.suite.to_string(),
         arm.pool_label().to_owned(),
-        whole(keystrokes.map(|Keystrokes { p50_us, .. }| p50_us)),
-        whole(keystrokes.map(|Keystrokes { p99_us, .. }| p99_us)),
+        whole(keystrokes.map(|Typed { p50_us, .. }| p50_us)),
+        whole(keystrokes.map(|Typed { p99_us, .. }| p99_us)),
         whole(*burst_mbit),
         whole(*beyond_mbit),
         share(0),
@@ -144,7 +105,7 @@ mod tests {
     #[test]
     fn the_table_fits_eighty_columns_with_large_figures() {
         let measured = Measured {
-            keystrokes: Some(Keystrokes { count: 300, p50_us: 9_999.0, p99_us: 99_999.0 }),
+            keystrokes: Some(Typed { count: 300, p50_us: 9_999.0, p99_us: 99_999.0 }),
             burst_mbit: Some(19_999.0),
             beyond_mbit: Some(19_999.0),
             traffic: Counts {

@@ -99,12 +99,12 @@ fn times(ratio: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::measured::Keystrokes;
     use super::*;
+    use crate::verbs::demo::traffic::Typed;
 
     fn row(p50_us: f64, burst_mbit: f64) -> Measured {
         Measured {
-            keystrokes: Some(Keystrokes { count: 300, p50_us, p99_us: 2.0 * p50_us }),
+            keystrokes: Some(Typed { count: 300, p50_us, p99_us: 2.0 * p50_us }),
             burst_mbit: Some(burst_mbit),
             ..Measured::default()
         }
