@@ -226,11 +226,25 @@ fn figures(row: &str) -> Vec<String> {
 }
 
 #[test]
+fn the_citation_names_this_version() {
+    let citation = fs::read_to_string(Path::new(ROOT).join("CITATION.cff")).unwrap();
+    let version = format!("\nversion: {}\n", env!("CARGO_PKG_VERSION"));
+    assert!(citation.contains(&version), "no {version:?}");
+}
+
+/// What stands between these words, the first time that they come.
+fn figure_in<'a>(text: &'a str, before: &str, after: &str) -> &'a str {
+    let (_, rest) = text.split_once(before).unwrap_or_else(|| panic!("no {before:?}"));
+    rest.split_once(after).unwrap_or_else(|| panic!("no {after:?}")).0
+}
+
+#[test]
 fn readmes_figures_are_recorded_and_its_pictures_are_there() {
     let readme = fs::read_to_string(Path::new(ROOT).join("README.md")).unwrap();
     let recorded = |file: &str| {
         let text = fs::read_to_string(Path::new(ROOT).join("docs/benchmarks").join(file)).unwrap();
-        text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+        let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        text.lines().map(words).collect::<Vec<String>>()
     };
 
     // Each row is a column of a table of the record, whose arms are the columns of README's.
@@ -262,6 +276,24 @@ fn readmes_figures_are_recorded_and_its_pictures_are_there() {
     ] {
         let line = lossy.iter().find(|line| line.starts_with(arm)).unwrap();
         let sentence = sentence.replace("FIGURE", line.split(' ').nth(1).unwrap());
+        assert!(prose.contains(&sentence), "README does not say {sentence:?}");
+    }
+
+    // What sealing gains from the pool, and what users gain end to end.
+    let paired: Vec<String> = recorded("2026-11-29-paired.txt");
+    let sealing = "chacha20-poly1305, sealing 1400 bytes, hit, 64 MiB: ";
+    let sealing = paired.iter().find_map(|line| line.strip_prefix(sealing)).unwrap();
+    let ratio = sealing.split("time of off ").nth(1).and_then(|rest| rest.split(',').next());
+    let ratio: f64 = ratio.unwrap().parse().unwrap();
+    let runs = recorded("README.md").join(" ");
+    let bulk = figure_in(&runs, "bulk without a pause from a pool is ", " times as fast");
+    let (_, chacha) = runs.split_once("ChaCha20-Poly1305 in the same way").unwrap();
+    let cpu = figure_in(chacha, "at 300 Mbit/s the event loops take ", " of the CPU time");
+    for sentence in [
+        format!("takes {ratio:.2} of the time with a pool"),
+        format!("bulk is {bulk} times as fast"),
+        format!("at 300 Mbit/s the event loops take {cpu} of the CPU time."),
+    ] {
         assert!(prose.contains(&sentence), "README does not say {sentence:?}");
     }
 
