@@ -15,6 +15,9 @@ const MAXIMUM_SEGMENT_SIZE: u8 = 2;
 const MD5_SIGNATURE: u8 = 19;
 const AUTHENTICATION: u8 = 29;
 
+/// Options of 4 bytes in the 40 that a header has room for (RFC 9293 3.1).
+const MSS_OPTIONS_MAX: usize = 10;
+
 /// Where the checksum of TCP is, in its header.
 const CHECKSUM_AT: usize = 16;
 
@@ -40,11 +43,9 @@ pub fn clamp_mss(bytes: &mut [u8], mtu: usize) -> bool {
     }
     let mut lowered = false;
     // A second option of this kind is not allowed, but some hosts would heed it.
-    while let Some(at) = excess(header, limit) {
-        if replace(header, at, limit).is_none() {
-            break;
-        }
-        lowered = true;
+    for _ in 0..MSS_OPTIONS_MAX {
+        let Some(at) = excess(header, limit) else { break };
+        lowered |= replace(header, at, limit).is_some();
     }
     lowered
 }
