@@ -14,6 +14,7 @@ mod checksum;
 mod dropped;
 mod flows;
 mod host;
+#[cfg(test)]
 mod limits;
 mod martian;
 mod mss;
@@ -29,7 +30,6 @@ pub use answers::{ANSWER_BYTES_MAX, Answers, Problem};
 pub use dropped::{Reason, Verdict};
 pub use flows::Flows;
 pub use host::HostAddresses;
-pub use limits::LIMITS;
 pub use mss::clamp_mss;
 pub use packet::{Malformed, Packet, Part, Ports, Transport};
 pub use permit::{Permit, PermitError, PermitFault};

@@ -1,6 +1,6 @@
-//! Lists the limits of routed networks, for the table of all limits.
+//! Lists the limits of routed networks, for their table in docs/limits.md.
 
-use keypadd_share::{Amount, Limit, Words};
+use testbed::limits::{Amount, Limit, Words, compare};
 
 use crate::{
     answers::{REFUSAL_RATE, TOO_BIG_RATE},
@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// The limits of routed networks.
-pub const LIMITS: &[Limit] = &[
+const LIMITS: &[Limit] = &[
     Limit {
         resource: "flows that began here, and whose answers pass from a peer's networks",
         holder: "peer",
@@ -40,3 +40,8 @@ pub const LIMITS: &[Limit] = &[
         test: "errors_come_at_a_limited_rate_and_those_about_size_have_their_own",
     },
 ];
+
+#[test]
+fn the_page_of_limits_shows_the_table_of_the_code() {
+    compare("keypadd-network", LIMITS, &|setting| panic!("{setting}: no setting of this crate"));
+}
