@@ -14,8 +14,9 @@ use quinn_proto::{ConnectionError, ConnectionStats, VarInt};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::{
-    flows::handles::{
-        Flow, FlowCommand, FlowCommands, FlowListener, FlowSide, SocketLease, Source,
+    flows::{
+        handles::{Flow, FlowCommand, FlowCommands, FlowListener, FlowSide, SocketLease, Source},
+        network::PacketDevice,
     },
     held::HeldStreams,
     mailbox::{ConnectionCommand, ConnectionShared, Established},
@@ -159,6 +160,12 @@ impl Connection {
     /// which the caller keeps; they include what the source has sent so far.
     pub fn carry_source(&self, stream: &Stream, source: Source) -> Flow {
         source.carried_over(stream.id())
+    }
+
+    /// Carries the packets of a device to the peer's device as the flow of `stream`, which the
+    /// caller keeps: the flow ends with it. From now on other connections only write to the device.
+    pub fn carry_packets(&self, stream: &Stream, device: PacketDevice) -> Flow {
+        Flow::new(self.0.shared.clone(), stream.id(), FlowSide::Network(device), None)
     }
 
     /// Ends the flow idle for longest among this connection's listeners, to make room, if it was

@@ -330,6 +330,9 @@ impl Driver {
         if let Some(waits) = received.waits {
             sender.gate().set_waits(waits);
         }
+        if !flows.is_empty() {
+            flows.set_frame_max(carrier.quic.datagrams().max_size().unwrap_or(0));
+        }
         let is_open = |id| matches!(carrier.streams.get(id), Some(Channel::Controlled(_)));
         let more = flows.receive_some(is_open, now, share);
         flows.expire(now);

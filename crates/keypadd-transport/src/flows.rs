@@ -1,22 +1,26 @@
 //! Carries the datagrams of UDP flows between the DATAGRAM frames of a connection and UDP sockets.
 //!
 //! A flow lives as long as its bidirectional stream. At one end it has a socket connected to the
-//! target; at the other it is one source address of a listening socket (`listener`). What a peer
-//! can make this end hold is bounded: sources, incomplete datagrams (`fragments`), datagrams for
+//! target; at the other it is one source address of a listening socket (`listener`). A network is a
+//! flow as well, with a device for IP packets at both ends (`network`). What a peer can make this
+//! end hold is bounded: sources, incomplete datagrams (`fragments`), datagrams for
 //! streams that have no flow yet (`early`), and the send queue (`send_queue`). Knows no congestion
 //! control and no permits.
 
 mod arrived;
+mod delivering;
 mod early;
 pub(crate) mod fragments;
 pub(crate) mod frame;
 pub(crate) mod handles;
 mod listener;
+pub(crate) mod network;
 mod reading;
 pub(crate) mod send_queue;
 mod socket;
 
 use std::{
+    io,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -31,9 +35,10 @@ use self::{
     arrived::Arrived,
     early::EarlyDatagrams,
     fragments::Fragments,
-    frame::{FlowFrame, Fragment, is_flow_stream},
+    frame::head_bytes,
     handles::{FlowCommand, FlowCommands, FlowEnd, FlowSide, NewFlow, SourceName},
     listener::Listener,
+    network::{NetworkEnd, PacketPath},
     reading::Readable,
     send_queue::SendQueue,
     socket::FlowSocket,
@@ -56,7 +61,7 @@ pub(crate) struct Flows {
     queue: SendQueue,
     fragments: Fragments,
     early: EarlyDatagrams,
-    /// A flow ends after this long without a datagram.
+    /// A flow ends after this long without a datagram, unless it is a network.
     idle: Duration,
     /// When to check for idle flows and overdue datagrams.
     check_at: Option<Instant>,
@@ -64,6 +69,8 @@ pub(crate) struct Flows {
     ended_sockets: Vec<Token>,
     /// One datagram; allocated with the first socket.
     buffer: Vec<u8>,
+    /// What one frame holds, as of the last drive.
+    frame_max: usize,
     /// A listener's next source.
     next_source: u64,
 }
@@ -78,6 +85,17 @@ struct OpenFlow {
 enum OpenEnd {
     Connected(FlowSocket),
     Source(SourceName),
+    Network(NetworkEnd),
+}
+
+impl OpenFlow {
+    /// When it ends unless it carries something, if ever.
+    fn idle_at(&self, idle: Duration) -> Option<Instant> {
+        match self.end {
+            OpenEnd::Connected(_) | OpenEnd::Source(_) => Some(self.last_at + idle),
+            OpenEnd::Network(_) => None,
+        }
+    }
 }
 
 impl Flows {
@@ -138,19 +156,19 @@ impl Flows {
         let mut waiting = Vec::new();
         let end = match end {
             FlowSide::Connected(socket) => {
-                let owner = Owner::Flow(id);
-                let token = registrar.token(owner);
-                match FlowSocket::new(socket, token, registrar.registry()) {
-                    Ok(socket) => {
-                        self.on_ready(owner);
-                        OpenEnd::Connected(socket)
-                    }
-                    Err(error) => {
-                        self.ended_sockets.push(token);
-                        self.queue.close(id);
-                        let _ = ended.send(error.into());
-                        return;
-                    }
+                let token = registrar.token(Owner::Flow(id));
+                let end = FlowSocket::new(socket, token, registrar.registry());
+                match self.registered(id, token, end.map(OpenEnd::Connected)) {
+                    Ok(end) => end,
+                    Err(error) => return drop(ended.send(error.into())),
+                }
+            }
+            FlowSide::Network(device) => {
+                let token = registrar.token(Owner::Flow(id));
+                let end = NetworkEnd::new(&device, token, registrar.registry());
+                match self.registered(id, token, end.map(OpenEnd::Network)) {
+                    Ok(end) => end,
+                    Err(error) => return drop(ended.send(error.into())),
                 }
             }
             FlowSide::Source(name) => {
@@ -175,98 +193,21 @@ impl Flows {
         }
     }
 
-    /// Queues a frame from the peer; drops it if many wait, and counts a datagram that it begins.
-    pub(crate) fn arrive(&mut self, frame: Bytes) {
-        let Err(dropped) = self.arrived.push(frame) else { return };
-        let Some(FlowFrame { stream, fragment, .. }) = FlowFrame::decode(dropped) else { return };
-        if fragment.is_none_or(|fragment| fragment.offset == 0)
-            && let Some(flow) = self.open.get(&stream)
-        {
-            flow.carried.add_dropped(1);
-            if let Some(Fragment { number, .. }) = fragment {
-                self.fragments.counted(stream, number);
-            }
-        }
-    }
-
-    /// Handles frames from the peer until its share of the round is used up; returns whether more
-    /// wait. `is_open` tells whether a stream is open.
-    pub(crate) fn receive_some(
+    /// A flow's socket or device is registered, or its flow cannot begin.
+    fn registered(
         &mut self,
-        is_open: impl Fn(StreamId) -> bool,
-        now: Instant,
-        share: &mut TimeShare,
-    ) -> bool {
-        while let Some(frame) = self.arrived.pop() {
-            self.receive(frame, &is_open, now);
-            if share.is_used_up() {
-                break;
+        id: StreamId,
+        token: Token,
+        end: io::Result<OpenEnd>,
+    ) -> io::Result<OpenEnd> {
+        match end {
+            Ok(_) => self.on_ready(Owner::Flow(id)),
+            Err(_) => {
+                self.ended_sockets.push(token);
+                self.queue.close(id);
             }
         }
-        !self.arrived.is_empty()
-    }
-
-    fn receive(&mut self, frame: Bytes, is_open: impl FnOnce(StreamId) -> bool, now: Instant) {
-        let Some(FlowFrame { stream, fragment, bytes }) = FlowFrame::decode(frame) else { return };
-        let has_flow = self.open.contains_key(&stream);
-        if !is_flow_stream(stream) || !(has_flow || is_open(stream)) {
-            return;
-        }
-        let datagram = match fragment {
-            None => Some(bytes),
-            Some(fragment) => {
-                let whole = self.fragments.add(stream, fragment, &bytes, now);
-                if let Some(at) = self.fragments.deadline() {
-                    self.check_at(at);
-                }
-                self.count_incomplete();
-                whole
-            }
-        };
-        match datagram {
-            Some(datagram) if has_flow => self.deliver(stream, &datagram, now),
-            Some(datagram) => {
-                if let Some(at) = self.early.add(stream, &datagram, now) {
-                    self.check_at(at);
-                }
-            }
-            None => {}
-        }
-    }
-
-    /// Counts datagrams that will never be complete.
-    fn count_incomplete(&mut self) {
-        for id in self.fragments.take_dropped() {
-            if let Some(flow) = self.open.get(&id) {
-                flow.carried.add_dropped(1);
-            }
-        }
-    }
-
-    /// Writes a datagram to the flow's socket. A datagram that the socket refuses is lost, as on a
-    /// network.
-    fn deliver(&mut self, id: StreamId, datagram: &[u8], now: Instant) {
-        let Some(flow) = self.open.get_mut(&id) else { return };
-        let sent = match &flow.end {
-            OpenEnd::Connected(socket) => {
-                flow.last_at = now;
-                let (sent, was_unreachable) = socket.send(datagram);
-                if was_unreachable {
-                    flow.carried.add_unreachable();
-                }
-                sent
-            }
-            // Only what a source sends keeps its flow alive (RFC 4787 REQ-6): its address may be
-            // forged.
-            OpenEnd::Source(name) => match self.listeners.get(&name.listener) {
-                Some(listener) => listener.send(datagram, name.from),
-                None => return,
-            },
-        };
-        match sent {
-            Ok(()) => flow.carried.add_datagram_to_socket(datagram.len()),
-            Err(_) => flow.carried.add_dropped(1),
-        }
+        end
     }
 
     /// Queues a datagram for the peer.
@@ -275,6 +216,16 @@ impl Flows {
         flow.last_at = now;
         flow.carried.add_datagram_from_socket(datagram.len());
         self.queue.push(id, datagram, now);
+    }
+
+    /// The path carries frames of this size now.
+    pub(crate) fn set_frame_max(&mut self, bytes: usize) {
+        self.frame_max = bytes;
+    }
+
+    /// What carries the packets of the network of this stream.
+    fn path_of(&self, id: StreamId, now: Instant) -> PacketPath {
+        PacketPath { room: self.frame_max.saturating_sub(head_bytes(id, false)), now }
     }
 
     /// Whether datagrams wait to be sent.
@@ -301,7 +252,7 @@ impl Flows {
         if self.check_at.take_if(|at| *at <= now).is_none() {
             return;
         }
-        let idle = |flow: &OpenFlow| flow.last_at + self.idle <= now;
+        let idle = |flow: &OpenFlow| flow.idle_at(self.idle).is_some_and(|at| at <= now);
         let ids: Vec<_> =
             self.open.iter().filter(|(_, flow)| idle(flow)).map(|(id, _)| *id).collect();
         for id in ids {
@@ -310,7 +261,7 @@ impl Flows {
         self.fragments.expire(now);
         self.count_incomplete();
         self.early.expire(now);
-        let next_idle = self.open.values().map(|flow| flow.last_at + self.idle).min();
+        let next_idle = self.open.values().filter_map(|flow| flow.idle_at(self.idle)).min();
         self.check_at = [next_idle, self.fragments.deadline(), self.early.deadline()]
             .into_iter()
             .flatten()
@@ -323,6 +274,7 @@ impl Flows {
         self.fragments.forget(id);
         match flow.end {
             OpenEnd::Connected(socket) => self.ended_sockets.push(socket.token),
+            OpenEnd::Network(network) => self.ended_sockets.push(network.token),
             OpenEnd::Source(name) => {
                 if let Some(listener) = self.listeners.get_mut(&name.listener) {
                     listener.closed(name);

@@ -73,6 +73,7 @@ pub use flows::{
     fragments::{Fragments, PARTIAL_BYTES_MAX},
     frame::{DATAGRAM_BYTES_MAX, FlowFrame, Fragment},
     handles::{Flow, FlowEnd, FlowListener, SocketLease, Source},
+    network::{PacketDevice, PacketFilter, PacketPath, Paused, Ruling},
 };
 pub use freed_memory::keep_freed_memory;
 pub use handed::{HandedStream, StreamRecord};

@@ -21,6 +21,7 @@ use quinn_proto::StreamId;
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot};
 
+use super::network::PacketDevice;
 use crate::transfer_stats::TransferStats;
 
 /// Sources of a listener that may wait for a control task; datagrams of further ones are dropped.
@@ -92,6 +93,7 @@ pub(crate) struct NewFlow {
 pub(crate) enum FlowSide {
     Connected(UdpSocket),
     Source(SourceName),
+    Network(PacketDevice),
 }
 
 /// A source of a listener. The number distinguishes it from an earlier one with the same address.
@@ -196,7 +198,10 @@ impl Flow {
         source: Option<SourceName>,
     ) -> Self {
         let (sender, ended) = oneshot::channel();
-        let carried = Arc::new(TransferStats::for_flow());
+        let carried = match &end {
+            FlowSide::Connected(_) | FlowSide::Source(_) => Arc::new(TransferStats::for_flow()),
+            FlowSide::Network(device) => device.carried(),
+        };
         let new = Box::new(NewFlow { end, carried: Arc::clone(&carried), ended: sender });
         connection.send_flow(FlowCommand::Carry(id, new));
         Self { connection, id, source, carried, ended }

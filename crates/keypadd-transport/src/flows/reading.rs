@@ -68,11 +68,18 @@ impl Flows {
         now: Instant,
         share: &mut TimeShare,
     ) -> bool {
+        let path = self.path_of(id, now);
         for _ in 0..READS {
             let Some(flow) = self.open.get_mut(&id) else { return false };
-            let OpenEnd::Connected(socket) = &flow.end else { return false };
-            match socket.receive(buffer) {
-                Ok(bytes) => self.enqueue(id, Bytes::copy_from_slice(&buffer[..bytes]), now),
+            let received = match &flow.end {
+                OpenEnd::Connected(socket) => socket.receive(buffer).map(Some),
+                OpenEnd::Network(network) => network.receive(buffer, path),
+                OpenEnd::Source(_) => return false,
+            };
+            match received {
+                Ok(Some(bytes)) => self.enqueue(id, Bytes::copy_from_slice(&buffer[..bytes]), now),
+                // The filter has dropped it.
+                Ok(None) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
                 // The flow continues (RFC 4787 REQ-10): the target may come back.
                 Err(error) if is_unreachable(&error) => flow.carried.add_unreachable(),

@@ -1,19 +1,26 @@
 //! Tests who makes room for whom, and what is dropped.
 
 use std::{
+    borrow::Cow,
     cell::Cell,
     fmt,
     net::{SocketAddr, UdpSocket},
-    sync::{Mutex, PoisonError},
+    os::unix::net::UnixDatagram,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
 };
 
 use quinn_proto::VarInt;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use tokio::sync::mpsc;
 
 use super::{
     arrived::{FRAME_BYTES_WAITING_MAX, FRAMES_WAITING_MAX},
-    frame::{FRAGMENT_BYTES_MIN, Fragment},
+    frame::{FRAGMENT_BYTES_MIN, FlowFrame, Fragment},
     handles::NewListener,
+    network::{PacketDevice, PacketFilter, Ruling},
     *,
 };
 use crate::splice::{Key, Sockets};
@@ -257,4 +264,172 @@ fn the_flows_of_a_lost_connection_end_a_few_at_a_time() {
         assert_eq!(flows.open.len(), left);
     }
     assert!(flows.is_empty());
+}
+
+/// Passes packets unless they begin with `!`, and answers those with an echo.
+#[derive(Debug, Default)]
+struct EchoRefused {
+    refused_by_device: AtomicUsize,
+    rooms: Mutex<Vec<usize>>,
+}
+
+impl EchoRefused {
+    fn rule(&self, packet: &[u8], path: PacketPath) -> Ruling {
+        self.rooms.lock().unwrap().push(path.room);
+        match packet {
+            [b'!', rest @ ..] => {
+                Ruling { passes: false, answer: Some(Bytes::copy_from_slice(rest)) }
+            }
+            _ => Ruling::PASS,
+        }
+    }
+}
+
+impl PacketFilter for EchoRefused {
+    fn outbound(&self, packet: &mut [u8], path: PacketPath) -> Ruling {
+        self.rule(packet, path)
+    }
+
+    fn inbound(&self, packet: &mut Cow<'_, [u8]>, path: PacketPath) -> Ruling {
+        if packet[..] == *b"syn" {
+            packet.to_mut()[0] = b'S';
+        }
+        self.rule(packet, path)
+    }
+
+    fn delivered(&self, _: usize) {}
+
+    fn refused_by_device(&self) {
+        self.refused_by_device.fetch_add(1, Relaxed);
+    }
+}
+
+/// A device, and the socket at which the host's stack would be.
+fn packet_device(filter: &Arc<EchoRefused>) -> (PacketDevice, UnixDatagram) {
+    let flags = SocketFlags::NONBLOCK;
+    let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+    let (device, host) = pair.unwrap();
+    let host = UnixDatagram::from(host);
+    let filter: Arc<dyn PacketFilter> = filter.clone();
+    (PacketDevice::new(device, filter), host)
+}
+
+fn carry_packets(
+    flows: &mut Flows,
+    stream: StreamId,
+    device: &PacketDevice,
+    registrar: &mut Registrar<'_>,
+    now: Instant,
+) -> oneshot::Receiver<FlowEnd> {
+    let (ended, end) = oneshot::channel();
+    let side = FlowSide::Network(device.clone());
+    flows.carry(stream, NewFlow { end: side, carried: device.carried(), ended }, registrar, now);
+    end
+}
+
+/// What the other end has, or the host's stack.
+fn received(host: &UnixDatagram) -> Vec<u8> {
+    let mut packet = [0; 2_048];
+    host.recv(&mut packet).map_or_else(|_| Vec::new(), |bytes| packet[..bytes].to_vec())
+}
+
+fn sent(flows: &mut Flows, now: Instant) -> Vec<u8> {
+    let frame = flows.next_frame(1_400, now).and_then(FlowFrame::decode);
+    frame.map_or_else(Vec::new, |frame| frame.bytes.to_vec())
+}
+
+#[test]
+fn a_network_carries_what_its_filter_passes_and_answers_where_a_packet_came_from() {
+    let (mut flows, now) = (Flows::new(Duration::from_secs(60)), Instant::now());
+    let mut sockets = loop_sockets();
+    let (filter, stream) = (Arc::default(), StreamId::from(VarInt::from_u32(4)));
+    let (device, host) = packet_device(&filter);
+    flows.set_frame_max(1_400);
+    let mut end =
+        carry_packets(&mut flows, stream, &device, &mut sockets.registrar(CONNECTION), now);
+
+    for packet in [&b"one"[..], b"!who", b"two"] {
+        host.send(packet).unwrap();
+    }
+    flows.on_ready(Owner::Flow(stream));
+    flows.read_sockets(now, &mut endless());
+    assert_eq!([sent(&mut flows, now), sent(&mut flows, now)], [b"one", b"two"]);
+    assert_eq!((sent(&mut flows, now), received(&host)), (Vec::new(), b"who".to_vec()));
+
+    for packet in [&b"syn"[..], b"!why"] {
+        let bytes = Bytes::from_static(packet);
+        flows.arrive(FlowFrame { stream, fragment: None, bytes }.encode());
+    }
+    flows.receive_some(|_| true, now, &mut endless());
+    assert_eq!((received(&host), received(&host)), (b"Syn".to_vec(), Vec::new()));
+    assert_eq!(sent(&mut flows, now), b"why");
+    assert!(filter.rooms.lock().unwrap().iter().all(|room| *room == 1_399));
+
+    flows.expire(now + Duration::from_secs(600));
+    assert!(end.try_recv().is_err(), "a network is not idle");
+    // As a device that was deleted.
+    drop(host);
+    flows.on_ready(Owner::Flow(stream));
+    flows.read_sockets(now, &mut endless());
+    assert!(matches!(end.try_recv(), Ok(FlowEnd::Local(_))));
+    assert!(flows.is_empty());
+}
+
+#[test]
+fn only_the_newest_connection_reads_a_device_and_all_write_it() {
+    let now = Instant::now();
+    let mut sockets = loop_sockets();
+    let (filter, stream) = (Arc::default(), StreamId::from(VarInt::from_u32(4)));
+    let (device, host) = packet_device(&filter);
+    let mut both = [(); 2].map(|()| Flows::new(Duration::from_secs(60)));
+    let mut ends = Vec::new();
+    for flows in &mut both {
+        let mut registrar = sockets.registrar(CONNECTION);
+        ends.push(carry_packets(flows, stream, &device, &mut registrar, now));
+    }
+    let [old, new] = &mut both;
+    host.send(b"packet").unwrap();
+    for flows in [&mut *old, &mut *new] {
+        flows.on_ready(Owner::Flow(stream));
+        flows.read_sockets(now, &mut endless());
+    }
+    assert_eq!((sent(old, now), sent(new, now)), (Vec::new(), b"packet".to_vec()));
+    for (flows, packet) in [(&mut *old, "late"), (new, "next")] {
+        let bytes = Bytes::from_static(packet.as_bytes());
+        flows.arrive(FlowFrame { stream, fragment: None, bytes }.encode());
+        flows.receive_some(|_| true, now, &mut endless());
+        assert_eq!(received(&host), packet.as_bytes());
+    }
+    assert!(ends.iter_mut().all(|end| end.try_recv().is_err()));
+}
+
+#[test]
+fn a_paused_device_keeps_its_packets_for_the_connection_that_attaches_it_next() {
+    let now = Instant::now();
+    let mut sockets = loop_sockets();
+    let (filter, stream) = (Arc::default(), StreamId::from(VarInt::from_u32(4)));
+    let (device, host) = packet_device(&filter);
+    let mut both = [(); 2].map(|()| Flows::new(Duration::from_secs(60)));
+    let read = |flows: &mut Flows| {
+        flows.on_ready(Owner::Flow(stream));
+        flows.read_sockets(now, &mut endless());
+        sent(flows, now)
+    };
+    let [old, new] = &mut both;
+    let mut registrar = sockets.registrar(CONNECTION);
+    let _end = carry_packets(old, stream, &device, &mut registrar, now);
+    for kept in [false, true] {
+        let paused = device.pause();
+        host.send(b"packet").unwrap();
+        assert!(read(old).is_empty());
+        if kept {
+            paused.keep();
+            assert!(read(old).is_empty());
+        } else {
+            drop(paused);
+            assert_eq!(read(old), b"packet");
+        }
+    }
+    let _end = carry_packets(new, stream, &device, &mut registrar, now);
+    assert_eq!((read(old), read(new)), (Vec::new(), b"packet".to_vec()));
 }

@@ -1,0 +1,121 @@
+//! Delivers the frames of the peer to a connection's flows, each a share at a time.
+
+use std::time::Instant;
+
+use bytes::Bytes;
+use quinn_proto::StreamId;
+
+use super::{
+    Flows, OpenEnd,
+    frame::{FlowFrame, Fragment, is_flow_stream},
+    network::Delivered,
+};
+use crate::time_share::TimeShare;
+
+impl Flows {
+    /// Queues a frame from the peer; drops it if many wait, and counts a datagram that it begins.
+    pub(crate) fn arrive(&mut self, frame: Bytes) {
+        let Err(dropped) = self.arrived.push(frame) else { return };
+        let Some(FlowFrame { stream, fragment, .. }) = FlowFrame::decode(dropped) else { return };
+        if fragment.is_none_or(|fragment| fragment.offset == 0)
+            && let Some(flow) = self.open.get(&stream)
+        {
+            flow.carried.add_dropped(1);
+            if let Some(Fragment { number, .. }) = fragment {
+                self.fragments.counted(stream, number);
+            }
+        }
+    }
+
+    /// Handles frames from the peer until its share of the round is used up; returns whether more
+    /// wait. `is_open` tells whether a stream is open.
+    pub(crate) fn receive_some(
+        &mut self,
+        is_open: impl Fn(StreamId) -> bool,
+        now: Instant,
+        share: &mut TimeShare,
+    ) -> bool {
+        while let Some(frame) = self.arrived.pop() {
+            self.receive(frame, &is_open, now);
+            if share.is_used_up() {
+                break;
+            }
+        }
+        !self.arrived.is_empty()
+    }
+
+    fn receive(&mut self, frame: Bytes, is_open: impl FnOnce(StreamId) -> bool, now: Instant) {
+        let Some(FlowFrame { stream, fragment, bytes }) = FlowFrame::decode(frame) else { return };
+        let has_flow = self.open.contains_key(&stream);
+        if !is_flow_stream(stream) || !(has_flow || is_open(stream)) {
+            return;
+        }
+        let datagram = match fragment {
+            None => Some(bytes),
+            Some(fragment) => {
+                let whole = self.fragments.add(stream, fragment, &bytes, now);
+                if let Some(at) = self.fragments.deadline() {
+                    self.check_at(at);
+                }
+                self.count_incomplete();
+                whole
+            }
+        };
+        match datagram {
+            Some(datagram) if has_flow => self.deliver(stream, &datagram, now),
+            Some(datagram) => {
+                if let Some(at) = self.early.add(stream, &datagram, now) {
+                    self.check_at(at);
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// Counts datagrams that will never be complete.
+    pub(super) fn count_incomplete(&mut self) {
+        for id in self.fragments.take_dropped() {
+            if let Some(flow) = self.open.get(&id) {
+                flow.carried.add_dropped(1);
+            }
+        }
+    }
+
+    /// Writes a datagram to the flow's socket or device. One that it refuses is lost, as on a
+    /// network.
+    pub(super) fn deliver(&mut self, id: StreamId, datagram: &[u8], now: Instant) {
+        let path = self.path_of(id, now);
+        let Some(flow) = self.open.get_mut(&id) else { return };
+        let sent = match &flow.end {
+            OpenEnd::Connected(socket) => {
+                flow.last_at = now;
+                let (sent, was_unreachable) = socket.send(datagram);
+                if was_unreachable {
+                    flow.carried.add_unreachable();
+                }
+                sent
+            }
+            // Only what a source sends keeps its flow alive (RFC 4787 REQ-6): its address may be
+            // forged.
+            OpenEnd::Source(name) => match self.listeners.get(&name.listener) {
+                Some(listener) => listener.send(datagram, name.from),
+                None => return,
+            },
+            OpenEnd::Network(network) => {
+                let Delivered { written, answer } = network.deliver(datagram, path);
+                if written {
+                    flow.carried.add_datagram_to_socket(datagram.len());
+                }
+                // The filter counts what it drops.
+                if let Some(answer) = answer {
+                    self.queue.push(id, answer, now);
+                }
+                return;
+            }
+        };
+        match sent {
+            Ok(()) => flow.carried.add_datagram_to_socket(datagram.len()),
+            Err(_) => flow.carried.add_dropped(1),
+        }
+    }
+}
