@@ -100,12 +100,16 @@ await_end() {
     return 1
 }
 
+namespaces=() # besides the two
+
 clean_up() {
+    local name
     trap - EXIT INT TERM
     kill -KILL "${children[@]}" 2>/dev/null
     wait 2>/dev/null
-    ip netns del "$near" 2>/dev/null
-    ip netns del "$far" 2>/dev/null
+    for name in "$near" "$far" "${namespaces[@]}"; do
+        ip netns del "$name" 2>/dev/null
+    done
     rm -rf "$scratch" "${postgres_dir:-$scratch}"
     [ ${#made_directories[@]} = 0 ] || rmdir "${made_directories[@]}"
 }

@@ -61,6 +61,19 @@ fn peer_changes(before: &Peer, after: &Peer, out: &mut Vec<String>) {
     if before.hold != after.hold {
         say("hold changed");
     }
+    match (&before.networks, &after.networks) {
+        (Some(before), Some(after)) => {
+            if before.prefixes != after.prefixes {
+                say("networks changed");
+            }
+            if before.permits != after.permits {
+                say("permit-networks changed");
+            }
+        }
+        (Some(_), None) => say("has no networks any more"),
+        // Its device is opened at the next start.
+        (None, Some(_) | None) => {}
+    }
     match (&before.incoming, &after.incoming) {
         (Some(before), Some(after)) => {
             let Incoming { permit_open, permit_listen } = after;

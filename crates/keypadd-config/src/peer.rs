@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
 use keypadd_keystream::{Class, Suite};
+use keypadd_network::Prefix;
 use keypadd_provider::{KeyExchange, PublicKey};
 use keypadd_tunnel::{
     DynamicForward, Forward, Listen, ListenPermit, Permit, ProxyHeaders, SERVER_ADDRESSES_MAX,
@@ -17,6 +18,7 @@ use crate::document::{Name, Reader, Table};
 use crate::expiry::Expiry;
 use crate::fault::{Faults, Place};
 use crate::key::Scope;
+use crate::networks::{Networks, Shared};
 use crate::quote::{is_private, shown};
 use crate::settings::{PeerSettings, Setting, Settings, offered, values_of};
 use crate::values::{self, BadValue};
@@ -38,6 +40,8 @@ pub struct Peer {
     pub incoming: Option<Incoming>,
     /// How this host connects to it, if it does.
     pub outgoing: Option<Outgoing>,
+    /// The networks behind it, if it has any.
+    pub networks: Option<Networks>,
 }
 
 /// What a peer that connects to this host may do.
@@ -85,6 +89,7 @@ pub(crate) struct Found {
     names: HashMap<String, Place>,
     /// Where forwards listen, here or at the peer of this name.
     listeners: HashMap<(Option<String>, Listen), Place>,
+    networks: Shared,
 }
 
 /// The peer that has a key.
@@ -118,7 +123,12 @@ impl Context<'_, '_> {
                 continue;
             }
             self.found.names.insert(name.text.clone(), place);
+            let at = name.at;
             let Some(read) = self.peer(name, table) else { continue };
+            if let Some(networks) = &read.peer.networks {
+                let shared = &mut self.found.networks;
+                shared.add((&read.peer.name, at), networks, &read.networks, self.faults);
+            }
             for Setting { value: key, at, .. } in read.keys {
                 let place = self.faults.place(at.unwrap_or_default());
                 let owner = KeyOwner { peer: read.peer.name.clone(), place: place.clone() };
@@ -218,8 +228,13 @@ impl Context<'_, '_> {
                 faults.add(at, cause, Some(hint.into()));
             }
         }
+        let places: HashMap<_, _> = PeerSettings::KEYS
+            .iter()
+            .filter_map(|key| Some((key.name, table.value_at(key.name)?)))
+            .collect();
         let mut reader = Reader { table: &mut table, faults, memory_bytes: u64::MAX };
         let own = PeerSettings::take(&mut reader);
+        let networks = Networks::of(&name.text, &own, |key| places.get(key).copied(), faults);
         table.refuse_rest(faults);
         if let Some(suite) = &own.suite {
             refuse_legacy(settings, suite, faults);
@@ -251,7 +266,7 @@ impl Context<'_, '_> {
             };
             faults.add(at, cause, Some(hint.into()));
         }
-        if has_endpoint && !forwards_given && !may_connect {
+        if has_endpoint && !forwards_given && !may_connect && networks.is_none() {
             let hint = "for example local = [\"2222:localhost:22\"]";
             let cause = format!("peer {called} has an endpoint but no forwards");
             warnings.add(name.at, cause, Some(hint.into()));
@@ -260,7 +275,8 @@ impl Context<'_, '_> {
             permit_open: permits(&own.permit_open, &settings.permit_open),
             permit_listen: permits(&own.permit_listen, &settings.permit_listen),
         };
-        if may_connect && incoming.permit_open.is_empty() && incoming.permit_listen.is_empty() {
+        let has_permits = !(incoming.permit_open.is_empty() && incoming.permit_listen.is_empty());
+        if may_connect && !has_permits && networks.is_none() {
             let hint = "for example permit-open = [\"localhost:22\"]";
             let cause = format!("peer {called} may connect to this host but has no permits");
             warnings.add(name.at, cause, Some(hint.into()));
@@ -308,9 +324,11 @@ impl Context<'_, '_> {
                 hold: own.hold.map(|time| time.value),
                 incoming: may_connect.then_some(incoming),
                 outgoing,
+                networks,
             },
             keys,
             forwards,
+            networks: own.networks.unwrap_or_default(),
         })
     }
 }
@@ -320,6 +338,7 @@ struct ReadPeer {
     peer: Peer,
     keys: Vec<Setting<PublicKey>>,
     forwards: Vec<Setting<Forward>>,
+    networks: Vec<Setting<Prefix>>,
 }
 
 fn place<T>(setting: &Setting<T>) -> usize {

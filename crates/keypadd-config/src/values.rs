@@ -7,6 +7,7 @@
 mod addresses;
 mod amounts;
 mod names;
+mod networks;
 mod ranges;
 
 use std::error::Error as StdError;
@@ -23,6 +24,11 @@ pub use amounts::{
 pub use names::{
     LogFormat, PoolMode, cipher_backend, congestion, file, kex, log_filter, log_format, on_off,
     path, peer_name, pool_mode, suite, switch, user_name,
+};
+pub(crate) use networks::DEVICE_CHARS_MAX;
+pub use networks::{
+    DeviceAddress, RouteMode, device_address, device_mtu, device_name, network, network_permit,
+    route_mode,
 };
 pub use ranges::Ranged;
 

@@ -242,6 +242,7 @@ fn every_example_is_valid() {
         for (name, line) in [
             ("public-key", format!("public-key = \"{ONE}\"")),
             ("endpoint", "endpoint = \"a\"".into()),
+            ("networks", "networks = \"10.9.0.0/16\"".into()),
         ] {
             if !own.starts_with(name) {
                 text += &format!("{line}\n");
@@ -401,4 +402,56 @@ fn a_range_of_ports_is_a_forward_for_each() {
     assert_eq!(config.peers[0].outgoing.as_ref().unwrap().forwards.len(), 4);
     let twice = text.replace("1:a:1", "81:a:1");
     assert_eq!(faults(&twice), ["4:27: local: another forward already listens on `81`"]);
+}
+
+/// A peer that is dialed, with these keys.
+fn peer(name: &str, key: &str, keys: &str) -> String {
+    format!("[peer.{name}]\npublic-key = \"{key}\"\nendpoint = \"192.0.2.1\"\n{keys}\n")
+}
+
+#[test]
+fn the_networks_of_a_peer_are_read_and_need_no_forwards() {
+    let keys = "networks = [\"10.2.0.0/16\", \"fd02::/48\"]\naddress = \"10.255.0.1/31\"\n\
+        permit-networks = [\"10.1.0.0/16:443\", \"[fd01::/48]:udp:53\"]\nroutes = \"install\"";
+    let config = read(&peer("a-site-with-a-long-name", ONE, keys)).unwrap();
+    assert!(config.warnings.is_empty(), "{:?}", config.warnings);
+    let networks = config.peers[0].networks.as_ref().unwrap();
+    assert_eq!(networks.device, "kp-a-site-with-");
+    assert_eq!((networks.prefixes.len(), networks.permits.len()), (2, 2));
+    assert_eq!((networks.mtu, networks.addresses.len()), (None, 1));
+}
+
+#[test]
+fn networks_that_lead_nowhere_or_two_ways_are_refused() {
+    let overlap = peer("a", ONE, "networks = \"10.0.0.0/8\"\ndevice = \"t\"")
+        + &peer("b", OTHER, "networks = [\"10.2.0.0/16\", \"10.0.0.0/8\"]\ndevice = \"t\"");
+    assert_eq!(
+        faults(&overlap),
+        [
+            "6:7: device: peer `a` has `t` as well",
+            "9:28: networks: 10.0.0.0/8 is behind peer `a` as well",
+        ]
+    );
+    for (keys, cause) in [
+        ("mtu = 1300", "4:7: mtu: peer `a` has no networks"),
+        (
+            "networks = [\"192.0.0.0/16\"]",
+            "4:13: networks: 192.0.0.0/16 covers the peer's own endpoint 192.0.2.1",
+        ),
+        (
+            "networks = [\"0.0.0.0/0\"]\nroutes = \"install\"",
+            "5:10: routes: cannot install a route to 0.0.0.0/0",
+        ),
+        (
+            "networks = [\"10.2.3.4/16\"]",
+            "4:13: networks: `10.2.3.4/16` is an address in the network 10.2.0.0/16, not a network",
+        ),
+        (
+            "networks = [\"10.2.0.0/16\"]\ndevice = \"a/b\"",
+            "5:10: device: `a/b` is not the name of a device",
+        ),
+        ("networks = [\"10.2.0.0/16\"]\nmtu = 1279", "5:7: mtu: `1279` is not the MTU of a device"),
+    ] {
+        assert_eq!(faults(&peer("a", ONE, keys)), [cause], "{keys}");
+    }
 }

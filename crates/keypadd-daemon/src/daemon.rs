@@ -10,6 +10,7 @@ pub(crate) mod confine;
 pub(crate) mod descriptors;
 mod host_identity;
 mod links;
+pub(crate) mod networks;
 pub(crate) mod pinned;
 pub(crate) mod pooling;
 pub(crate) mod preferences;
@@ -54,6 +55,7 @@ use crate::status::sources::Sources;
 use bench::Bench;
 use confine::Confinement;
 use descriptors::{free_descriptors, reserved};
+use networks::PeerNetworks;
 use pooling::{PoolOptions, Pooling, budget_cut};
 use preferences::{Preferences, accepted, accepted_groups};
 use status_builder::StatusBuilder;
@@ -71,6 +73,8 @@ pub(crate) struct Daemon {
     pub(crate) pooling: Pooling,
     /// The sandbox.
     pub(crate) confinement: Confinement,
+    /// The networks of its peers.
+    pub(crate) networks: PeerNetworks,
     metrics: Option<Arc<TcpListener>>,
     bench: Option<Bench>,
     /// The process that this one is replacing, until that is done.
@@ -147,6 +151,7 @@ impl Daemon {
             transport,
             pooling,
             confinement,
+            networks: PeerNetworks::default(),
             metrics,
             bench,
             replaces: takeover.is_some(),
@@ -223,6 +228,7 @@ impl Daemon {
             servers,
             clients,
             metrics: self.metrics.as_deref(),
+            networks: self.networks.all(),
             notify_main_pid: systemd::notify_main_pid,
         }
     }
@@ -267,11 +273,13 @@ impl Daemon {
             limits: Arc::clone(&self.transport.limits),
             held: self.transport.held.clone(),
             memory: self.transport.memory.clone(),
+            networks: self.networks.clone(),
             sources,
             rates: Rates::default(),
         };
         let mut tasks = JoinSet::new();
         tasks.spawn(sample(status.clone()));
+        tasks.spawn(self.networks.clone().follow_addresses());
         tasks.spawn(report_suppressed(Arc::clone(&self.transport.limits)));
         match bind_control_socket() {
             Ok(socket) => {

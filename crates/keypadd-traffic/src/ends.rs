@@ -86,6 +86,7 @@ pub async fn listen(
         allowance: None,
         hold: None,
         valid_until: None,
+        network: None,
     };
     let peers = Arc::new(Peers::new([peer]).map_err(text)?);
     let server = ServerSettings {

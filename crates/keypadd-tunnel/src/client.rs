@@ -41,6 +41,7 @@ use crate::{
         bind::{ANY_PORT, bind_udp},
         lookup::Lookups,
     },
+    networks::Network,
     sessions::{
         hold::{ClientHold, held_list::HeldList},
         lifetime::KeyLifetimes,
@@ -104,6 +105,8 @@ pub struct Client {
     identity: OnceLock<PublicKey>,
     /// When the server is not to be connected to any more, by this host's clock.
     valid_until: watch::Sender<Option<SystemTime>>,
+    /// The networks behind the server, if it has any.
+    network: OnceLock<Arc<Network>>,
 }
 
 /// A session with the server; closed on drop.
@@ -209,6 +212,7 @@ impl Client {
             renewing: RenewalAttempts::default(),
             identity: OnceLock::new(),
             valid_until: watch::Sender::new(None),
+            network: OnceLock::new(),
         })
     }
 
@@ -279,6 +283,11 @@ impl Client {
     /// here; at the server once the forwards have been set.
     pub fn set_proxy_headers(&self, headers: ProxyHeaders) {
         self.headers.set(headers);
+    }
+
+    /// Carries these networks in each session from the next one on. Only the first call counts.
+    pub fn carry_network(&self, network: Arc<Network>) {
+        let _ = self.network.set(network);
     }
 
     /// Sets the packet protection for the next attempt to connect.

@@ -13,6 +13,7 @@ pub(crate) mod incomplete;
 pub(crate) mod listen;
 pub(crate) mod listener_group;
 pub(crate) mod listeners;
+pub(crate) mod network;
 pub(crate) mod open_listener;
 pub(crate) mod open_stream;
 pub(crate) mod origin;

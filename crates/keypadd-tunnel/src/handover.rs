@@ -44,6 +44,13 @@ pub enum SocketRecord {
     Unix(SocketFile),
     /// A listener of a client's remote forward.
     Remote(RemoteRecord),
+    /// A device of a peer's networks.
+    Device {
+        /// Its name.
+        name: String,
+        /// Its MTU.
+        mtu: u16,
+    },
 }
 
 impl SocketRecord {
@@ -51,7 +58,7 @@ impl SocketRecord {
         match self {
             Self::Udp(at) | Self::UdpForward(at) | Self::Tcp(at) => Some(at.port()),
             Self::Chosen { bound, .. } => bound.port(),
-            Self::Unix(_) | Self::Remote(_) => None,
+            Self::Unix(_) | Self::Remote(_) | Self::Device { .. } => None,
         }
     }
 }
@@ -261,6 +268,17 @@ impl Handover {
         let next =
             || self.take(|record| matches!(record, SocketRecord::Udp(at) if serves(address, *at)));
         std::iter::from_fn(next).take(count).map(UdpSocket::from).collect()
+    }
+
+    /// Takes the device of this name; returns it with its MTU.
+    pub fn take_device(&self, wanted: &str) -> Option<(OwnedFd, u16)> {
+        let mut inherited = self.inherited();
+        let found = inherited.own.iter().enumerate().find_map(|(at, one)| match &one.record {
+            SocketRecord::Device { name, mtu } if name == wanted => Some((at, *mtu)),
+            _ => None,
+        });
+        let (at, mtu) = found?;
+        Some((inherited.own.remove(at).socket, mtu))
     }
 
     /// Takes the socket of a UDP forward.

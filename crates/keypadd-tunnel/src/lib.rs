@@ -17,6 +17,7 @@ pub mod handover;
 mod limit_table;
 mod limits;
 mod net;
+mod networks;
 mod own_thread;
 mod pairing;
 mod permits;
@@ -70,6 +71,7 @@ pub use net::{
     },
     host_ports::{HostPorts, PortReuse},
 };
+pub use networks::{Network, NetworkCounts, NetworkPhase, NetworkRules, NetworkStatus, PeerRoutes};
 pub use own_thread::on_own_thread;
 pub use pairing::{
     Invitation, InvitationError, InviteError, Inviter, InviterSettings, Joiner, suggested,

@@ -19,6 +19,7 @@ use crate::{
     },
     pairing::inviter::CLAIMS_MAX,
     sessions::{
+        carries::NETWORKS_MAX,
         control,
         hold::{
             HoldSettings,
@@ -172,6 +173,15 @@ const LIMITS: &[Limit] = &[
         when_reached: "the next one is refused",
         setting: None,
         test: "a_client_that_requests_hundreds_of_listeners_gets_64_and_affects_no_other",
+    },
+    Limit {
+        resource: "networks",
+        holder: "session",
+        total: Amount::Count(NETWORKS_MAX as u64),
+        rule: Words("the same for each", &[]),
+        when_reached: "the next one is refused",
+        setting: None,
+        test: "a_peer_has_one_network_however_many_it_asks_for",
     },
     Limit {
         resource: "local ports of TCP connections to one address and port",

@@ -12,12 +12,14 @@ mod fields;
 mod frame;
 mod header;
 mod hello;
+mod network;
 
 pub use code::{CloseCode, ListenCode, StreamCode};
 pub use error::WireError;
 pub use frame::{FRAME_HEAD_BYTES, Frame, FrameHead};
 pub use header::{CONNECTED, Claim, STREAM_HEAD_BYTES, StreamHead, StreamHeader};
 pub use hello::{HoldGrant, HoldRequest, Instance};
+pub use network::{NETWORKS_MAX, NetworkAnnouncement};
 
 /// Version of the control protocol that this end uses.
 pub const VERSION: u8 = 1;

@@ -3,6 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use keypadd_keystream::Suite;
+use keypadd_network::{Permit as NetworkPermit, Prefix};
 use keypadd_provider::{KeyExchange, PublicKey};
 use keypadd_tunnel::{
     DynamicForward, Forward, ListenPermit, LocalForward, Permit, ProxyHeaders, RemoteForward,
@@ -12,7 +13,8 @@ use keypadd_tunnel::{
 use super::declare::settings;
 use super::setting::Setting;
 use super::suites::SUITES;
-use crate::key::{Flag, Kind};
+use crate::key::{Flag, Kind, Reload};
+use crate::values::{DeviceAddress, RouteMode};
 
 settings! {
     /// The keys of a `[peer.NAME]`; `keypadd connect` takes some of them as flags.
@@ -100,6 +102,58 @@ settings! {
         help: "Listen here as a SOCKS5 proxy and connect to the requested targets from the server",
         detail: "The server resolves names, and its `permit-open` applies. BIND is loopback by \
             default. There is no password: anyone who can reach the port can use it.",
+    }
+    "networks" => networks: many Prefix = network {
+        kind: Kind::List,
+        form: "ADDRESS/BITS",
+        example: "10.2.0.0/16",
+        help: "Networks behind the peer: packets from there are accepted of it, and packets to \
+            there go to it",
+        detail: "They go through a TUN device, `device`. Both ends need `networks`, and the \
+            peer's must name what is behind this host.",
+    }
+    "permit-networks" => permit_networks: many NetworkPermit = network_permit {
+        kind: Kind::List,
+        form: "ADDRESS/BITS[:[PROTOCOL:]PORT]",
+        example: "10.1.0.0/16:443",
+        unset: "none: the peer may only answer",
+        help: "What the peer may begin in the networks of this host",
+        detail: "PROTOCOL is `tcp` by default, or `udp`; PORT may be `*` or a range such as \
+            8000-8010; `10.1.0.0/16:icmp` is ICMP, `10.1.0.0/16` everything. IPv6 with more \
+            behind it goes in brackets, as in [fd00::/8]:443. Addresses of this host must be \
+            named by themselves, as in 10.1.0.1/32.",
+    }
+    "device" => device: maybe String = device_name {
+        form: "NAME",
+        example: "kp-berlin",
+        unset: "`kp-NAME`, cut to 15 characters",
+        reload: Reload::Restart,
+        help: "The TUN device that leads to the peer's networks",
+        detail: "Made at the start if it does not exist, which needs CAP_NET_ADMIN. One that \
+            exists and belongs to the daemon's user needs no privilege.",
+    }
+    "address" => address: many DeviceAddress = device_address {
+        kind: Kind::List,
+        form: "ADDRESS/BITS",
+        example: "10.255.0.1/31",
+        reload: Reload::Restart,
+        help: "Addresses to give the device at the start",
+    }
+    "mtu" => mtu: maybe u16 = device_mtu {
+        kind: Kind::Number,
+        example: "1400",
+        unset: "1400, or that of a device that exists",
+        reload: Reload::Restart,
+        help: "MTU of the device, from 1280 to 9200",
+        detail: "Packets that are too large for the path go in fragments, and their senders are \
+            told how large packets may be.",
+    }
+    "routes" => routes: one RouteMode = route_mode {
+        choices: &["install", "none"],
+        example: "install",
+        default: "none",
+        reload: Reload::Restart,
+        help: "Whether to make routes to `networks` over the device at the start",
     }
     "send-proxy" => send_proxy: one bool = switch {
         kind: Kind::Switch,

@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 use std::str::FromStr;
 
+use keypadd_network::{PermitError as NetworkPermitError, PrefixError};
 use keypadd_provider::{KeyTextError, PublicKey};
 use keypadd_tunnel::{
     AddressError, DynamicForward, ForwardError, ListenPermit, LocalForward, Permit, PermitError,
@@ -16,7 +17,7 @@ use crate::quote::{is_private, shown};
 
 /// Parses an address, a forward or a permit. A text that contains a private key is refused first:
 /// as a host name, it would be sent to DNS.
-fn parsed<T: FromStr<Err: Cause>>(text: &str, hint: &str) -> Result<T, BadValue> {
+pub(super) fn parsed<T: FromStr<Err: Cause>>(text: &str, hint: &str) -> Result<T, BadValue> {
     if is_private(text) {
         return Err(bad(format!("{} is not allowed here", shown(text)), hint));
     }
@@ -30,7 +31,7 @@ fn parsed<T: FromStr<Err: Cause>>(text: &str, hint: &str) -> Result<T, BadValue>
 }
 
 /// What a parse error says.
-trait Cause {
+pub(super) trait Cause {
     /// The message alone, without the text that was parsed.
     fn cause(&self) -> String;
 
@@ -55,6 +56,26 @@ impl Cause for ForwardError {
 
     fn quoted(&self) -> Option<&str> {
         self.cause.quoted()
+    }
+}
+
+impl Cause for PrefixError {
+    fn cause(&self) -> String {
+        self.to_string()
+    }
+
+    fn quoted(&self) -> Option<&str> {
+        Some(self.quoted())
+    }
+}
+
+impl Cause for NetworkPermitError {
+    fn cause(&self) -> String {
+        self.cause.to_string()
+    }
+
+    fn quoted(&self) -> Option<&str> {
+        Some(self.cause.quoted())
     }
 }
 

@@ -103,6 +103,9 @@ impl NewLink {
         });
         let client = client.await.map_err(|error| bind_failed(&peer.name, &error))?;
         client.set_valid_until(peer.valid_until);
+        if let Some(network) = daemon.networks.of(&peer.name) {
+            client.carry_network(network);
+        }
         Ok(Self { client, peer: peer.clone() })
     }
 

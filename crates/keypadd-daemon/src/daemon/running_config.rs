@@ -21,6 +21,7 @@ use tokio::task::JoinHandle;
 
 use super::allowances::Allowances;
 use super::links::{Link, NewLink, bind_failed, client_crypto};
+use super::networks::PeerNetworks;
 use crate::command_line::configfile::Loaded;
 use crate::command_line::host_key::HostKey;
 use crate::control::forwards;
@@ -71,10 +72,12 @@ impl RunningConfig {
     pub(crate) async fn start(daemon: &mut Daemon, config: Config) -> Result<Self, Error> {
         let mut allowances = Allowances::default();
         allowances.prepare(&config);
+        daemon.networks.apply(&config);
         let mut server = match &config.settings.listen {
             Some(listen) => {
                 let texts = ["listen", "listen = \"[::]:4434\""];
-                Some(server::bind(daemon, listen.value, peers(&config, &allowances)?, texts)?)
+                let peers = peers(&config, &allowances, &daemon.networks)?;
+                Some(server::bind(daemon, listen.value, peers, texts)?)
             }
             None => None,
         };
@@ -174,7 +177,7 @@ impl RunningConfig {
                 }
                 None => None,
             };
-            let peers = peers(&new, &self.allowances)?;
+            let peers = peers(&new, &self.allowances, &daemon.networks)?;
             let links = self.prepare_links(daemon, &crypto, &new).await?;
             Ok((server_crypto, peers, links))
         };
@@ -188,6 +191,7 @@ impl RunningConfig {
         warnings.extend(budget_cut(&new.settings, memory().bytes));
         self.use_links(daemon, links).await;
         self.allowances.settle(&new);
+        daemon.networks.apply(&new);
         if let (Some(server), Some(server_crypto)) = (&self.server, server_crypto) {
             server.handle.set_peers(peers);
             server.handle.set_crypto(server_crypto, &daemon.reset_keys(&crypto));
@@ -354,7 +358,11 @@ fn peer_terms(config: &Config) -> HashMap<PublicKey, PeerTerms> {
 }
 
 /// The peers that may connect to this host, as the server knows them.
-fn peers(config: &Config, allowances: &Allowances) -> Result<Peers, Error> {
+fn peers(
+    config: &Config,
+    allowances: &Allowances,
+    networks: &PeerNetworks,
+) -> Result<Peers, Error> {
     let peers = config.peers.iter().filter_map(|peer| {
         let incoming = peer.incoming.as_ref()?;
         Some(AllowedPeer {
@@ -365,6 +373,7 @@ fn peers(config: &Config, allowances: &Allowances) -> Result<Peers, Error> {
             allowance: allowances.of(peer),
             hold: peer.hold,
             valid_until: peer.valid_until,
+            network: networks.of(&peer.name),
         })
     });
     Peers::new(peers).map_err(|error| Error::new(Exit::Config, error.to_string()))

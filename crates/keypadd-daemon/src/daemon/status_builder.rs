@@ -20,6 +20,7 @@ use prometheus_client::encoding::DescriptorEncoder;
 
 use crate::control::{PROTOCOL_VERSION, Status};
 use crate::daemon::confine::Confinement;
+use crate::daemon::networks::PeerNetworks;
 use crate::daemon::pooling::{Choice, Pooling, budget_max};
 use crate::status::connections::{ConnectionCounts, ConnectionsReport, most_carried};
 use crate::status::rates::Rates;
@@ -52,6 +53,8 @@ pub(crate) struct StatusBuilder {
     pub(crate) held: HeldList,
     /// The memory, and what may take how much of it.
     pub(crate) memory: MemoryShares,
+    /// The networks of peers.
+    pub(crate) networks: PeerNetworks,
     /// The open sessions, and the peers to connect to.
     pub(crate) sources: Sources,
     /// The sessions' packet rates.
@@ -183,6 +186,7 @@ impl StatusBuilder {
             pad_reuse: meters.pad_reuse(),
             sessions,
             links: links.collect(),
+            networks: self.networks.status().into_iter().map(Into::into).collect(),
             packet_times: ByDirection {
                 send: times(Direction::Send),
                 receive: times(Direction::Receive),

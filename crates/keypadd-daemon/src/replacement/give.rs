@@ -17,7 +17,7 @@ use std::time::Duration;
 use keypadd_cli::shutdown::Shutdown;
 use keypadd_transport::HandedStream;
 use keypadd_tunnel::handover::{HandedSocket, Handover, SocketFile, SocketRecord};
-use keypadd_tunnel::{Client, ServerHandle, SharedLimits};
+use keypadd_tunnel::{Client, Network, ServerHandle, SharedLimits};
 use rustix::stdio::{stderr, stdin, stdout};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -84,6 +84,7 @@ pub(crate) struct HandoverSource<'d> {
     /// By name.
     pub(crate) clients: Vec<(String, &'d Client)>,
     pub(crate) metrics: Option<&'d TcpListener>,
+    pub(crate) networks: Vec<Arc<Network>>,
     /// Tells the service manager which process is the service.
     pub(crate) notify_main_pid: fn(u32),
 }
@@ -191,6 +192,9 @@ impl HandoverSource<'_> {
         if let Some(listener) = self.metrics {
             let record = SocketRecord::Tcp(listener.local_addr()?);
             sockets.push(HandedSocket { record, socket: listener.as_fd().try_clone_to_owned()? });
+        }
+        for network in &self.networks {
+            sockets.push(network.hand_over()?);
         }
         Ok(sockets)
     }
@@ -322,6 +326,7 @@ mod tests {
             servers: Vec::new(),
             clients: Vec::new(),
             metrics: None,
+            networks: Vec::new(),
             notify_main_pid: |pid| MAIN_PIDS.with_borrow_mut(|told| told.push(pid)),
         }
     }

@@ -32,6 +32,7 @@ impl Collector for Snapshot {
         self.encode_hold(&mut out)?;
         self.encode_pool(&mut out)?;
         self.encode_links(&mut out)?;
+        self.encode_networks(&mut out)?;
         self.encode_sessions(&mut out)
     }
 }
@@ -190,6 +191,36 @@ impl Snapshot {
         out.gauges("keypadd_link_retry_timestamp_seconds", help, retries)?;
         let help = "Reconnects, by what ended the session before";
         out.counters("keypadd_reconnects", help, reconnects)
+    }
+
+    /// The networks of peers.
+    fn encode_networks(&self, out: &mut Out<'_>) -> fmt::Result {
+        let (mut up, mut packets, mut bytes) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut dropped, mut fragmented, mut too_big) = (Vec::new(), Vec::new(), Vec::new());
+        for network in &self.networks {
+            let peer = ("peer", &*network.peer);
+            for (way, count) in network.packets.both() {
+                packets.push((labels([peer, ("direction", way)]), *count));
+            }
+            for (way, count) in network.bytes.both() {
+                bytes.push((labels([peer, ("direction", way)]), *count));
+            }
+            for (reason, count) in &network.dropped {
+                dropped.push((labels([peer, ("reason", reason)]), *count));
+            }
+            fragmented.push((labels([peer]), network.fragmented_packets));
+            too_big.push((labels([peer]), network.too_big_packets));
+            up.push((labels([peer]), u64::from(network.up)));
+        }
+        out.gauges("keypadd_network_up", "1 if packets of the networks pass, else 0", up)?;
+        out.counters("keypadd_network_packets", "Packets of networks", packets)?;
+        out.counters("keypadd_network_bytes", "Bytes of packets of networks", bytes)?;
+        let help = "Packets of networks that this end dropped, by reason";
+        out.counters("keypadd_network_packets_dropped", help, dropped)?;
+        let help = "Packets of networks that went in fragments, as the path carries less";
+        out.counters("keypadd_network_packets_fragmented", help, fragmented)?;
+        let help = "Packets of networks whose sender was told that they are too big";
+        out.counters("keypadd_network_packets_too_big", help, too_big)
     }
 
     fn encode_sessions(&self, out: &mut Out<'_>) -> fmt::Result {

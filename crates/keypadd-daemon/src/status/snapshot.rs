@@ -6,7 +6,9 @@
 use std::collections::BTreeMap;
 
 use keypadd_provider::Histogram;
-use keypadd_tunnel::{ForwardTotals, HeldStatus, LimitCounts, LinkState, SessionStatus};
+use keypadd_tunnel::{
+    ForwardTotals, HeldStatus, LimitCounts, LinkState, NetworkPhase, NetworkStatus, SessionStatus,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::status::connections::ConnectionCounts;
@@ -43,6 +45,7 @@ pub(crate) struct Snapshot {
     pub(crate) pad_reuse: u64,
     pub(crate) sessions: Vec<SessionReport>,
     pub(crate) links: Vec<LinkReport>,
+    pub(crate) networks: Vec<NetworkReport>,
     /// How long sealing and opening take by [`COVERAGES`]; this and what follows is for metrics
     /// alone.
     #[serde(skip)]
@@ -140,6 +143,57 @@ pub(crate) struct LinkReport {
     pub(crate) renewals: u64,
     /// When this daemon stops connecting to it, as seconds since 1970.
     pub(crate) valid_until_unix_seconds: Option<u64>,
+}
+
+/// The networks behind a peer.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct NetworkReport {
+    pub(crate) peer: String,
+    pub(crate) device: String,
+    pub(crate) mtu_bytes: u16,
+    /// Whether packets pass.
+    pub(crate) up: bool,
+    /// Why they do not, if that is known.
+    pub(crate) cause: Option<String>,
+    /// The networks here that the peer accepts packets from, if it has said so.
+    pub(crate) peer_accepts: Option<Vec<String>>,
+    pub(crate) packets: ByDirection<u64>,
+    pub(crate) bytes: ByDirection<u64>,
+    /// Packets to the peer that took several frames.
+    pub(crate) fragmented_packets: u64,
+    /// Packets whose sender was told that they are too big.
+    pub(crate) too_big_packets: u64,
+    /// By reason, also those that did not occur.
+    pub(crate) dropped: BTreeMap<String, u64>,
+}
+
+impl From<NetworkStatus> for NetworkReport {
+    fn from(status: NetworkStatus) -> Self {
+        let NetworkStatus { peer, device, mtu, phase, peer_accepts, counts } = status;
+        let cause = match &phase {
+            NetworkPhase::Down | NetworkPhase::Up => None,
+            NetworkPhase::Refused(why) => Some(format!("refused: {why}")),
+            NetworkPhase::DeviceLost(why) => Some(format!("device lost: {why}")),
+        };
+        let texts = |prefixes: Vec<_>| prefixes.iter().map(ToString::to_string).collect();
+        Self {
+            peer,
+            device,
+            mtu_bytes: mtu,
+            up: phase == NetworkPhase::Up,
+            cause,
+            peer_accepts: peer_accepts.map(texts),
+            packets: ByDirection { send: counts.sent_packets, receive: counts.received_packets },
+            bytes: ByDirection { send: counts.sent_bytes, receive: counts.received_bytes },
+            fragmented_packets: counts.fragmented_packets,
+            too_big_packets: counts.too_big_answers,
+            dropped: counts
+                .dropped
+                .into_iter()
+                .map(|(reason, count)| (reason.label().to_owned(), count))
+                .collect(),
+        }
+    }
 }
 
 /// A value for each direction.

@@ -10,8 +10,8 @@ use keypadd_tunnel::{
 
 use crate::status::connections::ConnectionCounts;
 use crate::status::snapshot::{
-    ByDirection, HoldReport, KeysReport, LinkReport, MemoryReport, PacketsReport, SessionReport,
-    ShareReport, Snapshot, SuiteReport, TransportReport,
+    ByDirection, HoldReport, KeysReport, LinkReport, MemoryReport, NetworkReport, PacketsReport,
+    SessionReport, ShareReport, Snapshot, SuiteReport, TransportReport,
 };
 
 /// The text for one daemon.
@@ -40,6 +40,9 @@ pub(crate) fn render(daemon: Snapshot) -> String {
     let noteworthy =
         |link: &&LinkReport| link.state != LinkState::Connected || !link.reconnects.is_empty();
     lines.extend(daemon.links.iter().filter(noteworthy).map(link));
+    for one in &daemon.networks {
+        network(one, &mut lines);
+    }
     if daemon.sessions.is_empty() {
         lines.push("  no peers connected".into());
     }
@@ -243,6 +246,37 @@ pub(crate) fn link(link: &LinkReport) -> String {
         line += &format!("; reconnects: {}", Vec::from_iter(reasons).join(", "));
     }
     line
+}
+
+/// The networks of a peer.
+fn network(network: &NetworkReport, lines: &mut Vec<String>) {
+    let NetworkReport { peer, device, mtu_bytes, up, cause, peer_accepts, .. } = network;
+    let state = match (up, cause) {
+        (true, _) => "up".to_owned(),
+        (false, Some(cause)) => one_line(cause),
+        (false, None) => "down".to_owned(),
+    };
+    let (peer, device) = (one_line(peer), one_line(device));
+    lines.push(format!("  networks of {peer} over {device}, MTU {mtu_bytes}: {state}"));
+    let [sent, received] = network.packets.both().map(|(_, packets)| packets);
+    let [sent_bytes, received_bytes] = network.bytes.both().map(|(_, bytes)| size(*bytes));
+    lines.push(format!(
+        "    packets: {sent} sent ({sent_bytes}), {received} received ({received_bytes})"
+    ));
+    let dropped = network.dropped.iter().filter(|(_, count)| **count > 0);
+    let dropped: Vec<_> =
+        dropped.map(|(reason, count)| format!("{count} {}", one_line(reason))).collect();
+    if !dropped.is_empty() {
+        lines.push(format!("    dropped: {}", dropped.join(", ")));
+    }
+    if network.fragmented_packets > 0 {
+        let (fragmented, told) = (network.fragmented_packets, network.too_big_packets);
+        lines.push(format!("    {fragmented} sent in fragments; {told} senders told their size"));
+    }
+    if let Some(accepts) = peer_accepts {
+        let accepts: Vec<_> = accepts.iter().map(|prefix| one_line(prefix)).collect();
+        lines.push(format!("    the peer accepts packets from {}", accepts.join(", ")));
+    }
 }
 
 /// A peer's address, and the target of the SRV record that led to it.

@@ -10,7 +10,8 @@ use humantime::format_rfc3339_seconds;
 use keypadd_cli::error::{Error, one_line};
 use keypadd_cli::memory::memory;
 use keypadd_cli::results::print;
-use keypadd_config::{Outgoing, Peer, Settings, Shown};
+use keypadd_config::values::RouteMode;
+use keypadd_config::{Networks, Outgoing, Peer, Settings, Shown};
 use keypadd_tunnel::{ProxyHeaders, TransportSettings};
 
 use crate::command_line::ConfigArgs;
@@ -93,13 +94,25 @@ fn describe(peer: &Peer, listen: Option<SocketAddr>, out: &mut Vec<String>) {
         let budget = ByteSize::b(bytes as u64).display().iec();
         out.push(format!("  pool-budget {budget}"));
     }
+    if let Some(networks) = &peer.networks {
+        let Networks { prefixes, permits, device, addresses, mtu, routes } = networks;
+        let permits = if permits.is_empty() { "none".to_owned() } else { list(permits) };
+        out.push(format!("  networks {}: permit-networks {permits}", list(prefixes)));
+        let mtu = mtu.map(|mtu| format!(", MTU {mtu}")).unwrap_or_default();
+        let addresses = match addresses.is_empty() {
+            true => String::new(),
+            false => format!(", addresses {}", list(addresses)),
+        };
+        let routes = if *routes == RouteMode::Install { ", routes installed" } else { "" };
+        out.push(format!("  device {device}{mtu}{addresses}{routes}"));
+    }
     if let Some(outgoing) = &peer.outgoing {
         let Outgoing { endpoint, suites, kex, forwards, proxy_headers } = outgoing;
         let suites: Vec<_> = suites.iter().copied().map(suite_with_class).collect();
         let suite = suites.join(" or ");
         out.push(format!("  connect to {endpoint}: suite {suite}, key exchange {kex}"));
         out.extend(forwards.iter().map(|forward| format!("  forward {forward}")));
-        if forwards.is_empty() {
+        if forwards.is_empty() && peer.networks.is_none() {
             out.push("  no forwards".into());
         }
         let ProxyHeaders { send, accept } = *proxy_headers;

@@ -20,6 +20,7 @@ use crate::control::runtime_directory;
 use crate::control::{Answer, Requests, WAITING_MAX};
 use crate::daemon::Daemon;
 use crate::daemon::confine::{Confinement, SandboxNeeds};
+use crate::daemon::networks::PeerNetworks;
 use crate::daemon::pooling::pool_suites;
 use crate::daemon::preferences::Preferences;
 use crate::daemon::ready::RunReady;
@@ -33,6 +34,9 @@ use crate::verbs::reload::RunsFile;
 /// Printed as waiting for a restart if permits name TCP ports outside the sandbox.
 const NEW_PORTS: &str = "TCP ports outside the sandbox";
 
+/// Printed as waiting for a restart if networks need other devices, addresses or routes.
+const NEW_DEVICES: &str = "devices of networks";
+
 /// The file and what it sets.
 #[derive(Debug)]
 pub(crate) struct RunOptions {
@@ -40,6 +44,7 @@ pub(crate) struct RunOptions {
     loaded: Loaded,
     kit: Option<Kit>,
     confinement: Confinement,
+    networks: PeerNetworks,
 }
 
 impl RunOptions {
@@ -53,15 +58,21 @@ impl RunOptions {
         let kit = kit_for(&loaded.config.settings, kit)?;
         // Made absolute, so that a reload finds it whatever the working directory is then.
         let path = std::path::absolute(&path).unwrap_or(path);
-        Ok(Self { path, loaded, kit, confinement: Confinement::default() })
+        let (confinement, networks) = (Confinement::default(), PeerNetworks::default());
+        Ok(Self { path, loaded, kit, confinement, networks })
     }
 
-    /// Restricts the calling thread to what the file needs, before any other starts.
+    /// Opens the devices of networks, and restricts the calling thread to what the file needs,
+    /// before any other starts.
     ///
     /// # Errors
-    /// As for [`Confinement::start_replaceable`].
+    /// As for [`PeerNetworks::open`] and [`Confinement::start_replaceable`].
     pub(crate) fn confined(mut self) -> Result<Self, Error> {
         let Loaded { config, key } = &self.loaded;
+        // A process that takes over gets them from the old one.
+        if !take::is_begun() {
+            self.networks = PeerNetworks::open(config)?;
+        }
         // A reload reads all of that directory.
         let any_part = configfile::peers_directory(&self.path).join("any.toml");
         let files = vec![self.path.clone(), any_part, key.path.clone()];
@@ -120,7 +131,7 @@ pub(crate) async fn run(
     shutdown: Shutdown,
     say: impl FnOnce(&RunReady),
 ) -> Result<(), Error> {
-    let RunOptions { path, loaded, kit, confinement } = options;
+    let RunOptions { path, loaded, kit, confinement, networks } = options;
     let mut hangup = signal(SignalKind::hangup()).map_err(|error| {
         Error::new(Exit::Runtime, format!("cannot install signal handlers: {}", system(&error)))
     })?;
@@ -138,6 +149,10 @@ pub(crate) async fn run(
         kit,
     };
     let mut daemon = Daemon::prepare(settings, key, &preferences, confinement).await?;
+    daemon.networks = match daemon.replaces {
+        true => PeerNetworks::inherit(&config, &daemon.transport.handover),
+        false => networks,
+    };
     let started = config.clone();
     let mut running = RunningConfig::start(&mut daemon, config).await?;
     let (reload_request, mut reloads) = mpsc::channel(WAITING_MAX);
@@ -272,6 +287,9 @@ async fn reload(
         }
         if !daemon.confinement.admits(&SandboxNeeds::of(&loaded.config)) {
             changes.restart.push(NEW_PORTS);
+        }
+        if daemon.networks.needs_restart(&loaded.config) {
+            changes.restart.push(NEW_DEVICES);
         }
         let warnings = running.apply(daemon, loaded).await?;
         Ok((changes, warnings))

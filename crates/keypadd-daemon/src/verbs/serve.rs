@@ -123,6 +123,7 @@ pub(crate) async fn run(
         allowance: None,
         hold: None,
         valid_until: None,
+        network: None,
     });
     let peers = Peers::new(peers).map_err(|error| {
         Error::new(Exit::Usage, format!("--allow: {error}")).hint("list each peer once")

@@ -4,6 +4,7 @@
 //! dropped.
 
 use std::{
+    future::pending,
     net::SocketAddr,
     sync::{Arc, PoisonError},
     time::{Duration, SystemTime},
@@ -27,6 +28,7 @@ use super::{
 use crate::{
     clock::monitor::Jumps,
     error::{AuthError, ClientError, ConnectFailure, unreachable::Cause},
+    forwards::network,
     sessions::{
         control::Control,
         hold::{Granted, Unproved},
@@ -286,9 +288,16 @@ impl Client {
             config: Arc::clone(&self.config),
             listed: self.listed.clone(),
         };
+        let network = self.network.get().cloned();
         tokio::spawn(async move {
             let (incoming, frames) = mpsc::channel(FRAMES_MAX);
             let bulk_wanted = Notify::new();
+            let carrying = async {
+                match &network {
+                    Some(network) => network::keep_open(&session, network).await,
+                    None => pending().await,
+                }
+            };
             let bulk = (&bulk_wanted, wants_bulk);
             tokio::select! {
                 lost = session.supervise(control, outgoing, incoming, jumps) => {
@@ -297,6 +306,7 @@ impl Client {
                 () = handle_incoming(&session, frames, &tasks, &lookups, bulk) => {}
                 () = resume(&session, older) => {}
                 () = dialer.run(&session, &bulk_wanted) => {}
+                never = carrying => match never {},
             }
         });
         ClientSession { registration, place }
@@ -327,6 +337,7 @@ mod tests {
             allowance: None,
             hold: None,
             valid_until: None,
+            network: None,
         }])
         .unwrap()
     }

@@ -11,7 +11,7 @@ use std::{
 };
 
 use keypadd_transport::Stream;
-use tokio::time::timeout;
+use tokio::{sync::watch, time::timeout};
 use tracing::{debug, info};
 
 use crate::{
@@ -22,6 +22,7 @@ use crate::{
         dial::{
             DialError, DialedStream, dial, dial_address, dial_own, dial_own_target, dial_target,
         },
+        network,
         request::{Connected, Request},
         splice::splice_after,
     },
@@ -44,12 +45,14 @@ pub(crate) struct Unpermitted {
 }
 
 /// Serves a stream of a client, which is one of these peers. Returns the destination if no permit
-/// admits it. `bench` is the address of this end's bench service.
+/// admits it. `bench` is the address of this end's bench service; `draining` says that the server
+/// shuts down.
 pub(crate) async fn answer_client(
     session: Arc<LiveSession>,
     peers: Arc<Peers>,
     lookups: Lookups,
     bench: Option<SocketAddr>,
+    mut draining: watch::Receiver<bool>,
     mut stream: Stream,
 ) -> Option<Unpermitted> {
     let of_client = |header: &StreamHeader| !matches!(header, StreamHeader::Remote(_));
@@ -61,6 +64,15 @@ pub(crate) async fn answer_client(
         }
         Ok(StreamHeader::Resume(claim)) => {
             answer_claim(&session, claim, stream).await;
+            return None;
+        }
+        Ok(StreamHeader::Network) => {
+            let network = peers.find(&session.key()).and_then(|peer| peer.network.clone());
+            tokio::select! {
+                () = network::answer(&session, network, stream) => {}
+                // Other streams may finish, but this one never does.
+                _ = draining.wait_for(|draining| *draining) => {}
+            }
             return None;
         }
         Ok(StreamHeader::Remote(_)) => return None,

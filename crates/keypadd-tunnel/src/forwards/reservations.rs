@@ -163,7 +163,8 @@ impl Reservations {
                     SocketRecord::Udp(_)
                     | SocketRecord::UdpForward(_)
                     | SocketRecord::Chosen { .. }
-                    | SocketRecord::Remote(_) => continue,
+                    | SocketRecord::Remote(_)
+                    | SocketRecord::Device { .. } => continue,
                 };
                 let (key, instance) = (session.identity().to_string(), session.instance().0);
                 let record = RemoteRecord { key, instance, number: *number, bound };

@@ -12,7 +12,10 @@ use std::{
 use keypadd_provider::{AllowList, PoolAllowance, PublicKey};
 use thiserror::Error;
 
-use crate::permits::{listen::ListenPermits, open::Permits};
+use crate::{
+    networks::Network,
+    permits::{listen::ListenPermits, open::Permits},
+};
 
 /// A client that may connect.
 #[derive(Clone, Debug)]
@@ -31,6 +34,8 @@ pub struct AllowedPeer {
     pub hold: Option<Duration>,
     /// When it may no longer connect, by this host's clock.
     pub valid_until: Option<SystemTime>,
+    /// The networks behind it, if it has any.
+    pub network: Option<Arc<Network>>,
 }
 
 /// All clients that may connect. The server's crypto configuration uses the same list, as an
@@ -188,6 +193,7 @@ mod tests {
             allowance: None,
             hold: None,
             valid_until: None,
+            network: None,
         }
     }
 

@@ -192,6 +192,7 @@ mod tests {
             allowance: None,
             hold: None,
             valid_until: None,
+            network: None,
         };
         let (peers, lines) = (Peers::new([lab]).unwrap(), Lines::default());
         let writer = lines.clone();

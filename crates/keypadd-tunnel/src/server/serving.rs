@@ -196,7 +196,8 @@ impl ServerContext {
                     }
                     let (session, peers) = (Arc::clone(session), Arc::clone(&self.peers));
                     let lookups = lookups.clone();
-                    streams.push(answer_client(session, peers, lookups, self.bench, stream));
+                    let (bench, draining) = (self.bench, self.draining.subscribe());
+                    streams.push(answer_client(session, peers, lookups, bench, draining, stream));
                 }
                 () = run(&mut listening) => {}
                 () = &mut claimed, if hold_time.is_some() && !claimed.is_elapsed() => {

@@ -10,6 +10,9 @@ use keypadd_provider::HandshakeData;
 
 use crate::wire::{StreamCode, StreamHeader};
 
+/// Networks of a session: each end has one device for the other.
+pub(crate) const NETWORKS_MAX: usize = 1;
+
 /// What a session carries, by what its handshake agreed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Carries {
@@ -41,9 +44,10 @@ impl Carries {
             (Self::Everything, _) | (_, StreamHeader::Bench | StreamHeader::Resume(_)) => {
                 Ok(AdmittedStream(header))
             }
-            (Self::Measurements, StreamHeader::Destination(_) | StreamHeader::Remote(_)) => {
-                Err(StreamCode::NotPermitted)
-            }
+            (
+                Self::Measurements,
+                StreamHeader::Destination(_) | StreamHeader::Remote(_) | StreamHeader::Network,
+            ) => Err(StreamCode::NotPermitted),
         }
     }
 
@@ -84,6 +88,7 @@ mod tests {
         let headers = [
             (StreamHeader::Destination(target), false),
             (StreamHeader::Remote(1), false),
+            (StreamHeader::Network, false),
             (StreamHeader::Bench, true),
             // Refused all the same: such a session has no hold.
             (StreamHeader::Resume(claim), true),

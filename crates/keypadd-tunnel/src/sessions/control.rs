@@ -126,16 +126,32 @@ pub async fn read_frame<R: AsyncRead + Unpin>(recv: &mut R) -> Result<Frame, Con
 
 /// Reads the next frame; `None` if its type is unknown.
 async fn read_any_frame<R: AsyncRead + Unpin>(recv: &mut R) -> Result<Option<Frame>, ControlError> {
+    let Message { kind, body } = read_message(recv, Frame::BODY_BYTES_MAX).await?;
+    Ok(Frame::decode(kind, &body)?)
+}
+
+/// A message: a control frame, or one of another stream in the same form.
+pub(crate) struct Message {
+    pub(crate) kind: u8,
+    pub(crate) body: Vec<u8>,
+}
+
+/// Reads the next message; what its body has beyond `body_max` bytes is skipped. No timeout. Not
+/// cancel-safe: a message may be half read.
+pub(crate) async fn read_message<R: AsyncRead + Unpin>(
+    recv: &mut R,
+    body_max: usize,
+) -> Result<Message, ControlError> {
     let mut head = [0; FRAME_HEAD_BYTES];
     read_exact(recv, &mut head).await?;
     let FrameHead { body_bytes, kind } = FrameHead::decode(head);
 
     // Not in the future, which each session has while it waits.
-    let kept = usize::from(body_bytes).min(Frame::BODY_BYTES_MAX);
+    let kept = usize::from(body_bytes).min(body_max);
     let mut body = vec![0; kept];
     read_exact(recv, &mut body).await?;
     skip(recv, usize::from(body_bytes) - kept).await?;
-    Ok(Frame::decode(kind, &body)?)
+    Ok(Message { kind, body })
 }
 
 async fn skip<R: AsyncRead + Unpin>(recv: &mut R, mut bytes: usize) -> Result<(), ControlError> {

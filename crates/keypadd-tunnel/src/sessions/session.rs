@@ -14,7 +14,7 @@ use std::{
 use keypadd_provider::{ConnectionKeys, HandshakeData, KeyFault, PublicKey, SessionToken};
 use keypadd_share::{Share, Underway};
 use keypadd_transport::Connection;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, Semaphore, mpsc};
 
 use self::{bulk::BulkConnection, ending::Farewell};
 use crate::{
@@ -28,7 +28,7 @@ use crate::{
     },
     net::source::plain,
     sessions::{
-        carries::Carries,
+        carries::{Carries, NETWORKS_MAX},
         control::Control,
         counts::{ConnectionCount, ForwardCounts, PinnedForward},
         hold::{
@@ -74,6 +74,8 @@ pub struct LiveSession {
     bulk: OnceLock<BulkConnection>,
     /// The server accepts a bulk connection.
     pub(crate) bulk_offered: AtomicBool,
+    /// Whether its network is open: a peer may have one.
+    pub(crate) network: Semaphore,
     /// Queue of the control stream. Boxed: a queue has memory for 32 items from the beginning.
     outgoing: mpsc::Sender<Box<Frame>>,
     /// Limits of the daemon.
@@ -156,6 +158,7 @@ impl LiveSession {
             opening: Underway::default(),
             bulk: OnceLock::new(),
             bulk_offered: AtomicBool::new(false),
+            network: Semaphore::new(NETWORKS_MAX),
             outgoing: new.outgoing,
             limits: new.limits,
             held: new.held,

@@ -20,6 +20,12 @@ pub enum WireError {
     /// A `listen` frame for neither a TCP port, a UDP port nor a unix socket.
     #[error("listener of unknown kind {0}")]
     UnknownListen(u8),
+    /// A network that is neither IPv4 nor IPv6.
+    #[error("network of unknown family {0}")]
+    UnknownFamily(u8),
+    /// A network whose length is not possible, or whose address has bits behind it.
+    #[error("malformed network")]
+    BadPrefix,
     /// A header without a host or a path.
     #[error("stream header without a host")]
     NoHost,

@@ -24,6 +24,7 @@ const KIND_REMOTE: u8 = 3;
 const KIND_BENCH: u8 = 4;
 const KIND_RESUME: u8 = 5;
 const KIND_UDP: u8 = 6;
+const KIND_NETWORK: u8 = 7;
 
 /// Bytes of a claim, in the place of a host.
 const CLAIM_BYTES: u8 = 20;
@@ -49,6 +50,8 @@ pub enum StreamHeader {
     Bench,
     /// From a client: a stream that both ends hold. The answer is byte 0 and the server's receipt.
     Resume(Claim),
+    /// From a client: the networks of both ends. Packets between them are DATAGRAM frames.
+    Network,
 }
 
 /// The fixed part of a stream header.
@@ -63,6 +66,7 @@ enum Kind {
     Remote { id: u16 },
     Bench,
     Resume,
+    Network,
 }
 
 impl StreamHead {
@@ -78,7 +82,10 @@ impl StreamHead {
             (KIND_REMOTE, id, 0) => Ok(Self(Kind::Remote { id })),
             (KIND_BENCH, 0, 0) => Ok(Self(Kind::Bench)),
             (KIND_RESUME, 0, CLAIM_BYTES) => Ok(Self(Kind::Resume)),
-            (KIND_UNIX | KIND_REMOTE | KIND_BENCH | KIND_RESUME, ..) => Err(WireError::NotZero),
+            (KIND_NETWORK, 0, 0) => Ok(Self(Kind::Network)),
+            (KIND_UNIX | KIND_REMOTE | KIND_BENCH | KIND_RESUME | KIND_NETWORK, ..) => {
+                Err(WireError::NotZero)
+            }
             _ => Err(WireError::UnknownKind(kind)),
         }
     }
@@ -88,7 +95,7 @@ impl StreamHead {
         match self.0 {
             Kind::Tcp { host_bytes, .. } | Kind::Udp { host_bytes, .. } => host_bytes.into(),
             Kind::Unix { path_bytes } => path_bytes.into(),
-            Kind::Remote { .. } | Kind::Bench => 0,
+            Kind::Remote { .. } | Kind::Bench | Kind::Network => 0,
             Kind::Resume => CLAIM_BYTES.into(),
         }
     }
@@ -112,6 +119,7 @@ impl StreamHead {
             Kind::Remote { id } => Ok(StreamHeader::Remote(id)),
             Kind::Bench => Ok(StreamHeader::Bench),
             Kind::Resume => Claim::decode(bytes).map(StreamHeader::Resume),
+            Kind::Network => Ok(StreamHeader::Network),
         }
     }
 }
@@ -147,6 +155,7 @@ impl StreamHeader {
             Self::Destination(Destination::Unix(path)) => (KIND_UNIX, 0, path.to_string()),
             Self::Remote(id) => (KIND_REMOTE, *id, String::new()),
             Self::Bench => (KIND_BENCH, 0, String::new()),
+            Self::Network => (KIND_NETWORK, 0, String::new()),
             Self::Resume(claim) => {
                 return [&[KIND_RESUME, 0, 0, CLAIM_BYTES][..], &claim.encode()].concat();
             }

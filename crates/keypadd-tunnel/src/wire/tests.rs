@@ -116,6 +116,7 @@ fn stream_headers_have_these_encodings() {
         (StreamHeader::Remote(0x102), &[3, 1, 2, 0]),
         (destination(Destination::Udp("dns:53".parse().unwrap())), b"\x06\0\x35\x03dns"),
         (StreamHeader::Bench, &[4, 0, 0, 0]),
+        (StreamHeader::Network, &[7, 0, 0, 0]),
         (
             StreamHeader::Resume(Claim {
                 name: StreamName { epoch: 3, stream: 8 },
@@ -140,6 +141,9 @@ fn invalid_headers_are_refused() {
     // A client cannot choose the target of a bench stream.
     assert_eq!(StreamHead::decode([4, 0, 22, 0]), Err(WireError::NotZero));
     assert_eq!(StreamHead::decode([4, 0, 0, 1]), Err(WireError::NotZero));
+    // Networks have no name.
+    assert_eq!(StreamHead::decode([7, 0, 1, 0]), Err(WireError::NotZero));
+    assert_eq!(StreamHead::decode([7, 0, 0, 1]), Err(WireError::NotZero));
     // A claim has its length.
     assert_eq!(StreamHead::decode([5, 0, 0, 19]), Err(WireError::NotZero));
     let head = StreamHead::decode([5, 0, 0, 20]).unwrap();
@@ -158,11 +162,38 @@ fn a_udp_listener_has_its_own_kind() {
     assert_eq!(decode_frame(&frame.encode()), Ok(Some(frame)));
 }
 
+fn decode_announcement(bytes: &[u8]) -> Result<Option<NetworkAnnouncement>, WireError> {
+    let head = FrameHead::decode(*bytes.first_chunk().unwrap());
+    assert_eq!(usize::from(head.body_bytes), bytes.len() - FRAME_HEAD_BYTES);
+    NetworkAnnouncement::decode(head.kind, &bytes[FRAME_HEAD_BYTES..])
+}
+
+#[test]
+fn a_network_is_announced_with_its_mtu_and_what_it_accepts() {
+    let accepts = ["10.1.0.0/16", "2001:db8::/32"].map(|text| text.parse().unwrap());
+    let announcement = NetworkAnnouncement { mtu: 1_400, accepts: accepts.to_vec() };
+    let mut bytes = vec![0, 28, 1, 5, 0x78, 0, 2, 4, 10, 1, 0, 0, 16, 6, 0x20, 1, 0x0d, 0xb8];
+    bytes.extend([0; 12]);
+    bytes.push(32);
+    assert_eq!(announcement.encode(), bytes);
+    assert_eq!(decode_announcement(&bytes), Ok(Some(announcement)));
+    let decode = |body: &[u8]| NetworkAnnouncement::decode(1, body);
+    assert_eq!(decode(&[5, 0x78, 0, 1, 5, 0]), Err(WireError::UnknownFamily(5)));
+    assert_eq!(decode(&[5, 0x78, 0, 1, 4, 10, 1, 0, 1, 16]), Err(WireError::BadPrefix));
+    assert_eq!(decode(&[5, 0x78, 0, 1, 4, 10, 1, 0, 0, 33]), Err(WireError::BadPrefix));
+    assert_eq!(decode(&[5, 0x78, 0, 1, 4, 10]), Err(WireError::ShortFrame { kind: 1 }));
+    assert_eq!(NetworkAnnouncement::decode(2, &[]), Ok(None));
+    let many = NetworkAnnouncement { mtu: 0, accepts: vec![accepts[1]; 300] }.encode();
+    assert_eq!(decode_announcement(&many).unwrap().unwrap().accepts.len(), NETWORKS_MAX);
+    assert_eq!(many.len(), FRAME_HEAD_BYTES + NetworkAnnouncement::BODY_BYTES_MAX);
+}
+
 proptest! {
     #[test]
     fn decoding_never_panics(
         kind in 0..12_u8, head: [u8; 4], bytes in vec(any::<u8>(), 0..300)
     ) {
+        let _ = NetworkAnnouncement::decode(kind, &bytes);
         let _ = FrameHead::decode(*head.first_chunk().unwrap());
         let _ = Frame::decode(kind, &bytes);
         if let Ok(head) = StreamHead::decode(head) {
@@ -221,6 +252,7 @@ proptest! {
             StreamHeader::Destination(Destination::Tcp(Target { host, port })),
             StreamHeader::Destination(Destination::Unix(path.parse().unwrap())),
             StreamHeader::Remote(port),
+            StreamHeader::Network,
             StreamHeader::Resume(Claim { name, receipt: Receipt::decode(receipt) }),
         ] {
             prop_assert_eq!(decode_header(&header.encode()), Ok(header));

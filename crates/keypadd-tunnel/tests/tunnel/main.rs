@@ -18,6 +18,7 @@ mod lifecycle;
 mod load;
 mod local_ports;
 mod mtu;
+mod networks;
 mod pairing;
 mod paths;
 mod proxied;

@@ -169,6 +169,7 @@ async fn one_key_cannot_use_up_all_connections() {
             allowance: None,
             hold: None,
             valid_until: None,
+            network: None,
         };
         settings.peers = Arc::new(Peers::new([peer(&greedy), peer(&other)]).unwrap());
         let crypto = crypto(&server_key, Suite::AES_128_GCM);

@@ -167,6 +167,7 @@ pub fn allowed_peer(key: PublicKey, permits: &[&str]) -> AllowedPeer {
         allowance: None,
         hold: None,
         valid_until: None,
+        network: None,
     }
 }
 

@@ -109,6 +109,7 @@ async fn a_live_session_gets_and_loses_the_pool_by_the_lengths_of_its_packets() 
         limits: Arc::default(),
         held: <_>::default(),
         memory: <_>::default(),
+        networks: <_>::default(),
         sources: Sources::new(key.public(), Vec::new()),
         rates: Rates::default(),
     }));

@@ -1,0 +1,316 @@
+//! Opens the devices of peers' networks, and lets packets pass by the rules of the file.
+//!
+//! Devices are opened, and addresses and routes made, before the sandbox closes: it forbids both
+//! afterwards, and needs no exception.
+
+mod addresses;
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use keypadd_cli::error::{Error, Exit, one_line, system};
+use keypadd_config::values::RouteMode;
+use keypadd_config::{Config, Networks, Peer};
+use keypadd_tunnel::handover::Handover;
+use keypadd_tunnel::{Network, NetworkRules, NetworkStatus, PeerRoutes};
+use tokio::time::interval;
+use tun_rs::DeviceBuilder;
+
+use self::addresses::Addresses;
+
+/// The MTU of a device that the daemon makes. A full packet, and the acknowledgments that go with
+/// it, fit into the 1,452 bytes of a datagram over IPv6 and Ethernet.
+const MTU: u16 = 1_400;
+
+/// How often to look for new addresses of this host.
+const ADDRESSES_EVERY: Duration = Duration::from_secs(5);
+
+/// The networks of peers, by the peers' names.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PeerNetworks(BTreeMap<String, Opened>);
+
+/// The network of a peer, and what its device was made for.
+#[derive(Clone, Debug)]
+struct Opened {
+    network: Arc<Network>,
+    settings: Networks,
+}
+
+impl PeerNetworks {
+    /// Opens the devices of a file's peers.
+    ///
+    /// # Errors
+    /// Exit 6: a device cannot be used.
+    pub(crate) fn open(config: &Config) -> Result<Self, Error> {
+        let with_networks =
+            config.peers.iter().filter_map(|peer| Some((&peer.name, peer.networks.as_ref()?)));
+        let open = |(name, settings): (&String, &Networks)| {
+            let failed = |cause: &str| format!("peer {name}: device {}: {cause}", settings.device);
+            let (device, mtu) = open(settings, failed)?;
+            let network = Arc::new(Network::new(name, settings.device.clone(), mtu, device));
+            Ok((name.clone(), Opened { network, settings: settings.clone() }))
+        };
+        with_networks.map(open).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// Takes the devices of a file's peers from the process that this one replaces. Warns about
+    /// those that it has not had: the sandbox, which is closed, forbids to open them.
+    pub(crate) fn inherit(config: &Config, handover: &Handover) -> Self {
+        let inherit = |peer: &Peer| {
+            let (name, settings) = (&peer.name, peer.networks.as_ref()?);
+            let Some((device, mtu)) = handover.take_device(&settings.device) else {
+                let device = &settings.device;
+                tracing::warn!(
+                    "restart to apply: the networks of peer {name}, whose device {device} the old \
+                        process has not had"
+                );
+                return None;
+            };
+            let network = Arc::new(Network::new(name, settings.device.clone(), mtu, device));
+            Some((name.clone(), Opened { network, settings: settings.clone() }))
+        };
+        Self(config.peers.iter().filter_map(inherit).collect())
+    }
+
+    /// The networks of all peers.
+    pub(crate) fn all(&self) -> Vec<Arc<Network>> {
+        self.0.values().map(|opened| Arc::clone(&opened.network)).collect()
+    }
+
+    /// The network of a peer.
+    pub(crate) fn of(&self, peer: &str) -> Option<Arc<Network>> {
+        self.0.get(peer).map(|opened| Arc::clone(&opened.network))
+    }
+
+    /// Lets pass what a file says from now on.
+    pub(crate) fn apply(&self, config: &Config) {
+        let all = config.peers.iter().flat_map(|peer| {
+            let name: Arc<str> = peer.name.as_str().into();
+            let prefixes = peer.networks.iter().flat_map(|networks| &networks.prefixes);
+            prefixes.map(move |prefix| (Arc::clone(&name), *prefix))
+        });
+        self.set_addresses();
+        // A valid file has no overlaps.
+        let routes = Arc::new(PeerRoutes::new(all).unwrap_or_default());
+        for (name, Opened { network, .. }) in &self.0 {
+            let peer = config.peers.iter().find(|peer| peer.name == *name);
+            let networks = peer.and_then(|peer| peer.networks.as_ref());
+            network.set_rules(networks.map(|networks| NetworkRules {
+                networks: networks.prefixes.clone(),
+                permits: networks.permits.clone(),
+                routes: Arc::clone(&routes),
+            }));
+        }
+    }
+
+    /// Keeps to what the addresses of this host are. Never returns.
+    pub(crate) async fn follow_addresses(self) {
+        let mut ticks = interval(ADDRESSES_EVERY);
+        loop {
+            ticks.tick().await;
+            self.set_addresses();
+        }
+    }
+
+    fn set_addresses(&self) {
+        if self.0.is_empty() {
+            return;
+        }
+        match Addresses::of_this_host() {
+            Ok(addresses) => {
+                for Opened { network, .. } in self.0.values() {
+                    let own = addresses.of_device(network.device_name());
+                    network.set_host(Arc::clone(&addresses.host), own);
+                }
+            }
+            Err(error) => tracing::debug!(%error, "cannot list the addresses of this host"),
+        }
+    }
+
+    /// Whether a file needs devices, addresses or routes that only a start makes.
+    pub(crate) fn needs_restart(&self, config: &Config) -> bool {
+        config.peers.iter().any(|peer| {
+            let Some(networks) = &peer.networks else { return false };
+            let Some(Opened { settings, .. }) = self.0.get(&peer.name) else { return true };
+            let Networks { prefixes, permits: _, device, addresses, mtu, routes } = settings;
+            let same_device = (device, addresses, mtu, routes)
+                == (&networks.device, &networks.addresses, &networks.mtu, &networks.routes);
+            let has_routes = *routes == RouteMode::None || *prefixes == networks.prefixes;
+            !(same_device && has_routes)
+        })
+    }
+
+    /// The status of each network.
+    pub(crate) fn status(&self) -> Vec<NetworkStatus> {
+        self.0.values().map(|opened| opened.network.status()).collect()
+    }
+}
+
+/// Opens a device; returns it with its MTU.
+fn open(settings: &Networks, failed: impl Fn(&str) -> String) -> Result<(OwnedFd, u16), Error> {
+    let name = &settings.device;
+    let existed = in_sysfs(name).exists();
+    let device = attach(name).map_err(|error| {
+        let error_line = Error::new(Exit::BindFailed, failed(&system(&error)));
+        match hint(&error, name) {
+            Some(hint) => error_line.hint(hint),
+            None => error_line,
+        }
+    })?;
+    let commands = commands(settings, existed);
+    if !commands.is_empty() {
+        let Commands { old_routes, all } = commands;
+        // Fails where there are none.
+        let _ = ip(&["-force", "-batch", "-"], &old_routes);
+        ip(&["-batch", "-"], &all).map_err(|cause| {
+            Error::new(Exit::BindFailed, failed(&cause)).hint(
+                "give the daemon CAP_NET_ADMIN, or make the device, its addresses and its routes \
+                    yourself and leave `address`, `mtu` and `routes` out",
+            )
+        })?;
+    }
+    let mtu = std::fs::read_to_string(in_sysfs(name).join("mtu"));
+    let mtu = mtu.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(MTU);
+    Ok((device, mtu))
+}
+
+fn in_sysfs(device: &str) -> std::path::PathBuf {
+    Path::new("/sys/class/net").join(device)
+}
+
+/// Attaches to a TUN device, which is made if it does not exist.
+fn attach(name: &str) -> io::Result<OwnedFd> {
+    let device = DeviceBuilder::new().name(name).inherit_enable_state().build_sync()?;
+    let device = device.as_fd().try_clone_to_owned()?;
+    rustix::io::ioctl_fionbio(&device, true)?;
+    Ok(device)
+}
+
+/// What to do about a device that cannot be attached to.
+fn hint(error: &io::Error, name: &str) -> Option<String> {
+    match error.kind() {
+        io::ErrorKind::NotFound => Some(
+            "there is no /dev/net/tun: load the module `tun`; a container needs --device \
+                /dev/net/tun"
+                .into(),
+        ),
+        io::ErrorKind::PermissionDenied => Some(format!(
+            "make it beforehand for the daemon's user, as with `ip tuntap add dev {name} mode tun \
+                user keypadd`, or give the daemon CAP_NET_ADMIN"
+        )),
+        io::ErrorKind::ResourceBusy => {
+            Some("another program uses it; choose another one with `device`".into())
+        }
+        io::ErrorKind::InvalidInput => Some(
+            "it is no TUN device with one queue, as `ip tuntap add mode tun` makes; choose another \
+                one with `device`"
+                .into(),
+        ),
+        _ => None,
+    }
+}
+
+/// What `ip` is to do, one command a line.
+struct Commands {
+    /// Removes routes that an earlier run has left.
+    old_routes: String,
+    all: String,
+}
+
+impl Commands {
+    fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+}
+
+/// How to set up a device: nothing, if it existed and the file does not ask for anything.
+fn commands(settings: &Networks, existed: bool) -> Commands {
+    let Networks { prefixes, device, addresses, mtu, routes, .. } = settings;
+    let mut all = String::new();
+    let mtu = mtu.or((!existed).then_some(MTU));
+    if let Some(mtu) = mtu {
+        all += &format!("link set dev {device} mtu {mtu}\n");
+    }
+    let installs = *routes == RouteMode::Install;
+    if !existed || !addresses.is_empty() || installs {
+        all += &format!("link set dev {device} up\n");
+    }
+    for address in addresses {
+        all += &format!("address replace {address} dev {device}\n");
+    }
+    let mut old_routes = String::new();
+    for prefix in prefixes.iter().filter(|_| installs) {
+        old_routes += &format!("route del {prefix} dev {device}\n");
+        all += &format!("route add {prefix} dev {device}\n");
+    }
+    Commands { old_routes, all }
+}
+
+/// Runs ip(8) on these lines.
+fn ip(arguments: &[&str], lines: &str) -> Result<(), String> {
+    let failed = |error: io::Error| format!("cannot run `ip`: {}", system(&error));
+    let mut child = Command::new("ip")
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(failed)?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // Fails if it has ended, which its exit code explains.
+        let _ = stdin.write_all(lines.as_bytes());
+    }
+    let output = child.wait_with_output().map_err(failed)?;
+    match output.status.success() {
+        true => Ok(()),
+        false => {
+            let errors = String::from_utf8_lossy(&output.stderr);
+            Err(format!("`ip`: {}", one_line(errors.lines().next().unwrap_or("failed"))))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn networks(keys: &str) -> Networks {
+        let file = format!(
+            "[peer.b]\npublic-key = \"11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=\"\n\
+             endpoint = \"b.example\"\nnetworks = [\"10.2.0.0/16\", \"fd02::/48\"]\n{keys}"
+        );
+        Config::read(&file, u64::MAX).unwrap().peers.remove(0).networks.unwrap()
+    }
+
+    fn all(keys: &str, existed: bool) -> String {
+        commands(&networks(keys), existed).all
+    }
+
+    #[test]
+    fn a_device_that_exists_is_left_alone_unless_the_file_says_more() {
+        assert_eq!(all("", true), "");
+        assert_eq!(all("mtu = 1300", true), "link set dev kp-b mtu 1300\n");
+        assert_eq!(
+            all("address = \"10.255.0.1/31\"", true),
+            "link set dev kp-b up\naddress replace 10.255.0.1/31 dev kp-b\n"
+        );
+    }
+
+    #[test]
+    fn a_new_device_gets_its_mtu_addresses_and_routes() {
+        assert_eq!(all("", false), "link set dev kp-b mtu 1400\nlink set dev kp-b up\n");
+        let keys = "device = \"t\"\naddress = [\"fd00::1/64\"]\nroutes = \"install\"";
+        let Commands { old_routes, all } = commands(&networks(keys), false);
+        assert_eq!(
+            all,
+            "link set dev t mtu 1400\nlink set dev t up\naddress replace fd00::1/64 dev t\n\
+             route add 10.2.0.0/16 dev t\nroute add fd02::/48 dev t\n"
+        );
+        assert_eq!(old_routes, "route del 10.2.0.0/16 dev t\nroute del fd02::/48 dev t\n");
+    }
+}

@@ -1,0 +1,257 @@
+//! Applies the rules of a network to each packet, answers some, and counts.
+//!
+//! Loops call it for each packet. The sessions of a peer share it, so that what one has begun, the
+//! next one may answer.
+
+use std::{
+    borrow::Cow,
+    hash::RandomState,
+    net::{IpAddr, SocketAddr},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Instant,
+};
+
+use bytes::Bytes;
+use keypadd_network::{
+    ANSWER_BYTES_MAX, Answers, Flows, HostAddresses, Packet, Problem, Reason, Rules, Transport,
+    clamp_mss,
+};
+use keypadd_transport::{PacketFilter, PacketPath, Ruling};
+
+use super::{NetworkCounts, NetworkRules};
+
+/// What every link of IPv6 carries (RFC 8200 5): no sender is told less.
+const IPV6_MTU_MIN: usize = 1_280;
+
+/// The filter of one peer's networks.
+#[derive(Debug)]
+pub(super) struct Filter {
+    peer: Arc<str>,
+    mtu: u16,
+    state: Mutex<State>,
+    sent: Passed,
+    received: Passed,
+    fragmented: AtomicU64,
+    too_big: AtomicU64,
+    dropped: [AtomicU64; Reason::ALL.len()],
+}
+
+/// What decides.
+#[derive(Debug)]
+struct State {
+    given: Option<NetworkRules>,
+    /// Made from `given` and `host`.
+    rules: Option<Rules<Arc<str>>>,
+    host: Arc<HostAddresses>,
+    /// The device's addresses.
+    own: Vec<IpAddr>,
+    flows: Flows,
+    answers: Answers,
+    /// Where the tunnel's own packets go.
+    remote: Option<SocketAddr>,
+}
+
+/// Packets that have passed in one direction.
+#[derive(Debug, Default)]
+struct Passed {
+    packets: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Passed {
+    fn add(&self, bytes: usize) {
+        self.packets.fetch_add(1, Relaxed);
+        self.bytes.fetch_add(bytes as u64, Relaxed);
+    }
+}
+
+impl Filter {
+    pub(super) fn new(peer: Arc<str>, mtu: u16) -> Self {
+        let state = State {
+            given: None,
+            rules: None,
+            host: Arc::default(),
+            own: Vec::new(),
+            flows: Flows::new(RandomState::new(), Instant::now()),
+            answers: Answers::new(Vec::new()),
+            remote: None,
+        };
+        Self {
+            peer,
+            mtu,
+            state: Mutex::new(state),
+            sent: Passed::default(),
+            received: Passed::default(),
+            fragmented: AtomicU64::default(),
+            too_big: AtomicU64::default(),
+            dropped: Default::default(),
+        }
+    }
+
+    pub(super) fn set_rules(&self, given: Option<NetworkRules>) {
+        let mut state = self.state();
+        state.given = given;
+        state.make_rules(&self.peer);
+    }
+
+    pub(super) fn set_host(&self, host: Arc<HostAddresses>, own: Vec<IpAddr>) {
+        let mut state = self.state();
+        state.host = host;
+        state.make_rules(&self.peer);
+        if state.own != own {
+            state.answers = Answers::new(own.clone());
+            state.own = own;
+        }
+    }
+
+    pub(super) fn set_remote(&self, remote: SocketAddr) {
+        self.state().remote = Some(remote);
+    }
+
+    pub(super) fn counts(&self) -> NetworkCounts {
+        let count = |reason: &Reason| (*reason, self.dropped[*reason as usize].load(Relaxed));
+        NetworkCounts {
+            sent_packets: self.sent.packets.load(Relaxed),
+            sent_bytes: self.sent.bytes.load(Relaxed),
+            received_packets: self.received.packets.load(Relaxed),
+            received_bytes: self.received.bytes.load(Relaxed),
+            fragmented_packets: self.fragmented.load(Relaxed),
+            too_big_answers: self.too_big.load(Relaxed),
+            dropped: Reason::ALL.iter().map(count).collect(),
+        }
+    }
+
+    fn drop_for(&self, reason: Reason) {
+        self.dropped[reason as usize].fetch_add(1, Relaxed);
+    }
+
+    /// The ruling on a packet that does not pass.
+    fn refuse(
+        &self,
+        state: &mut State,
+        packet: &Packet<'_>,
+        reason: Reason,
+        now: Instant,
+    ) -> Ruling {
+        self.drop_for(reason);
+        let answer = reason.problem().and_then(|problem| state.answer(packet, problem, now));
+        Ruling { passes: false, answer }
+    }
+
+    /// The largest packet that TCP connections are to send over this path.
+    fn segment_mtu(&self, path: PacketPath) -> usize {
+        match path.room {
+            0 => self.mtu.into(),
+            room => room.min(self.mtu.into()),
+        }
+    }
+
+    /// A panic elsewhere leaves it as it is between two packets.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn make_rules(&mut self, peer: &Arc<str>) {
+        let host = &self.host;
+        self.rules = self.given.as_ref().map(|given| {
+            let (routes, permits) = (Arc::clone(&given.routes), given.permits.clone());
+            Rules::new(Arc::clone(peer), routes, permits, Arc::clone(host))
+        });
+    }
+
+    /// A packet for the sender of this one.
+    fn answer(&mut self, packet: &Packet<'_>, problem: Problem, now: Instant) -> Option<Bytes> {
+        let mut buffer = [0; ANSWER_BYTES_MAX];
+        let answer = self.answers.answer(packet, problem, now, &mut buffer);
+        answer.map(Bytes::copy_from_slice)
+    }
+
+    /// Whether this is one of the packets that carry the tunnel.
+    fn is_own(&self, packet: &Packet<'_>) -> bool {
+        match (packet.transport(), self.remote) {
+            (Transport::Udp(ports), Some(remote)) => {
+                let to = SocketAddr::new(packet.destination(), ports.destination);
+                to == remote && self.host.has(packet.source())
+            }
+            _ => false,
+        }
+    }
+}
+
+impl PacketFilter for Filter {
+    fn outbound(&self, packet: &mut [u8], path: PacketPath) -> Ruling {
+        let parsed = match Packet::parse(packet) {
+            Ok(parsed) => parsed,
+            Err(malformed) => {
+                self.drop_for(malformed.into());
+                return Ruling::DROP;
+            }
+        };
+        let mut state = self.state();
+        let state = &mut *state;
+        if state.is_own(&parsed) {
+            self.drop_for(Reason::Loop);
+            return Ruling::DROP;
+        }
+        let verdict = match &state.rules {
+            Some(rules) => rules.outbound(&parsed, &mut state.flows, path.now),
+            None => Err(Reason::NoRoute),
+        };
+        if let Err(reason) = verdict {
+            return self.refuse(state, &parsed, reason, path.now);
+        }
+        let mut answer = None;
+        if path.room > 0 && packet.len() > path.room {
+            self.fragmented.fetch_add(1, Relaxed);
+            let least = if parsed.source().is_ipv6() { IPV6_MTU_MIN } else { 0 };
+            // It goes in fragments all the same.
+            if !parsed.may_fragment() && packet.len() > least {
+                let problem = Problem::TooBig { mtu: path.room };
+                answer = state.answer(&parsed, problem, path.now);
+                self.too_big.fetch_add(u64::from(answer.is_some()), Relaxed);
+            }
+        }
+        let is_syn = parsed.is_syn();
+        self.sent.add(packet.len());
+        if is_syn {
+            clamp_mss(packet, self.segment_mtu(path));
+        }
+        Ruling { passes: true, answer }
+    }
+
+    fn inbound(&self, packet: &mut Cow<'_, [u8]>, path: PacketPath) -> Ruling {
+        let parsed = match Packet::parse(packet) {
+            Ok(parsed) => parsed,
+            Err(malformed) => {
+                self.drop_for(malformed.into());
+                return Ruling::DROP;
+            }
+        };
+        let mut state = self.state();
+        let state = &mut *state;
+        let verdict = match &state.rules {
+            Some(rules) => rules.inbound(&parsed, &mut state.flows, path.now),
+            None => Err(Reason::Source),
+        };
+        if let Err(reason) = verdict {
+            return self.refuse(state, &parsed, reason, path.now);
+        }
+        if parsed.is_syn() {
+            clamp_mss(packet.to_mut(), self.segment_mtu(path));
+        }
+        Ruling::PASS
+    }
+
+    fn delivered(&self, bytes: usize) {
+        self.received.add(bytes);
+    }
+
+    fn refused_by_device(&self) {
+        self.drop_for(Reason::Queue);
+    }
+}

@@ -1,0 +1,278 @@
+//! Tests networks between two ends whose devices are pairs of sockets: what passes, what does not,
+//! and over which sessions.
+
+use std::{net::Shutdown, os::unix::net::UnixDatagram, sync::Arc, time::Duration};
+
+use keypadd_keystream::Suite;
+use keypadd_network::Reason;
+use keypadd_provider::{PrivateKey, client_config};
+use keypadd_tunnel::{
+    AllowedPeer, Client, ClientSession, Network, NetworkPhase, NetworkRules, PeerRoutes, Peers,
+    wire::{StreamCode, StreamHeader},
+};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use tokio::time::sleep;
+
+use crate::{hostile::*, support::*};
+
+const MTU: u16 = 1_400;
+
+/// Behind the client, and behind the server.
+const NEAR: [u8; 4] = [10, 1, 0, 2];
+const FAR: [u8; 4] = [10, 2, 0, 2];
+
+/// The networks of one end, and the socket at which its host's stack would be.
+struct Site {
+    network: Arc<Network>,
+    host: UnixDatagram,
+}
+
+impl Site {
+    fn new(peer: &str) -> Self {
+        let flags = SocketFlags::NONBLOCK;
+        let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+        let (device, host) = pair.unwrap();
+        let network = Arc::new(Network::new(peer, "tun0".into(), MTU, device));
+        Self { network, host: host.into() }
+    }
+
+    /// This is behind the peer, which may begin what these permits name.
+    fn set_rules(&self, peer: &str, networks: &[&str], permits: &[&str]) {
+        let networks: Vec<_> = networks.iter().map(|text| text.parse().unwrap()).collect();
+        let peer: Arc<str> = peer.into();
+        let all = networks.iter().map(|prefix| (Arc::clone(&peer), *prefix));
+        let routes = Arc::new(PeerRoutes::new(all).unwrap());
+        let permits = permits.iter().map(|text| text.parse().unwrap()).collect();
+        self.network.set_rules(Some(NetworkRules { networks, permits, routes }));
+    }
+
+    fn send(&self, packet: &[u8]) {
+        assert_eq!(self.host.send(packet).unwrap(), packet.len());
+    }
+
+    /// The next packet for the host's stack.
+    async fn receive(&self) -> Vec<u8> {
+        let mut buffer = vec![0; 70_000];
+        loop {
+            if let Ok(bytes) = self.host.recv(&mut buffer) {
+                return buffer[..bytes].to_vec();
+            }
+            sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    /// Reads and writes fail from now on, as those of a device that was deleted do.
+    fn delete(&self) {
+        self.host.shutdown(Shutdown::Both).unwrap();
+    }
+
+    fn dropped(&self, wanted: Reason) -> u64 {
+        let counts = self.network.status().counts.dropped;
+        counts.into_iter().find(|(reason, _)| *reason == wanted).unwrap().1
+    }
+
+    fn phase(&self) -> NetworkPhase {
+        self.network.status().phase
+    }
+}
+
+/// Adds up 16-bit words (RFC 1071).
+fn checksum(bytes: &[u8]) -> u16 {
+    let words = bytes.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
+    let sum: u32 = words.sum();
+    !((sum & 0xffff) + (sum >> 16)) as u16
+}
+
+/// A UDP packet of so many bytes.
+fn packet(from: [u8; 4], to: [u8; 4], port: u16, bytes: usize) -> Vec<u8> {
+    let mut packet = vec![7; bytes];
+    packet[..20].fill(0);
+    (packet[0], packet[8], packet[9]) = (0x45, 64, 17);
+    packet[2..4].copy_from_slice(&(bytes as u16).to_be_bytes());
+    packet[12..16].copy_from_slice(&from);
+    packet[16..20].copy_from_slice(&to);
+    let sum = checksum(&packet[..20]);
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    packet[20..22].copy_from_slice(&40_000_u16.to_be_bytes());
+    packet[22..24].copy_from_slice(&port.to_be_bytes());
+    packet[24..26].copy_from_slice(&((bytes - 20) as u16).to_be_bytes());
+    // No checksum (RFC 768).
+    packet[26..28].fill(0);
+    packet
+}
+
+/// The answer to a packet.
+fn reversed(packet: &[u8]) -> Vec<u8> {
+    let mut packet = packet.to_vec();
+    let (from, to) = packet[12..20].split_at_mut(4);
+    from.swap_with_slice(to);
+    let (from, to) = packet[20..24].split_at_mut(2);
+    from.swap_with_slice(to);
+    packet
+}
+
+/// Two sites, and the ends that join them.
+struct Joined {
+    server: RunningServer,
+    _client: (Client, ClientSession),
+    near: Site,
+    far: Site,
+}
+
+/// Joins two sites. The client may begin what these permits name.
+async fn join(permits: &[&str]) -> Joined {
+    let (near, far) = (Site::new("server"), Site::new("laptop"));
+    near.set_rules("server", &["10.2.0.0/16"], &[]);
+    far.set_rules("laptop", &["10.1.0.0/16"], permits);
+    let (server, client) = start(&near, Some(&far)).await;
+    within(async {
+        while near.phase() != NetworkPhase::Up || far.phase() != NetworkPhase::Up {
+            sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+    Joined { server, _client: client, near, far }
+}
+
+async fn start(near: &Site, far: Option<&Site>) -> (RunningServer, (Client, ClientSession)) {
+    let key = new_key();
+    let server = RunningServer::start(key.public(), &[]);
+    server.handle.set_peers(listing(&key, far));
+    let client = Client::bind(client_settings(&server, &key, &[])).await.unwrap();
+    client.carry_network(Arc::clone(&near.network));
+    let session = within(client.connect()).await.unwrap();
+    (server, (client, session))
+}
+
+fn listing(key: &PrivateKey, far: Option<&Site>) -> Peers {
+    let network = far.map(|site| Arc::clone(&site.network));
+    let peer =
+        AllowedPeer { name: Some("laptop".into()), network, ..allowed_peer(key.public(), &[]) };
+    Peers::new([peer]).unwrap()
+}
+
+#[tokio::test]
+async fn packets_of_any_size_pass_both_ways_unchanged() {
+    let joined = join(&["10.2.0.0/16"]).await;
+    let Joined { near, far, .. } = &joined;
+    for bytes in [28, 100, usize::from(MTU), 3_000, 60_000] {
+        for (from, to, addresses) in [(near, far, (NEAR, FAR)), (far, near, (FAR, NEAR))] {
+            let sent = packet(addresses.0, addresses.1, 40_000, bytes);
+            from.send(&sent);
+            let received = within(to.receive()).await;
+            assert!(received == sent, "{bytes}");
+        }
+    }
+    let counts = near.network.status().counts;
+    assert_eq!((counts.sent_packets, counts.received_packets), (5, 5));
+    assert_eq!(counts.fragmented_packets, 1, "the longest: {counts:?}");
+    let accepts: Vec<_> = near.network.status().peer_accepts.unwrap();
+    assert_eq!(accepts, ["10.1.0.0/16".parse().unwrap()]);
+}
+
+#[tokio::test]
+async fn a_packet_from_elsewhere_or_for_elsewhere_is_dropped_and_counted() {
+    let Joined { near, far, server: _server, .. } = &join(&["10.2.0.0/16"]).await;
+    near.send(&packet([10, 9, 0, 2], FAR, 1, 100));
+    near.send(&packet(NEAR, [10, 9, 0, 2], 1, 100));
+    near.send(b"no packet");
+    let last = packet(NEAR, FAR, 1, 101);
+    near.send(&last);
+    assert_eq!(within(far.receive()).await, last);
+    assert_eq!(far.dropped(Reason::Source), 1);
+    assert_eq!(near.dropped(Reason::NoRoute), 1);
+    assert_eq!(near.dropped(Reason::Malformed), 1);
+}
+
+#[tokio::test]
+async fn a_peer_begins_only_what_is_permitted_and_may_answer() {
+    let Joined { near, far, server: _server, .. } = &join(&["10.2.0.0/16:udp:53"]).await;
+    near.send(&packet(NEAR, FAR, 54, 100));
+    let permitted = packet(NEAR, FAR, 53, 100);
+    near.send(&permitted);
+    assert_eq!(within(far.receive()).await, permitted);
+    assert_eq!(far.dropped(Reason::Destination), 1);
+    // Nothing is permitted there, but answers are.
+    far.send(&packet(FAR, NEAR, 9, 100));
+    far.send(&reversed(&permitted));
+    // Each sender is told as well what was prohibited.
+    let is_icmp = |packet: &Vec<u8>| packet[9] == 1;
+    let received = [within(near.receive()).await, within(near.receive()).await];
+    assert!(received.contains(&reversed(&permitted)) && received.iter().any(is_icmp));
+    assert!(is_icmp(&within(far.receive()).await));
+    assert_eq!(near.dropped(Reason::Destination), 1);
+}
+
+#[tokio::test]
+async fn a_server_without_networks_refuses_them_and_the_session_goes_on() {
+    let near = Site::new("server");
+    near.set_rules("server", &["10.2.0.0/16"], &[]);
+    let (_server, (_client, session)) = start(&near, None).await;
+    within(async {
+        while near.phase() == NetworkPhase::Down {
+            sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+    let why = "it has no `networks` for this host";
+    assert_eq!(near.phase(), NetworkPhase::Refused(why.into()));
+    assert!(!session.live().has_ended());
+}
+
+#[tokio::test]
+async fn a_peer_has_one_network_however_many_it_asks_for() {
+    let (far, key) = (Site::new("laptop"), new_key());
+    far.set_rules("laptop", &["10.1.0.0/16"], &["10.2.0.0/16"]);
+    let server = RunningServer::start(key.public(), &[]);
+    server.handle.set_peers(listing(&key, Some(&far)));
+    let crypto = client_config(&crypto(&key, Suite::AES_128_GCM), server.key).unwrap();
+    let peer = RawPeer::connect(&server, crypto).await;
+    let header = StreamHeader::Network.encode();
+    let (mut send, mut recv) = peer.connection.open_bi().await.unwrap();
+    send.write_all(&header).await.unwrap();
+    within(recv.read_exact(&mut [0])).await.unwrap();
+    for _ in 0..3 {
+        assert_eq!(code_for(&peer.connection, &header).await, StreamCode::Refused);
+    }
+    // An announcement that is malformed ends the network, after which there may be another.
+    send.write_all(&[0, 1, 1, 9]).await.unwrap();
+    within(async {
+        while far.phase() == NetworkPhase::Up {
+            sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+    let (mut send, mut recv) = peer.connection.open_bi().await.unwrap();
+    send.write_all(&header).await.unwrap();
+    within(recv.read_exact(&mut [0])).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_device_that_is_deleted_ends_its_network_once_and_not_the_session() {
+    let joined = join(&["10.2.0.0/16"]).await;
+    let Joined { near, far, server: _server, _client: (_, session) } = &joined;
+    near.delete();
+    within(async {
+        while far.phase() == NetworkPhase::Up || near.phase() == NetworkPhase::Up {
+            sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+    assert!(matches!(near.phase(), NetworkPhase::DeviceLost(_)));
+    assert_eq!(far.phase(), NetworkPhase::Down);
+    assert!(!session.live().has_ended());
+}
+
+#[tokio::test]
+async fn networks_that_a_reload_removes_end_and_nothing_passes() {
+    let Joined { near, far, server: _server, .. } = &join(&["10.2.0.0/16"]).await;
+    far.network.set_rules(None);
+    within(async {
+        while near.phase() == NetworkPhase::Up || far.phase() == NetworkPhase::Up {
+            sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+    near.send(&packet(NEAR, FAR, 1, 100));
+    assert_eq!(far.host.recv(&mut [0; 100]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+}
