@@ -284,7 +284,7 @@ mod tests {
             "[peer.b]\npublic-key = \"11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=\"\n\
              endpoint = \"b.example\"\nnetworks = [\"10.2.0.0/16\", \"fd02::/48\"]\n{keys}"
         );
-        Config::read(&file, u64::MAX).unwrap().peers.remove(0).networks.unwrap()
+        Config::read(file.as_str(), u64::MAX).unwrap().peers.remove(0).networks.unwrap()
     }
 
     fn all(keys: &str, existed: bool) -> String {

@@ -47,6 +47,29 @@ const WG: Need = need("wg", "apt-get install wireguard-tools");
 /// The kernel does it all.
 const NO_DAEMON: &str = "daemon sleep infinity";
 
+const KEYPADD_KEYS: &str = "
+for side in near far; do keypadd keygen $side.key >$side.pub 2>/dev/null; done";
+
+const KEYPADD_UP: &str = r#"
+case $side in
+  near) role="endpoint = \"$them:4433\"" listen=;;
+  far) role="permit-networks = [\"$net\"]" listen="listen = \"$me:4433\"";;
+esac
+(umask 077; cat >$side.toml <<END
+key = "$side.key"
+$listen
+[peer.$other]
+public-key = "$(cat $other.pub)"
+$role
+networks = ["$their_net"]
+device = "$dev"
+address = ["$inner/30"]
+routes = "install"
+END
+)
+daemon keypadd run --config $side.toml
+until ip route | grep -q $their_net; do sleep 0.05; done"#;
+
 const WIREGUARD_KEYS: &str = "
 for side in near far; do wg genkey >$side.key; wg pubkey <$side.key >$side.pub; done";
 
@@ -208,7 +231,7 @@ END
 esac"#;
 
 /// All arms, in the order of tables.
-pub(super) const ARMS: [NetworkArm; 11] = [
+pub(super) const ARMS: [NetworkArm; 12] = [
     NetworkArm {
         name: PLAIN,
         protection: "none: plain routing",
@@ -233,6 +256,15 @@ ip route add $their_net via $their_inner
 ",
             NO_DAEMON,
         ],
+    },
+    NetworkArm {
+        name: "keypadd",
+        protection: "QUIC, AES-256-GCM",
+        is_clear: false,
+        needs: &[need("keypadd", "cargo build --release, and PATH=target/release:$PATH")],
+        version: "keypadd --version",
+        prepare: KEYPADD_KEYS,
+        up: &[KEYPADD_UP],
     },
     NetworkArm {
         name: "boringtun",
