@@ -1,19 +1,20 @@
 //! Tests networks between two ends whose devices are pairs of sockets: what passes, what does not,
 //! and over which sessions.
 
-use std::{net::Shutdown, os::unix::net::UnixDatagram, sync::Arc, time::Duration};
+use std::{future::pending, net::Shutdown, os::unix::net::UnixDatagram, sync::Arc, time::Duration};
 
 use keypadd_keystream::Suite;
 use keypadd_network::Reason;
 use keypadd_provider::{PrivateKey, client_config};
 use keypadd_tunnel::{
-    AllowedPeer, Client, ClientSession, Network, NetworkPhase, NetworkRules, PeerRoutes, Peers,
+    AllowedPeer, Client, ClientSession, ClientSettings, KeyLifetime, KeyLifetimes, Network,
+    NetworkPhase, NetworkRules, PeerRoutes, Peers, TransportSettings,
     wire::{StreamCode, StreamHeader},
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use tokio::time::sleep;
 
-use crate::{hostile::*, support::*};
+use crate::{hold::holding, hostile::*, support::*};
 
 const MTU: u16 = 1_400;
 
@@ -275,4 +276,51 @@ async fn networks_that_a_reload_removes_end_and_nothing_passes() {
     .await;
     near.send(&packet(NEAR, FAR, 1, 100));
     assert_eq!(far.host.recv(&mut [0; 100]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+}
+
+#[tokio::test]
+async fn no_packet_is_lost_while_a_session_gets_new_keys() {
+    const RENEWALS: u64 = 2;
+    let (near, far) = (Site::new("server"), Site::new("laptop"));
+    near.set_rules("server", &["10.2.0.0/16"], &["10.1.0.0/16"]);
+    far.set_rules("laptop", &["10.1.0.0/16"], &["10.2.0.0/16"]);
+    let lifetimes = KeyLifetimes::new(KeyLifetime::UNLIMITED);
+    let transport = || TransportSettings { key_lifetimes: lifetimes.clone(), ..holding() };
+    let key = new_key();
+    let server =
+        RunningServer::start_with(key.public(), &[], |settings| settings.transport = holding());
+    server.handle.set_peers(listing(&key, Some(&far)));
+    let settings = ClientSettings { transport: transport(), ..client_settings(&server, &key, &[]) };
+    let client = Client::bind(settings).await.unwrap();
+    client.carry_network(Arc::clone(&near.network));
+    let (session, link) = (within(client.connect()).await.unwrap(), client.link());
+    let task = tokio::spawn(async move { client.run(Some(session), pending()).await });
+    until("packets pass", || near.phase() == NetworkPhase::Up && far.phase() == NetworkPhase::Up)
+        .await;
+
+    let (mut sent, mut arrived) = (0_u16, [0_u16; 2]);
+    let mut limit = KeyLifetime::new(Duration::ZERO, 1);
+    let mut buffer = [0; 200];
+    until("all that was sent arrives", || {
+        let renewals = link.status().renewals;
+        if renewals < RENEWALS {
+            lifetimes.set(limit);
+            sent += 1;
+            near.send(&packet(NEAR, FAR, sent, 100));
+            far.send(&packet(FAR, NEAR, sent, 100));
+        } else {
+            limit = KeyLifetime::UNLIMITED;
+            lifetimes.set(limit);
+        }
+        for (site, arrived) in [&near, &far].into_iter().zip(&mut arrived) {
+            while let Ok(bytes) = site.host.recv(&mut buffer) {
+                *arrived += 1;
+                let number = u16::from_be_bytes([buffer[22], buffer[23]]);
+                assert_eq!((bytes, number), (100, *arrived), "the next one");
+            }
+        }
+        renewals >= RENEWALS && arrived == [sent; 2]
+    })
+    .await;
+    task.abort();
 }
