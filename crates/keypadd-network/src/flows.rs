@@ -43,7 +43,7 @@ struct Flow {
     used: u32,
 }
 
-/// What tells a flow from others. IPv4 addresses are in their IPv4-mapped form, which no packet has.
+/// What tells a flow from others. IPv4 addresses are in IPv4-mapped form, which no packet has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct FlowKey {
     here: Ipv6Addr,

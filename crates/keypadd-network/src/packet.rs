@@ -4,7 +4,6 @@
 //! source routes, headers cut apart by fragments, fragments that overlap a header that was checked.
 //! A packet that passes has one meaning for this host and for whoever gets it.
 
-mod icmp;
 mod transport;
 pub(crate) mod v4;
 pub(crate) mod v6;
@@ -148,7 +147,7 @@ impl<'a> Packet<'a> {
         self.header.may_fragment
     }
 
-    /// Whether it begins a direction of a TCP connection, so that it may say a maximum segment size.
+    /// Whether it begins a direction of a TCP connection: it may say a maximum segment size.
     pub fn is_syn(&self) -> bool {
         matches!(self.transport, Transport::Tcp { syn: true, .. })
     }

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::{Header, Malformed, Part, icmp, short};
+use super::{Header, Malformed, Part, short};
 
 /// Protocol numbers (IANA).
 pub(crate) const ICMP: u8 = 1;
@@ -73,14 +73,14 @@ impl Transport {
                 Ok(Self::Tcp { ports: ports()?, syn: flags & SYN != 0, ack: flags & ACK != 0 })
             }
             (UDP, _) => Ok(Self::Udp(ports()?)),
-            (ICMP, IpAddr::V4(_)) => icmp::v4(payload).ok_or(Malformed::Headers),
-            (ICMPV6, IpAddr::V6(_)) => icmp::v6(payload).ok_or(Malformed::Headers),
+            (ICMP, IpAddr::V4(_)) => icmp_v4(payload).ok_or(Malformed::Headers),
+            (ICMPV6, IpAddr::V6(_)) => icmp_v6(payload).ok_or(Malformed::Headers),
             (protocol, _) => Ok(Self::Other(protocol)),
         }
     }
 
     /// Whether the header is all in this part, and says lengths that the payload has. A first
-    /// fragment without all of the header would pass a filter by what it lacks (RFC 1858, RFC 7112).
+    /// fragment without all of it would pass a filter by what it lacks (RFC 1858, RFC 7112).
     pub(super) fn check(self, part: Part, payload: &[u8]) -> Result<(), Malformed> {
         let (header_bytes, own_bytes) = match self {
             Self::Later(_) | Self::Other(_) => return Ok(()),
@@ -134,4 +134,30 @@ impl Transport {
             Self::Tcp { .. } | Self::Udp(_) | Self::Other(_) => false,
         }
     }
+}
+
+/// Reads a message of ICMP for IPv4 (RFC 792).
+fn icmp_v4(message: &[u8]) -> Option<Transport> {
+    Some(match *message.first()? {
+        0 => Transport::EchoReply(short(message, 4)?),
+        8 => Transport::EchoRequest(short(message, 4)?),
+        // Destination unreachable, source quench, time exceeded, parameter problem.
+        3 | 4 | 11 | 12 => Transport::IcmpError,
+        // Redirect (RFC 1122 3.2.2.2), router advertisement and solicitation (RFC 1256).
+        5 | 9 | 10 => Transport::LinkIcmp,
+        _ => Transport::OtherIcmp,
+    })
+}
+
+/// Reads a message of ICMP for IPv6 (RFC 4443).
+fn icmp_v6(message: &[u8]) -> Option<Transport> {
+    Some(match *message.first()? {
+        128 => Transport::EchoRequest(short(message, 4)?),
+        129 => Transport::EchoReply(short(message, 4)?),
+        // All types below are errors, also those that are not known (RFC 4443 2.1).
+        0..128 => Transport::IcmpError,
+        // What a router drops anyway: multicast listeners, neighbors, routers (RFC 4890 4.3.3).
+        130..=137 | 141..=143 | 148 | 149 | 151..=153 => Transport::LinkIcmp,
+        _ => Transport::OtherIcmp,
+    })
 }
