@@ -2,10 +2,11 @@
 //! answered with an error.
 //!
 //! A packet comes from a peer or goes to one. [`Packet::parse`] reads its headers, and the
-//! [`Rules`] of the peer decide: [`Routes`] say which peer an address is behind, a [`Permit`] what a peer may
-//! begin here, [`Flows`] what began here and may be answered. [`Answers`] makes errors of ICMP, and
-//! [`clamp_mss`] has TCP begin with segments that fit. Any bytes give a packet or an error: a peer
-//! chooses them. Must never know devices, sockets, keys, logs, a clock or a source of randomness.
+//! [`Rules`] of the peer decide: [`Routes`] say which peer an address is behind, a [`Permit`] what
+//! a peer may begin here, [`Flows`] what began here and may be answered. [`Answers`] makes errors
+//! of ICMP, and [`clamp_mss`] has TCP begin with segments that fit. Any bytes give a packet or an
+//! error: a peer chooses them. Must never know devices, sockets, keys, logs, a clock or a source of
+//! randomness.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

@@ -1,7 +1,7 @@
 //! What a daemon shows of itself at one moment: collected once, then read as JSON, which is the
 //! daemon's answer to `keypadd status`, as text and as metrics. Field names are part of the command
-//! line's interface: fields may be added, none removed. A field that a released daemon does not send
-//! reads as its default.
+//! line's interface: fields may be added, none removed. A field that a released daemon does not
+//! send reads as its default.
 
 use std::collections::BTreeMap;
 

@@ -110,8 +110,8 @@ impl Carrier {
             }
             // Its stream has moved or ended.
             (StreamCommand::Reset(_), None) => self.sweep_everywhere(),
-            // The stream is gone, or is in a state that knows no such command. Dropped, a write or a
-            // splice tells its caller so, and what was to be resumed is held as before.
+            // The stream is gone, or is in a state that knows no such command. Dropped, a write or
+            // a splice tells its caller so, and what was to be resumed is held as before.
             (command, _) => drop(command),
         }
     }
