@@ -58,6 +58,9 @@ fn peer_changes(before: &Peer, after: &Peer, out: &mut Vec<String>) {
     if before.pool_budget_bytes != after.pool_budget_bytes {
         say("pool-budget changed");
     }
+    if before.max_rate != after.max_rate {
+        say("max-rate changed");
+    }
     if before.hold != after.hold {
         say("hold changed");
     }

@@ -34,6 +34,8 @@ pub struct Peer {
     pub valid_until: Option<SystemTime>,
     /// Limit of pool memory for all its sessions together.
     pub pool_budget_bytes: Option<usize>,
+    /// The most bytes per second to send to it.
+    pub max_rate: Option<u64>,
     /// How long its connections are held, if not the global time.
     pub hold: Option<Duration>,
     /// What it may do, if it may connect to this host.
@@ -321,6 +323,7 @@ impl Context<'_, '_> {
                 keys: values_of(&keys),
                 valid_until: own.valid_until.map(|until| until.value),
                 pool_budget_bytes: own.pool_budget.map(|size| size.value),
+                max_rate: own.max_rate.map(|rate| rate.value),
                 hold: own.hold.map(|time| time.value),
                 incoming: may_connect.then_some(incoming),
                 outgoing,

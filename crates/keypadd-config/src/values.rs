@@ -18,8 +18,8 @@ pub use addresses::{
     remote_forward, remote_forwards, server, server_entry, servers, socket, target,
 };
 pub use amounts::{
-    cpu_percent, duration, duration_or_zero, key_lifetime, loops, max_forwards, max_sessions,
-    peer_timeout, pool_budget, pool_budget_of_host, size_or_zero, spin, valid_until,
+    cpu_percent, duration, duration_or_zero, key_lifetime, loops, max_forwards, max_rate,
+    max_sessions, peer_timeout, pool_budget, pool_budget_of_host, size_or_zero, spin, valid_until,
 };
 pub use names::{
     LogFormat, PoolMode, cipher_backend, congestion, file, kex, log_filter, log_format, on_off,

@@ -84,6 +84,7 @@ pub async fn listen(
         permits: Permits::default(),
         listen_permits: ListenPermits::default(),
         allowance: None,
+        rate_cap: None,
         hold: None,
         valid_until: None,
         network: None,

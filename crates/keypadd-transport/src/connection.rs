@@ -20,6 +20,7 @@ use crate::{
     },
     held::HeldStreams,
     mailbox::{ConnectionCommand, ConnectionShared, Established},
+    rate_cap::RateCap,
     settings::Proof,
     stream::Stream,
 };
@@ -130,6 +131,11 @@ impl Connection {
     pub fn hold(&self, streams: &HeldStreams, epoch: u32) {
         let streams = streams.clone();
         self.0.shared.command(ConnectionCommand::Hold { streams, epoch });
+    }
+
+    /// Sends no more than this to the peer, over all connections that share the cap.
+    pub fn cap(&self, cap: RateCap) {
+        self.0.shared.command(ConnectionCommand::Cap(cap));
     }
 
     /// Whether the peer accepts datagrams (RFC 9221). If not, there are no flows.

@@ -165,6 +165,7 @@ impl Driver {
             ConnectionCommand::Close { code, reason } => self.close(code, reason, now),
             ConnectionCommand::UpdateKeys => carrier.quic.force_key_update(),
             ConnectionCommand::AttachBulk(bulk) => carrier.attach_bulk(bulk),
+            ConnectionCommand::Cap(cap) => self.sender.set_cap(cap),
             ConnectionCommand::Hold { streams, epoch } => carrier.holding.set(streams, epoch),
             ConnectionCommand::Stream(id, command) => {
                 carrier.on_stream_command(id, command, registrar, now);

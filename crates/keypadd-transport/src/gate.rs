@@ -21,6 +21,7 @@ use crate::{
     handed_controller::{HandedController, NetworkPath},
     owed::{OWED_PACKETS_MAX, Owed},
     pacer::Pacer,
+    rate_cap::RateCap,
 };
 
 /// After this long without an ACK, and at this interval from then on, a little may be sent whatever
@@ -61,6 +62,9 @@ pub(crate) struct CongestionGate {
     acks_seen: u64,
     progress_at: Instant,
     owed: Owed,
+    cap: Option<RateCap>,
+    /// What the cap allowed when it was asked last; 0 if it held something back.
+    cap_left: u64,
 }
 
 impl CongestionGate {
@@ -80,6 +84,8 @@ impl CongestionGate {
             acks_seen: 0,
             progress_at: now,
             owed: Owed::default(),
+            cap: None,
+            cap_left: u64::MAX,
         };
         (gate, Arc::new(factory))
     }
@@ -107,6 +113,11 @@ impl CongestionGate {
         self.report().inherit(handed.algorithm, before);
         // The path has had the burst that a new one is allowed.
         self.pacer = Pacer::empty(now);
+    }
+
+    /// Sends no more to the peer than this, together with its other connections.
+    pub(crate) fn set_cap(&mut self, cap: RateCap) {
+        self.cap = Some(cap);
     }
 
     /// Begins to pace as on a new path. Its controller is new, too.
@@ -199,6 +210,9 @@ impl CongestionGate {
         let mtu = self.mtu();
         self.pacer.tokens(now, rate, mtu);
         self.pacer.spend(sent - self.sent_seen, rate, mtu);
+        if let Some(cap) = &self.cap {
+            let _ = cap.take(sent - self.sent_seen, 0, now, mtu);
+        }
         self.sent_seen = sent;
         self.pacer.tokens(now, rate, mtu)
     }
@@ -219,16 +233,38 @@ impl CongestionGate {
         let tokens = self.tokens(now, rate);
         let wanted = (bytes as f64).min(Pacer::burst(rate, self.mtu()));
         if tokens >= wanted {
-            Ok(bytes.min(tokens as u64))
+            self.within_cap(now, bytes.min(tokens as u64))
         } else {
             // A wait too short for the clock would set no timer.
             Err(self.pacer.time_of(wanted, rate).max(now + TICK))
         }
     }
 
-    /// Bytes that pacing allowed at the last call.
+    /// How many of `bytes` the peer's cap allows now; else when the next packet may go.
+    fn within_cap(&mut self, now: Instant, bytes: u64) -> Result<u64, Instant> {
+        let Some(cap) = &self.cap else { return Ok(bytes) };
+        let allowed = cap.take(0, bytes, now, self.mtu());
+        self.cap_left = match allowed {
+            Ok(left) if cap.rate().is_some() => left,
+            Ok(_) => u64::MAX,
+            Err(_) => 0,
+        };
+        allowed.map_err(|until| until.max(now + TICK))
+    }
+
+    /// Whether the peer's cap lets a packet go now that is not paced; else when.
+    pub(crate) fn may_go(&mut self, now: Instant, rtt: Duration) -> Result<(), Instant> {
+        if self.cap.as_ref().is_none_or(|cap| cap.rate().is_none()) {
+            return Ok(());
+        }
+        let rate = self.rate(rtt);
+        self.tokens(now, rate);
+        self.within_cap(now, self.mtu()).map(drop)
+    }
+
+    /// Bytes that pacing and the cap allowed at the last call.
     pub(crate) fn tokens_left(&self) -> u64 {
-        self.pacer.left() as u64
+        (self.pacer.left() as u64).min(self.cap_left)
     }
 
     /// Records how long packets wait on each way.
@@ -238,7 +274,8 @@ impl CongestionGate {
 
     /// Records whether data waits for the window.
     pub(crate) fn set_held_back(&self, held_back: bool) {
-        self.report().held_back = held_back;
+        // The cap says nothing about the path.
+        self.report().held_back = held_back && self.cap_left > 0;
     }
 }
 
@@ -375,6 +412,42 @@ mod tests {
         assert_eq!(sent, gate.window(), "the first window leaves at once, and no more");
         assert!(until > now);
         assert!(gate.paced(until, Duration::from_millis(100), 1_200).is_ok());
+    }
+
+    #[test]
+    fn connections_to_a_peer_share_its_cap_however_much_their_windows_allow() {
+        let start = Instant::now();
+        let cap = RateCap::new(Some(1_000_000));
+        let mut ends = [(); 2].map(|()| {
+            let (mut gate, factory) = CongestionGate::new(cubic(<_>::default()), flight(), start);
+            gate.set_cap(cap.clone());
+            (gate, factory.build(start, 1_200))
+        });
+        let (mut now, mut sent, rtt) = (start, 0, Duration::from_millis(1));
+        while now < start + Duration::from_secs(5) {
+            let mut next = now + rtt;
+            for (gate, controller) in &mut ends {
+                match gate.paced(now, rtt, 12_000) {
+                    Ok(bytes) => {
+                        controller.on_sent(now, bytes, 0);
+                        sent += bytes;
+                        next = now;
+                    }
+                    Err(until) => next = next.min(until),
+                }
+            }
+            now = next;
+        }
+        let rate = sent as f64 / (now - start).as_secs_f64();
+        assert!((980_000.0..=1_010_000.0).contains(&rate), "{rate}");
+        let (gate, controller) = &mut ends[0];
+        while gate.may_go(now, rtt).is_ok() {
+            controller.on_sent(now, 1_200, 0);
+        }
+        let until = gate.may_go(now, rtt).unwrap_err();
+        assert!(until > now, "what is not paced waits for the cap, too");
+        cap.set(None);
+        assert_eq!(gate.may_go(now, rtt), Ok(()));
     }
 
     #[test]

@@ -39,6 +39,7 @@ mod owed;
 mod pacer;
 mod queue_state;
 mod randomness;
+mod rate_cap;
 mod reassembly;
 mod receipts;
 mod receive_buffers;
@@ -86,6 +87,7 @@ pub use quinn_proto::{
     ConnectionStats, EcnCodepoint, EndpointConfig, IdleTimeout, ServerConfig, TransportConfig,
     TransportErrorCode, VarInt, crypto,
 };
+pub use rate_cap::RateCap;
 pub use replay::{BadReceipt, Receipt, Replay, ReplayBudget, STREAM_MIN_BYTES};
 pub use route::mtu_discovery;
 pub use settings::{

@@ -22,6 +22,7 @@ use crate::{
     handed_controller::HandedController,
     held::HeldStreams,
     queue_state::QueueState,
+    rate_cap::RateCap,
     settings::Proof,
     socket::Socket,
     splice::{Key, SpliceConnection},
@@ -69,6 +70,8 @@ pub(crate) enum ConnectionCommand {
     UpdateKeys,
     /// Let this other connection to the same peer carry bulk streams, and tell it.
     AttachBulk(Sibling),
+    /// Send no more than this to the peer.
+    Cap(RateCap),
     /// Hold streams spliced from now on when the connection is lost.
     Hold {
         streams: HeldStreams,

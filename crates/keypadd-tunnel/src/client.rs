@@ -13,7 +13,7 @@ use std::{
 };
 
 use keypadd_provider::PublicKey;
-use keypadd_transport::{ClientConfig, Endpoint, LoopMeter, crypto};
+use keypadd_transport::{ClientConfig, Endpoint, LoopMeter, RateCap, crypto};
 use tokio::{
     sync::watch,
     time::{Instant, sleep_until, timeout},
@@ -99,6 +99,8 @@ pub struct Client {
     /// The server that is away, while something is held.
     away: Mutex<Option<HeldSession>>,
     key_lifetimes: KeyLifetimes,
+    /// Limit on what is sent to the server.
+    rate_cap: Option<RateCap>,
     return_interval: Duration,
     renewing: RenewalAttempts,
     /// What the server is counted by: the first key that it proved.
@@ -208,6 +210,7 @@ impl Client {
             handover,
             away: Mutex::default(),
             key_lifetimes: settings.transport.key_lifetimes,
+            rate_cap: settings.transport.rate_cap,
             return_interval: settings.transport.return_interval,
             renewing: RenewalAttempts::default(),
             identity: OnceLock::new(),

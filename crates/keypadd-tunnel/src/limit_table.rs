@@ -109,6 +109,15 @@ const LIMITS: &[Limit] = &[
         test: "streams_nobody_reads_leave_every_other_stream_room",
     },
     Limit {
+        resource: "bytes per second to a peer",
+        holder: "peer",
+        total: Amount::Words(Words("none, unless it is set", &[])),
+        rule: Words("all sessions of the peer together", &[]),
+        when_reached: "what is to be sent waits",
+        setting: Some("max-rate"),
+        test: "both_connections_of_a_session_send_no_more_than_the_peers_cap_together",
+    },
+    Limit {
         resource: "receive windows beyond the first bytes",
         holder: "connection",
         total: Amount::Words(Words(

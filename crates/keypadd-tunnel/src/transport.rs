@@ -31,7 +31,7 @@ use std::{
 use keypadd_provider::{HandshakeData, Histogram, ProvedPeer};
 use keypadd_transport::{
     Endpoint, EndpointConfig, EndpointSettings, FLOW_IDLE, IdleTimeout, Inspect, KEPT_PER_FLIGHT,
-    Plan, ServerConfig, SpinShare, Streams, TransportConfig, Windows,
+    Plan, RateCap, ServerConfig, SpinShare, Streams, TransportConfig, Windows,
     congestion::{Control, CubicConfig},
     crypto, mtu_discovery,
 };
@@ -162,6 +162,8 @@ pub struct TransportSettings {
     pub held: HeldList,
     /// Requested size of the UDP send and receive buffers; the kernel may grant less.
     pub udp_buffer_bytes: usize,
+    /// Limit on what a client sends to its server, if any. A server's peers have their own.
+    pub rate_cap: Option<RateCap>,
     /// The clocks to watch: a jump ends all connections.
     pub clocks: Arc<dyn Clocks>,
     /// Time to hand a packet to the kernel, sampled.
@@ -206,6 +208,7 @@ impl Default for TransportSettings {
             limits: Arc::default(),
             held: HeldList::default(),
             udp_buffer_bytes: 4 << 20,
+            rate_cap: None,
             clocks: Arc::new(SystemClocks),
             send_seconds: Arc::default(),
             peer_timeout: PEER_TIMEOUT,

@@ -65,6 +65,14 @@ settings! {
         unset: "no limit of its own",
         help: "Share of the global `pool-budget` that all sessions of this peer may hold together",
     }
+    "max-rate" => max_rate: maybe u64 = max_rate {
+        form: "SIZE/s",
+        example: "2MiB/s",
+        unset: "no limit",
+        help: "Most bytes per second that this host sends to all sessions of this peer together, \
+            at least 16KiB/s",
+        detail: "The peer's own setting limits the other direction.",
+    }
     "hold" => hold: maybe Duration = duration_or_zero {
         form: "DURATION",
         example: "1h",

@@ -12,6 +12,9 @@ use crate::quote::shown;
 /// Smallest pool: the chunks of a single connection need this much.
 const POOL_BUDGET_MIN: ByteSize = ByteSize::mib(1);
 
+/// Lowest rate of a peer: room for handshakes and keystrokes.
+const MAX_RATE_MIN: ByteSize = ByteSize::kib(16);
+
 /// Longest timeout; a longer one is a typo.
 const DURATION_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -73,6 +76,18 @@ pub fn max_sessions(text: &str) -> Result<u32, BadValue> {
             format!("{} is not a number of sessions", shown(text)),
             format!("from 1 to {SESSIONS_MAX}, as in 16"),
         )),
+    }
+}
+
+/// Bytes per second, with or without `/s`.
+pub fn max_rate(text: &str) -> Result<u64, BadValue> {
+    let refused = |cause: &str| {
+        bad(format!("{} is {cause}", shown(text)), "bytes per second, as in 2MiB/s or 500kB/s")
+    };
+    let rate = text.strip_suffix("/s").unwrap_or(text).parse::<ByteSize>();
+    match rate.map_err(|_| refused("not a rate"))? {
+        rate if rate < MAX_RATE_MIN => Err(refused("too low: at least 16KiB/s")),
+        rate => Ok(rate.as_u64()),
     }
 }
 
@@ -170,6 +185,16 @@ mod tests {
         for unusable in ["lots", "1000PiB", "16EiB", "99999999999999999999999", "1e30GiB", "-1MiB"]
         {
             assert!(pool_budget_of_host(unusable, 1 << 40).is_err(), "{unusable}");
+        }
+    }
+
+    #[test]
+    fn a_rate_is_bytes_per_second() {
+        assert_eq!(max_rate("2MiB/s"), Ok(2 << 20));
+        assert_eq!(max_rate("500kB"), Ok(500_000));
+        assert_eq!(max_rate("16384/s"), Ok(16_384));
+        for unusable in ["16383", "0", "fast", "80Mbit/s", "-1MB/s", "1MB/m"] {
+            assert!(max_rate(unusable).is_err(), "{unusable}");
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use keypadd_cli::error::{Error, Exit, listen_hint, system};
 use keypadd_cli::shutdown::{self, ShutdownMode, Trigger};
 use keypadd_config::{Outgoing, Peer};
-use keypadd_provider::{CryptoSettings, PoolAllowance, PublicKey, client_config};
+use keypadd_provider::{CryptoSettings, PublicKey, client_config};
 use keypadd_transport::crypto::ClientConfig;
 use keypadd_tunnel::handover::HandedClient;
 use keypadd_tunnel::{
@@ -15,6 +15,7 @@ use keypadd_tunnel::{
 };
 use tokio::task::JoinHandle;
 
+use super::allowances::Allowance;
 use crate::control::carry;
 use crate::daemon::Daemon;
 use crate::daemon::pinned::pinned;
@@ -40,10 +41,10 @@ pub(super) struct NewLink {
 fn crypto_for(
     settings: &CryptoSettings,
     outgoing: &Outgoing,
-    allowance: Option<PoolAllowance>,
+    allowance: Option<&Allowance>,
 ) -> CryptoSettings {
     let pool = match allowance {
-        Some(allowance) => settings.pool.for_peer(allowance),
+        Some(allowance) => settings.pool.for_peer(allowance.pool.clone()),
         None => settings.pool.clone(),
     };
     CryptoSettings {
@@ -55,8 +56,13 @@ fn crypto_for(
 }
 
 /// Transport settings for one peer.
-fn transport_for(peer: &Peer, transport: &TransportSettings) -> TransportSettings {
+fn transport_for(
+    peer: &Peer,
+    transport: &TransportSettings,
+    allowance: Option<&Allowance>,
+) -> TransportSettings {
     let mut own = transport.clone();
+    own.rate_cap = allowance.map(|allowance| allowance.rate.clone());
     own.hold.time = peer.hold.unwrap_or(own.hold.time);
     own
 }
@@ -69,7 +75,7 @@ pub(super) fn client_crypto(
     peer: &Peer,
     outgoing: &Outgoing,
     crypto: &CryptoSettings,
-    allowance: Option<PoolAllowance>,
+    allowance: Option<&Allowance>,
 ) -> Result<Arc<dyn ClientConfig>, Error> {
     client_config(&crypto_for(crypto, outgoing, allowance), pinned(&peer.keys)?)
         .map_err(|error| Error::new(Exit::Runtime, error.to_string()))
@@ -89,6 +95,7 @@ impl NewLink {
         peer: &Peer,
         outgoing: &Outgoing,
         crypto: Arc<dyn ClientConfig>,
+        allowance: Option<&Allowance>,
         daemon: &Daemon,
     ) -> Result<Self, Error> {
         let client = Client::bind(ClientSettings {
@@ -97,7 +104,7 @@ impl NewLink {
             name: Some(peer.name.clone()),
             forwards: Vec::new(),
             proxy_headers: outgoing.proxy_headers,
-            transport: transport_for(peer, &daemon.transport),
+            transport: transport_for(peer, &daemon.transport, allowance),
             connect_timeout: daemon.settings.connect_timeout.value,
             instance: daemon.instance(&peer.name)?,
         });

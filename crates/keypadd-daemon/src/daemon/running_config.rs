@@ -84,8 +84,9 @@ impl RunningConfig {
         let mut bound = Vec::new();
         let mut spare = SpareSockets::default();
         for (peer, outgoing) in outgoing(&config) {
-            let crypto = client_crypto(peer, outgoing, &daemon.crypto, allowances.of(peer))?;
-            let link = NewLink::new(peer, outgoing, crypto, daemon).await?;
+            let allowance = allowances.of(peer);
+            let crypto = client_crypto(peer, outgoing, &daemon.crypto, allowance)?;
+            let link = NewLink::new(peer, outgoing, crypto, allowance, daemon).await?;
             let forwards = bind(&peer.name, link.client(), outgoing, &mut spare).await?;
             link.client().use_forwards(forwards).await;
             bound.push(link);
@@ -233,12 +234,14 @@ impl RunningConfig {
         let mut prepared = PreparedLinks::new();
         for (peer, outgoing) in outgoing(new) {
             let name = peer.name.as_str();
-            let crypto = client_crypto(peer, outgoing, crypto, self.allowances.of(peer))?;
+            let allowance = self.allowances.of(peer);
+            let crypto = client_crypto(peer, outgoing, crypto, allowance)?;
             let old = self.links.get(name).filter(|_| kept.contains(&name));
             let (link, forwards) = match old {
                 Some(link) => (None, bind(name, link.client(), outgoing, &mut spare).await?),
                 None => {
-                    let link = NewLink::new(peer, outgoing, Arc::clone(&crypto), daemon).await?;
+                    let crypto = Arc::clone(&crypto);
+                    let link = NewLink::new(peer, outgoing, crypto, allowance, daemon).await?;
                     let forwards = bind(name, link.client(), outgoing, &mut spare).await?;
                     (Some(link), forwards)
                 }
@@ -365,12 +368,14 @@ fn peers(
 ) -> Result<Peers, Error> {
     let peers = config.peers.iter().filter_map(|peer| {
         let incoming = peer.incoming.as_ref()?;
+        let allowance = allowances.of(peer);
         Some(AllowedPeer {
             name: Some(peer.name.clone()),
             keys: peer.keys.clone(),
             permits: Permits::new(incoming.permit_open.clone()),
             listen_permits: ListenPermits::new(incoming.permit_listen.clone()),
-            allowance: allowances.of(peer),
+            allowance: allowance.map(|allowance| allowance.pool.clone()),
+            rate_cap: allowance.map(|allowance| allowance.rate.clone()),
             hold: peer.hold,
             valid_until: peer.valid_until,
             network: networks.of(&peer.name),

@@ -106,6 +106,9 @@ fn describe(peer: &Peer, listen: Option<SocketAddr>, out: &mut Vec<String>) {
         let routes = if *routes == RouteMode::Install { ", routes installed" } else { "" };
         out.push(format!("  device {device}{mtu}{addresses}{routes}"));
     }
+    if let Some(rate) = peer.max_rate {
+        out.push(format!("  max-rate {}/s", ByteSize::b(rate).display().iec()));
+    }
     if let Some(outgoing) = &peer.outgoing {
         let Outgoing { endpoint, suites, kex, forwards, proxy_headers } = outgoing;
         let suites: Vec<_> = suites.iter().copied().map(suite_with_class).collect();

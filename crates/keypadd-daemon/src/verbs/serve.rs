@@ -121,6 +121,7 @@ pub(crate) async fn run(
         permits: Permits::new(permits.clone()),
         listen_permits: ListenPermits::new(listen_permits.clone()),
         allowance: None,
+        rate_cap: None,
         hold: None,
         valid_until: None,
         network: None,

@@ -25,6 +25,7 @@ use crate::{
     flows::Flows,
     gate::CongestionGate,
     handed_controller::HandedController,
+    rate_cap::RateCap,
     receive_buffers::BATCH_BYTES,
     time_share::TimeShare,
     to_stream::ToStream,
@@ -81,6 +82,11 @@ impl Sender {
             reading_ahead: None,
             bulk_bytes: 0,
         }
+    }
+
+    /// Sends no more than this to the peer, over all connections to it.
+    pub(super) fn set_cap(&mut self, cap: RateCap) {
+        self.meter.gate.set_cap(cap);
     }
 
     /// Sends what may be sent; returns whether more could follow immediately.

@@ -10,6 +10,7 @@ use std::{
 };
 
 use keypadd_provider::{AllowList, PoolAllowance, PublicKey};
+use keypadd_transport::RateCap;
 use thiserror::Error;
 
 use crate::{
@@ -30,6 +31,8 @@ pub struct AllowedPeer {
     pub listen_permits: ListenPermits,
     /// Limit on the pool memory of its connections together, if any.
     pub allowance: Option<PoolAllowance>,
+    /// Limit on what is sent to it, if any.
+    pub rate_cap: Option<RateCap>,
     /// How long its connections are held, if not as long as everybody's.
     pub hold: Option<Duration>,
     /// When it may no longer connect, by this host's clock.
@@ -191,6 +194,7 @@ mod tests {
             permits: Permits::default(),
             listen_permits: ListenPermits::default(),
             allowance: None,
+            rate_cap: None,
             hold: None,
             valid_until: None,
             network: None,

@@ -190,6 +190,7 @@ mod tests {
             permits: crate::Permits::default(),
             listen_permits: crate::ListenPermits::default(),
             allowance: None,
+            rate_cap: None,
             hold: None,
             valid_until: None,
             network: None,

@@ -13,7 +13,7 @@ use std::{
 
 use keypadd_provider::{ConnectionKeys, HandshakeData, KeyFault, PublicKey, SessionToken};
 use keypadd_share::{Share, Underway};
-use keypadd_transport::Connection;
+use keypadd_transport::{Connection, RateCap};
 use tokio::sync::{Notify, Semaphore, mpsc};
 
 use self::{bulk::BulkConnection, ending::Farewell};
@@ -95,6 +95,7 @@ pub struct LiveSession {
     pub(crate) hold: Option<SessionHold>,
     /// The lineages of a server's clients, this one's among them.
     lineages: Option<Arc<Lineages>>,
+    rate_cap: Option<RateCap>,
     /// What the client of a server has claimed of them.
     pub(crate) claims: Claims,
     /// How long its keys serve.
@@ -129,6 +130,8 @@ pub(crate) struct NewSession<'a> {
     /// The lineages of a server's clients.
     pub(crate) lineages: Option<Arc<Lineages>>,
     pub(crate) lifetimes: KeyLifetimes,
+    /// Limit on what is sent to the peer.
+    pub(crate) rate_cap: Option<RateCap>,
     /// The live session that it continues over another connection, with other keys.
     pub(crate) renews: Option<&'a LiveSession>,
     /// Its place among those of its key.
@@ -171,10 +174,12 @@ impl LiveSession {
             lineages: new.lineages,
             claims: Claims::default(),
             lifetimes: new.lifetimes,
+            rate_cap: new.rate_cap,
             renewal_wanted: Notify::new(),
             place: Mutex::new(new.place),
             target: new.target,
         };
+        session.cap(&session.connection);
         if let Some(hold) = &session.hold {
             session.connection.hold(&hold.streams, hold.epoch);
         }

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use keypadd_tunnel::TransportSettings;
+use keypadd_tunnel::{RateCap, TransportSettings};
 use testbed::LineSettings;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -73,6 +73,43 @@ async fn bulk_moves_to_a_connection_of_its_own_and_back_without_losing_a_byte() 
     let (_, received) = tokio::join!(answering, read_all(&mut here));
     assert!(received.unwrap() == late);
     until("both ends have closed it", || tunnel.open() == (0, 0)).await;
+}
+
+#[tokio::test]
+async fn both_connections_of_a_session_send_no_more_than_the_peers_cap_together() {
+    const RATE: u64 = 400_000;
+    const BYTES: usize = 1_200_000;
+    let target = listener().await;
+    let forward: &str = &format!("0:{}", target.local_addr().unwrap());
+    let cap = RateCap::new(None);
+    let transport = TransportSettings { rate_cap: Some(cap.clone()), ..<_>::default() };
+    let tunnel = Tunnel::start_with(&["localhost:*"], &[forward], transport).await;
+    let mut here = tunnel.enter().await;
+    let mut there = accept(&target).await;
+    transfer_both_ways(&mut here, &mut there, 1, 8 << 20).await;
+    until("there is a bulk connection", || connections(&tunnel) == 2).await;
+    let mut other_here = tunnel.enter().await;
+    let mut other_there = accept(&target).await;
+    cap.set(Some(RATE));
+    let began = std::time::Instant::now();
+    let (one, other) = (
+        transfer_one_way(&mut here, &mut there, BYTES),
+        transfer_one_way(&mut other_here, &mut other_there, BYTES),
+    );
+    tokio::join!(one, other);
+    // What had left before is in sockets' buffers. However slow the machine is, this takes longer.
+    let least = (2 * BYTES as u64 - (64 << 10)) as f64 / RATE as f64;
+    assert!(began.elapsed().as_secs_f64() > least, "{:?}", began.elapsed());
+}
+
+/// Sends this many bytes from here to there.
+async fn transfer_one_way(here: &mut TcpStream, there: &mut TcpStream, bytes: usize) {
+    let (sent, mut received) = (noise(3, bytes), vec![0; bytes]);
+    let (one, two) =
+        within(async { tokio::join!(here.write_all(&sent), there.read_exact(&mut received)) })
+            .await;
+    one.map(drop).and(two.map(drop)).unwrap();
+    assert!(sent == received);
 }
 
 #[tokio::test]

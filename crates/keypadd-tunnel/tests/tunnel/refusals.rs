@@ -167,6 +167,7 @@ async fn one_key_cannot_use_up_all_connections() {
             permits: Permits::default(),
             listen_permits: ListenPermits::default(),
             allowance: None,
+            rate_cap: None,
             hold: None,
             valid_until: None,
             network: None,

@@ -165,6 +165,7 @@ pub fn allowed_peer(key: PublicKey, permits: &[&str]) -> AllowedPeer {
         permits: open.map(|permit| permit.parse().unwrap()).collect(),
         listen_permits: listen.map(|permit| permit.parse().unwrap()).collect(),
         allowance: None,
+        rate_cap: None,
         hold: None,
         valid_until: None,
         network: None,

@@ -68,6 +68,10 @@ impl Meter {
     /// Bytes that a sparse stream may be given now, if it is a packet.
     pub(super) fn sparse_bytes(&mut self, now: Instant, path: PathParameters) -> Option<usize> {
         let room = self.gate.sparse_room(now, path.rtt);
+        if let Err(until) = self.gate.may_go(now, path.rtt) {
+            self.paced_until = Some(until);
+            return None;
+        }
         (room >= path.mtu.into()).then(|| SPARSE_BYTES.min(room as usize))
     }
 
@@ -172,7 +176,7 @@ mod tests {
     use quinn_proto::congestion::{Controller, CubicConfig};
 
     use super::*;
-    use crate::flight::Flight;
+    use crate::{flight::Flight, rate_cap::RateCap};
 
     const PATH: PathParameters = PathParameters { rtt: Duration::from_millis(100), mtu: 1_200 };
 
@@ -195,6 +199,20 @@ mod tests {
         assert_eq!(meter.bulk_bytes(now, PATH, 1_000), None);
         assert_eq!(meter.flow_bytes(now, PATH, 1_000), None);
         assert_eq!(meter.deadline(now), None, "it does not wait for pacing");
+    }
+
+    #[test]
+    fn a_cap_holds_sparse_data_back_until_a_later_time() {
+        let (mut meter, mut controller, now) = meter(0);
+        meter.gate.set_cap(RateCap::new(Some(10_000)));
+        meter.begin();
+        while meter.sparse_bytes(now, PATH).is_some() {
+            controller.on_sent(now, 1_200, 2);
+        }
+        let until = meter.deadline(now).expect("a time to go on");
+        assert!(until > now);
+        meter.begin();
+        assert!(meter.sparse_bytes(until + PATH.rtt, PATH).is_some());
     }
 
     #[test]

@@ -202,6 +202,7 @@ impl ServerContext {
             hold,
             lineages: Some(Arc::clone(&self.lineages)),
             lifetimes: self.key_lifetimes.clone(),
+            rate_cap: peer.rate_cap.clone(),
             renews,
             place: Some(place),
             target: None,

@@ -17,6 +17,13 @@ pub(super) struct BulkConnection {
 }
 
 impl LiveSession {
+    /// Lets one of its connections send no more than the peer's limit, which both share.
+    pub(super) fn cap(&self, connection: &Connection) {
+        if let Some(cap) = &self.rate_cap {
+            connection.cap(cap.clone());
+        }
+    }
+
     /// Attaches the connection that carries the session's bulk streams, which the same peer has
     /// proved to be its own, maybe by another of its keys. Returns false if there is one already,
     /// or if its packet protection differs.
@@ -27,6 +34,7 @@ impl LiveSession {
         let bulk = BulkConnection { connection: connection.clone(), proof: Arc::clone(proof) };
         let attached = same && self.bulk.set(bulk).is_ok();
         if attached {
+            self.cap(connection);
             self.connection.attach_bulk(connection);
             if self.has_ended() {
                 self.close(CloseCode::Shutdown, "the session has ended");
