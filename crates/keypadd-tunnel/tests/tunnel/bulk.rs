@@ -108,7 +108,8 @@ async fn transfer_one_way(here: &mut TcpStream, there: &mut TcpStream, bytes: us
     let (one, two) =
         within(async { tokio::join!(here.write_all(&sent), there.read_exact(&mut received)) })
             .await;
-    one.map(drop).and(two.map(drop)).unwrap();
+    one.unwrap();
+    two.unwrap();
     assert!(sent == received);
 }
 
