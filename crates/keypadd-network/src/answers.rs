@@ -53,6 +53,14 @@ pub enum Problem {
 }
 
 impl Problem {
+    /// Whether only hosts on this side hear of it, through the device.
+    fn is_for_hosts_here(self) -> bool {
+        match self {
+            Self::TooBig { .. } | Self::NoRoute => true,
+            Self::Prohibited | Self::SourceRefused => false,
+        }
+    }
+
     fn rate(self) -> Rate {
         match self {
             Self::TooBig { .. } => TOO_BIG_RATE,
@@ -106,7 +114,8 @@ pub struct Answers {
 
 impl Answers {
     /// Answers from the first of these addresses of the packet's family. If there is none, errors
-    /// come from the destination of the packet, as if it had refused it.
+    /// come from the destination of the packet, as if it had refused it; so do those of IPv4 that
+    /// go to hosts here: Linux takes no packet from a device that has its own address as source.
     pub fn new(addresses: Vec<IpAddr>) -> Self {
         Self { addresses, too_big: Bucket::FULL, refusals: Bucket::FULL }
     }
@@ -132,6 +141,7 @@ impl Answers {
                     IpAddr::V4(address) => Some(*address),
                     IpAddr::V6(_) => None,
                 });
+                let own = own.filter(|_| !problem.is_for_hosts_here());
                 write_v4(packet, problem, own.unwrap_or(destination), to, buffer)
             }
             (IpAddr::V6(to), IpAddr::V6(destination)) => {

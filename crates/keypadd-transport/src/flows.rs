@@ -183,8 +183,12 @@ impl Flows {
                 OpenEnd::Source(name)
             }
         };
+        let check_in = match end {
+            OpenEnd::Connected(_) | OpenEnd::Source(_) => self.idle,
+            OpenEnd::Network(_) => network::READ_INTERVAL,
+        };
         self.open.insert(id, OpenFlow { end, carried, ended, last_at: now });
-        self.check_at(now + self.idle);
+        self.check_at(now + check_in);
         for datagram in waiting {
             self.enqueue(id, datagram, now);
         }
@@ -258,11 +262,16 @@ impl Flows {
         for id in ids {
             self.end(id, FlowEnd::Idle);
         }
+        let is_network = |flow: &OpenFlow| matches!(flow.end, OpenEnd::Network(_));
+        let networks = self.open.iter().filter(|(_, flow)| is_network(flow));
+        let networks: Vec<_> = networks.map(|(id, _)| Owner::Flow(*id)).collect();
+        let next_read = (!networks.is_empty()).then(|| now + network::READ_INTERVAL);
+        networks.into_iter().for_each(|owner| self.on_ready(owner));
         self.fragments.expire(now);
         self.count_incomplete();
         self.early.expire(now);
         let next_idle = self.open.values().filter_map(|flow| flow.idle_at(self.idle)).min();
-        self.check_at = [next_idle, self.fragments.deadline(), self.early.deadline()]
+        self.check_at = [next_idle, next_read, self.fragments.deadline(), self.early.deadline()]
             .into_iter()
             .flatten()
             .min();

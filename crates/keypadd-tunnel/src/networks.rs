@@ -29,8 +29,8 @@ pub type PeerRoutes = Routes<Arc<str>>;
 /// What may pass between a peer and this host.
 #[derive(Clone, Debug)]
 pub struct NetworkRules {
-    /// What is behind the peer: packets from there are accepted of it, and packets to there go to
-    /// it.
+    /// What is behind the peer: packets from there are accepted from it, and packets to there go
+    /// to it.
     pub networks: Vec<Prefix>,
     /// What the peer may begin here; beyond that, it may answer.
     pub permits: Vec<Permit>,

@@ -115,7 +115,7 @@ settings! {
         kind: Kind::List,
         form: "ADDRESS/BITS",
         example: "10.2.0.0/16",
-        help: "Networks behind the peer: packets from there are accepted of it, and packets to \
+        help: "Networks behind the peer: packets from there are accepted from it, and packets to \
             there go to it",
         detail: "They go through a TUN device, `device`. Both ends need `networks`, and the \
             peer's must name what is behind this host.",

@@ -59,15 +59,15 @@ impl PeerNetworks {
     }
 
     /// Takes the devices of a file's peers from the process that this one replaces. Warns about
-    /// those that it has not had: the sandbox, which is closed, forbids to open them.
+    /// those that it did not have: the sandbox, which is closed, forbids opening them.
     pub(crate) fn inherit(config: &Config, handover: &Handover) -> Self {
         let inherit = |peer: &Peer| {
             let (name, settings) = (&peer.name, peer.networks.as_ref()?);
             let Some((device, mtu)) = handover.take_device(&settings.device) else {
                 let device = &settings.device;
                 tracing::warn!(
-                    "restart to apply: the networks of peer {name}, whose device {device} the old \
-                        process has not had"
+                    "the old process did not have device {device} of peer {name}; restart to \
+                        open it"
                 );
                 return None;
             };
@@ -128,7 +128,11 @@ impl PeerNetworks {
                     network.set_host(Arc::clone(&addresses.host), own);
                 }
             }
-            Err(error) => tracing::debug!(%error, "cannot list the addresses of this host"),
+            // Rules without them would let a permit for a prefix reach this host itself.
+            Err(error) => tracing::warn!(
+                "cannot list the addresses of this host ({error}): networks keep to those known \
+                    before, and carry nothing without any"
+            ),
         }
     }
 

@@ -112,6 +112,10 @@ fn an_error_comes_from_the_device_or_else_from_the_destination() {
             assert_eq!(answer.source().to_string(), from);
             assert_eq!(answer.destination(), source);
         }
+        // The kernel drops what comes from a device with an IPv4 address of its own as source.
+        let here = answer(&packet, Problem::TooBig { mtu: 1_300 }, &own).unwrap();
+        let from = if source.is_ipv4() { to } else { from_own };
+        assert_eq!(Packet::parse(&here).unwrap().source().to_string(), from);
     }
 }
 

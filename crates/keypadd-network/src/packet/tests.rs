@@ -175,12 +175,14 @@ fn no_header_is_cut_apart_or_overwritten_by_fragments() {
 }
 
 #[test]
-fn extension_headers_in_a_fragment_hide_no_ports() {
+fn extension_headers_in_a_first_fragment_are_refused() {
     // The fragment's payload begins with destination options, and the ports follow.
     let mut payload = vec![17, 0, 1, 4, 0, 0, 0, 0];
     payload.extend([0; 8]);
-    let first = fragment(A6, B6, 60, (0, true), &payload);
-    assert_eq!(Packet::parse(&first).unwrap().transport(), Transport::Other(60));
+    for extension in [0, 43, 44, 60] {
+        let first = fragment(A6, B6, extension, (0, true), &payload);
+        assert_eq!(Packet::parse(&first).unwrap_err(), Malformed::Fragment);
+    }
 }
 
 #[test]

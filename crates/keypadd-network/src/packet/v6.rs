@@ -38,9 +38,11 @@ pub(super) fn header(bytes: &[u8]) -> Result<Header, Malformed> {
     };
     for count in 0..=EXTENSIONS_MAX {
         let is_extension = matches!(header.protocol, HOP_BY_HOP | ROUTING | FRAGMENT | DESTINATION);
-        // What follows in a fragment may be overwritten by another one, and is not looked at.
-        if !is_extension || header.part != Part::Whole {
-            return Ok(header);
+        match header.part {
+            Part::Whole if is_extension => {}
+            // It would hide what follows, such as a source route (RFC 7112).
+            Part::First if is_extension => return Err(Malformed::Fragment),
+            Part::Whole | Part::First | Part::Later => return Ok(header),
         }
         let options_first = header.protocol != HOP_BY_HOP || count == 0;
         if !options_first || count == EXTENSIONS_MAX {

@@ -69,7 +69,7 @@ fn error_about(packet: &[u8], from: &str) -> Vec<u8> {
     let mut buffer = [0; ANSWER_BYTES_MAX];
     let mut answers = Answers::new(vec![from.parse().unwrap()]);
     let packet = Packet::parse(packet).unwrap();
-    let problem = Problem::TooBig { mtu: 1280 };
+    let problem = Problem::Prohibited;
     answers.answer(&packet, problem, Instant::now(), &mut buffer).unwrap().to_vec()
 }
 

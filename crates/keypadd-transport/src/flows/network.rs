@@ -14,7 +14,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -62,6 +62,10 @@ impl Ruling {
     /// The packet is dropped.
     pub const DROP: Self = Self { passes: false, answer: None };
 }
+
+/// How often a device is read that has not said that it has packets: it says so once, and not again
+/// to a connection that became the one to read it, or may read it again, with packets in its queue.
+pub(super) const READ_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A device for IP packets, with its filter. Clones share it.
 #[derive(Clone, Debug)]

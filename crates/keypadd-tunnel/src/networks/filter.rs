@@ -45,7 +45,8 @@ struct State {
     given: Option<NetworkRules>,
     /// Made from `given` and `host`.
     rules: Option<Rules<Arc<str>>>,
-    host: Arc<HostAddresses>,
+    /// Nothing passes until they are known.
+    host: Option<Arc<HostAddresses>>,
     /// The device's addresses.
     own: Vec<IpAddr>,
     flows: Flows,
@@ -73,7 +74,7 @@ impl Filter {
         let state = State {
             given: None,
             rules: None,
-            host: Arc::default(),
+            host: None,
             own: Vec::new(),
             flows: Flows::new(RandomState::new(), Instant::now()),
             answers: Answers::new(Vec::new()),
@@ -99,7 +100,7 @@ impl Filter {
 
     pub(super) fn set_host(&self, host: Arc<HostAddresses>, own: Vec<IpAddr>) {
         let mut state = self.state();
-        state.host = host;
+        state.host = Some(host);
         state.make_rules(&self.peer);
         if state.own != own {
             state.answers = Answers::new(own.clone());
@@ -157,8 +158,7 @@ impl Filter {
 
 impl State {
     fn make_rules(&mut self, peer: &Arc<str>) {
-        let host = &self.host;
-        self.rules = self.given.as_ref().map(|given| {
+        self.rules = self.given.as_ref().zip(self.host.as_ref()).map(|(given, host)| {
             let (routes, permits) = (Arc::clone(&given.routes), given.permits.clone());
             Rules::new(Arc::clone(peer), routes, permits, Arc::clone(host))
         });
@@ -176,7 +176,7 @@ impl State {
         match (packet.transport(), self.remote) {
             (Transport::Udp(ports), Some(remote)) => {
                 let to = SocketAddr::new(packet.destination(), ports.destination);
-                to == remote && self.host.has(packet.source())
+                to == remote && self.host.as_ref().is_some_and(|host| host.has(packet.source()))
             }
             _ => false,
         }

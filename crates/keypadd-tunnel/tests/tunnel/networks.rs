@@ -34,6 +34,7 @@ impl Site {
         let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
         let (device, host) = pair.unwrap();
         let network = Arc::new(Network::new(peer, "tun0".into(), MTU, device));
+        network.set_host(Arc::default(), Vec::new());
         Self { network, host: host.into() }
     }
 
