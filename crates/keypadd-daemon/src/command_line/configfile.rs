@@ -83,7 +83,11 @@ pub(crate) fn parts(file: &Path) -> Result<Vec<Part>, Error> {
     let directory = peers_directory(file);
     let paths = match fs::read_dir(&directory) {
         Ok(entries) => entries.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>(),
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error)
+            if error.kind() == ErrorKind::NotFound && directory.symlink_metadata().is_err() =>
+        {
+            return Ok(Vec::new());
+        }
         Err(error) => Err(error),
     };
     let mut paths = paths.map_err(|error| {
@@ -98,8 +102,16 @@ pub(crate) fn parts(file: &Path) -> Result<Vec<Part>, Error> {
     paths.sort_unstable();
     let part = |path: &PathBuf| {
         let name = name_of(path).unwrap_or_default();
-        // It may have gone meanwhile.
-        Ok(text(path)?.map(|text| Part { name, text }))
+        match text(path)? {
+            Some(text) => Ok(Some(Part { name, text })),
+            // It has gone meanwhile. A link that leads nowhere has not.
+            None if path.symlink_metadata().is_err() => Ok(None),
+            None => {
+                let name = shown(path.to_string_lossy());
+                let cause = format!("configuration {name} is a link to no file");
+                Err(Error::new(Exit::Config, cause))
+            }
+        }
     };
     paths.iter().filter_map(|path| part(path).transpose()).collect()
 }
@@ -255,7 +267,23 @@ fn is_read_only(mount: StatVfs) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+
     use super::*;
+
+    #[test]
+    fn a_link_that_leads_nowhere_removes_no_peers() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("keypadd.toml");
+        assert!(parts(&file).unwrap().is_empty());
+        symlink("nowhere", peers_directory(&file)).unwrap();
+        assert_eq!(parts(&file).unwrap_err().exit(), Exit::Config);
+        fs::remove_file(peers_directory(&file)).unwrap();
+        fs::create_dir(peers_directory(&file)).unwrap();
+        assert!(parts(&file).unwrap().is_empty());
+        symlink("nowhere", peers_directory(&file).join("a.toml")).unwrap();
+        assert_eq!(parts(&file).unwrap_err().exit(), Exit::Config);
+    }
 
     #[test]
     fn a_file_can_be_replaced_where_others_may_write_unless_the_mount_is_read_only() {

@@ -18,7 +18,6 @@ use crate::status::connections::ConnectionCounts;
 pub(crate) struct Snapshot {
     pub(crate) version: String,
     /// Version of the control socket's protocol.
-    #[serde(default)]
     pub(crate) control_version: u32,
     pub(crate) pid: u32,
     pub(crate) verb: String,
