@@ -56,7 +56,7 @@ pub(crate) async fn run(args: DemoArgs, shutdown: Shutdown) -> Result<(), Error>
     if report.complete {
         page.line("Next: two hosts in a minute, README.md. More of the pool: keypadd demo --pool.");
     } else {
-        page.keep(["Interrupted: what stands above is complete."]);
+        page.keep(["Interrupted. Any part above is complete."]);
     }
     Ok(())
 }

@@ -52,9 +52,7 @@ struct Beside {
 /// # Errors
 /// A connection breaks, or a byte was altered.
 pub(super) async fn run(page: &mut Page) -> Result<Keystrokes, Error> {
-    page.heading(
-        "2  Keystrokes beside a download on a line of 20 Mbit/s and 20 ms, to their echo.",
-    );
+    page.heading("2  Keystrokes beside a download on 20 Mbit/s, 20 ms; TCP fills a 50 ms queue.");
     let fault = |error: &dyn std::fmt::Display| failed(format!("keystrokes: {error}"));
     page.draw(["   through keypadd ..."]);
     let path = Path::over(&Link::new(LINE), tunnel(), 0).await.map_err(|error| fault(&error))?;
@@ -115,11 +113,11 @@ impl Keystrokes {
         let keys = if sooner >= MARGIN {
             let why = "keypadd keeps the queue short";
             let digits = if sooner < 10.0 { 1 } else { 0 };
-            format!("Keys are answered {sooner:.digits$} times as soon: {why}.")
+            format!("Keystrokes are echoed {sooner:.digits$} times faster: {why}.")
         } else if sooner > 1.0 / MARGIN {
-            "Keys are answered as soon as over plain TCP: no gain.".into()
+            "Keystrokes are echoed as fast as over plain TCP: no gain.".into()
         } else {
-            format!("Keys wait {:.1} times as long as over plain TCP: a loss.", 1.0 / sooner)
+            format!("Keystrokes take {:.1} times as long as over plain TCP: a loss.", 1.0 / sooner)
         };
         let download = if rate > 1.0 / MARGIN {
             "The download is about as fast.".into()
@@ -148,7 +146,7 @@ mod tests {
         assert_eq!(
             won.lines,
             [
-                "Keys are answered 3.0 times as soon: keypadd keeps the queue short.",
+                "Keystrokes are echoed 3.0 times faster: keypadd keeps the queue short.",
                 "The download is about as fast."
             ]
         );

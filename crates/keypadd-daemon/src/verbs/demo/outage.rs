@@ -269,13 +269,13 @@ impl Outage {
                 grouped(before + 1),
             ),
             (true, ..) => "The download was over before the outage.".into(),
-            (false, ..) => "With keypadd the download did not come to its end.".into(),
+            (false, ..) => "With keypadd the download did not finish.".into(),
         };
         let theirs = match &tcp.fate {
-            Fate::Complete => "Over TCP it went on, too.",
-            Fate::Running => "Over TCP it stands still.",
+            Fate::Complete => "It continued over TCP, too.",
+            Fate::Running => "Over TCP it is stalled.",
             Fate::Ended(_) => {
-                "A TCP connection has one address for life: that download starts again."
+                "A TCP connection cannot change its address: that download must start over."
             }
         };
         Verdict {
@@ -328,7 +328,7 @@ mod tests {
         assert!(!lost.speaks_for_us);
         assert_eq!(
             lost.lines,
-            ["With keypadd the download did not come to its end.", "Over TCP it went on, too."]
+            ["With keypadd the download did not finish.", "It continued over TCP, too."]
         );
         let level =
             verdict(download(Fate::Complete, Some(0.1)), download(Fate::Complete, Some(0.1)));

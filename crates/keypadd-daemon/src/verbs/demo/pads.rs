@@ -64,7 +64,7 @@ struct Seal {
 /// # Errors
 /// There is no memory for a pool, or a tunnel does not come up.
 pub(super) async fn run(page: &mut Page) -> Result<Pads, Error> {
-    page.heading("3  Sealing a packet on this CPU, in ns: without / with a pad made ahead.");
+    page.heading("3  Sealing a packet on this CPU, in ns: without / with a precomputed pad.");
     page.draw(["   timing ..."]);
     let suites: Vec<_> = SUITES.into_iter().filter_map(SuiteTimes::of).collect();
     page.draw(table(&suites).chain(["   filling a pool ...".to_owned()]));
