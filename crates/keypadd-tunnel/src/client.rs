@@ -54,8 +54,6 @@ use crate::{
     wire::{CloseCode, Instance, ListenCode},
 };
 
-use self::renewal::RenewalAttempts;
-
 mod attempts;
 mod bulk;
 mod connect;
@@ -99,10 +97,9 @@ pub struct Client {
     /// The server that is away, while something is held.
     away: Mutex<Option<HeldSession>>,
     key_lifetimes: KeyLifetimes,
-    /// Limit on what is sent to the server.
     rate_cap: Option<RateCap>,
     return_interval: Duration,
-    renewing: RenewalAttempts,
+    renewing: renewal::RenewalAttempts,
     /// What the server is counted by: the first key that it proved.
     identity: OnceLock<PublicKey>,
     /// When the server is not to be connected to any more, by this host's clock.
@@ -212,7 +209,7 @@ impl Client {
             key_lifetimes: settings.transport.key_lifetimes,
             rate_cap: settings.transport.rate_cap,
             return_interval: settings.transport.return_interval,
-            renewing: RenewalAttempts::default(),
+            renewing: Default::default(),
             identity: OnceLock::new(),
             valid_until: watch::Sender::new(None),
             network: OnceLock::new(),

@@ -85,8 +85,7 @@ pub struct LiveSession {
     /// The remote forwards that a client has asked its server for.
     pub(crate) remote_forwards: RemoteForwards,
     ended_by: OnceLock<SessionEnd>,
-    /// What the peer is told; set before either connection is closed, as the end of one closes the
-    /// other.
+    /// What the peer is told; set before a connection is closed, whose end closes the other.
     farewell: OnceLock<Farewell>,
     forwards: Arc<ForwardCounts>,
     /// Places for the connections that this end forwards.
@@ -130,7 +129,6 @@ pub(crate) struct NewSession<'a> {
     /// The lineages of a server's clients.
     pub(crate) lineages: Option<Arc<Lineages>>,
     pub(crate) lifetimes: KeyLifetimes,
-    /// Limit on what is sent to the peer.
     pub(crate) rate_cap: Option<RateCap>,
     /// The live session that it continues over another connection, with other keys.
     pub(crate) renews: Option<&'a LiveSession>,
@@ -235,8 +233,7 @@ impl LiveSession {
         self.limits.mute_targets.allow_if(target, Instant::now(), || self.may_log())
     }
 
-    /// Whether to log now that no local port is left for connections to this target, whoever asks
-    /// for one.
+    /// Whether to log now that no local port is left for connections to this target.
     pub(crate) fn may_log_local_ports(&self, target: &str) -> bool {
         self.limits.local_port_lines.allow_if(target.into(), Instant::now(), || self.may_log())
     }
