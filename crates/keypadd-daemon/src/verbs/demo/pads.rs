@@ -118,7 +118,7 @@ impl Pads {
         let seconds = *burst_bytes as f64 * 8.0 / FAST_LINE;
         let covers = match was_full {
             true => format!("A pool of {pool} covers a burst"),
-            false => "Too little idle CPU for a full pool: a burst".to_owned(),
+            false => "In 2.5 s the pool got enough for a burst".to_owned(),
         };
         let burst = format!("   {covers} of {megabytes:.0} MB, {seconds:.2} s at 1 Gbit/s.");
         table(suites).chain([burst]).collect()
@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn a_pool_that_was_not_filled_is_told_from_a_full_one() {
         let lines = Pads { was_full: false, ..pads([true; 3]) }.lines();
-        assert!(lines[4].contains("Too little idle CPU"), "{lines:?}");
+        assert!(lines[4].contains("In 2.5 s"), "{lines:?}");
     }
 
     #[test]
