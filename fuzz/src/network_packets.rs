@@ -101,7 +101,7 @@ fn check_clamped(bytes: &[u8], mtu: usize) {
     assert!(!clamp_mss(&mut clamped, mtu), "once is enough");
 }
 
-/// Makes the checksum of an IPv4 header right, so that it is not all that is looked at.
+/// Fixes the IPv4 header checksum, so that parsing goes beyond it.
 fn seal(packet: &mut [u8]) {
     let header_bytes = packet.first().map_or(0, |first| usize::from(first & 15) * 4);
     if header_bytes < 20 || packet.len() < header_bytes || packet[0] >> 4 != 4 {

@@ -43,7 +43,7 @@ pub struct Part {
 pub struct Texts<'t> {
     /// The main file's.
     pub main: &'t str,
-    /// Those with more peers.
+    /// The files with more peers.
     pub parts: &'t [Part],
 }
 

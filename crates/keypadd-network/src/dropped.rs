@@ -29,9 +29,9 @@ macro_rules! reasons {
 reasons! {
     /// A peer may not begin this here, and it answers nothing that began here.
     Destination: "destination",
-    /// It belongs to the tunnel itself: a route leads the tunnel through the tunnel.
+    /// A packet of the tunnel itself: a route leads the tunnel through the tunnel.
     Loop: "loop",
-    /// It is no packet, or one that no network carries.
+    /// Not a packet, or one that no network carries.
     Malformed: "malformed",
     /// An address, or a message, that has no meaning beyond a link or a host.
     Martian: "martian",

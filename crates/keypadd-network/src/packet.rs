@@ -37,7 +37,7 @@ pub enum Malformed {
     /// their specification allows.
     #[error("malformed options")]
     Options,
-    /// It says which way to take, and might reach another host than its destination.
+    /// The packet names hops of its route, so it might reach a host other than its destination.
     #[error("source routed")]
     SourceRoute,
     /// A fragment that no packet has, that cuts a header apart or that overlaps one.

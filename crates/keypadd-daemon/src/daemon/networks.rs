@@ -166,9 +166,8 @@ fn open(settings: &Networks, failed: impl Fn(&str) -> String) -> Result<(OwnedFd
             None => error_line,
         }
     })?;
-    let commands = commands(settings, existed);
-    if !commands.is_empty() {
-        let Commands { old_routes, all } = commands;
+    let Commands { old_routes, all } = commands(settings, existed);
+    if !all.is_empty() {
         // Fails where there are none.
         let _ = ip(&["-force", "-batch", "-"], &old_routes);
         ip(&["-batch", "-"], &all).map_err(|cause| {
@@ -224,12 +223,6 @@ struct Commands {
     /// Removes routes that an earlier run has left.
     old_routes: String,
     all: String,
-}
-
-impl Commands {
-    fn is_empty(&self) -> bool {
-        self.all.is_empty()
-    }
 }
 
 /// How to set up a device: nothing, if it existed and the file does not ask for anything.

@@ -47,7 +47,7 @@ pub enum Transport {
     EchoRequest(u16),
     /// An echo reply of ICMP with this identifier.
     EchoReply(u16),
-    /// An error of ICMP, which quotes the packet that it is about.
+    /// An ICMP error, which quotes the packet it is about.
     IcmpError,
     /// Another message of ICMP, which may pass a router.
     OtherIcmp,

@@ -125,6 +125,11 @@ impl Filter {
         }
     }
 
+    /// Reads a packet; counts it as dropped if it is malformed.
+    fn parse<'a>(&self, packet: &'a [u8]) -> Option<Packet<'a>> {
+        Packet::parse(packet).map_err(|malformed| self.drop_for(malformed.into())).ok()
+    }
+
     fn drop_for(&self, reason: Reason) {
         self.dropped[reason as usize].fetch_add(1, Relaxed);
     }
@@ -185,13 +190,7 @@ impl State {
 
 impl PacketFilter for Filter {
     fn outbound(&self, packet: &mut [u8], path: PacketPath) -> Ruling {
-        let parsed = match Packet::parse(packet) {
-            Ok(parsed) => parsed,
-            Err(malformed) => {
-                self.drop_for(malformed.into());
-                return Ruling::DROP;
-            }
-        };
+        let Some(parsed) = self.parse(packet) else { return Ruling::DROP };
         let mut state = self.state();
         let state = &mut *state;
         if state.is_own(&parsed) {
@@ -225,13 +224,7 @@ impl PacketFilter for Filter {
     }
 
     fn inbound(&self, packet: &mut Cow<'_, [u8]>, path: PacketPath) -> Ruling {
-        let parsed = match Packet::parse(packet) {
-            Ok(parsed) => parsed,
-            Err(malformed) => {
-                self.drop_for(malformed.into());
-                return Ruling::DROP;
-            }
-        };
+        let Some(parsed) = self.parse(packet) else { return Ruling::DROP };
         let mut state = self.state();
         let state = &mut *state;
         let verdict = match &state.rules {

@@ -44,7 +44,7 @@ fn is_link_local(address: IpAddr) -> bool {
     }
 }
 
-/// An address with the network that it is in.
+/// An interface address and its network.
 fn with_network(one: &InterfaceAddress) -> Option<(IpAddr, Prefix)> {
     let address = address(one.address.as_ref()?)?;
     let bits = one.netmask.as_ref().and_then(self::address).map_or(128, leading_ones);

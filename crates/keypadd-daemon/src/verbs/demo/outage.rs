@@ -66,7 +66,7 @@ struct Download {
 enum Fate {
     Running,
     Complete,
-    /// It ended early, and why.
+    /// The download ended early, and why.
     Ended(String),
 }
 
