@@ -3,13 +3,14 @@
 #
 #     packaging/test-container.sh target/dist/keypadd-x86_64      prints `ok` or `not ok` for each claim; 1 if one failed
 #
-# Needs podman or docker; CONTAINER_ENGINE may name another command, with options, and CONTAINER_OPTIONS has more options
-# for `run`. Leaves neither image nor container.
+# Needs root, for a key that is root's and of the container's group, and podman or docker; CONTAINER_ENGINE may name
+# another command, with options, and CONTAINER_OPTIONS has more options for `run`. Leaves neither image nor container.
 
 set -euo pipefail
 
 . "$(dirname "${BASH_SOURCE[0]}")/machines.sh"
 program=$(realpath -- "${1:?names no program}")
+[ "$(id -u)" = 0 ] || { echo "needs root" >&2; exit 2; }
 read -ra engine <<<"${CONTAINER_ENGINE:-$(command -v podman || command -v docker)}"
 read -ra options <<<"${CONTAINER_OPTIONS:-}"
 repository=$(realpath "$(dirname "${BASH_SOURCE[0]}")/..")

@@ -1,6 +1,6 @@
 # For a tap: Linux alone, as the program itself. scripts/release fills in what is between two @.
 class Keypadd < Formula
-  desc "Tunnels TCP over UDP, with connections that survive suspends and dead links"
+  desc "@DESCRIPTION@"
   homepage "@URL@"
   url "@URL@/keypadd-@VERSION@.tar.gz"
   sha256 "@SHA256@"

@@ -1,6 +1,6 @@
 # scripts/release fills in what is between two @.
 {
-  description = "Tunnels TCP over UDP on a pool of counter-mode keystream that idle CPU has filled";
+  description = "@DESCRIPTION@";
 
   inputs = {
     nixpkgs.url = "github:NixOS/nixpkgs/nixos-unstable";
@@ -36,6 +36,7 @@
             install -Dm644 docs/keypadd.schema.json $out/share/keypadd/keypadd.schema.json
           '';
           meta = {
+            description = "@DESCRIPTION@";
             homepage = "@URL@";
             license = with pkgs.lib.licenses; [ mit asl20 ];
             mainProgram = "keypadd";
