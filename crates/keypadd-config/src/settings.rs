@@ -56,10 +56,11 @@ settings! {
         flag: Flag::Serve,
         help: "Targets that peers may connect to: HOST:PORT, `HOST:*`, `*:PORT`, CIDR:PORT, `*:*` \
             or /PATH",
-        detail: "/PATH is a unix socket. Names are resolved here; the address checked is the one \
-            connected to. `localhost` is 127.0.0.1 and ::1. Names and `*` never match this host's \
-            own, loopback, link-local or multicast addresses, nor a cloud's metadata services; \
-            CIDRs do, even `0.0.0.0/0`. Only patterns such as `udp:resolver:53` permit UDP.",
+        detail: "PORT may be a range such as 8000-8010; /PATH is a unix socket. Names are resolved \
+            here; the address checked is the one connected to. `localhost` is 127.0.0.1 and ::1. \
+            Names and `*` never match this host's own, loopback, link-local or multicast \
+            addresses, nor a cloud's metadata services; CIDRs do, even `0.0.0.0/0`. Only patterns \
+            such as `udp:resolver:53` permit UDP.",
     }
     "permit-listen" => permit_listen: many ListenPermit = listen_permit {
         kind: Kind::List,
@@ -68,8 +69,8 @@ settings! {
         flag: Flag::Serve,
         help: "Where peers may listen on this host (-R): PORT, HOST:PORT, `HOST:*`, `*:PORT`, \
             `*:*` or /PATH",
-        detail: "PORT alone is loopback only; `*` is every address. Only patterns such as \
-            `udp:5353` permit UDP.",
+        detail: "PORT may be a range such as 8000-8010. Without a host it is loopback only; `*` is \
+            every address. Only patterns such as `udp:5353` permit UDP.",
     }
     "permit-bench" => permit_bench: one bool = switch {
         kind: Kind::Switch,

@@ -4,12 +4,13 @@
 //! `PREFIX:icmp` echo requests and other messages of ICMP. A port may be a range, `8000-8010`, or
 //! `*`. An IPv6 prefix before a colon is in brackets, as in `[fd00::/8]:443`.
 
-use std::{fmt, net::IpAddr, ops::RangeInclusive, str::FromStr};
+use std::{fmt, net::IpAddr, str::FromStr};
 
 use thiserror::Error;
 
 use crate::{
     packet::{TCP, Transport, UDP},
+    port_range::{PortRange, PortRangeError},
     prefix::{Prefix, PrefixError},
 };
 
@@ -26,9 +27,9 @@ enum Covers {
     /// Any protocol.
     All,
     /// These ports of TCP.
-    Tcp(RangeInclusive<u16>),
+    Tcp(PortRange),
     /// These ports of UDP.
-    Udp(RangeInclusive<u16>),
+    Udp(PortRange),
     /// ICMP, of the family of the prefix.
     Icmp,
 }
@@ -56,9 +57,9 @@ pub enum PermitFault {
     /// A protocol that is not known, or in another place.
     #[error("`{0}` is not PORT, tcp:PORT, udp:PORT or icmp, which follow the network")]
     Protocol(String),
-    /// A port that is not a number from 1 to 65535, a range of these or `*`.
-    #[error("`{0}` is not a port (1 to 65535), a range such as 8000-8010, or *")]
-    Ports(String),
+    /// The ports are neither valid nor `*`.
+    #[error(transparent)]
+    Ports(#[from] PortRangeError),
 }
 
 impl PermitFault {
@@ -66,13 +67,11 @@ impl PermitFault {
     pub fn quoted(&self) -> &str {
         match self {
             Self::Prefix(error) => error.quoted(),
-            Self::Brackets(text) | Self::Protocol(text) | Self::Ports(text) => text,
+            Self::Brackets(text) | Self::Protocol(text) => text,
+            Self::Ports(error) => error.quoted(),
         }
     }
 }
-
-/// All ports. A packet may have port 0, which no permit names.
-const ANY_PORT: RangeInclusive<u16> = 0..=u16::MAX;
 
 impl Permit {
     /// The destinations that it admits.
@@ -86,10 +85,10 @@ impl Permit {
             && match (&self.covers, transport) {
                 (Covers::All, _) => true,
                 (Covers::Tcp(permitted), Transport::Tcp { ports, .. }) => {
-                    permitted.contains(&ports.destination)
+                    permitted.contains(ports.destination)
                 }
                 (Covers::Udp(permitted), Transport::Udp(ports)) => {
-                    permitted.contains(&ports.destination)
+                    permitted.contains(ports.destination)
                 }
                 // The first fragment has the port, and without it nobody reassembles the others.
                 (Covers::Tcp(_), Transport::Later(protocol)) => *protocol == TCP,
@@ -118,9 +117,9 @@ fn parse(text: &str) -> Result<Permit, PermitFault> {
             None if rest.starts_with(|c: char| c.is_ascii_alphabetic()) => {
                 return Err(PermitFault::Protocol(rest.into()));
             }
-            None => Covers::Tcp(ports(rest)?),
-            Some(("tcp", rest)) => Covers::Tcp(ports(rest)?),
-            Some(("udp", rest)) => Covers::Udp(ports(rest)?),
+            None => Covers::Tcp(PortRange::of_permit(rest)?),
+            Some(("tcp", rest)) => Covers::Tcp(PortRange::of_permit(rest)?),
+            Some(("udp", rest)) => Covers::Udp(PortRange::of_permit(rest)?),
             Some(_) => return Err(PermitFault::Protocol(rest.into())),
         },
     };
@@ -155,22 +154,6 @@ fn is_v6(text: &str) -> bool {
     address.contains(':') && address.bytes().all(|b| b.is_ascii_hexdigit() || b":.".contains(&b))
 }
 
-fn ports(text: &str) -> Result<RangeInclusive<u16>, PermitFault> {
-    let error = || PermitFault::Ports(text.into());
-    let port = |text: &str| {
-        let digits = text.bytes().all(|b| b.is_ascii_digit());
-        text.parse().ok().filter(|port| digits && *port != 0).ok_or_else(error)
-    };
-    if text == "*" {
-        return Ok(ANY_PORT);
-    }
-    let (first, last) = match text.split_once('-') {
-        Some((first, last)) => (port(first)?, port(last)?),
-        None => (port(text)?, port(text)?),
-    };
-    if first > last { Err(error()) } else { Ok(first..=last) }
-}
-
 impl fmt::Display for Permit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.covers, self.prefix.first()) {
@@ -178,16 +161,11 @@ impl fmt::Display for Permit {
             (_, IpAddr::V4(_)) => self.prefix.fmt(f)?,
             (_, IpAddr::V6(_)) => write!(f, "[{}]", self.prefix)?,
         }
-        let (protocol, ports) = match &self.covers {
-            Covers::All => return Ok(()),
-            Covers::Icmp => return f.write_str(":icmp"),
-            Covers::Tcp(ports) => (":", ports),
-            Covers::Udp(ports) => (":udp:", ports),
-        };
-        match (ports.start(), ports.end()) {
-            _ if *ports == ANY_PORT => write!(f, "{protocol}*"),
-            (first, last) if first == last => write!(f, "{protocol}{first}"),
-            (first, last) => write!(f, "{protocol}{first}-{last}"),
+        match &self.covers {
+            Covers::All => Ok(()),
+            Covers::Icmp => f.write_str(":icmp"),
+            Covers::Tcp(ports) => write!(f, ":{ports}"),
+            Covers::Udp(ports) => write!(f, ":udp:{ports}"),
         }
     }
 }
@@ -242,7 +220,7 @@ mod tests {
             ("10.1.0.0/16:", "is not a port"),
             ("10.1.0.0/16:65536", "is not a port"),
             ("10.1.0.0/16:+22", "is not a port"),
-            ("10.1.0.0/16:90-80", "is not a port"),
+            ("10.1.0.0/16:90-80", "must go from a lower port to a higher one"),
             ("10.1.0.0/16:udp:", "is not a port"),
             ("*:443", "is not a network"),
             ("web:443", "is not a network"),

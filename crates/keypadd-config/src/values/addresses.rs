@@ -139,12 +139,12 @@ pub fn dynamic_forward(text: &str) -> Result<DynamicForward, BadValue> {
 
 /// Where a peer may listen.
 pub fn listen_permit(text: &str) -> Result<ListenPermit, BadValue> {
-    parsed(text, "as in 8080, 10.0.0.1:8080, 0.0.0.0:*, *:8080, *:*, udp:5353 or /run/web.sock")
+    parsed(text, "as in 8080, 8000-8010, 0.0.0.0:*, *:8080, *:*, udp:5353 or /run/web.sock")
 }
 
 /// Targets that a peer may connect to.
 pub fn permit(text: &str) -> Result<Permit, BadValue> {
-    parsed(text, "as in localhost:22, db.example:*, *:443, 10.0.0.0/8:5432, udp:resolver:53 or *:*")
+    parsed(text, "as in localhost:22, db:8000-8010, *:443, 10.0.0.0/8:5432, udp:resolver:53 or *:*")
 }
 
 /// A public key: 44 characters of base64.

@@ -4,6 +4,8 @@
 use std::iter;
 use std::ops::{Range, RangeInclusive};
 
+use keypadd_network::{PortRange, PortRangeError};
+
 use super::{BadValue, bad};
 use crate::quote::shown;
 
@@ -24,14 +26,15 @@ pub(super) fn ranged<T>(
         let cause = format!("{}: {cause}", shown(text));
         bad(cause, format!("as in 8000-8010:localhost:8000-8010, at most {PORTS_MAX} ports"))
     };
-    let (listen, target) = match (range(&text[at.clone()]), range(&text[to.clone()])) {
+    let range_at = |place: &Range<usize>| {
+        let range = range(&text[place.clone()]).transpose();
+        range.map_err(|error| refused(&error.to_string()))
+    };
+    let (listen, target) = match (range_at(&at)?, range_at(&to)?) {
         (None, None) => return parse(text).map(|one| Ranged(vec![one])),
         (Some(listen), Some(target)) if listen.len() == target.len() => (listen, target),
-        _ => return Err(refused("a range of ports leads to a range of as many")),
+        _ => return Err(refused("both ends must be ranges of the same number of ports")),
     };
-    if listen.is_empty() || *listen.start() == 0 || *target.start() == 0 {
-        return Err(refused("a range goes from a port to a higher one"));
-    }
     if listen.len() > PORTS_MAX {
         return Err(refused("too many ports"));
     }
@@ -70,11 +73,11 @@ fn fields(text: &str) -> Vec<Range<usize>> {
     starts.zip(&ends).map(|(start, end)| start..*end).collect()
 }
 
-/// `FIRST-LAST`.
-fn range(text: &str) -> Option<RangeInclusive<u16>> {
+/// The ports of `FIRST-LAST`; `None` if the text is not two numbers.
+fn range(text: &str) -> Option<Result<RangeInclusive<u16>, PortRangeError>> {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|c| c.is_ascii_digit());
-    let (first, last) = text.split_once('-').filter(|(a, b)| is_number(a) && is_number(b))?;
-    Some(first.parse().ok()?..=last.parse().ok()?)
+    text.split_once('-').filter(|(a, b)| is_number(a) && is_number(b))?;
+    Some(text.parse().map(PortRange::ports))
 }
 
 #[cfg(test)]
@@ -105,11 +108,14 @@ mod tests {
     #[test]
     fn a_range_that_leads_nowhere_or_is_too_long_is_refused() {
         for (text, cause) in [
-            ("8000-8010:web:80", "a range of ports leads to a range of as many"),
-            ("8000:web:80-90", "a range of ports leads to a range of as many"),
-            ("8000-8010:web:80-91", "a range of ports leads to a range of as many"),
-            ("8010-8000:web:90-80", "a range goes from a port to a higher one"),
-            ("0-5:web:1-6", "a range goes from a port to a higher one"),
+            ("8000-8010:web:80", "both ends must be ranges of the same number of ports"),
+            ("8000:web:80-90", "both ends must be ranges of the same number of ports"),
+            ("8000-8010:web:80-91", "both ends must be ranges of the same number of ports"),
+            (
+                "8010-8000:web:90-80",
+                "`8010-8000`: a port range must go from a lower port to a higher one",
+            ),
+            ("0-5:web:1-6", "`0-5` is not a port (1 to 65535) or a range such as 8000-8010"),
             ("1-257:web:1-257", "too many ports"),
         ] {
             assert_eq!(local_forwards(text).unwrap_err().cause, format!("`{text}`: {cause}"));

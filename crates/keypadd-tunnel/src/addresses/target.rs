@@ -8,6 +8,7 @@ use std::{
     str::FromStr,
 };
 
+use keypadd_network::PortRange;
 use thiserror::Error;
 
 /// Longest host on the wire: its length is sent in one byte.
@@ -251,9 +252,9 @@ pub(crate) fn split_host_port(text: &str) -> Result<(&str, Option<&str>), Addres
     }
 }
 
-/// What a text that is either a host or a port lacks.
+/// What a text that is either a host or ports lacks.
 pub(crate) fn incomplete(text: &str) -> AddressError {
-    match parse_port(text) {
+    match text.parse::<PortRange>() {
         Ok(_) => AddressError::NoHost(text.into()),
         Err(_) => AddressError::NoPort(text.into()),
     }

@@ -6,19 +6,22 @@
 
 use std::{fmt, net::IpAddr, str::FromStr};
 
+use keypadd_network::PortRange;
+
 use crate::{
     addresses::{
         forward::{Bind, Listen},
         socket_path::SocketPath,
-        target::{Host, LOOPBACK, Protocol, parse_port},
+        target::{Host, LOOPBACK, Protocol},
     },
     permits::pattern::{
-        HostPattern, Pattern, PermitError, PermitFault, PortPattern, protocol_of, same_host,
+        HostPattern, Pattern, PermitError, PermitFault, example_port, protocol_of, same_host,
     },
 };
 
-/// A permit: `PORT` on loopback, `HOST:PORT`, `HOST:*`, `*:PORT`, `*:*`, IPv6 in brackets, for UDP
-/// with `udp:` before it; or the `/PATH` of a unix socket.
+/// A permit: `PORT` on loopback, `HOST:PORT`, `HOST:*`, `*:PORT`, `*:*`, where PORT may be a range
+/// such as 8000-8010, IPv6 in brackets, for UDP with `udp:` before it; or the `/PATH` of a unix
+/// socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenPermit(Pattern);
 
@@ -38,17 +41,17 @@ impl FromStr for ListenPermit {
 }
 
 fn pattern(text: &str) -> Result<Pattern, PermitFault> {
-    if let Ok((protocol, port)) = protocol_of(text)
-        && !port.is_empty()
-        && port.bytes().all(|b| b.is_ascii_digit())
+    if let Ok((protocol, ports)) = protocol_of(text)
+        && !ports.is_empty()
+        && ports.bytes().all(|b| b.is_ascii_digit() || b == b'-')
     {
-        return Ok(on_loopback(protocol, PortPattern::One(parse_port(port)?)));
+        return Ok(on_loopback(protocol, ports.parse()?));
     }
     Pattern::parse(text)
 }
 
-fn on_loopback(protocol: Protocol, port: PortPattern) -> Pattern {
-    Pattern::Ports(protocol, HostPattern::One(Host::Name("localhost".into())), port)
+fn on_loopback(protocol: Protocol, ports: PortRange) -> Pattern {
+    Pattern::Ports(protocol, HostPattern::One(Host::Name("localhost".into())), ports)
 }
 
 impl ListenPermit {
@@ -60,11 +63,11 @@ impl ListenPermit {
             Listen::Tcp { bind, port } => (Protocol::Tcp, bind, *port),
             Listen::Udp { bind, port } => (Protocol::Udp, bind, *port),
         };
-        let port = if port == 0 { PortPattern::Any } else { PortPattern::One(port) };
+        let ports = if port == 0 { PortRange::ANY } else { PortRange::one(port) };
         Self(match bind {
-            Bind::Loopback => on_loopback(protocol, port),
-            Bind::All => Pattern::Ports(protocol, HostPattern::Any, port),
-            Bind::Host(host) => Pattern::Ports(protocol, HostPattern::One(host.clone()), port),
+            Bind::Loopback => on_loopback(protocol, ports),
+            Bind::All => Pattern::Ports(protocol, HostPattern::Any, ports),
+            Bind::Host(host) => Pattern::Ports(protocol, HostPattern::One(host.clone()), ports),
         })
     }
 
@@ -79,7 +82,9 @@ impl ListenPermit {
     /// A listen address that it admits, to show in examples; loopback if permitted.
     pub fn example(&self) -> Listen {
         let (protocol, host, port) = match &self.0 {
-            Pattern::Ports(protocol, host, port) => (protocol, host.example(), port.example(8080)),
+            Pattern::Ports(protocol, host, ports) => {
+                (protocol, host.example(), example_port(*ports, 8080))
+            }
             Pattern::Unix(path) => return Listen::Unix(path.clone()),
         };
         let bind = host.filter(|host| !host.is_localhost()).map_or(Bind::Loopback, Bind::Host);
@@ -211,6 +216,17 @@ mod tests {
             ("*:8080", "10.0.0.1:8080", true),
             ("*:8080", "8080", true),
             ("*:*", "*:1", true),
+            // A range of ports.
+            ("8000-8010", "8000", true),
+            ("8000-8010", "8010", true),
+            ("8000-8010", "7999", false),
+            ("8000-8010", "8011", false),
+            ("8000-8010", "*:8005", false),
+            ("*:8000-8010", "*:8005", true),
+            ("10.0.0.0/8:8000-8010", "10.0.0.1:8005", true),
+            ("udp:8000-8010", "udp:8005", true),
+            ("8000-8010", "udp:8005", false),
+            ("1-65535", "0", false),
             // Port 0 needs a permit for all ports.
             ("8080", "0", false),
             ("localhost:*", "0", true),
@@ -258,6 +274,9 @@ mod tests {
         for (text, message) in [
             ("0", "permit `0`: `0` is not a port (1 to 65535)"),
             ("65536", "permit `65536`: `65536` is not a port (1 to 65535)"),
+            ("90-80", "permit `90-80`: `90-80`: a port range must go from a lower port"),
+            ("80-", "permit `80-`: `80-` is not a port (1 to 65535) or a range such as 8000-8010"),
+            ("a-b", "permit `a-b`: `a-b`: the port is missing, as in HOST:PORT"),
             ("db", "permit `db`: `db`: the port is missing, as in HOST:PORT"),
             ("", "permit ``: ``: the port is missing, as in HOST:PORT"),
             (":80", "permit `:80`: ``: the host is missing"),
@@ -279,7 +298,7 @@ mod tests {
         }
 
         #[test]
-        fn displayed_permits_parse_to_the_same(text in "[\\[\\]a-c0-9:./*]{0,16}") {
+        fn displayed_permits_parse_to_the_same(text in "[\\[\\]a-c0-9:./*-]{0,16}") {
             if let Ok(permit) = text.parse::<ListenPermit>() {
                 prop_assert_eq!(permit.to_string().parse::<ListenPermit>(), Ok(permit));
             }

@@ -9,17 +9,19 @@
 
 use std::{collections::BTreeSet, fmt, net::IpAddr, str::FromStr};
 
+use keypadd_network::PortRange;
+
 use crate::{
     addresses::{
         forward::Destination,
         socket_path::SocketPath,
         target::{Host, LOOPBACK, Protocol, Target},
     },
-    permits::pattern::{HostPattern, Pattern, PermitError, PortPattern, same_host},
+    permits::pattern::{HostPattern, Pattern, PermitError, example_port, same_host},
 };
 
-/// A permit: `HOST:PORT`, `HOST:*`, `*:PORT`, `CIDR:PORT`, `*:*`, IPv6 in brackets, for UDP with
-/// `udp:` before it; or the `/PATH` of a unix socket.
+/// A permit: `HOST:PORT`, `HOST:*`, `*:PORT`, `CIDR:PORT`, `*:*`, where PORT may be a range such as
+/// 8000-8010, IPv6 in brackets, for UDP with `udp:` before it; or the `/PATH` of a unix socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Permit(Pattern);
 
@@ -43,8 +45,9 @@ impl Permit {
     /// permitted. None if it names no host.
     pub fn example(&self) -> Option<Destination> {
         Some(match &self.0 {
-            Pattern::Ports(protocol, host, port) => {
-                let target = |any| Some(Target { host: host.example()?, port: port.example(any) });
+            Pattern::Ports(protocol, host, ports) => {
+                let port = |any| example_port(*ports, any);
+                let target = |any| Some(Target { host: host.example()?, port: port(any) });
                 match protocol {
                     Protocol::Tcp => Destination::Tcp(target(22)?),
                     Protocol::Udp => Destination::Udp(target(53)?),
@@ -89,12 +92,18 @@ impl Permits {
 
     /// The TCP ports that the permits cover; `None` if one covers all.
     pub fn ports(&self) -> Option<BTreeSet<u16>> {
-        let ports = self.0.iter().filter_map(|permit| match &permit.0 {
-            Pattern::Ports(Protocol::Tcp, _, PortPattern::Any) => Some(None),
-            Pattern::Ports(Protocol::Tcp, _, PortPattern::One(port)) => Some(Some(*port)),
+        let ranges = self.0.iter().filter_map(|permit| match &permit.0 {
+            Pattern::Ports(Protocol::Tcp, _, ports) => Some(*ports),
             Pattern::Ports(Protocol::Udp, ..) | Pattern::Unix(_) => None,
         });
-        ports.collect()
+        let mut covered = BTreeSet::new();
+        for ports in ranges {
+            if ports == PortRange::ANY {
+                return None;
+            }
+            covered.extend(ports.ports());
+        }
+        Some(covered)
     }
 
     /// Whether any permit covers this port. If none does, no name needs to be resolved.
@@ -232,6 +241,14 @@ mod tests {
             ("*:443", "any.example:443", "192.0.2.1", true),
             ("*:443", "any.example:80", "192.0.2.1", false),
             ("*:*", "any.example:80", "2001:db8::1", true),
+            // A range of ports.
+            ("db:8000-8010", "db:8000", "10.0.0.5", true),
+            ("db:8000-8010", "db:8010", "10.0.0.5", true),
+            ("db:8000-8010", "db:7999", "10.0.0.5", false),
+            ("db:8000-8010", "db:8011", "10.0.0.5", false),
+            ("10.0.0.0/8:1-65535", "db:80", "10.0.0.5", true),
+            ("[fd00::/8]:80-81", "web:81", "fd00::6", true),
+            ("*:80-81", "10.0.0.1:80", "10.0.0.1", false),
             // What leads inward is admitted by address or as localhost, never by name or wildcard.
             ("*:*", "any.example:80", "127.0.0.1", false),
             ("*:*", "127.0.0.1:80", "127.0.0.1", false),
@@ -266,6 +283,7 @@ mod tests {
     fn a_wildcard_port_covers_all() {
         let some = ["db:1", "*:3", "/run/x", "web:1", "udp:*:*"];
         assert_eq!(permits(&some).ports(), Some([1, 3].into()));
+        assert_eq!(permits(&["db:7-9", "web:9-10"]).ports(), Some([7, 8, 9, 10].into()));
         assert_eq!(permits(&["db:1", "web:*"]).ports(), None);
         assert_eq!(permits(&[]).ports(), Some(BTreeSet::new()));
     }
@@ -336,6 +354,10 @@ mod tests {
             ("db", "permit `db`: `db`: the port is missing, as in HOST:PORT"),
             ("db:ssh", "permit `db:ssh`: `ssh` is not a port (1 to 65535)"),
             (":22", "permit `:22`: ``: the host is missing"),
+            ("80-90", "permit `80-90`: `80-90`: the host is missing"),
+            ("db:90-80", "permit `db:90-80`: `90-80`: a port range must go from a lower port"),
+            ("db:80-", "permit `db:80-`: `80-` is not a port (1 to 65535) or a range such as"),
+            ("fd00::1:80-90", "permit `fd00::1:80-90`: `fd00::1:80-90`: an IPv6 address goes in"),
             ("10.0.0.0/33:1", "permit `10.0.0.0/33:1`: `10.0.0.0/33` is not a network, as in"),
             ("*.lan:1", "permit `*.lan:1`: `*.lan`: `*` matches a whole host"),
             ("/run/", "permit `/run/`: `/run/` is not a unix socket path"),
@@ -361,7 +383,7 @@ mod tests {
         }
 
         #[test]
-        fn displayed_permits_parse_to_the_same(text in "[\\[\\]a-c0-9:./*]{0,16}") {
+        fn displayed_permits_parse_to_the_same(text in "[\\[\\]a-c0-9:./*-]{0,16}") {
             if let Ok(permit) = text.parse::<Permit>() {
                 prop_assert_eq!(permit.to_string().parse::<Permit>(), Ok(permit));
             }

@@ -6,20 +6,19 @@
 use std::{fmt, net::IpAddr};
 
 use ipnet::IpNet;
+use keypadd_network::{PortRange, PortRangeError};
 use thiserror::Error;
 
 use crate::addresses::{
     socket_path::{SocketPath, SocketPathError, is_path},
-    target::{
-        AddressError, Host, Protocol, UDP, incomplete, parse_port, same_name, split_host_port,
-    },
+    target::{AddressError, Host, Protocol, UDP, incomplete, same_name, split_host_port},
 };
 
 /// The pattern of one permit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Pattern {
     /// Hosts and ports.
-    Ports(Protocol, HostPattern, PortPattern),
+    Ports(Protocol, HostPattern, PortRange),
     /// Exactly this unix socket.
     Unix(SocketPath),
 }
@@ -29,12 +28,6 @@ pub(crate) enum HostPattern {
     Any,
     Net(IpNet),
     One(Host),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PortPattern {
-    Any,
-    One(u16),
 }
 
 /// A permit that cannot be parsed.
@@ -51,9 +44,12 @@ pub struct PermitError {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PermitFault {
-    /// The host or the port is not valid.
+    /// The host is not valid, or a part is missing.
     #[error(transparent)]
     Address(#[from] AddressError),
+    /// The ports are neither valid nor `*`.
+    #[error(transparent)]
+    Ports(#[from] PortRangeError),
     /// A network that is not `ADDRESS/BITS`.
     #[error("`{0}` is not a network, as in 10.0.0.0/8 or [fd00::/8]")]
     Network(String),
@@ -75,25 +71,22 @@ impl PermitFault {
             Self::Udp => None,
             Self::Network(text) | Self::Wildcard(text) => Some(text),
             Self::Address(error) => Some(error.quoted()),
+            Self::Ports(error) => Some(error.quoted()),
             Self::Path(error) => Some(error.quoted()),
         }
     }
 }
 
 impl Pattern {
-    /// Parses `HOST:PORT`, `HOST:*`, `*:PORT`, `CIDR:PORT` or `*:*`, each with `udp:` before it for
-    /// UDP, or `/PATH`.
+    /// Parses `HOST:PORT`, `HOST:*`, `*:PORT`, `CIDR:PORT` or `*:*`, where PORT may be a range such
+    /// as 8000-8010, each with `udp:` before it for UDP, or `/PATH`.
     pub(crate) fn parse(text: &str) -> Result<Self, PermitFault> {
         if is_path(text) {
             return Ok(Self::Unix(text.parse()?));
         }
         let (protocol, text) = protocol_of(text)?;
         let (host, port) = split_host_port(text)?;
-        let port = match port {
-            None => return Err(incomplete(text).into()),
-            Some("*") => PortPattern::Any,
-            Some(port) => PortPattern::One(parse_port(port)?),
-        };
+        let ports = PortRange::of_permit(port.ok_or_else(|| incomplete(text))?)?;
         let host = match host {
             "*" => HostPattern::Any,
             host if host.contains('*') => return Err(PermitFault::Wildcard(host.into())),
@@ -103,13 +96,13 @@ impl Pattern {
             }
             host => HostPattern::One(host.parse()?),
         };
-        Ok(Self::Ports(protocol, host, port))
+        Ok(Self::Ports(protocol, host, ports))
     }
 
     /// The host pattern, if the protocol is the same and the port matches.
     pub(crate) fn hosts_of_port(&self, protocol: Protocol, port: u16) -> Option<&HostPattern> {
         match self {
-            Self::Ports(of, host, permitted) if *of == protocol && permitted.admits(port) => {
+            Self::Ports(of, host, permitted) if *of == protocol && permitted.contains(port) => {
                 Some(host)
             }
             Self::Ports(..) | Self::Unix(_) => None,
@@ -147,27 +140,15 @@ pub(crate) fn protocol_of(text: &str) -> Result<(Protocol, &str), PermitFault> {
     }
 }
 
-impl PortPattern {
-    fn admits(self, port: u16) -> bool {
-        match self {
-            Self::Any => true,
-            Self::One(permitted) => permitted == port,
-        }
-    }
-
-    /// One of the ports: `any` for any port.
-    pub(crate) fn example(self, any: u16) -> u16 {
-        match self {
-            Self::Any => any,
-            Self::One(port) => port,
-        }
-    }
+/// One of the ports: `any` for any port.
+pub(crate) fn example_port(ports: PortRange, any: u16) -> u16 {
+    if ports == PortRange::ANY { any } else { *ports.ports().start() }
 }
 
 impl fmt::Display for Pattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (protocol, host, port) = match self {
-            Self::Ports(protocol, host, port) => (protocol, host, port),
+        let (protocol, host, ports) = match self {
+            Self::Ports(protocol, host, ports) => (protocol, host, ports),
             Self::Unix(path) => return path.fmt(f),
         };
         if *protocol == Protocol::Udp {
@@ -180,10 +161,7 @@ impl fmt::Display for Pattern {
             HostPattern::One(Host::Address(IpAddr::V6(address))) => write!(f, "[{address}]")?,
             HostPattern::One(host) => host.fmt(f)?,
         }
-        match port {
-            PortPattern::Any => f.write_str(":*"),
-            PortPattern::One(port) => write!(f, ":{port}"),
-        }
+        write!(f, ":{ports}")
     }
 }
 
