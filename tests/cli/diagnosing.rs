@@ -1,6 +1,7 @@
-//! Tests `keypadd doctor`: its report on a healthy host, on a peer that does not answer, and on
-//! files that others can change.
+//! Tests `keypadd doctor`: its report on a healthy host, on a peer that does not answer, on files
+//! that others can change, and on networks of peers.
 
+use std::net::{IpAddr, UdpSocket};
 use std::process::Output;
 
 use serde_json::Value;
@@ -74,4 +75,69 @@ fn doctor_says_what_is_wrong_with_a_peer_and_with_files_and_fails() {
     assert!(said.contains(found) && said.contains("fix: chmod go-w doctor.toml"), "{said}");
     // Without a usable file it contacts no peer but still checks the host.
     assert!(said.contains("  CPU: ") && !said.contains("  peer "), "{said}");
+}
+
+/// Writes a file with a peer that has these networks and connects to this host.
+fn write_networks(desk: &Desk, networks: &str) {
+    let file = format!(
+        "key = \"connect.key\"\nlisten = \"127.0.0.1:0\"\n[peer.lab]\npublic-key = \
+         \"{PUBLIC_KEY}\"\nnetworks = [{networks}]\n"
+    );
+    write_file(&desk.path("doctor.toml"), &file, 0o600);
+}
+
+#[test]
+fn doctor_looks_at_what_networks_need_of_this_host() {
+    let desk = desk();
+    write_networks(&desk, "\"10.86.3.0/24\", \"fd86:3::/64\"");
+    let output = doctor(&desk, &["--json"]);
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let findings = document["findings"].as_array().unwrap();
+    let found = |check: &str, part: &str| {
+        findings.iter().any(|one| {
+            one["check"] == check && one["found"].as_str().is_some_and(|said| said.contains(part))
+        })
+    };
+    for (check, part) in [
+        ("networks", "/dev/net/tun"),
+        ("networks of lab", "kp-lab"),
+        ("networks", "v4"),
+        ("networks", "v6"),
+    ] {
+        assert!(found(check, part), "{check}, {part}: {document:#}");
+    }
+    let of_networks = findings
+        .iter()
+        .filter(|one| one["check"].as_str().is_some_and(|check| check.starts_with("networks")));
+    for one in of_networks.filter(|one| one["verdict"] != "ok") {
+        assert!(one["fix"].is_string(), "{one}");
+    }
+}
+
+/// An address of this host in a network with others, if it is in one. Connecting sends nothing.
+fn own_address() -> Option<IpAddr> {
+    let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
+    socket.connect("192.0.2.1:9").ok()?;
+    let address = socket.local_addr().ok()?.ip();
+    (!address.is_loopback()).then_some(address)
+}
+
+#[test]
+fn check_and_doctor_warn_of_a_network_that_this_host_is_in() {
+    let desk = desk();
+    write_networks(&desk, "\"10.86.3.0/24\"");
+    let check = || desk.keypadd(&["check", "--config", "doctor.toml"]).output().unwrap();
+    let warns = |said: &[u8], prefix: &str| {
+        text(said).contains(&format!("peer lab: {prefix} of its networks overlaps "))
+    };
+    assert!(!warns(&check().stderr, "10.86.3.0/24"));
+    // A host that is in no network cannot overlap with one.
+    let Some(own) = own_address() else { return };
+    let prefix = format!("{own}/32");
+    write_networks(&desk, &format!("\"{prefix}\""));
+    let checked = check();
+    let said = text(&checked.stderr);
+    assert!(checked.status.success() && warns(&checked.stderr, &prefix), "{said}");
+    assert!(said.contains("(warning)\n  hint: leave it out of `networks`"), "{said}");
+    assert!(warns(&doctor(&desk, &[]).stdout, &prefix));
 }

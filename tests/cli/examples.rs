@@ -19,13 +19,27 @@ fn configurations() -> Vec<PathBuf> {
         .collect()
 }
 
+/// What `check` says of a file alone: without the networks that the host of the test is in, each of
+/// which takes a line and one with the way out.
+fn of_the_file(said: &str) -> String {
+    let mut lines = said.lines();
+    let mut rest = String::new();
+    while let Some(line) = lines.next() {
+        match line.contains(" of this host: addresses in both ") {
+            true => drop(lines.next()),
+            false => rest += line,
+        }
+    }
+    rest
+}
+
 #[test]
 fn every_example_passes_check_without_a_warning() {
     let desk = tempfile::tempdir().unwrap();
     // The examples set no key, so put one where a service has it.
     write_file(&desk.path().join("key"), PRIVATE_KEY, 0o600);
     let configurations = configurations();
-    assert!(configurations.len() >= 8, "{configurations:?}");
+    assert!(configurations.len() >= 15, "{configurations:?}");
     for path in configurations {
         let output = Command::new(env!("CARGO_BIN_EXE_keypadd"))
             .arg("check")
@@ -35,7 +49,7 @@ fn every_example_passes_check_without_a_warning() {
             .env("CREDENTIALS_DIRECTORY", desk.path())
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
+        let said = of_the_file(&String::from_utf8_lossy(&output.stderr));
         assert!(output.status.success() && said.is_empty(), "{}: {said}", path.display());
     }
 }

@@ -149,9 +149,9 @@ Examples:
     Check(ConfigArgs),
     /// Check this host, its files and the path to each peer, and name the fixes
     ///
-    /// Looks at limits, UDP buffers, CPU, clock, keys and files, daemons and the service, measures
-    /// whether a pool pays off here, and connects to each peer in the file, or only to @NAME.
-    /// Changes nothing.
+    /// Looks at limits, UDP buffers, CPU, clock, keys and files, daemons and the service, and what
+    /// networks need, measures whether a pool pays off here, and connects to each peer in the file,
+    /// or only to @NAME. Changes nothing.
     #[command(after_help = "\
 Exits with 1 if a check failed; a warning means that something works less well.
 

@@ -4,6 +4,7 @@
 //! afterwards, and needs no exception.
 
 mod addresses;
+mod overlaps;
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -21,7 +22,8 @@ use keypadd_tunnel::{Network, NetworkRules, NetworkStatus, PeerRoutes};
 use tokio::time::interval;
 use tun_rs::DeviceBuilder;
 
-use self::addresses::Addresses;
+pub(crate) use self::addresses::Addresses;
+pub(crate) use self::overlaps::{OVERLAP_HINT, overlaps};
 
 /// The MTU of a device that the daemon makes. A full packet, and the acknowledgments that go with
 /// it, fit into the 1,452 bytes of a datagram over IPv6 and Ethernet.
@@ -89,14 +91,8 @@ impl PeerNetworks {
 
     /// Lets pass what a file says from now on.
     pub(crate) fn apply(&self, config: &Config) {
-        let all = config.peers.iter().flat_map(|peer| {
-            let name: Arc<str> = peer.name.as_str().into();
-            let prefixes = peer.networks.iter().flat_map(|networks| &networks.prefixes);
-            prefixes.map(move |prefix| (Arc::clone(&name), *prefix))
-        });
         self.set_addresses();
-        // A valid file has no overlaps.
-        let routes = Arc::new(PeerRoutes::new(all).unwrap_or_default());
+        let routes = Arc::new(peer_routes(config));
         for (name, Opened { network, .. }) in &self.0 {
             let peer = config.peers.iter().find(|peer| peer.name == *name);
             let networks = peer.and_then(|peer| peer.networks.as_ref());
@@ -155,6 +151,17 @@ impl PeerNetworks {
     }
 }
 
+/// Which peer of a file an address is behind.
+pub(crate) fn peer_routes(config: &Config) -> PeerRoutes {
+    let all = config.peers.iter().flat_map(|peer| {
+        let name: Arc<str> = peer.name.as_str().into();
+        let prefixes = peer.networks.iter().flat_map(|networks| &networks.prefixes);
+        prefixes.map(move |prefix| (Arc::clone(&name), *prefix))
+    });
+    // A valid file has no overlaps.
+    PeerRoutes::new(all).unwrap_or_default()
+}
+
 /// Opens a device; returns it with its MTU.
 fn open(settings: &Networks, failed: impl Fn(&str) -> String) -> Result<(OwnedFd, u16), Error> {
     let name = &settings.device;
@@ -182,7 +189,7 @@ fn open(settings: &Networks, failed: impl Fn(&str) -> String) -> Result<(OwnedFd
     Ok((device, mtu))
 }
 
-fn in_sysfs(device: &str) -> std::path::PathBuf {
+pub(crate) fn in_sysfs(device: &str) -> std::path::PathBuf {
     Path::new("/sys/class/net").join(device)
 }
 
@@ -195,7 +202,7 @@ fn attach(name: &str) -> io::Result<OwnedFd> {
 }
 
 /// What to do about a device that cannot be attached to.
-fn hint(error: &io::Error, name: &str) -> Option<String> {
+pub(crate) fn hint(error: &io::Error, name: &str) -> Option<String> {
     match error.kind() {
         io::ErrorKind::NotFound => Some(
             "there is no /dev/net/tun: load the module `tun`; a container needs --device \

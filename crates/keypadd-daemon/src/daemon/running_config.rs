@@ -21,7 +21,7 @@ use tokio::task::JoinHandle;
 
 use super::allowances::Allowances;
 use super::links::{Link, NewLink, bind_failed, client_crypto};
-use super::networks::PeerNetworks;
+use super::networks::{PeerNetworks, overlaps};
 use crate::command_line::configfile::Loaded;
 use crate::command_line::host_key::HostKey;
 use crate::control::forwards;
@@ -190,6 +190,7 @@ impl RunningConfig {
             }
         };
         warnings.extend(budget_cut(&new.settings, memory().bytes));
+        warnings.extend(overlaps(&new));
         self.use_links(daemon, links).await;
         self.allowances.settle(&new);
         daemon.networks.apply(&new);

@@ -1,5 +1,5 @@
 //! `keypadd check`: prints what a configuration file sets. Opens only the file and the key that it
-//! names.
+//! names, and compares peers' networks with those that this host is in.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -17,6 +17,7 @@ use keypadd_tunnel::{ProxyHeaders, TransportSettings};
 use crate::command_line::ConfigArgs;
 use crate::command_line::configfile::{self, Loaded};
 use crate::command_line::host_key::HostKey;
+use crate::daemon::networks::{OVERLAP_HINT, overlaps};
 use crate::daemon::pooling::budget_cut;
 use crate::daemon::ready::suite_with_class;
 
@@ -48,6 +49,9 @@ pub(crate) fn run(args: ConfigArgs) -> Result<(), Error> {
     }
     if let Some(line) = budget_cut(&config.settings, memory().bytes) {
         let _ = writeln!(std::io::stderr().lock(), "{line} (warning)");
+    }
+    for line in overlaps(&config) {
+        let _ = writeln!(std::io::stderr().lock(), "{line} (warning)\n  hint: {OVERLAP_HINT}");
     }
     print(text.as_bytes()).map(drop)
 }

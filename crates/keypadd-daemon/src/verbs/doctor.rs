@@ -4,6 +4,7 @@
 mod configuration;
 mod finding;
 mod host;
+mod networks;
 mod path;
 mod pool;
 
@@ -26,6 +27,7 @@ pub(crate) fn run(args: DoctorArgs) -> Result<(), Error> {
         let none = Configuration::none();
         let config = found.as_ref().map_or(&none, |found| &found.config);
         host::check(config, &mut findings)?;
+        networks::check(config, &mut findings)?;
         pool::check(config, &mut findings)?;
     }
     if let Some(found) = &found {

@@ -20,7 +20,7 @@ use crate::control::runtime_directory;
 use crate::control::{Answer, Requests, WAITING_MAX};
 use crate::daemon::Daemon;
 use crate::daemon::confine::{Confinement, SandboxNeeds};
-use crate::daemon::networks::PeerNetworks;
+use crate::daemon::networks::{PeerNetworks, overlaps};
 use crate::daemon::pooling::pool_suites;
 use crate::daemon::preferences::Preferences;
 use crate::daemon::ready::RunReady;
@@ -139,6 +139,9 @@ pub(crate) async fn run(
     for warning in loaded.config.warnings.iter().chain(&expiring) {
         let (cause, _) = configfile::in_file(&path, warning);
         tracing::warn!("{cause}");
+    }
+    for line in overlaps(&loaded.config) {
+        tracing::warn!("{line}");
     }
     let Loaded { config, key } = loaded;
     let settings = config.settings.clone();

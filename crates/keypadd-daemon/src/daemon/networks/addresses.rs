@@ -6,19 +6,29 @@ use std::sync::Arc;
 
 use keypadd_network::{HostAddresses, Prefix};
 use nix::ifaddrs::{InterfaceAddress, getifaddrs};
+use nix::net::if_::InterfaceFlags;
 use nix::sys::socket::SockaddrStorage;
 
 /// The addresses of this host at one moment.
 #[derive(Debug)]
-pub(super) struct Addresses {
+pub(crate) struct Addresses {
     pub(super) host: Arc<HostAddresses>,
     of_devices: Vec<(String, IpAddr)>,
+    /// The networks that this host is in, without those of loopback and of links alone.
+    pub(super) connected: Vec<Connected>,
+}
+
+/// A network that this host is in by an interface that is up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Connected {
+    pub(super) network: Prefix,
+    pub(super) interface: String,
 }
 
 impl Addresses {
     /// # Errors
     /// The system does not say.
-    pub(super) fn of_this_host() -> io::Result<Self> {
+    pub(crate) fn of_this_host() -> io::Result<Self> {
         let all: Vec<_> = getifaddrs()?.collect();
         let of_devices = all
             .iter()
@@ -26,7 +36,13 @@ impl Addresses {
         Ok(Self {
             host: Arc::new(HostAddresses::new(all.iter().filter_map(with_network))),
             of_devices: of_devices.collect(),
+            connected: all.iter().filter_map(connected).collect(),
         })
+    }
+
+    /// Whether a device has this address.
+    pub(crate) fn device_has(&self, name: &str, address: IpAddr) -> bool {
+        self.of_devices.iter().any(|(device, its)| device == name && *its == address)
     }
 
     /// The addresses of a device.
@@ -42,6 +58,15 @@ fn is_link_local(address: IpAddr) -> bool {
         IpAddr::V4(address) => address.is_link_local(),
         IpAddr::V6(address) => address.is_unicast_link_local(),
     }
+}
+
+/// The network that this host is in by an interface, if others are in it, too.
+fn connected(one: &InterfaceAddress) -> Option<Connected> {
+    let is_used = one.flags.contains(InterfaceFlags::IFF_UP)
+        && !one.flags.contains(InterfaceFlags::IFF_LOOPBACK);
+    let (address, network) = with_network(one).filter(|_| is_used)?;
+    let interface = one.interface_name.clone();
+    (!is_link_local(address)).then_some(Connected { network, interface })
 }
 
 /// An interface address and its network.
@@ -103,5 +128,7 @@ mod tests {
         let addresses = Addresses::of_this_host().unwrap();
         assert!(addresses.host.has("127.0.0.1".parse().unwrap()));
         assert!(addresses.of_device("lo").contains(&"127.0.0.1".parse().unwrap()));
+        assert!(addresses.device_has("lo", "127.0.0.1".parse().unwrap()));
+        assert!(!addresses.connected.iter().any(|one| one.interface == "lo"));
     }
 }

@@ -39,6 +39,14 @@ impl Finding {
         Self { verdict: Verdict::Warn, fix: Some(fix.into()), ..Self::ok(check, found) }
     }
 
+    pub(super) fn fail(
+        check: impl Into<String>,
+        found: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Self {
+        Self { verdict: Verdict::Fail, ..Self::warn(check, found, fix) }
+    }
+
     /// The findings for a command's error.
     pub(super) fn failed(check: &str, error: &Error) -> Vec<Self> {
         let finding = |(cause, hint): (&str, Option<&str>)| Self {

@@ -269,7 +269,7 @@ fn port(settings: &Settings, daemons: &[Value]) -> Option<Finding> {
 }
 
 /// A program's output, if it exists, succeeds and finishes in time.
-fn output(program: &str, arguments: &[&str]) -> Option<String> {
+pub(super) fn output(program: &str, arguments: &[&str]) -> Option<String> {
     let mut child = Command::new(program)
         .args(arguments)
         .stdin(Stdio::null())
