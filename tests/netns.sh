@@ -31,6 +31,7 @@ source "$here/netns/harness.sh"
 source "$here/netns/day.sh"
 source "$here/netns/wireguard.sh"
 source "$here/netns/networks.sh"
+source "$here/netns/advice.sh"
 
 quick=${NETNS_QUICK-}
 mib=$([ -n "$quick" ] && echo 64 || echo 256) # each way, per suite
@@ -638,6 +639,7 @@ else
     echo "left out: WireGuard through a UDP forward (apt-get install wireguard-go wireguard-tools iputils-ping)"
 fi
 claim networks_of_two_sites_pass_what_they_may_at_any_mtu
+claim a_gateway_that_is_not_ready_is_told_what_it_lacks
 claim a_service_of_dns_is_reached_at_the_target_that_answers
 claim an_outage_and_another_address_cost_neither_a_download_nor_ssh_a_byte
 claim hosts_with_one_key_on_one_address_have_reset_tokens_of_their_own
