@@ -7,6 +7,7 @@
 
 use std::io;
 use std::net::IpAddr;
+use std::pin::Pin;
 use std::sync::{Arc, Weak};
 
 use keypadd_keystream::CipherEngine;
@@ -84,26 +85,33 @@ pub struct PathError {
     pub cause: PathFault,
 }
 
+/// An arm that comes up. Boxed, so that what awaits it is small and does not compile it again.
+pub type Opening<'a> = Pin<Box<dyn Future<Output = Result<Path, PathError>> + Send + 'a>>;
+
 /// Brings an arm up and warms it.
 ///
 /// # Errors
 /// No memory, no free port, no handshake, or the far end does not let us measure.
-pub async fn open(arm: Arm, settings: &PathSettings) -> Result<Path, PathError> {
-    let path = open_cold(arm, settings).await?;
-    path.warm_up().await.map_err(|cause| PathError { arm: arm.into(), cause: cause.into() })?;
-    Ok(path)
+pub fn open(arm: Arm, settings: &PathSettings) -> Opening<'_> {
+    Box::pin(async move {
+        let path = open_cold(arm, settings).await?;
+        path.warm_up().await.map_err(|cause| PathError { arm: arm.into(), cause: cause.into() })?;
+        Ok(path)
+    })
 }
 
 /// Brings an arm up, and nothing more: its first key phase and slow start are still to come.
 ///
 /// # Errors
 /// The errors of [`open`].
-pub async fn open_cold(arm: Arm, settings: &PathSettings) -> Result<Path, PathError> {
-    let opened = match arm {
-        Arm::Tcp => tcp(settings).await,
-        Arm::Tunnel(arm) => tunnel(arm, settings).await,
-    };
-    opened.map_err(|cause| PathError { arm: arm.into(), cause })
+pub fn open_cold(arm: Arm, settings: &PathSettings) -> Opening<'_> {
+    Box::pin(async move {
+        let opened = match arm {
+            Arm::Tcp => tcp(settings).await,
+            Arm::Tunnel(arm) => tunnel(arm, settings).await,
+        };
+        opened.map_err(|cause| PathError { arm: arm.into(), cause })
+    })
 }
 
 /// A service, and a plain connection to it.

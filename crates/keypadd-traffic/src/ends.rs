@@ -2,6 +2,7 @@
 //! server and its client.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -56,57 +57,65 @@ pub struct EndSettings {
     pub transport: TransportSettings,
 }
 
+/// Starts something, which has an address then. Boxed, so that no crate that awaits it compiles it
+/// again.
+type Starting<T> = Pin<Box<dyn Future<Output = Result<(T, SocketAddr), PathFault>> + Send>>;
+
 /// Starts a service; returns its address.
 ///
 /// # Errors
 /// The system has no port or no descriptor, or the address does not belong to this host.
-pub async fn serve(mut host: Host, at: IpAddr) -> Result<(Host, SocketAddr), PathFault> {
-    let service = host.run(Service::bind_at(at)).await.flatten().map_err(text)?;
-    let address = service.address();
-    host.spawn(service.run());
-    Ok((host, address))
+pub fn serve(mut host: Host, at: IpAddr) -> Starting<Host> {
+    Box::pin(async move {
+        let service = host.run(Service::bind_at(at)).await.flatten().map_err(text)?;
+        let address = service.address();
+        host.spawn(service.run());
+        Ok((host, address))
+    })
 }
 
 /// Starts the listening end of a tunnel to a service; returns its address.
 ///
 /// # Errors
 /// There is no memory for a pool or no port.
-pub async fn listen(
+pub fn listen(
     mut host: Host,
     at: IpAddr,
     service: SocketAddr,
     settings: EndSettings,
-) -> Result<(End, SocketAddr), PathFault> {
-    let (crypto, pool) = settings.crypto()?;
-    let peer = AllowedPeer {
-        name: Some("bench".into()),
-        keys: vec![settings.peer],
-        permits: Permits::default(),
-        listen_permits: ListenPermits::default(),
-        allowance: None,
-        rate_cap: None,
-        hold: None,
-        valid_until: None,
-        network: None,
-    };
-    let peers = Arc::new(Peers::new([peer]).map_err(text)?);
-    let server = ServerSettings {
-        listen: (at, 0).into(),
-        crypto: server_config(&crypto, peers.clone()).map_err(text)?,
-        // Nobody else has its port.
-        reset_keys: crypto.key.reset_keys(b""),
-        peers,
-        transport: settings.transport,
-        connections_max: 1,
-        sessions_per_key: 16,
-        bench: Some(service),
-    };
-    let server = host.run(async { Server::bind(server) }).await.map_err(text)?.map_err(text)?;
-    let (address, sessions) = (server.local_addr(), server.sessions());
-    let loops = server.loop_meter();
-    let (stop, stopped) = watch::channel(());
-    host.spawn(async move { server.run(at_once(stopped)).await });
-    Ok((End { host, stop, meters: crypto.meters, pool, sessions, loops }, address))
+) -> Starting<End> {
+    Box::pin(async move {
+        let (crypto, pool) = settings.crypto()?;
+        let peer = AllowedPeer {
+            name: Some("bench".into()),
+            keys: vec![settings.peer],
+            permits: Permits::default(),
+            listen_permits: ListenPermits::default(),
+            allowance: None,
+            rate_cap: None,
+            hold: None,
+            valid_until: None,
+            network: None,
+        };
+        let peers = Arc::new(Peers::new([peer]).map_err(text)?);
+        let server = ServerSettings {
+            listen: (at, 0).into(),
+            crypto: server_config(&crypto, peers.clone()).map_err(text)?,
+            // Nobody else has its port.
+            reset_keys: crypto.key.reset_keys(b""),
+            peers,
+            transport: settings.transport,
+            connections_max: 1,
+            sessions_per_key: 16,
+            bench: Some(service),
+        };
+        let server = host.run(async { Server::bind(server) }).await.map_err(text)?.map_err(text)?;
+        let (address, sessions) = (server.local_addr(), server.sessions());
+        let loops = server.loop_meter();
+        let (stop, stopped) = watch::channel(());
+        host.spawn(async move { server.run(at_once(stopped)).await });
+        Ok((End { host, stop, meters: crypto.meters, pool, sessions, loops }, address))
+    })
 }
 
 /// Starts the connecting end, with a listener that leads to the service behind the other end;
@@ -115,47 +124,49 @@ pub async fn listen(
 /// # Errors
 /// There is no memory for a pool or no port, or the server cannot be reached or does not let us
 /// measure.
-pub async fn connect(
+pub fn connect(
     mut host: Host,
     at: IpAddr,
     server: ServerAddress,
     settings: EndSettings,
-) -> Result<(End, SocketAddr), PathFault> {
-    let (crypto, pool) = settings.crypto()?;
-    let bind = match at.is_loopback() {
-        true => Bind::Loopback,
-        false => Bind::Host(at.to_string().parse().map_err(text)?),
-    };
-    let client = ClientSettings {
-        server: server.into(),
-        crypto: client_config(&crypto, settings.peer).map_err(text)?,
-        name: None,
-        forwards: vec![Forward::Bench(BenchForward { bind, port: 0 })],
-        proxy_headers: <_>::default(),
-        transport: settings.transport,
-        connect_timeout: CONNECT_TIME,
-        instance: Instance::generate().map_err(text)?,
-    };
-    let connected = host.run(async {
-        let client = Client::bind(client).await?;
-        let session = client.connect().await?;
-        Ok::<_, ClientError>((client, session))
-    });
-    let (client, session) = connected.await.map_err(text)??;
-    let bound = client.forwards();
-    let listening = bound.iter().flat_map(|(_, bound)| bound).find_map(|bound| match bound {
-        Bound::Tcp(address) if address.ip() == at => Some(*address),
-        Bound::Tcp(_) | Bound::Udp(_) | Bound::Unix(_) => None,
-    });
-    let address = listening.ok_or_else(|| PathFault::Here("no port to listen on".into()))?;
-    let (sessions, loops) = (client.sessions(), client.loop_meter());
-    let (stop, stopped) = watch::channel(());
-    host.spawn(async move {
-        // A lost session shows in the traffic.
-        client.run(Some(session), at_once(stopped)).await;
-        client.close().await;
-    });
-    Ok((End { host, stop, meters: crypto.meters, pool, sessions, loops }, address))
+) -> Starting<End> {
+    Box::pin(async move {
+        let (crypto, pool) = settings.crypto()?;
+        let bind = match at.is_loopback() {
+            true => Bind::Loopback,
+            false => Bind::Host(at.to_string().parse().map_err(text)?),
+        };
+        let client = ClientSettings {
+            server: server.into(),
+            crypto: client_config(&crypto, settings.peer).map_err(text)?,
+            name: None,
+            forwards: vec![Forward::Bench(BenchForward { bind, port: 0 })],
+            proxy_headers: <_>::default(),
+            transport: settings.transport,
+            connect_timeout: CONNECT_TIME,
+            instance: Instance::generate().map_err(text)?,
+        };
+        let connected = host.run(async {
+            let client = Client::bind(client).await?;
+            let session = client.connect().await?;
+            Ok::<_, ClientError>((client, session))
+        });
+        let (client, session) = connected.await.map_err(text)??;
+        let bound = client.forwards();
+        let listening = bound.iter().flat_map(|(_, bound)| bound).find_map(|bound| match bound {
+            Bound::Tcp(address) if address.ip() == at => Some(*address),
+            Bound::Tcp(_) | Bound::Udp(_) | Bound::Unix(_) => None,
+        });
+        let address = listening.ok_or_else(|| PathFault::Here("no port to listen on".into()))?;
+        let (sessions, loops) = (client.sessions(), client.loop_meter());
+        let (stop, stopped) = watch::channel(());
+        host.spawn(async move {
+            // A lost session shows in the traffic.
+            client.run(Some(session), at_once(stopped)).await;
+            client.close().await;
+        });
+        Ok((End { host, stop, meters: crypto.meters, pool, sessions, loops }, address))
+    })
 }
 
 impl Path {

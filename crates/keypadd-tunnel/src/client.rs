@@ -7,11 +7,11 @@
 
 use std::{
     convert::Infallible,
-    pin::pin,
     sync::{Arc, Mutex, OnceLock, PoisonError},
     time::{Duration, SystemTime},
 };
 
+use futures_util::future::BoxFuture;
 use keypadd_provider::PublicKey;
 use keypadd_transport::{ClientConfig, Endpoint, LoopMeter, RateCap, crypto};
 use tokio::{
@@ -154,65 +154,65 @@ impl ClientSession {
 impl Client {
     /// Binds a UDP port and the listeners of all forwards. Sends nothing. Connections accepted
     /// from now on wait for a session. Needs a tokio runtime.
-    pub async fn bind(settings: ClientSettings) -> Result<Self, BindError> {
-        let (link, tasks) = (ServerLink::default(), ConnectionTasks::default());
-        let forwards_max = settings.transport.forwards_max as usize;
-        let limits = Arc::clone(&settings.transport.limits);
-        let held = settings.transport.held.clone();
-        let handover = settings.transport.handover.clone();
-        let headers = SharedHeaders::default();
-        headers.set(settings.proxy_headers);
-        let acceptor = Acceptor::new(
-            (link.clone(), headers.clone()),
-            forwards_max,
-            Arc::clone(&limits),
-            tasks.clone(),
-            handover.clone(),
-        );
-        let failed = |source| BindError { address: BindAddress::AnyUdpPort, source };
-        let sockets = (0..settings.transport.loops.min(2))
-            .map(|_| bind_udp(ANY_PORT, settings.transport.udp_buffer_bytes))
-            .collect::<Result<_, _>>()
-            .map_err(failed)?;
-        let clock_monitor = ClockMonitor::new(Arc::clone(&settings.transport.clocks));
-        let gate = clock_monitor.gate();
-        let endpoint = settings
-            .transport
-            .endpoint(End::Client, sockets, None, None, 0, gate)
-            .map_err(failed)?;
-        let listeners = ForwardListeners::new(acceptor, handover.clone());
-        let bound = listeners.bind("", settings.forwards, &mut SpareSockets::default()).await?;
-        listeners.set(bound).await;
-        Ok(Self {
-            endpoint,
-            config: Arc::new(Mutex::new(ClientConfig::new(settings.crypto))),
-            listed: ListedKeys::default(),
-            server: settings.server,
-            name: settings.name,
-            connect_timeout: settings.connect_timeout,
-            instance: settings.instance,
-            listeners,
-            headers,
-            tasks,
-            link,
-            sessions: Sessions::default(),
-            lookups: Lookups::with_nameservers(settings.transport.nameservers),
-            clock_monitor,
-            limits,
-            held,
-            hold: Arc::new(ClientHold::new(
-                settings.transport.hold,
-                &settings.transport.memory.budgets.sent,
-            )),
-            handover,
-            away: Mutex::default(),
-            key_lifetimes: settings.transport.key_lifetimes,
-            rate_cap: settings.transport.rate_cap,
-            return_interval: settings.transport.return_interval,
-            renewing: Default::default(),
-            identity: OnceLock::new(),
-            valid_until: watch::Sender::new(None),
-            network: OnceLock::new(),
+    pub fn bind(settings: ClientSettings) -> BoxFuture<'static, Result<Self, BindError>> {
+        Box::pin(async move {
+            let (link, tasks) = (ServerLink::default(), ConnectionTasks::default());
+            let forwards_max = settings.transport.forwards_max as usize;
+            let limits = Arc::clone(&settings.transport.limits);
+            let held = settings.transport.held.clone();
+            let handover = settings.transport.handover.clone();
+            let headers = SharedHeaders::default();
+            headers.set(settings.proxy_headers);
+            let acceptor = Acceptor::new(
+                (link.clone(), headers.clone()),
+                forwards_max,
+                Arc::clone(&limits),
+                tasks.clone(),
+                handover.clone(),
+            );
+            let failed = |source| BindError { address: BindAddress::AnyUdpPort, source };
+            let sockets = (0..settings.transport.loops.min(2))
+                .map(|_| bind_udp(ANY_PORT, settings.transport.udp_buffer_bytes))
+                .collect::<Result<_, _>>()
+                .map_err(failed)?;
+            let clock_monitor = ClockMonitor::new(Arc::clone(&settings.transport.clocks));
+            let gate = clock_monitor.gate();
+            let endpoint = settings
+                .transport
+                .endpoint(End::Client, sockets, None, None, 0, gate)
+                .map_err(failed)?;
+            let listeners = ForwardListeners::new(acceptor, handover.clone());
+            let bound = listeners.bind("", settings.forwards, &mut SpareSockets::default()).await?;
+            listeners.set(bound).await;
+            let sent = &settings.transport.memory.budgets.sent;
+            Ok(Self {
+                endpoint,
+                config: Arc::new(Mutex::new(ClientConfig::new(settings.crypto))),
+                listed: ListedKeys::default(),
+                server: settings.server,
+                name: settings.name,
+                connect_timeout: settings.connect_timeout,
+                instance: settings.instance,
+                listeners,
+                headers,
+                tasks,
+                link,
+                sessions: Sessions::default(),
+                lookups: Lookups::with_nameservers(settings.transport.nameservers),
+                clock_monitor,
+                limits,
+                held,
+                hold: Arc::new(ClientHold::new(settings.transport.hold, sent)),
+                handover,
+                away: Mutex::default(),
+                key_lifetimes: settings.transport.key_lifetimes,
+                rate_cap: settings.transport.rate_cap,
+                return_interval: settings.transport.return_interval,
+                renewing: Default::default(),
+                identity: OnceLock::new(),
+                valid_until: watch::Sender::new(None),
+                network: OnceLock::new(),
+            })
         })
     }
 
@@ -355,7 +355,7 @@ impl Client {
     ) {
         let mut current = first;
         let (grace, until) = {
-            let mut staying = pin!(self.stay_connected(&mut current));
+            let mut staying = self.stay_connected(&mut current);
             let grace = tokio::select! {
                 grace = shutdown => grace,
                 never = &mut staying => match never {},

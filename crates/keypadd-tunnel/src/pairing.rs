@@ -9,7 +9,7 @@
 pub(crate) mod invitation;
 pub(crate) mod inviter;
 
-use std::{pin::Pin, time::Duration};
+use std::time::Duration;
 
 use keypadd_provider::PAIRING_PROOF_BYTES;
 
@@ -18,9 +18,6 @@ use crate::transport::TransportSettings;
 
 pub use invitation::{Invitation, InvitationError};
 pub use inviter::{InviteError, Inviter, InviterSettings, Joiner};
-
-/// A step of a pairing.
-pub(crate) type Step<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Version of the messages, the first byte of the first one.
 pub(crate) const VERSION: u8 = 1;

@@ -10,6 +10,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use futures_util::future::BoxFuture;
 use keypadd_provider::{PublicKey, Refusal};
 use keypadd_transport::{ConnectingError, Connection, Dial, Purpose};
 use tokio::{
@@ -66,23 +67,27 @@ impl Client {
     /// remote forward. Other connections do not wait for that: a server may first have to find out
     /// that an earlier session of this client, which has a port, is gone.
     ///
+    /// Boxed, as [`bind`](Self::bind): else each crate that awaits it compiles it again.
+    ///
     /// # Errors
     /// [`ClientError::Expired`] if the peer's time is over, [`ClientError::Auth`] if the ends do
     /// not accept each other, [`ClientError::TooManySessions`] if the server has too many of this
     /// key, else [`ClientError::Unreachable`] within the connect timeout.
-    pub async fn connect(&self) -> Result<ClientSession, ClientError> {
-        let deadline = Instant::now() + self.connect_timeout;
-        let session = self.say_hello(self.everywhere(self.connect_timeout), None).await?;
-        let live = &session.registration.session;
-        self.link.up(Arc::clone(live), None);
-        self.request_forwards(live);
-        let cause = tokio::select! {
-            () = live.remote_forwards.settled() => return Ok(session),
-            lost = session.ended() => Cause::Ended(lost),
-            () = sleep_until(deadline) => Cause::Silent(self.connect_timeout),
-        };
-        self.link.record_loss(cause.to_string());
-        Err(ClientError::unreachable(self.server.clone(), cause))
+    pub fn connect(&self) -> BoxFuture<'_, Result<ClientSession, ClientError>> {
+        Box::pin(async move {
+            let deadline = Instant::now() + self.connect_timeout;
+            let session = self.say_hello(self.everywhere(self.connect_timeout), None).await?;
+            let live = &session.registration.session;
+            self.link.up(Arc::clone(live), None);
+            self.request_forwards(live);
+            let cause = tokio::select! {
+                () = live.remote_forwards.settled() => return Ok(session),
+                lost = session.ended() => Cause::Ended(lost),
+                () = sleep_until(deadline) => Cause::Silent(self.connect_timeout),
+            };
+            self.link.record_loss(cause.to_string());
+            Err(ClientError::unreachable(self.server.clone(), cause))
+        })
     }
 
     /// Tries the server's addresses until the server's hello. Once that has come this completes

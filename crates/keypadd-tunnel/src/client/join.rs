@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use keypadd_provider::{PAIRING_PROOF_BYTES, PairingStep, PublicKey};
 use keypadd_transport::{Connection, ConnectionError, Stream, crypto};
 use thiserror::Error;
@@ -16,7 +17,7 @@ use super::{Client, ClientSettings, reach::Reached};
 use crate::{
     addresses::forward::{Forward, ProxyHeaders},
     error::{ClientError, ConnectFailure, unreachable::Cause},
-    pairing::{DONE, Invitation, JOINED, MESSAGE_TIMEOUT, Step, VERSION, suggested, transport},
+    pairing::{DONE, Invitation, JOINED, MESSAGE_TIMEOUT, VERSION, suggested, transport},
     sessions::session_end::{Shown, printable},
     wire::{CloseCode, Instance},
 };
@@ -72,7 +73,7 @@ impl Client {
         &'a self,
         invitation: &'a Invitation,
         own: PublicKey,
-    ) -> Step<'a, Result<Joined, ClientError>> {
+    ) -> BoxFuture<'a, Result<Joined, ClientError>> {
         Box::pin(async move {
             let open = |address| self.open(address, None);
             let join = |reached| join_over(reached, invitation, own);
@@ -130,7 +131,7 @@ impl Joined {
     ///
     /// # Errors
     /// Why the other end has not confirmed that.
-    pub fn confirm(mut self) -> Step<'static, Result<(), NotConfirmed>> {
+    pub fn confirm(mut self) -> BoxFuture<'static, Result<(), NotConfirmed>> {
         Box::pin(async move {
             let mut answer = [0];
             let exchanged = timeout(MESSAGE_TIMEOUT, async {

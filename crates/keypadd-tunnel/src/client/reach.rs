@@ -3,10 +3,10 @@
 //! 2782). Knows nothing of what follows a handshake.
 
 use std::{
-    future::poll_fn, io, net::SocketAddr, ops::Range, pin::Pin, sync::Arc, task::Poll,
-    time::Duration,
+    future::poll_fn, io, net::SocketAddr, ops::Range, sync::Arc, task::Poll, time::Duration,
 };
 
+use futures_util::future::BoxFuture;
 use keypadd_transport::Connection;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
@@ -89,8 +89,6 @@ enum Found {
     Targets(Result<Vec<SrvTarget>, SrvError>),
 }
 
-type Operation<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
-
 /// An entry of the list, or a target of a service there.
 struct Candidate {
     server: ServerEntry,
@@ -102,7 +100,7 @@ struct Candidate {
 }
 
 /// Operations in progress, each with a name; all are dropped together.
-struct Running<'a, K, T>(Vec<(K, Operation<'a, T>)>);
+struct Running<'a, K, T>(Vec<(K, BoxFuture<'a, T>)>);
 
 impl<'a, K: Copy, T> Running<'a, K, T> {
     fn start(&mut self, name: K, operation: impl Future<Output = T> + Send + 'a) {

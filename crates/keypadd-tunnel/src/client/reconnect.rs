@@ -10,6 +10,7 @@ use std::{
 };
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+use futures_util::future::BoxFuture;
 use keypadd_provider::PublicKey;
 use tokio::{
     sync::watch,
@@ -105,7 +106,14 @@ impl Failures {
 
 impl Client {
     /// Keeps a live session in `current`. Never returns.
-    pub(super) async fn stay_connected(&self, current: &mut Option<ClientSession>) -> Infallible {
+    pub(super) fn stay_connected<'a>(
+        &'a self,
+        current: &'a mut Option<ClientSession>,
+    ) -> BoxFuture<'a, Infallible> {
+        Box::pin(self.reconnect_always(current))
+    }
+
+    async fn reconnect_always(&self, current: &mut Option<ClientSession>) -> Infallible {
         let mut delays = backoff();
         let mut failures = Failures::default();
         let mut outage: Option<(Instant, ReconnectReason)> = None;

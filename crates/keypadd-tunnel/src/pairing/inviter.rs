@@ -6,6 +6,7 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
+use futures_util::future::BoxFuture;
 use keypadd_provider::{PAIRING_PROOF_BYTES, PairingSecret, PairingStep, PublicKey};
 use keypadd_share::Waiting;
 use keypadd_transport::{
@@ -15,7 +16,7 @@ use thiserror::Error;
 use tokio::{sync::oneshot, task::JoinSet, time::timeout};
 use tracing::{debug, warn};
 
-use super::{DONE, JOIN_BYTES, JOINED, MESSAGE_TIMEOUT, Step, VERSION};
+use super::{DONE, JOIN_BYTES, JOINED, MESSAGE_TIMEOUT, VERSION};
 use crate::{
     addresses::forward::Forward,
     clock::monitor::ClockMonitor,
@@ -128,7 +129,7 @@ impl Inviter {
     ///
     /// # Errors
     /// [`InviteError::Ended`].
-    pub fn wait(&self) -> Step<'_, Result<Joiner, InviteError>> {
+    pub fn wait(&self) -> BoxFuture<'_, Result<Joiner, InviteError>> {
         Box::pin(self.first_right())
     }
 
@@ -186,7 +187,7 @@ impl Inviter {
 
     /// Closes all connections that are not [`done`](Joiner::done), and the UDP port. Waits at most
     /// a few seconds for the other ends to learn of it.
-    pub fn close(self) -> Step<'static, ()> {
+    pub fn close(self) -> BoxFuture<'static, ()> {
         Box::pin(async move {
             let reason = b"the invitation is over";
             self.endpoint.close(CloseCode::NotPaired.value().into(), reason);
@@ -229,7 +230,10 @@ impl Joiner {
     ///
     /// # Errors
     /// [`InviteError::NotConfirmed`]: they may or may not be.
-    pub fn accept(&mut self, suggestion: Option<&Forward>) -> Step<'_, Result<(), InviteError>> {
+    pub fn accept(
+        &mut self,
+        suggestion: Option<&Forward>,
+    ) -> BoxFuture<'_, Result<(), InviteError>> {
         let text = suggestion.map(Forward::to_string).unwrap_or_default();
         // A longer one is of no use to a person.
         let text = u8::try_from(text.len()).map_or("", |_| &*text);
@@ -253,7 +257,7 @@ impl Joiner {
 
     /// Tells the other end that this end's files are written, too; returns when it knows, or a few
     /// seconds later.
-    pub fn done(self) -> Step<'static, ()> {
+    pub fn done(self) -> BoxFuture<'static, ()> {
         Box::pin(async move {
             if self.stream.send.write_all(&[DONE]).await.is_ok() {
                 let _ = timeout(CLOSE_TIMEOUT, self.connection.closed()).await;

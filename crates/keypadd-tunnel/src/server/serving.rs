@@ -9,6 +9,7 @@ use std::{
     convert::Infallible, future::pending, net::SocketAddr, pin::pin, sync::Arc, time::Duration,
 };
 
+use futures_util::future::BoxFuture;
 use keypadd_provider::PublicKey;
 use keypadd_share::{Rates, Share, Shares};
 use keypadd_transport::Connection;
@@ -127,23 +128,25 @@ impl ServerContext {
     }
 
     /// Serves a connection from its handshake to its end.
-    pub(super) async fn serve(self: Arc<Self>, connection: Connection) {
-        let source = plain(connection.remote_address());
-        let (mut jumps, for_session) = (self.clock_monitor.jumps(), self.clock_monitor.jumps());
-        let purpose = tokio::select! {
-            // Drops the keys agreed on so far with the connection.
-            _ = jumps.next() => return,
-            purpose = timeout(HELLO_TIMEOUT, self.exchange_hellos(connection)) => purpose,
-        };
-        match purpose {
-            Ok(Ok(Purpose::Session(client))) => self.serve_session(client, for_session).await,
-            Ok(Ok(Purpose::Bulk(session, _control))) => session.supervise_bulk().await,
-            Ok(Err(HelloError::Connection(error))) => {
-                self.log.handshake_failure(&self.peers, source, &error);
+    pub(super) fn serve(self: Arc<Self>, connection: Connection) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            let source = plain(connection.remote_address());
+            let (mut jumps, for_session) = (self.clock_monitor.jumps(), self.clock_monitor.jumps());
+            let purpose = tokio::select! {
+                // Drops the keys agreed on so far with the connection.
+                _ = jumps.next() => return,
+                purpose = timeout(HELLO_TIMEOUT, self.exchange_hellos(connection)) => purpose,
+            };
+            match purpose {
+                Ok(Ok(Purpose::Session(client))) => self.serve_session(client, for_session).await,
+                Ok(Ok(Purpose::Bulk(session, _control))) => session.supervise_bulk().await,
+                Ok(Err(HelloError::Connection(error))) => {
+                    self.log.handshake_failure(&self.peers, source, &error);
+                }
+                Ok(Err(HelloError::Control(error))) => debug!(%source, %error, "hello failed"),
+                Err(_) => debug!(%source, "hello failed: timeout"),
             }
-            Ok(Err(HelloError::Control(error))) => debug!(%source, %error, "hello failed"),
-            Err(_) => debug!(%source, "hello failed: timeout"),
-        }
+        })
     }
 
     /// Serves streams until the session ends.

@@ -1,8 +1,9 @@
 //! Waits for clients that are away, while what they left is held: of lost sessions, and of another
 //! process's clients.
 
-use std::{pin::Pin, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
+use futures_util::future::BoxFuture;
 use keypadd_transport::HeldStreams;
 use tokio::{
     sync::oneshot,
@@ -28,7 +29,7 @@ use crate::{
 };
 
 /// What holds the streams of another process's client.
-pub(in crate::server) type Adopted = Pin<Box<dyn Future<Output = ()> + Send>>;
+pub(in crate::server) type Adopted = BoxFuture<'static, ()>;
 
 impl ServerContext {
     /// Holds the streams of a session that has ended, if they may be held, until another session
