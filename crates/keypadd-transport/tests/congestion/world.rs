@@ -489,7 +489,15 @@ impl Flow {
         }
         let echoes = self.traffic == Traffic::Ping;
         for (nth, end) in self.ends.iter_mut().enumerate().filter(|(nth, _)| touched[*nth]) {
-            loop {
+            let (reads, writes) = match self.traffic {
+                Traffic::Up => (nth == 1, nth == 0),
+                Traffic::Down => (nth == 0, nth == 1),
+                Traffic::Both => (true, true),
+                Traffic::Ping => (true, false),
+            };
+            // A call that moves less than it could has left nothing, or no room, for another.
+            let mut may_have_more = reads;
+            while may_have_more {
                 match end.program.read(junk) {
                     Ok(0) => panic!("a stream ended"),
                     Ok(bytes) => {
@@ -498,22 +506,17 @@ impl Flow {
                         if echoes && nth == 1 {
                             end.program.write_all(&junk[..bytes]).unwrap();
                         }
+                        may_have_more = bytes == junk.len();
                     }
                     Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                     Err(error) => panic!("{error}"),
                 }
             }
-            let writes = match self.traffic {
-                Traffic::Up => nth == 0,
-                Traffic::Down => nth == 1,
-                Traffic::Both => true,
-                Traffic::Ping => false,
-            };
-            if writes {
-                while let Ok(bytes) = end.program.write(junk) {
-                    end.written += bytes as u64;
-                    moved[nth] |= bytes > 0;
-                }
+            let mut has_room = writes;
+            while has_room && let Ok(bytes) = end.program.write(junk) {
+                end.written += bytes as u64;
+                moved[nth] |= bytes > 0;
+                has_room = bytes == junk.len();
             }
         }
         if echoes {
