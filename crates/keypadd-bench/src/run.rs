@@ -57,6 +57,9 @@ const HANDSHAKES_MOST: f64 = 2e4;
 /// A rate's time in exhaustion, divided by the interval between checks of the filler.
 const PROBES_IN_A_STAGE: f64 = 8.0;
 
+/// Seconds of bursts per rate that exhaustion is calibrated at.
+const BURST_SECONDS: f64 = 0.5;
+
 /// Runs one workload on every arm.
 ///
 /// # Errors
@@ -185,6 +188,7 @@ async fn exhaust(args: ExhaustionArgs, shutdown: Shutdown) -> Result<(), Error> 
         backgrounds: background,
         repetitions: run.rounds.unwrap_or_else(|| EXHAUSTION_ROUNDS[effort]),
         patience: Patience {
+            burst_seconds: BURST_SECONDS,
             probe_seconds: time.as_secs_f64() / PROBES_IN_A_STAGE,
             stage_seconds: time.as_secs_f64(),
         },

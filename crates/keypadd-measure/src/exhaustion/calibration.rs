@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use keypadd_traffic::Gauges;
 
-use super::finder::{Subject, bring_to};
+use super::finder::{Patience, Subject, bring_to};
 use super::model::{Calibration, TrafficCost};
 use super::readings::{ASLEEP_ABOVE, filling};
 use super::tunnel::{Ended, Tunnel};
@@ -21,10 +21,8 @@ use crate::interleave::process_cpu;
 
 /// Share of a full pool used by a burst.
 const BURST_SHARE: f64 = 0.6;
-/// Seconds of bursts per rate. A fast filler lets a pool be emptied many times meanwhile.
-const BURST_SECONDS: f64 = 0.5;
-/// Maximum time for them with the rests between them.
-const BURSTS_MAX: Duration = Duration::from_secs(4);
+/// Maximum time for the bursts of a rate with the rests between them, as a multiple of their own.
+const BURST_TIMES_MAX: f64 = 8.0;
 /// Rates of the bursts, as shares of the maximum.
 const RATES: [f64; 5] = [0.8, 0.5, 0.2, 0.05, 0.01];
 /// Rates beside busy fillers, as shares of R* as known by then. The first improves the estimate, the second
@@ -40,6 +38,8 @@ const LEVEL_MIN: f64 = 0.05;
 const STARTING: f64 = 0.01;
 /// Packets that lack pad in such a stage, as a share of all, above which it is left out: they cost more.
 const LACKING_MAX: f64 = 0.01;
+/// Time that stages of one rate are to show, as a multiple of a probe's.
+const NEAR_PROBES: f64 = 12.0;
 /// Maximum time for these stages of one rate, as a multiple of the time that they are to show.
 const NEAR_TIMES_MAX: f64 = 4.0;
 /// Rate at which the filler is observed waking up, as a share of the maximum.
@@ -56,16 +56,16 @@ pub(crate) struct Calibrated {
     pub packet_bytes: f64,
 }
 
-/// Measures, for `seconds` at each rate near R*; leaves the tunnel with a full pool. `None` if pools do not
-/// fill or no packet got through.
+/// Measures; leaves the tunnel with a full pool. `None` if pools do not fill or no packet got through.
 pub(crate) fn calibrate(
     tunnel: &mut Tunnel<'_>,
     cores: f64,
     fillers: f64,
-    seconds: f64,
+    patience: &Patience,
 ) -> Result<Option<Calibrated>, Ended> {
     tunnel.rest()?;
-    let mut bursts = Bursts::default();
+    let burst_seconds = patience.burst_seconds;
+    let mut bursts = Bursts { seconds: burst_seconds, pads: 0.0, filler_cpu: 0.0 };
     let Some(fastest) = bursts.at(tunnel, f64::INFINITY)? else { return Ok(None) };
     (tunnel.fastest, tunnel.packet_bytes) = (fastest.rate, fastest.packet_bytes);
     let mut points = Vec::new();
@@ -73,7 +73,7 @@ pub(crate) fn calibrate(
         let Some(burst) = bursts.at(tunnel, tunnel.fastest * share)? else { return Ok(None) };
         points.push([burst.rate, burst.cpu_per_packet]);
     }
-    let asleep_packets = asleep(tunnel)?;
+    let asleep_packets = asleep(tunnel, burst_seconds * 10.0)?;
     let filled = bursts.pads > 0.0 && bursts.filler_cpu > 0.0;
     let Some(traffic) = TrafficCost::new(points).filter(|_| filled) else { return Ok(None) };
     let mut model = Calibration {
@@ -87,6 +87,7 @@ pub(crate) fn calibrate(
         asleep_packets,
     };
     let full = tunnel.rest()?;
+    let seconds = patience.probe_seconds * NEAR_PROBES;
     for share in NEAR {
         let rate = (model.sustained() * share).min(tunnel.fastest * PACED_MAX);
         // A pool too small for its fillers to be busy shows nothing: what bursts showed stays.
@@ -103,9 +104,10 @@ pub(crate) fn calibrate(
     Ok(Some(Calibrated { model, fastest: fastest.rate, packet_bytes }))
 }
 
-/// What fillers did during all bursts.
-#[derive(Default)]
+/// Bursts at several rates, and what fillers did during all of them.
 struct Bursts {
+    /// Seconds of those of one rate. A fast filler lets a pool be emptied many times meanwhile.
+    seconds: f64,
     pads: f64,
     filler_cpu: f64,
 }
@@ -122,14 +124,15 @@ struct Burst {
 impl Bursts {
     /// Offers a rate, again and again from a full pool. `None` if no packet got through.
     fn at(&mut self, tunnel: &mut Tunnel<'_>, rate: f64) -> Result<Option<Burst>, Ended> {
-        let began = Instant::now();
+        let (began, most) =
+            (Instant::now(), Duration::from_secs_f64(self.seconds * BURST_TIMES_MAX));
         let (mut cpu, mut packets, mut bytes) = (0.0, 0.0, 0.0);
         // Packets and seconds while data was offered, without the last data's way.
         let (mut came, mut seconds) = (0.0, 0.0);
-        while seconds < BURST_SECONDS && began.elapsed() < BURSTS_MAX {
+        while seconds < self.seconds && began.elapsed() < most {
             let least = tunnel.rest()? * (1.0 - BURST_SHARE);
             let before = Spent::now(tunnel);
-            let readings = tunnel.offer(rate, BURST_SECONDS, &mut |readings| {
+            let readings = tunnel.offer(rate, self.seconds, &mut |readings| {
                 let level = readings.last().map_or(0.0, |now| now.level);
                 // One reading shows no rate.
                 readings.len() > 1 && level < least
@@ -248,13 +251,12 @@ impl Spent {
     }
 }
 
-/// Packets that a full pool serves before any filler starts.
-fn asleep(tunnel: &mut Tunnel<'_>) -> Result<f64, Ended> {
+/// Packets that a full pool serves before any filler starts, within so many seconds.
+fn asleep(tunnel: &mut Tunnel<'_>, seconds: f64) -> Result<f64, Ended> {
     tunnel.rest()?;
     let gauges = tunnel.path().gauges().clone();
     let filled = gauges.filled_bytes();
-    let readings = tunnel.offer(tunnel.fastest * WAKING_RATE, BURST_SECONDS * 10.0, &mut |_| {
-        gauges.filled_bytes() != filled
-    })?;
+    let readings = tunnel
+        .offer(tunnel.fastest * WAKING_RATE, seconds, &mut |_| gauges.filled_bytes() != filled)?;
     Ok(readings.last().map_or(0.0, |last| last.packets as f64))
 }

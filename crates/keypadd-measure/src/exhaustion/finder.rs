@@ -43,9 +43,11 @@ pub(super) trait Subject {
     ) -> Result<Vec<Reading>, Self::Ended>;
 }
 
-/// Durations of the search.
+/// Durations of calibration and search.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Patience {
+    /// Seconds of bursts from a full pool, per rate of the calibration.
+    pub burst_seconds: f64,
     /// Seconds of a stage that measures how fast pads are made.
     pub probe_seconds: f64,
     /// Seconds of the longest stage: a pool that is not dry by then lasts.

@@ -22,8 +22,6 @@ use crate::results::{Section, SectionRun};
 
 /// Seconds that a burst continues after the pool is dry.
 const AFTER_SECONDS: f64 = 1.0;
-/// Calibration at a rate near R*, as a multiple of a probe.
-const NEAR_PROBES: f64 = 12.0;
 /// Maximum time per visit of a case, after which a load ends by itself.
 const VISIT_MAX: Duration = Duration::from_secs(600);
 
@@ -92,9 +90,8 @@ impl<'a> Visits<'a> {
             Place::Here | Place::Hosts { .. } => 2.0,
             Place::There { .. } => 1.0,
         };
-        let Patience { probe_seconds, stage_seconds } = self.settings.patience;
-        let seconds = probe_seconds * NEAR_PROBES;
-        let calibrated = calibrate(&mut tunnel, cores().len() as f64, fillers, seconds)?;
+        let patience = &self.settings.patience;
+        let calibrated = calibrate(&mut tunnel, cores().len() as f64, fillers, patience)?;
         tunnel.close()?;
         let others = since.cores_of_others();
         let Some(calibrated) = calibrated else { return Ok(()) };
@@ -111,7 +108,7 @@ impl<'a> Visits<'a> {
                 calibration,
                 calibrated.packet_bytes,
                 calibrated.fastest,
-                stage_seconds,
+                patience.stage_seconds,
             );
             cell.others.extend(others);
             self.cells.push(cell);
@@ -177,7 +174,7 @@ mod tests {
             pools_bytes: vec![4 << 20],
             backgrounds: vec![0.0],
             repetitions,
-            patience: Patience { probe_seconds: 0.1, stage_seconds: 0.3 },
+            patience: Patience { burst_seconds: 0.05, probe_seconds: 0.1, stage_seconds: 0.3 },
         }
     }
 

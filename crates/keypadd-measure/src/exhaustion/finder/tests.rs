@@ -117,7 +117,7 @@ impl Subject for Synthetic {
     }
 }
 
-const PATIENCE: Patience = Patience { probe_seconds: 1.0, stage_seconds: 8.0 };
+const PATIENCE: Patience = Patience { burst_seconds: 0.5, probe_seconds: 1.0, stage_seconds: 8.0 };
 
 fn found(pool: &mut Synthetic) -> (f64, f64, f64) {
     found_with(pool, &PATIENCE)
