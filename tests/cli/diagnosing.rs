@@ -58,7 +58,7 @@ fn doctor_says_what_is_wrong_with_a_peer_and_with_files_and_fails() {
     assert_eq!(output.status.code(), Some(1), "{said}");
     let line = format!("FAIL  peer lab: cannot reach 127.0.0.1:{silent}: ");
     assert!(
-        said.contains(&line) && said.contains("      fix: check that `keypadd serve`"),
+        said.contains(&line) && said.contains("      fix: check that keypadd is running"),
         "{said}"
     );
     assert_eq!(text(&output.stderr), "keypadd: 1 check failed\n");

@@ -580,6 +580,40 @@ fn a_port_that_a_permit_adds_is_reached_once_the_sandbox_is_made_anew() {
 }
 
 #[test]
+fn a_reload_names_the_way_to_peers_that_the_sandbox_hides() {
+    let hosts = Hosts::new();
+    let file = |name: &str| hosts.desk.path(&format!("near/{name}"));
+    fs::create_dir(file("")).unwrap();
+    let peer = |name: &str, key: &str| {
+        format!("[peer.{name}]\npublic-key = \"{key}\"\nendpoint = \"127.0.0.1:{}\"\n", hosts.udp)
+    };
+    let text = "key = \"../near.key\"\npool-budget = \"1MiB\"\n".to_owned();
+    fs::write(file("keypadd.toml"), text + &peer("office", PUBLIC_KEY)).unwrap();
+    let mut command = hosts.command("near/keypadd.toml");
+    // Other programs share a home.
+    command.env("HOME", file(""));
+    let _near = Daemon::start(command);
+
+    let other = new_key(&hosts.desk, "other.key");
+    fs::create_dir(file("peers.d")).unwrap();
+    fs::write(file("peers.d/lab.toml"), peer("lab", &other)).unwrap();
+    let mut followers = Followers::default();
+    let (code, said, error) = hosts.keypadd(&["reload"]);
+    match code {
+        Some(3) => {
+            assert!(error.contains("peers.d` cannot be read: permission denied\n"), "{error}");
+            assert!(error.contains("\n  hint: this process gave up reading it"), "{error}");
+            let (code, said, error) = hosts.keypadd(&["reload", "--binary"]);
+            assert_eq!(code, Some(0), "{error}");
+            followers.add(&said);
+        }
+        // Kernels before Linux 5.13.
+        _ => assert!(said.contains("peer lab added"), "{said}{error}"),
+    }
+    until("the peer is there", || hosts.keypadd(&["status"]).1.contains("lab").then_some(()));
+}
+
+#[test]
 fn a_stopped_daemon_is_named_soon_and_the_others_are_reloaded() {
     let hosts = Hosts::new();
     hosts.write_far("");

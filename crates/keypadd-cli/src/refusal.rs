@@ -14,6 +14,10 @@ use keypadd_tunnel::{
 
 use crate::error::{Error, Exit, listen_hint, system};
 
+/// The hint if the server has no file left.
+const RAISE_OPEN_FILES: &str =
+    "raise the server's limit of open files: `ulimit -n` or LimitNOFILE=";
+
 /// Adds an exit code and a hint to the tunnel's errors. `own` is this host's key, `peer` the
 /// server's keys.
 pub fn explain(error: ClientError, own: PublicKey, peer: &[PublicKey]) -> Error {
@@ -58,8 +62,8 @@ pub fn explain(error: ClientError, own: PublicKey, peer: &[PublicKey]) -> Error 
                 .or_else(|| hint_of_sending(&tried))
                 .or_else(|| in_brackets(server.first()))
                 .unwrap_or_else(|| {
-                    "check that `keypadd serve` is running there and that firewalls allow its UDP \
-                     port"
+                    "check that keypadd is running there (`run` or `serve`) on that port, and that \
+                     firewalls allow UDP to it"
                         .into()
                 });
             Error::new(Exit::Unreachable, cause).hint(hint)
@@ -72,11 +76,17 @@ pub fn explain(error: ClientError, own: PublicKey, peer: &[PublicKey]) -> Error 
         ClientError::Refused { target, code: StreamCode::NotPermitted } => {
             Error::new(Exit::Authentication, cause).hint(permit_on_server("permit-open", &target))
         }
+        ClientError::Refused { code, .. } => {
+            let error = Error::new(Exit::Runtime, cause);
+            match hint_of_target(code) {
+                Some(hint) => error.hint(hint),
+                None => error,
+            }
+        }
         // The cause says all that this host knows.
-        ClientError::NotPaired { .. }
-        | ClientError::Lost { .. }
-        | ClientError::Refused { .. }
-        | ClientError::Local(_) => Error::new(Exit::Runtime, cause),
+        ClientError::NotPaired { .. } | ClientError::Lost { .. } | ClientError::Local(_) => {
+            Error::new(Exit::Runtime, cause)
+        }
     }
 }
 
@@ -89,8 +99,7 @@ pub fn not_listening(forward: RemoteForward, code: ListenCode) -> Error {
             Error::new(Exit::Authentication, cause).hint(permit_on_server("permit-listen", &permit))
         }
         ListenCode::TooMany => Error::new(Exit::Runtime, cause).hint("use fewer -R flags"),
-        ListenCode::OpenFiles => Error::new(Exit::Runtime, cause)
-            .hint("raise the server's limit of open files: `ulimit -n` or LimitNOFILE="),
+        ListenCode::OpenFiles => Error::new(Exit::Runtime, cause).hint(RAISE_OPEN_FILES),
         ListenCode::NoDatagrams => {
             Error::new(Exit::BindFailed, cause).hint("forward TCP: leave out `udp:`")
         }
@@ -125,6 +134,31 @@ fn hint_of_refusal(refusal: &Refusal, own: PublicKey) -> String {
         }
     }
     .into()
+}
+
+/// What to do if the server could not connect to a target; other codes are the target's answer.
+fn hint_of_target(code: StreamCode) -> Option<&'static str> {
+    Some(match code {
+        StreamCode::Refused => {
+            "the tunnel is up, but nothing listens on that port: start the service"
+        }
+        StreamCode::NameNotFound => {
+            "the server resolves this name: choose one that it knows, or an address"
+        }
+        StreamCode::Unreachable | StreamCode::TimedOut => {
+            "the tunnel is up: check that the server reaches the target"
+        }
+        StreamCode::OpenFiles => RAISE_OPEN_FILES,
+        StreamCode::NotPermitted
+        | StreamCode::Reset
+        | StreamCode::Shutdown
+        | StreamCode::BadHeader
+        | StreamCode::NotHeld
+        | StreamCode::Idle
+        | StreamCode::NoDatagrams
+        | StreamCode::LocalPorts
+        | StreamCode::Unknown(_) => return None,
+    })
 }
 
 /// How to permit something on the server, whether it runs from flags or from a file.

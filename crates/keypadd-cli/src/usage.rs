@@ -2,12 +2,14 @@
 //! exit 2. Also prints help and the version, which clap returns as errors.
 
 use std::error::Error as StdError;
+use std::path::Path;
 
 use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use keypadd_config::values::BadValue;
 
 use crate::error::{Error, Exit, is_private, shown};
+use crate::keyfile::quoted_for_shell;
 
 /// Prints help or the version, or converts clap's error.
 pub(crate) fn explain<T>(error: &clap::Error, program: Command) -> Result<Option<T>, Error> {
@@ -44,6 +46,10 @@ pub(crate) fn explain<T>(error: &clap::Error, program: Command) -> Result<Option
             let unknown = wrong(format!("unknown {thing} {}", shown(given)));
             match text(error, ContextKind::SuggestedArg) {
                 Some(near) => unknown.hint(format!("did you mean {near}?")),
+                None if given.ends_with(".toml") && selected.has_flag("config") => {
+                    let file = quoted_for_shell(Path::new(given));
+                    unknown.hint(format!("did you mean --config {file}?"))
+                }
                 None => unknown.hint(help_line()),
             }
         }
@@ -157,6 +163,10 @@ impl SelectedCommand {
         let Self { typed, command } = self;
         let what = if command.get_name() == "keypadd" { "the commands" } else { "the flags" };
         format!("see `{typed} --help` for {what} and an example")
+    }
+
+    fn has_flag(&self, name: &str) -> bool {
+        self.command.get_arguments().any(|flag| flag.get_long() == Some(name))
     }
 
     /// What its subcommands are called in help.

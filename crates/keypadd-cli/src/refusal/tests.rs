@@ -147,6 +147,10 @@ fn errors() -> Vec<ClientError> {
         ClientError::Expired { server: "a.example".parse().unwrap() },
         refused_with(StreamCode::NotPermitted),
         refused_with(StreamCode::Refused),
+        refused_with(StreamCode::NameNotFound),
+        refused_with(StreamCode::TimedOut),
+        refused_with(StreamCode::OpenFiles),
+        refused_with(StreamCode::Reset),
         ClientError::Local(io::ErrorKind::BrokenPipe.into()),
     ];
     errors.extend((1..=9).filter_map(ListenCode::from_value).map(not_listening));
@@ -233,14 +237,14 @@ fn needs_no_hint(error: &ClientError) -> Option<&'static str> {
     match error {
         ClientError::NotPaired { .. } => Some("only `keypadd join` gets it, which has its own"),
         ClientError::Lost { .. } => Some("it was connected, so nothing is set wrong"),
-        ClientError::Refused { code: StreamCode::NotPermitted, .. } => None,
-        ClientError::Refused { .. } => Some("the code is the answer of the target"),
+        ClientError::Refused { code: StreamCode::Reset, .. } => Some("the target has answered so"),
         ClientError::Local(_) => Some("the program at the other end of the pipe has stopped"),
         ClientError::Bind(_)
         | ClientError::Auth { .. }
         | ClientError::TooManySessions { .. }
         | ClientError::Unreachable { .. }
         | ClientError::Expired { .. }
+        | ClientError::Refused { .. }
         | ClientError::NotListening { .. } => None,
     }
 }

@@ -165,8 +165,8 @@ pub(crate) fn read_without_key(path: &Path) -> Result<(Config, PathBuf), Error> 
     Ok((config, key_path))
 }
 
-/// Whether the file exists and this user may not read it.
-fn is_out_of_reach(path: &Path) -> bool {
+/// Whether the file or directory exists and this process may not read it.
+pub(crate) fn is_out_of_reach(path: &Path) -> bool {
     open(path).is_err_and(|error| error.kind() == ErrorKind::PermissionDenied)
 }
 
@@ -204,7 +204,8 @@ fn read(path: &Path) -> Result<String, Error> {
     text(path)?.ok_or_else(|| {
         let cause = format!("configuration {} does not exist", shown(path.to_string_lossy()));
         Error::new(Exit::Config, cause).hint(
-            "create it, or name another with --config; see `keypadd run --help` for an example",
+            "`keypadd invite` and `join` write it, and `keypadd run --help` has an example; \
+                --config names another",
         )
     })
 }

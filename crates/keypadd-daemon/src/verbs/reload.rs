@@ -35,6 +35,7 @@ const WAITED_FOR: Duration = Duration::from_secs(3);
 struct Answer {
     file: Option<String>,
     changed: Vec<String>,
+    /// What a new process would apply, also if this one has refused the file.
     restart: Vec<String>,
     /// Problems that the reload did not fix.
     warnings: Vec<String>,
@@ -117,13 +118,11 @@ fn reload(path: &Path, args: &ReloadArgs) -> Result<Done, Error> {
             Ok(Done::Prints(format!("`keypadd {}` runs this program already\n", one_line(&verb))))
         }
         Ok(Answer { no_file: Some(verb), .. }) => Ok(Done::WithoutFile(verb)),
-        Ok(answer) if same && answer.refused.is_none() && !answer.restart.is_empty() => {
-            match replace(path, true)? {
-                Replaced::Started(text) => Ok(Done::Prints(text)),
-                Replaced::Same => Ok(Done::Gone),
-                Replaced::Failed(cause) => Err(cause),
-            }
-        }
+        Ok(answer) if same && !answer.restart.is_empty() => match replace(path, true)? {
+            Replaced::Started(text) => Ok(Done::Prints(text)),
+            Replaced::Same => Ok(Done::Gone),
+            Replaced::Failed(cause) => Err(cause),
+        },
         // It was reloaded, but the user asked for a replacement.
         Ok(answer) => {
             outcome(path, answer).and_then(|text| not_replaced.map_or(Ok(Done::Prints(text)), Err))

@@ -2,7 +2,7 @@
 //! file has a `listen`, a client for each peer with an endpoint, one pool and one control socket.
 //! It is ready once its listeners are bound; connections to peers are retried forever.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -36,6 +36,13 @@ const NEW_PORTS: &str = "TCP ports outside the sandbox";
 
 /// Printed as waiting for a restart if networks need other devices, addresses or routes.
 const NEW_DEVICES: &str = "devices of networks";
+
+/// What waits for a restart if this process may not read it.
+const HIDDEN_FILES: &str = "files that this process may not read";
+
+/// The hint if this process may not read a file.
+const OUT_OF_REACH: &str = "this process gave up reading it when it started; `keypadd reload \
+    --binary` continues in one that reads it";
 
 /// The file and what it sets.
 #[derive(Debug)]
@@ -226,7 +233,7 @@ pub(crate) async fn run(
             give_up(&mut starting, "a reload");
         }
         let document = outcome.map_or_else(
-            |error| refusal(&error),
+            |error| refusal(&path, &error),
             |(changes, mut warnings)| {
                 for line in &changes.applied {
                     tracing::info!("reloaded: {line}");
@@ -274,7 +281,7 @@ fn give_up(starting: &mut Option<give::Preparation>, first: &str) {
 
 /// Applies the changed file, all of it or nothing; returns what has changed, and warnings.
 async fn reload(
-    path: &std::path::Path,
+    path: &Path,
     started: &Config,
     daemon: &mut Daemon,
     running: &mut RunningConfig,
@@ -282,7 +289,10 @@ async fn reload(
     let attempt = async {
         let out_of_reach = daemon.confinement.switches_user() || daemon.replaces;
         let known = out_of_reach.then_some((&running.config().key, &daemon.crypto.key));
-        let loaded = configfile::load(path, known)?;
+        let loaded = configfile::load(path, known).map_err(|error| match is_hidden(path) {
+            true => error.hint(OUT_OF_REACH),
+            false => error,
+        })?;
         let mut changes = Changes::between(started, running.config(), &loaded.config);
         let public_key = loaded.key.key.public();
         if public_key != daemon.public_key() {
@@ -313,9 +323,17 @@ async fn reload(
     result
 }
 
+/// Whether this process may not read what the file needs: what was made or replaced since the
+/// start, where the sandbox or the user that it switched to reads only what was there.
+fn is_hidden(path: &Path) -> bool {
+    configfile::is_out_of_reach(path)
+        || configfile::is_out_of_reach(&configfile::peers_directory(path))
+}
+
 /// The answer to `keypadd reload` when the old settings stay in force.
-fn refusal(error: &Error) -> Value {
-    json!({ "refused": error.to_string(), "exit": error.exit() as u8 })
+fn refusal(path: &Path, error: &Error) -> Value {
+    let restart: &[&str] = if is_hidden(path) { &[HIDDEN_FILES] } else { &[] };
+    json!({ "refused": error.to_string(), "exit": error.exit() as u8, "restart": restart })
 }
 
 /// Announces a reload to systemd, which then waits for READY=1 (sd_notify(3), Type=notify-reload).
