@@ -34,7 +34,7 @@ impl Addresses {
             .iter()
             .filter_map(|one| Some((one.interface_name.clone(), address(one.address.as_ref()?)?)));
         Ok(Self {
-            host: Arc::new(HostAddresses::new(all.iter().filter_map(with_network))),
+            host: Arc::new(host_addresses(&all)),
             of_devices: of_devices.collect(),
             connected: all.iter().filter_map(connected).collect(),
         })
@@ -67,6 +67,16 @@ fn connected(one: &InterfaceAddress) -> Option<Connected> {
     let (address, network) = with_network(one).filter(|_| is_used)?;
     let interface = one.interface_name.clone();
     (!is_link_local(address)).then_some(Connected { network, interface })
+}
+
+/// The addresses at which this host gets packets. A broadcast address may be set by hand, outside
+/// the network of its interface.
+fn host_addresses(all: &[InterfaceAddress]) -> HostAddresses {
+    let broadcasts = all.iter().filter_map(|one| {
+        let broadcast = address(one.broadcast.as_ref()?)?;
+        Some((broadcast, network(broadcast, 128)?))
+    });
+    HostAddresses::new(all.iter().filter_map(with_network).chain(broadcasts))
 }
 
 /// An interface address and its network.
@@ -107,6 +117,27 @@ fn network(address: IpAddr, bits: u32) -> Option<Prefix> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_broadcast_address_that_was_set_by_hand_is_this_hosts() {
+        let at = |address: &str| {
+            let address: IpAddr = address.parse().unwrap();
+            Some(SockaddrStorage::from(std::net::SocketAddr::new(address, 0)))
+        };
+        let one = InterfaceAddress {
+            interface_name: "eth0".into(),
+            flags: InterfaceFlags::IFF_BROADCAST,
+            address: at("10.1.0.1"),
+            netmask: at("255.255.255.0"),
+            broadcast: at("10.1.255.255"),
+            destination: None,
+        };
+        let host = host_addresses(&[one]);
+        for own in ["10.1.0.1", "10.1.0.0", "10.1.0.255", "10.1.255.255"] {
+            assert!(host.has(own.parse().unwrap()), "{own}");
+        }
+        assert!(!host.has("10.1.255.254".parse().unwrap()));
+    }
 
     #[test]
     fn an_address_is_in_the_network_that_its_mask_says() {
