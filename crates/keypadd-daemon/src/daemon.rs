@@ -279,7 +279,7 @@ impl Daemon {
         };
         let mut tasks = JoinSet::new();
         tasks.spawn(sample(status.clone()));
-        tasks.spawn(self.networks.clone().follow_addresses());
+        tasks.spawn(self.networks.clone().watch());
         tasks.spawn(report_suppressed(Arc::clone(&self.transport.limits)));
         match bind_control_socket() {
             Ok(socket) => {

@@ -77,6 +77,17 @@ impl Connection {
         let _ = done.await;
     }
 
+    /// Waits until the peer has acknowledged what was sent before, or the connection has ended.
+    pub async fn acknowledged(&self) {
+        let (reply, acknowledged) = oneshot::channel();
+        self.0.shared.command(ConnectionCommand::Acknowledge(reply));
+        tokio::select! {
+            // Without an answer, the connection is over.
+            _ = acknowledged => {}
+            _ = self.closed() => {}
+        }
+    }
+
     /// Waits for the next stream that the peer opens.
     ///
     /// # Errors
@@ -168,8 +179,8 @@ impl Connection {
         source.carried_over(stream.id())
     }
 
-    /// Carries the packets of a device to the peer's device as the flow of `stream`, which the
-    /// caller keeps: the flow ends with it. From now on other connections only write to the device.
+    /// Carries the packets of the peer to a device as the flow of `stream`, which the caller keeps:
+    /// the flow ends with it. Those of the device, too, from [`Flow::read_device`] on.
     pub fn carry_packets(&self, stream: &Stream, device: PacketDevice) -> Flow {
         Flow::new(self.0.shared.clone(), stream.id(), FlowSide::Network(device), None)
     }

@@ -163,6 +163,7 @@ impl Driver {
                 carrier.open();
             }
             ConnectionCommand::Close { code, reason } => self.close(code, reason, now),
+            ConnectionCommand::Acknowledge(reply) => self.sender.await_acknowledgment(reply),
             ConnectionCommand::UpdateKeys => carrier.quic.force_key_update(),
             ConnectionCommand::AttachBulk(bulk) => carrier.attach_bulk(bulk),
             ConnectionCommand::Cap(cap) => self.sender.set_cap(cap),
@@ -332,7 +333,8 @@ impl Driver {
             sender.gate().set_waits(waits);
         }
         if !flows.is_empty() {
-            flows.set_frame_max(carrier.quic.datagrams().max_size().unwrap_or(0));
+            let frame_max = carrier.quic.datagrams().max_size().unwrap_or(0);
+            flows.set_path(frame_max, carrier.quic.remote_address());
         }
         let is_open = |id| matches!(carrier.streams.get(id), Some(Channel::Controlled(_)));
         let more = flows.receive_some(is_open, now, share);
@@ -350,8 +352,13 @@ impl Driver {
 
     /// Ends the streams and flows of a connection that is lost.
     fn end_lost(&mut self, now: Instant, share: &mut TimeShare) {
-        let Self { carrier, flows, .. } = self;
+        let Self { carrier, flows, path, .. } = self;
         if !carrier.lifecycle.is_lost() {
+            return;
+        }
+        // What has arrived is delivered, as the data of streams is.
+        flow_frames::receive(&mut carrier.quic, flows, &mut path.one_way, now);
+        if flows.receive_some(|_| false, now, share) {
             return;
         }
         let Some(reason) = &self.shared.close_reason() else { return };

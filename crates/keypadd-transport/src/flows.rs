@@ -15,12 +15,14 @@ pub(crate) mod frame;
 pub(crate) mod handles;
 mod listener;
 pub(crate) mod network;
+pub(crate) mod readers;
 mod reading;
 pub(crate) mod send_queue;
 mod socket;
 
 use std::{
     io,
+    net::SocketAddr,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -36,7 +38,7 @@ use self::{
     early::EarlyDatagrams,
     fragments::Fragments,
     frame::head_bytes,
-    handles::{FlowCommand, FlowCommands, FlowEnd, FlowSide, NewFlow, SourceName},
+    handles::{FlowCommand, FlowCommands, FlowEnd, FlowSide, NetworkReader, NewFlow, SourceName},
     listener::Listener,
     network::{NetworkEnd, PacketPath},
     reading::Readable,
@@ -69,8 +71,9 @@ pub(crate) struct Flows {
     ended_sockets: Vec<Token>,
     /// One datagram; allocated with the first socket.
     buffer: Vec<u8>,
-    /// What one frame holds, as of the last drive.
+    /// What one frame holds, and where the peer is, as of the last drive.
     frame_max: usize,
+    remote: Option<SocketAddr>,
     /// A listener's next source.
     next_source: u64,
 }
@@ -126,6 +129,20 @@ impl Flows {
             FlowCommand::Unlisten { listener } => self.unlisten(listener),
             FlowCommand::Carry(id, new) => self.carry(id, *new, registrar, now),
             FlowCommand::End(id) => self.end(id, FlowEnd::Lost),
+            FlowCommand::AskToRead(id) => {
+                if let Some(OpenFlow { end: OpenEnd::Network(network), .. }) =
+                    self.open.get_mut(&id)
+                {
+                    let connection = Arc::clone(connection);
+                    network.ask_to_read(Arc::new(NetworkReader { connection, id }));
+                }
+            }
+            FlowCommand::Read(id) => self.read_device(id, now),
+            FlowCommand::Stop(id) => {
+                if let Some(flow) = self.open.get(&id) {
+                    give_back(&mut self.queue, id, flow);
+                }
+            }
             FlowCommand::Displace { idle } => {
                 let is_source = |flow: &OpenFlow| matches!(flow.end, OpenEnd::Source(_));
                 let of_listeners = self.open.iter().filter(|(_, flow)| is_source(flow));
@@ -183,12 +200,11 @@ impl Flows {
                 OpenEnd::Source(name)
             }
         };
-        let check_in = match end {
-            OpenEnd::Connected(_) | OpenEnd::Source(_) => self.idle,
-            OpenEnd::Network(_) => network::READ_INTERVAL,
-        };
-        self.open.insert(id, OpenFlow { end, carried, ended, last_at: now });
-        self.check_at(now + check_in);
+        let flow = OpenFlow { end, carried, ended, last_at: now };
+        if let Some(at) = flow.idle_at(self.idle) {
+            self.check_at(at);
+        }
+        self.open.insert(id, flow);
         for datagram in waiting {
             self.enqueue(id, datagram, now);
         }
@@ -222,14 +238,27 @@ impl Flows {
         self.queue.push(id, datagram, now);
     }
 
-    /// The path carries frames of this size now.
-    pub(crate) fn set_frame_max(&mut self, bytes: usize) {
-        self.frame_max = bytes;
+    /// It is a network's turn to read its device, which may have packets.
+    fn read_device(&mut self, id: StreamId, now: Instant) {
+        let Some(OpenFlow { end: OpenEnd::Network(network), .. }) = self.open.get(&id) else {
+            return;
+        };
+        for packet in network.take_unsent() {
+            self.queue.push(id, packet, now);
+        }
+        self.on_ready(Owner::Flow(id));
+    }
+
+    /// The path carries frames of this size now, and leads there.
+    pub(crate) fn set_path(&mut self, frame_max: usize, remote: SocketAddr) {
+        self.frame_max = frame_max;
+        self.remote = Some(SocketAddr::new(remote.ip().to_canonical(), remote.port()));
     }
 
     /// What carries the packets of the network of this stream.
     fn path_of(&self, id: StreamId, now: Instant) -> PacketPath {
-        PacketPath { room: self.frame_max.saturating_sub(head_bytes(id, false)), now }
+        let room = self.frame_max.saturating_sub(head_bytes(id, false));
+        PacketPath { room, remote: self.remote, now }
     }
 
     /// Whether datagrams wait to be sent.
@@ -262,16 +291,11 @@ impl Flows {
         for id in ids {
             self.end(id, FlowEnd::Idle);
         }
-        let is_network = |flow: &OpenFlow| matches!(flow.end, OpenEnd::Network(_));
-        let networks = self.open.iter().filter(|(_, flow)| is_network(flow));
-        let networks: Vec<_> = networks.map(|(id, _)| Owner::Flow(*id)).collect();
-        let next_read = (!networks.is_empty()).then(|| now + network::READ_INTERVAL);
-        networks.into_iter().for_each(|owner| self.on_ready(owner));
         self.fragments.expire(now);
         self.count_incomplete();
         self.early.expire(now);
         let next_idle = self.open.values().filter_map(|flow| flow.idle_at(self.idle)).min();
-        self.check_at = [next_idle, next_read, self.fragments.deadline(), self.early.deadline()]
+        self.check_at = [next_idle, self.fragments.deadline(), self.early.deadline()]
             .into_iter()
             .flatten()
             .min();
@@ -279,6 +303,7 @@ impl Flows {
 
     fn end(&mut self, id: StreamId, end: FlowEnd) {
         let Some(flow) = self.open.remove(&id) else { return };
+        give_back(&mut self.queue, id, &flow);
         self.queue.close(id);
         self.fragments.forget(id);
         match flow.end {
@@ -337,6 +362,18 @@ impl Flows {
     /// Takes the tokens of sockets closed since the last call.
     pub(crate) fn take_ended_sockets(&mut self) -> Vec<Token> {
         std::mem::take(&mut self.ended_sockets)
+    }
+}
+
+/// Gives back what a network has read from its device and not sent. Other flows have nothing that
+/// outlives them.
+fn give_back(queue: &mut SendQueue, id: StreamId, flow: &OpenFlow) {
+    match &flow.end {
+        OpenEnd::Network(network) => {
+            let excess = network.give_back(queue.take_unsent(id));
+            flow.carried.add_dropped(excess as u64);
+        }
+        OpenEnd::Connected(_) | OpenEnd::Source(_) => {}
     }
 }
 

@@ -178,6 +178,16 @@ impl CongestionGate {
         self.report().acks
     }
 
+    /// The newest packet sent, by number.
+    pub(crate) fn newest(&self) -> u64 {
+        self.report().newest
+    }
+
+    /// The largest number of a packet that the peer has acknowledged.
+    pub(crate) fn acked(&self) -> u64 {
+        self.report().acked
+    }
+
     /// Whether anything is in flight.
     pub(crate) fn waits(&self) -> bool {
         self.report().in_flight > 0

@@ -74,7 +74,8 @@ pub use flows::{
     fragments::{Fragments, PARTIAL_BYTES_MAX},
     frame::{DATAGRAM_BYTES_MAX, FlowFrame, Fragment},
     handles::{Flow, FlowEnd, FlowListener, SocketLease, Source},
-    network::{PacketDevice, PacketFilter, PacketPath, Paused, Ruling},
+    network::{PacketDevice, PacketFilter, PacketPath, Ruling},
+    readers::Paused,
 };
 pub use freed_memory::keep_freed_memory;
 pub use handed::{HandedStream, StreamRecord};

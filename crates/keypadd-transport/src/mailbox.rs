@@ -67,6 +67,8 @@ pub(crate) enum ConnectionCommand {
         code: VarInt,
         reason: Bytes,
     },
+    /// Reply once the peer has acknowledged what was sent before.
+    Acknowledge(oneshot::Sender<()>),
     UpdateKeys,
     /// Let this other connection to the same peer carry bulk streams, and tell it.
     AttachBulk(Sibling),

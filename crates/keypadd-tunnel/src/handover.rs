@@ -45,12 +45,20 @@ pub enum SocketRecord {
     /// A listener of a client's remote forward.
     Remote(RemoteRecord),
     /// A device of a peer's networks.
-    Device {
-        /// Its name.
-        name: String,
-        /// Its MTU.
-        mtu: u16,
-    },
+    Device(DeviceRecord),
+}
+
+/// A device of a peer's networks, as the process that has opened it knows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceRecord {
+    /// Its name.
+    pub name: String,
+    /// Its MTU.
+    pub mtu: u16,
+    /// How its addresses, MTU and routes were set: two devices with the same text were set up in
+    /// the same way. `None` if that process did not say.
+    #[serde(default)]
+    pub setup: Option<String>,
 }
 
 impl SocketRecord {
@@ -58,7 +66,7 @@ impl SocketRecord {
         match self {
             Self::Udp(at) | Self::UdpForward(at) | Self::Tcp(at) => Some(at.port()),
             Self::Chosen { bound, .. } => bound.port(),
-            Self::Unix(_) | Self::Remote(_) | Self::Device { .. } => None,
+            Self::Unix(_) | Self::Remote(_) | Self::Device(_) => None,
         }
     }
 }
@@ -270,15 +278,15 @@ impl Handover {
         std::iter::from_fn(next).take(count).map(UdpSocket::from).collect()
     }
 
-    /// Takes the device of this name; returns it with its MTU.
-    pub fn take_device(&self, wanted: &str) -> Option<(OwnedFd, u16)> {
+    /// Takes the device of this name.
+    pub fn take_device(&self, wanted: &str) -> Option<(OwnedFd, DeviceRecord)> {
         let mut inherited = self.inherited();
         let found = inherited.own.iter().enumerate().find_map(|(at, one)| match &one.record {
-            SocketRecord::Device { name, mtu } if name == wanted => Some((at, *mtu)),
+            SocketRecord::Device(record) if record.name == wanted => Some((at, record.clone())),
             _ => None,
         });
-        let (at, mtu) = found?;
-        Some((inherited.own.remove(at).socket, mtu))
+        let (at, record) = found?;
+        Some((inherited.own.remove(at).socket, record))
     }
 
     /// Takes the socket of a UDP forward.

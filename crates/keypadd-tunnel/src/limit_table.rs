@@ -17,6 +17,7 @@ use crate::{
         host_ports::{REUSE_TIME, TIME_WAIT},
         lookup::{OF_CLIENT, SHARED_MAX},
     },
+    networks,
     pairing::inviter::CLAIMS_MAX,
     sessions::{
         carries::NETWORKS_MAX,
@@ -191,6 +192,15 @@ const LIMITS: &[Limit] = &[
         when_reached: "the next one is refused",
         setting: None,
         test: "a_peer_has_one_network_however_many_it_asks_for",
+    },
+    Limit {
+        resource: "log lines about dropped packets of a network, of each reason",
+        holder: "peer",
+        total: Amount::Rate(networks::DROPPED_RATE),
+        rule: Words("the same for each", &[]),
+        when_reached: "the packets are counted, and the next line has their number",
+        setting: None,
+        test: "packets_dropped_for_a_reason_cause_one_line_a_minute_with_their_count",
     },
     Limit {
         resource: "local ports of TCP connections to one address and port",

@@ -8,18 +8,21 @@ mod filter;
 
 use std::{
     io,
-    net::{IpAddr, SocketAddr},
+    net::IpAddr,
     os::fd::OwnedFd,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
+    time::Instant,
 };
 
 use keypadd_network::{HostAddresses, Permit, Prefix, Reason, Routes};
+use keypadd_share::{Bucket, Rate};
 use keypadd_transport::{PacketDevice, Paused};
 use tokio::sync::watch;
+use tracing::info;
 
 use self::filter::Filter;
 use crate::{
-    handover::{HandedSocket, SocketRecord},
+    handover::{DeviceRecord, HandedSocket, SocketRecord},
     wire::NetworkAnnouncement,
 };
 
@@ -42,24 +45,58 @@ pub struct NetworkRules {
 #[derive(Debug)]
 pub struct Network {
     peer: Arc<str>,
-    device_name: String,
-    mtu: u16,
+    record: DeviceRecord,
     device: PacketDevice,
     filter: Arc<Filter>,
     /// What this end accepts from the peer; `None` while nothing may pass.
     accepts: watch::Sender<Option<Vec<Prefix>>>,
-    state: Mutex<State>,
+    state: watch::Sender<State>,
+    logged: Mutex<[Logged; Reason::ALL.len()]>,
 }
 
-/// How a network does, as of its newest session.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Which sessions carry a network.
+#[derive(Debug, Default)]
 struct State {
-    /// How many sessions have carried it.
-    sessions: u64,
-    phase: NetworkPhase,
+    /// The last one sends, all receive.
+    carrying: Vec<Carrying>,
+    /// What it is while there is none. A device that is lost stays so.
+    otherwise: NetworkPhase,
+}
+
+/// A session that carries a network.
+#[derive(Debug)]
+struct Carrying {
+    session: u64,
     /// What the peer has said.
     announced: Option<NetworkAnnouncement>,
 }
+
+impl State {
+    fn has_lost_device(&self) -> bool {
+        matches!(self.otherwise, NetworkPhase::DeviceLost(_))
+    }
+
+    fn phase(&self) -> NetworkPhase {
+        match self.carrying.is_empty() || self.has_lost_device() {
+            true => self.otherwise.clone(),
+            false => NetworkPhase::Up,
+        }
+    }
+
+    fn sending(&self) -> Option<&Carrying> {
+        self.carrying.last()
+    }
+}
+
+/// Packets dropped for one reason that the log has told of.
+#[derive(Clone, Copy, Debug, Default)]
+struct Logged {
+    packets: u64,
+    lines: Bucket,
+}
+
+/// How often the log tells of packets that were dropped for one reason.
+pub(crate) const DROPPED_RATE: Rate = Rate::ONE_A_MINUTE;
 
 /// Whether packets pass.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -86,6 +123,8 @@ pub struct NetworkStatus {
     pub mtu: u16,
     /// Whether packets pass.
     pub phase: NetworkPhase,
+    /// The session that sends its packets, by its number.
+    pub session: Option<u64>,
     /// What the peer accepts packets from, if it has said so.
     pub peer_accepts: Option<Vec<Prefix>>,
     /// What has passed.
@@ -112,14 +151,13 @@ pub struct NetworkCounts {
 }
 
 impl Network {
-    /// Uses a device that has this name and MTU. Nothing passes before
-    /// [`set_rules`](Self::set_rules).
-    pub fn new(peer: &str, device_name: String, mtu: u16, device: OwnedFd) -> Self {
+    /// Uses this device. Nothing passes before [`set_rules`](Self::set_rules).
+    pub fn new(peer: &str, record: DeviceRecord, device: OwnedFd) -> Self {
         let peer: Arc<str> = peer.into();
-        let filter = Arc::new(Filter::new(Arc::clone(&peer), mtu));
+        let filter = Arc::new(Filter::new(Arc::clone(&peer), record.mtu));
         let device = PacketDevice::new(device, Arc::<Filter>::clone(&filter));
-        let accepts = watch::Sender::new(None);
-        Self { peer, device_name, mtu, device, filter, accepts, state: Mutex::default() }
+        let (accepts, state) = (watch::Sender::new(None), watch::Sender::default());
+        Self { peer, record, device, filter, accepts, state, logged: Mutex::default() }
     }
 
     /// Sets what may pass from now on, also for what is open; `None` for nothing.
@@ -136,20 +174,51 @@ impl Network {
 
     /// How it does.
     pub fn status(&self) -> NetworkStatus {
-        let State { sessions: _, phase, announced } = self.state().clone();
+        let state = self.state.borrow();
+        let sending = state.sending();
+        let announced = sending.and_then(|sending| sending.announced.clone());
+        NetworkStatus {
+            peer: self.peer.to_string(),
+            device: self.record.name.clone(),
+            mtu: self.record.mtu,
+            phase: state.phase(),
+            session: sending.map(|sending| sending.session),
+            peer_accepts: announced.map(|announced| announced.accepts),
+            counts: self.counts(),
+        }
+    }
+
+    fn counts(&self) -> NetworkCounts {
         let mut counts = self.filter.counts();
         let of_queue = self.device.carried().dropped();
         if let Some((_, queue)) = counts.dropped.iter_mut().find(|(it, _)| *it == Reason::Queue) {
             *queue += of_queue;
         }
-        NetworkStatus {
-            peer: self.peer.to_string(),
-            device: self.device_name.clone(),
-            mtu: self.mtu,
-            phase,
-            peer_accepts: announced.map(|announced| announced.accepts),
-            counts,
+        counts
+    }
+
+    /// Logs how many packets were dropped since it did so last, each reason once a minute at most;
+    /// call it every few seconds.
+    pub fn log_dropped(&self, now: Instant) {
+        for (reason, packets) in self.dropped_to_log(now) {
+            let (peer, device, reason) = (&*self.peer, self.device_name(), reason.label());
+            info!(peer, device, reason, packets, "packets of the network dropped");
         }
+    }
+
+    fn dropped_to_log(&self, now: Instant) -> Vec<(Reason, u64)> {
+        // Plain numbers, which no panic leaves half changed.
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_due = |(reason, count): (Reason, u64)| {
+            let Logged { packets, lines } = &mut logged[reason as usize];
+            let new = count.saturating_sub(*packets);
+            let is_due = new > 0 && lines.take(DROPPED_RATE, now).is_ok();
+            is_due.then(|| {
+                *packets = count;
+                (reason, new)
+            })
+        };
+        self.counts().dropped.into_iter().filter_map(is_due).collect()
     }
 
     /// The device, for the process that follows.
@@ -157,16 +226,21 @@ impl Network {
     /// # Errors
     /// There are too few descriptors.
     pub fn hand_over(&self) -> io::Result<HandedSocket> {
-        let record = SocketRecord::Device { name: self.device_name.clone(), mtu: self.mtu };
+        let record = SocketRecord::Device(self.record.clone());
         Ok(HandedSocket { record, socket: self.device.try_clone_device()? })
     }
 
     /// The device's name.
     pub fn device_name(&self) -> &str {
-        &self.device_name
+        &self.record.name
     }
 
-    /// Keeps packets in the device until a new session carries it, or the returned value is
+    /// How its device was set up, if that is known.
+    pub fn device_setup(&self) -> Option<&str> {
+        self.record.setup.as_deref()
+    }
+
+    /// Keeps packets in the device until a new session sends them, or the returned value is
     /// dropped.
     pub(crate) fn pause(&self) -> Paused {
         self.device.pause()
@@ -182,60 +256,106 @@ impl Network {
     }
 
     pub(crate) fn mtu(&self) -> u16 {
-        self.mtu
+        self.record.mtu
     }
 
-    /// A session with a peer at this address carries it, until the returned value is dropped.
-    pub(crate) fn up(&self, remote: SocketAddr) -> Carriage<'_> {
-        self.filter.set_remote(remote);
-        let mut state = self.state();
-        let number = state.sessions + 1;
-        *state = State { sessions: number, phase: NetworkPhase::Up, announced: None };
-        Carriage { network: self, number, ends_as: NetworkPhase::Down }
+    /// A session carries it, and sends, until the returned value is dropped.
+    pub(crate) fn up(&self, session: u64) -> Carriage<'_> {
+        self.state.send_modify(|state| {
+            if !state.has_lost_device() {
+                state.otherwise = NetworkPhase::Down;
+            }
+            state.carrying.push(Carrying { session, announced: None });
+        });
+        Carriage { network: self, session }
+    }
+
+    /// Waits until a session is the one that sends, or is not any more.
+    pub(crate) async fn until_sent_by(&self, session: u64, is_so: bool) {
+        let sends = |state: &State| state.sending().is_some_and(|it| it.session == session);
+        // Fails only if the sender is gone, and it is borrowed.
+        let _ = self.state.subscribe().wait_for(|state| sends(state) == is_so).await;
+    }
+
+    /// The device cannot be used any more; returns whether that is new.
+    pub(crate) fn lose_device(&self, why: String) -> bool {
+        self.state.send_if_modified(|state| {
+            let is_new = !state.has_lost_device();
+            if is_new {
+                state.otherwise = NetworkPhase::DeviceLost(why);
+            }
+            is_new
+        })
     }
 
     /// Whether its device cannot be used any more: only a restart opens another one.
     pub(crate) fn has_lost_device(&self) -> bool {
-        matches!(self.state().phase, NetworkPhase::DeviceLost(_))
+        self.state.borrow().has_lost_device()
     }
 
-    /// The peer of a new session does not carry it. Changes nothing while another session does.
+    /// The peer of a new session does not carry it. Shown while no other session does.
     pub(crate) fn refused(&self, why: String) {
-        let mut state = self.state();
-        if state.phase != NetworkPhase::Up {
-            state.phase = NetworkPhase::Refused(why);
-        }
-    }
-
-    /// No panic leaves it half changed.
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.send_modify(|state| {
+            if !state.has_lost_device() {
+                state.otherwise = NetworkPhase::Refused(why);
+            }
+        });
     }
 }
 
-/// A session that carries a network. Where a newer one does, too, that one's state is shown.
+/// A session that carries a network.
 pub(crate) struct Carriage<'a> {
     network: &'a Network,
-    number: u64,
-    /// What the network is when it is dropped.
-    pub(crate) ends_as: NetworkPhase,
+    session: u64,
 }
 
 impl Carriage<'_> {
     /// The peer has said this.
     pub(crate) fn announced(&self, announced: NetworkAnnouncement) {
-        let mut state = self.network.state();
-        if state.sessions == self.number {
-            state.announced = Some(announced);
-        }
+        self.network.state.send_modify(|state| {
+            let own = state.carrying.iter_mut().find(|it| it.session == self.session);
+            if let Some(own) = own {
+                own.announced = Some(announced);
+            }
+        });
     }
 }
 
 impl Drop for Carriage<'_> {
     fn drop(&mut self) {
-        let mut state = self.network.state();
-        if state.sessions == self.number {
-            (state.phase, state.announced) = (self.ends_as.clone(), None);
+        self.network.state.send_modify(|state| {
+            state.carrying.retain(|carrying| carrying.session != self.session);
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{os::unix::net::UnixDatagram, time::Duration};
+
+    use keypadd_transport::{PacketFilter, PacketPath};
+
+    use super::*;
+
+    #[test]
+    fn packets_dropped_for_a_reason_cause_one_line_a_minute_with_their_count() {
+        let (device, _host) = UnixDatagram::pair().unwrap();
+        let record = DeviceRecord { name: "tun0".into(), mtu: 1_400, setup: None };
+        let network = Network::new("peer", record, device.into());
+        let start = Instant::now();
+        let path = PacketPath { room: 0, remote: None, now: start };
+        let mut told = Vec::new();
+        for second in 0..150 {
+            network.filter.outbound(&mut [0; 3], path);
+            let now = start + Duration::from_secs(second);
+            told.extend(network.dropped_to_log(now).into_iter().map(|line| (second, line)));
         }
+        let expected = [(0, 1), (60, 60), (120, 60)];
+        assert_eq!(told, expected.map(|(at, count)| (at, (Reason::Malformed, count))));
+        network.filter.refused_by_device();
+        let now = start + Duration::from_secs(150);
+        assert_eq!(network.dropped_to_log(now), [(Reason::Queue, 1)]);
+        let later = now + Duration::from_secs(60);
+        assert_eq!(network.dropped_to_log(later), [(Reason::Malformed, 29)]);
     }
 }

@@ -12,12 +12,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use keypadd_cli::error::{Error, Exit, one_line, system};
 use keypadd_config::values::RouteMode;
 use keypadd_config::{Config, Networks, Peer};
-use keypadd_tunnel::handover::Handover;
+use keypadd_tunnel::handover::{DeviceRecord, Handover};
 use keypadd_tunnel::{Network, NetworkRules, NetworkStatus, PeerRoutes};
 use tokio::time::interval;
 use tun_rs::DeviceBuilder;
@@ -29,19 +29,12 @@ pub(crate) use self::overlaps::{OVERLAP_HINT, overlaps};
 /// it, fit into the 1,452 bytes of a datagram over IPv6 and Ethernet.
 const MTU: u16 = 1_400;
 
-/// How often to look for new addresses of this host.
-const ADDRESSES_EVERY: Duration = Duration::from_secs(5);
+/// How often to look for new addresses of this host, and for packets that were dropped.
+const CHECK_EVERY: Duration = Duration::from_secs(5);
 
 /// The networks of peers, by the peers' names.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct PeerNetworks(BTreeMap<String, Opened>);
-
-/// The network of a peer, and what its device was made for.
-#[derive(Clone, Debug)]
-struct Opened {
-    network: Arc<Network>,
-    settings: Networks,
-}
+pub(crate) struct PeerNetworks(BTreeMap<String, Arc<Network>>);
 
 impl PeerNetworks {
     /// Opens the devices of a file's peers.
@@ -53,47 +46,53 @@ impl PeerNetworks {
             config.peers.iter().filter_map(|peer| Some((&peer.name, peer.networks.as_ref()?)));
         let open = |(name, settings): (&String, &Networks)| {
             let failed = |cause: &str| format!("peer {name}: device {}: {cause}", settings.device);
-            let (device, mtu) = open(settings, failed)?;
-            let network = Arc::new(Network::new(name, settings.device.clone(), mtu, device));
-            Ok((name.clone(), Opened { network, settings: settings.clone() }))
+            let (device, record) = open(settings, failed)?;
+            Ok((name.clone(), Arc::new(Network::new(name, record, device))))
         };
         with_networks.map(open).collect::<Result<_, _>>().map(Self)
     }
 
     /// Takes the devices of a file's peers from the process that this one replaces. Warns about
-    /// those that it did not have: the sandbox, which is closed, forbids opening them.
+    /// those that it did not have or had set up in another way: the sandbox, which is closed,
+    /// forbids to open them and to set them up.
     pub(crate) fn inherit(config: &Config, handover: &Handover) -> Self {
         let inherit = |peer: &Peer| {
             let (name, settings) = (&peer.name, peer.networks.as_ref()?);
-            let Some((device, mtu)) = handover.take_device(&settings.device) else {
-                let device = &settings.device;
+            let device = &settings.device;
+            let Some((inherited, record)) = handover.take_device(device) else {
                 tracing::warn!(
                     "the old process did not have device {device} of peer {name}; restart to \
                         open it"
                 );
                 return None;
             };
-            let network = Arc::new(Network::new(name, settings.device.clone(), mtu, device));
-            Some((name.clone(), Opened { network, settings: settings.clone() }))
+            let network = Network::new(name, record, inherited);
+            if !is_set_up(&network, settings) {
+                tracing::warn!(
+                    "the old process has set up device {device} of peer {name} in another way; \
+                        restart to apply `address`, `mtu` and `routes`"
+                );
+            }
+            Some((name.clone(), Arc::new(network)))
         };
         Self(config.peers.iter().filter_map(inherit).collect())
     }
 
     /// The networks of all peers.
     pub(crate) fn all(&self) -> Vec<Arc<Network>> {
-        self.0.values().map(|opened| Arc::clone(&opened.network)).collect()
+        self.0.values().cloned().collect()
     }
 
     /// The network of a peer.
     pub(crate) fn of(&self, peer: &str) -> Option<Arc<Network>> {
-        self.0.get(peer).map(|opened| Arc::clone(&opened.network))
+        self.0.get(peer).cloned()
     }
 
     /// Lets pass what a file says from now on.
     pub(crate) fn apply(&self, config: &Config) {
         self.set_addresses();
         let routes = Arc::new(peer_routes(config));
-        for (name, Opened { network, .. }) in &self.0 {
+        for (name, network) in &self.0 {
             let peer = config.peers.iter().find(|peer| peer.name == *name);
             let networks = peer.and_then(|peer| peer.networks.as_ref());
             network.set_rules(networks.map(|networks| NetworkRules {
@@ -104,12 +103,14 @@ impl PeerNetworks {
         }
     }
 
-    /// Keeps to what the addresses of this host are. Never returns.
-    pub(crate) async fn follow_addresses(self) {
-        let mut ticks = interval(ADDRESSES_EVERY);
+    /// Keeps to what the addresses of this host are, and logs which packets were dropped. Never
+    /// returns.
+    pub(crate) async fn watch(self) {
+        let mut ticks = interval(CHECK_EVERY);
         loop {
             ticks.tick().await;
             self.set_addresses();
+            self.0.values().for_each(|network| network.log_dropped(Instant::now()));
         }
     }
 
@@ -119,7 +120,7 @@ impl PeerNetworks {
         }
         match Addresses::of_this_host() {
             Ok(addresses) => {
-                for Opened { network, .. } in self.0.values() {
+                for network in self.0.values() {
                     let own = addresses.of_device(network.device_name());
                     network.set_host(Arc::clone(&addresses.host), own);
                 }
@@ -136,18 +137,13 @@ impl PeerNetworks {
     pub(crate) fn needs_restart(&self, config: &Config) -> bool {
         config.peers.iter().any(|peer| {
             let Some(networks) = &peer.networks else { return false };
-            let Some(Opened { settings, .. }) = self.0.get(&peer.name) else { return true };
-            let Networks { prefixes, permits: _, device, addresses, mtu, routes } = settings;
-            let same_device = (device, addresses, mtu, routes)
-                == (&networks.device, &networks.addresses, &networks.mtu, &networks.routes);
-            let has_routes = *routes == RouteMode::None || *prefixes == networks.prefixes;
-            !(same_device && has_routes)
+            !self.0.get(&peer.name).is_some_and(|network| is_set_up(network, networks))
         })
     }
 
     /// The status of each network.
     pub(crate) fn status(&self) -> Vec<NetworkStatus> {
-        self.0.values().map(|opened| opened.network.status()).collect()
+        self.0.values().map(|network| network.status()).collect()
     }
 }
 
@@ -162,8 +158,23 @@ pub(crate) fn peer_routes(config: &Config) -> PeerRoutes {
     PeerRoutes::new(all).unwrap_or_default()
 }
 
-/// Opens a device; returns it with its MTU.
-fn open(settings: &Networks, failed: impl Fn(&str) -> String) -> Result<(OwnedFd, u16), Error> {
+/// Whether the device of a network is the one of these settings, set up by them. One that an older
+/// version has set up counts as such.
+fn is_set_up(network: &Network, settings: &Networks) -> bool {
+    let setup = network.device_setup();
+    network.device_name() == settings.device && setup.is_none_or(|setup| setup == asked(settings))
+}
+
+/// How settings ask for a device to be set up, whether or not it existed.
+fn asked(settings: &Networks) -> String {
+    commands(settings, true).all
+}
+
+/// Opens a device and sets it up.
+fn open(
+    settings: &Networks,
+    failed: impl Fn(&str) -> String,
+) -> Result<(OwnedFd, DeviceRecord), Error> {
     let name = &settings.device;
     let existed = in_sysfs(name).exists();
     let device = attach(name).map_err(|error| {
@@ -186,7 +197,7 @@ fn open(settings: &Networks, failed: impl Fn(&str) -> String) -> Result<(OwnedFd
     }
     let mtu = std::fs::read_to_string(in_sysfs(name).join("mtu"));
     let mtu = mtu.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(MTU);
-    Ok((device, mtu))
+    Ok((device, DeviceRecord { name: name.clone(), mtu, setup: Some(asked(settings)) }))
 }
 
 pub(crate) fn in_sysfs(device: &str) -> std::path::PathBuf {
@@ -303,6 +314,27 @@ mod tests {
             all("address = \"10.255.0.1/31\"", true),
             "link set dev kp-b up\naddress replace 10.255.0.1/31 dev kp-b\n"
         );
+    }
+
+    #[test]
+    fn a_device_that_was_set_up_by_other_settings_needs_a_restart() {
+        let before = "address = \"10.255.0.1/31\"\nmtu = 1300\nroutes = \"install\"";
+        let setup = Some(asked(&networks(before)));
+        let (device, _) = std::os::unix::net::UnixDatagram::pair().unwrap();
+        let record = DeviceRecord { name: "kp-b".into(), mtu: 1_300, setup };
+        let network = Network::new("b", record, device.into());
+        assert!(is_set_up(&network, &networks(before)));
+        let permits = "permit-networks = [\"10.9.0.0/16\"]";
+        assert!(is_set_up(&network, &networks(&format!("{before}\n{permits}"))));
+        for (changed, to) in [
+            ("10.255.0.1/31", "10.255.0.3/31"),
+            ("1300", "1400"),
+            ("install", "none"),
+            ("mtu", "device = \"kp-c\"\nmtu"),
+        ] {
+            let after = before.replace(changed, to);
+            assert!(!is_set_up(&network, &networks(&after)), "{after}");
+        }
     }
 
     #[test]

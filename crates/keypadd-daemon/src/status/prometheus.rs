@@ -197,6 +197,7 @@ impl Snapshot {
     fn encode_networks(&self, out: &mut Out<'_>) -> fmt::Result {
         let (mut up, mut packets, mut bytes) = (Vec::new(), Vec::new(), Vec::new());
         let (mut dropped, mut fragmented, mut too_big) = (Vec::new(), Vec::new(), Vec::new());
+        let mut sessions = Vec::new();
         for network in &self.networks {
             let peer = ("peer", &*network.peer);
             for (way, count) in network.packets.both() {
@@ -211,8 +212,12 @@ impl Snapshot {
             fragmented.push((labels([peer]), network.fragmented_packets));
             too_big.push((labels([peer]), network.too_big_packets));
             up.push((labels([peer]), u64::from(network.up)));
+            let session = network.session.map(|session| session.to_string());
+            sessions.extend(session.map(|id| (labels([peer, ("session", &*id)]), 1_u64)));
         }
         out.gauges("keypadd_network_up", "1 if packets of the networks pass, else 0", up)?;
+        let help = "Session that sends the packets of networks: the newest of the peer's";
+        out.gauges("keypadd_network_session_info", help, sessions)?;
         out.counters("keypadd_network_packets", "Packets of networks", packets)?;
         out.counters("keypadd_network_bytes", "Bytes of packets of networks", bytes)?;
         let help = "Packets of networks that this end dropped, by reason";

@@ -152,7 +152,9 @@ pub(crate) struct NetworkReport {
     pub(crate) mtu_bytes: u16,
     /// Whether packets pass.
     pub(crate) up: bool,
-    /// Why they do not, if that is known.
+    /// The session that sends them, by its number.
+    pub(crate) session: Option<u64>,
+    /// Why they do not pass, if that is known.
     pub(crate) cause: Option<String>,
     /// The networks here that the peer accepts packets from, if it has said so.
     pub(crate) peer_accepts: Option<Vec<String>>,
@@ -168,7 +170,7 @@ pub(crate) struct NetworkReport {
 
 impl From<NetworkStatus> for NetworkReport {
     fn from(status: NetworkStatus) -> Self {
-        let NetworkStatus { peer, device, mtu, phase, peer_accepts, counts } = status;
+        let NetworkStatus { peer, device, mtu, phase, session, peer_accepts, counts } = status;
         let cause = match &phase {
             NetworkPhase::Down | NetworkPhase::Up => None,
             NetworkPhase::Refused(why) => Some(format!("refused: {why}")),
@@ -180,6 +182,7 @@ impl From<NetworkStatus> for NetworkReport {
             device,
             mtu_bytes: mtu,
             up: phase == NetworkPhase::Up,
+            session,
             cause,
             peer_accepts: peer_accepts.map(texts),
             packets: ByDirection { send: counts.sent_packets, receive: counts.received_packets },

@@ -1,14 +1,17 @@
 //! Sends sparse streams first, then the datagrams of flows, then bulk in full batches, within the
 //! congestion window and pacing.
 
+mod acknowledged;
 mod ecn;
 mod meter;
 
 use std::time::Instant;
 
 use quinn_proto::{Connection, StreamId};
+use tokio::sync::oneshot;
 
 use self::{
+    acknowledged::Acknowledged,
     ecn::EcnTrial,
     meter::{Meter, PathParameters},
 };
@@ -47,6 +50,7 @@ pub(super) struct Sender {
     meter: Meter,
     tail: Tail,
     ecn: EcnTrial,
+    acknowledged: Acknowledged,
     /// The stream that last read more from its socket than could be sent immediately.
     reading_ahead: Option<StreamId>,
     /// Bulk data that this drive has carried, in bytes.
@@ -79,6 +83,7 @@ impl Sender {
             meter: Meter::new(gate),
             tail: Tail::default(),
             ecn: EcnTrial::default(),
+            acknowledged: Acknowledged::default(),
             reading_ahead: None,
             bulk_bytes: 0,
         }
@@ -87,6 +92,11 @@ impl Sender {
     /// Sends no more than this to the peer, over all connections to it.
     pub(super) fn set_cap(&mut self, cap: RateCap) {
         self.meter.gate.set_cap(cap);
+    }
+
+    /// Replies once the peer has acknowledged what was sent so far.
+    pub(super) fn await_acknowledgment(&mut self, reply: oneshot::Sender<()>) {
+        self.acknowledged.wait(reply);
     }
 
     /// Sends what may be sent; returns whether more could follow immediately.
@@ -102,6 +112,8 @@ impl Sender {
         let mut sends = SENDS_PER_DRIVE;
         let mut batches = BATCHES_PER_DRIVE;
         self.meter.begin();
+        let (gate, is_settled) = (&self.meter.gate, self.meter.is_settled());
+        self.acknowledged.follow(&mut carrier.quic, gate, is_settled);
         if let Some(bytes) = self.meter.gate.fit_flight() {
             carrier.quic.set_send_window(KEPT_PER_FLIGHT * bytes);
         }

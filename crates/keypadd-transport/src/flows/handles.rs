@@ -21,7 +21,7 @@ use quinn_proto::StreamId;
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot};
 
-use super::network::PacketDevice;
+use super::{network::PacketDevice, readers::Reader};
 use crate::transfer_stats::TransferStats;
 
 /// Sources of a listener that may wait for a control task; datagrams of further ones are dropped.
@@ -56,6 +56,12 @@ pub(crate) enum FlowCommand {
     },
     Carry(StreamId, Box<NewFlow>),
     End(StreamId),
+    /// Read the device of this network from now on, in place of other connections.
+    AskToRead(StreamId),
+    /// It is this network's turn to read its device.
+    Read(StreamId),
+    /// Give back what was read from the device of this network and not sent.
+    Stop(StreamId),
     /// Make room: end the listeners' flow that was idle for longest, if it was for this time.
     Displace {
         idle: Duration,
@@ -180,6 +186,23 @@ impl Drop for Source {
     }
 }
 
+/// A network as one of the flows that may read its device.
+#[derive(Debug)]
+pub(super) struct NetworkReader {
+    pub(super) connection: Arc<dyn FlowCommands>,
+    pub(super) id: StreamId,
+}
+
+impl Reader for NetworkReader {
+    fn read(&self) {
+        self.connection.send_flow(FlowCommand::Read(self.id));
+    }
+
+    fn stop(&self) {
+        self.connection.send_flow(FlowCommand::Stop(self.id));
+    }
+}
+
 /// A flow; completes when it has ended here. Dropping it ends it.
 #[derive(Debug)]
 pub struct Flow {
@@ -210,6 +233,11 @@ impl Flow {
     /// What it has carried; stays readable after its end.
     pub fn carried(&self) -> Arc<TransferStats> {
         Arc::clone(&self.carried)
+    }
+
+    /// Reads the device of its network from now on: other connections only write to it.
+    pub fn read_device(&self) {
+        self.connection.send_flow(FlowCommand::AskToRead(self.id));
     }
 
     /// Ends it because the peer has refused it, and drops its source's datagrams for a while.

@@ -1,25 +1,25 @@
 //! A flow whose end is a device for IP packets (TUN), behind a filter.
 //!
-//! The device outlives connections. The newest connection that carries its packets reads it; the
-//! ones before still write what arrives for them, so a session loses nothing when another takes its
+//! The device outlives connections. One of those that carry its packets reads it (`readers`); the
+//! others still write what arrives for them, so a session loses nothing when another takes its
 //! place. Knows no addresses and no rules: the filter decides about each packet.
 
 use std::{
     borrow::Cow,
+    collections::VecDeque,
     fmt,
     fs::File,
     io::{self, Read, Write},
+    net::SocketAddr,
     os::fd::{AsRawFd, OwnedFd},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
-    time::{Duration, Instant},
+    sync::Arc,
+    time::Instant,
 };
 
 use bytes::Bytes;
 use mio::{Interest, Registry, Token, unix::SourceFd};
 
+use super::readers::{Paused, Reader, Readers};
 use crate::transfer_stats::TransferStats;
 
 /// Decides about the packets of a network. Event loops call it for each packet.
@@ -42,6 +42,8 @@ pub trait PacketFilter: fmt::Debug + Send + Sync {
 pub struct PacketPath {
     /// The largest packet that needs no fragments. 0 if that is unknown.
     pub room: usize,
+    /// Where the peer is, if that is known: an IPv4 address is never in its IPv6 form.
+    pub remote: Option<SocketAddr>,
     /// The time.
     pub now: Instant,
 }
@@ -63,17 +65,12 @@ impl Ruling {
     pub const DROP: Self = Self { passes: false, answer: None };
 }
 
-/// How often a device is read that has not said that it has packets: it says so once, and not again
-/// to a connection that became the one to read it, or may read it again, with packets in its queue.
-pub(super) const READ_INTERVAL: Duration = Duration::from_secs(1);
-
 /// A device for IP packets, with its filter. Clones share it.
 #[derive(Clone, Debug)]
 pub struct PacketDevice {
     device: Arc<File>,
     filter: Arc<dyn PacketFilter>,
-    /// How many connections have attached it. The last one reads it.
-    attached: Arc<AtomicU64>,
+    readers: Arc<Readers>,
     /// Counts what its connections drop of it, all together.
     carried: Arc<TransferStats>,
 }
@@ -84,7 +81,7 @@ impl PacketDevice {
         Self {
             device: Arc::new(device.into()),
             filter,
-            attached: Arc::default(),
+            readers: Arc::default(),
             carried: Arc::new(TransferStats::for_flow()),
         }
     }
@@ -94,15 +91,11 @@ impl PacketDevice {
         Arc::clone(&self.carried)
     }
 
-    /// Lets no connection read the device, so that its packets wait for the next one that attaches
-    /// it. Ends when the returned value is dropped, unless it is [kept](Paused::keep).
+    /// Lets no connection read the device, so that its packets wait for the next one that is to
+    /// read it. What the last one has read and not sent waits, too. Ends when the returned value is
+    /// dropped, unless it is [kept](Paused::keep).
     pub fn pause(&self) -> Paused {
-        let before = self.attached.load(Relaxed);
-        let paused = before + 1;
-        let attached = Arc::clone(&self.attached);
-        // Fails if a connection attaches it at the same time: that one is to read it.
-        let _ = attached.compare_exchange(before, paused, Relaxed, Relaxed);
-        Paused { attached, before, paused }
+        self.readers.pause()
     }
 
     /// The device, for the process that follows.
@@ -114,29 +107,6 @@ impl PacketDevice {
     }
 }
 
-/// Keeps connections from reading a device.
-#[derive(Debug)]
-pub struct Paused {
-    attached: Arc<AtomicU64>,
-    before: u64,
-    paused: u64,
-}
-
-impl Paused {
-    /// Leaves the device paused until a connection attaches it.
-    pub fn keep(mut self) {
-        self.before = self.paused;
-    }
-}
-
-impl Drop for Paused {
-    fn drop(&mut self) {
-        // Fails if a connection has attached it meanwhile.
-        let (paused, before) = (self.paused, self.before);
-        let _ = self.attached.compare_exchange(paused, before, Relaxed, Relaxed);
-    }
-}
-
 /// The device as one connection uses it; dropping this deregisters it.
 #[derive(Debug)]
 pub(crate) struct NetworkEnd {
@@ -145,9 +115,9 @@ pub(crate) struct NetworkEnd {
     pub(crate) token: Token,
     registry: Arc<Registry>,
     filter: Arc<dyn PacketFilter>,
-    attached: Arc<AtomicU64>,
-    /// The value of `attached` while this is the newest connection.
-    number: u64,
+    readers: Arc<Readers>,
+    /// Its number among the readers, once it has asked to be one.
+    number: Option<u64>,
 }
 
 /// What became of a packet from the peer.
@@ -160,7 +130,7 @@ pub(super) struct Delivered {
 }
 
 impl NetworkEnd {
-    /// Attaches the device to a connection, which reads it from now on.
+    /// Attaches the device to a connection, which writes it.
     pub(super) fn new(
         shared: &PacketDevice,
         token: Token,
@@ -168,15 +138,39 @@ impl NetworkEnd {
     ) -> io::Result<Self> {
         let device = shared.device.try_clone()?;
         registry.register(&mut SourceFd(&device.as_raw_fd()), token, Interest::READABLE)?;
-        let number = shared.attached.fetch_add(1, Relaxed) + 1;
-        let (registry, attached) = (Arc::clone(registry), Arc::clone(&shared.attached));
-        Ok(Self { device, token, registry, filter: Arc::clone(&shared.filter), attached, number })
+        let (registry, readers) = (Arc::clone(registry), Arc::clone(&shared.readers));
+        let filter = Arc::clone(&shared.filter);
+        Ok(Self { device, token, registry, filter, readers, number: None })
     }
 
-    /// Reads one packet that may go to the peer; `None` if it may not. The packets of a device that
-    /// a newer connection has attached are left to that one.
+    /// Lets the connection read the device from now on, in place of others. It is told as this
+    /// reader when it is its turn.
+    pub(super) fn ask_to_read(&mut self, reader: Arc<dyn Reader>) {
+        if self.number.is_none() {
+            self.number = Some(self.readers.ask(reader));
+        }
+    }
+
+    /// Whether it is its turn to read the device.
+    fn reads(&self) -> bool {
+        self.number.is_some_and(|number| self.readers.is_current(number))
+    }
+
+    /// Takes what other connections have read and not sent, if it is its turn to read.
+    pub(super) fn take_unsent(&self) -> VecDeque<Bytes> {
+        if self.reads() { self.readers.take_unsent() } else { VecDeque::new() }
+    }
+
+    /// Keeps what the connection has read and not sent for the one that reads next; returns how
+    /// many packets are dropped.
+    pub(super) fn give_back(&self, unsent: Vec<Bytes>) -> usize {
+        self.readers.give_back(unsent)
+    }
+
+    /// Reads one packet that may go to the peer; `None` if it may not. The packets are left in the
+    /// device unless it is its turn to read.
     pub(super) fn receive(&self, buffer: &mut [u8], path: PacketPath) -> io::Result<Option<usize>> {
-        if self.attached.load(Relaxed) != self.number {
+        if !self.reads() {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let bytes = retry(|| (&self.device).read(buffer))?;
@@ -215,6 +209,9 @@ impl Drop for NetworkEnd {
     fn drop(&mut self) {
         // Another descriptor of the same device would stay registered.
         let _ = self.registry.deregister(&mut SourceFd(&self.device.as_raw_fd()));
+        if let Some(number) = self.number {
+            self.readers.leave(number);
+        }
     }
 }
 

@@ -104,6 +104,16 @@ impl SendQueue {
         }
     }
 
+    /// Takes a flow's waiting datagrams, but for one that has been sent in part.
+    pub(crate) fn take_unsent(&mut self, stream: StreamId) -> Vec<Bytes> {
+        let Some(queue) = self.flows.get_mut(&stream) else { return Vec::new() };
+        let first = usize::from(queue.begun.is_some()).min(queue.waiting.len());
+        let unsent: Vec<_> = queue.waiting.drain(first..).map(|(datagram, _)| datagram).collect();
+        let bytes: usize = unsent.iter().map(|datagram| datagram.len() + ENTRY_BYTES).sum();
+        (queue.bytes, self.bytes) = (queue.bytes - bytes, self.bytes - bytes);
+        unsent
+    }
+
     /// The next frame, of at most `bytes_max`.
     pub(crate) fn next_frame(&mut self, bytes_max: usize, now: Instant) -> Option<Bytes> {
         loop {
@@ -297,6 +307,25 @@ mod tests {
         }
         let ratio = f64::from(sent[0] as u32) / f64::from(sent[1] as u32);
         assert!((0.7..1.4).contains(&ratio), "{sent:?}");
+    }
+
+    #[test]
+    fn what_waits_is_taken_back_but_for_a_datagram_that_was_sent_in_part() {
+        let ((mut queue, _), now) = (queue(2), Instant::now());
+        queue.push(stream(1), Bytes::from(vec![0; 2 * MAX]), now);
+        assert!(next(&mut queue, now).unwrap().fragment.is_some());
+        for (flow, bytes) in [(0, 2), (1, 3)] {
+            queue.push(stream(flow), Bytes::from(vec![0; bytes]), now);
+        }
+        let mut unsent = |flow| -> Vec<_> {
+            let taken = queue.take_unsent(stream(flow)).into_iter();
+            taken.map(|datagram| datagram.len()).collect()
+        };
+        assert_eq!([unsent(0), unsent(1), unsent(2)], [vec![2], vec![3], vec![]]);
+        while let Some(frame) = next(&mut queue, now) {
+            assert_eq!(frame.stream, stream(1));
+        }
+        assert!(queue.is_empty() && queue.bytes == 0);
     }
 
     #[test]

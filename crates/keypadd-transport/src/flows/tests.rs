@@ -270,12 +270,12 @@ fn the_flows_of_a_lost_connection_end_a_few_at_a_time() {
 #[derive(Debug, Default)]
 struct EchoRefused {
     refused_by_device: AtomicUsize,
-    rooms: Mutex<Vec<usize>>,
+    paths: Mutex<Vec<PacketPath>>,
 }
 
 impl EchoRefused {
     fn rule(&self, packet: &[u8], path: PacketPath) -> Ruling {
-        self.rooms.lock().unwrap().push(path.room);
+        self.paths.lock().unwrap().push(path);
         match packet {
             [b'!', rest @ ..] => {
                 Ruling { passes: false, answer: Some(Bytes::copy_from_slice(rest)) }
@@ -314,17 +314,51 @@ fn packet_device(filter: &Arc<EchoRefused>) -> (PacketDevice, UnixDatagram) {
     (PacketDevice::new(device, filter), host)
 }
 
-fn carry_packets(
-    flows: &mut Flows,
-    stream: StreamId,
-    device: &PacketDevice,
-    registrar: &mut Registrar<'_>,
-    now: Instant,
-) -> oneshot::Receiver<FlowEnd> {
-    let (ended, end) = oneshot::channel();
-    let side = FlowSide::Network(device.clone());
-    flows.carry(stream, NewFlow { end: side, carried: device.carried(), ended }, registrar, now);
-    end
+/// A network over a connection without a loop.
+struct Carried {
+    flows: Flows,
+    asked: Arc<Asked>,
+    end: oneshot::Receiver<FlowEnd>,
+}
+
+/// The stream of each of them.
+fn network_stream() -> StreamId {
+    StreamId::from(VarInt::from_u32(4))
+}
+
+impl Carried {
+    /// Carries the packets of a device, which it reads from now on.
+    fn new(device: &PacketDevice, sockets: &mut Sockets, now: Instant) -> Self {
+        let mut flows = Flows::new(Duration::from_secs(60));
+        let (ended, end) = oneshot::channel();
+        let side = FlowSide::Network(device.clone());
+        let new = NewFlow { end: side, carried: device.carried(), ended };
+        flows.carry(network_stream(), new, &mut sockets.registrar(CONNECTION), now);
+        let carried = Self { flows, asked: Arc::default(), end };
+        carried.asked.send_flow(FlowCommand::AskToRead(network_stream()));
+        carried
+    }
+
+    /// Does what its flow was told to, and reads the device if that is among it.
+    fn run(&mut self, sockets: &mut Sockets, now: Instant) {
+        let connection: Arc<dyn FlowCommands> = self.asked.clone();
+        loop {
+            let commands = std::mem::take(&mut *self.asked.0.lock().unwrap());
+            if commands.is_empty() {
+                break;
+            }
+            for command in commands {
+                let mut registrar = sockets.registrar(CONNECTION);
+                self.flows.on_command(command, &connection, &mut registrar, now);
+            }
+        }
+        self.flows.read_sockets(now, &mut endless());
+    }
+
+    /// The system reports that the device has packets.
+    fn report(&mut self) {
+        self.flows.on_ready(Owner::Flow(network_stream()));
+    }
 }
 
 /// What the other end has, or the host's stack.
@@ -340,21 +374,21 @@ fn sent(flows: &mut Flows, now: Instant) -> Vec<u8> {
 
 #[test]
 fn a_network_carries_what_its_filter_passes_and_answers_where_a_packet_came_from() {
-    let (mut flows, now) = (Flows::new(Duration::from_secs(60)), Instant::now());
+    let now = Instant::now();
     let mut sockets = loop_sockets();
-    let (filter, stream) = (Arc::default(), StreamId::from(VarInt::from_u32(4)));
+    let (filter, stream) = (Arc::default(), network_stream());
     let (device, host) = packet_device(&filter);
-    flows.set_frame_max(1_400);
-    let mut end =
-        carry_packets(&mut flows, stream, &device, &mut sockets.registrar(CONNECTION), now);
+    let mut carried = Carried::new(&device, &mut sockets, now);
+    let remote = "192.0.2.1:4433".parse().unwrap();
+    carried.flows.set_path(1_400, "[::ffff:192.0.2.1]:4433".parse().unwrap());
 
     for packet in [&b"one"[..], b"!who", b"two"] {
         host.send(packet).unwrap();
     }
-    flows.on_ready(Owner::Flow(stream));
-    flows.read_sockets(now, &mut endless());
-    assert_eq!([sent(&mut flows, now), sent(&mut flows, now)], [b"one", b"two"]);
-    assert_eq!((sent(&mut flows, now), received(&host)), (Vec::new(), b"who".to_vec()));
+    carried.run(&mut sockets, now);
+    let flows = &mut carried.flows;
+    assert_eq!([sent(flows, now), sent(flows, now)], [b"one", b"two"]);
+    assert_eq!((sent(flows, now), received(&host)), (Vec::new(), b"who".to_vec()));
 
     for packet in [&b"syn"[..], b"!why"] {
         let bytes = Bytes::from_static(packet);
@@ -362,37 +396,37 @@ fn a_network_carries_what_its_filter_passes_and_answers_where_a_packet_came_from
     }
     flows.receive_some(|_| true, now, &mut endless());
     assert_eq!((received(&host), received(&host)), (b"Syn".to_vec(), Vec::new()));
-    assert_eq!(sent(&mut flows, now), b"why");
-    assert!(filter.rooms.lock().unwrap().iter().all(|room| *room == 1_399));
+    assert_eq!(sent(flows, now), b"why");
+    let is_known = |path: &PacketPath| (path.room, path.remote) == (1_399, Some(remote));
+    assert!(filter.paths.lock().unwrap().iter().all(is_known));
 
     flows.expire(now + Duration::from_secs(600));
-    assert!(end.try_recv().is_err(), "a network is not idle");
+    assert!(carried.end.try_recv().is_err(), "a network is not idle");
     // As a device that was deleted.
     drop(host);
-    flows.on_ready(Owner::Flow(stream));
-    flows.read_sockets(now, &mut endless());
-    assert!(matches!(end.try_recv(), Ok(FlowEnd::Local(_))));
-    assert!(flows.is_empty());
+    carried.report();
+    carried.run(&mut sockets, now);
+    assert!(matches!(carried.end.try_recv(), Ok(FlowEnd::Local(_))));
+    assert!(carried.flows.is_empty());
 }
 
 #[test]
 fn only_the_newest_connection_reads_a_device_and_all_write_it() {
     let now = Instant::now();
     let mut sockets = loop_sockets();
-    let (filter, stream) = (Arc::default(), StreamId::from(VarInt::from_u32(4)));
+    let (filter, stream) = (Arc::default(), network_stream());
     let (device, host) = packet_device(&filter);
-    let mut both = [(); 2].map(|()| Flows::new(Duration::from_secs(60)));
-    let mut ends = Vec::new();
-    for flows in &mut both {
-        let mut registrar = sockets.registrar(CONNECTION);
-        ends.push(carry_packets(flows, stream, &device, &mut registrar, now));
-    }
-    let [old, new] = &mut both;
+    let mut both = [(); 2].map(|()| {
+        let mut carried = Carried::new(&device, &mut sockets, now);
+        carried.run(&mut sockets, now);
+        carried
+    });
     host.send(b"packet").unwrap();
-    for flows in [&mut *old, &mut *new] {
-        flows.on_ready(Owner::Flow(stream));
-        flows.read_sockets(now, &mut endless());
+    for carried in &mut both {
+        carried.report();
+        carried.run(&mut sockets, now);
     }
+    let [old, new] = both.each_mut().map(|carried| &mut carried.flows);
     assert_eq!((sent(old, now), sent(new, now)), (Vec::new(), b"packet".to_vec()));
     for (flows, packet) in [(&mut *old, "late"), (new, "next")] {
         let bytes = Bytes::from_static(packet.as_bytes());
@@ -400,39 +434,85 @@ fn only_the_newest_connection_reads_a_device_and_all_write_it() {
         flows.receive_some(|_| true, now, &mut endless());
         assert_eq!(received(&host), packet.as_bytes());
     }
-    assert!(ends.iter_mut().all(|end| end.try_recv().is_err()));
+    assert!(both.iter_mut().all(|carried| carried.end.try_recv().is_err()));
 }
 
 #[test]
 fn a_paused_device_keeps_its_packets_for_the_connection_that_attaches_it_next() {
     let now = Instant::now();
     let mut sockets = loop_sockets();
-    let (filter, stream) = (Arc::default(), StreamId::from(VarInt::from_u32(4)));
+    let filter = Arc::default();
     let (device, host) = packet_device(&filter);
-    let mut both = [(); 2].map(|()| Flows::new(Duration::from_secs(60)));
-    let read = |flows: &mut Flows| {
-        flows.on_ready(Owner::Flow(stream));
-        flows.read_sockets(now, &mut endless());
-        sent(flows, now)
-    };
-    let [old, new] = &mut both;
-    let mut registrar = sockets.registrar(CONNECTION);
-    let _end = carry_packets(old, stream, &device, &mut registrar, now);
+    let mut old = Carried::new(&device, &mut sockets, now);
+    old.run(&mut sockets, now);
     for kept in [false, true] {
         let paused = device.pause();
         host.send(b"packet").unwrap();
-        assert!(read(old).is_empty());
+        old.report();
+        old.run(&mut sockets, now);
+        assert!(sent(&mut old.flows, now).is_empty());
         if kept {
             paused.keep();
-            assert!(read(old).is_empty());
+            old.run(&mut sockets, now);
+            assert!(sent(&mut old.flows, now).is_empty());
         } else {
             drop(paused);
             // The device says no second time that it has a packet.
-            old.expire(now + network::READ_INTERVAL);
-            old.read_sockets(now, &mut endless());
-            assert_eq!(sent(old, now), b"packet");
+            old.run(&mut sockets, now);
+            assert_eq!(sent(&mut old.flows, now), b"packet");
         }
     }
-    let _end = carry_packets(new, stream, &device, &mut registrar, now);
-    assert_eq!((read(old), read(new)), (Vec::new(), b"packet".to_vec()));
+    let mut new = Carried::new(&device, &mut sockets, now);
+    for carried in [&mut old, &mut new] {
+        carried.run(&mut sockets, now);
+    }
+    assert!(sent(&mut old.flows, now).is_empty());
+    assert_eq!(sent(&mut new.flows, now), b"packet");
+}
+
+#[test]
+fn when_the_connection_that_reads_a_device_is_gone_the_one_before_reads_it_at_once() {
+    let now = Instant::now();
+    let mut sockets = loop_sockets();
+    let filter = Arc::default();
+    let (device, host) = packet_device(&filter);
+    let [mut old, mut new] = [(); 2].map(|()| Carried::new(&device, &mut sockets, now));
+    for carried in [&mut old, &mut new] {
+        carried.run(&mut sockets, now);
+    }
+    for packet in [b"read", b"left"] {
+        host.send(packet).unwrap();
+        if packet == b"read" {
+            new.report();
+            new.run(&mut sockets, now);
+        }
+    }
+    // The device has told the old one as well, which was not to read it then.
+    old.report();
+    old.run(&mut sockets, now);
+    assert!(sent(&mut old.flows, now).is_empty());
+    new.flows.end(network_stream(), FlowEnd::Lost);
+    old.run(&mut sockets, now);
+    assert_eq!([sent(&mut old.flows, now), sent(&mut old.flows, now)], [b"read", b"left"]);
+}
+
+#[test]
+fn a_pause_takes_back_what_was_read_and_not_sent_and_is_over_when_the_last_one_is() {
+    let now = Instant::now();
+    let mut sockets = loop_sockets();
+    let filter = Arc::default();
+    let (device, host) = packet_device(&filter);
+    let mut carried = Carried::new(&device, &mut sockets, now);
+    host.send(b"one").unwrap();
+    carried.run(&mut sockets, now);
+    let pauses = [device.pause(), device.pause()];
+    host.send(b"two").unwrap();
+    for paused in pauses {
+        carried.run(&mut sockets, now);
+        assert!(sent(&mut carried.flows, now).is_empty());
+        drop(paused);
+    }
+    carried.run(&mut sockets, now);
+    let flows = &mut carried.flows;
+    assert_eq!([sent(flows, now), sent(flows, now)], [b"one", b"two"]);
 }

@@ -3,6 +3,7 @@
 //! without threads, UDP sockets or a clock.
 #![allow(unreachable_pub, clippy::unwrap_used)]
 
+mod networks;
 #[path = "../stepped/pair.rs"]
 mod pair;
 #[path = "../stepped/mod.rs"]

@@ -12,7 +12,7 @@ use std::{
 
 use futures_util::future::BoxFuture;
 use keypadd_provider::{PublicKey, Refusal};
-use keypadd_transport::{ConnectingError, Connection, Dial, Purpose};
+use keypadd_transport::{ConnectingError, Connection, Dial, Paused, Purpose};
 use tokio::{
     sync::{Notify, mpsc},
     time::{Instant, sleep_until, timeout},
@@ -140,10 +140,19 @@ impl Client {
         let handshake = async {
             self.handover.resumed().await;
             let connection = self.open(address, rtt).await?;
+            let networked = live.zip(self.network.get());
+            let paused = match networked {
+                Some((live, network)) => Some(network::pause(live, network).await),
+                None => None,
+            };
             let greeting = self.greet(Reached { connection, place, hello_timeout: None }).await?;
             if live.is_some_and(|live| greeting.resets(live)) {
                 return Err(ConnectFailure::Unreachable(Cause::OtherServer));
             }
+            if let Some((live, _)) = networked {
+                network::last_packets(live).await;
+            }
+            paused.into_iter().for_each(Paused::keep);
             Ok(self.establish(greeting, jumps))
         };
         let interrupted = |cause| Err(ConnectFailure::Unreachable(cause));

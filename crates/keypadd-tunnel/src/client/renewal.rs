@@ -8,7 +8,6 @@
 use std::time::Duration;
 
 use keypadd_share::Underway;
-use keypadd_transport::Paused;
 use tokio::{
     sync::{Mutex, watch},
     time::{Instant, sleep, timeout},
@@ -114,9 +113,6 @@ impl Client {
     async fn renew(&self, live: &LiveSession, place: &ListPlace) -> Result<ClientSession, String> {
         let rtt = live.connection.stats().path.rtt;
         let at = (place.clone(), live.connection.remote_address());
-        // The server ends the old session at the hello of the new one: what leaves over the old
-        // one after that would be lost.
-        let paused = self.network.get().map(|network| network.pause());
         let attempt = self.attempt(at, Some(rtt), Some(live));
         let lost = async {
             live.ended().await;
@@ -125,10 +121,7 @@ impl Client {
         tokio::select! {
             biased;
             made = timeout(self.connect_timeout, attempt) => match made {
-                Ok(Ok(session)) => {
-                    paused.into_iter().for_each(Paused::keep);
-                    Ok(session)
-                }
+                Ok(Ok(session)) => Ok(session),
                 Ok(Err(failure)) => Err(failure.to_string()),
                 Err(_) => Err(format!("no answer in {:?}", self.connect_timeout)),
             },

@@ -1,18 +1,19 @@
 //! Carries the packets of a network over a session: the client opens a stream for it, and both ends
-//! attach their devices.
+//! attach their devices, each before the other one can send.
 //!
 //! The stream tells each end what the other accepts, for people, and that the network is over.
 
-use std::{convert::Infallible, future::pending, sync::Arc, time::Duration};
+use std::{convert::Infallible, future::pending, io, sync::Arc, time::Duration};
 
 use keypadd_share::Bucket;
-use keypadd_transport::{FlowEnd, RecvHalf, SendHalf, Stream};
+use keypadd_transport::{Flow, FlowEnd, Paused, RecvHalf, SendHalf, Stream};
+use rustix::io::Errno;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
 use crate::{
-    forwards::open_stream::{OPEN_TIMEOUT, OpenError, answered, begin},
-    networks::{Carriage, Network, NetworkPhase},
+    forwards::open_stream::{OPEN_TIMEOUT, OpenError, answered, request},
+    networks::{Carriage, Network},
     sessions::{
         control::{Message, RATE, read_message},
         session::LiveSession,
@@ -24,6 +25,10 @@ use crate::{
 /// change.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
+/// How long packets on their way over a session may delay the next one that carries them, besides a
+/// round trip.
+const LAST_PACKETS: Duration = Duration::from_millis(250);
+
 /// Keeps the network of a client's session open. Never returns; if dropped, ends it.
 pub(crate) async fn keep_open(session: &LiveSession, network: &Network) -> Infallible {
     let mut refused = None;
@@ -33,10 +38,10 @@ pub(crate) async fn keep_open(session: &LiveSession, network: &Network) -> Infal
         if network.has_lost_device() {
             return pending().await;
         }
-        match timeout(OPEN_TIMEOUT, open(session)).await {
-            Ok(Ok(stream)) => {
+        match timeout(OPEN_TIMEOUT, open(session, network)).await {
+            Ok(Ok(opened)) => {
                 refused = None;
-                carry(session, network, stream).await;
+                carry(session, network, opened).await;
             }
             Ok(Err(OpenError::Lost)) => return pending().await,
             Ok(Err(OpenError::Refused(code))) => {
@@ -62,12 +67,44 @@ fn refusal(code: StreamCode) -> String {
     }
 }
 
-async fn open(session: &LiveSession) -> Result<Stream, OpenError> {
+/// The stream of a network, and the flow of its packets.
+struct Opened {
+    stream: Stream,
+    flow: Flow,
+}
+
+impl Opened {
+    /// Lets what the peer sends find the device, whose packets are not read yet.
+    fn new(session: &LiveSession, network: &Network, stream: Stream) -> Self {
+        let flow = session.connection.carry_packets(&stream, network.device());
+        Self { stream, flow }
+    }
+}
+
+async fn open(session: &LiveSession, network: &Network) -> Result<Opened, OpenError> {
     if !session.connection.carries_datagrams() {
         return Err(OpenError::Refused(StreamCode::NoDatagrams));
     }
     let header = session.carries().admit(&StreamHeader::Network).map_err(OpenError::Refused)?;
-    answered(begin(session, &header).await?).await
+    let stream = session.connection.open_bi().await.map_err(|_| OpenError::Lost)?;
+    let Opened { stream, flow } = Opened::new(session, network, stream);
+    request(&stream, &header).await?;
+    Ok(Opened { stream: answered(stream).await?, flow })
+}
+
+/// Keeps packets in the device once those on their way over a session have arrived: the next
+/// session's hello ends this one at the server, and all that comes later.
+pub(crate) async fn pause(session: &LiveSession, network: &Network) -> Paused {
+    let paused = network.pause();
+    let time = LAST_PACKETS + session.connection.stats().path.rtt;
+    // If they do not arrive in time, the path is lost.
+    let _ = timeout(time, session.connection.acknowledged()).await;
+    paused
+}
+
+/// Waits for the end of a session that the server has ended: its last packets come before.
+pub(crate) async fn last_packets(session: &LiveSession) {
+    let _ = timeout(LAST_PACKETS, session.connection.closed()).await;
 }
 
 /// Carries the network that a client has asked for, until it ends at either end.
@@ -85,33 +122,68 @@ pub(crate) async fn answer(session: &LiveSession, network: Option<Arc<Network>>,
     let Ok(_only) = session.network.try_acquire() else {
         return stream.reset(StreamCode::Refused.into());
     };
+    let opened = Opened::new(session, &network, stream);
     // If the connection is lost, the network ends.
-    let _ = stream.send.write_all(&[CONNECTED]).await;
-    carry(session, &network, stream).await;
+    let _ = opened.stream.send.write_all(&[CONNECTED]).await;
+    carry(session, &network, opened).await;
 }
 
 /// Carries packets until the network ends at either end, and tells the other one.
-async fn carry(session: &LiveSession, network: &Network, mut stream: Stream) {
-    let flow = session.connection.carry_packets(&stream, network.device());
-    let mut carriage = network.up(session.remote());
+async fn carry(session: &LiveSession, network: &Network, opened: Opened) {
+    let Opened { mut stream, flow } = opened;
+    flow.read_device();
+    let carriage = network.up(session.id);
     let (peer, device) = (session.peer(), network.device_name());
-    if session.may_log() {
-        info!(peer, device, "network up");
-    }
     let code = tokio::select! {
         biased;
         end = flow => match end {
-            FlowEnd::Local(error) => {
-                warn!(peer, device, "the network's device is lost: {error}");
-                carriage.ends_as = NetworkPhase::DeviceLost(error.to_string());
+            FlowEnd::Local(error) if is_gone(&error) => {
+                if network.lose_device(error.to_string()) {
+                    warn!(
+                        peer,
+                        device,
+                        "the network's device is lost ({error}); restart keypadd to open it again"
+                    );
+                }
                 StreamCode::Unreachable
+            }
+            FlowEnd::Local(error) => {
+                if session.may_log() {
+                    warn!(peer, device, "cannot use the network's device ({error}); retrying");
+                }
+                StreamCode::Reset
             }
             _ => StreamCode::Shutdown,
         },
         () = receive(&carriage, &mut stream.recv) => StreamCode::Shutdown,
         () = tell(network, &stream.send) => StreamCode::NotPermitted,
+        never = log_turns(session, network) => match never {},
     };
     stream.reset(code.into());
+}
+
+/// Whether an error of a device says that it will not work again: the device was deleted. Others
+/// pass, such as a moment without descriptors or memory.
+fn is_gone(error: &io::Error) -> bool {
+    // What is written to a device that is down is lost, as on any link (EIO).
+    let errno = Errno::from_io_error(error);
+    error.kind() == io::ErrorKind::UnexpectedEof
+        || matches!(errno, Some(Errno::BADFD | Errno::NODEV | Errno::NXIO | Errno::FAULT))
+}
+
+/// Logs when a session is the one that sends: from the beginning, and each time that the others of
+/// the same key, which have begun later, are gone.
+async fn log_turns(session: &LiveSession, network: &Network) -> Infallible {
+    let (peer, device, number) = (session.peer(), network.device_name(), session.id);
+    let mut line = "network up";
+    loop {
+        network.until_sent_by(number, true).await;
+        if session.may_log() {
+            info!(peer, device, session = number, "{line}");
+        }
+        network.until_sent_by(number, false).await;
+        line = "network goes over this session again";
+    }
 }
 
 /// Tells the peer what this end accepts, at once and after each change, until that is nothing.

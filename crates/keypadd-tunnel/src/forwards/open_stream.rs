@@ -83,8 +83,16 @@ pub(crate) async fn begin(
     header: &AdmittedStream<&StreamHeader>,
 ) -> Result<Stream, OpenError> {
     let stream = session.connection.open_bi().await.map_err(|_| OpenError::Lost)?;
-    stream.send.write_all(&header.header().encode()).await.map_err(SpliceError::from)?;
+    request(&stream, header).await?;
     Ok(stream)
+}
+
+/// Says what an open stream is to be connected to.
+pub(crate) async fn request(
+    stream: &Stream,
+    header: &AdmittedStream<&StreamHeader>,
+) -> Result<(), OpenError> {
+    Ok(stream.send.write_all(&header.header().encode()).await.map_err(SpliceError::from)?)
 }
 
 /// Waits until the other end has connected it.

@@ -164,7 +164,7 @@ impl Reservations {
                     | SocketRecord::UdpForward(_)
                     | SocketRecord::Chosen { .. }
                     | SocketRecord::Remote(_)
-                    | SocketRecord::Device { .. } => continue,
+                    | SocketRecord::Device(_) => continue,
                 };
                 let (key, instance) = (session.identity().to_string(), session.instance().0);
                 let record = RemoteRecord { key, instance, number: *number, bound };

@@ -51,8 +51,6 @@ struct State {
     own: Vec<IpAddr>,
     flows: Flows,
     answers: Answers,
-    /// Where the tunnel's own packets go.
-    remote: Option<SocketAddr>,
 }
 
 /// Packets that have passed in one direction.
@@ -78,7 +76,6 @@ impl Filter {
             own: Vec::new(),
             flows: Flows::new(RandomState::new(), Instant::now()),
             answers: Answers::new(Vec::new()),
-            remote: None,
         };
         Self {
             peer,
@@ -106,10 +103,6 @@ impl Filter {
             state.answers = Answers::new(own.clone());
             state.own = own;
         }
-    }
-
-    pub(super) fn set_remote(&self, remote: SocketAddr) {
-        self.state().remote = Some(remote);
     }
 
     pub(super) fn counts(&self) -> NetworkCounts {
@@ -176,9 +169,9 @@ impl State {
         answer.map(Bytes::copy_from_slice)
     }
 
-    /// Whether this is one of the packets that carry the tunnel.
-    fn is_own(&self, packet: &Packet<'_>) -> bool {
-        match (packet.transport(), self.remote) {
+    /// Whether this is one of the packets that carry the tunnel to where the peer is now.
+    fn is_own(&self, packet: &Packet<'_>, remote: Option<SocketAddr>) -> bool {
+        match (packet.transport(), remote) {
             (Transport::Udp(ports), Some(remote)) => {
                 let to = SocketAddr::new(packet.destination(), ports.destination);
                 to == remote && self.host.as_ref().is_some_and(|host| host.has(packet.source()))
@@ -193,7 +186,7 @@ impl PacketFilter for Filter {
         let Some(parsed) = self.parse(packet) else { return Ruling::DROP };
         let mut state = self.state();
         let state = &mut *state;
-        if state.is_own(&parsed) {
+        if state.is_own(&parsed, path.remote) {
             self.drop_for(Reason::Loop);
             return Ruling::DROP;
         }

@@ -1,18 +1,25 @@
 //! Tests networks between two ends whose devices are pairs of sockets: what passes, what does not,
 //! and over which sessions.
 
-use std::{future::pending, net::Shutdown, os::unix::net::UnixDatagram, sync::Arc, time::Duration};
+use std::{
+    future::pending,
+    net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr},
+    os::unix::net::UnixDatagram,
+    sync::Arc,
+    time::Duration,
+};
 
 use keypadd_keystream::Suite;
-use keypadd_network::Reason;
+use keypadd_network::{HostAddresses, Reason};
 use keypadd_provider::{PrivateKey, client_config};
 use keypadd_tunnel::{
     AllowedPeer, Client, ClientSession, ClientSettings, KeyLifetime, KeyLifetimes, Network,
-    NetworkPhase, NetworkRules, PeerRoutes, Peers, TransportSettings,
-    wire::{StreamCode, StreamHeader},
+    NetworkPhase, NetworkRules, PeerRoutes, Peers, ServerLink, TransportSettings,
+    handover::DeviceRecord,
+    wire::{Instance, StreamCode, StreamHeader},
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use tokio::time::sleep;
+use tokio::{task::JoinHandle, time::sleep};
 
 use crate::{hold::holding, hostile::*, support::*};
 
@@ -33,7 +40,8 @@ impl Site {
         let flags = SocketFlags::NONBLOCK;
         let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
         let (device, host) = pair.unwrap();
-        let network = Arc::new(Network::new(peer, "tun0".into(), MTU, device));
+        let record = DeviceRecord { name: "tun0".into(), mtu: MTU, setup: None };
+        let network = Arc::new(Network::new(peer, record, device));
         network.set_host(Arc::default(), Vec::new());
         Self { network, host: host.into() }
     }
@@ -280,48 +288,193 @@ async fn networks_that_a_reload_removes_end_and_nothing_passes() {
 }
 
 #[tokio::test]
-async fn no_packet_is_lost_while_a_session_gets_new_keys() {
-    const RENEWALS: u64 = 2;
-    let (near, far) = (Site::new("server"), Site::new("laptop"));
-    near.set_rules("server", &["10.2.0.0/16"], &["10.1.0.0/16"]);
+async fn a_device_that_fails_for_a_moment_is_not_lost() {
+    let joined = join(&["10.2.0.0/16"]).await;
+    let Joined { near, far, server: _server, _client: (_, session) } = joined;
+    // The next read says that the other end has not read what it got, and no more.
+    let asked = packet(NEAR, FAR, 1, 100);
+    near.send(&asked);
+    assert_eq!(within(far.receive()).await, asked);
+    far.send(&reversed(&asked));
+    let Site { network, host } = near;
+    until("the packet waits", || network.status().counts.received_packets == 1).await;
+    drop(host);
+    until("the network has ended", || network.status().phase != NetworkPhase::Up).await;
+    assert_eq!(network.status().phase, NetworkPhase::Down);
+    assert!(!session.live().has_ended());
+}
+
+#[tokio::test]
+async fn when_the_newest_session_of_a_key_ends_the_other_one_carries_its_network() {
+    let (sites, far, key) = ([(); 2].map(|()| Site::new("server")), Site::new("laptop"), new_key());
     far.set_rules("laptop", &["10.1.0.0/16"], &["10.2.0.0/16"]);
-    let lifetimes = KeyLifetimes::new(KeyLifetime::UNLIMITED);
-    let transport = || TransportSettings { key_lifetimes: lifetimes.clone(), ..holding() };
-    let key = new_key();
-    let server =
-        RunningServer::start_with(key.public(), &[], |settings| settings.transport = holding());
+    let server = RunningServer::start(key.public(), &[]);
     server.handle.set_peers(listing(&key, Some(&far)));
-    let settings = ClientSettings { transport: transport(), ..client_settings(&server, &key, &[]) };
+    let mut clients = Vec::new();
+    for (instance, site) in sites.iter().enumerate() {
+        site.set_rules("server", &["10.2.0.0/16"], &["10.1.0.0/16"]);
+        let instance = Instance([instance as u8; 16]);
+        let settings = ClientSettings { instance, ..client_settings(&server, &key, &[]) };
+        let client = Client::bind(settings).await.unwrap();
+        client.carry_network(Arc::clone(&site.network));
+        let before = far.network.status().session;
+        let session = within(client.connect()).await.unwrap();
+        until("it is the newest", || far.network.status().session != before).await;
+        clients.push((client, session));
+        let sent = packet(FAR, NEAR, 1, 100);
+        far.send(&sent);
+        assert_eq!(within(site.receive()).await, sent);
+    }
+    let newest = far.network.status().session;
+    // What comes now goes with the newest session, or waits in the device.
+    let (client, session) = clients.pop().unwrap();
+    drop(session);
+    client.close().await;
+    until("the other one sends", || far.network.status().session != newest).await;
+    assert_eq!(far.phase(), NetworkPhase::Up);
+    let sent = packet(FAR, NEAR, 2, 100);
+    far.send(&sent);
+    assert_eq!(within(sites[0].receive()).await, sent);
+}
+
+/// A UDP packet of IPv6 without data.
+fn packet6(from: Ipv6Addr, to: SocketAddr) -> Vec<u8> {
+    let IpAddr::V6(destination) = to.ip() else { panic!("{to}") };
+    let mut packet = vec![0; 48];
+    (packet[0], packet[5], packet[6], packet[7]) = (0x60, 8, 17, 64);
+    packet[8..24].copy_from_slice(&from.octets());
+    packet[24..40].copy_from_slice(&destination.octets());
+    packet[40..42].copy_from_slice(&40_000_u16.to_be_bytes());
+    packet[42..44].copy_from_slice(&to.port().to_be_bytes());
+    packet[45] = 8;
+    packet
+}
+
+#[tokio::test]
+async fn the_tunnels_own_packets_are_found_where_the_peer_is_now() {
+    let (near, far, key) = (Site::new("server"), Site::new("laptop"), new_key());
+    near.set_rules("server", &["10.2.0.0/16"], &[]);
+    far.set_rules("laptop", &["10.1.0.0/16"], &[]);
+    let own: Ipv6Addr = "fd00::1".parse().unwrap();
+    let host = HostAddresses::new([(own.into(), "fd00::1/128".parse().unwrap())]);
+    far.network.set_host(Arc::new(host), Vec::new());
+    let server = RunningServer::start(key.public(), &[]);
+    server.handle.set_peers(listing(&key, Some(&far)));
+    let mut settings = client_settings(&server, &key, &[]);
+    let relay = relayed(&server, &mut settings).await;
     let client = Client::bind(settings).await.unwrap();
     client.carry_network(Arc::clone(&near.network));
-    let (session, link) = (within(client.connect()).await.unwrap(), client.link());
-    let task = tokio::spawn(async move { client.run(Some(session), pending()).await });
-    until("packets pass", || near.phase() == NetworkPhase::Up && far.phase() == NetworkPhase::Up)
-        .await;
+    let _session = within(client.connect()).await.unwrap();
+    until("packets pass", || far.phase() == NetworkPhase::Up).await;
+    let session = server.sessions.live().pop().unwrap();
+    for moves in 0..2 {
+        far.send(&packet6(own, session.remote()));
+        until("it is found", || far.dropped(Reason::Loop) == moves + 1).await;
+        let before = session.remote();
+        relay.rebind().unwrap();
+        until("the server sees the new address", || session.remote() != before).await;
+    }
+    assert_eq!(far.dropped(Reason::Martian), 0);
+}
 
-    let (mut sent, mut arrived) = (0_u16, [0_u16; 2]);
-    let mut limit = KeyLifetime::new(Duration::ZERO, 1);
-    let mut buffer = [0; 200];
-    until("all that was sent arrives", || {
-        let renewals = link.status().renewals;
-        if renewals < RENEWALS {
-            lifetimes.set(limit);
-            sent += 1;
-            near.send(&packet(NEAR, FAR, sent, 100));
-            far.send(&packet(FAR, NEAR, sent, 100));
-        } else {
-            limit = KeyLifetime::UNLIMITED;
-            lifetimes.set(limit);
-        }
-        for (site, arrived) in [&near, &far].into_iter().zip(&mut arrived) {
-            while let Ok(bytes) = site.host.recv(&mut buffer) {
-                *arrived += 1;
-                let number = u16::from_be_bytes([buffer[22], buffer[23]]);
-                assert_eq!((bytes, number), (100, *arrived), "the next one");
+/// Two sites whose client gets new keys when it is told to.
+struct Renewing {
+    near: Site,
+    far: Site,
+    lifetimes: KeyLifetimes,
+    link: ServerLink,
+    _server: RunningServer,
+    task: JoinHandle<()>,
+}
+
+impl Renewing {
+    async fn start() -> Self {
+        let (near, far) = (Site::new("server"), Site::new("laptop"));
+        near.set_rules("server", &["10.2.0.0/16"], &["10.1.0.0/16"]);
+        far.set_rules("laptop", &["10.1.0.0/16"], &["10.2.0.0/16"]);
+        let lifetimes = KeyLifetimes::new(KeyLifetime::UNLIMITED);
+        let transport = TransportSettings { key_lifetimes: lifetimes.clone(), ..holding() };
+        let key = new_key();
+        let server =
+            RunningServer::start_with(key.public(), &[], |settings| settings.transport = holding());
+        server.handle.set_peers(listing(&key, Some(&far)));
+        let settings = ClientSettings { transport, ..client_settings(&server, &key, &[]) };
+        let client = Client::bind(settings).await.unwrap();
+        client.carry_network(Arc::clone(&near.network));
+        let (session, link) = (within(client.connect()).await.unwrap(), client.link());
+        let task = tokio::spawn(async move { client.run(Some(session), pending()).await });
+        until("packets pass", || {
+            near.phase() == NetworkPhase::Up && far.phase() == NetworkPhase::Up
+        })
+        .await;
+        Self { near, far, lifetimes, link, _server: server, task }
+    }
+
+    /// Sends packets both ways until the client has had new keys so often, and all have arrived in
+    /// order.
+    async fn exchange(&self, renewals_wanted: u64, load: Load) {
+        let Load { at_once, under_way, bytes } = load;
+        let (mut sent, mut arrived) = ([0_u64; 2], [0_u64; 2]);
+        let mut buffer = vec![0; bytes + 1];
+        let mut is_done = || {
+            let is_over = self.link.status().renewals >= renewals_wanted;
+            self.lifetimes.set(match is_over {
+                true => KeyLifetime::UNLIMITED,
+                false => KeyLifetime::new(Duration::ZERO, 1),
+            });
+            let ways = [(&self.near, NEAR, FAR), (&self.far, FAR, NEAR)];
+            let counts = sent.iter_mut().zip(arrived);
+            for ((site, from, to), (sent, arrived)) in ways.into_iter().zip(counts) {
+                let room = under_way.saturating_sub(*sent - arrived).min(at_once);
+                for _ in 0..if is_over { 0 } else { room } {
+                    *sent += 1;
+                    let mut packet = packet(from, to, 1, bytes);
+                    packet[28..36].copy_from_slice(&sent.to_be_bytes());
+                    site.send(&packet);
+                }
             }
-        }
-        renewals >= RENEWALS && arrived == [sent; 2]
-    })
-    .await;
-    task.abort();
+            for (site, arrived) in [&self.far, &self.near].into_iter().zip(&mut arrived) {
+                while let Ok(received) = site.host.recv(&mut buffer) {
+                    *arrived += 1;
+                    let number = u64::from_be_bytes(buffer[28..36].try_into().unwrap());
+                    assert_eq!((received, number), (bytes, *arrived), "the next one");
+                }
+            }
+            is_over && arrived == sent
+        };
+        within(async {
+            while !is_done() {
+                sleep(Duration::from_millis(1)).await;
+            }
+        })
+        .await;
+    }
+}
+
+/// What is sent each way.
+struct Load {
+    /// Packets each millisecond.
+    at_once: u64,
+    /// Packets that may be on their way.
+    under_way: u64,
+    bytes: usize,
+}
+
+impl Drop for Renewing {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+#[tokio::test]
+async fn no_packet_is_lost_while_a_session_gets_new_keys() {
+    let load = Load { at_once: 1, under_way: u64::MAX, bytes: 100 };
+    Renewing::start().await.exchange(2, load).await;
+}
+
+#[tokio::test]
+async fn no_packet_of_full_streams_is_lost_while_a_session_gets_new_keys() {
+    // As many as fit into the sockets that stand for devices.
+    let load = Load { at_once: 48, under_way: 48, bytes: 1_200 };
+    Renewing::start().await.exchange(3, load).await;
 }
