@@ -22,6 +22,13 @@ stub() {
         ip netns exec "$gateway" sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1
 }
 
+# make_sites: makes the hosts behind both gateways, once.
+make_sites() {
+    client_host=${near}c server_host=${far}s
+    ip netns exec "$client_host" true 2>/dev/null && return
+    stub "$near" "$client_host" 1 && stub "$far" "$server_host" 3 || die "cannot make networks"
+}
+
 # gateway far|near READY-LINE LINES: runs a file with these lines.
 gateway() {
     log=$scratch/$1.network.log
@@ -50,8 +57,8 @@ fetches() {
 }
 
 networks_of_two_sites_pass_what_they_may_at_any_mtu() {
-    local client_host=${near}c server_host=${far}s size watcher
-    stub "$near" "$client_host" 1 && stub "$far" "$server_host" 3 || die "cannot make networks"
+    local size watcher
+    make_sites
     expect "far starts" gateway far 'ready on udp' "listen = \"10.99.7.1:$((udp_port + nth))\"
 [peer.near]
 public-key = \"$near_key\"
@@ -90,9 +97,83 @@ routes = \"install\""
         python3 -m http.server --bind :: --directory "$scratch/web" 8000 >/dev/null 2>&1 &
     children+=($!)
     soon ip netns exec "$server_host" curl -sS -o /dev/null http://10.86.3.2:8000/
-    # Far drops what is longer, and nobody tells near.
-    ip -n "$far" link set veth0 mtu 1280
-    expect "a MiB arrives by IPv4, one way at 1,280" fetches http://10.86.3.2:8000/file
-    expect "a MiB arrives by IPv6, one way at 1,280" fetches 'http://[fd86:3::2]:8000/file'
-    ip -n "$far" link set veth0 mtu 1500
+    # Near drops what is longer, and nobody tells far, which sends each segment as a packet.
+    ip -n "$far" link set veth0 mtu 9000 gso_max_segs 1
+    for size in 1228 1280 1400 1500 9000; do
+        ip -n "$near" link set veth0 mtu "$size"
+        expect "a MiB arrives by IPv4, one way at $size" fetches http://10.86.3.2:8000/file
+        expect "a MiB arrives by IPv6, one way at $size" fetches 'http://[fd86:3::2]:8000/file'
+    done
+    ip -n "$far" link set veth0 gso_max_segs 65535
+    set_mtu 1500
+    # The kernel takes it where the MTU is too small for IPv6.
+    ip -n "$near" addr add fd00:99:7::2/64 dev veth0 nodad
+}
+
+# sites FAR-LISTENS NEAR-ENDPOINTS FAR-HAS NEAR-HAS: joins them; each network is a list with quotes.
+sites() {
+    make_sites
+    expect "far starts" gateway far 'ready on udp' "listen = \"$1:$((udp_port + nth))\"
+[peer.near]
+public-key = \"$near_key\"
+networks = [$4]
+permit-networks = [\"10.86.0.0/16:icmp\"]
+routes = \"${5:-install}\""
+    far_gateway=$started
+    expect "near starts" gateway near 'network up' "[peer.far]
+public-key = \"$far_key\"
+endpoint = [$2]
+networks = [$3]
+permit-networks = [\"10.86.0.0/16:icmp\"]
+routes = \"${5:-install}\""
+    near_gateway=$started
+}
+
+# cpu_ticks: CPU time of both gateways, in hundredths of a second.
+cpu_ticks() {
+    cat "/proc/$far_gateway/stat" "/proc/$near_gateway/stat" | awk '{ all += $14 + $15 } END { print all }'
+}
+
+a_packet_that_two_gateways_route_at_each_other_ends() {
+    local before
+    # 10.86.9.0/24 is behind the other one, both say.
+    sites 10.99.7.1 "\"10.99.7.1:$((udp_port + nth))\"" '"10.86.3.0/24", "10.86.9.0/24"' \
+        '"10.86.1.0/24", "10.86.9.0/24"'
+    expect "an echo returns" ping_from "$client_host" 10.86.3.2 100
+    ping_from "$client_host" 10.86.9.9 100 >/dev/null && expect "nobody is there" false
+    expect "near drops and counts what comes back to it" grown 0 "$(dropped near far source)" 4
+    # Each gateway takes this one from the other: its hop limit ends it.
+    ip -n "$client_host" addr add 10.86.9.1/32 dev lo
+    ip -n "$near" route add 10.86.9.1/32 via 10.86.1.2
+    before=$(cpu_ticks)
+    ping_from "$client_host" 10.86.9.9 100 10.86.9.1 >/dev/null && expect "nobody is there" false
+    expect "that takes less than a second of CPU time" grown "$(cpu_ticks)" "$((before + 100))" 1
+    expect "an echo returns afterwards" ping_from "$client_host" 10.86.3.2 100
+    ip -n "$near" route del 10.86.9.1/32
+    ip -n "$client_host" addr del 10.86.9.1/32 dev lo
+}
+
+a_network_goes_on_at_another_endpoint_over_its_device() {
+    local port=$((udp_port + nth)) device
+    ip -n "$far" addr add 10.99.7.3/24 dev veth0
+    sites 0.0.0.0 "\"10.99.7.3:$port\", \"10.99.7.1:$port\"" '"10.86.3.0/24"' '"10.86.1.0/24"'
+    expect "an echo returns" ping_from "$client_host" 10.86.3.2 100
+    device=$(ip -n "$near" -o link show kp-far)
+    ip -n "$far" addr del 10.99.7.3/24 dev veth0
+    expect "the client moves" await_line "$log" 'moved to another address'
+    expect "an echo returns" ping_from "$client_host" 10.86.3.2 100
+    expect "the device is the one before" equal "$device" "$(ip -n "$near" -o link show kp-far)"
+}
+
+a_route_into_the_tunnel_does_not_carry_the_tunnel() {
+    sites 10.99.7.1 "\"10.99.7.1:$((udp_port + nth))\"" '"0.0.0.0/0"' '"10.86.1.0/24"' none
+    ip -n "$near" route add default dev kp-far
+    ip -n "$far" route add 10.86.1.0/24 dev kp-near
+    expect "an echo returns over a default route" ping_from "$client_host" 10.86.3.2 100
+    ip -n "$near" route add 10.99.7.1/32 dev kp-far
+    ping_from "$client_host" 10.86.3.2 100 >/dev/null && expect "the tunnel takes no packet" false
+    expect "its own packets are dropped" grown 0 "$(dropped near far loop)" 1
+    expect "the log says so" await_line "$log" 'packets of the network dropped.*loop'
+    ip -n "$near" route del 10.99.7.1/32
+    expect "an echo returns when the route is gone" soon ping_from "$client_host" 10.86.3.2 100
 }
