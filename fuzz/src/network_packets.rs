@@ -1,5 +1,6 @@
 //! Checks what a gateway does with packets: any bytes are a packet or an error; what a peer may not
-//! begin passes only as the answer to what was sent; errors and changed packets are packets again.
+//! begin passes only as the answer to what was sent; errors and changed packets are packets again;
+//! what is joined for a device is cut into the packets that arrived.
 
 use std::{
     hash::RandomState,
@@ -8,9 +9,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use bytes::{Bytes, BytesMut};
 use keypadd_network::{
-    ANSWER_BYTES_MAX, Answers, Flows, HostAddresses, Packet, Part, Permit, Ports, Prefix, Routes,
-    Rules, Transport, clamp_mss,
+    ANSWER_BYTES_MAX, Answers, Coalescer, DEVICE_HEADER_BYTES, Flows, HostAddresses, Joined,
+    Packet, PacketQueue, Part, Permit, Ports, Prefix, Routes, Rules, Shape, SuperPacket, Transport,
+    clamp_mss,
 };
 
 use super::input::Input;
@@ -39,6 +42,7 @@ pub fn holds(bytes: &[u8]) {
     let mut flows = Flows::new(RandomState::new(), now);
     let mut answers = Answers::new(vec![own.0]);
     let mut sent = Vec::new();
+    let mut coalescer = Coalescer::default();
     while let (Some(operation), Some(length)) = (input.byte(), input.short()) {
         let mut bytes = input.bytes(length).to_vec();
         if operation & 2 != 0 {
@@ -46,6 +50,7 @@ pub fn holds(bytes: &[u8]) {
         }
         now += Duration::from_secs(u64::from(operation >> 2));
         check_clamped(&bytes, 1 + length % MTU_MAX);
+        check_cut(&mut bytes.clone(), length);
         let Ok(packet) = Packet::parse(&bytes) else { continue };
         let verdict = if operation & 1 == 0 {
             rules.inbound(&packet, &mut flows, now)
@@ -71,7 +76,9 @@ pub fn holds(bytes: &[u8]) {
             }
             (Ok(()), _) => {}
         }
+        coalescer.push(Bytes::copy_from_slice(packet.bytes()), |joined| check_joined(&joined));
     }
+    coalescer.flush(|joined| check_joined(&joined));
 }
 
 fn parse<T: std::str::FromStr>(text: &str) -> T {
@@ -99,6 +106,47 @@ fn check_clamped(bytes: &[u8], mtu: usize) {
     let (Ok(before), Ok(after)) = packets else { panic!("only a packet is changed") };
     assert_eq!((before.transport(), before.is_syn()), (after.transport(), true));
     assert!(!clamp_mss(&mut clamped, mtu), "once is enough");
+}
+
+/// A frame of a device is cut into packets of which each TCP segment fits.
+fn check_cut(frame: &mut [u8], room: usize) {
+    let Ok(shape) = Shape::read(frame) else { return };
+    let packet = &frame[DEVICE_HEADER_BYTES..];
+    if Packet::parse(packet).is_err() {
+        return;
+    }
+    for cut in cut(SuperPacket::new(packet, shape), room) {
+        Packet::parse(&cut).expect("a packet");
+        // There may be no room for the headers.
+        assert!(!shape.adapts() || cut.len() <= room || room < 1_000);
+    }
+}
+
+/// What a device gets at once is cut into the packets that arrived.
+fn check_joined(joined: &Joined) {
+    let mut frame: Vec<u8> = joined.parts().iter().flat_map(|part| part.to_vec()).collect();
+    let shape = Shape::read(&mut frame).expect("a frame");
+    assert_eq!(shape.packets, joined.packets().len());
+    let cut = cut(SuperPacket::new(&frame[DEVICE_HEADER_BYTES..], shape), usize::MAX);
+    for (cut, packet) in cut.iter().zip(joined.packets()) {
+        let mut same = packet.to_vec();
+        // With DF it means nothing, and need not have been consecutive.
+        if joined.packets().len() > 1 && same[0] >> 4 == 4 {
+            same[4..6].copy_from_slice(&cut[4..6]);
+            seal(&mut same);
+        }
+        assert_eq!(*cut, same);
+    }
+}
+
+fn cut(packet: SuperPacket, room: usize) -> Vec<Vec<u8>> {
+    let (mut queue, now) = (PacketQueue::new(RandomState::new()), Instant::now());
+    queue.push(packet, now);
+    let next = || {
+        let mut frame = BytesMut::new();
+        queue.next(room, now, &mut frame).then(|| frame.to_vec())
+    };
+    std::iter::from_fn(next).collect()
 }
 
 /// Fixes the IPv4 header checksum, so that parsing goes beyond it.

@@ -4,7 +4,10 @@ use testbed::limits::{Amount, Limit, Words, compare};
 
 use crate::{
     answers::{REFUSAL_RATE, TOO_BIG_RATE},
+    coalescer::{CONNECTIONS_MAX, SEGMENTS_MAX},
+    codel::TARGET,
     flows::{FLOWS_MAX, IDLE_MAX, TCP_IDLE_MAX},
+    packet_queue::{QUEUE_BYTES_MAX, QUEUES},
 };
 
 /// The limits of routed networks.
@@ -20,6 +23,31 @@ const LIMITS: &[Limit] = &[
         when_reached: "the flow unused for longest is forgotten",
         setting: None,
         test: "the_flow_unused_for_longest_makes_room_for_a_new_one",
+    },
+    Limit {
+        resource: "packets of networks that wait to be sent",
+        holder: "peer",
+        total: Amount::Bytes(QUEUE_BYTES_MAX as u64),
+        rule: Words(
+            "flows, spread over {} queues, take turns of one packet; one whose packets wait for \
+             more than {} all the time is told so by losses or marks (FQ-CoDel, RFC 8290)",
+            &[Amount::Count(QUEUES as u64), Amount::Duration(TARGET)],
+        ),
+        when_reached: "the longest queue loses its oldest packets",
+        setting: None,
+        test: "the_longest_queue_makes_room",
+    },
+    Limit {
+        resource: "connections whose segments are joined for a device",
+        holder: "device of a network",
+        total: Amount::Count(CONNECTIONS_MAX as u64),
+        rule: Words(
+            "{} segments of each, as far as they have arrived together",
+            &[Amount::Count(SEGMENTS_MAX as u64)],
+        ),
+        when_reached: "those of the oldest go to the device",
+        setting: None,
+        test: "as_much_is_joined_as_a_packet_of_ip_holds_and_no_more",
     },
     Limit {
         resource: "ICMP errors about packets that are too big",

@@ -14,7 +14,7 @@ use thiserror::Error;
 
 use crate::martian::is_martian;
 
-pub(crate) use self::transport::{ICMP, ICMP_BYTES, ICMPV6, TCP, TCP_BYTES, UDP};
+pub(crate) use self::transport::{ICMP, ICMP_BYTES, ICMPV6, TCP, TCP_BYTES, UDP, UDP_BYTES};
 pub use self::transport::{Ports, Transport};
 
 /// Why bytes are not a packet that a network carries.
@@ -40,6 +40,9 @@ pub enum Malformed {
     /// The packet names hops of its route, so it might reach a host other than its destination.
     #[error("source routed")]
     SourceRoute,
+    /// The device asks for work on it that it was not told of, or that the packet has no use for.
+    #[error("unknown offload")]
+    Offload,
     /// A fragment that no packet has, that cuts a header apart or that overlaps one.
     #[error("malformed fragment")]
     Fragment,
@@ -157,6 +160,21 @@ impl<'a> Packet<'a> {
         self.header.protocol
     }
 
+    /// Its ports, or the identifier of an echo; zero where it has none.
+    pub(crate) fn ports(&self) -> Ports {
+        match self.transport {
+            Transport::Tcp { ports, .. } | Transport::Udp(ports) => ports,
+            Transport::EchoRequest(id) | Transport::EchoReply(id) => {
+                Ports { source: id, destination: id }
+            }
+            Transport::IcmpError
+            | Transport::OtherIcmp
+            | Transport::LinkIcmp
+            | Transport::Later(_)
+            | Transport::Other(_) => Ports { source: 0, destination: 0 },
+        }
+    }
+
     /// Where its payload begins.
     pub(crate) fn payload_at(&self) -> usize {
         self.header.payload_at
@@ -208,6 +226,12 @@ impl Header {
 /// Two bytes of a header as a number.
 fn short(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..)?.first_chunk().map(|bytes| u16::from_be_bytes(*bytes))
+}
+
+/// Writes a number into a header. `None` if it has no such place.
+pub(crate) fn set_short(bytes: &mut [u8], at: usize, value: u16) -> Option<()> {
+    *bytes.get_mut(at..)?.first_chunk_mut()? = value.to_be_bytes();
+    Some(())
 }
 
 /// Which part of a packet has this offset, with or without more behind it. Fragments but the last

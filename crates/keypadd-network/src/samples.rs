@@ -3,8 +3,9 @@
 use std::net::IpAddr;
 
 use etherparse::{
-    IpFragOffset, IpHeaders, IpNumber, Ipv4Extensions, Ipv4Header, Ipv6Extensions,
-    Ipv6FragmentHeader, Ipv6Header, PacketBuilder, PacketBuilderStep, TcpHeader,
+    IpFragOffset, IpHeaders, IpNumber, IpSlice, Ipv4Extensions, Ipv4Header, Ipv6Extensions,
+    Ipv6FragmentHeader, Ipv6Header, PacketBuilder, PacketBuilderStep, SlicedPacket, TcpHeader,
+    TransportSlice,
 };
 
 /// A packet from one address to another; the builder fills in lengths and checksums.
@@ -43,6 +44,58 @@ pub(crate) fn tcp(source: &str, destination: &str, header: TcpHeader) -> Vec<u8>
     let mut bytes = Vec::new();
     ip(source, destination).tcp_header(header).write(&mut bytes, &[]).unwrap();
     bytes
+}
+
+/// A segment of TCP with this payload. Over IPv4 it has DF and this identification.
+pub(crate) fn segment(v6: bool, header: TcpHeader, identification: u16, payload: &[u8]) -> Vec<u8> {
+    let mut ip = if v6 {
+        headers("2001:db8:1::5", "2001:db8:2::9")
+    } else {
+        headers("10.1.0.5", "10.2.0.9")
+    };
+    if let IpHeaders::Ipv4(ip, _) = &mut ip {
+        (ip.identification, ip.dont_fragment) = (identification, true);
+    }
+    let mut bytes = Vec::new();
+    PacketBuilder::ip(ip).tcp_header(header).write(&mut bytes, payload).unwrap();
+    bytes
+}
+
+/// Whether another parser finds all checksums right.
+pub(crate) fn has_right_checksums(packet: &[u8]) -> bool {
+    let ip = IpSlice::from_slice(packet).unwrap();
+    let transport = SlicedPacket::from_ip(packet).unwrap().transport;
+    match (&ip, transport) {
+        (IpSlice::Ipv4(v4), Some(transport)) => {
+            let header = v4.header().to_header();
+            let (from, to) = (header.source, header.destination);
+            let is_right = match transport {
+                TransportSlice::Tcp(tcp) => {
+                    tcp.checksum() == tcp.calc_checksum_ipv4(from, to).unwrap()
+                }
+                TransportSlice::Udp(udp) => {
+                    let right = udp.to_header().calc_checksum_ipv4_raw(from, to, udp.payload());
+                    udp.checksum() == right.unwrap()
+                }
+                _ => panic!("TCP or UDP"),
+            };
+            is_right && header.header_checksum == header.calc_header_checksum()
+        }
+        (IpSlice::Ipv6(v6), Some(transport)) => {
+            let (from, to) = (v6.header().source(), v6.header().destination());
+            match transport {
+                TransportSlice::Tcp(tcp) => {
+                    tcp.checksum() == tcp.calc_checksum_ipv6(from, to).unwrap()
+                }
+                TransportSlice::Udp(udp) => {
+                    let right = udp.to_header().calc_checksum_ipv6_raw(from, to, udp.payload());
+                    udp.checksum() == right.unwrap()
+                }
+                _ => panic!("TCP or UDP"),
+            }
+        }
+        (_, None) => panic!("TCP or UDP"),
+    }
 }
 
 /// An echo request or reply.

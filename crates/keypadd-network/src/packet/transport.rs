@@ -21,7 +21,7 @@ const SYN: u8 = 0x02;
 const ACK: u8 = 0x10;
 
 /// Where a packet comes from and goes, in its hosts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ports {
     /// The port of the source.
     pub source: u16,

@@ -2,11 +2,13 @@
 
 use std::net::Ipv4Addr;
 
-use super::{Header, Malformed, part_of};
+use super::{Header, Malformed, part_of, set_short};
 use crate::checksum;
 
 /// Bytes of a header without options.
 pub(crate) const HEADER_BYTES: usize = 20;
+
+const CHECKSUM_AT: usize = 10;
 
 const DO_NOT_FRAGMENT: u16 = 0x4000;
 const MORE_FRAGMENTS: u16 = 0x2000;
@@ -45,6 +47,15 @@ pub(super) fn header(bytes: &[u8]) -> Result<Header, Malformed> {
 pub(super) fn checksum_is_right(bytes: &[u8]) -> bool {
     let header = bytes.first().and_then(|first| bytes.get(..header_bytes(*first)));
     header.is_some_and(|header| checksum::sum(header) == 0xffff)
+}
+
+/// Makes the checksum of the header right. `None` if there is no whole header.
+pub(crate) fn set_checksum(bytes: &mut [u8]) -> Option<()> {
+    let header_bytes = header_bytes(*bytes.first()?);
+    let header = bytes.get_mut(..header_bytes)?;
+    set_short(header, CHECKSUM_AT, 0)?;
+    let checksum = !checksum::sum(header);
+    set_short(header, CHECKSUM_AT, checksum)
 }
 
 /// The length of the header, in its first byte in units of 4.
