@@ -114,8 +114,20 @@ impl Driver {
     }
 
     /// Handles an event from the endpoint: a datagram, or new connection IDs.
-    pub(crate) fn on_event(&mut self, event: quinn_proto::ConnectionEvent) {
+    pub(crate) fn on_event(&mut self, event: quinn_proto::ConnectionEvent, now: Instant) {
         self.carrier.quic.handle_event(event);
+        // quinn-proto drops the oldest if it has many, and counts none.
+        if !self.flows.is_empty() {
+            self.take_frames(now);
+        }
+    }
+
+    /// Takes the DATAGRAM frames that have arrived.
+    fn take_frames(&mut self, now: Instant) {
+        let Self { carrier, flows, sender, path, .. } = self;
+        let received = flow_frames::receive(&mut carrier.quic, flows, &mut path.one_way, now);
+        sender.add_bulk(received.bulk_bytes);
+        received.waits.into_iter().for_each(|waits| sender.gate().set_waits(waits));
     }
 
     /// Records the address of this host at which a datagram of the connection has arrived, and from
@@ -326,12 +338,8 @@ impl Driver {
         if self.carrier.lifecycle.is_lost() {
             return false;
         }
-        let Self { carrier, flows, sender, path, .. } = self;
-        let received = flow_frames::receive(&mut carrier.quic, flows, &mut path.one_way, now);
-        sender.add_bulk(received.bulk_bytes);
-        if let Some(waits) = received.waits {
-            sender.gate().set_waits(waits);
-        }
+        self.take_frames(now);
+        let Self { carrier, flows, .. } = self;
         if !flows.is_empty() {
             let frame_max = carrier.quic.datagrams().max_size().unwrap_or(0);
             flows.set_path(frame_max, carrier.quic.remote_address());
@@ -352,12 +360,12 @@ impl Driver {
 
     /// Ends the streams and flows of a connection that is lost.
     fn end_lost(&mut self, now: Instant, share: &mut TimeShare) {
-        let Self { carrier, flows, path, .. } = self;
-        if !carrier.lifecycle.is_lost() {
+        if !self.carrier.lifecycle.is_lost() {
             return;
         }
         // What has arrived is delivered, as the data of streams is.
-        flow_frames::receive(&mut carrier.quic, flows, &mut path.one_way, now);
+        self.take_frames(now);
+        let Self { carrier, flows, .. } = self;
         if flows.receive_some(|_| false, now, share) {
             return;
         }

@@ -63,13 +63,15 @@ pub(crate) struct Flows {
     queue: SendQueue,
     fragments: Fragments,
     early: EarlyDatagrams,
+    /// Networks whose devices have not got all that has arrived.
+    unflushed: Vec<StreamId>,
     /// A flow ends after this long without a datagram, unless it is a network.
     idle: Duration,
     /// When to check for idle flows and overdue datagrams.
     check_at: Option<Instant>,
     /// Tokens of closed sockets.
     ended_sockets: Vec<Token>,
-    /// One datagram; allocated with the first socket.
+    /// What is read at once; allocated with the first socket.
     buffer: Vec<u8>,
     /// What one frame holds, and where the peer is, as of the last drive.
     frame_max: usize,
@@ -133,15 +135,15 @@ impl Flows {
                 if let Some(OpenFlow { end: OpenEnd::Network(network), .. }) =
                     self.open.get_mut(&id)
                 {
-                    let connection = Arc::clone(connection);
-                    network.ask_to_read(Arc::new(NetworkReader { connection, id }));
+                    let reader = NetworkReader { connection: Arc::clone(connection), id };
+                    if let Some(outgoing) = network.ask_to_read(Arc::new(reader)) {
+                        self.queue.take_from(id, outgoing);
+                    }
                 }
             }
-            FlowCommand::Read(id) => self.read_device(id, now),
-            FlowCommand::Stop(id) => {
-                if let Some(flow) = self.open.get(&id) {
-                    give_back(&mut self.queue, id, flow);
-                }
+            FlowCommand::Read(id) => {
+                self.queue.wake(id);
+                self.on_ready(Owner::Flow(id));
             }
             FlowCommand::Displace { idle } => {
                 let is_source = |flow: &OpenFlow| matches!(flow.end, OpenEnd::Source(_));
@@ -209,8 +211,9 @@ impl Flows {
             self.enqueue(id, datagram, now);
         }
         for datagram in self.early.take(id) {
-            self.deliver(id, &datagram, now);
+            self.deliver(id, datagram, now);
         }
+        self.flush();
     }
 
     /// A flow's socket or device is registered, or its flow cannot begin.
@@ -236,17 +239,6 @@ impl Flows {
         flow.last_at = now;
         flow.carried.add_datagram_from_socket(datagram.len());
         self.queue.push(id, datagram, now);
-    }
-
-    /// It is a network's turn to read its device, which may have packets.
-    fn read_device(&mut self, id: StreamId, now: Instant) {
-        let Some(OpenFlow { end: OpenEnd::Network(network), .. }) = self.open.get(&id) else {
-            return;
-        };
-        for packet in network.take_unsent() {
-            self.queue.push(id, packet, now);
-        }
-        self.on_ready(Owner::Flow(id));
     }
 
     /// The path carries frames of this size now, and leads there.
@@ -303,12 +295,14 @@ impl Flows {
 
     fn end(&mut self, id: StreamId, end: FlowEnd) {
         let Some(flow) = self.open.remove(&id) else { return };
-        give_back(&mut self.queue, id, &flow);
         self.queue.close(id);
         self.fragments.forget(id);
         match flow.end {
             OpenEnd::Connected(socket) => self.ended_sockets.push(socket.token),
-            OpenEnd::Network(network) => self.ended_sockets.push(network.token),
+            OpenEnd::Network(mut network) => {
+                network.flush();
+                self.ended_sockets.push(network.token);
+            }
             OpenEnd::Source(name) => {
                 if let Some(listener) = self.listeners.get_mut(&name.listener) {
                     listener.closed(name);
@@ -362,18 +356,6 @@ impl Flows {
     /// Takes the tokens of sockets closed since the last call.
     pub(crate) fn take_ended_sockets(&mut self) -> Vec<Token> {
         std::mem::take(&mut self.ended_sockets)
-    }
-}
-
-/// Gives back what a network has read from its device and not sent. Other flows have nothing that
-/// outlives them.
-fn give_back(queue: &mut SendQueue, id: StreamId, flow: &OpenFlow) {
-    match &flow.end {
-        OpenEnd::Network(network) => {
-            let excess = network.give_back(queue.take_unsent(id));
-            flow.carried.add_dropped(excess as u64);
-        }
-        OpenEnd::Connected(_) | OpenEnd::Source(_) => {}
     }
 }
 

@@ -74,7 +74,7 @@ pub use flows::{
     fragments::{Fragments, PARTIAL_BYTES_MAX},
     frame::{DATAGRAM_BYTES_MAX, FlowFrame, Fragment},
     handles::{Flow, FlowEnd, FlowListener, SocketLease, Source},
-    network::{PacketDevice, PacketFilter, PacketPath, Ruling},
+    network::{Outbound, PacketDevice, PacketFilter, PacketPath, Ruling},
     readers::Paused,
 };
 pub use freed_memory::keep_freed_memory;

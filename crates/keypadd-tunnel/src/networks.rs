@@ -146,6 +146,8 @@ pub struct NetworkCounts {
     pub fragmented_packets: u64,
     /// Answers that say how large packets may be.
     pub too_big_answers: u64,
+    /// Packets that were marked as having met congestion, since they waited for long.
+    pub marked_packets: u64,
     /// Packets that were dropped, by reason.
     pub dropped: Vec<(Reason, u64)>,
 }
@@ -346,7 +348,7 @@ mod tests {
         let path = PacketPath { room: 0, remote: None, now: start };
         let mut told = Vec::new();
         for second in 0..150 {
-            network.filter.outbound(&mut [0; 3], path);
+            network.filter.outbound(&mut [0; 13], path);
             let now = start + Duration::from_secs(second);
             told.extend(network.dropped_to_log(now).into_iter().map(|line| (second, line)));
         }

@@ -206,7 +206,8 @@ pub(crate) fn in_sysfs(device: &str) -> std::path::PathBuf {
 
 /// Attaches to a TUN device, which is made if it does not exist.
 fn attach(name: &str) -> io::Result<OwnedFd> {
-    let device = DeviceBuilder::new().name(name).inherit_enable_state().build_sync()?;
+    let device =
+        DeviceBuilder::new().name(name).offload(true).inherit_enable_state().build_sync()?;
     let device = device.as_fd().try_clone_to_owned()?;
     rustix::io::ioctl_fionbio(&device, true)?;
     Ok(device)

@@ -197,7 +197,7 @@ impl Snapshot {
     fn encode_networks(&self, out: &mut Out<'_>) -> fmt::Result {
         let (mut up, mut packets, mut bytes) = (Vec::new(), Vec::new(), Vec::new());
         let (mut dropped, mut fragmented, mut too_big) = (Vec::new(), Vec::new(), Vec::new());
-        let mut sessions = Vec::new();
+        let (mut marked, mut sessions) = (Vec::new(), Vec::new());
         for network in &self.networks {
             let peer = ("peer", &*network.peer);
             for (way, count) in network.packets.both() {
@@ -211,6 +211,7 @@ impl Snapshot {
             }
             fragmented.push((labels([peer]), network.fragmented_packets));
             too_big.push((labels([peer]), network.too_big_packets));
+            marked.push((labels([peer]), network.marked_packets));
             up.push((labels([peer]), u64::from(network.up)));
             let session = network.session.map(|session| session.to_string());
             sessions.extend(session.map(|id| (labels([peer, ("session", &*id)]), 1_u64)));
@@ -225,7 +226,9 @@ impl Snapshot {
         let help = "Packets of networks that went in fragments, as the path carries less";
         out.counters("keypadd_network_packets_fragmented", help, fragmented)?;
         let help = "Packets of networks whose sender was told that they are too big";
-        out.counters("keypadd_network_packets_too_big", help, too_big)
+        out.counters("keypadd_network_packets_too_big", help, too_big)?;
+        let help = "Packets of networks marked as having met congestion, as they waited for long";
+        out.counters("keypadd_network_packets_marked", help, marked)
     }
 
     fn encode_sessions(&self, out: &mut Out<'_>) -> fmt::Result {

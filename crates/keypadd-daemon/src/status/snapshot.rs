@@ -164,6 +164,8 @@ pub(crate) struct NetworkReport {
     pub(crate) fragmented_packets: u64,
     /// Packets whose sender was told that they are too big.
     pub(crate) too_big_packets: u64,
+    /// Packets that were marked as having met congestion, since they waited for long.
+    pub(crate) marked_packets: u64,
     /// By reason, also those that did not occur.
     pub(crate) dropped: BTreeMap<String, u64>,
 }
@@ -189,6 +191,7 @@ impl From<NetworkStatus> for NetworkReport {
             bytes: ByDirection { send: counts.sent_bytes, receive: counts.received_bytes },
             fragmented_packets: counts.fragmented_packets,
             too_big_packets: counts.too_big_answers,
+            marked_packets: counts.marked_packets,
             dropped: counts
                 .dropped
                 .into_iter()

@@ -273,6 +273,10 @@ fn network(network: &NetworkReport, lines: &mut Vec<String>) {
         let (fragmented, told) = (network.fragmented_packets, network.too_big_packets);
         lines.push(format!("    {fragmented} sent in fragments; {told} senders told their size"));
     }
+    if network.marked_packets > 0 {
+        lines
+            .push(format!("    {} marked as having waited for long (ECN)", network.marked_packets));
+    }
     if let Some(accepts) = peer_accepts {
         let accepts: Vec<_> = accepts.iter().map(|prefix| one_line(prefix)).collect();
         lines.push(format!("    the peer accepts packets from {}", accepts.join(", ")));

@@ -199,6 +199,6 @@ impl<U: Datagrams> EventLoop<U> {
         if slot.account.excess.is_too_high(now) {
             return self.shared.counters.costly_datagram_dropped();
         }
-        self.guarded(key, |slot| slot.driver.on_event(event));
+        self.guarded(key, |slot| slot.driver.on_event(event, now));
     }
 }

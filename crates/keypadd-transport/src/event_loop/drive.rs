@@ -102,7 +102,7 @@ impl<U: Datagrams> EventLoop<U> {
         while let Some(event) = slot.driver.endpoint_event() {
             drained |= event.is_drained();
             if let Some(event) = endpoint.handle_event(ConnectionHandle(key.handle), event) {
-                slot.driver.on_event(event);
+                slot.driver.on_event(event, now);
                 // The endpoint's answers may give a connection more to send.
                 outcome.more = true;
             }

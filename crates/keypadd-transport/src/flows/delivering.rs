@@ -6,9 +6,8 @@ use bytes::Bytes;
 use quinn_proto::StreamId;
 
 use super::{
-    Flows, OpenEnd,
+    Flows, OpenEnd, OpenFlow,
     frame::{FlowFrame, Fragment, is_flow_stream},
-    network::Delivered,
 };
 use crate::time_share::TimeShare;
 
@@ -41,7 +40,17 @@ impl Flows {
                 break;
             }
         }
+        self.flush();
         !self.arrived.is_empty()
+    }
+
+    /// Gives devices what they are to get together.
+    pub(super) fn flush(&mut self) {
+        while let Some(id) = self.unflushed.pop() {
+            if let Some(OpenFlow { end: OpenEnd::Network(network), .. }) = self.open.get_mut(&id) {
+                network.flush();
+            }
+        }
     }
 
     fn receive(&mut self, frame: Bytes, is_open: impl FnOnce(StreamId) -> bool, now: Instant) {
@@ -62,7 +71,7 @@ impl Flows {
             }
         };
         match datagram {
-            Some(datagram) if has_flow => self.deliver(stream, &datagram, now),
+            Some(datagram) if has_flow => self.deliver(stream, datagram, now),
             Some(datagram) => {
                 if let Some(at) = self.early.add(stream, &datagram, now) {
                     self.check_at(at);
@@ -81,15 +90,16 @@ impl Flows {
         }
     }
 
-    /// Writes a datagram to the flow's socket or device. One that it refuses is lost, as on a
-    /// network.
-    pub(super) fn deliver(&mut self, id: StreamId, datagram: &[u8], now: Instant) {
+    /// Writes a datagram to the flow's socket, or has its device get it with the next
+    /// [`flush`](Self::flush). One that is refused is lost, as on a network.
+    pub(super) fn deliver(&mut self, id: StreamId, datagram: Bytes, now: Instant) {
         let path = self.path_of(id, now);
         let Some(flow) = self.open.get_mut(&id) else { return };
-        let sent = match &flow.end {
+        let bytes = datagram.len();
+        let sent = match &mut flow.end {
             OpenEnd::Connected(socket) => {
                 flow.last_at = now;
-                let (sent, was_unreachable) = socket.send(datagram);
+                let (sent, was_unreachable) = socket.send(&datagram);
                 if was_unreachable {
                     flow.carried.add_unreachable();
                 }
@@ -98,23 +108,22 @@ impl Flows {
             // Only what a source sends keeps its flow alive (RFC 4787 REQ-6): its address may be
             // forged.
             OpenEnd::Source(name) => match self.listeners.get(&name.listener) {
-                Some(listener) => listener.send(datagram, name.from),
+                Some(listener) => listener.send(&datagram, name.from),
                 None => return,
             },
             OpenEnd::Network(network) => {
-                let Delivered { written, answer } = network.deliver(datagram, path);
-                if written {
-                    flow.carried.add_datagram_to_socket(datagram.len());
-                }
                 // The filter counts what it drops.
-                if let Some(answer) = answer {
+                if let Some(answer) = network.deliver(datagram, path) {
                     self.queue.push(id, answer, now);
+                }
+                if !self.unflushed.contains(&id) {
+                    self.unflushed.push(id);
                 }
                 return;
             }
         };
         match sent {
-            Ok(()) => flow.carried.add_datagram_to_socket(datagram.len()),
+            Ok(()) => flow.carried.add_datagram_to_socket(bytes),
             Err(_) => flow.carried.add_dropped(1),
         }
     }

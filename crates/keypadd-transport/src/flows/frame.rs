@@ -68,11 +68,8 @@ impl FlowFrame {
 
     /// Encodes the frame.
     pub fn encode(&self) -> Bytes {
-        let bit = if self.fragment.is_some() { FRAGMENT } else { 0 };
         let mut frame = BytesMut::with_capacity(head_bytes(self.stream, true) + self.bytes.len());
-        // A stream's ID and this bit are below 2^62, as is the ID.
-        let id = VarInt::from(self.stream).into_inner() | bit;
-        VarInt::from_u64(id).unwrap_or(VarInt::MAX).encode(&mut frame);
+        put_id(self.stream, self.fragment.is_some(), &mut frame);
         if let Some(Fragment { number, total, offset }) = self.fragment {
             frame.put_u16(number);
             frame.put_u16(total);
@@ -81,6 +78,13 @@ impl FlowFrame {
         frame.extend_from_slice(&self.bytes);
         frame.freeze()
     }
+}
+
+/// Begins a frame, which the datagram follows, or the place and the bytes of a fragment.
+pub(super) fn put_id(stream: StreamId, fragment: bool, frame: &mut BytesMut) {
+    // A stream's ID and this bit are below 2^62, as is the ID.
+    let id = VarInt::from(stream).into_inner() | if fragment { FRAGMENT } else { 0 };
+    VarInt::from_u64(id).unwrap_or(VarInt::MAX).encode(frame);
 }
 
 /// Bytes of a frame before the datagram, or before the bytes of a fragment.

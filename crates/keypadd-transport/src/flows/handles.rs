@@ -60,8 +60,6 @@ pub(crate) enum FlowCommand {
     AskToRead(StreamId),
     /// It is this network's turn to read its device.
     Read(StreamId),
-    /// Give back what was read from the device of this network and not sent.
-    Stop(StreamId),
     /// Make room: end the listeners' flow that was idle for longest, if it was for this time.
     Displace {
         idle: Duration,
@@ -196,10 +194,6 @@ pub(super) struct NetworkReader {
 impl Reader for NetworkReader {
     fn read(&self) {
         self.connection.send_flow(FlowCommand::Read(self.id));
-    }
-
-    fn stop(&self) {
-        self.connection.send_flow(FlowCommand::Stop(self.id));
     }
 }
 

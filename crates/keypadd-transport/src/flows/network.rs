@@ -2,30 +2,36 @@
 //!
 //! The device outlives connections. One of those that carry its packets reads it (`readers`); the
 //! others still write what arrives for them, so a session loses nothing when another takes its
-//! place. Knows no addresses and no rules: the filter decides about each packet.
+//! place. What was read waits with the device until it is sent, by whichever connection reads it
+//! then. Knows no addresses and no rules: the filter decides about each packet.
 
 use std::{
     borrow::Cow,
-    collections::VecDeque,
     fmt,
     fs::File,
+    hash::RandomState,
     io::{self, Read, Write},
     net::SocketAddr,
     os::fd::{AsRawFd, OwnedFd},
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Instant,
 };
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use keypadd_network::{Coalescer, DEVICE_HEADER_BYTES, Joined, PacketQueue, SuperPacket, Told};
 use mio::{Interest, Registry, Token, unix::SourceFd};
 
 use super::readers::{Paused, Reader, Readers};
 use crate::transfer_stats::TransferStats;
 
-/// Decides about the packets of a network. Event loops call it for each packet.
+/// What a device gives at once, at most.
+pub(super) const READ_BYTES_MAX: usize = DEVICE_HEADER_BYTES + u16::MAX as usize;
+
+/// Decides about the packets of a network. Event loops call it for each.
 pub trait PacketFilter: fmt::Debug + Send + Sync {
-    /// Decides about a packet from the device, which it may change.
-    fn outbound(&self, packet: &mut [u8], path: PacketPath) -> Ruling;
+    /// Decides about what the device has given at once, which it may change: its header, and a
+    /// packet or several that are to be cut out of one.
+    fn outbound(&self, frame: &mut [u8], path: PacketPath) -> Outbound;
 
     /// Decides about a packet from the peer, which it may change.
     fn inbound(&self, packet: &mut Cow<'_, [u8]>, path: PacketPath) -> Ruling;
@@ -35,6 +41,9 @@ pub trait PacketFilter: fmt::Debug + Send + Sync {
 
     /// The device has refused a packet, or will take none any more.
     fn refused_by_device(&self);
+
+    /// Packets from the device waited for too long, and their senders were told.
+    fn told(&self, told: Told);
 }
 
 /// What carries a network's packets now.
@@ -48,12 +57,12 @@ pub struct PacketPath {
     pub now: Instant,
 }
 
-/// What happens to a packet.
+/// What happens to a packet from the peer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ruling {
     /// Whether it goes on.
     pub passes: bool,
-    /// A packet for its sender, which goes back to where it came from.
+    /// A packet for its sender, which goes back to the peer.
     pub answer: Option<Bytes>,
 }
 
@@ -65,23 +74,35 @@ impl Ruling {
     pub const DROP: Self = Self { passes: false, answer: None };
 }
 
+/// What happens to packets from the device.
+#[derive(Debug, Default)]
+pub struct Outbound {
+    /// What is to be sent of them.
+    pub packets: Option<SuperPacket>,
+    /// A packet for their sender, which goes back to the device.
+    pub answer: Option<Bytes>,
+}
+
 /// A device for IP packets, with its filter. Clones share it.
 #[derive(Clone, Debug)]
 pub struct PacketDevice {
     device: Arc<File>,
     filter: Arc<dyn PacketFilter>,
     readers: Arc<Readers>,
+    /// What was read and not sent.
+    queue: Arc<Mutex<PacketQueue>>,
     /// Counts what its connections drop of it, all together.
     carried: Arc<TransferStats>,
 }
 
 impl PacketDevice {
-    /// Uses a device that reads and writes one packet at a time and does not block.
+    /// Uses a device with offloads (`IFF_VNET_HDR`) that does not block.
     pub fn new(device: OwnedFd, filter: Arc<dyn PacketFilter>) -> Self {
         Self {
             device: Arc::new(device.into()),
             filter,
             readers: Arc::default(),
+            queue: Arc::new(Mutex::new(PacketQueue::new(RandomState::new()))),
             carried: Arc::new(TransferStats::for_flow()),
         }
     }
@@ -91,9 +112,9 @@ impl PacketDevice {
         Arc::clone(&self.carried)
     }
 
-    /// Lets no connection read the device, so that its packets wait for the next one that is to
-    /// read it. What the last one has read and not sent waits, too. Ends when the returned value is
-    /// dropped, unless it is [kept](Paused::keep).
+    /// Lets no connection read the device or send what was read, so that its packets wait for the
+    /// next one that is to read it. Ends when the returned value is dropped, unless it is
+    /// [kept](Paused::keep).
     pub fn pause(&self) -> Paused {
         self.readers.pause()
     }
@@ -107,6 +128,57 @@ impl PacketDevice {
     }
 }
 
+/// The packets of a device that wait to be sent, for the connection that reads it.
+#[derive(Clone, Debug)]
+pub(super) struct Outgoing {
+    queue: Arc<Mutex<PacketQueue>>,
+    filter: Arc<dyn PacketFilter>,
+    readers: Arc<Readers>,
+    /// Of the connection, among the readers.
+    number: u64,
+}
+
+impl Outgoing {
+    /// Whether there is nothing to send, or it is not this connection's turn.
+    pub(super) fn is_empty(&self) -> bool {
+        !self.is_current() || lock(&self.queue).is_empty()
+    }
+
+    /// Appends the next packet to a frame that has this room for it; a longer one is to be
+    /// fragmented. Returns whether there is one.
+    pub(super) fn next(&self, room: usize, now: Instant, frame: &mut BytesMut) -> bool {
+        if !self.is_current() {
+            return false;
+        }
+        let mut queue = lock(&self.queue);
+        let is_there = queue.next(room, now, frame);
+        tell(&mut queue, &*self.filter);
+        is_there
+    }
+
+    fn push(&self, packets: SuperPacket, now: Instant) {
+        let mut queue = lock(&self.queue);
+        queue.push(packets, now);
+        tell(&mut queue, &*self.filter);
+    }
+
+    fn is_current(&self) -> bool {
+        self.readers.is_current(self.number)
+    }
+}
+
+/// A panic elsewhere leaves it as it is between two packets.
+fn lock(queue: &Mutex<PacketQueue>) -> MutexGuard<'_, PacketQueue> {
+    queue.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn tell(queue: &mut PacketQueue, filter: &dyn PacketFilter) {
+    let told = queue.take_told();
+    if told != Told::default() {
+        filter.told(told);
+    }
+}
+
 /// The device as one connection uses it; dropping this deregisters it.
 #[derive(Debug)]
 pub(crate) struct NetworkEnd {
@@ -114,19 +186,11 @@ pub(crate) struct NetworkEnd {
     device: File,
     pub(crate) token: Token,
     registry: Arc<Registry>,
-    filter: Arc<dyn PacketFilter>,
-    readers: Arc<Readers>,
-    /// Its number among the readers, once it has asked to be one.
-    number: Option<u64>,
-}
-
-/// What became of a packet from the peer.
-#[derive(Debug)]
-pub(super) struct Delivered {
-    /// Whether the device has it.
-    pub(super) written: bool,
-    /// A packet for the peer.
-    pub(super) answer: Option<Bytes>,
+    shared: PacketDevice,
+    /// Packets of the peer that the device gets together.
+    arrived: Coalescer,
+    /// Once it has asked to read.
+    outgoing: Option<Outgoing>,
 }
 
 impl NetworkEnd {
@@ -138,70 +202,85 @@ impl NetworkEnd {
     ) -> io::Result<Self> {
         let device = shared.device.try_clone()?;
         registry.register(&mut SourceFd(&device.as_raw_fd()), token, Interest::READABLE)?;
-        let (registry, readers) = (Arc::clone(registry), Arc::clone(&shared.readers));
-        let filter = Arc::clone(&shared.filter);
-        Ok(Self { device, token, registry, filter, readers, number: None })
+        let (registry, shared) = (Arc::clone(registry), shared.clone());
+        Ok(Self { device, token, registry, shared, arrived: Coalescer::default(), outgoing: None })
     }
 
     /// Lets the connection read the device from now on, in place of others. It is told as this
-    /// reader when it is its turn.
-    pub(super) fn ask_to_read(&mut self, reader: Arc<dyn Reader>) {
-        if self.number.is_none() {
-            self.number = Some(self.readers.ask(reader));
+    /// reader when it is its turn. Returns what it then has to send, if it had not asked before.
+    pub(super) fn ask_to_read(&mut self, reader: Arc<dyn Reader>) -> Option<Outgoing> {
+        if self.outgoing.is_some() {
+            return None;
         }
+        let number = self.shared.readers.ask(reader);
+        let PacketDevice { queue, filter, readers, .. } = self.shared.clone();
+        let outgoing = Outgoing { queue, filter, readers, number };
+        self.outgoing = Some(outgoing.clone());
+        Some(outgoing)
     }
 
-    /// Whether it is its turn to read the device.
-    fn reads(&self) -> bool {
-        self.number.is_some_and(|number| self.readers.is_current(number))
-    }
-
-    /// Takes what other connections have read and not sent, if it is its turn to read.
-    pub(super) fn take_unsent(&self) -> VecDeque<Bytes> {
-        if self.reads() { self.readers.take_unsent() } else { VecDeque::new() }
-    }
-
-    /// Keeps what the connection has read and not sent for the one that reads next; returns how
-    /// many packets are dropped.
-    pub(super) fn give_back(&self, unsent: Vec<Bytes>) -> usize {
-        self.readers.give_back(unsent)
-    }
-
-    /// Reads one packet that may go to the peer; `None` if it may not. The packets are left in the
-    /// device unless it is its turn to read.
+    /// Reads what the device gives at once, and queues what of it may go to the peer; returns the
+    /// bytes that were queued, if any. Leaves packets in the device unless it is its turn to read.
     pub(super) fn receive(&self, buffer: &mut [u8], path: PacketPath) -> io::Result<Option<usize>> {
-        if !self.reads() {
+        let Some(outgoing) = self.outgoing.as_ref().filter(|it| it.is_current()) else {
             return Err(io::ErrorKind::WouldBlock.into());
-        }
+        };
         let bytes = retry(|| (&self.device).read(buffer))?;
         // A device that is gone: a packet is never empty.
         if bytes == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        let Ruling { passes, answer } = self.filter.outbound(&mut buffer[..bytes], path);
-        if let Some(answer) = answer {
-            self.write(&answer);
+        let Outbound { packets, answer } = self.shared.filter.outbound(&mut buffer[..bytes], path);
+        if let Some(answer) = answer
+            && !self.shared.write(&Joined::one(answer))
+        {
+            self.shared.filter.refused_by_device();
         }
-        Ok(passes.then_some(bytes))
+        let Some(packets) = packets else { return Ok(None) };
+        outgoing.push(packets, path.now);
+        Ok(Some(bytes))
     }
 
-    /// Writes a packet from the peer to the device if the filter passes it.
-    pub(super) fn deliver(&self, packet: &[u8], path: PacketPath) -> Delivered {
-        let mut packet = Cow::Borrowed(packet);
-        let Ruling { passes, answer } = self.filter.inbound(&mut packet, path);
-        let written = passes && self.write(&packet);
-        if written {
-            self.filter.delivered(packet.len());
+    /// Takes a packet from the peer if the filter passes it: the device has it once it is
+    /// [flushed](Self::flush). Returns a packet for the peer.
+    pub(super) fn deliver(&mut self, packet: Bytes, path: PacketPath) -> Option<Bytes> {
+        let mut view = Cow::Borrowed(&packet[..]);
+        let Ruling { passes, answer } = self.shared.filter.inbound(&mut view, path);
+        if passes {
+            let changed = match view {
+                Cow::Owned(changed) => Some(changed.into()),
+                Cow::Borrowed(_) => None,
+            };
+            let packet = changed.unwrap_or(packet);
+            self.arrived.push(packet, |joined| self.shared.deliver(&joined));
         }
-        Delivered { written, answer }
+        answer
     }
 
-    fn write(&self, packet: &[u8]) -> bool {
-        let written = retry(|| (&self.device).write(packet)).is_ok();
-        if !written {
-            self.filter.refused_by_device();
+    /// Gives the device what is left of the packets of the peer.
+    pub(super) fn flush(&mut self) {
+        self.arrived.flush(|joined| self.shared.deliver(&joined));
+    }
+}
+
+impl PacketDevice {
+    /// Writes packets of the peer. One that the device refuses is lost, as on a network.
+    fn deliver(&self, joined: &Joined) {
+        let packets = joined.packets();
+        let all = self.write(joined);
+        for packet in packets {
+            // It may take each of those that it does not take together.
+            if all || packets.len() > 1 && self.write(&Joined::one(packet.clone())) {
+                self.carried.add_datagram_to_socket(packet.len());
+                self.filter.delivered(packet.len());
+            } else {
+                self.filter.refused_by_device();
+            }
         }
-        written
+    }
+
+    fn write(&self, joined: &Joined) -> bool {
+        retry(|| (&*self.device).write_vectored(&joined.parts())).is_ok()
     }
 }
 
@@ -209,8 +288,8 @@ impl Drop for NetworkEnd {
     fn drop(&mut self) {
         // Another descriptor of the same device would stay registered.
         let _ = self.registry.deregister(&mut SourceFd(&self.device.as_raw_fd()));
-        if let Some(number) = self.number {
-            self.readers.leave(number);
+        if let Some(outgoing) = &self.outgoing {
+            outgoing.readers.leave(outgoing.number);
         }
     }
 }

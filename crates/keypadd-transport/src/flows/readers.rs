@@ -1,12 +1,10 @@
 //! Decides which of the connections that carry a device's packets reads it.
 //!
 //! The last one that has asked to; the others only write. When it is gone, the one before reads
-//! again, and gets what was read and not sent. While reading is paused, none does. A connection is
-//! told when it is its turn: the system reports only once that a device has packets. Knows no
-//! devices.
+//! again. While reading is paused, none does. A connection is told when it is its turn: the system
+//! reports only once that a device has packets. Knows no devices.
 
 use std::{
-    collections::VecDeque,
     fmt,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -14,17 +12,10 @@ use std::{
     },
 };
 
-use bytes::Bytes;
-
-use super::send_queue::FLOW_DATAGRAMS_MAX;
-
-/// A flow that may read a device. Both calls only send it a message.
+/// A flow that may read a device.
 pub(super) trait Reader: fmt::Debug + Send + Sync {
-    /// It is its turn, or there are unsent packets for it.
+    /// Sends it the message that it is its turn.
     fn read(&self);
-
-    /// Reading is paused: it is to give back what it has not sent.
-    fn stop(&self);
 }
 
 /// The connections that want to read a device.
@@ -43,8 +34,6 @@ struct State {
     numbers: u64,
     /// Pauses that have begun since then and last.
     pauses: usize,
-    /// What was read and not sent, for the next one that reads.
-    unsent: VecDeque<Bytes>,
 }
 
 #[derive(Debug)]
@@ -83,31 +72,9 @@ impl Readers {
         self.current.load(Relaxed) == number
     }
 
-    /// Keeps packets that were read and not sent; returns how many it drops, the oldest.
-    pub(super) fn give_back(&self, unsent: Vec<Bytes>) -> usize {
-        let mut state = self.state();
-        state.unsent.extend(unsent);
-        let excess = state.unsent.len().saturating_sub(FLOW_DATAGRAMS_MAX);
-        state.unsent.drain(..excess);
-        if !state.unsent.is_empty()
-            && let Some(current) = state.current()
-        {
-            current.reader.read();
-        }
-        excess
-    }
-
-    /// Takes the packets that were read and not sent.
-    pub(super) fn take_unsent(&self) -> VecDeque<Bytes> {
-        std::mem::take(&mut self.state().unsent)
-    }
-
     /// Lets none read until the returned value is dropped.
     pub(super) fn pause(self: &Arc<Self>) -> Paused {
         let mut state = self.state();
-        if let Some(current) = state.current() {
-            current.reader.stop();
-        }
         state.pauses += 1;
         self.appoint(&state);
         Paused { readers: Arc::clone(self), since: Some(state.numbers) }

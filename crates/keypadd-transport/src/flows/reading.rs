@@ -6,7 +6,7 @@ use bytes::Bytes;
 use quinn_proto::StreamId;
 use rustc_hash::FxHashSet;
 
-use super::{Flows, OpenEnd, frame::DATAGRAM_BYTES_MAX, handles::FlowEnd, socket::is_unreachable};
+use super::{Flows, OpenEnd, handles::FlowEnd, network::READ_BYTES_MAX, socket::is_unreachable};
 use crate::{splice::Owner, time_share::TimeShare};
 
 /// Datagrams to read from one socket before reading others.
@@ -39,7 +39,8 @@ impl Flows {
             return false;
         }
         let mut buffer = std::mem::take(&mut self.buffer);
-        buffer.resize(DATAGRAM_BYTES_MAX, 0);
+        // More than any datagram has.
+        buffer.resize(READ_BYTES_MAX, 0);
         for _ in 0..self.readable.order.len().min(SOCKETS) {
             let Some(owner) = self.readable.order.pop_front() else { break };
             let has_more = match owner {
@@ -71,12 +72,16 @@ impl Flows {
         let path = self.path_of(id, now);
         for _ in 0..READS {
             let Some(flow) = self.open.get_mut(&id) else { return false };
-            let received = match &flow.end {
-                OpenEnd::Connected(socket) => socket.receive(buffer).map(Some),
-                OpenEnd::Network(network) => network.receive(buffer, path),
+            let (received, is_queued) = match &flow.end {
+                OpenEnd::Connected(socket) => (socket.receive(buffer).map(Some), false),
+                OpenEnd::Network(network) => (network.receive(buffer, path), true),
                 OpenEnd::Source(_) => return false,
             };
             match received {
+                Ok(Some(bytes)) if is_queued => {
+                    flow.carried.add_datagram_from_socket(bytes);
+                    self.queue.wake(id);
+                }
                 Ok(Some(bytes)) => self.enqueue(id, Bytes::copy_from_slice(&buffer[..bytes]), now),
                 // The filter has dropped it.
                 Ok(None) => {}

@@ -1,7 +1,8 @@
 //! Queues datagrams until congestion control allows sending: short, fair among flows, oldest
 //! dropped first.
 //!
-//! Turns each into a frame, or into fragments if the path carries less. Knows no sockets; the
+//! Turns each into a frame, or into fragments if the path carries less. The packets of a network
+//! wait with its device instead, and take part in the turns as one flow. Knows no sockets; the
 //! caller passes the time.
 
 use std::{
@@ -10,11 +11,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bytes::{Buf, Bytes};
+use bytes::{Buf, Bytes, BytesMut};
 use quinn_proto::StreamId;
 use rustc_hash::FxHashMap;
 
-use super::frame::{FRAGMENT_BYTES_MIN, FlowFrame, Fragment, head_bytes};
+use super::{
+    frame::{FRAGMENT_BYTES_MIN, FlowFrame, Fragment, head_bytes, put_id},
+    network::Outgoing,
+};
 use crate::transfer_stats::TransferStats;
 
 /// Most waiting datagrams of one flow: a burst of a game or of DNS, or a small tunnel's window.
@@ -54,6 +58,8 @@ struct FlowQueue {
     credit: isize,
     /// Whether it is among the turns.
     has_turn: bool,
+    /// Where more comes from once nothing waits here, if it is a network's that reads its device.
+    packets: Option<Outgoing>,
     carried: Arc<TransferStats>,
 }
 
@@ -67,6 +73,7 @@ impl SendQueue {
             number: 0,
             credit: 0,
             has_turn: false,
+            packets: None,
             carried,
         };
         self.flows.insert(stream, queue);
@@ -104,14 +111,19 @@ impl SendQueue {
         }
     }
 
-    /// Takes a flow's waiting datagrams, but for one that has been sent in part.
-    pub(crate) fn take_unsent(&mut self, stream: StreamId) -> Vec<Bytes> {
-        let Some(queue) = self.flows.get_mut(&stream) else { return Vec::new() };
-        let first = usize::from(queue.begun.is_some()).min(queue.waiting.len());
-        let unsent: Vec<_> = queue.waiting.drain(first..).map(|(datagram, _)| datagram).collect();
-        let bytes: usize = unsent.iter().map(|datagram| datagram.len() + ENTRY_BYTES).sum();
-        (queue.bytes, self.bytes) = (queue.bytes - bytes, self.bytes - bytes);
-        unsent
+    /// Sends the packets of a device as those of this flow from now on.
+    pub(super) fn take_from(&mut self, stream: StreamId, packets: Outgoing) {
+        if let Some(queue) = self.flows.get_mut(&stream) {
+            queue.packets = Some(packets);
+        }
+    }
+
+    /// There may be packets for a flow that takes them from a device.
+    pub(super) fn wake(&mut self, stream: StreamId) {
+        let Some(queue) = self.flows.get_mut(&stream) else { return };
+        if !queue.is_idle() && !std::mem::replace(&mut queue.has_turn, true) {
+            self.turns.push_back(stream);
+        }
     }
 
     /// The next frame, of at most `bytes_max`.
@@ -123,7 +135,7 @@ impl SendQueue {
                 continue;
             };
             self.bytes -= queue.drop_stale(now);
-            if queue.waiting.is_empty() {
+            if queue.is_idle() {
                 queue.leave(&mut self.turns);
                 continue;
             }
@@ -133,13 +145,17 @@ impl SendQueue {
                 continue;
             }
             let before = queue.bytes;
-            match queue.frame(stream, bytes_max) {
+            let frame = match queue.waiting.is_empty() {
+                true => queue.packet(stream, bytes_max, now),
+                false => queue.frame(stream, bytes_max),
+            };
+            self.bytes = self.bytes + queue.bytes - before;
+            match frame {
                 Some(frame) => {
-                    self.bytes -= before - queue.bytes;
-                    if queue.waiting.is_empty() {
+                    if queue.is_idle() {
                         queue.leave(&mut self.turns);
                     }
-                    return Some(frame.encode());
+                    return Some(frame);
                 }
                 None => self.bytes -= queue.drop_oldest(),
             }
@@ -148,6 +164,11 @@ impl SendQueue {
 }
 
 impl FlowQueue {
+    /// Whether it has nothing to send.
+    fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.packets.as_ref().is_none_or(Outgoing::is_empty)
+    }
+
     /// Ends its turn, the first in the queue: it has nothing to send.
     fn leave(&mut self, turns: &mut VecDeque<StreamId>) {
         (self.credit, self.has_turn) = (0, false);
@@ -178,14 +199,34 @@ impl FlowQueue {
         dropped
     }
 
+    /// The frame of the next packet of a device, or its first fragment; `None` if there is none, or
+    /// if the path carries too little for it.
+    fn packet(&mut self, stream: StreamId, bytes_max: usize, now: Instant) -> Option<Bytes> {
+        let mut frame = BytesMut::with_capacity(bytes_max);
+        put_id(stream, false, &mut frame);
+        let head_bytes = frame.len();
+        let room = bytes_max.saturating_sub(head_bytes);
+        if !self.packets.as_ref()?.next(room, now, &mut frame) {
+            return None;
+        }
+        if frame.len() > bytes_max {
+            let packet = frame.split_off(head_bytes).freeze();
+            self.bytes += packet.len() + ENTRY_BYTES;
+            self.waiting.push_back((packet, now));
+            return self.frame(stream, bytes_max);
+        }
+        self.credit -= frame.len() as isize;
+        Some(frame.freeze())
+    }
+
     /// The next frame of the oldest datagram; `None` if the path carries too little for it.
-    fn frame(&mut self, stream: StreamId, bytes_max: usize) -> Option<FlowFrame> {
+    fn frame(&mut self, stream: StreamId, bytes_max: usize) -> Option<Bytes> {
         let (datagram, _) = self.waiting.front_mut()?;
         if self.begun.is_none() && head_bytes(stream, false) + datagram.len() <= bytes_max {
             let (bytes, _) = self.waiting.pop_front()?;
             self.bytes -= bytes.len() + ENTRY_BYTES;
             self.credit -= bytes.len() as isize;
-            return Some(FlowFrame { stream, fragment: None, bytes });
+            return Some(FlowFrame { stream, fragment: None, bytes }.encode());
         }
         let room = bytes_max.checked_sub(head_bytes(stream, true))?;
         if room < FRAGMENT_BYTES_MIN {
@@ -204,7 +245,7 @@ impl FlowQueue {
         }
         self.bytes -= bytes.len();
         self.credit -= bytes.len() as isize;
-        Some(FlowFrame { stream, fragment, bytes })
+        Some(FlowFrame { stream, fragment, bytes }.encode())
     }
 }
 
@@ -307,25 +348,6 @@ mod tests {
         }
         let ratio = f64::from(sent[0] as u32) / f64::from(sent[1] as u32);
         assert!((0.7..1.4).contains(&ratio), "{sent:?}");
-    }
-
-    #[test]
-    fn what_waits_is_taken_back_but_for_a_datagram_that_was_sent_in_part() {
-        let ((mut queue, _), now) = (queue(2), Instant::now());
-        queue.push(stream(1), Bytes::from(vec![0; 2 * MAX]), now);
-        assert!(next(&mut queue, now).unwrap().fragment.is_some());
-        for (flow, bytes) in [(0, 2), (1, 3)] {
-            queue.push(stream(flow), Bytes::from(vec![0; bytes]), now);
-        }
-        let mut unsent = |flow| -> Vec<_> {
-            let taken = queue.take_unsent(stream(flow)).into_iter();
-            taken.map(|datagram| datagram.len()).collect()
-        };
-        assert_eq!([unsent(0), unsent(1), unsent(2)], [vec![2], vec![3], vec![]]);
-        while let Some(frame) = next(&mut queue, now) {
-            assert_eq!(frame.stream, stream(1));
-        }
-        assert!(queue.is_empty() && queue.bytes == 0);
     }
 
     #[test]

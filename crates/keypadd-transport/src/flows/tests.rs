@@ -12,6 +12,7 @@ use std::{
     },
 };
 
+use keypadd_network::{DEVICE_HEADER_BYTES, SuperPacket, Told};
 use quinn_proto::VarInt;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use tokio::sync::mpsc;
@@ -20,7 +21,7 @@ use super::{
     arrived::{FRAME_BYTES_WAITING_MAX, FRAMES_WAITING_MAX},
     frame::{FRAGMENT_BYTES_MIN, FlowFrame, Fragment},
     handles::NewListener,
-    network::{PacketDevice, PacketFilter, Ruling},
+    network::{Outbound, PacketDevice, PacketFilter, Ruling},
     *,
 };
 use crate::splice::{Key, Sockets};
@@ -286,8 +287,10 @@ impl EchoRefused {
 }
 
 impl PacketFilter for EchoRefused {
-    fn outbound(&self, packet: &mut [u8], path: PacketPath) -> Ruling {
-        self.rule(packet, path)
+    fn outbound(&self, frame: &mut [u8], path: PacketPath) -> Outbound {
+        let packet = &frame[DEVICE_HEADER_BYTES..];
+        let Ruling { passes, answer } = self.rule(packet, path);
+        Outbound { packets: passes.then(|| SuperPacket::whole(packet)), answer }
     }
 
     fn inbound(&self, packet: &mut Cow<'_, [u8]>, path: PacketPath) -> Ruling {
@@ -302,6 +305,8 @@ impl PacketFilter for EchoRefused {
     fn refused_by_device(&self) {
         self.refused_by_device.fetch_add(1, Relaxed);
     }
+
+    fn told(&self, _: Told) {}
 }
 
 /// A device, and the socket at which the host's stack would be.
@@ -361,12 +366,19 @@ impl Carried {
     }
 }
 
-/// What the other end has, or the host's stack.
-fn received(host: &UnixDatagram) -> Vec<u8> {
-    let mut packet = [0; 2_048];
-    host.recv(&mut packet).map_or_else(|_| Vec::new(), |bytes| packet[..bytes].to_vec())
+/// The host's stack has a packet for the device.
+fn give(host: &UnixDatagram, packet: &[u8]) {
+    host.send(&[&[0; DEVICE_HEADER_BYTES], packet].concat()).unwrap();
 }
 
+/// What the host's stack has got.
+fn received(host: &UnixDatagram) -> Vec<u8> {
+    let mut frame = [0; 2_048];
+    let bytes = host.recv(&mut frame).unwrap_or_default();
+    frame[..bytes].get(DEVICE_HEADER_BYTES..).unwrap_or_default().to_vec()
+}
+
+/// What the other end is sent.
 fn sent(flows: &mut Flows, now: Instant) -> Vec<u8> {
     let frame = flows.next_frame(1_400, now).and_then(FlowFrame::decode);
     frame.map_or_else(Vec::new, |frame| frame.bytes.to_vec())
@@ -383,7 +395,7 @@ fn a_network_carries_what_its_filter_passes_and_answers_where_a_packet_came_from
     carried.flows.set_path(1_400, "[::ffff:192.0.2.1]:4433".parse().unwrap());
 
     for packet in [&b"one"[..], b"!who", b"two"] {
-        host.send(packet).unwrap();
+        give(&host, packet);
     }
     carried.run(&mut sockets, now);
     let flows = &mut carried.flows;
@@ -421,7 +433,7 @@ fn only_the_newest_connection_reads_a_device_and_all_write_it() {
         carried.run(&mut sockets, now);
         carried
     });
-    host.send(b"packet").unwrap();
+    give(&host, b"packet");
     for carried in &mut both {
         carried.report();
         carried.run(&mut sockets, now);
@@ -447,7 +459,7 @@ fn a_paused_device_keeps_its_packets_for_the_connection_that_attaches_it_next() 
     old.run(&mut sockets, now);
     for kept in [false, true] {
         let paused = device.pause();
-        host.send(b"packet").unwrap();
+        give(&host, b"packet");
         old.report();
         old.run(&mut sockets, now);
         assert!(sent(&mut old.flows, now).is_empty());
@@ -481,7 +493,7 @@ fn when_the_connection_that_reads_a_device_is_gone_the_one_before_reads_it_at_on
         carried.run(&mut sockets, now);
     }
     for packet in [b"read", b"left"] {
-        host.send(packet).unwrap();
+        give(&host, packet);
         if packet == b"read" {
             new.report();
             new.run(&mut sockets, now);
@@ -497,16 +509,16 @@ fn when_the_connection_that_reads_a_device_is_gone_the_one_before_reads_it_at_on
 }
 
 #[test]
-fn a_pause_takes_back_what_was_read_and_not_sent_and_is_over_when_the_last_one_is() {
+fn a_pause_keeps_what_was_read_and_not_sent_and_is_over_when_the_last_one_is() {
     let now = Instant::now();
     let mut sockets = loop_sockets();
     let filter = Arc::default();
     let (device, host) = packet_device(&filter);
     let mut carried = Carried::new(&device, &mut sockets, now);
-    host.send(b"one").unwrap();
+    give(&host, b"one");
     carried.run(&mut sockets, now);
     let pauses = [device.pause(), device.pause()];
-    host.send(b"two").unwrap();
+    give(&host, b"two");
     for paused in pauses {
         carried.run(&mut sockets, now);
         assert!(sent(&mut carried.flows, now).is_empty());

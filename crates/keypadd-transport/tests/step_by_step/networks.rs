@@ -4,7 +4,10 @@
 use std::{borrow::Cow, os::unix::net::UnixDatagram, sync::Arc};
 
 use keypadd_keystream::Suite;
-use keypadd_transport::{Connection, Flow, PacketDevice, PacketFilter, PacketPath, Ruling, Stream};
+use keypadd_network::{DEVICE_HEADER_BYTES, SuperPacket, Told};
+use keypadd_transport::{
+    Connection, Flow, Outbound, PacketDevice, PacketFilter, PacketPath, Ruling, Stream,
+};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use crate::{
@@ -15,14 +18,15 @@ use crate::{
 /// More than are sent at once on a new path.
 const PACKETS: u8 = 60;
 
-const PACKET_BYTES: usize = 1_000;
+const FRAME_BYTES: usize = DEVICE_HEADER_BYTES + 1_000;
 
 #[derive(Debug)]
 struct PassAll;
 
 impl PacketFilter for PassAll {
-    fn outbound(&self, _: &mut [u8], _: PacketPath) -> Ruling {
-        Ruling::PASS
+    fn outbound(&self, frame: &mut [u8], _: PacketPath) -> Outbound {
+        let packet = SuperPacket::whole(&frame[DEVICE_HEADER_BYTES..]);
+        Outbound { packets: Some(packet), answer: None }
     }
 
     fn inbound(&self, _: &mut Cow<'_, [u8]>, _: PacketPath) -> Ruling {
@@ -33,6 +37,10 @@ impl PacketFilter for PassAll {
 
     fn refused_by_device(&self) {
         panic!("the test has more packets than fit into a device");
+    }
+
+    fn told(&self, told: Told) {
+        panic!("{told:?}: the test has more packets than may wait");
     }
 }
 
@@ -52,8 +60,11 @@ impl Site {
 
     /// The first bytes of the packets that have come.
     fn received(&self) -> Vec<u8> {
-        let mut packet = [0; PACKET_BYTES];
-        let next = || (self.host.recv(&mut packet).ok()? == PACKET_BYTES).then_some(packet[0]);
+        let mut frame = [0; FRAME_BYTES];
+        let next = || {
+            let is_whole = self.host.recv(&mut frame).ok()? == FRAME_BYTES;
+            is_whole.then_some(frame[DEVICE_HEADER_BYTES])
+        };
         std::iter::from_fn(next).collect()
     }
 }
@@ -90,7 +101,9 @@ impl Busy {
         let sites = [(); 2].map(|()| Site::new());
         let carried = carry(&mut pair, &old, &sites);
         for number in 0..PACKETS {
-            sites[0].host.send(&[number; PACKET_BYTES]).unwrap();
+            let mut frame = [number; FRAME_BYTES];
+            frame[..DEVICE_HEADER_BYTES].fill(0);
+            sites[0].host.send(&frame).unwrap();
         }
         pair.run(0);
         let sent = pair.wires.borrow()[1].len();

@@ -16,10 +16,10 @@ use std::{
 
 use bytes::Bytes;
 use keypadd_network::{
-    ANSWER_BYTES_MAX, Answers, Flows, HostAddresses, Packet, Problem, Reason, Rules, Transport,
-    clamp_mss,
+    ANSWER_BYTES_MAX, Answers, DEVICE_HEADER_BYTES, Flows, HostAddresses, Packet, Problem, Reason,
+    Rules, Shape, SuperPacket, Told, Transport, clamp_mss,
 };
-use keypadd_transport::{PacketFilter, PacketPath, Ruling};
+use keypadd_transport::{Outbound, PacketFilter, PacketPath, Ruling};
 
 use super::{NetworkCounts, NetworkRules};
 
@@ -36,6 +36,7 @@ pub(super) struct Filter {
     received: Passed,
     fragmented: AtomicU64,
     too_big: AtomicU64,
+    marked: AtomicU64,
     dropped: [AtomicU64; Reason::ALL.len()],
 }
 
@@ -61,8 +62,8 @@ struct Passed {
 }
 
 impl Passed {
-    fn add(&self, bytes: usize) {
-        self.packets.fetch_add(1, Relaxed);
+    fn add(&self, packets: usize, bytes: usize) {
+        self.packets.fetch_add(packets as u64, Relaxed);
         self.bytes.fetch_add(bytes as u64, Relaxed);
     }
 }
@@ -85,6 +86,7 @@ impl Filter {
             received: Passed::default(),
             fragmented: AtomicU64::default(),
             too_big: AtomicU64::default(),
+            marked: AtomicU64::default(),
             dropped: Default::default(),
         }
     }
@@ -114,6 +116,7 @@ impl Filter {
             received_bytes: self.received.bytes.load(Relaxed),
             fragmented_packets: self.fragmented.load(Relaxed),
             too_big_answers: self.too_big.load(Relaxed),
+            marked_packets: self.marked.load(Relaxed),
             dropped: Reason::ALL.iter().map(count).collect(),
         }
     }
@@ -127,17 +130,16 @@ impl Filter {
         self.dropped[reason as usize].fetch_add(1, Relaxed);
     }
 
-    /// The ruling on a packet that does not pass.
+    /// Drops a packet; returns what its sender is told.
     fn refuse(
         &self,
         state: &mut State,
         packet: &Packet<'_>,
         reason: Reason,
         now: Instant,
-    ) -> Ruling {
+    ) -> Option<Bytes> {
         self.drop_for(reason);
-        let answer = reason.problem().and_then(|problem| state.answer(packet, problem, now));
-        Ruling { passes: false, answer }
+        reason.problem().and_then(|problem| state.answer(packet, problem, now))
     }
 
     /// The largest packet that TCP connections are to send over this path.
@@ -182,38 +184,50 @@ impl State {
 }
 
 impl PacketFilter for Filter {
-    fn outbound(&self, packet: &mut [u8], path: PacketPath) -> Ruling {
-        let Some(parsed) = self.parse(packet) else { return Ruling::DROP };
+    fn outbound(&self, frame: &mut [u8], path: PacketPath) -> Outbound {
+        let shape = match Shape::read(frame) {
+            Ok(shape) => shape,
+            Err(malformed) => {
+                self.drop_for(malformed.into());
+                return Outbound::default();
+            }
+        };
+        let packet = &mut frame[DEVICE_HEADER_BYTES..];
+        let Some(parsed) = self.parse(packet) else { return Outbound::default() };
         let mut state = self.state();
         let state = &mut *state;
         if state.is_own(&parsed, path.remote) {
             self.drop_for(Reason::Loop);
-            return Ruling::DROP;
+            return Outbound::default();
         }
         let verdict = match &state.rules {
             Some(rules) => rules.outbound(&parsed, &mut state.flows, path.now),
             None => Err(Reason::NoRoute),
         };
         if let Err(reason) = verdict {
-            return self.refuse(state, &parsed, reason, path.now);
+            let answer = self.refuse(state, &parsed, reason, path.now);
+            return Outbound { packets: None, answer };
         }
         let mut answer = None;
-        if path.room > 0 && packet.len() > path.room {
-            self.fragmented.fetch_add(1, Relaxed);
+        let bytes = shape.packet_bytes_max;
+        if path.room > 0 && bytes > path.room {
+            if !shape.adapts() {
+                self.fragmented.fetch_add(shape.packets as u64, Relaxed);
+            }
             let least = if parsed.source().is_ipv6() { IPV6_MTU_MIN } else { 0 };
             // It goes in fragments all the same.
-            if !parsed.may_fragment() && packet.len() > least {
+            if !parsed.may_fragment() && bytes > least {
                 let problem = Problem::TooBig { mtu: path.room };
                 answer = state.answer(&parsed, problem, path.now);
                 self.too_big.fetch_add(u64::from(answer.is_some()), Relaxed);
             }
         }
         let is_syn = parsed.is_syn();
-        self.sent.add(packet.len());
+        self.sent.add(shape.packets, packet.len());
         if is_syn {
             clamp_mss(packet, self.segment_mtu(path));
         }
-        Ruling { passes: true, answer }
+        Outbound { packets: Some(SuperPacket::new(packet, shape)), answer }
     }
 
     fn inbound(&self, packet: &mut Cow<'_, [u8]>, path: PacketPath) -> Ruling {
@@ -225,7 +239,8 @@ impl PacketFilter for Filter {
             None => Err(Reason::Source),
         };
         if let Err(reason) = verdict {
-            return self.refuse(state, &parsed, reason, path.now);
+            let answer = self.refuse(state, &parsed, reason, path.now);
+            return Ruling { passes: false, answer };
         }
         if parsed.is_syn() {
             clamp_mss(packet.to_mut(), self.segment_mtu(path));
@@ -234,10 +249,16 @@ impl PacketFilter for Filter {
     }
 
     fn delivered(&self, bytes: usize) {
-        self.received.add(bytes);
+        self.received.add(1, bytes);
     }
 
     fn refused_by_device(&self) {
         self.drop_for(Reason::Queue);
+    }
+
+    fn told(&self, told: Told) {
+        let Told { dropped, marked } = told;
+        self.dropped[Reason::Queue as usize].fetch_add(dropped, Relaxed);
+        self.marked.fetch_add(marked, Relaxed);
     }
 }
