@@ -240,7 +240,13 @@ fn samples() -> Vec<Vec<u8>> {
 /// What the other parser makes of a packet that ours accepts.
 fn check_against_etherparse(bytes: &[u8]) {
     let Ok(packet) = Packet::parse(bytes) else { return };
-    let other = IpSlice::from_slice(bytes).unwrap();
+    let authentication = IpNumber::AUTHENTICATION_HEADER.0;
+    let other = match IpSlice::from_slice(bytes) {
+        // It reads this header, too, and what a later fragment begins with, and finds that it is cut
+        // short.
+        Err(_) if packet.protocol() == authentication || packet.part() == Part::Later => return,
+        other => other.unwrap(),
+    };
     assert_eq!(packet.source(), other.source_addr());
     assert_eq!(packet.destination(), other.destination_addr());
     assert_eq!(packet.part() != Part::Whole, other.is_fragmenting_payload());
@@ -254,7 +260,12 @@ fn check_against_etherparse(bytes: &[u8]) {
     }
     let fragment = packet.part() != Part::Whole;
     let number = other.payload_ip_number();
-    match (packet.transport(), SlicedPacket::from_ip(bytes).unwrap().transport) {
+    let sliced = match SlicedPacket::from_ip(bytes) {
+        // It reads timestamps, too, and finds that they are cut short.
+        Err(_) if packet.transport() == Transport::OtherIcmp => return,
+        sliced => sliced.unwrap(),
+    };
+    match (packet.transport(), sliced.transport) {
         (Transport::Tcp { ports, syn, ack }, Some(TransportSlice::Tcp(tcp))) => {
             assert_eq!(
                 (ports.source, ports.destination),
