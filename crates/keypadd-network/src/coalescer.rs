@@ -33,7 +33,7 @@ const PUSH: u8 = 0x08;
 #[derive(Debug, Default)]
 pub struct Coalescer {
     /// At most one of each connection, the oldest first.
-    trains: Vec<Train>,
+    runs: Vec<Run>,
 }
 
 /// What a device is given at once: a packet, or segments that have been joined.
@@ -47,9 +47,9 @@ pub struct Joined {
     payload_at: usize,
 }
 
-/// Segments that follow one another.
+/// Segments that follow one another, to be joined.
 #[derive(Debug)]
-struct Train {
+struct Run {
     packets: Vec<Bytes>,
     first: Segment,
     /// The sequence number that follows.
@@ -77,7 +77,7 @@ enum Class {
     /// Another one of a connection, whose header of TCP begins here.
     OfConnection(usize),
     /// No packet of TCP.
-    Apart,
+    NotTcp,
     /// Anything else.
     Unknown,
 }
@@ -89,24 +89,24 @@ impl Coalescer {
         match Class::of(&packet) {
             Class::Joinable(segment) => {
                 let connection = self.position(&packet, segment.transport_at);
-                let train = connection.and_then(|at| self.trains.get_mut(at));
-                if let Some(train) = train.filter(|train| train.takes(&packet, &segment)) {
-                    return train.add(packet, &segment);
+                let run = connection.and_then(|at| self.runs.get_mut(at));
+                if let Some(run) = run.filter(|run| run.takes(&packet, &segment)) {
+                    return run.add(packet, &segment);
                 }
                 if let Some(at) = connection {
-                    write(self.trains.remove(at).join());
-                } else if self.trains.len() >= CONNECTIONS_MAX {
-                    write(self.trains.remove(0).join());
+                    write(self.runs.remove(at).join());
+                } else if self.runs.len() >= CONNECTIONS_MAX {
+                    write(self.runs.remove(0).join());
                 }
-                self.trains.push(Train::new(packet, segment));
+                self.runs.push(Run::new(packet, segment));
             }
             Class::OfConnection(transport_at) => {
                 if let Some(at) = self.position(&packet, transport_at) {
-                    write(self.trains.remove(at).join());
+                    write(self.runs.remove(at).join());
                 }
                 write(Joined::one(packet));
             }
-            Class::Apart => write(Joined::one(packet)),
+            Class::NotTcp => write(Joined::one(packet)),
             Class::Unknown => {
                 self.flush(&mut write);
                 write(Joined::one(packet));
@@ -116,18 +116,18 @@ impl Coalescer {
 
     /// Lets go of all that waits.
     pub fn flush(&mut self, mut write: impl FnMut(Joined)) {
-        self.trains.drain(..).for_each(|train| write(train.join()));
+        self.runs.drain(..).for_each(|run| write(run.join()));
     }
 
-    /// The train of a packet's connection.
+    /// The run of a packet's connection.
     fn position(&self, packet: &[u8], transport_at: usize) -> Option<usize> {
         let connection = connection(packet, transport_at)?;
-        let is_of = |train: &Train| {
-            let of_train = train.packets.first();
-            of_train.and_then(|first| self::connection(first, train.first.transport_at))
+        let is_of = |run: &Run| {
+            let of_run = run.packets.first();
+            of_run.and_then(|first| self::connection(first, run.first.transport_at))
                 == Some(connection)
         };
-        self.trains.iter().position(is_of)
+        self.runs.iter().position(is_of)
     }
 }
 
@@ -156,7 +156,7 @@ impl Class {
         match protocol {
             TCP => Segment::joinable(packet, transport_at)
                 .map_or(Self::OfConnection(transport_at), Self::Joinable),
-            UDP | ICMP | ICMPV6 => Self::Apart,
+            UDP | ICMP | ICMPV6 => Self::NotTcp,
             _ => Self::Unknown,
         }
     }
@@ -171,9 +171,11 @@ impl Segment {
         let header_bytes = usize::from(offset >> 4) * 4;
         let payload_bytes = transport.len().checked_sub(header_bytes).filter(|it| *it > 0)?;
         let is_data = flags & !PUSH == ACK && offset & 0x0f == 0;
+        // As right as 0, which it would be cut with.
+        let is_odd = header.get(TCP_CHECKSUM_AT..TCP_CHECKSUM_AT + 2) == Some(&[0xff; 2]);
         let sum =
             checksum::add(pseudo_header(packet, TCP, transport.len())?, checksum::sum(transport));
-        (is_data && sum == u16::MAX).then_some(Self {
+        (is_data && !is_odd && sum == u16::MAX).then_some(Self {
             transport_at,
             payload_at: transport_at + header_bytes,
             payload_bytes,
@@ -183,7 +185,7 @@ impl Segment {
     }
 }
 
-impl Train {
+impl Run {
     fn new(packet: Bytes, first: Segment) -> Self {
         Self {
             packets: vec![packet],

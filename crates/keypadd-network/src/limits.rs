@@ -7,7 +7,7 @@ use crate::{
     coalescer::{CONNECTIONS_MAX, SEGMENTS_MAX},
     codel::TARGET,
     flows::{FLOWS_MAX, IDLE_MAX, TCP_IDLE_MAX},
-    packet_queue::{QUEUE_BYTES_MAX, QUEUES},
+    packet_queue::{QUEUE_BYTES_MAX, QUEUES, WAIT_MAX},
 };
 
 /// The limits of routed networks.
@@ -29,9 +29,9 @@ const LIMITS: &[Limit] = &[
         holder: "peer",
         total: Amount::Bytes(QUEUE_BYTES_MAX as u64),
         rule: Words(
-            "flows, spread over {} queues, take turns of one packet; one whose packets wait for \
-             more than {} all the time is told so by losses or marks (FQ-CoDel, RFC 8290)",
-            &[Amount::Count(QUEUES as u64), Amount::Duration(TARGET)],
+            "flows, spread over {} queues, share in bytes; one whose packets all wait for more \
+             than {} loses some or has them marked (FQ-CoDel, RFC 8290); none is sent after {}",
+            &[Amount::Count(QUEUES as u64), Amount::Duration(TARGET), Amount::Duration(WAIT_MAX)],
         ),
         when_reached: "the longest queue loses its oldest packets",
         setting: None,

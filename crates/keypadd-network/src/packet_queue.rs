@@ -8,18 +8,26 @@
 use std::{
     collections::VecDeque,
     hash::{BuildHasher, RandomState},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use bytes::BytesMut;
 
-use crate::{codel::CoDel, packet::Packet, super_packet::SuperPacket};
+use crate::{
+    codel::CoDel,
+    packet::{Packet, Part},
+    super_packet::SuperPacket,
+};
 
 /// Queues, over which flows are spread by their hash (RFC 8290 5.2).
 pub(crate) const QUEUES: usize = 1_024;
 
 /// Bytes that may wait for one peer.
 pub(crate) const QUEUE_BYTES_MAX: usize = 4 << 20;
+
+/// A packet that has waited longer is not sent: while a path was lost, its hosts have sent it
+/// again. New keys make packets wait for three round trips, and lose none.
+pub(crate) const WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// What the longest queue loses at once when there are more, so that making room costs little: this
 /// many entries, or half of it (RFC 8290 5.2).
@@ -41,12 +49,12 @@ pub struct PacketQueue {
     /// The other queues with something to send.
     old: VecDeque<u16>,
     bytes: usize,
-    told: Told,
+    signals: Signals,
 }
 
-/// How senders have been told that too much waits.
+/// How senders have been signaled that too much waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct Signals {
     /// Packets that were dropped.
     pub dropped: u64,
     /// Packets that were marked instead.
@@ -72,18 +80,18 @@ impl PacketQueue {
             new: VecDeque::new(),
             old: VecDeque::new(),
             bytes: 0,
-            told: Told::default(),
+            signals: Signals::default(),
         }
     }
 
     /// Whether nothing waits.
     pub fn is_empty(&self) -> bool {
-        self.new.is_empty() && self.old.is_empty()
+        self.bytes == 0
     }
 
     /// What has happened to packets since the last call.
-    pub fn take_told(&mut self) -> Told {
-        std::mem::take(&mut self.told)
+    pub fn take_signals(&mut self) -> Signals {
+        std::mem::take(&mut self.signals)
     }
 
     /// Adds packets. If too much waits, the longest queue loses its oldest.
@@ -95,7 +103,7 @@ impl PacketQueue {
         queue.bytes += bytes;
         self.bytes += bytes;
         if !std::mem::replace(&mut queue.has_turn, true) {
-            queue.credit = 0;
+            queue.credit = TURN_BYTES;
             self.new.push_back(at);
         }
         while self.bytes > QUEUE_BYTES_MAX {
@@ -116,7 +124,7 @@ impl PacketQueue {
                 continue;
             }
             let before = queue.bytes;
-            let sent = queue.next(room, now, frame, &mut self.told);
+            let sent = queue.next(room, now, frame, &mut self.signals);
             self.bytes -= before - queue.bytes;
             if let Some(bytes) = sent {
                 queue.credit -= bytes as isize;
@@ -129,7 +137,9 @@ impl PacketQueue {
     /// The queue of a packet's flow.
     fn place(&self, packet: &[u8]) -> u16 {
         let Ok(packet) = Packet::parse(packet) else { return 0 };
-        let flow = (packet.source(), packet.destination(), packet.protocol(), packet.ports());
+        // All fragments of a packet are in one queue: only the first has ports.
+        let ports = (packet.part() == Part::Whole).then(|| packet.ports());
+        let flow = (packet.source(), packet.destination(), packet.protocol(), ports);
         (self.hasher.hash_one(flow) % QUEUES as u64) as u16
     }
 
@@ -162,7 +172,7 @@ impl PacketQueue {
         let half = longest.bytes / 2;
         for _ in 0..DROPPED_AT_ONCE {
             let Some(dropped) = longest.drop_first() else { return };
-            self.told.dropped += dropped.packets;
+            self.signals.dropped += dropped.packets;
             self.bytes -= dropped.bytes;
             if longest.bytes <= half {
                 return;
@@ -185,20 +195,31 @@ impl Queue {
         room: usize,
         now: Instant,
         frame: &mut BytesMut,
-        told: &mut Told,
+        signals: &mut Signals,
     ) -> Option<usize> {
         loop {
             let (packet, since) = self.waiting.front_mut()?;
             let waited = now.saturating_duration_since(*since);
             let behind = self.bytes - (packet.bytes().len() + ENTRY_BYTES);
-            if packet.has_begun() || !self.codel.tells(waited, (behind, room), now) {
+            if packet.has_begun() {
+                break;
+            }
+            if waited > WAIT_MAX {
+                signals.dropped += self.drop_first()?.packets;
+                continue;
+            }
+            if !self.codel.signals(waited, (behind, room + ENTRY_BYTES), now) {
                 break;
             }
             if packet.mark() {
-                told.marked += packet.packets() as u64;
+                signals.marked += packet.packets() as u64;
                 break;
             }
-            told.dropped += self.drop_first()?.packets;
+            // One packet, not all that it was given with: the next ones show what is missing.
+            signals.dropped += 1;
+            if !packet.skip(room) {
+                self.remove_first();
+            }
         }
         let (packet, _) = self.waiting.front_mut()?;
         let before = frame.len();

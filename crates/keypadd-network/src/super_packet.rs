@@ -21,6 +21,9 @@ const FIN: u8 = 0x01;
 pub(crate) const TCP_CHECKSUM_AT: usize = 16;
 const UDP_CHECKSUM_AT: usize = 6;
 
+/// Payload that a packet is cut to, at least: every path of QUIC carries more (RFC 9000 14).
+const PAYLOAD_BYTES_MIN: usize = 512;
+
 /// What the header of a frame from a device says about its packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
@@ -110,13 +113,17 @@ impl Shape {
 fn finish_checksum(packet: &mut [u8], at: ChecksumAt) -> Result<(), Malformed> {
     let (start, offset) = (usize::from(at.start), usize::from(at.offset));
     let covered = packet.get_mut(start..).ok_or(Malformed::Offload)?;
-    let sum = no_zero(!checksum::sum(covered));
-    set_short(covered, offset, sum).ok_or(Malformed::Offload)
+    let checksum = checksum_of(offset, checksum::sum(covered));
+    set_short(covered, offset, checksum).ok_or(Malformed::Offload)
 }
 
-/// A checksum of UDP, of which zero means that there is none (RFC 768). For TCP either is right.
-fn no_zero(checksum: u16) -> u16 {
-    if checksum == 0 { u16::MAX } else { checksum }
+/// The checksum for this sum, at this place of the header: in UDP, zero means that there is none
+/// (RFC 768).
+fn checksum_of(at: usize, sum: u16) -> u16 {
+    match (at, !sum) {
+        (UDP_CHECKSUM_AT, 0) => u16::MAX,
+        (_, checksum) => checksum,
+    }
 }
 
 /// Packets of one flow that wait to be sent.
@@ -173,9 +180,18 @@ impl SuperPacket {
         if let Some(packet) = frame.get_mut(at..) {
             cut.adapt(packet, is_last);
         }
-        cut.taken += taken;
-        cut.nth = cut.nth.wrapping_add(1);
+        cut.take(taken);
         !is_last
+    }
+
+    /// Leaves out the next packet, which [`next`](Self::next) would append. Returns whether there
+    /// are more.
+    pub(crate) fn skip(&mut self, room: usize) -> bool {
+        let Some(cut) = &mut self.cut else { return false };
+        let left = self.bytes.len().saturating_sub(cut.payload_at + cut.taken);
+        let taken = cut.size(room).min(left);
+        cut.take(taken);
+        taken < left
     }
 
     /// Marks it as having met congestion, with all of its packets (RFC 3168 5). Returns whether it
@@ -186,10 +202,15 @@ impl SuperPacket {
 }
 
 impl Cutting {
+    fn take(&mut self, payload_bytes: usize) {
+        self.taken += payload_bytes;
+        self.nth = self.nth.wrapping_add(1);
+    }
+
     /// Bytes of payload in the next packet, of at most `room` with its headers if that is possible.
     fn size(&self, room: usize) -> usize {
         match (self.transport, room.checked_sub(self.payload_at)) {
-            (Cuttable::Tcp, Some(fits)) if fits > 0 => self.size.min(fits),
+            (Cuttable::Tcp, Some(fits)) if fits >= PAYLOAD_BYTES_MIN => self.size.min(fits),
             (Cuttable::Tcp | Cuttable::Udp, _) => self.size,
         }
     }
@@ -226,7 +247,7 @@ impl Cutting {
         set_short(transport, checksum_at, 0)?;
         let sum =
             checksum::add(pseudo_header(ip, protocol, transport.len())?, checksum::sum(transport));
-        set_short(transport, checksum_at, no_zero(!sum))
+        set_short(transport, checksum_at, checksum_of(checksum_at, sum))
     }
 }
 

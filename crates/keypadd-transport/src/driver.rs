@@ -116,13 +116,12 @@ impl Driver {
     /// Handles an event from the endpoint: a datagram, or new connection IDs.
     pub(crate) fn on_event(&mut self, event: quinn_proto::ConnectionEvent, now: Instant) {
         self.carrier.quic.handle_event(event);
-        // quinn-proto drops the oldest if it has many, and counts none.
         if !self.flows.is_empty() {
             self.take_frames(now);
         }
     }
 
-    /// Takes the DATAGRAM frames that have arrived.
+    /// Takes the DATAGRAM frames that have arrived: quinn-proto would drop many, uncounted.
     fn take_frames(&mut self, now: Instant) {
         let Self { carrier, flows, sender, path, .. } = self;
         let received = flow_frames::receive(&mut carrier.quic, flows, &mut path.one_way, now);
@@ -339,7 +338,8 @@ impl Driver {
             return false;
         }
         self.take_frames(now);
-        let Self { carrier, flows, .. } = self;
+        let Self { carrier, flows, path, .. } = self;
+        flow_frames::answer(&mut carrier.quic, &mut path.one_way);
         if !flows.is_empty() {
             let frame_max = carrier.quic.datagrams().max_size().unwrap_or(0);
             flows.set_path(frame_max, carrier.quic.remote_address());

@@ -134,7 +134,7 @@ pub struct NetworkStatus {
 /// What a network has carried and dropped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NetworkCounts {
-    /// Packets that went to the peer.
+    /// Packets that passed on their way to the peer, also those that then waited for too long.
     pub sent_packets: u64,
     /// Their bytes.
     pub sent_bytes: u64,

@@ -39,7 +39,7 @@ fn joined(packets: &[Vec<u8>]) -> Vec<Joined> {
         coalescer.push(Bytes::copy_from_slice(packet), |it| joined.push(it));
     }
     coalescer.flush(|it| joined.push(it));
-    assert!(coalescer.trains.is_empty());
+    assert!(coalescer.runs.is_empty());
     joined
 }
 
@@ -231,6 +231,6 @@ fn as_much_is_joined_as_a_packet_of_ip_holds_and_no_more() {
         let mut given = 0;
         coalescer.push(connection(port).into(), |_| given += 1);
         assert_eq!(given, usize::from(usize::from(port) >= CONNECTIONS_MAX));
-        assert!(coalescer.trains.len() <= CONNECTIONS_MAX);
+        assert!(coalescer.runs.len() <= CONNECTIONS_MAX);
     }
 }

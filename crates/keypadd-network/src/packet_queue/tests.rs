@@ -13,8 +13,20 @@ use crate::{
 const ROOM: usize = 1_400;
 const MS: Duration = Duration::from_millis(1);
 
+/// A flow that shares its queue with none of those from other ports below 100.
+const ALONE: u16 = 1_000;
+
+/// A queue in which the flows from the first three ports, and [`ALONE`], have queues of their own.
 fn queue() -> (PacketQueue, Instant) {
-    (PacketQueue::new(RandomState::new()), Instant::now())
+    loop {
+        let queue = PacketQueue::new(RandomState::new());
+        let place = |port| queue.place(&packet(port, 100));
+        let first = [0, 1, 2].map(place);
+        let is_alone = (0..100).all(|port| place(port) != place(ALONE));
+        if is_alone && first[0] != first[1] && first[1] != first[2] && first[0] != first[2] {
+            return (queue, Instant::now());
+        }
+    }
 }
 
 /// A packet of a flow, of so many bytes.
@@ -50,21 +62,57 @@ fn a_flow_keeps_its_order_and_nothing_is_left() {
     let sent: Vec<_> = std::iter::from_fn(|| next(&mut queue, now)).collect();
     assert!(sent.into_iter().eq((100..200).map(|bytes| (1, bytes))));
     assert!(queue.is_empty() && queue.bytes == 0);
-    assert_eq!(queue.take_told(), Told::default());
+    assert_eq!(queue.take_signals(), Signals::default());
 }
 
 #[test]
-fn a_flow_that_begins_is_sent_before_one_with_a_long_queue() {
+fn a_flow_that_begins_is_sent_before_all_others_and_is_then_one_of_them() {
     let (mut queue, now) = queue();
-    for _ in 0..20 {
-        queue.push(uncut(1, 40), now);
+    for port in 1..100 {
+        queue.push(uncut(port, 10), now);
     }
-    for _ in 0..100 {
+    // Now all are among the old ones.
+    assert!((0..200).all(|_| next(&mut queue, now).is_some()));
+    queue.push(SuperPacket::whole(&packet(ALONE, 100)), now);
+    assert_eq!(next(&mut queue, now), Some((ALONE, 100)));
+    for _ in 0..3 {
         next(&mut queue, now);
-        queue.push(SuperPacket::whole(&packet(2, 100)), now);
-        let first = (0..2).find_map(|_| next(&mut queue, now).filter(|(port, _)| *port == 2));
-        assert_eq!(first, Some((2, 100)), "after a packet of the other, at most");
+        queue.push(uncut(ALONE, 10), now);
     }
+    let first = (0..100).filter_map(|_| next(&mut queue, now)).filter(|(port, _)| *port == ALONE);
+    assert!(first.count() < 5, "a flow that goes on has its share and no more");
+}
+
+#[test]
+fn what_has_waited_for_too_long_is_dropped_and_counted() {
+    let (mut queue, now) = queue();
+    queue.push(uncut(1, 10), now);
+    next(&mut queue, now).unwrap();
+    queue.push(uncut(1, 5), now);
+    queue.push(uncut(2, 3), now + WAIT_MAX);
+    let late = now + WAIT_MAX + MS;
+    let sent: Vec<_> = std::iter::from_fn(|| next(&mut queue, late)).collect();
+    // A super-packet that was sent in part is sent as a whole.
+    assert_eq!(sent.iter().filter(|(port, _)| *port == 1).count(), 9);
+    assert_eq!(sent.iter().filter(|(port, _)| *port == 2).count(), 3);
+    assert_eq!(queue.take_signals(), Signals { dropped: 5, marked: 0 });
+    assert!(queue.is_empty());
+}
+
+#[test]
+fn a_signal_drops_one_packet_and_not_all_that_it_was_given_with() {
+    let (mut queue, start) = queue();
+    for _ in 0..20 {
+        queue.push(uncut(1, 40), start);
+    }
+    let mut sent = 0;
+    for ms in 0..400 {
+        sent += u64::from(next(&mut queue, start + ms * MS).is_some());
+        sent += u64::from(next(&mut queue, start + ms * MS).is_some());
+    }
+    let Signals { dropped, marked } = queue.take_signals();
+    assert_eq!((sent, marked), (800 - dropped, 0));
+    assert!((1..10).contains(&dropped), "{dropped}");
 }
 
 #[test]
@@ -98,7 +146,7 @@ fn the_longest_queue_makes_room() {
         queue.push(uncut(1, 60), now);
         assert!(queue.bytes <= QUEUE_BYTES_MAX);
     }
-    let Told { dropped, marked } = queue.take_told();
+    let Signals { dropped, marked } = queue.take_signals();
     assert_eq!((dropped % 60, marked), (0, 0));
     let sent: Vec<_> = std::iter::from_fn(|| next(&mut queue, now)).collect();
     assert_eq!(sent.len() as u64 + dropped, 10 + 200 * 60, "all are sent or counted");
@@ -130,7 +178,7 @@ fn a_queue_that_stays_long_loses_packets_or_has_them_marked_and_others_do_not() 
                 sent[usize::from(port) - 1] += 1;
             }
         }
-        let Told { dropped, marked } = queue.take_told();
+        let Signals { dropped, marked } = queue.take_signals();
         assert_eq!(sent[1], 20, "each in its millisecond");
         let waiting = queue.queues.iter().map(|queue| queue.waiting.len() as u64).sum::<u64>();
         assert_eq!(sent[0] + dropped + waiting, pushed);
@@ -147,5 +195,5 @@ fn packets_that_wait_for_less_than_the_target_are_left_alone() {
             next(&mut queue, start + ms * MS + TARGET / 2).unwrap();
         }
     }
-    assert_eq!(queue.take_told(), Told::default());
+    assert_eq!(queue.take_signals(), Signals::default());
 }

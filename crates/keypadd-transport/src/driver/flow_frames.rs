@@ -22,7 +22,7 @@ pub(super) struct ReceivedFrames {
     pub(super) waits: Option<Waits>,
 }
 
-/// Passes on what has arrived, and answers what the peer asks about the path.
+/// Passes on what has arrived.
 pub(super) fn receive(
     quic: &mut Connection,
     flows: &mut Flows,
@@ -38,10 +38,14 @@ pub(super) fn receive(
             flows.arrive(frame);
         }
     }
+    received
+}
+
+/// Answers what the peer has asked about the path since the last answer.
+pub(super) fn answer(quic: &mut Connection, one_way: &mut OneWay) {
     if let Some(answer) = one_way.answer() {
         let _ = quic.datagrams().send(answer, false);
     }
-    received
 }
 
 /// What quinn-proto was given.

@@ -18,7 +18,7 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
-use keypadd_network::{Coalescer, DEVICE_HEADER_BYTES, Joined, PacketQueue, SuperPacket, Told};
+use keypadd_network::{Coalescer, DEVICE_HEADER_BYTES, Joined, PacketQueue, Signals, SuperPacket};
 use mio::{Interest, Registry, Token, unix::SourceFd};
 
 use super::readers::{Paused, Reader, Readers};
@@ -42,8 +42,8 @@ pub trait PacketFilter: fmt::Debug + Send + Sync {
     /// The device has refused a packet, or will take none any more.
     fn refused_by_device(&self);
 
-    /// Packets from the device waited for too long, and their senders were told.
-    fn told(&self, told: Told);
+    /// Packets from the device have waited for too long.
+    fn signaled(&self, signals: Signals);
 }
 
 /// What carries a network's packets now.
@@ -152,14 +152,19 @@ impl Outgoing {
         }
         let mut queue = lock(&self.queue);
         let is_there = queue.next(room, now, frame);
-        tell(&mut queue, &*self.filter);
+        report(&mut queue, &*self.filter);
         is_there
     }
 
     fn push(&self, packets: SuperPacket, now: Instant) {
         let mut queue = lock(&self.queue);
         queue.push(packets, now);
-        tell(&mut queue, &*self.filter);
+        report(&mut queue, &*self.filter);
+        drop(queue);
+        // It may have become another's turn since the device was read, when nothing waited.
+        if !self.is_current() {
+            self.readers.tell_current();
+        }
     }
 
     fn is_current(&self) -> bool {
@@ -172,10 +177,10 @@ fn lock(queue: &Mutex<PacketQueue>) -> MutexGuard<'_, PacketQueue> {
     queue.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn tell(queue: &mut PacketQueue, filter: &dyn PacketFilter) {
-    let told = queue.take_told();
-    if told != Told::default() {
-        filter.told(told);
+fn report(queue: &mut PacketQueue, filter: &dyn PacketFilter) {
+    let signals = queue.take_signals();
+    if signals != Signals::default() {
+        filter.signaled(signals);
     }
 }
 
@@ -238,7 +243,7 @@ impl NetworkEnd {
         }
         let Some(packets) = packets else { return Ok(None) };
         outgoing.push(packets, path.now);
-        Ok(Some(bytes))
+        Ok(Some(bytes - DEVICE_HEADER_BYTES))
     }
 
     /// Takes a packet from the peer if the filter passes it: the device has it once it is

@@ -67,6 +67,13 @@ impl Readers {
         self.appoint(&state);
     }
 
+    /// Tells the one whose turn it is that there is something to send.
+    pub(super) fn tell_current(&self) {
+        if let Some(current) = self.state().current() {
+            current.reader.read();
+        }
+    }
+
     /// Whether the one with this number reads.
     pub(super) fn is_current(&self, number: u64) -> bool {
         self.current.load(Relaxed) == number

@@ -83,6 +83,10 @@ impl SendQueue {
     pub(crate) fn close(&mut self, stream: StreamId) {
         if let Some(queue) = self.flows.remove(&stream) {
             self.bytes -= queue.bytes;
+            // Those of other flows have nowhere to go any more.
+            if queue.packets.is_some() {
+                queue.carried.add_dropped(queue.waiting.len() as u64);
+            }
             self.turns.retain(|turn| *turn != stream);
         }
     }

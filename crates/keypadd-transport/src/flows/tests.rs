@@ -12,7 +12,7 @@ use std::{
     },
 };
 
-use keypadd_network::{DEVICE_HEADER_BYTES, SuperPacket, Told};
+use keypadd_network::{DEVICE_HEADER_BYTES, Signals, SuperPacket};
 use quinn_proto::VarInt;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use tokio::sync::mpsc;
@@ -306,7 +306,7 @@ impl PacketFilter for EchoRefused {
         self.refused_by_device.fetch_add(1, Relaxed);
     }
 
-    fn told(&self, _: Told) {}
+    fn signaled(&self, _: Signals) {}
 }
 
 /// A device, and the socket at which the host's stack would be.

@@ -4,7 +4,7 @@
 use std::{borrow::Cow, os::unix::net::UnixDatagram, sync::Arc};
 
 use keypadd_keystream::Suite;
-use keypadd_network::{DEVICE_HEADER_BYTES, SuperPacket, Told};
+use keypadd_network::{DEVICE_HEADER_BYTES, Signals, SuperPacket};
 use keypadd_transport::{
     Connection, Flow, Outbound, PacketDevice, PacketFilter, PacketPath, Ruling, Stream,
 };
@@ -39,8 +39,8 @@ impl PacketFilter for PassAll {
         panic!("the test has more packets than fit into a device");
     }
 
-    fn told(&self, told: Told) {
-        panic!("{told:?}: the test has more packets than may wait");
+    fn signaled(&self, signals: Signals) {
+        panic!("{signals:?}: the test has more packets than may wait");
     }
 }
 

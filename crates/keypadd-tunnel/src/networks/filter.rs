@@ -17,7 +17,7 @@ use std::{
 use bytes::Bytes;
 use keypadd_network::{
     ANSWER_BYTES_MAX, Answers, DEVICE_HEADER_BYTES, Flows, HostAddresses, Packet, Problem, Reason,
-    Rules, Shape, SuperPacket, Told, Transport, clamp_mss,
+    Rules, Shape, Signals, SuperPacket, Transport, clamp_mss,
 };
 use keypadd_transport::{Outbound, PacketFilter, PacketPath, Ruling};
 
@@ -62,8 +62,8 @@ struct Passed {
 }
 
 impl Passed {
-    fn add(&self, packets: usize, bytes: usize) {
-        self.packets.fetch_add(packets as u64, Relaxed);
+    fn add(&self, packets: u64, bytes: usize) {
+        self.packets.fetch_add(packets, Relaxed);
         self.bytes.fetch_add(bytes as u64, Relaxed);
     }
 }
@@ -123,22 +123,20 @@ impl Filter {
 
     /// Reads a packet; counts it as dropped if it is malformed.
     fn parse<'a>(&self, packet: &'a [u8]) -> Option<Packet<'a>> {
-        Packet::parse(packet).map_err(|malformed| self.drop_for(malformed.into())).ok()
+        Packet::parse(packet).map_err(|malformed| self.drop_for(malformed.into(), 1)).ok()
     }
 
-    fn drop_for(&self, reason: Reason) {
-        self.dropped[reason as usize].fetch_add(1, Relaxed);
+    fn drop_for(&self, reason: Reason, packets: u64) {
+        self.dropped[reason as usize].fetch_add(packets, Relaxed);
     }
 
-    /// Drops a packet; returns what its sender is told.
-    fn refuse(
-        &self,
+    /// The error for the sender of a packet that is dropped.
+    fn refusal(
         state: &mut State,
         packet: &Packet<'_>,
         reason: Reason,
         now: Instant,
     ) -> Option<Bytes> {
-        self.drop_for(reason);
         reason.problem().and_then(|problem| state.answer(packet, problem, now))
     }
 
@@ -188,16 +186,16 @@ impl PacketFilter for Filter {
         let shape = match Shape::read(frame) {
             Ok(shape) => shape,
             Err(malformed) => {
-                self.drop_for(malformed.into());
+                self.drop_for(malformed.into(), 1);
                 return Outbound::default();
             }
         };
-        let packet = &mut frame[DEVICE_HEADER_BYTES..];
+        let (packets, packet) = (shape.packets as u64, &mut frame[DEVICE_HEADER_BYTES..]);
         let Some(parsed) = self.parse(packet) else { return Outbound::default() };
         let mut state = self.state();
         let state = &mut *state;
         if state.is_own(&parsed, path.remote) {
-            self.drop_for(Reason::Loop);
+            self.drop_for(Reason::Loop, packets);
             return Outbound::default();
         }
         let verdict = match &state.rules {
@@ -205,14 +203,15 @@ impl PacketFilter for Filter {
             None => Err(Reason::NoRoute),
         };
         if let Err(reason) = verdict {
-            let answer = self.refuse(state, &parsed, reason, path.now);
+            self.drop_for(reason, packets);
+            let answer = Self::refusal(state, &parsed, reason, path.now);
             return Outbound { packets: None, answer };
         }
         let mut answer = None;
         let bytes = shape.packet_bytes_max;
         if path.room > 0 && bytes > path.room {
             if !shape.adapts() {
-                self.fragmented.fetch_add(shape.packets as u64, Relaxed);
+                self.fragmented.fetch_add(packets, Relaxed);
             }
             let least = if parsed.source().is_ipv6() { IPV6_MTU_MIN } else { 0 };
             // It goes in fragments all the same.
@@ -223,7 +222,7 @@ impl PacketFilter for Filter {
             }
         }
         let is_syn = parsed.is_syn();
-        self.sent.add(shape.packets, packet.len());
+        self.sent.add(packets, packet.len());
         if is_syn {
             clamp_mss(packet, self.segment_mtu(path));
         }
@@ -239,7 +238,8 @@ impl PacketFilter for Filter {
             None => Err(Reason::Source),
         };
         if let Err(reason) = verdict {
-            let answer = self.refuse(state, &parsed, reason, path.now);
+            self.drop_for(reason, 1);
+            let answer = Self::refusal(state, &parsed, reason, path.now);
             return Ruling { passes: false, answer };
         }
         if parsed.is_syn() {
@@ -253,12 +253,12 @@ impl PacketFilter for Filter {
     }
 
     fn refused_by_device(&self) {
-        self.drop_for(Reason::Queue);
+        self.drop_for(Reason::Queue, 1);
     }
 
-    fn told(&self, told: Told) {
-        let Told { dropped, marked } = told;
-        self.dropped[Reason::Queue as usize].fetch_add(dropped, Relaxed);
+    fn signaled(&self, signals: Signals) {
+        let Signals { dropped, marked } = signals;
+        self.drop_for(Reason::Queue, dropped);
         self.marked.fetch_add(marked, Relaxed);
     }
 }
