@@ -208,7 +208,7 @@ impl Queue {
                 signals.dropped += self.drop_first()?.packets;
                 continue;
             }
-            if !self.codel.signals(waited, (behind, room + ENTRY_BYTES), now) {
+            if !self.codel.signals(waited, (behind, room.saturating_add(ENTRY_BYTES)), now) {
                 break;
             }
             if packet.mark() {
