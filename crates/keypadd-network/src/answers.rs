@@ -10,7 +10,7 @@ use keypadd_share::{Bucket, Rate};
 use crate::{
     checksum,
     dropped::Reason,
-    packet::{ICMP, ICMP_BYTES, ICMPV6, Packet, Part, Transport, v4, v6},
+    packet::{ICMP, ICMP_BYTES, ICMPV6, Packet, Part, Transport, pseudo_header, v4, v6},
 };
 
 /// The longest error: of IPv6 as long as every link carries it (RFC 4443 2.4 c).
@@ -186,8 +186,8 @@ fn write_v4(
     header[9] = ICMP;
     header[12..16].copy_from_slice(&from.octets());
     header[16..20].copy_from_slice(&to.octets());
-    let sum = checksum::sum(header);
-    header[10..12].copy_from_slice(&(!sum).to_be_bytes());
+    // It has a whole header.
+    let _ = v4::set_checksum(header);
     length
 }
 
@@ -208,8 +208,7 @@ fn write_v6(
     header[24..40].copy_from_slice(&to.octets());
     // The sum covers the addresses, the length and the protocol as well (RFC 8200 8.1).
     let message_bytes = ICMP_BYTES + packet.bytes().len().min(rest.len() - ICMP_BYTES);
-    let addresses = checksum::sum(&header[8..]);
-    let pseudo = checksum::add(addresses, message_bytes as u16 + u16::from(ICMPV6));
+    let pseudo = pseudo_header(header, ICMPV6, message_bytes).unwrap_or_default();
     write_message(packet, problem.v6(), pseudo, rest);
     header[4..6].copy_from_slice(&(message_bytes as u16).to_be_bytes());
     v6::HEADER_BYTES + message_bytes

@@ -12,8 +12,10 @@ use bytes::Bytes;
 use crate::{
     checksum,
     device_header::{ChecksumAt, Cut, DEVICE_HEADER_BYTES, DeviceHeader, Segments},
-    packet::{ICMP, ICMPV6, TCP, TCP_BYTES, UDP, set_short, v4, v6},
-    super_packet::{TCP_CHECKSUM_AT, pseudo_header},
+    packet::{
+        ICMP, ICMPV6, TCP, TCP_BYTES, UDP, pseudo_header, set_length, set_short, short, v4, v6,
+    },
+    super_packet::TCP_CHECKSUM_AT,
 };
 
 /// Connections whose segments are joined at the same time, as many as Linux joins in one place.
@@ -214,8 +216,8 @@ impl Run {
         let same_ip = if is_v4(first) {
             // With DF it means nothing (RFC 6864 4.1).
             let has_meaning = first.get(6).is_some_and(|flags| flags & 0x40 == 0);
-            let number = identification(first).wrapping_add(self.packets.len() as u16);
-            (!has_meaning || identification(packet) == number)
+            let number = short(first, 4).map(|it| it.wrapping_add(self.packets.len() as u16));
+            (!has_meaning || short(packet, 4) == number)
                 && same(0, 2)
                 && same(6, 10)
                 && same(12, v4::HEADER_BYTES)
@@ -253,14 +255,13 @@ impl Run {
     fn head(&self) -> Option<Vec<u8>> {
         let Segment { transport_at, payload_at, payload_bytes, .. } = self.first;
         let first = self.packets.first()?;
-        let is_v4 = is_v4(first);
         let header = DeviceHeader {
             checksum: Some(ChecksumAt {
                 start: u16::try_from(transport_at).ok()?,
                 offset: TCP_CHECKSUM_AT as u16,
             }),
             cut: Some(Cut {
-                into: if is_v4 { Segments::TcpV4 } else { Segments::TcpV6 },
+                into: if is_v4(first) { Segments::TcpV4 } else { Segments::TcpV6 },
                 payload_bytes: u16::try_from(payload_bytes).ok()?,
                 header_bytes: u16::try_from(payload_at).ok()?,
             }),
@@ -270,12 +271,7 @@ impl Run {
         let (ip, transport) =
             head.get_mut(DEVICE_HEADER_BYTES..)?.split_at_mut_checked(transport_at)?;
         let bytes = payload_at + self.payload_bytes;
-        if is_v4 {
-            set_short(ip, 2, u16::try_from(bytes).ok()?)?;
-            v4::set_checksum(ip)?;
-        } else {
-            set_short(ip, 4, u16::try_from(bytes - v6::HEADER_BYTES).ok()?)?;
-        }
+        set_length(ip, bytes)?;
         if self.has_push {
             *transport.get_mut(13)? |= PUSH;
         }
@@ -288,10 +284,6 @@ impl Run {
 fn next(segment: &Segment) -> u32 {
     // No segment is longer than 64 KiB.
     segment.sequence.wrapping_add(segment.payload_bytes as u32)
-}
-
-fn identification(packet: &[u8]) -> u16 {
-    packet.get(4..).and_then(|at| at.first_chunk()).map_or(0, |it| u16::from_be_bytes(*it))
 }
 
 impl Joined {

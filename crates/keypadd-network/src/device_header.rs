@@ -1,8 +1,8 @@
 //! Encodes and decodes the header before each packet of a device with offloads (`struct
 //! virtio_net_hdr`: virtio 1.2, 5.1.6), in the byte order of this machine, as Linux has it.
 //!
-//! It says what of a packet is left to the other side: the checksum of its transport, and to cut it
-//! into packets that a link carries.
+//! The header says which work on a packet is left to the other side: to finish the checksum of its
+//! transport, and to cut it into packets that a link carries.
 
 use crate::packet::Malformed;
 

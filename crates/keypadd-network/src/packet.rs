@@ -12,7 +12,7 @@ use std::net::IpAddr;
 
 use thiserror::Error;
 
-use crate::martian::is_martian;
+use crate::{checksum, martian::is_martian};
 
 pub(crate) use self::transport::{ICMP, ICMP_BYTES, ICMPV6, TCP, TCP_BYTES, UDP, UDP_BYTES};
 pub use self::transport::{Ports, Transport};
@@ -224,7 +224,7 @@ impl Header {
 }
 
 /// Two bytes of a header as a number.
-fn short(bytes: &[u8], at: usize) -> Option<u16> {
+pub(crate) fn short(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..)?.first_chunk().map(|bytes| u16::from_be_bytes(*bytes))
 }
 
@@ -232,6 +232,29 @@ fn short(bytes: &[u8], at: usize) -> Option<u16> {
 pub(crate) fn set_short(bytes: &mut [u8], at: usize, value: u16) -> Option<()> {
     *bytes.get_mut(at..)?.first_chunk_mut()? = value.to_be_bytes();
     Some(())
+}
+
+/// Writes the length of a packet into its IP header, and makes the checksum of IPv4 right. `None`
+/// if the header is not whole, or the packet is longer than it can say.
+pub(crate) fn set_length(ip: &mut [u8], bytes: usize) -> Option<()> {
+    match ip.first()? >> 4 {
+        4 => {
+            set_short(ip, 2, u16::try_from(bytes).ok()?)?;
+            v4::set_checksum(ip)
+        }
+        _ => set_short(ip, 4, u16::try_from(bytes.checked_sub(v6::HEADER_BYTES)?).ok()?),
+    }
+}
+
+/// The sum of the pseudo-header of a packet with this IP header (RFC 9293 3.1, RFC 8200 8.1).
+pub(crate) fn pseudo_header(ip: &[u8], protocol: u8, transport_bytes: usize) -> Option<u16> {
+    let addresses = match ip.first()? >> 4 {
+        4 => ip.get(12..v4::HEADER_BYTES)?,
+        _ => ip.get(8..v6::HEADER_BYTES)?,
+    };
+    // Below 64 KiB: the upper half of the length is zero.
+    let length = u16::try_from(transport_bytes).ok()?;
+    Some(checksum::add(checksum::sum(addresses), checksum::add(protocol.into(), length)))
 }
 
 /// Which part of a packet has this offset, with or without more behind it. Fragments but the last

@@ -1,15 +1,19 @@
 //! Holds what a device gives at once: a packet, or up to 64 KiB of one flow that the host's stack
 //! has left uncut (TSO, USO).
 //!
-//! It waits as it came, and is cut packet by packet as it is sent. What is cut of TCP fits the path
-//! of that moment, whatever length the stack has asked for; datagrams of UDP keep theirs.
+//! A super-packet waits whole, and is cut into packets when they are sent. Segments of TCP are cut
+//! to fit the path of that moment, whatever length the stack has asked for; datagrams of UDP keep
+//! theirs.
 
 use bytes::{BufMut, BytesMut};
 
 use crate::{
     checksum,
     device_header::{ChecksumAt, Cut, DEVICE_HEADER_BYTES, DeviceHeader, Segments},
-    packet::{Malformed, Packet, Part, TCP, Transport, UDP, UDP_BYTES, set_short, v4, v6},
+    packet::{
+        Malformed, Packet, Part, TCP, Transport, UDP, UDP_BYTES, pseudo_header, set_length,
+        set_short, short, v4,
+    },
 };
 
 /// Flags of TCP, in byte 13: the first packet alone may have one, the last alone the others.
@@ -220,15 +224,11 @@ impl Cutting {
     fn adapt(&self, packet: &mut [u8], is_last: bool) -> Option<()> {
         let bytes = packet.len();
         let (ip, transport) = packet.split_at_mut_checked(self.transport_at)?;
-        match ip.first()? >> 4 {
-            4 => {
-                let identification = u16::from_be_bytes(*ip.get(4..)?.first_chunk()?);
-                set_short(ip, 2, u16::try_from(bytes).ok()?)?;
-                set_short(ip, 4, identification.wrapping_add(self.nth))?;
-                v4::set_checksum(ip)?;
-            }
-            _ => set_short(ip, 4, u16::try_from(bytes - v6::HEADER_BYTES).ok()?)?,
+        if ip.first()? >> 4 == 4 {
+            let identification = short(ip, 4)?.wrapping_add(self.nth);
+            set_short(ip, 4, identification)?;
         }
+        set_length(ip, bytes)?;
         let (protocol, checksum_at) = match self.transport {
             Cuttable::Tcp => {
                 let number: &mut [u8; 4] = transport.get_mut(4..)?.first_chunk_mut()?;
@@ -249,17 +249,6 @@ impl Cutting {
             checksum::add(pseudo_header(ip, protocol, transport.len())?, checksum::sum(transport));
         set_short(transport, checksum_at, checksum_of(checksum_at, sum))
     }
-}
-
-/// The sum of the pseudo-header of a packet with this header (RFC 9293 3.1, RFC 8200 8.1).
-pub(crate) fn pseudo_header(ip: &[u8], protocol: u8, transport_bytes: usize) -> Option<u16> {
-    let addresses = match ip.first()? >> 4 {
-        4 => ip.get(12..v4::HEADER_BYTES)?,
-        _ => ip.get(8..v6::HEADER_BYTES)?,
-    };
-    // Below 64 KiB: the upper half of the length is zero.
-    let length = u16::try_from(transport_bytes).ok()?;
-    Some(checksum::add(checksum::sum(addresses), checksum::add(protocol.into(), length)))
 }
 
 /// Sets CE in the header of a packet; `None` if its hosts do not know it.

@@ -242,8 +242,7 @@ fn check_against_etherparse(bytes: &[u8]) {
     let Ok(packet) = Packet::parse(bytes) else { return };
     let authentication = IpNumber::AUTHENTICATION_HEADER.0;
     let other = match IpSlice::from_slice(bytes) {
-        // It reads this header, too, and what a later fragment begins with, and finds that it is cut
-        // short.
+        // It also reads this header, and where a later fragment begins: they may be cut short.
         Err(_) if packet.protocol() == authentication || packet.part() == Part::Later => return,
         other => other.unwrap(),
     };

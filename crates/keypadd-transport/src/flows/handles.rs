@@ -58,7 +58,7 @@ pub(crate) enum FlowCommand {
     End(StreamId),
     /// Read the device of this network from now on, in place of other connections.
     AskToRead(StreamId),
-    /// It is this network's turn to read its device.
+    /// This network reads its device now.
     Read(StreamId),
     /// Make room: end the listeners' flow that was idle for longest, if it was for this time.
     Displace {

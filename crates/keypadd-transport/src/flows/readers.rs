@@ -14,7 +14,7 @@ use std::{
 
 /// A flow that may read a device.
 pub(super) trait Reader: fmt::Debug + Send + Sync {
-    /// Sends it the message that it is its turn.
+    /// Tells the flow, by a message, that it reads now.
     fn read(&self);
 }
 

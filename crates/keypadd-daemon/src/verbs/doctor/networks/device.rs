@@ -70,7 +70,7 @@ impl Device {
         let flags = |name: &str| u32::from_str_radix(text(name)?.trim_start_matches("0x"), 16).ok();
         directory.exists().then(|| Self {
             tun_flags: flags("tun_flags"),
-            // -1 for everybody.
+            // -1 if it has no owner.
             owner: text("owner").and_then(|owner| owner.parse().ok()),
             mtu: text("mtu").and_then(|mtu| mtu.parse().ok()),
             is_up: flags("flags").is_some_and(|flags| flags & IFF_UP != 0),
