@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
 """Validates every configuration file of this repository by docs/keypadd.schema.json: those of examples/ and
-packaging/, and the blocks of the pages. Also checks that the schema refuses what is wrong.
+packaging/, and the blocks of the pages; and every recorded results.json by docs/results.schema.json. Also checks that
+the schemas refuse what is wrong.
 
     scripts/schema.py
 
 Needs Python 3.11 and jsonschema (Debian: python3-jsonschema). Prints what is wrong; exit code 1 if anything is.
 """
 
+import copy
 import json
+import lzma
 import pathlib
 import re
 import sys
@@ -43,10 +46,31 @@ def texts():
                 yield page.relative_to(ROOT), block
 
 
-def main():
-    schema = json.loads((ROOT / "docs/keypadd.schema.json").read_text())
+def validator_of(name):
+    """Validates by a schema of docs/."""
+    schema = json.loads((ROOT / "docs" / name).read_text())
     jsonschema.Draft7Validator.check_schema(schema)
-    validator = jsonschema.Draft7Validator(schema)
+    return jsonschema.Draft7Validator(schema)
+
+
+def results():
+    """What is wrong with the recorded results, and how many are valid."""
+    validator, wrong, valid = validator_of("results.schema.json"), [], 0
+    for file in sorted(ROOT.glob("docs/benchmarks/*/results.json.xz")):
+        recorded = json.loads(lzma.open(file).read())
+        found = [error.message for error in validator.iter_errors(recorded)]
+        wrong += [f"{file.relative_to(ROOT)}: {message[:200]}" for message in found]
+        valid += not found
+        for spoil in (lambda it: it.pop("machine"), lambda it: it["sections"][0].update(colour="red")):
+            spoiled = copy.deepcopy(recorded)
+            spoil(spoiled)
+            if validator.is_valid(spoiled):
+                wrong.append(f"the schema accepts a spoiled {file.relative_to(ROOT)}")
+    return wrong, valid
+
+
+def main():
+    validator = validator_of("keypadd.schema.json")
     wrong, valid = [], 0
     for name, text in texts():
         found = [error.message for error in validator.iter_errors(tomllib.loads(text))]
@@ -56,9 +80,11 @@ def main():
         found = [error.message for error in validator.iter_errors(tomllib.loads(text))]
         if not any(reason in message for message in found):
             wrong.append(f"the schema accepts {text!r}, or refuses it for another reason: {found}")
+    wrong_results, valid_results = results()
+    wrong += wrong_results
     for line in wrong:
         print(line)
-    print(f"{valid} files and blocks are valid, {len(WRONG)} wrong ones are refused")
+    print(f"{valid} files and blocks are valid, {len(WRONG)} wrong ones are refused, {valid_results} results are valid")
     sys.exit(bool(wrong))
 
 
