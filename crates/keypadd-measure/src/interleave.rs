@@ -298,8 +298,7 @@ async fn take_turn<W: Workload>(
         Err(PathError { cause: PathFault::Void(_), .. }) => return Ok(None),
         Err(error) => return Err(error.to_string()),
     };
-    tokio::time::sleep(SILENCE).await;
-    let was_full = path.rest(FILL_TIME).await;
+    let (was_full, ()) = tokio::join!(path.rest(FILL_TIME), tokio::time::sleep(SILENCE));
     let turn = turn(workload, &path, round, was_full).await;
     let has_faults = path.has_faults();
     let is_valid = path.close().await.is_ok();

@@ -3,7 +3,7 @@
 
 use std::fmt::Debug;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use keypadd_pool::{Direction, Pool};
@@ -20,14 +20,18 @@ use crate::requester::{Broken, Requester, Requests};
 /// Longest wait for both ends to say goodbye.
 const CLOSE_TIME: Duration = Duration::from_secs(1);
 
-/// What goes through both connections of a session before anything counts, a step at a time: it
-/// ends quinn's first key phase, which is short at random, and lets congestion control and path MTU
-/// settle.
+/// What goes through the first connection of a session until there is the other one: long enough to
+/// be bulk data however fast it goes.
+const WARM_UP_FIRST: Exchange = Exchange::new(1 << 20, 1 << 20);
+/// What goes through the bulk connection before anything counts, a step at a time: it lets
+/// congestion control and path MTU settle.
 const WARM_UP_BULK: Exchange = Exchange::new(256 << 10, 256 << 10);
 /// What goes through the sparse connection before anything counts.
 const WARM_UP_SPARSE: Exchange = Exchange::new(64, 64);
-/// Length of a step.
-const WARM_UP_STEP: Duration = Duration::from_millis(20);
+/// Length of a step and of the pause after it, and fewest steps. Fillers that are outrun for longer
+/// than a step rest for a while.
+const WARM_UP_STEP: Duration = Duration::from_millis(10);
+const WARM_UP_STEPS: u32 = 6;
 /// Longest time for all of it.
 const WARM_UP_TIME: Duration = Duration::from_secs(5);
 
@@ -186,19 +190,16 @@ impl Path {
         self.gauges.faults() > 0
     }
 
-    /// Ends what runs here.
+    /// Ends what runs here. Says goodbye to a far end elsewhere; where both run here, nobody needs
+    /// to hear it.
     ///
     /// # Errors
     /// An end that runs here has dropped the other's datagrams as too costly.
     pub async fn close(mut self) -> Result<(), Void> {
-        let gone = async {
-            // The near one first: one that is left by its server says so and calls again.
-            for end in &mut self.ends {
-                let _ = end.stop.send(());
-                end.host.rest().await;
-            }
-        };
-        let _ = timeout(CLOSE_TIME, gone).await;
+        if let [near] = &mut self.ends[..] {
+            let _ = near.stop.send(());
+            let _ = timeout(CLOSE_TIME, near.host.rest()).await;
+        }
         self.valid()
     }
 
@@ -213,29 +214,54 @@ impl Path {
         }
     }
 
-    /// Sends through it until no connection is in its first key phase.
+    /// Sends through it for a few steps, and until no connection is in its first key phase: quinn's
+    /// lasts for up to a thousand packets, at random, and is ended here as soon as all connections
+    /// are up.
     ///
     /// # Errors
     /// Nothing comes through.
     pub async fn warm_up(&self) -> Result<(), Broken> {
-        tokio::try_join!(self.warm_up_by(WARM_UP_BULK), self.warm_up_by(WARM_UP_SPARSE))?;
+        let updated = OnceLock::new();
+        let update = || {
+            if let Some(near) = self.sessions.first() {
+                near.update_keys();
+            }
+        };
+        let is_warm = || {
+            self.has_bulk() && {
+                updated.get_or_init(update);
+                self.is_past_first_phase()
+            }
+        };
+        let bulk = || if self.has_bulk() { WARM_UP_BULK } else { WARM_UP_FIRST };
+        let sparse = || WARM_UP_SPARSE;
+        tokio::try_join!(self.warm_up_by(&bulk, &is_warm), self.warm_up_by(&sparse, &is_warm))?;
         Ok(())
     }
 
-    /// Repeats an exchange, each when the one before is answered, until all connections are warm.
-    async fn warm_up_by(&self, exchange: Exchange) -> Result<(), Broken> {
+    /// Repeats an exchange, each when the one before is answered, for a step after the other, until
+    /// all connections are warm.
+    async fn warm_up_by(
+        &self,
+        exchange: &(dyn Fn() -> Exchange + Sync),
+        is_warm: &(dyn Fn() -> bool + Sync),
+    ) -> Result<(), Broken> {
         let deadline = Instant::now() + WARM_UP_TIME;
         let mut requester = Requester::open(self.address).await?.at_most(1);
-        while !self.is_warm() && Instant::now() < deadline {
-            let requests = Requests::WithoutPause(exchange, WARM_UP_STEP);
+        for step in 0.. {
+            if (is_warm() && step >= WARM_UP_STEPS) || Instant::now() >= deadline {
+                break;
+            }
+            let requests = Requests::WithoutPause(exchange(), WARM_UP_STEP);
             (requester, ()) = requester.run(requests, Instant::now(), (), |(), _| ()).await?;
+            sleep(WARM_UP_STEP).await;
         }
         Ok(())
     }
 
-    /// Whether every session has its bulk connection, and no connection is in its first key phase.
-    fn is_warm(&self) -> bool {
-        self.sessions.iter().all(|session| session.keys().count() > 1) && self.is_past_first_phase()
+    /// Whether every session has its bulk connection.
+    fn has_bulk(&self) -> bool {
+        self.sessions.iter().all(|session| session.keys().count() > 1)
     }
 
     fn is_past_first_phase(&self) -> bool {
@@ -282,6 +308,19 @@ mod tests {
         fn longest(&self, bytes: usize) -> Duration {
             self.declared * bytes.div_ceil(LONG_BYTES) as u32
         }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_warm_path_has_both_connections_past_their_first_phase_and_its_pools_fill() {
+        let suite = Suite::AES_128_CTR_HMAC_SHA256.protection();
+        let arm = TunnelArm { suite, pool: true, engine: CipherEngine::default() };
+        let path = Path::here(arm, 2 << 20).await.unwrap();
+        for of_end in path.keys() {
+            assert_eq!(of_end.len(), 2);
+            assert!(of_end.iter().all(|keys| keys.status(Direction::Send).key_phase > 0));
+        }
+        while !path.rest(WARM_UP_TIME).await {}
+        path.close().await.unwrap();
     }
 
     #[tokio::test(flavor = "multi_thread")]

@@ -1,4 +1,5 @@
 //! Attaches and supervises the second connection of a session, which carries its bulk streams.
+//! Updates the keys of both.
 
 use std::sync::Arc;
 
@@ -41,6 +42,12 @@ impl LiveSession {
             }
         }
         attached
+    }
+
+    /// Updates the keys of both directions of its connections, each with its next packet, whatever
+    /// they have served so far.
+    pub fn update_keys(&self) {
+        self.connections().for_each(Connection::force_key_update);
     }
 
     /// Supervises the bulk connection until it or the session ends; either one ends the other.
