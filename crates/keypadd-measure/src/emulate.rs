@@ -57,8 +57,15 @@ impl CipherRate {
         Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX))
     }
 
-    /// Runs `make`, and returns once `clock` has advanced by the time that this many bytes take.
-    fn pace_by(self, clock: impl Fn() -> Duration, bytes: usize, make: &mut dyn FnMut()) {
+    /// Runs `make`, and returns once `clock` has advanced by the time that this many bytes take, or
+    /// the rate is lifted.
+    fn pace_by(
+        self,
+        clock: impl Fn() -> Duration,
+        bytes: usize,
+        make: &mut dyn FnMut(),
+        is_lifted: impl Fn() -> bool,
+    ) {
         let began = clock();
         make();
         let due = self.time_of(bytes).saturating_sub(AHEAD.get());
@@ -69,7 +76,7 @@ impl CipherRate {
             AHEAD.set(Duration::ZERO);
             return;
         }
-        while now < due {
+        while now < due && !is_lifted() {
             std::hint::spin_loop();
             now = spent();
         }
@@ -79,7 +86,7 @@ impl CipherRate {
 
 impl Pace for CipherRate {
     fn paced(&self, bytes: usize, make: &mut dyn FnMut()) {
-        self.pace_by(thread_cpu, bytes, make);
+        self.pace_by(thread_cpu, bytes, make, || false);
     }
 
     fn longest(&self, bytes: usize) -> Duration {
@@ -132,7 +139,9 @@ impl Throttle {
 impl Pace for Throttle {
     fn paced(&self, bytes: usize, make: &mut dyn FnMut()) {
         match self.rate() {
-            Some(rate) => rate.paced(bytes, make),
+            // A filler's piece may take a second: lifted, the rate holds up no filler that is to fill
+            // a pool, nor spins beside what is measured next.
+            Some(rate) => rate.pace_by(thread_cpu, bytes, make, || self.rate().is_none()),
             None => make(),
         }
     }
@@ -192,7 +201,7 @@ mod tests {
                 make();
                 step(self.1 * bytes as u32);
             };
-            self.0.pace_by(stepped, bytes, &mut make);
+            self.0.pace_by(stepped, bytes, &mut make, || false);
         }
 
         fn longest(&self, bytes: usize) -> Duration {
@@ -270,6 +279,15 @@ mod tests {
     }
 
     #[test]
+    fn a_throttle_that_is_lifted_ends_the_piece_that_waits_for_it() {
+        let throttle = Throttle::default();
+        throttle.set(NonZeroU64::new(1));
+        // Lifted while the first piece is made: by its rate it would take a year.
+        throttle.paced(30_000_000, &mut || throttle.set(None));
+        assert_eq!(AHEAD.get(), Duration::ZERO);
+    }
+
+    #[test]
     fn the_longest_time_is_that_of_the_slowest_rate_declared() {
         assert_eq!(rate(1_000_000).longest(1_000), Duration::from_millis(1));
         let throttle = Throttle::default();
@@ -298,9 +316,10 @@ mod tests {
     #[test]
     fn a_rate_that_the_cipher_does_not_reach_costs_the_next_piece_nothing() {
         let pace = Stepped::new(1_000_000, Duration::ZERO);
-        pace.0.pace_by(stepped, 1, &mut || {
+        let make = &mut || {
             step(Duration::from_millis(2));
-        });
+        };
+        pace.0.pace_by(stepped, 1, make, || false);
         assert_eq!(AHEAD.get(), Duration::ZERO);
         assert_takes(1000, 1_000_000, || pace.paced(1000, &mut || {}));
     }
