@@ -86,8 +86,9 @@ struct Measurements {
 }
 
 pub(super) async fn reproduce(lab: &Lab<'_>) -> Section {
-    let calibration =
-        lab.part("what the base carries", async || measure::calibrate(lab).await).await;
+    let hosts = measure::hosts();
+    let calibrate = async || measure::calibrate(lab, &hosts).await;
+    let calibration = lab.part("what the base carries", calibrate).await;
     let (rounds, speeds) = (Rounds::default(), Rounds::default());
     let (claims, mut figures) = (page::claims(), Measurements { calibration, rounds, speeds });
     for round in 0.. {
@@ -96,12 +97,12 @@ pub(super) async fn reproduce(lab: &Lab<'_>) -> Section {
         if !arms.is_empty() {
             let name = format!("throughput, round {}", round + 1);
             let base = figures.calibration.clone();
-            let measure = async || measure::round(lab, round, base.clone()?, arms).await;
+            let measure = async || measure::round(lab, &hosts, round, base.clone()?, arms).await;
             figures.rounds.push(lab.part(&name, measure).await);
         }
         if !settings.is_empty() {
             let name = format!("processors, round {}", round + 1);
-            let measure = async || measure::speeds(lab, round, settings).await;
+            let measure = async || measure::speeds(lab, &hosts, round, settings).await;
             figures.speeds.push(lab.part(&name, measure).await);
         }
     }

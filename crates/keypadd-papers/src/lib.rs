@@ -68,11 +68,11 @@ impl Paper {
     /// Time limit of its quick run; less than five minutes for all together.
     fn quick_time(self) -> Duration {
         Duration::from_secs(match self {
-            Self::Lomas => 90,
-            Self::Compaq => 75,
-            Self::Bollinger => 60,
-            Self::Ridzuan => 35,
-            Self::Praptodiyono => 25,
+            Self::Lomas => 80,
+            Self::Compaq => 80,
+            Self::Bollinger => 62,
+            Self::Ridzuan => 32,
+            Self::Praptodiyono => 31,
         })
     }
 

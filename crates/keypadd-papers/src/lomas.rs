@@ -13,6 +13,7 @@ mod tests;
 mod trips;
 
 use std::num::NonZeroU64;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use keypadd_measure::results::Section;
@@ -85,7 +86,7 @@ struct Trips {
 /// Rows by delay, columns by size.
 type Grid = Vec<Vec<Trips>>;
 
-/// The three surfaces of a round.
+/// The three surfaces of a round, empty where it left them out.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Surfaces {
     plain: Grid,
@@ -104,33 +105,40 @@ struct Encryptions {
     four_us: f64,
 }
 
-/// Bursts and streams, Mbit/s, and shares of keystream generated while a packet waited.
+/// Bursts and streams, Mbit/s, and shares of keystream generated while a packet waited; `None`
+/// where the round left them out.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 struct Streams {
-    plain_burst: f64,
-    pooled_burst: f64,
+    plain_burst: Option<f64>,
+    pooled_burst: Option<f64>,
     /// In bursts whose average is half the cipher's rate; a quick run has none.
     late_below: Option<f64>,
     /// In a stream at full speed.
-    late_above: f64,
+    late_above: Option<f64>,
     /// Once the pool has run dry.
-    after: f64,
+    after: Option<f64>,
     /// Without a pool.
+    inline: Option<f64>,
+}
+
+/// CPU seconds of the same transfer.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+struct Work {
+    /// With precomputed keystream.
+    pooled: f64,
+    /// With inline keystream.
     inline: f64,
 }
 
-/// Cost and amount of generated keystream.
+/// Keystream of the `des` crate and of bitslices, bytes per CPU second.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-struct Making {
-    /// CPU seconds of the same transfer: with precomputed keystream, and with inline keystream.
-    work_pooled: f64,
-    work_inline: f64,
-    /// Keystream of the `des` crate and of bitslices, bytes per CPU second: alone, and by fillers.
+struct Made {
     alone: [f64; 2],
     fillers: [f64; 2],
-    /// Keystream of the fillers beside each of [`LOADS`], bytes per second.
-    beside_loads: [f64; LOADS.len()],
 }
+
+/// Keystream of the fillers beside each of [`LOADS`], bytes per second.
+type BesideLoads = [f64; LOADS.len()];
 
 /// A stream on a line, Mbit/s.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
@@ -153,15 +161,18 @@ struct Measurements {
     surfaces: Rounds<Surfaces>,
     encryptions: Rounds<Encryptions>,
     streams: Rounds<Streams>,
-    making: Rounds<Making>,
+    work: Rounds<Work>,
+    made: Rounds<Made>,
+    beside_loads: Rounds<BesideLoads>,
     pairs: Rounds<Pairs>,
 }
 
 impl Measurements {
     fn new(network: Part<Network>) -> Self {
         let (surfaces, encryptions) = (Rounds::default(), Rounds::default());
-        let (streams, making, pairs) = (Rounds::default(), Rounds::default(), Rounds::default());
-        Self { network, surfaces, encryptions, streams, making, pairs }
+        let (streams, pairs) = (Rounds::default(), Rounds::default());
+        let (work, made, beside_loads) = (Rounds::default(), Rounds::default(), Rounds::default());
+        Self { network, surfaces, encryptions, streams, work, made, beside_loads, pairs }
     }
 }
 
@@ -182,47 +193,62 @@ fn delays(effort: Effort) -> &'static [Duration] {
     effort.pick::<&[Duration]>(&QUICK, &FULL)
 }
 
-/// The parts of a round.
+/// The parts of a round. A surface is one, and a stream.
 const PAIRS: usize = 0;
-const SURFACES: usize = 1;
-const ENCRYPTIONS: usize = 2;
-const STREAMS: usize = 3;
-const MAKING: usize = 4;
+const PLAIN: usize = 1;
+const INLINE: usize = 2;
+const POOLED: usize = 3;
+const ENCRYPTIONS: usize = 4;
+const PLAIN_BURST: usize = 5;
+const POOLED_BURST: usize = 6;
+const DRY_STREAM: usize = 7;
+const INLINE_STREAM: usize = 8;
+const WORK: usize = 9;
+const MADE: usize = 10;
+const LOADED: usize = 11;
+const SURFACES: RangeInclusive<usize> = PLAIN..=POOLED;
+const STREAMS: RangeInclusive<usize> = PLAIN_BURST..=INLINE_STREAM;
 
 pub(super) async fn reproduce(lab: &Lab<'_>) -> Section {
     let network = lab.part("the network alone", async || bed::network(lab.effort).await).await;
     let (claims, mut figures) = (claims::claims(sizes(lab.effort)), Measurements::new(network));
     for round in 0.. {
         let Some(needed) = lab.needed(&claims, &figures, round) else { break };
-        let nth = format!("round {}", round + 1);
-        let network = figures.network.clone();
-        for part in &needed {
-            match *part {
-                PAIRS => {
-                    let measure = async || pairs::pairs(lab, round).await;
-                    let name = format!("two pairs on one line, {nth}");
-                    figures.pairs.push(lab.part(&name, measure).await);
-                }
-                SURFACES => {
-                    let measure = async || trips::surfaces(lab, round, network.clone()?).await;
-                    let name = format!("surfaces, {nth}");
-                    figures.surfaces.push(lab.part(&name, measure).await);
-                }
-                ENCRYPTIONS => {
-                    let measure = async || trips::encryptions(lab, round, network.clone()?).await;
-                    let name = format!("encryptions, {nth}");
-                    figures.encryptions.push(lab.part(&name, measure).await);
-                }
-                STREAMS => {
-                    let measure = async || streams::streams(lab, round, network.clone()?).await;
-                    figures.streams.push(lab.part(&format!("streams, {nth}"), measure).await);
-                }
-                _ => {
-                    let measure = async || making::making(lab, round).await;
-                    let name = format!("making keystream, {nth}");
-                    figures.making.push(lab.part(&name, measure).await);
-                }
-            }
+        let (nth, network) = (format!("round {}", round + 1), figures.network.clone());
+        let is_needed = |part: usize| needed.contains(&part);
+        let among = |parts: RangeInclusive<usize>| -> Vec<usize> {
+            needed.iter().copied().filter(|part| parts.contains(part)).collect()
+        };
+        if is_needed(PAIRS) {
+            let name = format!("two pairs on one line, {nth}");
+            figures.pairs.push(lab.part(&name, async || pairs::pairs(lab, round).await).await);
+        }
+        let surfaces = among(SURFACES);
+        if !surfaces.is_empty() {
+            let measure = async || trips::surfaces(lab, round, network.clone()?, &surfaces).await;
+            figures.surfaces.push(lab.part(&format!("surfaces, {nth}"), measure).await);
+        }
+        if is_needed(ENCRYPTIONS) {
+            let measure = async || trips::encryptions(lab, round, network.clone()?).await;
+            figures.encryptions.push(lab.part(&format!("encryptions, {nth}"), measure).await);
+        }
+        let streams = among(STREAMS);
+        if !streams.is_empty() {
+            let measure = async || streams::streams(lab, round, network.clone()?, &streams).await;
+            figures.streams.push(lab.part(&format!("streams, {nth}"), measure).await);
+        }
+        if is_needed(WORK) {
+            let name = format!("a transfer's work, {nth}");
+            figures.work.push(lab.part(&name, async || making::work(lab, round).await).await);
+        }
+        if is_needed(MADE) {
+            let name = format!("making keystream, {nth}");
+            figures.made.push(lab.part(&name, async || making::made(lab, round).await).await);
+        }
+        if is_needed(LOADED) {
+            let measure = async || making::beside_loads(lab, round).await;
+            let name = format!("making keystream beside loads, {nth}");
+            figures.beside_loads.push(lab.part(&name, measure).await);
         }
     }
     page::page(&figures, lab.effort)

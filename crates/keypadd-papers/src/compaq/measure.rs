@@ -1,7 +1,7 @@
 //! Runs rounds of web traffic between four hosts, arms in turn, in an order drawn from the seed.
 
 use std::num::NonZeroU64;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use keypadd_keystream::{Cipher, CipherEngine, Mac};
@@ -23,13 +23,19 @@ use crate::{Effort, order};
 pub(super) const FAST: f64 = 0.4;
 pub(super) const SLOW: f64 = FAST * 266.0 / 400.0;
 
-/// Uncounted traffic before each measurement.
-const WARM_UP: Duration = Duration::from_millis(50);
+/// Uncounted traffic before each measurement: files long enough to be bulk data, for which a tunnel
+/// makes another connection.
+const WARM_UP: Duration = Duration::from_millis(80);
 const WARM_UP_CLIENTS: u32 = 4;
+const WARM_UP_FILES: [u64; 2] = [4 << 20; 2];
+
+/// Connections that a gateway may carry: clients close thousands a second, each of which has a place
+/// until both gateways know.
+const FORWARDS_MAX: u32 = 4096;
 
 /// How long each number of clients requests files of each size.
 pub(super) fn time(effort: Effort) -> Duration {
-    effort.pick(Duration::from_millis(40), Duration::from_secs(1))
+    effort.pick(Duration::from_millis(60), Duration::from_secs(1))
 }
 
 /// How long each number of clients requests files of slower processors, whose quotas apply per
@@ -47,15 +53,18 @@ pub(super) fn emulated_rate(cipher: Cipher, base_mbit: f64) -> NonZeroU64 {
     NonZeroU64::new(rate as u64).unwrap_or(NonZeroU64::MIN)
 }
 
-fn hosts() -> Part<Arc<FourHosts>> {
-    FourHosts::build().map(Arc::new).map_err(Missed::Lacking)
+/// The hosts of all rounds, built for the first one.
+pub(super) type Hosts = LazyLock<Part<Arc<FourHosts>>>;
+
+pub(super) const fn hosts() -> Hosts {
+    LazyLock::new(|| FourHosts::build().map(Arc::new).map_err(Missed::Lacking))
 }
 
 /// Measures the base's throughput, Mbit/s: large files, the most clients.
-pub(super) async fn calibrate(lab: &Lab<'_>) -> Part<f64> {
-    let place = Place::Hosts { hosts: hosts()?, processor: None };
+pub(super) async fn calibrate(lab: &Lab<'_>, hosts: &Hosts) -> Part<f64> {
+    let place = Place::Hosts { hosts: (**hosts).clone()?, processor: None };
     let (path, most) = (open(arm(BASE, CipherEngine::default()), &place).await?, most(lab.effort));
-    let mbit = serve(&path, &place, most, LARGE, 3 * time(lab.effort), lab.seed).await?;
+    let mbit = serve(&path, &place, most, FILES[LARGE], 3 * time(lab.effort), lab.seed).await?;
     path.valid()?;
     Ok(mbit)
 }
@@ -63,11 +72,12 @@ pub(super) async fn calibrate(lab: &Lab<'_>) -> Part<f64> {
 /// Measures these arms, by their places among the tunnels and then the emulated ones.
 pub(super) async fn round(
     lab: &Lab<'_>,
+    hosts: &Hosts,
     round: u32,
     base_mbit: f64,
     arms: &[usize],
 ) -> Part<Round> {
-    let place = Place::Hosts { hosts: hosts()?, processor: None };
+    let place = Place::Hosts { hosts: (**hosts).clone()?, processor: None };
     let mut measured = Round {
         tunnels: vec![Rates::default(); TUNNELS.len()],
         emulated: vec![Rates::default(); EMULATED.len()],
@@ -89,7 +99,9 @@ pub(super) async fn round(
         let seed = lab.seed.wrapping_add(round.into());
         for (size, rates) in rates.iter_mut().enumerate() {
             for &clients in clients(lab.effort) {
-                rates.push(serve(&path, &place, clients, size, time(lab.effort), seed).await?);
+                rates.push(
+                    serve(&path, &place, clients, FILES[size], time(lab.effort), seed).await?,
+                );
             }
         }
         path.close().await?;
@@ -98,8 +110,13 @@ pub(super) async fn round(
 }
 
 /// Measures these settings, by their places after the arms, with both processors.
-pub(super) async fn speeds(lab: &Lab<'_>, round: u32, settings: &[usize]) -> Part<Speeds> {
-    let hosts = hosts()?;
+pub(super) async fn speeds(
+    lab: &Lab<'_>,
+    hosts: &Hosts,
+    round: u32,
+    settings: &[usize],
+) -> Part<Speeds> {
+    let hosts = (**hosts).clone()?;
     let mut measured = Speeds::default();
     for nth in order(lab.seed, round, 2 * settings.len()) {
         let (nth, is_fast) = (settings[nth / 2] - ARMS, nth % 2 == 1);
@@ -112,7 +129,7 @@ pub(super) async fn speeds(lab: &Lab<'_>, round: u32, settings: &[usize]) -> Par
         let mut rates = Vec::new();
         for size in [MEDIUM, LARGE] {
             let time = time_slowed(lab.effort);
-            rates.push(serve(&path, &place, most(lab.effort), size, time, seed).await?);
+            rates.push(serve(&path, &place, most(lab.effort), FILES[size], time, seed).await?);
         }
         path.close().await?;
         if is_fast { measured.fast[nth] = rates } else { measured.slow[nth] = rates }
@@ -129,10 +146,11 @@ fn arm(pair: (Cipher, Mac), engine: CipherEngine) -> Arm {
 }
 
 async fn open(arm: Arm, place: &Place) -> Part<Path> {
-    let settings = PathSettings { place: place.clone(), ..PathSettings::default() };
+    let mut settings = PathSettings { place: place.clone(), ..PathSettings::default() };
+    settings.transport.forwards_max = FORWARDS_MAX;
     let path = path::open_cold(arm, &settings).await?;
     // Let congestion control, path MTU and the service's threads settle.
-    serve(&path, place, WARM_UP_CLIENTS, LARGE, WARM_UP, 0).await?;
+    serve(&path, place, WARM_UP_CLIENTS, WARM_UP_FILES, WARM_UP, 0).await?;
     Ok(path)
 }
 
@@ -141,13 +159,12 @@ async fn serve(
     path: &Path,
     place: &Place,
     clients: u32,
-    size: usize,
+    files: [u64; 2],
     time: Duration,
     seed: u64,
 ) -> Part<f64> {
     let Place::Hosts { hosts, .. } = place else { return Err(Missed::Failed("no hosts".into())) };
-    let virtual_clients =
-        VirtualClients { address: path.address(), clients, files: FILES[size], time, seed };
+    let virtual_clients = VirtualClients { address: path.address(), clients, files, time, seed };
     let failed = |error: std::io::Error| Missed::Failed(error.to_string());
     let client = path::host_in(&hosts.client).map_err(failed)?;
     let ran =

@@ -5,7 +5,8 @@ use keypadd_measure::sequence::center;
 use keypadd_measure::verdict::Rule;
 
 use super::{
-    ENCRYPTIONS, Grid, MAKING, Measurements, PAIRS, STREAMS, SURFACES, Surfaces, Trips, his,
+    DRY_STREAM, ENCRYPTIONS, Grid, INLINE, INLINE_STREAM, LOADED, MADE, Measurements, PAIRS, PLAIN,
+    PLAIN_BURST, POOLED, POOLED_BURST, Surfaces, Trips, WORK, his,
 };
 use crate::claim::{Claim, half_of};
 use crate::lab::{Missed, Today, mean};
@@ -22,8 +23,8 @@ const PROPORTIONAL: Rule = Rule::Within(4.5, 8.5);
 
 /// `sizes` are the measured packet sizes, in the order of the surfaces' columns.
 pub(super) fn claims(sizes: &'static [u64]) -> Vec<Claim<Measurements>> {
-    let mut claims: Vec<_> = surfaces(sizes).into_iter().map(|it| it.needs([SURFACES])).collect();
-    claims.extend(streams().into_iter().map(|it| it.needs([STREAMS])));
+    let mut claims = surfaces(sizes);
+    claims.extend(streams());
     let waits = (his::BLOCK_SECONDS + his::TRIP_SECONDS) / his::TRIP_SECONDS;
     let supplied = his::SUPPLIED_BLOCK_SECONDS / his::BLOCK_SECONDS;
     claims.extend([
@@ -32,9 +33,9 @@ pub(super) fn claims(sizes: &'static [u64]) -> Vec<Claim<Measurements>> {
             "The work is the same either way; it only moves to idle time.",
             "CPU of a transfer and of its keystream, precomputed over inline",
             ABOUT,
-            |it: &Measurements| it.making.ratio(|it| it.work_pooled, |it| it.work_inline),
+            |it: &Measurements| it.work.ratio(|it| it.pooled, |it| it.inline),
         )
-        .needs([MAKING])
+        .needs([WORK])
         .printed(1.0, "An Alternative Encryption Scheme: about the same"),
         Claim::new(
             "L7",
@@ -43,16 +44,16 @@ pub(super) fn claims(sizes: &'static [u64]) -> Vec<Claim<Measurements>> {
             half_of(waits),
             |it: &Measurements| it.surfaces.ratio(|it| first(&it.inline), |it| first(&it.pooled)),
         )
-        .needs([SURFACES])
+        .needs([INLINE, POOLED])
         .printed(waits, "Encryption Speed: at least 8.5 ms, beside 4.6 ms"),
         Claim::new(
             "L8",
             "Without spare CPU no keystream is made.",
             "keystream a second, all of every core taken over none",
             Rule::AtMost(0.05),
-            |it: &Measurements| it.making.center(|it| it.beside_loads[2] / it.beside_loads[0]),
+            |it: &Measurements| it.beside_loads.center(|it| it[2] / it[0]),
         )
-        .needs([MAKING]),
+        .needs([LOADED]),
         Claim::new(
             "L9",
             "A round trip that pays for four encryptions takes four times as long as one that pays for one.",
@@ -76,18 +77,18 @@ pub(super) fn claims(sizes: &'static [u64]) -> Vec<Claim<Measurements>> {
             "by how much bitslices are faster, fillers over alone",
             ABOUT,
             |it: &Measurements| {
-                it.making.ratio(|it| it.fillers[1] / it.fillers[0], |it| it.alone[1] / it.alone[0])
+                it.made.ratio(|it| it.fillers[1] / it.fillers[0], |it| it.alone[1] / it.alone[0])
             },
         )
-        .needs([MAKING]),
+        .needs([MADE]),
         Claim::new(
             "L11",
             "The implementation matters: the same cipher is many times as fast by another.",
             "keystream for a second of CPU, bitslices over the des crate",
             half_of(supplied),
-            |it: &Measurements| it.making.ratio(|it| it.alone[1], |it| it.alone[0]),
+            |it: &Measurements| it.made.ratio(|it| it.alone[1], |it| it.alone[0]),
         )
-        .needs([MAKING])
+        .needs([MADE])
         .printed(supplied, "DEA Overheads: 120 ms and 8.5 ms"),
     ]);
     claims
@@ -122,6 +123,7 @@ fn surfaces(sizes: &'static [u64]) -> Vec<Claim<Measurements>> {
                 )
             },
         )
+        .needs([PLAIN])
         .printed(several, "Network Overheads"),
         Claim::new(
             "L1",
@@ -130,6 +132,7 @@ fn surfaces(sizes: &'static [u64]) -> Vec<Claim<Measurements>> {
             Rule::AtMost(1.2),
             move |it: &Measurements| small_large(it, plain),
         )
+        .needs([PLAIN])
         .printed(his::TRIPS_1024_SECONDS / his::TRIPS_128_SECONDS, "Network Overheads"),
         Claim::new(
             "L1",
@@ -141,6 +144,7 @@ fn surfaces(sizes: &'static [u64]) -> Vec<Claim<Measurements>> {
                 (spread(&small), it.surfaces.missed.clone())
             },
         )
+        .needs([PLAIN])
         .printed(0.01, "Atypical Network Clients: less than 1 %"),
         Claim::new(
             "L1",
@@ -150,7 +154,8 @@ fn surfaces(sizes: &'static [u64]) -> Vec<Claim<Measurements>> {
             move |it: &Measurements| {
                 it.surfaces.ratio(|it| trip(&it.plain, 16), |it| trip(&it.plain, 256))
             },
-        ),
+        )
+        .needs([PLAIN]),
         Claim::new(
             "L2",
             "With the cipher inline, time is proportional to length.",
@@ -158,6 +163,7 @@ fn surfaces(sizes: &'static [u64]) -> Vec<Claim<Measurements>> {
             PROPORTIONAL,
             move |it: &Measurements| small_large(it, inline),
         )
+        .needs([INLINE])
         .printed(8.0, "Encryption Speed: directly proportional"),
         Claim::new(
             "L2",
@@ -170,7 +176,8 @@ fn surfaces(sizes: &'static [u64]) -> Vec<Claim<Measurements>> {
                     |it| cell(it.inline.first(), column(128)),
                 )
             },
-        ),
+        )
+        .needs([INLINE]),
         Claim::new(
             "L3",
             "With keystream made before, encryption costs less than the network varies.",
@@ -180,6 +187,7 @@ fn surfaces(sizes: &'static [u64]) -> Vec<Claim<Measurements>> {
                 it.surfaces.ratio(|it| over_delays(&it.pooled), |it| over_delays(&it.plain))
             },
         )
+        .needs([PLAIN, POOLED])
         .printed(1.01, "An Alternative Encryption Scheme: below a variation of 1 %"),
         Claim::new(
             "L3",
@@ -190,6 +198,7 @@ fn surfaces(sizes: &'static [u64]) -> Vec<Claim<Measurements>> {
                 it.surfaces.ratio(|it| trip(&it.inline, 128), |it| trip(&it.pooled, 128))
             },
         )
+        .needs([INLINE, POOLED])
         .printed(orders, "his figures: 16 blocks of 8.5 ms beside 4.6 ms"),
     ]
 }
@@ -207,7 +216,8 @@ fn first(grid: &Grid) -> f64 {
 /// Scatter of rounds, relative to their mean.
 fn spread(rounds: &[f64]) -> Option<Estimate> {
     let middle = mean(rounds)?.value;
-    let distances: Vec<f64> = rounds.iter().map(|it| (it / middle - 1.0).abs()).collect();
+    let measured = rounds.iter().filter(|it| it.is_finite());
+    let distances: Vec<f64> = measured.map(|it| (it / middle - 1.0).abs()).collect();
     center(&distances)
 }
 
@@ -221,43 +231,53 @@ fn streams() -> Vec<Claim<Measurements>> {
             "keystream made while packets waited, over all",
             Rule::AtMost(0.01),
             late_below,
-        ),
+        )
+        .needs([DRY_STREAM]),
         Claim::new(
             "L4",
             "A stream above the cipher's rate runs the pool dry.",
             "keystream made while packets waited, over all",
             Rule::AtLeast(0.5),
-            |it: &Measurements| it.streams.center(|it| it.late_above),
-        ),
+            |it: &Measurements| it.streams.center(|it| known(it.late_above)),
+        )
+        .needs([DRY_STREAM]),
         Claim::new(
             "L4",
             "Once the pool is dry, speed is that of inline encryption.",
             "throughput, dry pool over inline",
             ABOUT,
-            |it: &Measurements| it.streams.ratio(|it| it.after, |it| it.inline),
+            |it: &Measurements| it.streams.ratio(|it| known(it.after), |it| known(it.inline)),
         )
+        .needs([DRY_STREAM, INLINE_STREAM])
         .printed(1.0, "When to Encrypt: approximately the same"),
         Claim::new(
             "L4",
             "Time is not linear in the amount of data: a burst is faster than what follows it.",
             "throughput, a burst from a full pool over a dry pool",
             half_of(faster),
-            |it: &Measurements| it.streams.ratio(|it| it.pooled_burst, |it| it.after),
+            |it: &Measurements| it.streams.ratio(|it| known(it.pooled_burst), |it| known(it.after)),
         )
+        .needs([POOLED_BURST, DRY_STREAM])
         .printed(faster, "1,024 bytes in 3.2 ms, 8 bytes in 8.5 ms"),
         Claim::new(
             "L5",
             "A file of several megabytes goes as fast as without encryption.",
             "throughput of a burst, precomputed over plain",
             Rule::AtLeast(0.98),
-            |it: &Measurements| it.streams.ratio(|it| it.pooled_burst, |it| it.plain_burst),
-        ),
+            |it: &Measurements| it.streams.ratio(|it| known(it.pooled_burst), |it| known(it.plain_burst)),
+        )
+        .needs([PLAIN_BURST, POOLED_BURST]),
     ]
 }
 
 fn late_below(figures: &Measurements) -> Today {
     let rounds = &figures.streams;
-    let below: Option<Vec<f64>> = rounds.all.iter().map(|it| it.late_below).collect();
-    let left_out = below.is_none().then_some(Missed::NotInQuick);
-    (below.and_then(|it| center(&it)), rounds.missed.clone().or(left_out))
+    let below: Vec<f64> = rounds.all.iter().filter_map(|it| it.late_below).collect();
+    let left_out = below.is_empty().then_some(Missed::NotInQuick);
+    (center(&below), rounds.missed.clone().or(left_out))
+}
+
+/// A figure of a stream; not a number if the round left it out.
+fn known(figure: Option<f64>) -> f64 {
+    figure.unwrap_or(f64::NAN)
 }

@@ -10,7 +10,7 @@ use keypadd_traffic::{Exchange, Path, Requester};
 
 use super::bed::{AMPLE_BYTES, des, fill, open_with};
 use super::streams::FILE_BYTES;
-use super::{LOADS, Making};
+use super::{BesideLoads, LOADS, Made, Work};
 use crate::lab::{Lab, Missed, Part};
 use crate::{Effort, order};
 
@@ -23,31 +23,40 @@ const LOAD_MAX: Duration = Duration::from_secs(30);
 /// Bytes per pad of keystream generated alone.
 const PAD_BYTES: usize = 1400;
 
-pub(super) async fn making(lab: &Lab<'_>, round: u32) -> Part<Making> {
-    let effort = lab.effort;
-    let mut making = Making::default();
+pub(super) async fn work(lab: &Lab<'_>, round: u32) -> Part<Work> {
+    let mut work = Work::default();
     for nth in order(lab.seed, round, 2) {
         match nth {
-            0 => making.work_inline = work(CipherBackend::DesCrate, None).await?,
-            _ => making.work_pooled = work(CipherBackend::DesCrate, Some(AMPLE_BYTES)).await?,
+            0 => work.inline = transfer(CipherBackend::DesCrate, None).await?,
+            _ => work.pooled = transfer(CipherBackend::DesCrate, Some(AMPLE_BYTES)).await?,
         }
     }
-    let time = effort.pick(Duration::from_millis(50), Duration::from_millis(500));
+    Ok(work)
+}
+
+pub(super) async fn made(lab: &Lab<'_>, round: u32) -> Part<Made> {
+    let mut made = Made::default();
+    let time = lab.effort.pick(Duration::from_millis(50), Duration::from_millis(500));
     for nth in order(lab.seed, round, BACKENDS.len()) {
         let backend = BACKENDS[nth];
         let path = open_with(backend, Some(AMPLE_BYTES)).await?;
         fill(&path).await;
-        making.fillers[nth] = filler_rate(&path);
+        made.fillers[nth] = filler_rate(&path);
         // After these fillers sleep, and after the kernel has reclaimed earlier pools' memory:
         // either would slow this down.
         let alone = tokio::task::spawn_blocking(move || alone(backend, time)).await;
-        making.alone[nth] = alone.map_err(|_| "a measurement thread panicked".to_owned())??;
+        made.alone[nth] = alone.map_err(|_| "a measurement thread panicked".to_owned())??;
         path.close().await?;
     }
+    Ok(made)
+}
+
+pub(super) async fn beside_loads(lab: &Lab<'_>, round: u32) -> Part<BesideLoads> {
+    let mut made = BesideLoads::default();
     for nth in order(lab.seed, round, LOADS.len()) {
-        making.beside_loads[nth] = beside(LOADS[nth], effort).await?;
+        made[nth] = beside(LOADS[nth], lab.effort).await?;
     }
-    Ok(making)
+    Ok(made)
 }
 
 /// Keystream of a path's fillers, in bytes per second of their CPU time.
@@ -56,7 +65,7 @@ fn filler_rate(path: &Path) -> f64 {
 }
 
 /// CPU seconds of a transfer, including those of its keystream, whenever that was generated.
-async fn work(backend: CipherBackend, pool_bytes: Option<usize>) -> Part<f64> {
+async fn transfer(backend: CipherBackend, pool_bytes: Option<usize>) -> Part<f64> {
     let path = open_with(backend, pool_bytes).await?;
     if pool_bytes.is_some() {
         fill(&path).await;

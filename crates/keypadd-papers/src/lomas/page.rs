@@ -103,8 +103,8 @@ fn field(
     of: fn(&Trips) -> f64,
 ) -> Option<Estimate> {
     let of_round = |it: &Surfaces| kind.2(it).get(row).and_then(|it| it.get(column)).map(of);
-    let all: Option<Vec<f64>> = figures.surfaces.all.iter().map(of_round).collect();
-    mean(&all?)
+    let all: Vec<f64> = figures.surfaces.all.iter().filter_map(of_round).collect();
+    mean(&all)
 }
 
 fn milliseconds(effort: Effort) -> Vec<f64> {
@@ -182,8 +182,8 @@ fn by_size(figures: &Measurements, effort: Effort) -> Plot {
     {
         let points = all_sizes.iter().enumerate().map(|(nth, size)| {
             let of_round = |it: &Surfaces| Some(kind.2(it).first()?.get(nth)?.mean_us / unit(it)?);
-            let all: Option<Vec<f64>> = figures.surfaces.all.iter().map(of_round).collect();
-            (*size as f64, all.and_then(|it| mean(&it)))
+            let all: Vec<f64> = figures.surfaces.all.iter().filter_map(of_round).collect();
+            (*size as f64, mean(&all))
         });
         plot.curves.push(curve(label, Style::Line, points));
     }
@@ -216,16 +216,15 @@ fn streams(figures: &Measurements) -> Table {
     let mut table = Table::new("streams", "Bursts and streams", "traffic")
         .column("throughput", "Mbit/s")
         .column("keystream made while packets waited", "%");
-    let rounds = &figures.streams;
-    let rate = |of: fn(&super::Streams) -> f64| Cell::from(mean(&rounds.figures(of)));
-    let late =
-        |of: fn(&super::Streams) -> f64| Cell::from(mean(&rounds.figures(|it| of(it) * 100.0)));
-    let below: Option<Vec<f64>> =
-        rounds.all.iter().map(|it| Some(it.late_below? * 100.0)).collect();
-    let mean_below = Cell::from(below.and_then(|it| mean(&it)));
+    let over_rounds = |of: &dyn Fn(&super::Streams) -> Option<f64>| {
+        let all: Vec<f64> = figures.streams.all.iter().filter_map(of).collect();
+        Cell::from(mean(&all))
+    };
+    let rate = |of: fn(&super::Streams) -> Option<f64>| over_rounds(&of);
+    let late = |of: fn(&super::Streams) -> Option<f64>| over_rounds(&|it| Some(of(it)? * 100.0));
     table.push("a file, plain", vec![rate(|it| it.plain_burst), Cell::Missing]);
     table.push("a file, full pool", vec![rate(|it| it.pooled_burst), Cell::Missing]);
-    table.push("bursts, half the cipher's rate", vec![Cell::Missing, mean_below]);
+    table.push("bursts, half the cipher's rate", vec![Cell::Missing, late(|it| it.late_below)]);
     table.push("a stream, pool dry", vec![rate(|it| it.after), late(|it| it.late_above)]);
     table.push("a stream, no pool", vec![rate(|it| it.inline), Cell::Missing]);
     table
@@ -237,15 +236,16 @@ fn making(figures: &Measurements) -> Table {
         .column("fillers", "MB for a second of CPU")
         .column("CPU of a transfer, precomputed", "ms")
         .column("inline", "ms");
-    let rounds = &figures.making;
-    let mega =
-        |of: &dyn Fn(&super::Making) -> f64| Cell::from(mean(&rounds.figures(|it| of(it) / 1e6)));
-    let work = |of: fn(&super::Making) -> f64| Cell::from(mean(&rounds.figures(|it| of(it) * 1e3)));
+    let mega = |of: &dyn Fn(&super::Made) -> f64| {
+        Cell::from(mean(&figures.made.figures(|it| of(it) / 1e6)))
+    };
+    let work =
+        |of: fn(&super::Work) -> f64| Cell::from(mean(&figures.work.figures(|it| of(it) * 1e3)));
     let des = vec![
         mega(&|it| it.alone[0]),
         mega(&|it| it.fillers[0]),
-        work(|it| it.work_pooled),
-        work(|it| it.work_inline),
+        work(|it| it.pooled),
+        work(|it| it.inline),
     ];
     table.push("the des crate, a block at a time", des);
     let bitslices =
@@ -273,7 +273,7 @@ fn loads(figures: &Measurements) -> Table {
         Table::new("loads", "Keystream beside other programs", "they take of every core")
             .column("made by both ends' fillers", "MB/s");
     for (nth, share) in LOADS.iter().enumerate() {
-        let made = figures.making.figures(|it| it.beside_loads[nth] / 1e6);
+        let made = figures.beside_loads.figures(|it| it[nth] / 1e6);
         table.push(&format!("{:.0} %", share * 100.0), vec![mean(&made).into()]);
     }
     table

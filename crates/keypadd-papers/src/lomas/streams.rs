@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use keypadd_traffic::{Counts, Due, Exchange, Path, Requester, Requests};
 
 use super::bed::{AMPLE_BYTES, Throttled, fill, plain, tunnel};
-use super::{Network, Streams};
+use super::{DRY_STREAM, Network, PLAIN_BURST, POOLED_BURST, Streams};
 use crate::lab::{Lab, Part};
 use crate::{Effort, order, stream};
 
@@ -36,38 +36,44 @@ pub(super) fn above_time(effort: Effort) -> Duration {
     effort.pick(Duration::from_millis(600), Duration::from_secs(8))
 }
 
-pub(super) async fn streams(lab: &Lab<'_>, round: u32, network: Network) -> Part<Streams> {
+/// Measures these bursts and streams.
+pub(super) async fn streams(
+    lab: &Lab<'_>,
+    round: u32,
+    network: Network,
+    which: &[usize],
+) -> Part<Streams> {
     let (effort, rate) = (lab.effort, network.stream_cipher());
     let mut streams = Streams::default();
-    for nth in order(lab.seed, round, 4) {
-        match nth {
-            0 => {
+    for nth in order(lab.seed, round, which.len()) {
+        match which[nth] {
+            PLAIN_BURST => {
                 let path = plain().await?;
-                streams.plain_burst = burst(&path).await?;
+                streams.plain_burst = Some(burst(&path).await?);
                 path.close().await?;
             }
-            1 => {
+            POOLED_BURST => {
                 let path = tunnel(Some(AMPLE_BYTES), rate).await?;
                 fill(&path).await;
                 let slowed = Throttled::both(rate);
-                streams.pooled_burst = burst(&path).await?;
+                streams.pooled_burst = Some(burst(&path).await?);
                 drop(slowed);
                 path.close().await?;
             }
-            2 => {
+            DRY_STREAM => {
                 let path = tunnel(Some(SMALL_BYTES), rate).await?;
                 if effort == Effort::Full {
                     streams.late_below = Some(below(&path, network).await?);
                 }
                 fill(&path).await;
                 let before = path.gauges().counts();
-                streams.after = second_half(&path, effort, Throttled::both(rate)).await?;
-                streams.late_above = late(path.gauges().counts().since(before));
+                streams.after = Some(second_half(&path, effort, Throttled::both(rate)).await?);
+                streams.late_above = Some(late(path.gauges().counts().since(before)));
                 path.close().await?;
             }
             _ => {
                 let path = tunnel(None, rate).await?;
-                streams.inline = second_half(&path, effort, Throttled::both(rate)).await?;
+                streams.inline = Some(second_half(&path, effort, Throttled::both(rate)).await?);
                 path.close().await?;
             }
         }

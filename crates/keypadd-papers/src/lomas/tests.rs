@@ -17,18 +17,20 @@ fn grid(time_us: impl Fn(f64, f64) -> f64, first: f64) -> Grid {
     delays(EFFORT).iter().map(row).collect()
 }
 
-type Round = (Surfaces, Encryptions, Streams, Making, Pairs);
+type Round = (Surfaces, Encryptions, Streams, (Work, Made, BesideLoads), Pairs);
 
 /// Six rounds around `round`, with almost no scatter, so that intervals are narrow.
 fn figures(round: impl Fn(f64) -> Round) -> Measurements {
     let network = Network { trip_us: 100.0, mbit: 1600.0 };
     let mut figures = Measurements::new(Ok(network));
     for spread in [0.999, 1.001, 0.999, 1.001, 0.999, 1.001] {
-        let (surfaces, encryptions, streams, making, pairs) = round(spread);
+        let (surfaces, encryptions, streams, (work, made, loads), pairs) = round(spread);
         figures.surfaces.push(Ok(surfaces));
         figures.encryptions.push(Ok(encryptions));
         figures.streams.push(Ok(streams));
-        figures.making.push(Ok(making));
+        figures.work.push(Ok(work));
+        figures.made.push(Ok(made));
+        figures.beside_loads.push(Ok(loads));
         figures.pairs.push(Ok(pairs));
     }
     figures
@@ -51,20 +53,18 @@ fn figures_as_he_describes_them_bear_every_claim_out() {
             };
             let encryptions = Encryptions { one_us: 1.0, two_us: 2.0, four_us: 4.0 * spread };
             let streams = Streams {
-                plain_burst: 1000.0,
-                pooled_burst: 1000.0 * spread,
+                plain_burst: Some(1000.0),
+                pooled_burst: Some(1000.0 * spread),
                 late_below: Some(0.001),
-                late_above: 0.9,
-                after: 3.0,
-                inline: 3.0 * spread,
+                late_above: Some(0.9),
+                after: Some(3.0),
+                inline: Some(3.0 * spread),
             };
-            let making = Making {
-                work_pooled: 1.0,
-                work_inline: spread,
-                alone: [1.0, 14.0 * spread],
-                fillers: [1.0, 14.0],
-                beside_loads: [100.0, 50.0, spread],
-            };
+            let making = (
+                Work { pooled: 1.0, inline: spread },
+                Made { alone: [1.0, 14.0 * spread], fillers: [1.0, 14.0] },
+                [100.0, 50.0, spread],
+            );
             let pairs = Pairs { alone: 9.0, beside: 4.5 * spread, other: 4.5 };
             (surfaces, encryptions, streams, making, pairs)
         }),
@@ -86,20 +86,18 @@ fn contrary_figures_give_the_contrary_verdict_on_every_claim() {
             };
             let encryptions = Encryptions { one_us: 1.0, two_us: 1.0, four_us: spread };
             let streams = Streams {
-                plain_burst: 1000.0,
-                pooled_burst: 100.0 * spread,
+                plain_burst: Some(1000.0),
+                pooled_burst: Some(100.0 * spread),
                 late_below: Some(0.5),
-                late_above: 0.1,
-                after: 90.0,
-                inline: 3.0 * spread,
+                late_above: Some(0.1),
+                after: Some(90.0),
+                inline: Some(3.0 * spread),
             };
-            let making = Making {
-                work_pooled: 3.0,
-                work_inline: spread,
-                alone: [1.0, 2.0 * spread],
-                fillers: [1.0, 1.0],
-                beside_loads: [100.0, 100.0, 90.0 * spread],
-            };
+            let making = (
+                Work { pooled: 3.0, inline: spread },
+                Made { alone: [1.0, 2.0 * spread], fillers: [1.0, 1.0] },
+                [100.0, 100.0, 90.0 * spread],
+            );
             let pairs = Pairs { alone: 9.0, beside: 9.0 * spread, other: 9.0 };
             (surfaces, encryptions, streams, making, pairs)
         }),
@@ -114,7 +112,9 @@ fn without_the_network_nothing_is_run_and_its_fault_is_said() {
     none.surfaces.push(Err(missed.clone()));
     none.encryptions.push(Err(missed.clone()));
     none.streams.push(Err(missed.clone()));
-    none.making.push(Err(missed.clone()));
+    none.work.push(Err(missed.clone()));
+    none.made.push(Err(missed.clone()));
+    none.beside_loads.push(Err(missed.clone()));
     none.pairs.push(Err(missed));
     outcomes(&none, NotRun);
     let section = page::page(&none, EFFORT);

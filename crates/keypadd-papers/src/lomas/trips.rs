@@ -7,7 +7,7 @@ use keypadd_measure::Background;
 use keypadd_traffic::{Exchange, Path, Requester};
 
 use super::bed::{AMPLE_BYTES, Throttled, fill, plain, tunnel};
-use super::{Encryptions, Grid, Network, Surfaces, Trips, delays, sizes};
+use super::{Encryptions, Grid, INLINE, Network, PLAIN, Surfaces, Trips, delays, sizes};
 use crate::lab::{Lab, Part};
 use crate::{Effort, order};
 
@@ -30,19 +30,25 @@ const AWAKE_MAX: Duration = Duration::from_secs(600);
 /// Size of packets whose encryptions are counted: long, so that overhead hardly counts.
 const LONG: u64 = 1024;
 
-pub(super) async fn surfaces(lab: &Lab<'_>, round: u32, network: Network) -> Part<Surfaces> {
+/// Measures these surfaces.
+pub(super) async fn surfaces(
+    lab: &Lab<'_>,
+    round: u32,
+    network: Network,
+    which: &[usize],
+) -> Part<Surfaces> {
     let effort = lab.effort;
     let mut surfaces = Surfaces::default();
     // Otherwise fillers busy with an emulated cipher would keep only their own arm's cores awake.
     let _awake = Background::awake(AWAKE_MAX);
-    for nth in order(lab.seed, round, 3) {
-        match nth {
-            0 => {
+    for nth in order(lab.seed, round, which.len()) {
+        match which[nth] {
+            PLAIN => {
                 let path = plain().await?;
                 surfaces.plain = grid(&path, effort, trips(effort), None).await?;
                 path.close().await?;
             }
-            1 => {
+            INLINE => {
                 let path = tunnel(None, network.trip_cipher()).await?;
                 let slowed = Throttled::one_encryption(network.trip_cipher());
                 settle(&path).await?;
