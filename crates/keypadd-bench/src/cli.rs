@@ -256,10 +256,9 @@ pub(crate) enum OnOff {
 /// How keys are pressed.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct TypingFlags {
-    /// Simulated typists, each at human speed
-    #[arg(long, env = "KEYPADD_TYPISTS", value_name = "NUMBER", default_value = "20")]
-    #[arg(value_parser = values::count)]
-    pub(crate) typists: u32,
+    /// Simulated typists, each at human speed [default: 20; quick: 200]
+    #[arg(long, env = "KEYPADD_TYPISTS", value_name = "NUMBER", value_parser = values::count)]
+    pub(crate) typists: Option<u32>,
     /// Evenly spaced keystrokes per second, instead of typists
     #[arg(long, env = "KEYPADD_RATE", value_name = "PER-SECOND", value_parser = values::rate)]
     #[arg(allow_negative_numbers = true)]

@@ -30,6 +30,10 @@ use crate::{networks, paths};
 /// Bytes of a key and of its echo, if a rate is given and no size.
 const KEY_BYTES: u64 = 64;
 
+/// Default typists; and those of `--quick`, whose turns are so short that it takes more for as many
+/// keys.
+const TYPISTS: [u32; 2] = [20, 200];
+
 /// Default rounds of handshakes.
 const KEX_ROUNDS: u32 = 10;
 
@@ -72,8 +76,8 @@ pub(crate) async fn run(workload: BenchWorkload, shutdown: Shutdown) -> Result<(
             let TerminalArgs { typing, time, turns } = *args;
             let time = turn_time(time, &turns, [3000, 250]);
             refuse_more(typing.rate.unwrap_or_default(), time, REQUESTS_MOST)?;
-            let workload =
-                Terminal { typing: read_typing(typing), time, seed: turns.run.report.seed };
+            let typing = read_typing(typing, turns.quick);
+            let workload = Terminal { typing, time, seed: turns.run.report.seed };
             measure("keypadd bench terminal", &workload, turns, shutdown).await
         }
         BenchWorkload::Bulk(args) => {
@@ -87,8 +91,8 @@ pub(crate) async fn run(workload: BenchWorkload, shutdown: Shutdown) -> Result<(
             let MixedArgs { typing, streams, time, turns } = *args;
             let time = turn_time(time, &turns, [3000, 500]);
             refuse_more(typing.rate.unwrap_or_default(), time, REQUESTS_MOST)?;
-            let terminal =
-                Terminal { typing: read_typing(typing), time, seed: turns.run.report.seed };
+            let typing = read_typing(typing, turns.quick);
+            let terminal = Terminal { typing, time, seed: turns.run.report.seed };
             let workload = Mixed { terminal, streams };
             measure("keypadd bench mixed", &workload, turns, shutdown).await
         }
@@ -129,10 +133,12 @@ fn refuse_more(per_second: f64, time: Duration, most: f64) -> Result<(), Error> 
     }
 }
 
-fn read_typing(flags: TypingFlags) -> Typing {
+fn read_typing(flags: TypingFlags, quick: bool) -> Typing {
     match flags.rate {
         Some(per_second) => Typing::Fixed { per_second, bytes: flags.size.unwrap_or(KEY_BYTES) },
-        None => Typing::Human { typists: flags.typists },
+        None => {
+            Typing::Human { typists: flags.typists.unwrap_or_else(|| TYPISTS[usize::from(quick)]) }
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use keypadd_traffic::{Due, Exchange, even};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
-use rand_distr::{Bernoulli, Distribution, Exp, LogNormal};
+use rand_distr::{Bernoulli, Distribution, Exp, LogNormal, StandardUniform};
 
 /// Time between two keys of a typist: mean and standard deviation of 136 million keystrokes
 /// (Dhakal, Feit, Kristensson and Oulasvirta, "Observations on Typing from 136 Million Keystrokes",
@@ -61,9 +61,14 @@ fn typist_keys(time: Duration, seed: u64, typist: u64) -> Vec<Due> {
     );
     let gaps = gaps.expect("mean and deviation are positive");
     let ends_command = Bernoulli::new(KEYS_PER_COMMAND.recip()).expect("one in sixteen");
+    // In the midst of a gap, as one who has typed for a while; about so, as longer gaps are met more
+    // often.
+    let begun: f64 = StandardUniform.sample(&mut random);
     let mut at = Duration::ZERO;
+    let mut left = 1.0 - begun;
     let keys = std::iter::from_fn(|| {
-        at += Duration::from_secs_f64(gaps.sample(&mut random));
+        at += Duration::from_secs_f64(gaps.sample(&mut random) * left);
+        left = 1.0;
         let answer = if ends_command.sample(&mut random) { OUTPUT_BYTES } else { KEY };
         (at < time).then(|| Due { at, exchange: Exchange::new(KEY, answer) })
     });
@@ -131,6 +136,14 @@ mod tests {
         let commands = keys.iter().filter(|due| due.exchange.response_bytes() > KEY).count();
         let share = commands as f64 * KEYS_PER_COMMAND / keys.len() as f64;
         assert!((share - 1.0).abs() < 0.1, "{share}");
+    }
+
+    #[test]
+    fn typists_are_at_it_from_the_beginning() {
+        let typists = 1_000;
+        let first = typing(Typing::Human { typists }, Duration::from_millis(100), 1).len() as f64;
+        let expected = 0.1 / KEY_GAP_MEAN_SECONDS * f64::from(typists);
+        assert!((first / expected - 1.0).abs() < 0.3, "{first}, not {expected}");
     }
 
     #[test]
