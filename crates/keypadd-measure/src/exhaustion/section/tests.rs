@@ -116,8 +116,8 @@ fn predictions_that_came_true_hold_and_others_do_not() {
 fn predictions_are_judged_only_where_a_core_was_idle() {
     let mut busy = measured(CONVENTIONAL, 0.9, 2.0);
     let one = section(&[busy.clone()], 3);
-    assert_eq!(outcome(&one, ACCURATE), Outcome::CannotTell);
-    assert_eq!(outcome(&one, RATES), Outcome::CannotTell);
+    assert_eq!(outcome(&one, ACCURATE), Outcome::CannotCompare);
+    assert_eq!(outcome(&one, RATES), Outcome::CannotCompare);
     busy.calibration.background = 0.0;
     let other = section(&[busy], 3);
     assert_eq!(outcome(&other, ACCURATE), Outcome::DoesNotHold);

@@ -23,12 +23,16 @@ pub(super) fn all(cells: &[Cell], predictions: &[Judged]) -> Vec<Verdict> {
         accuracy(
             "With a core left idle, R*, T* and B* are predicted before the run.",
             "every prediction for traffic and load that leave at least one core idle",
-            predictions.iter().filter(|it| it.idle >= IDLE_CORES_MIN),
+            predictions,
+            |it| it.idle >= IDLE_CORES_MIN,
+            "traffic and load leave no core idle here, in any case",
         ),
         accuracy(
             "Without a load, R* is predicted before the run, whether a core is left idle or not.",
             "every R* without a load",
-            predictions.iter().filter(|it| it.is_unloaded_rate),
+            predictions,
+            |it| it.is_unloaded_rate,
+            "every case has a load",
         ),
         confirmed(cells),
     ];
@@ -37,14 +41,26 @@ pub(super) fn all(cells: &[Cell], predictions: &[Judged]) -> Vec<Verdict> {
     verdicts
 }
 
-/// Whether these predictions were as accurate as promised.
-fn accuracy<'p>(claim: &str, what: &str, predictions: impl Iterator<Item = &'p Judged>) -> Verdict {
-    let judged: Vec<(&Prediction, f64)> = predictions
+/// Whether the predictions that the claim is about were as accurate as promised; `lacking` says why
+/// there are none.
+fn accuracy(
+    claim: &str,
+    what: &str,
+    predictions: &[Judged],
+    is_about: fn(&Judged) -> bool,
+    lacking: &str,
+) -> Verdict {
+    let about: Vec<&Judged> = predictions.iter().filter(|it| is_about(it)).collect();
+    let judged: Vec<(&Prediction, f64)> = about
+        .iter()
         .filter(|it| it.is_quiet)
         .filter_map(|it| Some((&it.prediction, it.prediction.error_percent?)))
         .collect();
     let worst = judged.iter().max_by(|one, other| one.1.abs().total_cmp(&other.1.abs()));
     let (outcome, because) = match worst {
+        None if about.is_empty() && !predictions.is_empty() => {
+            (Outcome::CannotCompare, lacking.into())
+        }
         None => (Outcome::CannotTell, "no such case was measured undisturbed".into()),
         Some((prediction, error)) => {
             let outcome = match error.abs() <= ERROR_PERCENT_MAX {
