@@ -6,6 +6,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod agreement;
 mod arm;
 mod background;
 mod emulate;

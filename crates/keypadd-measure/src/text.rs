@@ -3,6 +3,7 @@
 //! Splits tables that are too wide, repeating their labels. Removes control and bidirectional
 //! characters from labels, as pages do.
 
+use crate::agreement::Agreement;
 use crate::figure;
 use crate::figure::AlignedFigure;
 use crate::results::{
@@ -122,17 +123,21 @@ pub(crate) fn claims(sections: &[Section]) -> Option<Table> {
         .column("of", "")
         .column("paper", "")
         .column("today", "")
+        .column("direction", "")
+        .column("size", "")
         .column("verdict", "");
     for (section, verdict) in
         sections.iter().flat_map(|it| it.verdicts.iter().map(move |v| (it, v)))
     {
-        let Some(PaperComparison { name, ratio, paper, today, .. }) = &verdict.beside else {
-            continue;
-        };
+        let Some(beside) = &verdict.beside else { continue };
+        let PaperComparison { name, ratio, paper, today, .. } = beside;
+        let Agreement { direction, size } = Agreement::of(beside);
         let cells = vec![
             ratio.as_str().into(),
             paper.map(Estimate::single).into(),
             today.clone().into(),
+            direction.into(),
+            size.into(),
             verdict.outcome.name().into(),
         ];
         table.push(&format!("{} {name}", section.id), cells);

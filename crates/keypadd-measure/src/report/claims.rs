@@ -1,9 +1,11 @@
-//! Renders the summary of the papers: each claim with the paper's ratio, today's, and the verdict.
+//! Renders the summary of the papers: each claim with the paper's ratio, today's, whether its
+//! direction and size are the paper's, and the verdict.
 
 use maud::Markup;
 use maud::html;
 
 use super::names::{SectionNames, address, class};
+use crate::agreement::Agreement;
 use crate::figure;
 use crate::results::{PaperComparison, Section, Verdict};
 
@@ -25,6 +27,8 @@ pub(super) fn table(section: &Section, names: &SectionNames) -> Markup {
                     th scope="col" { "ratio" }
                     th scope="col" class="figure" { "paper" }
                     th scope="col" class="figure" { "today" }
+                    th scope="col" title="whether the whole interval is on the paper's side of 1" { "direction" }
+                    th scope="col" title="alike: from half to twice the paper's effect" { "size" }
                     th scope="col" { "verdict" }
                 }
             }
@@ -37,12 +41,15 @@ fn row(verdict: &Verdict, beside: &PaperComparison) -> Markup {
     let paper = beside.paper.map(figure::brief);
     let today = beside.today.as_ref().map(figure::write);
     let missing = || figure::NONE.to_owned();
+    let Agreement { direction, size } = Agreement::of(beside);
     html! {
         tr {
             th scope="row" { span class="name" { (beside.name) } " " (verdict.claim) }
             td class="of" { (beside.ratio) }
             td class="figure" data-is="paper" title=(beside.source) { (paper.unwrap_or_else(missing)) }
             td class="figure" data-is="today" title=(verdict.because) { (today.unwrap_or_else(missing)) }
+            td { (direction) }
+            td { (size) }
             td { span class={ "outcome " (class(verdict.outcome)) } { (verdict.outcome.name()) } }
         }
     }

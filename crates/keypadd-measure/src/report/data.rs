@@ -5,6 +5,7 @@ use super::DATA;
 use super::File;
 use super::names::{Names, VERDICTS};
 use super::ratios;
+use crate::agreement::Agreement;
 use crate::results::{
     Axis, Cell, MarkPosition, PaperComparison, Plot, Results, Section, Surface, Table,
 };
@@ -128,12 +129,16 @@ fn curves(plot: &Plot, emulated: Option<&str>) -> Vec<Vec<String>> {
 /// One row per claim that has a ratio.
 fn ratios_of(section: &Section, emulated: Option<&str>) -> Vec<Vec<String>> {
     let mut rows = vec![words(["claim", "ratio", "paper", "where", "today", "low", "high"])];
-    for PaperComparison { name, ratio, paper, source, today } in ratios::rows(&section.verdicts) {
+    rows[0].extend(words(["direction", "size"]));
+    for beside in ratios::rows(&section.verdicts) {
+        let PaperComparison { name, ratio, paper, source, today } = beside;
+        let Agreement { direction, size } = Agreement::of(beside);
         let today = today.as_ref();
         let interval = today.and_then(|today| today.interval);
         let mut row = words([name, ratio]);
         row.extend([figure(*paper), word(source), figure(today.map(|today| today.value))]);
         row.extend([figure(interval.map(|[low, _]| low)), figure(interval.map(|[_, high]| high))]);
+        row.extend(words([direction, size]));
         rows.push(row);
     }
     said(rows, emulated)
