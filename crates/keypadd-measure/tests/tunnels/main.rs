@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod delay;
+mod itself;
 mod pads;
 
 use keypadd_measure::results::{Cell, Section};
