@@ -2,10 +2,13 @@
 //! others, and reports all faults together. Returns settings only if there are none.
 
 use std::collections::HashMap;
+use std::iter;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
 use keypadd_provider::PublicKey;
+use toml::Spanned;
+use toml::de::DeValue;
 
 use crate::document::{self, Reader};
 use crate::expiry::Expiry;
@@ -126,69 +129,72 @@ impl Config {
         memory_bytes: u64,
         needed: Peers,
     ) -> Result<Self, InvalidConfig> {
-        let Texts { main: text, parts } = texts;
-        let (mut faults, mut warnings) = (Faults::of(None, text), Faults::of(None, text));
-        let mut table = document::parse(text, &mut faults);
+        let mut main = FileRead::of(None, texts.main);
+        let mut table = document::parse(texts.main, &mut main.faults);
         let (listens, has_key) = (table.has("listen"), table.has("key"));
-        let peers = table.take("peer");
-        let mut reader = Reader { table: &mut table, faults: &mut faults, memory_bytes };
+        main.peers = table.take("peer");
+        let mut reader = Reader { table: &mut table, faults: &mut main.faults, memory_bytes };
         let settings = Settings::take(&mut reader);
-        table.refuse_rest(&mut faults);
+        table.refuse_rest(&mut main.faults);
         for suite in settings.suite.iter().flatten() {
-            refuse_legacy(&settings, suite, &mut faults);
+            refuse_legacy(&settings, suite, &mut main.faults);
         }
+        let mut parts: Vec<FileRead<'_>> = texts.parts.iter().map(FileRead::of_part).collect();
         let mut found = Found::default();
-        let context = Context {
-            settings: &settings,
-            listens,
-            faults: &mut faults,
-            warnings: &mut warnings,
-            found: &mut found,
-        };
-        context.peers(peers);
-        let (mut more_faults, mut more_warnings) = (Vec::new(), Vec::new());
-        for Part { name, text } in parts {
-            let [mut faults, mut warnings] = [0, 1].map(|_| Faults::of(Some(name), text));
-            let mut table = document::parse(text, &mut faults);
-            let peers = table.take("peer");
-            table.refuse_all_but_peers(&mut faults);
-            let context = Context {
-                settings: &settings,
-                listens,
-                faults: &mut faults,
-                warnings: &mut warnings,
-                found: &mut found,
-            };
-            context.peers(peers);
-            more_faults.extend(faults.sorted());
-            more_warnings.extend(warnings.sorted());
+        for FileRead { peers, faults, warnings } in iter::once(&mut main).chain(&mut parts) {
+            let found = &mut found;
+            Context { settings: &settings, listens, faults, warnings, found }.peers(peers.take());
         }
         let Found { peers, expiries, keys, .. } = found;
-        let is_faultless = faults.is_empty() && more_faults.is_empty();
+        let is_faultless = iter::once(&main).chain(&parts).all(|file| file.faults.is_empty());
         if needed == Peers::Needed && peers.is_empty() && is_faultless {
             let hint = "add a [peer.NAME] with its public-key, and an endpoint to connect to it";
-            faults.add(0, "no peers", Some(hint.into()));
+            main.faults.add(0, "no peers", Some(hint.into()));
         }
         if let Some(at) = settings.listen.as_ref().and_then(|listen| listen.at)
             && !peers.iter().any(|peer| peer.incoming.is_some())
         {
             let cause = "listen: no peer may connect to this host: each one has an endpoint";
             let hint = "remove listen, or add a [peer.NAME] without an endpoint";
-            warnings.add(at, cause, Some(hint.into()));
+            main.warnings.add(at, cause, Some(hint.into()));
         }
         let key = match &settings.key {
             Some(key) => Some(KeyPlace::File(key.value.clone())),
             None => (!has_key).then_some(KeyPlace::Default),
         };
-        let mut faults = faults.sorted();
-        faults.append(&mut more_faults);
+        let (mut faults, mut warnings) = (Vec::new(), Vec::new());
+        for file in iter::once(main).chain(parts) {
+            faults.extend(file.faults.sorted());
+            warnings.extend(file.warnings.sorted());
+        }
         match key {
             Some(key) if faults.is_empty() => {
-                let mut warnings = warnings.sorted();
-                warnings.append(&mut more_warnings);
                 Ok(Self { key, settings, peers, warnings, expiries, keys })
             }
             key => Err(InvalidConfig { faults, key }),
         }
+    }
+}
+
+/// What reading one file has found.
+struct FileRead<'t> {
+    /// Its peers, until they are read.
+    peers: Option<Spanned<DeValue<'t>>>,
+    faults: Faults<'t>,
+    warnings: Faults<'t>,
+}
+
+impl<'t> FileRead<'t> {
+    fn of(part: Option<&'t str>, text: &'t str) -> Self {
+        let [faults, warnings] = [0, 1].map(|_| Faults::of(part, text));
+        Self { peers: None, faults, warnings }
+    }
+
+    fn of_part(Part { name, text }: &'t Part) -> Self {
+        let mut file = Self::of(Some(name), text);
+        let mut table = document::parse(text, &mut file.faults);
+        file.peers = table.take("peer");
+        table.refuse_all_but_peers(&mut file.faults);
+        file
     }
 }
