@@ -55,6 +55,8 @@ pub struct Error {
 
 #[derive(Debug, PartialEq, Eq)]
 struct Part {
+    /// Printed before the cause, which may begin with a place in a file instead.
+    program: &'static str,
     cause: String,
     hint: Option<String>,
 }
@@ -62,12 +64,12 @@ struct Part {
 impl Error {
     /// An error; the cause names the flag or file and the value.
     pub fn new(exit: Exit, cause: impl Into<String>) -> Self {
-        Self { exit, parts: vec![Part { cause: format!("keypadd: {}", cause.into()), hint: None }] }
+        Self { exit, parts: vec![Part { program: "keypadd: ", cause: cause.into(), hint: None }] }
     }
 
     /// Several faults of a file, each `FILE:LINE:COLUMN: cause` with its hint.
     pub fn listed(exit: Exit, faults: impl IntoIterator<Item = (String, Option<String>)>) -> Self {
-        let part = |(cause, hint)| Part { cause, hint };
+        let part = |(cause, hint)| Part { program: "", cause, hint };
         Self { exit, parts: faults.into_iter().map(part).collect() }
     }
 
@@ -90,9 +92,9 @@ impl Error {
         self
     }
 
-    /// Each cause, and its hint.
+    /// Each cause, without the program's name, and its hint.
     pub fn parts(&self) -> impl Iterator<Item = (&str, Option<&str>)> {
-        self.parts.iter().map(|Part { cause, hint }| (&**cause, hint.as_deref()))
+        self.parts.iter().map(|Part { cause, hint, .. }| (&**cause, hint.as_deref()))
     }
 
     /// Prints at most two lines per cause on standard error, which may be closed.
@@ -104,8 +106,8 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for Part { cause, hint } in &self.parts {
-            writeln!(f, "{}", one_line(cause))?;
+        for Part { program, cause, hint } in &self.parts {
+            writeln!(f, "{program}{}", one_line(cause))?;
             if let Some(hint) = hint {
                 writeln!(f, "  hint: {}", one_line(hint))?;
             }

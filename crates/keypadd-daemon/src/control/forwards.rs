@@ -136,7 +136,7 @@ async fn listening(client: &Client, forward: &RemoteForward) -> Result<Done, Val
     let error = not_listening(forward.clone(), code);
     let exit = error.exit() as u8;
     let (cause, hint) = error.parts().next().unwrap_or_default();
-    Err(json!({ "refused": cause.trim_start_matches("keypadd: "), "hint": hint, "exit": exit }))
+    Err(json!({ "refused": cause, "hint": hint, "exit": exit }))
 }
 
 fn listed((peer, client): (&str, &Client)) -> PeerForwards {

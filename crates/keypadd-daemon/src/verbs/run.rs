@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use keypadd_cli::error::{Error, Exit, shown, system};
+use keypadd_cli::error::{Error, Exit, one_line, shown, system};
 use keypadd_cli::shutdown::Shutdown;
 use keypadd_config::{Changes, Config, Settings};
 use serde_json::{Value, json};
@@ -310,8 +310,11 @@ async fn reload(
     let result: Result<_, Error> = attempt.await;
     match &result {
         Err(error) => {
-            for line in error.to_string().lines() {
-                tracing::error!("reload failed: {}", line.trim_start_matches("keypadd: ").trim());
+            for (cause, hint) in error.parts() {
+                tracing::error!("reload failed: {}", one_line(cause));
+                if let Some(hint) = hint {
+                    tracing::error!("reload failed: hint: {}", one_line(hint));
+                }
             }
         }
         Ok((changes, _)) => {

@@ -52,7 +52,7 @@ impl Finding {
         let finding = |(cause, hint): (&str, Option<&str>)| Self {
             check: check.into(),
             verdict: Verdict::Fail,
-            found: cause.trim_start_matches("keypadd: ").into(),
+            found: cause.into(),
             fix: hint.map(Into::into),
         };
         error.parts().map(finding).collect()
