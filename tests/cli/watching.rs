@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -148,30 +148,63 @@ fn a_peer_that_does_not_answer_is_called_silent_before_it_counts_as_lost() {
     until("it answers", || shown().contains("    now ").then_some(()));
 }
 
-#[test]
-fn on_a_terminal_the_watch_fits_breaks_no_word_and_ends_on_q() {
-    let desk = desk();
-    let _server = Daemon::serve(&desk, &[]);
+/// A terminal of 80x24: the end of who looks at it, and the programs'.
+fn terminal() -> (File, File) {
     let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&master).unwrap();
     unlockpt(&master).unwrap();
     let size = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
     tcsetwinsize(&master, size).unwrap();
     let path = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
-    let terminal = || File::options().read(true).write(true).open(&path).unwrap();
-    let mut command = desk.keypadd(&["status", "--watch"]);
-    command.stdin(terminal()).stdout(terminal()).stderr(Stdio::piped());
-    let watch = command.spawn().unwrap();
-    drop(command);
-    let mut master = File::from(master);
-    let mut frame = Vec::new();
-    // The first frame ends with what q does.
-    while !text(&frame).contains("q quits") {
+    let terminal = File::options().read(true).write(true).open(path);
+    (master.into(), terminal.unwrap())
+}
+
+/// What a terminal has shown after so many frames, each of which ends with what q does.
+fn frames(master: &mut File, count: usize) -> String {
+    let mut shown = Vec::new();
+    while text(&shown).matches("q quits").count() < count {
         let mut bytes = [0; 4096];
         let count = master.read(&mut bytes).unwrap();
-        frame.extend(&bytes[..count]);
+        shown.extend(&bytes[..count]);
     }
-    let shown = text(&frame);
+    text(&shown)
+}
+
+#[test]
+fn a_watch_in_the_background_goes_on_and_is_quit_in_the_foreground() {
+    let desk = desk();
+    let _server = Daemon::serve(&desk, &[]);
+    let (mut master, terminal) = terminal();
+    let watch = desk.keypadd(&["status", "--watch"]);
+    // With job control: what runs in the background has not the terminal's keys.
+    let script = "\"$@\" & read -r line && fg";
+    let mut shell = Command::new("setsid");
+    shell.args(["--ctty", "timeout", "--foreground", "30", "sh", "-m", "-c", script, "sh"]);
+    shell.arg(watch.get_program()).args(watch.get_args()).env_clear();
+    shell.envs(watch.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    shell.current_dir(desk.path("")).stdin(terminal.try_clone().unwrap());
+    shell.stdout(terminal.try_clone().unwrap()).stderr(terminal);
+    let mut watching = shell.spawn().unwrap();
+    drop(shell);
+    frames(&mut master, 2);
+    master.write_all(b"\n").unwrap();
+    frames(&mut master, 2);
+    master.write_all(b"q").unwrap();
+    assert_eq!(watching.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn on_a_terminal_the_watch_fits_breaks_no_word_and_ends_on_q() {
+    let desk = desk();
+    let _server = Daemon::serve(&desk, &[]);
+    let (mut master, terminal) = terminal();
+    let mut command = desk.keypadd(&["status", "--watch"]);
+    command.stdin(terminal.try_clone().unwrap()).stdout(terminal.try_clone().unwrap());
+    command.stderr(Stdio::piped());
+    let watch = command.spawn().unwrap();
+    drop((command, terminal));
+    let shown = frames(&mut master, 1);
     let (_, shown) = shown.split_once("\x1b[J").unwrap();
     assert!(shown.starts_with("serve 127.0.0.1:"), "{shown}");
     assert!(shown.lines().count() <= 24 && shown.lines().all(|line| line.len() <= 80), "{shown}");

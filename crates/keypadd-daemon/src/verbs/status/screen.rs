@@ -7,8 +7,9 @@ use std::thread;
 use console::Term;
 use keypadd_cli::error::one_line;
 use keypadd_tunnel::LinkState;
+use rustix::process::getpgrp;
 use rustix::termios::{
-    LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcsetattr,
+    LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetpgrp, tcsetattr,
 };
 use tokio::sync::oneshot;
 
@@ -26,9 +27,10 @@ const FOOT: &str = "q quits; `keypadd connections` lists connections";
 pub(super) struct Keys(Termios);
 
 impl Keys {
-    /// `None` if standard input is no terminal.
+    /// `None` if standard input is no terminal, or one whose keys are another job's for now: the
+    /// kernel stops who takes them.
     pub(super) fn read() -> Option<Self> {
-        let before = tcgetattr(io::stdin()).ok()?;
+        let before = tcgetattr(io::stdin()).ok().filter(|_| has_keys())?;
         let mut modes = before.clone();
         modes.local_modes -= LocalModes::ICANON | LocalModes::ECHO;
         modes.special_codes[SpecialCodeIndex::VMIN] = 1;
@@ -41,7 +43,8 @@ impl Keys {
     pub(super) fn quit(&self) -> oneshot::Receiver<()> {
         let (typed, quit) = oneshot::channel();
         thread::spawn(move || {
-            if io::stdin().lock().bytes().any(|key| matches!(key, Ok(b'q' | b'Q'))) {
+            let mut keys = io::stdin().lock().bytes().map_while(Result::ok);
+            if keys.any(|key| matches!(key, b'q' | b'Q')) {
                 let _ = typed.send(());
             }
         });
@@ -51,8 +54,15 @@ impl Keys {
 
 impl Drop for Keys {
     fn drop(&mut self) {
-        let _ = tcsetattr(io::stdin(), OptionalActions::Now, &self.0);
+        if has_keys() {
+            let _ = tcsetattr(io::stdin(), OptionalActions::Now, &self.0);
+        }
     }
+}
+
+/// Whether the terminal's keys are this job's: it does not run in the background.
+fn has_keys() -> bool {
+    tcgetpgrp(io::stdin()).map_or(true, |foreground| foreground == getpgrp())
 }
 
 /// A frame for a terminal of this size.

@@ -42,12 +42,16 @@ async fn repeat(
     mut terminate: Signal,
 ) -> Result<(), Error> {
     let draws = !args.json && io::stdout().is_terminal();
-    let keys = if draws { Keys::read() } else { None };
-    let mut typed = keys.as_ref().map(Keys::quit);
+    let (mut keys, mut typed) = (None, None);
     let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut first = true;
     loop {
+        // Once it is in the foreground.
+        if draws && keys.is_none() {
+            keys = Keys::read();
+            typed = keys.as_ref().map(Keys::quit);
+        }
         tokio::select! {
             _ = interrupt.recv() => return Ok(()),
             _ = terminate.recv() => return Ok(()),
