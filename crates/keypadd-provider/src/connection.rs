@@ -153,6 +153,17 @@ impl ConnectionKeys {
         }
     }
 
+    /// Gives back the pads that other connections need more, as its next packet would: an idle
+    /// connection has none.
+    pub fn give_back(&self) {
+        if let Ok(mut sending) = self.outbound.sending.lock() {
+            sending.phases.give_back();
+        }
+        if let Ok(mut receiving) = self.inbound.receiving.lock() {
+            receiving.phases.give_back();
+        }
+    }
+
     /// The state of one direction.
     pub fn status(&self, direction: Direction) -> DirectionStatus {
         let limits = KeyLimits::of(self.suite);

@@ -308,6 +308,16 @@ impl Phases {
         self.ahead.expect(self.sealing() + 1);
     }
 
+    /// Gives back what the filler has recalled, as the next packet would.
+    pub(crate) fn give_back(&mut self) {
+        let next = PacketNumber::new(self.next_packet);
+        for lane in self.pads.iter_mut().filter_map(|pads| pads.lane.as_deref_mut()) {
+            if lane.is_recalled() {
+                lane.seek(next, 0);
+            }
+        }
+    }
+
     /// What the pool holds of one part, for all phases.
     pub(crate) fn level(&self, part: Part) -> PartLevel {
         let mut sum = PartLevel::default();

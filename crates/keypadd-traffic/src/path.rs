@@ -153,12 +153,14 @@ impl Path {
         least.filter(|_| self.has_pool())
     }
 
-    /// Waits until the fillers have made nothing for a while, which is when all pools are full.
+    /// Waits until the fillers have made nothing for a while, which is when all pools are full and
+    /// divided by the traffic so far: meanwhile idle connections give back what others need more.
     /// False if `patience` was too short, as it is without idle CPU; and while a first phase lasts,
     /// which ends at any moment and takes its pads along.
     pub async fn rest(&self, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
         loop {
+            self.keys().into_iter().flatten().for_each(ConnectionKeys::give_back);
             let filled = self.gauges.filled_bytes();
             sleep(FILLER_AT_REST).await;
             let at_rest = self.gauges.filled_bytes() == filled && self.gauges.fillers_are_done();

@@ -362,6 +362,23 @@ fn a_phase_that_begins_before_the_packets_its_pads_are_for_is_served_all_the_sam
 }
 
 #[test]
+fn a_direction_without_packets_gives_back_what_another_needs_once_it_is_asked() {
+    let pool = new_pool(4 << 20);
+    let [mut idle, mut other] = two_directions(&pool);
+    other.use_pool(None);
+    let is_full = || pool.snapshot().is_settled && pool.snapshot().filled_bytes > 3 << 20;
+    poll_until("one has all of the pool", is_full);
+    other.use_pool(Some(pool.clone()));
+    other.follow(1, PacketNumber::new(1));
+    poll_until("it is to give back", || idle.lane(1).is_some_and(Lane::is_recalled));
+    poll_until("the pool waits for that", || !pool.snapshot().is_settled);
+    idle.give_back();
+    poll_until("both have their part", || pool.snapshot().is_settled);
+    let [one, two] = [idle, other].map(|phases| phases.level(Part::Body).packets);
+    assert!(one > 0 && one.abs_diff(two) <= one / 4, "{one} {two}");
+}
+
+#[test]
 fn late_packets_of_a_past_phase_open_until_its_key_is_dropped() {
     let pool = new_pool(4 << 20);
     for suite in with_pads() {
