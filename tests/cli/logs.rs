@@ -101,3 +101,14 @@ fn connections_are_logged_only_if_configured() {
         assert_eq!(connections(&text(&daemon.stop().stderr)), [Value::Null; 0]);
     }
 }
+
+#[test]
+fn a_target_that_the_server_does_not_permit_is_logged_with_what_would_permit_it() {
+    let (desk, target) = (desk(), echo("127.0.0.1"));
+    let server = Daemon::serve(&desk, &["--permit-open", "127.0.0.1:9"]);
+    let (client, entrance) = forwarding(&server, &desk, &target.to_string(), &[]);
+    assert!(exchange(&entrance.to_string(), b"x").is_err());
+    let log = text(&client.stop().stderr);
+    let permit = format!("{target}; to permit it on the server: --permit-open {target}");
+    assert!(log.contains(&permit), "{log}");
+}

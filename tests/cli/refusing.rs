@@ -1,8 +1,10 @@
 //! Tests refusals that need another end: a server, a taken port, a silent peer. Cases are data, as
 //! in `cmd`; this file sets up what they run against, with addresses substituted for `{names}`.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::net::{TcpListener, UdpSocket};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use crate::daemons::{Daemon, PUBLIC_KEY, desk, text, write_file};
@@ -10,6 +12,17 @@ use crate::ends::free_port;
 
 /// More than the maximum of remote forwards per session.
 const MANY: usize = 65;
+
+#[test]
+fn an_argument_that_is_no_text_is_refused_like_others() {
+    let not_text = OsStr::from_bytes(b"\xff");
+    for before in [&[][..], &["status"], &["connect"]] {
+        let output = desk().keypadd(before).arg(not_text).arg("--quietly").output().unwrap();
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.starts_with("keypadd: ") && error.lines().count() == 2, "{error}");
+    }
+}
 
 #[test]
 fn every_refusal_prints_and_exits_as_recorded() {

@@ -11,6 +11,9 @@ use keypadd_config::values::BadValue;
 use crate::error::{Error, Exit, is_private, shown};
 use crate::keyfile::quoted_for_shell;
 
+/// Flags that others expect, and ours.
+const NAMED_OTHERWISE: [(&str, &str); 1] = [("--forward", "-L, -R or -D")];
+
 /// Prints help or the version, or converts clap's error.
 pub(crate) fn explain<T>(error: &clap::Error, program: Command) -> Result<Option<T>, Error> {
     let wrong = |cause: String| Error::new(Exit::Usage, cause);
@@ -31,7 +34,7 @@ pub(crate) fn explain<T>(error: &clap::Error, program: Command) -> Result<Option
         ErrorKind::InvalidSubcommand => {
             let verb = text(error, ContextKind::InvalidSubcommand);
             let cause = format!("{} is not a {}", shown(verb.unwrap_or_default()), selected.kind());
-            wrong(cause).hint(match nearest(error) {
+            wrong(cause).hint(match nearest(error).or_else(|| selected.for_flags_of_ssh()) {
                 Some(near) => format!("did you mean `{} {near}`?", selected.typed),
                 None => selected.choices(),
             })
@@ -44,13 +47,18 @@ pub(crate) fn explain<T>(error: &clap::Error, program: Command) -> Result<Option
             }
             let thing = if given.starts_with('-') { "flag" } else { "argument" };
             let unknown = wrong(format!("unknown {thing} {}", shown(given)));
-            match text(error, ContextKind::SuggestedArg) {
+            let renamed = NAMED_OTHERWISE.iter().find(|(name, _)| *name == given);
+            let suggested = text(error, ContextKind::SuggestedArg);
+            match renamed.map(|(_, ours)| *ours).or(suggested) {
                 Some(near) => unknown.hint(format!("did you mean {near}?")),
                 None if given.ends_with(".toml") && selected.has_flag("config") => {
                     let file = quoted_for_shell(Path::new(given));
                     unknown.hint(format!("did you mean --config {file}?"))
                 }
-                None => unknown.hint(help_line()),
+                None => unknown.hint(match selected.for_flags_of_ssh() {
+                    Some(verb) => format!("did you mean `{} {verb}`?", selected.typed),
+                    None => help_line(),
+                }),
             }
         }
         ErrorKind::ValueValidation => match error.source().and_then(|e| e.downcast_ref()) {
@@ -86,9 +94,7 @@ fn flag_name(error: &clap::Error, kind: ContextKind, program: &Command) -> Strin
         let optional = flag.strip_prefix('[').and_then(|flag| flag.strip_suffix(']'));
         return optional.unwrap_or(flag).trim_matches(['<', '>']).to_owned();
     };
-    let typed = |wanted: &dyn Fn(&str) -> bool| {
-        std::env::args_os().skip(1).any(|argument| wanted(&argument.to_string_lossy()))
-    };
+    let typed = |wanted: &dyn Fn(&str) -> bool| arguments().any(|argument| wanted(&argument));
     let variable = format!("KEYPADD_{}", name.to_uppercase().replace('-', "_"));
     let short = short_of(name, program).map(|short| format!("-{short}"));
     if typed(&|argument| argument.split('=').next() == Some(flag)) {
@@ -101,6 +107,11 @@ fn flag_name(error: &clap::Error, kind: ContextKind, program: &Command) -> Strin
     } else {
         flag.to_owned()
     }
+}
+
+/// The arguments as typed; what is no text is replaced.
+fn arguments() -> impl Iterator<Item = String> {
+    std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned())
 }
 
 /// The letter of a flag, such as `L` for `local`.
@@ -149,7 +160,7 @@ struct SelectedCommand {
 impl SelectedCommand {
     fn read(mut command: Command) -> Self {
         let mut typed = command.get_bin_name().unwrap_or_else(|| command.get_name()).to_owned();
-        for argument in std::env::args().skip(1) {
+        for argument in arguments() {
             if let Some(below) = command.find_subcommand(&argument).cloned() {
                 typed = format!("{typed} {}", below.get_name());
                 command = below;
@@ -167,6 +178,14 @@ impl SelectedCommand {
 
     fn has_flag(&self, name: &str) -> bool {
         self.command.get_arguments().any(|flag| flag.get_long() == Some(name))
+    }
+
+    /// The subcommand that ssh's flags of forwards are for: ssh itself has none.
+    fn for_flags_of_ssh(&self) -> Option<&str> {
+        let is_one =
+            |typed: String| ["-L", "-R", "-D", "-W"].iter().any(|flag| typed.starts_with(flag));
+        let connect = self.command.find_subcommand("connect")?;
+        arguments().any(is_one).then(|| connect.get_name())
     }
 
     /// What its subcommands are called in help.

@@ -18,10 +18,18 @@ use crate::quote::{is_private, shown};
 /// Parses an address, a forward or a permit. A text that contains a private key is refused first:
 /// as a host name, it would be sent to DNS.
 pub(super) fn parsed<T: FromStr<Err: Cause>>(text: &str, hint: &str) -> Result<T, BadValue> {
+    parsed_by(str::parse, text, hint)
+}
+
+fn parsed_by<T, E: Cause>(
+    parse: impl FnOnce(&str) -> Result<T, E>,
+    text: &str,
+    hint: &str,
+) -> Result<T, BadValue> {
     if is_private(text) {
         return Err(bad(format!("{} is not allowed here", shown(text)), hint));
     }
-    text.parse().map_err(|error: T::Err| {
+    parse(text).map_err(|error| {
         let message = error.cause();
         match error.quoted() == Some(text) {
             true => bad(message, hint),
@@ -102,9 +110,10 @@ pub fn server_entry(text: &str) -> Result<ServerEntry, BadValue> {
     parsed(text, SERVER_FORMS)
 }
 
-/// Several addresses of servers or names of services, separated by commas.
-pub fn servers(text: &str) -> Result<ServerAddresses, BadValue> {
-    parsed(text, SERVER_FORMS)
+/// Several addresses of servers, with this port unless given, or names of services, separated by
+/// commas.
+pub fn servers(text: &str, port: u16) -> Result<ServerAddresses, BadValue> {
+    parsed_by(|text| ServerAddresses::at_port(text, port), text, SERVER_FORMS)
 }
 
 /// A host and a port.

@@ -11,7 +11,7 @@ pub(super) use keypadd_config::values::{
 };
 use keypadd_config::values::{bad, duration, peer_name, servers};
 use keypadd_provider::PublicKey;
-use keypadd_tunnel::{Host, Invitation, InvitationError, ServerAddresses};
+use keypadd_tunnel::{DEFAULT_PORT, Host, Invitation, InvitationError};
 
 /// A peer of `--allow`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,8 +25,8 @@ pub(crate) struct Allowed {
 /// The server of `connect`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Server {
-    /// Its address.
-    At(ServerAddresses),
+    /// Its addresses, as typed; they are valid.
+    At(String),
     /// Its name in the configuration file.
     Named(String),
 }
@@ -96,9 +96,17 @@ pub(super) fn port(text: &str) -> Result<u16, BadValue> {
 
 /// `HOST[:PORT][,HOST[:PORT]]...` or `@NAME`.
 pub(super) fn server_or_name(text: &str) -> Result<Server, BadValue> {
-    match text.strip_prefix('@') {
-        Some(name) => peer_name(name).map(Server::Named),
-        None => servers(text).map(Server::At),
+    match text.split_once('@') {
+        Some(("", name)) if name.contains(':') => Err(bad(
+            format!("{}: a peer's port is in the configuration file", shown(text)),
+            "leave it out, or name a host",
+        )),
+        Some(("", name)) => peer_name(name).map(Server::Named),
+        Some(_) => Err(bad(
+            format!("{}: keypadd needs no user's name", shown(text)),
+            "leave it out: HOST, or @NAME from the configuration file",
+        )),
+        None => servers(text, DEFAULT_PORT).map(|_| Server::At(text.to_owned())),
     }
 }
 

@@ -90,8 +90,11 @@ impl ConnectOptions {
         let mut suites = offered(peer_settings.suite.as_ref().map(|suite| suite.value));
         let mut kex = peer_settings.kex.as_ref().map(|kex| kex.value).unwrap_or_default();
         let (server, peer, valid_until, name) = match (args.server, args.peer) {
-            (Server::At(server), Some(peer)) => (server, vec![peer], None, None),
-            (Server::At(server), None) => {
+            (Server::At(typed), Some(peer)) => {
+                (ssh::addresses(&typed, &args.ssh)?, vec![peer], None, None)
+            }
+            (Server::At(typed), None) => {
+                let server = ssh::addresses(&typed, &args.ssh)?;
                 let hint = match named::meant(&server, args.config) {
                     Some(name) => format!("did you mean @{name}, from the configuration file?"),
                     None => "run `keypadd pubkey` on the server to print it".into(),

@@ -1,6 +1,7 @@
 //! `keypadd forward`: lists, adds and removes forwards of a running daemon, over its control
 //! socket.
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,7 +15,7 @@ use crate::command_line::{ForwardAction, ForwardArgs};
 use crate::control::forwards::{LIST, ListedForward, PeerForwards};
 use crate::control::runtime_directory;
 use crate::control::{self, FORWARD_REQUEST};
-use crate::verbs::status::{no_answer, none_found};
+use crate::verbs::status::{none_found, unanswered};
 
 /// Longer than binding takes, with names to resolve.
 const TIMEOUT: Duration = Duration::from_secs(15);
@@ -126,7 +127,13 @@ fn pick(
             .flat_map(|(socket, links)| links.iter().map(move |link| (socket, &link.peer)))
     };
     let found: Vec<_> = all().filter(|(_, name)| peer.is_none_or(|peer| peer == *name)).collect();
-    let names = || all().map(|(_, name)| format!("@{name}")).collect::<Vec<_>>().join(", ");
+    let names = || {
+        let names: BTreeSet<_> = all().map(|(_, name)| format!("@{name}")).collect();
+        names.into_iter().collect::<Vec<_>>().join(", ")
+    };
+    // Of the only peer, if none was given.
+    let only = all().next().map(|(_, name)| &**name);
+    let peer = peer.or_else(|| only.filter(|only| all().all(|(_, name)| name == only)));
     match (&found[..], peer) {
         ([(socket, name)], _) => Ok(((*socket).clone(), (*name).clone())),
         ([], Some(peer)) => {
@@ -140,8 +147,10 @@ fn pick(
         }
         ([], None) => Err(none_found("no daemon found that connects to a peer".into())),
         (_, Some(peer)) => {
+            let sockets: Vec<_> =
+                found.iter().map(|(socket, _)| socket.display().to_string()).collect();
             Err(Error::new(Exit::Usage, format!("several daemons connect to @{peer}"))
-                .hint("name one with --socket; `keypadd status` lists them"))
+                .hint(format!("name one with --socket: {}", sockets.join(", "))))
         }
         (_, None) => Err(Error::new(Exit::Usage, "no peer given, and daemons connect to several")
             .hint(format!("name one of {}", names()))),
@@ -149,6 +158,5 @@ fn pick(
 }
 
 fn ask(socket: &Path, request: &str) -> Result<Answer, Error> {
-    control::ask(socket, request, TIMEOUT)
-        .map_err(|error| Error::new(Exit::Unreachable, no_answer(socket, &error)))
+    control::ask(socket, request, TIMEOUT).map_err(|error| unanswered(socket, &error))
 }

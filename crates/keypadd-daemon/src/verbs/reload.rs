@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::command_line::ReloadArgs;
 use crate::control::runtime_directory;
 use crate::control::{self, RELOAD_REQUEST, RELOAD_TIMEOUT, STATUS_REQUEST};
-use crate::verbs::status::{no_answer, none_found};
+use crate::verbs::status::{no_answer, none_found, unanswered};
 
 use replace::{Replaced, replace};
 
@@ -99,10 +99,11 @@ fn reload(path: &Path, args: &ReloadArgs) -> Result<Done, Error> {
     // If all daemons are reloaded, one that has just exited is no error.
     let is_the_one = args.socket.is_some();
     let status: io::Result<IgnoredAny> = control::ask(path, STATUS_REQUEST, PATIENCE);
+    let nobody = [ErrorKind::NotFound, ErrorKind::ConnectionRefused, ErrorKind::PermissionDenied];
     if let Err(error) = status
-        && error.kind() == ErrorKind::WouldBlock
+        && (error.kind() == ErrorKind::WouldBlock || is_the_one && nobody.contains(&error.kind()))
     {
-        return Err(Error::new(Exit::Unreachable, no_answer(path, &error)));
+        return Err(unanswered(path, &error));
     }
     let (mut same, mut not_replaced) = (false, None);
     if args.binary {
@@ -135,7 +136,7 @@ fn reload(path: &Path, args: &ReloadArgs) -> Result<Done, Error> {
         {
             Ok(Done::Gone)
         }
-        Err(error) => Err(Error::new(Exit::Unreachable, no_answer(path, &error))),
+        Err(error) => Err(unanswered(path, &error)),
     }
 }
 

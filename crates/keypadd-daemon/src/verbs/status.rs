@@ -52,10 +52,8 @@ fn peers_down(answer: &io::Result<Value>) -> Vec<String> {
 pub(super) fn query(socket: Option<&Path>, request: &str) -> Result<Vec<DaemonAnswer>, Error> {
     match socket {
         Some(path) => {
-            let answer = control::ask(path, request, PATIENCE).map_err(|error| {
-                Error::new(Exit::Unreachable, no_answer(path, &error))
-                    .hint("run `keypadd status` without --socket to list your daemons")
-            })?;
+            let answer =
+                control::ask(path, request, PATIENCE).map_err(|error| unanswered(path, &error))?;
             Ok(vec![(path.to_owned(), Ok(answer))])
         }
         None => find(request),
@@ -107,6 +105,16 @@ pub(crate) fn why_closed(path: &Path) -> &'static str {
     match control::is_listening(path) {
         true => "it gave no answer: it is shutting down, or its log says why",
         false => "it has exited, or another process has just replaced it",
+    }
+}
+
+/// The error of a command that needs the daemon of this socket.
+pub(crate) fn unanswered(path: &Path, error: &io::Error) -> Error {
+    let unanswered = Error::new(Exit::Unreachable, no_answer(path, error));
+    match error.kind() {
+        // It is there.
+        ErrorKind::WouldBlock | ErrorKind::UnexpectedEof | ErrorKind::InvalidData => unanswered,
+        _ => unanswered.hint("run `keypadd status` without --socket to list your daemons"),
     }
 }
 

@@ -64,16 +64,13 @@ impl ServerAddresses {
         Self { family: Some(family), ..self }
     }
 
-    /// Replaces the default port by another, in the addresses that have it.
-    pub fn with_default_port(mut self, port: u16) -> Self {
-        for entry in &mut self.all {
-            if let ServerEntry::Address(address) = entry
-                && address.port == DEFAULT_PORT
-            {
-                address.port = port;
-            }
-        }
-        self
+    /// Parses addresses separated by commas; those without a port have this one.
+    ///
+    /// # Errors
+    /// One is invalid, or there are too many.
+    pub fn at_port(text: &str, port: u16) -> Result<Self, AddressError> {
+        let entries = text.split(',').map(|entry| ServerEntry::at_port(entry.trim(), port));
+        Self::new(entries.collect::<Result<Vec<_>, _>>()?)
     }
 
     /// Whether this address of an entry may be used.
@@ -112,9 +109,16 @@ impl FromStr for ServerEntry {
 
     /// Parses the name of a service if it begins with `_` and has no port, else an address.
     fn from_str(text: &str) -> Result<Self, AddressError> {
+        Self::at_port(text, DEFAULT_PORT)
+    }
+}
+
+impl ServerEntry {
+    /// Parses an entry; an address without a port has this one.
+    fn at_port(text: &str, port: u16) -> Result<Self, AddressError> {
         match ServiceName::is_meant(text) {
             true => text.parse().map(Self::Service),
-            false => text.parse().map(Self::Address),
+            false => ServerAddress::at_port(text, port).map(Self::Address),
         }
     }
 }
@@ -133,8 +137,7 @@ impl FromStr for ServerAddresses {
 
     /// Parses addresses separated by commas.
     fn from_str(text: &str) -> Result<Self, AddressError> {
-        let addresses = text.split(',').map(|address| address.trim().parse());
-        Self::new(addresses.collect::<Result<Vec<_>, _>>()?)
+        Self::at_port(text, DEFAULT_PORT)
     }
 }
 
@@ -194,8 +197,7 @@ mod tests {
 
     #[test]
     fn another_default_port_is_for_entries_without_a_port() {
-        let parsed: ServerAddresses = "a,b:99,_keypadd._udp.c".parse().unwrap();
-        let expected = "a:5000, b:99, _keypadd._udp.c";
-        assert_eq!(parsed.with_default_port(5000).to_string(), expected);
+        let parsed = ServerAddresses::at_port("a,b:99,c:4433,::1,_keypadd._udp.d", 5000).unwrap();
+        assert_eq!(parsed.to_string(), "a:5000, b:99, c:4433, [::1]:5000, _keypadd._udp.d");
     }
 }

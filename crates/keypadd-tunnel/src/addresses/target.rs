@@ -189,15 +189,22 @@ impl FromStr for ServerAddress {
     /// Parses `HOST`, `HOST:PORT`, `[ADDRESS]`, `[ADDRESS]:PORT`, and an IPv6 address alone. A
     /// link-local address may name its interface: `fe80::1%eth0`.
     fn from_str(text: &str) -> Result<Self, AddressError> {
+        Self::at_port(text, DEFAULT_PORT)
+    }
+}
+
+impl ServerAddress {
+    /// Parses an address; one without a port has this one.
+    pub(super) fn at_port(text: &str, port: u16) -> Result<Self, AddressError> {
         if let Ok(address) = text.parse::<Ipv6Addr>() {
             let host = Host::Address(IpAddr::V6(address).to_canonical());
-            return Ok(Self { host, port: DEFAULT_PORT });
+            return Ok(Self { host, port });
         }
         if is_on_interface(text) {
-            return Ok(Self { host: Host::Name(text.into()), port: DEFAULT_PORT });
+            return Ok(Self { host: Host::Name(text.into()), port });
         }
-        let (host, port) = split_host_port(text)?;
-        let port = port.map_or(Ok(DEFAULT_PORT), parse_port)?;
+        let (host, own) = split_host_port(text)?;
+        let port = own.map_or(Ok(port), parse_port)?;
         let host = if is_on_interface(host) { Host::Name(host.into()) } else { host.parse()? };
         Ok(Self { host, port })
     }

@@ -70,7 +70,17 @@ pub(super) async fn serve(
         }
         Err(NoStream::Refused(code, session)) => {
             if context.server_may_log(&session, &name, Line::Refused(code)) {
-                warn!(forward = name, %code, "the server could not connect to {destination}");
+                let way_out = match (&header, code) {
+                    (StreamHeader::Destination(_), StreamCode::NotPermitted) => {
+                        format!("; to permit it on the server: --permit-open {destination}")
+                    }
+                    _ => String::new(),
+                };
+                warn!(
+                    forward = name,
+                    %code,
+                    "the server could not connect to {destination}{way_out}"
+                );
             }
         }
         Err(NoStream::NoSession | NoStream::ConnectionFailed) => {}
