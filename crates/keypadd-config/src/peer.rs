@@ -28,7 +28,8 @@ use crate::values::{self, BadValue};
 pub struct Peer {
     /// Its name in logs and metrics.
     pub name: String,
-    /// Its public keys: one, or two while it replaces its key.
+    /// Its public keys: one, two while it replaces its key, or those of all servers behind its
+    /// endpoints.
     pub keys: Vec<PublicKey>,
     /// When it is no longer accepted or connected to.
     pub valid_until: Option<SystemTime>,
@@ -101,8 +102,11 @@ pub(crate) struct KeyOwner {
     pub(crate) place: Place,
 }
 
-/// Most keys of a peer: the old one and the new one.
+/// Most keys of a peer that connects to this host: the old one and the new one.
 const KEYS_MAX: usize = 2;
+
+/// Most keys of a peer that this host dials: each server of a fleet has its own.
+const SERVER_KEYS_MAX: usize = 64;
 
 /// A legacy suite must be allowed explicitly.
 pub(crate) fn refuse_legacy(settings: &Settings, suite: &Setting<Suite>, faults: &mut Faults<'_>) {
@@ -293,10 +297,17 @@ impl Context<'_, '_> {
             found.expiries.push(Expiry { peer: name.text.clone(), until: until.value, place });
         }
         let keys = own.public_key.filter(|keys| !keys.is_empty())?;
-        if let Some(third) = keys.get(KEYS_MAX) {
-            let hint = "list the old key and the new one, and remove the old one once the new one \
-                is in use";
-            faults.add(place(third), "public-key: more than two keys", Some(hint.into()));
+        let (most, hint) = match has_endpoint {
+            true => (SERVER_KEYS_MAX, "list one key of each server that may answer there"),
+            false => (
+                KEYS_MAX,
+                "list the old key and the new one, and remove the old one once the new one is in \
+                 use",
+            ),
+        };
+        if let Some(next) = keys.get(most) {
+            let cause = format!("public-key: more than {most} keys");
+            faults.add(place(next), cause, Some(hint.into()));
         }
         let endpoints = own.endpoint.filter(|endpoints| !endpoints.is_empty());
         let endpoints = endpoints.and_then(|endpoints| {

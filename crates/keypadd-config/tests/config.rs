@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 use keypadd_config::{Config, Fault, Key, Part, PeerSettings, Place, Scope, Settings, Texts};
+use keypadd_provider::PrivateKey;
 use proptest::prelude::*;
 
 const ONE: &str = "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=";
@@ -191,6 +192,24 @@ fn a_column_counts_characters() {
         after_umlauts.iter().any(|fault| fault.starts_with("2:70: unknown key `x`")),
         "{after_umlauts:?}"
     );
+}
+
+#[test]
+fn a_dialed_peer_may_have_the_keys_of_a_fleet_and_another_one_two() {
+    let keys: Vec<_> =
+        (0..65).map(|_| PrivateKey::generate().unwrap().public().to_string()).collect();
+    let dialed = |count| {
+        let rest = "endpoint = \"_keypadd._udp.fleet.example\"\nlocal = \"1:a:1\"\n";
+        format!("[peer.fleet]\npublic-key = {:?}\n{rest}", &keys[..count])
+    };
+    assert_eq!(read(&dialed(64)).unwrap().peers[0].keys.len(), 64);
+    let place = "public-key = [".len() + 64 * "\"\", ".len() + 64 * keys[0].len() + 1;
+    assert_eq!(faults(&dialed(65)), [format!("2:{place}: public-key: more than 64 keys")]);
+    let listed =
+        |count| format!("listen = \"[::]:1\"\n[peer.one]\npublic-key = {:?}\n", &keys[..count]);
+    assert_eq!(read(&listed(2)).unwrap().peers[0].keys.len(), 2);
+    assert_eq!(faults(&listed(3)), ["3:111: public-key: more than 2 keys"]);
+    assert!(hints(&listed(3))[0].starts_with("list the old key and the new one"));
 }
 
 #[test]

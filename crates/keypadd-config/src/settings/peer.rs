@@ -26,7 +26,8 @@ settings! {
         example: "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=",
         unset: "required",
         help: "The peer's public key, as `keypadd pubkey` prints it there",
-        detail: "Two while it replaces its key.",
+        detail: "Two while it replaces its key. With an `endpoint` up to 64, one of each server \
+            that may answer there.",
     }
     "endpoint" => endpoint: many ServerEntry = server_entry {
         kind: Kind::List,

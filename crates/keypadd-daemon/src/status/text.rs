@@ -315,7 +315,7 @@ fn session(report: &SessionReport, lines: &mut Vec<String>) {
     ));
     lines.extend(traffic(report).map(|traffic| format!("    {traffic}")));
     if *has_other_key {
-        lines.push(format!("    key {}, one of two", one_line(&session.public_key)));
+        lines.push(format!("    key {}, one of several", one_line(&session.public_key)));
     }
     if let Some(until) = valid_until_unix_seconds {
         lines.push(format!("    valid until {}", date(*until)));

@@ -255,6 +255,7 @@ impl Client {
         let identity = *self.identity.get_or_init(|| proof.key);
         let older = self.sessions.newest(&identity, self.instance);
         let older = older.filter(|older| !older.has_ended() || older.is_held());
+        let which = self.hold.counts.shown();
         let (hold, ended) = self.hold.granted(granted);
         if !resumed {
             self.listeners.places().forget_peer_limit();
@@ -287,8 +288,11 @@ impl Client {
         let session = Arc::clone(&registration.session);
         self.held.add_reset(ended);
         if ended > 0 && session.may_log() {
-            let peer = session.peer();
-            warn!(peer, "held connections reset: {ended}; this server does not hold them");
+            let (peer, key) = (session.peer(), session.key());
+            warn!(
+                peer,
+                %key, "held connections reset: {ended} ({which}); this server does not hold them"
+            );
         }
         // The list may have changed since the handshake.
         self.listed.check(&session);

@@ -195,7 +195,8 @@ impl Client {
         let avoid = Some(live.connection.remote_address());
         let search = Search { avoid, ..self.everywhere(self.connect_timeout) };
         let jumps = &self.clock_monitor.jumps();
-        let (open, before) = (live.open_connections(), live.received_acks());
+        let (open, which) = (live.open_connections(), live.open_by_forward());
+        let before = live.received_acks();
         let take_over = |reached: Reached| async move {
             if is_other(&reached, live.key()) && live.open_connections() > 0 {
                 // The path to both may have just come back.
@@ -231,8 +232,8 @@ impl Client {
         if live.may_log() {
             let fate = match (resumed, open) {
                 (_, 0) => String::new(),
-                (true, open) => format!("; {open} open connections continue"),
-                (false, open) => format!("; {open} open connections reset"),
+                (true, open) => format!("; open connections continue: {open}"),
+                (false, open) => format!("; open connections reset: {open} ({which})"),
             };
             let silent = live.remote();
             warn!(peer, %silent, %remote, "server is silent; moved to another address{fate}");

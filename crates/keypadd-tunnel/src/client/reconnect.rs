@@ -306,11 +306,11 @@ impl Client {
             () = sleep_until(held.until) => "did not return",
             () = self.expired() => "is away, and its valid-until has passed",
         };
-        let ended = self.hold.end();
+        let (which, ended) = (self.hold.counts.shown(), self.hold.end());
         self.held.add_reset(ended);
         let name = &held.name;
         if self.may_log() {
-            warn!(server = %self.server, "{name} {cause}: {ended} connections reset");
+            warn!(server = %self.server, "{name} {cause}: {ended} connections reset ({which})");
         }
         None
     }

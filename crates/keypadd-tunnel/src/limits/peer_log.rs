@@ -17,7 +17,7 @@ use tracing::info;
 /// Lines of one peer: 54 in the first minute, then 24 a minute.
 pub(crate) const RATE: Rate = Rate { burst: 30, interval: Duration::from_millis(2_500) };
 
-/// Peers named in one report.
+/// Names in one line.
 const NAMED_MAX: usize = 8;
 
 /// The log lines of each peer.
@@ -74,21 +74,24 @@ impl PeerLog {
         let mut lines = self.lines();
         let counts = lines.peers.values_mut().map(|peer| (peer.name.clone(), &mut peer.suppressed));
         let counts = counts.filter(|(_, count)| **count > 0);
-        let mut counts: Vec<_> =
-            counts.map(|(name, count)| (std::mem::take(count), name)).collect();
+        let counts: Vec<_> = counts.map(|(name, count)| (std::mem::take(count), name)).collect();
         drop(lines);
-        counts.sort_unstable_by(|one, other| other.cmp(one));
-        let others: u64 = counts.iter().skip(NAMED_MAX).map(|(count, _)| count).sum();
-        let named = counts.iter().take(NAMED_MAX).map(|(count, name)| format!("{count} of {name}"));
-        let named: Vec<_> =
-            named.chain((others > 0).then(|| format!("{others} from other peers"))).collect();
-        (!named.is_empty()).then(|| named.join(", "))
+        (!counts.is_empty()).then(|| most_first(counts, "peers"))
     }
 
     /// A panic cannot leave the counts half changed.
     fn lines(&self) -> MutexGuard<'_, Lines> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What has these names and counts, for one line, as "2 of this, 1 of that".
+pub(crate) fn most_first(mut counts: Vec<(u64, String)>, what: &str) -> String {
+    counts.sort_unstable_by(|one, other| other.cmp(one));
+    let others: u64 = counts.iter().skip(NAMED_MAX).map(|(count, _)| count).sum();
+    let named = counts.iter().take(NAMED_MAX).map(|(count, name)| format!("{count} of {name}"));
+    let others = (others > 0).then(|| format!("{others} of other {what}"));
+    named.chain(others).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]

@@ -7,6 +7,8 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use crate::limits::peer_log::most_first;
+
 /// The forwards by name.
 #[derive(Debug, Default)]
 pub(crate) struct ForwardCounts(Mutex<BTreeMap<String, ForwardEntry>>);
@@ -40,6 +42,13 @@ impl ForwardCounts {
     /// Open connections of all forwards, without flows.
     pub(crate) fn connections(&self) -> u64 {
         self.forwards().values().map(|entry| entry.open - entry.flows).sum()
+    }
+
+    /// Which forwards they are of, for one line; empty without any.
+    pub(crate) fn shown(&self) -> String {
+        let forwards = self.forwards();
+        let open = forwards.iter().map(|(name, entry)| (entry.open - entry.flows, name.clone()));
+        most_first(open.filter(|(open, _)| *open > 0).collect(), "forwards")
     }
 
     /// Sets which forwards are listed even while they have no connection.

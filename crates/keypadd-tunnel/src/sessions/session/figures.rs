@@ -88,4 +88,9 @@ impl LiveSession {
     pub(crate) fn open_connections(&self) -> u64 {
         self.forwards.connections()
     }
+
+    /// Which forwards they are of, for one line.
+    pub(crate) fn open_by_forward(&self) -> String {
+        self.forwards.shown()
+    }
 }
