@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use keypadd_keystream::{CipherEngine, Suite, has_aes_gcm};
 use keypadd_provider::KeyExchange;
-use keypadd_tunnel::{Congestion, KeyLifetime, ListenPermit, Permit, SpinShare};
+use keypadd_tunnel::{Congestion, KeyLifetime, ListenPermit, Permit, ServerId, SpinShare};
 
 use self::declare::settings;
 pub use self::peer::PeerSettings;
@@ -48,6 +48,17 @@ settings! {
         flag: Flag::Serve,
         help: "UDP address to listen on; port 0 picks a free one",
         detail: "[::] includes IPv4.",
+    }
+    "server-id" => server_id: maybe ServerId = server_id {
+        form: "ID",
+        example: "0x0123456789abcdef",
+        unset: "`$AWS_LBC_QUIC_SERVER_ID` if set",
+        reload: Reload::Restart,
+        flag: Flag::Serve,
+        help: "What a balancer in front of several servers finds this one by: eight octets that \
+            no other one has",
+        detail: "Connection IDs then have it, in the plaintext format of QUIC-LB. Packets to this \
+            host carry 5 bytes less each.",
     }
     "permit-open" => permit_open: many Permit = permit {
         kind: Kind::List,
@@ -188,7 +199,7 @@ settings! {
         unset: "the cores, rounded down to even, from 2 to 8",
         reload: Reload::Restart,
         flag: Flag::Daemons,
-        help: "Event loops of a server, one thread each, at most 64",
+        help: "Event loops of a server, one thread each, at most 32",
         detail: "A client has at most two.",
     }
     "max-forwards" => max_forwards: one u32 = max_forwards {

@@ -23,7 +23,7 @@ pub use amounts::{
 };
 pub use names::{
     LogFormat, PoolMode, cipher_backend, congestion, file, kex, log_filter, log_format, on_off,
-    path, peer_name, pool_mode, suite, switch, user_name,
+    path, peer_name, pool_mode, server_id, suite, switch, user_name,
 };
 pub(crate) use networks::DEVICE_CHARS_MAX;
 pub use networks::{

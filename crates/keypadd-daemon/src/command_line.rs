@@ -5,6 +5,7 @@ mod asking;
 pub(crate) mod configfile;
 pub(crate) mod host_key;
 pub(crate) mod named;
+pub(crate) mod server_id;
 mod values;
 
 use std::ffi::OsString;

@@ -43,6 +43,7 @@ use tokio::task::JoinSet;
 use tokio::time::{interval, sleep};
 
 use crate::command_line::host_key::HostKey;
+use crate::command_line::server_id::server_id;
 use crate::control::runtime_directory;
 use crate::control::{ControlSocket, Requests};
 use crate::kit::Kit;
@@ -90,7 +91,8 @@ impl Daemon {
     /// Binds the metrics port and creates the pool.
     ///
     /// # Errors
-    /// Exit 6: the metrics port is taken. Exit 1: there is no memory for the pool.
+    /// Exit 6: the metrics port is taken. Exit 2: as for [`server_id`]. Exit 1: there is no memory
+    /// for the pool.
     pub(crate) async fn prepare(
         settings: Settings,
         host_key: HostKey,
@@ -128,6 +130,7 @@ impl Daemon {
             peer_timeout: settings.peer_timeout.value,
             spin: settings.spin.value,
             loops: settings.loops.as_ref().map_or(defaults.loops, |loops| loops.value),
+            server_id: server_id(&settings)?,
             forwards_max: settings.max_forwards.value,
             hold: HoldSettings { time: settings.hold.value, ..defaults.hold },
             key_lifetimes: KeyLifetimes::new(settings.key_lifetime()),

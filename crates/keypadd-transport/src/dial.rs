@@ -4,7 +4,10 @@ use std::{net::SocketAddr, time::Duration};
 
 use quinn_proto::{ClientConfig, ConnectError, ConnectionError};
 
-use crate::{cid::Purpose, not_sent::NotSent};
+use crate::{
+    cid::{Purpose, ServerId},
+    not_sent::NotSent,
+};
 
 /// An attempt to connect to a server.
 #[derive(Debug)]
@@ -17,6 +20,8 @@ pub struct Dial {
     pub server_name: &'static str,
     /// What the connection is for.
     pub purpose: Purpose,
+    /// The server to reach at that address, if a balancer is there.
+    pub home: Option<ServerId>,
     /// The path's round trip, if known (RFC 9002 6.2.2): the first packet is resent after three.
     pub rtt: Option<Duration>,
 }

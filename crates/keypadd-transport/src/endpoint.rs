@@ -96,8 +96,17 @@ impl Endpoint {
         now: Instant,
     ) -> io::Result<(Self, Vec<EventLoop<U>>)> {
         let (accept, accepted) = mpsc::unbounded_channel();
-        let EndpointSettings { suspended, config, server, memory, egress, spin, plan, .. } =
-            settings;
+        let EndpointSettings {
+            suspended,
+            config,
+            server,
+            server_id,
+            memory,
+            egress,
+            spin,
+            plan,
+            ..
+        } = settings;
         let counters = Arc::new(Counters::new(now));
         let shared = EndpointShared {
             plan: Arc::new(plan),
@@ -109,7 +118,7 @@ impl Endpoint {
         let count = udp.len();
         let mut loops = Vec::with_capacity(count);
         for (number, udp) in udp.into_iter().enumerate() {
-            let ids = LoopIds { number: number as u8, loops: count };
+            let ids = LoopIds { number: number as u8, loops: count, server: server_id };
             let mut one =
                 EventLoop::new(ids, config.clone(), shared.clone(), udp, Spin::new(spin, now))?;
             one.set_server(server.clone());
@@ -141,8 +150,8 @@ impl Endpoint {
 
     /// Begins a handshake.
     pub fn connect(&self, mut dial: Dial) -> Connecting {
-        let purpose = dial.purpose;
-        dial.config.initial_dst_cid_provider(Arc::new(move || purpose.first_cid()));
+        let (purpose, home) = (dial.purpose, dial.home);
+        dial.config.initial_dst_cid_provider(Arc::new(move || purpose.first_cid(home)));
         let (reply, opened) = oneshot::channel();
         // A dual-stack socket reports mapped addresses (RFC 4291 2.5.5.2), so the connection must
         // know its peer by that form.

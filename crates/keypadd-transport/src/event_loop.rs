@@ -81,7 +81,7 @@ pub(crate) struct EventLoop<U> {
     mailbox: Mailbox,
     /// The mailboxes of all loops of the endpoint, by number.
     peers: Vec<Mailbox>,
-    number: u8,
+    ids: LoopIds,
     /// Routes datagrams to connections, and begins handshakes.
     endpoint: Endpoint,
     admission: AdmissionControl,
@@ -115,7 +115,7 @@ impl<U: Datagrams> EventLoop<U> {
             inbox,
             mailbox,
             peers: Vec::new(),
-            number: ids.number,
+            ids,
             endpoint: Endpoint::new(Arc::new(config), None, may_probe, None),
             admission,
             connections: Connections::new(),

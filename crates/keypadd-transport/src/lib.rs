@@ -64,7 +64,7 @@ mod unanswered;
 mod windows;
 
 pub use admission::Refusals;
-pub use cid::Purpose;
+pub use cid::{LOOPS_MAX, Purpose, ServerId};
 pub use connection::Connection;
 pub use counters::LoopMeter;
 pub use dial::{ConnectingError, Dial};

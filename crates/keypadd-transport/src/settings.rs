@@ -10,7 +10,11 @@ use quinn_proto::{
 };
 
 use crate::{
-    cid::Purpose, receive_buffers::LENT_MAX, spin::SpinShare, udp::Egress, windows::Windows,
+    cid::{Purpose, ServerId},
+    receive_buffers::LENT_MAX,
+    spin::SpinShare,
+    udp::Egress,
+    windows::Windows,
 };
 
 /// The windows of [`Plan::plain`].
@@ -54,6 +58,8 @@ pub struct EndpointSettings {
     pub config: EndpointConfig,
     /// The server's handshake; without it all clients are refused.
     pub server: Option<ServerConfig>,
+    /// The server's ID, if it is behind a balancer that routes by connection IDs.
+    pub server_id: Option<ServerId>,
     /// What its connections may take of the process's memory.
     pub memory: MemoryBudgets,
     /// Asked before each send, and which epoch it is in each round.
@@ -145,6 +151,7 @@ impl EndpointSettings {
             suspended: false,
             config: EndpointConfig::default(),
             server,
+            server_id: None,
             memory: MemoryBudgets::default(),
             egress: Arc::new(Unrestricted),
             spin: SpinShare::percent(0),

@@ -127,7 +127,7 @@ fn a_connection_of_an_earlier_epoch_sends_nothing_and_its_slow_target_gets_all()
 fn knock(pair: &mut Pair, endpoints: &[Endpoint; 2], config: &ClientConfig) -> Task<Connection> {
     let (client, address, config) = (endpoints[0].clone(), pair.addresses[SERVER], config.clone());
     let (server_name, purpose) = ("keypadd", Purpose::Sparse);
-    let dial = Dial { config, address, server_name, purpose, rtt: None };
+    let dial = Dial { config, address, server_name, purpose, home: None, rtt: None };
     let mut connecting: Task<_> = Box::pin(async move { client.connect(dial).await.unwrap() });
     assert!(poll(&mut connecting).is_none());
     pair.loops[0].run_until_idle(pair.now).unwrap();

@@ -157,6 +157,8 @@ pub struct ClientRecord {
     /// The server's name in messages.
     pub(crate) name: String,
     pub(crate) address: SocketAddr,
+    /// The server's ID, if a balancer has the address.
+    pub(crate) home: Option<[u8; 8]>,
     pub(crate) rtt_micros: u64,
     pub(crate) remaining_millis: u64,
 }

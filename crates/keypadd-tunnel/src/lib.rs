@@ -57,7 +57,7 @@ pub use forwards::{
     proxy_protocol, socks,
     spare_sockets::SpareSockets,
 };
-pub use keypadd_transport::{LoopMeter, RateCap, SpinShare};
+pub use keypadd_transport::{LOOPS_MAX, LoopMeter, RateCap, ServerId, SpinShare};
 pub use limits::{
     LimitCounts, SharedLimits,
     memory::{FORWARD_BYTES_MIN, FORWARDS_ONE_IN, MemoryShares},

@@ -31,7 +31,7 @@ use std::{
 use keypadd_provider::{HandshakeData, Histogram, ProvedPeer};
 use keypadd_transport::{
     Endpoint, EndpointConfig, EndpointSettings, FLOW_IDLE, IdleTimeout, Inspect, KEPT_PER_FLIGHT,
-    Plan, RateCap, ServerConfig, SpinShare, Streams, TransportConfig, Windows,
+    Plan, RateCap, ServerConfig, ServerId, SpinShare, Streams, TransportConfig, Windows,
     congestion::{Control, CubicConfig},
     crypto, mtu_discovery,
 };
@@ -86,8 +86,7 @@ const RETURN_INTERVAL: Duration = Duration::from_secs(30);
 const DATAGRAM_BYTES_MAX: u16 = 9_188;
 
 /// Reordering threshold in packets for loss detection. The 3 of RFC 9002 6.1.1 halves throughput on
-/// paths that reorder. quinn drops packets that arrive more than 129 numbers late, so a larger
-/// threshold gains nothing.
+/// paths that reorder. More than this gains nothing: quinn drops packets 130 numbers late.
 const PACKET_THRESHOLD: u32 = 128;
 
 /// Between two stateless resets of a loop: after a restart a thousand clients are told within a
@@ -184,9 +183,10 @@ pub struct TransportSettings {
     pub nameservers: Vec<SocketAddr>,
     /// Share of a core that each loop may spend busy-polling instead of sleeping.
     pub spin: SpinShare,
-    /// Event loops of a server, one thread each. A client has at most two: one for sparse streams,
-    /// one for bulk.
+    /// Event loops of a server, one thread each. A client has at most two, one of them for bulk.
     pub loops: usize,
+    /// The ID of servers, behind a balancer that routes by connection IDs.
+    pub server_id: Option<ServerId>,
     /// Largest UDP payload to receive, and upper bound for path MTU discovery.
     pub datagram_bytes_max: u16,
 }
@@ -220,6 +220,7 @@ impl Default for TransportSettings {
             nameservers: Vec::new(),
             spin: SpinShare::default(),
             loops: default_loops(),
+            server_id: None,
             datagram_bytes_max: DATAGRAM_BYTES_MAX,
         }
     }
@@ -281,6 +282,7 @@ impl TransportSettings {
             // A client's sockets are its own.
             suspended: end == End::Server && self.handover.is_suspended(),
             config,
+            server_id: self.server_id.filter(|_| end == End::Server),
             server,
             memory: self.memory.budgets.clone(),
             egress: Arc::new(MeteredEgress { gate, send_seconds: Arc::clone(&self.send_seconds) }),

@@ -243,7 +243,14 @@ impl World {
             self.path.borrow_mut().senders.push(senders);
             self.endpoints[1].set_server_config(ServerConfig::with_crypto(wiring.server.clone()));
             let config = ClientConfig::new(wiring.client.clone());
-            let dial = Dial { config, address: SERVER, server_name: "keypadd", purpose, rtt: None };
+            let dial = Dial {
+                config,
+                address: SERVER,
+                server_name: "keypadd",
+                purpose,
+                home: None,
+                rtt: None,
+            };
             let mut connecting: Task<_> = Box::pin(self.endpoints[0].connect(dial));
             let server = self.endpoints[1].clone();
             let mut accepting: Task<_> = Box::pin(async move {

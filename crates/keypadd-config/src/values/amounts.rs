@@ -4,7 +4,7 @@
 use std::time::{Duration, SystemTime};
 
 use bytesize::ByteSize;
-use keypadd_tunnel::{PEER_TIMEOUT_MAX, PEER_TIMEOUT_MIN, SpinShare};
+use keypadd_tunnel::{LOOPS_MAX, PEER_TIMEOUT_MAX, PEER_TIMEOUT_MIN, SpinShare};
 
 use super::{BadValue, bad};
 use crate::quote::shown;
@@ -20,9 +20,6 @@ const DURATION_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Shortest lifetime of keys.
 const KEY_LIFETIME_MIN: Duration = Duration::from_secs(1);
-
-/// Most event loops: more do not help on any host, and each costs a thread and a socket.
-const LOOPS_MAX: usize = 64;
 
 /// Most forwarded connections of a session: if none of them is read, they fill 2 GiB of its receive
 /// window, a 32-bit number.
@@ -203,7 +200,7 @@ mod tests {
         assert_eq!(spin("0"), Ok(SpinShare::percent(0)));
         assert_eq!(spin("5%"), Ok(SpinShare::percent(5)));
         assert_eq!(loops("1"), Ok(1));
-        assert_eq!(loops("64"), Ok(64));
+        assert_eq!(loops("32"), Ok(32));
         for unusable in ["0", "65", "-1", "4.0", "0x4", "all"] {
             assert!(loops(unusable).is_err(), "{unusable}");
         }

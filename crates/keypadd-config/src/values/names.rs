@@ -3,9 +3,10 @@
 
 use std::path::PathBuf;
 
+use base64ct::{Base64, Encoding};
 use keypadd_keystream::{CipherBackend, CipherEngine, Suite};
 use keypadd_provider::KeyExchange;
-use keypadd_tunnel::Congestion;
+use keypadd_tunnel::{Congestion, ServerId};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
 use super::{BadValue, bad};
@@ -70,6 +71,25 @@ pub fn cipher_backend(text: &str) -> Result<CipherEngine, BadValue> {
 pub fn congestion(text: &str) -> Result<Congestion, BadValue> {
     let cause = format!("{} is not a congestion control algorithm", shown(text));
     text.parse().map_err(|_| bad(cause, choices(text, &["rate", "cubic"])))
+}
+
+/// What a balancer finds a server by: eight octets in hexadecimal digits, or in base64, as a pod
+/// gets them from AWS's controller.
+pub fn server_id(text: &str) -> Result<ServerId, BadValue> {
+    let mut octets = [0; 8];
+    let digits = text.strip_prefix("0x").filter(|digits| digits.len() == 2 * octets.len());
+    let is_read = match digits.and_then(|digits| u64::from_str_radix(digits, 16).ok()) {
+        Some(number) if !text.contains('+') => {
+            octets = number.to_be_bytes();
+            true
+        }
+        _ => Base64::decode(text, &mut octets).is_ok_and(|read| read.len() == 8),
+    };
+    let bad = || {
+        let cause = format!("{} is not a server ID", shown(text));
+        bad(cause, "eight octets, as in 0x0123456789abcdef")
+    };
+    is_read.then_some(ServerId(octets)).ok_or_else(bad)
 }
 
 /// A boolean. The file itself allows only `true` and `false`.
@@ -188,6 +208,24 @@ pub fn path(path: PathBuf) -> Result<PathBuf, BadValue> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_id_is_eight_octets_in_either_form() {
+        let id = ServerId([0x2d, 0x65, 0x75, 0xa1, 0x6f, 0xa0, 0x8e, 0xa4]);
+        for text in ["0x2d6575a16fa08ea4", "0x2D6575A16FA08EA4", "LWV1oW+gjqQ="] {
+            assert_eq!(server_id(text), Ok(id), "{text}");
+        }
+        for unusable in [
+            "",
+            "1",
+            "0x2d6575a16fa08e",
+            "0x2d6575a16fa08ea4a4",
+            "0x+d6575a16fa08ea4",
+            "LWV1oW+gjg==",
+        ] {
+            assert!(server_id(unusable).is_err(), "{unusable}");
+        }
+    }
 
     #[test]
     fn a_log_filter_is_levels_and_modules() {

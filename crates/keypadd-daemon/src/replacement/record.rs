@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::VARIABLE;
 use super::privileges::Privileges;
+use crate::command_line::server_id::AWS_SERVER_ID;
 
 /// How the name of a record ends.
 pub(crate) const EXTENSION: &str = "start";
@@ -33,7 +34,8 @@ const OWN_VARIABLES: &str = "KEYPADD_";
 
 /// The other variables that a daemon reads, or that its resolver does. A replacement gets no others
 /// of the old process, above all none that makes the loader run other code (ld.so(8)).
-const OTHER_VARIABLES: [&str; 13] = [
+const OTHER_VARIABLES: [&str; 14] = [
+    AWS_SERVER_ID,
     // systemd.exec(5), sd_notify(3)
     "CONFIGURATION_DIRECTORY",
     "CREDENTIALS_DIRECTORY",

@@ -69,6 +69,7 @@ fn settings(settings: &Settings, out: &mut Vec<String>) {
                 None => out.push("listen none (default)".into()),
             },
             "suite" | "kex" | "permit-bench" if settings.listen.is_none() => {}
+            "server-id" => out.extend(setting.shown().map(|id| format!("  server-id {id}"))),
             "suite" => out.push(format!("  suites {}{default}", suites.join(", "))),
             "kex" => {
                 let names = list(&settings.key_exchanges());

@@ -79,6 +79,7 @@ impl Ends {
             address: relay.unwrap_or(self.address),
             server_name: "keypadd",
             purpose: Purpose::Sparse,
+            home: None,
             rtt: None,
         });
         let both = async {

@@ -9,7 +9,6 @@ use tracing::warn;
 
 use super::EventLoop;
 use crate::{
-    cid::loop_of,
     datagrams::{Datagrams, ReceivedDatagrams},
     intake::{BatchShare, Decision, Step},
     splice::Key,
@@ -46,8 +45,8 @@ impl<U: Datagrams> EventLoop<U> {
             last = Some(now);
             let mut current = None;
             for datagram in datagrams {
-                match loop_of(&datagram) {
-                    Some(number) if number != self.number => {
+                match self.ids.loop_of(&datagram) {
+                    Some(number) if number != self.ids.number => {
                         self.hand_over(number, datagram, &meta, now);
                     }
                     _ => self.datagram(now, datagram, &meta, &mut current),

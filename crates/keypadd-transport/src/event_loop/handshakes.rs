@@ -39,7 +39,7 @@ impl<U: Datagrams> EventLoop<U> {
         reply: oneshot::Sender<Result<Opened, ConnectError>>,
         now: Instant,
     ) {
-        let Dial { mut config, address, server_name, purpose, rtt } = dial;
+        let Dial { mut config, address, server_name, purpose, rtt, home: _ } = dial;
         self.begin_epoch();
         let (limits, mut transport) = limits(&self.shared, address, purpose, now);
         if let Some(rtt) = rtt {

@@ -317,6 +317,7 @@ impl World {
             address: server_address,
             server_name: "keypadd",
             purpose,
+            home: None,
             rtt: None,
         }));
         let accepting = ends[1]._endpoint.clone();

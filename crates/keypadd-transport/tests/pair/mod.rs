@@ -76,8 +76,14 @@ impl Pair {
     pub fn connect_to(&self, address: SocketAddr) -> [Connection; 2] {
         let config = self.config.clone();
         let (server_name, purpose) = ("keypadd", Purpose::Sparse);
-        let connect =
-            self.client.connect(Dial { config, address, server_name, purpose, rtt: None });
+        let connect = self.client.connect(Dial {
+            config,
+            address,
+            server_name,
+            purpose,
+            home: None,
+            rtt: None,
+        });
         let accept = async {
             match self.server.accept().await {
                 Some(Accepted::Connection(connection)) => connection,

@@ -298,7 +298,8 @@ fn the_end_of_an_attempt_that_nobody_answers_is_not_waited_for() {
     let (config, server) = configs(Suite::AES_128_GCM);
     let (mut pair, [client, _server]) = Pair::new(server);
     let (server_name, address) = ("keypadd", pair.addresses[1]);
-    let dial = Dial { config, address, server_name, purpose: Purpose::Sparse, rtt: None };
+    let dial =
+        Dial { config, address, server_name, purpose: Purpose::Sparse, home: None, rtt: None };
     let dialing = client.clone();
     let mut connecting: Task<_> = Box::pin(async move { dialing.connect(dial).await.is_err() });
     assert!(poll(&mut connecting).is_none());

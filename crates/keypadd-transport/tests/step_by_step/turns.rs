@@ -442,7 +442,8 @@ fn newcomers_handshakes_wait_until_a_peers_datagrams_are_answered_and_then_conti
     let client = endpoints[0].clone();
     let dial = |config| {
         let (server_name, address) = ("keypadd", pair.addresses[1]);
-        let dial = Dial { config, address, server_name, purpose: Purpose::Sparse, rtt: None };
+        let dial =
+            Dial { config, address, server_name, purpose: Purpose::Sparse, home: None, rtt: None };
         let client = client.clone();
         Box::pin(async move { client.connect(dial).await.unwrap() })
     };
@@ -489,7 +490,8 @@ fn knock() -> (Pair, Vec<u8>, impl Fn() -> u64) {
     let (config, server) = configs(Suite::AES_128_GCM);
     let (mut pair, [client, server]) = Pair::new(server);
     let (server_name, address) = ("keypadd", pair.addresses[1]);
-    let dial = Dial { config, address, server_name, purpose: Purpose::Sparse, rtt: None };
+    let dial =
+        Dial { config, address, server_name, purpose: Purpose::Sparse, home: None, rtt: None };
     let mut connecting: Task<_> =
         Box::pin(async move { client.connect(dial).await.map(drop).unwrap() });
     assert!(poll(&mut connecting).is_none());
@@ -529,7 +531,8 @@ fn a_connection_that_is_new_has_little_cpu_time_in_advance() {
     let (mut pair, [client, server]) = Pair::new(server);
     pair.loops[1].use_clocks(cpu, pair.now + Duration::from_secs(60), slow_clock);
     let (server_name, address) = ("keypadd", pair.addresses[1]);
-    let dial = Dial { config, address, server_name, purpose: Purpose::Sparse, rtt: None };
+    let dial =
+        Dial { config, address, server_name, purpose: Purpose::Sparse, home: None, rtt: None };
     let mut connecting: Task<_> = Box::pin(async move { client.connect(dial).await.unwrap() });
     assert!(poll(&mut connecting).is_none());
     [0, 1, 0].into_iter().for_each(|end| pair.run(end));

@@ -124,7 +124,7 @@ impl Pair {
     ) -> [Connection; 2] {
         let (client, server) = (endpoints[0].clone(), endpoints[1].clone());
         let (server_name, address) = ("keypadd", self.addresses[1]);
-        let dial = Dial { config, address, server_name, purpose, rtt: None };
+        let dial = Dial { config, address, server_name, purpose, home: None, rtt: None };
         let connecting = async move { client.connect(dial).await.unwrap() };
         let accepting = async move {
             match server.accept().await {

@@ -9,7 +9,7 @@ use std::{
 };
 
 use keypadd_provider::Assertion;
-use keypadd_transport::{ClientConfig, Connection, Dial, Endpoint, Purpose};
+use keypadd_transport::{ClientConfig, Connection, Dial, Endpoint, Purpose, ServerId};
 use tokio::{
     sync::Notify,
     time::{sleep, timeout},
@@ -36,6 +36,8 @@ pub(super) struct BulkDialer {
     pub(super) endpoint: Endpoint,
     pub(super) config: Arc<Mutex<ClientConfig>>,
     pub(super) listed: ListedKeys,
+    /// Which of the servers at the address has the session.
+    pub(super) home: Option<ServerId>,
 }
 
 impl BulkDialer {
@@ -53,6 +55,7 @@ impl BulkDialer {
             }
             match timeout(CONNECT_TIMEOUT, self.attach(session)).await {
                 Ok(Ok(_control)) => {
+                    debug!(peer = session.peer(), "bulk connection attached");
                     session.supervise_bulk().await;
                     pause = RETRY_MIN;
                 }
@@ -69,7 +72,8 @@ impl BulkDialer {
         let address = session.connection.remote_address();
         let rtt = session.connection.stats().path.rtt;
         let purpose = if rtt > WINDOWS_LONG_PATH { Purpose::LongPathBulk } else { Purpose::Bulk };
-        let dial = Dial { config, address, server_name: SERVER_NAME, purpose, rtt: Some(rtt) };
+        let (server_name, home, rtt) = (SERVER_NAME, self.home, Some(rtt));
+        let dial = Dial { config, address, server_name, purpose, home, rtt };
         let connection = self.endpoint.connect(dial).await.map_err(|error| error.to_string())?;
         let mut unattached = Unattached { session, connection: Some(connection.clone()) };
         let proof = proof_of(&connection).ok_or("the handshake did not authenticate a key")?;

@@ -12,7 +12,7 @@ use std::{
 
 use futures_util::future::BoxFuture;
 use keypadd_provider::{PublicKey, Refusal};
-use keypadd_transport::{ConnectingError, Connection, Dial, Paused, Purpose};
+use keypadd_transport::{ConnectingError, Connection, Dial, Paused, Purpose, ServerId};
 use tokio::{
     sync::{Notify, mpsc},
     time::{Instant, sleep_until, timeout},
@@ -118,7 +118,7 @@ impl Client {
         }
         let searching = async {
             self.handover.resumed().await;
-            self.reach(search, |address| self.open(address, rtt), finish).await
+            self.reach(search, |address| self.open(address, rtt, None), finish).await
         };
         let interrupted = |cause| Err(ClientError::unreachable(self.server.clone(), cause));
         self.guarded(searching).await.unwrap_or_else(interrupted)
@@ -139,7 +139,7 @@ impl Client {
         let jumps = self.clock_monitor.jumps();
         let handshake = async {
             self.handover.resumed().await;
-            let connection = self.open(address, rtt).await?;
+            let connection = self.open(address, rtt, place.home).await?;
             let networked = live.zip(self.network.get());
             let paused = match networked {
                 Some((live, network)) => Some(network::pause(live, network).await),
@@ -175,15 +175,18 @@ impl Client {
         self.handover.suspended().await;
     }
 
-    /// Performs the handshake, over a path with this round trip if that is known.
+    /// Performs the handshake with one of the servers at the address, over a path with this round
+    /// trip if that is known.
     pub(super) async fn open(
         &self,
         address: SocketAddr,
         rtt: Option<Duration>,
+        home: Option<ServerId>,
     ) -> Result<Connection, ConnectFailure> {
         let config = self.config.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let (server_name, purpose) = (SERVER_NAME, Purpose::Sparse);
-        match self.endpoint.connect(Dial { config, address, server_name, purpose, rtt }).await {
+        let dial = Dial { config, address, server_name, purpose, home, rtt };
+        match self.endpoint.connect(dial).await {
             Ok(connection) => Ok(connection),
             Err(ConnectingError::Failed(error)) => Err(ConnectFailure::of(&error)),
             Err(ConnectingError::NotSent(error)) => {
@@ -197,7 +200,7 @@ impl Client {
 
     /// Exchanges hellos.
     pub(super) async fn greet(&self, reached: Reached) -> Result<Greeting, ConnectFailure> {
-        let Reached { connection, place, hello_timeout } = reached;
+        let Reached { connection, mut place, hello_timeout } = reached;
         let proof = proof_of(&connection).ok_or(ConnectFailure::Unreachable(Cause::NoKey))?;
         // Checked before the hello, which makes the server end the older session.
         if !self.listed.contains(&proof.key) {
@@ -221,7 +224,8 @@ impl Client {
             None => asked.await,
         };
         match answer {
-            Ok(Frame::HelloServer { version: VERSION, hold }) => {
+            Ok(Frame::HelloServer { version: VERSION, hold, home }) => {
+                place.home = home;
                 let verify =
                     |grant| Granted::verified(grant, channel, self.instance, last.as_ref());
                 let granted = hold.map(verify).transpose().map_err(|Unproved| {
@@ -306,6 +310,7 @@ impl Client {
             endpoint: self.endpoint.clone(),
             config: Arc::clone(&self.config),
             listed: self.listed.clone(),
+            home: place.home,
         };
         let network = self.network.get().cloned();
         tokio::spawn(async move {
@@ -390,7 +395,7 @@ mod tests {
     }
 
     async fn reached(client: &Client, address: SocketAddr) -> Reached {
-        let connection = client.open(address, None).await.unwrap();
+        let connection = client.open(address, None, None).await.unwrap();
         Reached { connection, place: ListPlace::UNKNOWN, hello_timeout: None }
     }
 
@@ -427,7 +432,7 @@ mod tests {
                 assert_eq!(to, address);
                 match asked.fetch_add(1, Relaxed) < times {
                     true => Err(ConnectFailure::Unreachable(Cause::Forgotten)),
-                    false => client.open(to, None).await,
+                    false => client.open(to, None, None).await,
                 }
             }
         };

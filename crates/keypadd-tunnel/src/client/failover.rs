@@ -1,5 +1,6 @@
 //! Moves a live session to another address of the server: when the server is silent, and back to a
-//! preferred address that answers again. Runs only if the server has several addresses.
+//! preferred address that answers again. Runs only if the server has several addresses, or is one
+//! of several behind a balancer.
 //!
 //! Make before break, as for new keys (`renewal`): if the same server answers, its streams
 //! continue. Another server does not know them: it takes over from a silent session by resetting
@@ -42,7 +43,8 @@ const SILENT_AFTER: Duration = Duration::from_secs(2);
 /// session could continue them, and the path may come back.
 const SILENT_AFTER_UNHELD: Duration = Duration::from_secs(8);
 
-/// Pause after attempts at all other addresses have failed.
+/// From one round of attempts at other addresses to the next, and how long a balancer's choice may
+/// take to answer: it may still choose the silent server.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long nothing new was acknowledged. Other packets come over a path that carries nothing to
@@ -127,6 +129,11 @@ fn note(failures: &mut Failures, live: &LiveSession, what: &str, error: &ClientE
 }
 
 impl Client {
+    /// Whether a server other than the one at this place may answer.
+    pub(super) fn may_be_elsewhere(&self, place: &ListPlace) -> bool {
+        self.server.may_be_several() || place.home.is_some()
+    }
+
     /// Waits for a session at another address that replaces this one; sets `silent` while the
     /// server is. Continues for a moment after the session has ended.
     pub(super) async fn moved(
@@ -134,7 +141,7 @@ impl Client {
         session: &ClientSession,
         silent: &watch::Sender<bool>,
     ) -> ClientSession {
-        if !self.server.may_be_several() {
+        if !self.may_be_elsewhere(&session.place) {
             return std::future::pending().await;
         }
         let live = &*session.registration.session;
@@ -148,12 +155,13 @@ impl Client {
             silent.send_replace(true);
             let before = live.received_acks();
             while live.received_acks() == before {
-                if let Some(next) = self.fail_over(live, &mut failures).await {
+                let began = Instant::now();
+                if let Some(next) = self.fail_over(session, &mut failures).await {
                     return next;
                 }
                 tokio::select! {
                     () = until_acked(live, before) => {}
-                    () = sleep(RETRY_INTERVAL) => {}
+                    () = sleep_until(began + RETRY_INTERVAL) => {}
                 }
             }
             silent.send_replace(false);
@@ -188,12 +196,19 @@ impl Client {
     /// first, if the session ends, or if no other answers.
     async fn fail_over(
         &self,
-        live: &LiveSession,
+        session: &ClientSession,
         failures: &mut Failures,
     ) -> Option<ClientSession> {
+        let live = &*session.registration.session;
         let handshake = QUICK + live.connection.stats().path.rtt * HANDSHAKE_TRIPS;
-        let avoid = Some(live.connection.remote_address());
-        let search = Search { avoid, ..self.everywhere(self.connect_timeout) };
+        let search = match session.place.home {
+            // The balancer may choose another one.
+            Some(_) => self.everywhere(RETRY_INTERVAL + handshake),
+            None => Search {
+                avoid: Some(live.connection.remote_address()),
+                ..self.everywhere(self.connect_timeout)
+            },
+        };
         let jumps = &self.clock_monitor.jumps();
         let (open, which) = (live.open_connections(), live.open_by_forward());
         let before = live.received_acks();
@@ -236,7 +251,8 @@ impl Client {
                 (false, open) => format!("; open connections reset: {open} ({which})"),
             };
             let silent = live.remote();
-            warn!(peer, %silent, %remote, "server is silent; moved to another address{fate}");
+            let what = if silent == remote { "server" } else { "address" };
+            warn!(peer, %silent, %remote, "server is silent; moved to another {what}{fate}");
         }
         Some(next)
     }

@@ -4,6 +4,7 @@
 use std::{io, sync::Arc, time::Duration};
 
 use keypadd_provider::PublicKey;
+use keypadd_transport::ServerId;
 use tokio::time::Instant;
 
 use super::{Client, reach::ListPlace, reconnect::HeldSession};
@@ -40,12 +41,13 @@ impl Client {
         let is_held = || self.link.current().is_none() && streams.held() == streams.names().len();
         self.sessions.end_all(&SessionEnd::HandedOver, is_held).await;
         let Some(held) = self.away().clone() else { return Ok(None) };
-        let HeldSession { name, key, until, at: (_, address), rtt, .. } = held;
+        let HeldSession { name, key, until, at: (place, address), rtt, .. } = held;
         let record = ClientRecord {
             server: key.to_string(),
             token: self.hold.hand_over(),
             name,
             address,
+            home: place.home.map(|ServerId(id)| id),
             rtt_micros: rtt.as_micros() as u64,
             remaining_millis: until.saturating_duration_since(Instant::now()).as_millis() as u64,
         };
@@ -72,6 +74,8 @@ impl Client {
         self.hold.adopt(record.token);
         let held = self.hold.streams();
         let listed = self.held.add(&record.name, &held, time);
+        let mut place = ListPlace::UNKNOWN;
+        place.home = record.home.map(ServerId);
         let name = record.name;
         *self.away() = Some(HeldSession {
             name: name.clone(),
@@ -79,7 +83,7 @@ impl Client {
             count,
             time,
             until: Instant::now() + time,
-            at: (ListPlace::UNKNOWN, record.address),
+            at: (place, record.address),
             rtt: Duration::from_micros(record.rtt_micros),
             _listed: listed.into(),
         });
@@ -173,6 +177,7 @@ mod tests {
             token: None,
             name: "lab".into(),
             address: "127.0.0.1:9".parse().unwrap(),
+            home: None,
             rtt_micros: 0,
             remaining_millis: 60_000,
         };

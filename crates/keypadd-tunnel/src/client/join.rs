@@ -75,7 +75,7 @@ impl Client {
         own: PublicKey,
     ) -> BoxFuture<'a, Result<Joined, ClientError>> {
         Box::pin(async move {
-            let open = |address| self.open(address, None);
+            let open = |address| self.open(address, None, None);
             let join = |reached| join_over(reached, invitation, own);
             self.reach(self.everywhere(self.connect_timeout), open, join).await
         })

@@ -7,7 +7,7 @@ use std::{
 };
 
 use futures_util::future::BoxFuture;
-use keypadd_transport::Connection;
+use keypadd_transport::{Connection, ServerId};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::{Client, attempts::Attempts};
@@ -54,14 +54,16 @@ pub(super) struct ListPlace {
     rank: usize,
     /// The target of the service.
     pub(super) target: Option<Arc<ServerAddress>>,
+    /// Which of the servers it is that share the address, if a balancer is there.
+    pub(super) home: Option<ServerId>,
 }
 
 impl ListPlace {
     /// A place to which everything in the list is preferred.
-    pub(super) const UNKNOWN: Self = Self { entry: usize::MAX, rank: 0, target: None };
+    pub(super) const UNKNOWN: Self = Self { entry: usize::MAX, rank: 0, target: None, home: None };
 
     fn of_entry(entry: usize) -> Self {
-        Self { entry, rank: 0, target: None }
+        Self { entry, rank: 0, target: None, home: None }
     }
 
     /// Whether nothing is preferred to it.
@@ -305,7 +307,8 @@ impl Candidates {
     ) -> Range<usize> {
         let (ListPlace { entry, .. }, before) = (self.place(nth), self.all.len());
         for SrvTarget { address, rank } in targets {
-            let place = ListPlace { entry, rank, target: Some(Arc::new(address.clone())) };
+            let target = Some(Arc::new(address.clone()));
+            let place = ListPlace { rank, target, ..ListPlace::of_entry(entry) };
             if is_wanted(&place) {
                 self.add(ServerEntry::Address(address), place);
             }

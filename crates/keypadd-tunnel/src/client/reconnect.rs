@@ -275,7 +275,7 @@ impl Client {
             let handshake = held.rtt * HANDSHAKE_TRIPS;
             self.link.connecting();
             let mut failures = Failures::default();
-            if self.server.may_be_several() {
+            if self.may_be_elsewhere(&held.at.0) {
                 return self.reconnect_anywhere(held, &mut failures).await;
             }
             loop {

@@ -12,7 +12,7 @@ use std::{
 use futures_util::future::BoxFuture;
 use keypadd_provider::PublicKey;
 use keypadd_share::{Rates, Share, Shares};
-use keypadd_transport::Connection;
+use keypadd_transport::{Connection, ServerId};
 use tokio::{
     sync::{mpsc, watch},
     time::{Instant, sleep, timeout},
@@ -84,6 +84,8 @@ pub(super) struct ServerContext {
     bench: Option<SocketAddr>,
     hold: HoldSettings,
     pub(super) handover: Handover,
+    /// By which a balancer finds this server.
+    server_id: Option<ServerId>,
     key_lifetimes: KeyLifetimes,
     /// What outlives the sessions of its clients.
     pub(super) lineages: Arc<Lineages>,
@@ -116,6 +118,7 @@ impl ServerContext {
             bench,
             hold: transport.hold,
             handover: transport.handover.clone(),
+            server_id: transport.server_id,
             key_lifetimes: transport.key_lifetimes.clone(),
             lineages: Arc::new(Lineages::new(Arc::clone(&transport.memory.budgets.sent))),
             resumptions: resumptions(sessions_per_key),

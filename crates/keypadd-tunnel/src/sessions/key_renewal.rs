@@ -75,6 +75,7 @@ mod tests {
                 address: listening.local_addr(),
                 server_name: "x",
                 purpose: Purpose::Sparse,
+                home: None,
                 rtt: None,
             };
             connecting.connect(dial).await.expect("connected")

@@ -3,6 +3,7 @@
 //! Knows bytes; what a frame asks for is decided by its reader.
 
 use keypadd_provider::TokenProof;
+use keypadd_transport::ServerId;
 
 use crate::{
     addresses::{
@@ -13,7 +14,7 @@ use crate::{
         code::ListenCode,
         error::WireError,
         fields::Fields,
-        hello::{HoldGrant, HoldRequest, Instance, encode_grant, encode_request},
+        hello::{HoldGrant, HoldRequest, Instance, encode_answer, encode_request},
     },
 };
 
@@ -59,6 +60,8 @@ pub enum Frame {
         version: u8,
         /// Whether streams are held.
         hold: Option<HoldGrant>,
+        /// By which a balancer finds the server.
+        home: Option<ServerId>,
     },
     /// From the client: listen there, and open a stream with this number for each connection.
     Listen {
@@ -143,9 +146,9 @@ impl Frame {
                 let hold = hold.as_ref().map(encode_request).unwrap_or_default();
                 (TYPE_HELLO_CLIENT, [&[*version][..], &instance.0, &hold].concat())
             }
-            Self::HelloServer { version, hold } => {
-                let hold = hold.as_ref().map(encode_grant).unwrap_or_default();
-                (TYPE_HELLO_SERVER, [&[*version][..], &hold].concat())
+            Self::HelloServer { version, hold, home } => {
+                let answer = encode_answer(hold.as_ref(), *home);
+                (TYPE_HELLO_SERVER, [&[*version][..], &answer].concat())
             }
             Self::Listen { id, listen, headers } => {
                 (TYPE_LISTEN, encode_listen(*id, listen, *headers))
@@ -182,9 +185,11 @@ impl Frame {
                 instance: Instance(fields.array()?),
                 hold: fields.hold_request()?,
             },
-            TYPE_HELLO_SERVER => {
-                Self::HelloServer { version: fields.byte()?, hold: fields.hold_grant()? }
-            }
+            TYPE_HELLO_SERVER => Self::HelloServer {
+                version: fields.byte()?,
+                hold: fields.hold_grant()?,
+                home: fields.server_id(),
+            },
             TYPE_LISTEN => Self::Listen {
                 id: fields.number()?,
                 listen: decode_listen(&mut fields)?,

@@ -1,12 +1,20 @@
-//! Encodes and decodes what hellos say: whose run it is, and whether streams are held.
+//! Encodes and decodes what hellos say: whose run it is, whether streams are held, and by which ID
+//! a balancer finds the server.
 
 use keypadd_provider::{TOKEN_PROOF_BYTES, TokenProof};
+use keypadd_transport::ServerId;
 
 use crate::wire::{error::WireError, fields::Fields};
 
 /// Version of the fields of hellos about holding. A peer without them, or with another version,
 /// holds nothing.
 const HOLD_VERSION: u8 = 1;
+
+/// In place of that version, before more fields.
+const NO_HOLD: u8 = 0;
+
+/// Length of a server ID.
+const SERVER_ID_BYTES: u8 = 8;
 
 /// In place of a proof: none is all zeros.
 const NO_PROOF: TokenProof = [0; TOKEN_PROOF_BYTES];
@@ -53,7 +61,13 @@ pub(super) fn encode_request(request: &HoldRequest) -> Vec<u8> {
     [&[HOLD_VERSION][..], &seconds.to_be_bytes(), &proof.unwrap_or(NO_PROOF)].concat()
 }
 
-pub(super) fn encode_grant(grant: &HoldGrant) -> Vec<u8> {
+pub(super) fn encode_answer(grant: Option<&HoldGrant>, home: Option<ServerId>) -> Vec<u8> {
+    let grant = grant.map(encode_grant);
+    let Some(ServerId(id)) = home else { return grant.unwrap_or_default() };
+    [&grant.unwrap_or_else(|| vec![NO_HOLD])[..], &[SERVER_ID_BYTES], &id].concat()
+}
+
+fn encode_grant(grant: &HoldGrant) -> Vec<u8> {
     let HoldGrant { seconds, epoch, proof } = grant;
     let numbers = [seconds.to_be_bytes(), epoch.to_be_bytes()].concat();
     [&[HOLD_VERSION][..], &numbers, &proof.unwrap_or(NO_PROOF)].concat()
@@ -71,11 +85,23 @@ impl Fields<'_> {
         Ok(Some(HoldRequest { seconds: self.long()?, proof: self.proof()? }))
     }
 
+    /// Ends a server's hello. An ID of another length is of another format, which a client need not
+    /// know.
+    pub(super) fn server_id(&mut self) -> Option<ServerId> {
+        let has_ours = self.byte().is_ok_and(|length| length == SERVER_ID_BYTES);
+        has_ours.then(|| self.array().ok().map(ServerId)).flatten()
+    }
+
     pub(super) fn hold_grant(&mut self) -> Result<Option<HoldGrant>, WireError> {
-        if !matches!(self.byte(), Ok(HOLD_VERSION)) {
-            return Ok(None);
+        match self.byte() {
+            Ok(HOLD_VERSION) => {
+                let (seconds, epoch, proof) = (self.long()?, self.long()?, self.proof()?);
+                return Ok(Some(HoldGrant { seconds, epoch, proof }));
+            }
+            Ok(NO_HOLD) => {}
+            // Nobody here knows where the next field is.
+            _ => self.rest = &[],
         }
-        let (seconds, epoch, proof) = (self.long()?, self.long()?, self.proof()?);
-        Ok(Some(HoldGrant { seconds, epoch, proof }))
+        Ok(None)
     }
 }

@@ -2,7 +2,7 @@
 
 use proptest::{collection::vec, prelude::*};
 
-use keypadd_transport::{Receipt, StreamName};
+use keypadd_transport::{Receipt, ServerId, StreamName};
 
 use super::*;
 use crate::addresses::{
@@ -45,6 +45,13 @@ fn frames_have_these_encodings() {
     let unproved = Some(HoldGrant { seconds: 600, epoch: 3, proof: None });
     let mut granted_anew = granted.clone();
     granted_anew[13..].fill(0);
+    let home = Some(ServerId([6; 8]));
+    let mut granted_at_home = [&granted[..], &[8], &[6; 8]].concat();
+    granted_at_home[1] = 51;
+    let at_home = [&[0, 11, 2, 1, 0, 8][..], &[6; 8]].concat();
+    let of_another_format = [0, 6, 2, VERSION, 0, 3, 6, 6, 6];
+    let skipped = Frame::HelloServer { version: VERSION, hold: None, home: None };
+    assert_eq!(decode_frame(&of_another_format), Ok(Some(skipped)));
     let listen = |id, text| {
         let headers = ProxyHeaders::default();
         Frame::Listen { id, listen: listen(text), headers }
@@ -57,9 +64,11 @@ fn frames_have_these_encodings() {
     for (frame, bytes) in [
         (Frame::HelloClient { version: VERSION, instance, hold: None }, &hello[..]),
         (Frame::HelloClient { version: VERSION, instance, hold: request }, &hello_hold[..]),
-        (Frame::HelloServer { version: VERSION, hold: None }, &[0, 1, 2, 1]),
-        (Frame::HelloServer { version: VERSION, hold: grant }, &granted[..]),
-        (Frame::HelloServer { version: VERSION, hold: unproved }, &granted_anew[..]),
+        (Frame::HelloServer { version: VERSION, hold: None, home: None }, &[0, 1, 2, 1]),
+        (Frame::HelloServer { version: VERSION, hold: grant.clone(), home: None }, &granted[..]),
+        (Frame::HelloServer { version: VERSION, hold: grant, home }, &granted_at_home[..]),
+        (Frame::HelloServer { version: VERSION, hold: None, home }, &at_home[..]),
+        (Frame::HelloServer { version: VERSION, hold: unproved, home: None }, &granted_anew[..]),
         (Frame::Claims { count: 0x102 }, &[0, 4, 10, 0, 0, 1, 2]),
         (Frame::MaxForwards { count: 0x102 }, &[0, 4, 12, 0, 0, 1, 2]),
         (listen(0x102, "8080"), &[0, 6, 3, 1, 2, 1, 0x1f, 0x90, 0]),
@@ -218,8 +227,10 @@ proptest! {
         for frame in [
             Frame::HelloClient { version, instance: Instance(instance), hold: None },
             Frame::HelloClient { version, instance: Instance(instance), hold: request },
-            Frame::HelloServer { version, hold: None },
-            Frame::HelloServer { version, hold: grant },
+            Frame::HelloServer { version, hold: None, home: None },
+            Frame::HelloServer { version, hold: grant.clone(), home: None },
+            Frame::HelloServer { version, hold: None, home: flag.then_some(ServerId([code; 8])) },
+            Frame::HelloServer { version, hold: grant, home: flag.then_some(ServerId([code; 8])) },
             Frame::Claims { count: seconds },
             Frame::MaxForwards { count: seconds },
             Frame::Listen {

@@ -63,7 +63,7 @@ pub fn hello() -> Vec<u8> {
 
 /// The hello that a server answers with.
 pub fn server_hello() -> Frame {
-    Frame::HelloServer { version: VERSION, hold: None }
+    Frame::HelloServer { version: VERSION, hold: None, home: None }
 }
 
 pub fn header(target: &str) -> Vec<u8> {
@@ -111,7 +111,7 @@ impl RawPeer {
         let connection = within(endpoint.accept()).await.unwrap().await.unwrap();
         let (mut send, mut recv) = within(connection.accept_bi()).await.unwrap();
         assert!(matches!(receive(&mut recv).await, Frame::HelloClient { .. }));
-        let hello = Frame::HelloServer { version: VERSION, hold };
+        let hello = Frame::HelloServer { version: VERSION, hold, home: None };
         send.write_all(&hello.encode()).await.unwrap();
         assert!(matches!(receive(&mut recv).await, Frame::MaxForwards { .. }));
         Self { connection, control: (send, recv), endpoint }

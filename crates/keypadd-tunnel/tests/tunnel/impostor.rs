@@ -80,7 +80,7 @@ impl Impostor {
             Frame::HelloClient { instance, .. } => {
                 let proof = (!denies).then(|| proof(Assertion::ServerResumes, instance));
                 let hold = Some(HoldGrant { seconds: 600, epoch: 1, proof });
-                Frame::HelloServer { version: VERSION, hold }
+                Frame::HelloServer { version: VERSION, hold, home: None }
             }
             Frame::HelloBulk { instance, .. } => {
                 let (instance, proof) = (*instance, proof(Assertion::ServerBulk, instance));

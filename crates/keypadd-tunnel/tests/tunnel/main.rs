@@ -8,6 +8,7 @@ mod dynamic;
 mod endpoints;
 mod expiry;
 mod faults;
+mod fleet;
 mod forwarding;
 mod handovers;
 mod hold;

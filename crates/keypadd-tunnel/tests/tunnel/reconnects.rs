@@ -57,7 +57,8 @@ async fn end_all_sessions(endpoint: Endpoint, holds: bool, client: oneshot::Rece
         let (mut send, mut recv) = connection.accept_bi().await.unwrap();
         assert!(matches!(receive(&mut recv).await, Frame::HelloClient { .. }));
         let hold = HoldGrant { seconds: 600, epoch: 0, proof: None };
-        let hello = Frame::HelloServer { version: VERSION, hold: holds.then_some(hold) };
+        let hold = holds.then_some(hold);
+        let hello = Frame::HelloServer { version: VERSION, hold, home: None };
         send.write_all(&hello.encode()).await.unwrap();
         (connection, send, recv)
     };

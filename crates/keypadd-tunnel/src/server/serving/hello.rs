@@ -185,7 +185,8 @@ impl ServerContext {
         let resumed = grant.as_ref().is_some_and(|grant| grant.proof.is_some());
         let renews = older.as_deref().filter(|older| resumed && !older.has_ended());
         let (sender, outgoing) = mpsc::channel(FRAMES_MAX);
-        let _ = sender.try_send(Frame::HelloServer { version: VERSION, hold: grant }.into());
+        let hello = Frame::HelloServer { version: VERSION, hold: grant, home: self.server_id };
+        let _ = sender.try_send(hello.into());
         let registration = self.sessions.add(NewSession {
             label: peer.label(),
             role: Role::Server,

@@ -238,7 +238,7 @@ impl World {
         let channel = self.channel(self.keys[0]);
         let last = self.client.token();
         let admitted = self.greet(&channel).expect("both ends hold");
-        let frame = Frame::HelloServer { version: VERSION, hold: Some(admitted.grant) };
+        let frame = Frame::HelloServer { version: VERSION, hold: Some(admitted.grant), home: None };
         let Frame::HelloServer { hold: Some(grant), .. } = over_the_wire(frame) else {
             panic!("a hello")
         };
