@@ -3,10 +3,7 @@
 use std::{
     collections::HashMap,
     net::SocketAddr,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -28,8 +25,7 @@ use crate::support::*;
 const SHORT_AT: usize = 2;
 const LONG_AT: usize = 7;
 
-/// A balancer in front of a server with each of these IDs. It sends what has none of them to one
-/// server after the other, by the first ID of a connection.
+/// A balancer in front of a server with each of these IDs.
 struct Balancer {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -46,12 +42,14 @@ struct Shared {
     cut: Mutex<Vec<ServerId>>,
     /// By client and server.
     backs: Mutex<HashMap<(SocketAddr, usize), Back>>,
+    /// The servers of connections whose first IDs have none of these IDs.
     chosen: Mutex<HashMap<Vec<u8>, usize>>,
-    next: AtomicUsize,
+    /// Chooses that of the nth.
+    choose: fn(usize) -> usize,
 }
 
 impl Balancer {
-    async fn start(servers: &[&RunningServer]) -> Self {
+    async fn start(servers: &[&RunningServer], choose: fn(usize) -> usize) -> Self {
         let servers = servers.iter().enumerate().map(|(nth, server)| (id(nth), server.address));
         let front = UdpSocket::bind("[::1]:0").await.unwrap();
         let address = front.local_addr().unwrap();
@@ -61,7 +59,7 @@ impl Balancer {
             cut: Mutex::default(),
             backs: Mutex::default(),
             chosen: Mutex::default(),
-            next: AtomicUsize::new(0),
+            choose,
         });
         let mut task = JoinSet::new();
         task.spawn(carry(Arc::clone(&shared)));
@@ -77,6 +75,11 @@ impl Balancer {
     fn rebind(&self) {
         self.shared.backs.lock().unwrap().clear();
     }
+}
+
+/// Chooses another server for each connection but the first than that one has.
+fn another(nth: usize) -> usize {
+    nth.min(1)
 }
 
 /// The ID of the nth server.
@@ -114,8 +117,9 @@ impl Shared {
         known.unwrap_or_else(|| {
             assert!(is_long, "a short header without an ID of ours");
             let first = datagram[6..6 + usize::from(datagram[5])].to_vec();
-            let next = || self.next.fetch_add(1, Relaxed) % self.servers.len();
-            *self.chosen.lock().unwrap().entry(first).or_insert_with(next)
+            let mut chosen = self.chosen.lock().unwrap();
+            let nth = chosen.len();
+            *chosen.entry(first).or_insert_with(|| (self.choose)(nth))
         })
     }
 
@@ -188,7 +192,7 @@ async fn all_connections_of_a_session_find_its_server_behind_a_balancer() {
     let (target, key) = (listener().await, new_key());
     let [one, two, three] = servers(&key);
     let servers = [&one, &two, &three];
-    let balancer = Balancer::start(&servers).await;
+    let balancer = Balancer::start(&servers, another).await;
     let settings = settings(&key, &servers, balancer.address, &target);
     let (held, lifetimes) =
         (settings.transport.held.clone(), settings.transport.key_lifetimes.clone());
@@ -226,7 +230,7 @@ async fn held_connections_come_back_to_their_server_behind_a_balancer() {
     let (target, key) = (listener().await, new_key());
     let [one, two, three] = servers(&key);
     let servers = [&one, &two, &three];
-    let balancer = Balancer::start(&servers).await;
+    let balancer = Balancer::start(&servers, another).await;
     let mut settings = settings(&key, &servers, balancer.address, &target);
     settings.transport.peer_timeout = Duration::from_secs(3);
     let held = settings.transport.held.clone();
@@ -250,7 +254,7 @@ async fn a_dead_server_is_left_for_another_behind_the_same_address() {
     let (target, key) = (listener().await, new_key());
     let [one, two, three] = servers(&key);
     let servers = [&one, &two, &three];
-    let balancer = Balancer::start(&servers).await;
+    let balancer = Balancer::start(&servers, |nth| nth % 3).await;
     let client = RunningClient::start(settings(&key, &servers, balancer.address, &target)).await;
     let at = client.server_among(&servers).unwrap();
     let mut here = TcpStream::connect(client.listeners[0]).await.unwrap();
