@@ -11,7 +11,7 @@ use keypadd_traffic::{Path, TunnelArm};
 use serde::Serialize;
 
 use super::page::{Page, Verdict};
-use super::{failed, tunnel};
+use super::{failed, traffic, tunnel};
 use crate::daemon::pooling::budget_max;
 
 /// The suites that are timed, as daemons compute them, the default one first.
@@ -21,6 +21,9 @@ const SUITES: [Suite; 3] =
 /// Memory for keystream at each end: the daemons' default, and like theirs at most half of what a
 /// pool may take.
 const POOL_BUDGET_BYTES: usize = 64 << 20;
+
+/// Bulk data before the wait: far more than what else the path has carried.
+const BULK_BYTES: u64 = 3 << 20;
 
 /// Longest wait for a full pool.
 const FILL_TIME: Duration = Duration::from_millis(2_500);
@@ -62,7 +65,7 @@ struct Seal {
 /// Times the suites, then fills a pool.
 ///
 /// # Errors
-/// There is no memory for a pool, or a tunnel does not come up.
+/// There is no memory for a pool, a tunnel does not come up, or what arrives has been altered.
 pub(super) async fn run(page: &mut Page) -> Result<Pads, Error> {
     page.heading("3  Sealing a packet on this CPU, in ns: without / with a precomputed pad.");
     page.draw(["   timing ..."]);
@@ -71,6 +74,8 @@ pub(super) async fn run(page: &mut Page) -> Result<Pads, Error> {
     let pool_bytes = POOL_BUDGET_BYTES.min(budget_max(memory().bytes) / 2);
     let path = Path::here(TunnelArm { pool: true, ..tunnel() }, pool_bytes).await;
     let path = path.map_err(|error| failed(format!("a pool: {error}")))?;
+    // The pool is divided by the traffic so far.
+    traffic::burst(&path, BULK_BYTES).await?;
     let was_full = path.rest(FILL_TIME).await;
     let burst_bytes = path.packets_at_hand(true).unwrap_or_default() * PACKET_PAYLOAD_BYTES;
     let _ = path.close().await;
