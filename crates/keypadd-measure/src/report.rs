@@ -71,7 +71,7 @@ pub fn files(results: &Results) -> Vec<File> {
         };
         let palette = palette::Palette::of(&section.plots);
         for (plot, name) in section.plots.iter().zip(&names.plots) {
-            let standalone = standalone(results, section, &plot.title, &plot.caption);
+            let standalone = standalone(results, section, &plot.title, &plot.words());
             picture(name, plot::draw(plot, &palette, Size::Wide, Some(&standalone)));
         }
         for (surface, name) in section.surfaces.iter().zip(&names.surfaces) {

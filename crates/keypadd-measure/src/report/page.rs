@@ -195,7 +195,7 @@ fn experiment(section: &Section, run: &Run, names: &SectionNames, home: &str) ->
                 }))
             }
             @for (content, name) in section.plots.iter().zip(&names.plots) {
-                (picture(&content.title, &content.caption, name, &context, |size| {
+                (picture(&content.title, &content.words(), name, &context, |size| {
                     plot::draw(content, &palette, size, None)
                 }))
             }

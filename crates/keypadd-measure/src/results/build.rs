@@ -80,6 +80,24 @@ impl Plot {
             marks: Vec::new(),
         }
     }
+
+    /// The caption; says what gaps are, if a curve has one.
+    pub fn words(&self) -> String {
+        let is_drawn = |[x, y]: &[f64; 2]| {
+            let is_on =
+                |axis: &Axis, at: f64| at.is_finite() && (axis.scale != Scale::Log || at > 0.0);
+            is_on(&self.x, *x) && is_on(&self.y, *y)
+        };
+        let has_gap = |curve: &Curve| !curve.points.iter().all(is_drawn);
+        let zero = match self.y.scale {
+            Scale::Log => ", or it was 0, for which the axis has no place",
+            Scale::Linear => "",
+        };
+        let gaps = format!("In gaps nothing was measured{zero}.");
+        let gaps = self.curves.iter().any(has_gap).then_some(gaps);
+        let parts = [self.caption.clone()].into_iter().chain(gaps);
+        parts.filter(|it| !it.is_empty()).collect::<Vec<_>>().join(" ")
+    }
 }
 
 impl Axis {

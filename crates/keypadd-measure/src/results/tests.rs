@@ -82,3 +82,17 @@ fn what_is_not_finite_is_null_in_json_and_nan_when_read() {
     assert!(read.plots[0].curves[0].points[1][1].is_nan());
     assert!(read.predictions[0].predicted.is_nan());
 }
+
+#[test]
+fn a_plot_with_a_gap_says_what_gaps_are_and_one_without_does_not() {
+    let words = |y: Axis, points: &[[f64; 2]]| {
+        let mut plot = Plot::new("a", "A", Axis::linear("time", "s"), y);
+        plot.caption = "As it is.".into();
+        plot.curves.push(Curve::new("one", Style::Line, points.to_vec()));
+        plot.words()
+    };
+    assert_eq!(words(Axis::log("rate", ""), &[[0.0, 1.0], [1.0, 2.0]]), "As it is.");
+    let gap = words(Axis::linear("rate", ""), &[[0.0, 0.0], [1.0, f64::NAN]]);
+    assert_eq!(gap, "As it is. In gaps nothing was measured.");
+    assert!(words(Axis::log("rate", ""), &[[0.0, 0.0]]).contains("it was 0"));
+}

@@ -21,8 +21,11 @@ fn level(nth: usize, cell: &Cell) -> Option<Plot> {
         Axis::linear("time", "s"),
         Axis::linear("packets with pads ready", "packets"),
     );
-    plot.caption =
-        "Bursts from a full pool, the first repetition. Upright lines: T* as predicted before the run.".into();
+    plot.caption = "Each curve is a burst from a full pool, of the first repetition: how many packets still \
+                    find their pads ready. T* is the time until none does, and from then on packets wait \
+                    for the cipher; B* is the payload sent by then. Upright lines: T* as predicted before \
+                    the run."
+        .into();
     for (rate, found) in &cell.bursts {
         let Some(burst) = found.first() else { continue };
         let every = burst.readings.len().div_ceil(POINTS_MAX).max(1);
@@ -45,10 +48,10 @@ fn rates(nth: usize, cell: &Cell) -> Option<Plot> {
         Axis::log("offered", "Mbit/s"),
         Axis::log("pads made, as payload", "Mbit/s"),
     );
-    plot.caption =
-        "Where pads are made faster than they are used the pool fills, else it empties. The \
-                    lines cross at R*."
-            .into();
+    plot.caption = "R* is the highest rate that the pool bears for any time: pads are made as fast as packets \
+                    use them, where the lines cross. To the left of it the pool fills, to the right it \
+                    empties; how long that takes is T*, and what is sent meanwhile B*."
+        .into();
     let tried = cell.found.iter().flat_map(|found| &found.tried);
     let mut points: Vec<[f64; 2]> =
         tried.filter_map(|it| Some([cell.mbit(it.rate), cell.mbit(it.made?)])).collect();
