@@ -68,11 +68,11 @@ impl Paper {
     /// Time limit of its quick run; less than five minutes for all together.
     fn quick_time(self) -> Duration {
         Duration::from_secs(match self {
-            Self::Lomas => 80,
-            Self::Compaq => 80,
-            Self::Bollinger => 62,
-            Self::Ridzuan => 32,
-            Self::Praptodiyono => 31,
+            Self::Lomas => 92,
+            Self::Compaq => 78,
+            Self::Bollinger => 64,
+            Self::Ridzuan => 29,
+            Self::Praptodiyono => 22,
         })
     }
 

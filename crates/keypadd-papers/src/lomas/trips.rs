@@ -39,8 +39,6 @@ pub(super) async fn surfaces(
 ) -> Part<Surfaces> {
     let effort = lab.effort;
     let mut surfaces = Surfaces::default();
-    // Otherwise fillers busy with an emulated cipher would keep only their own arm's cores awake.
-    let _awake = Background::awake(AWAKE_MAX);
     for nth in order(lab.seed, round, which.len()) {
         match which[nth] {
             PLAIN => {
@@ -69,6 +67,8 @@ pub(super) async fn surfaces(
 /// Measures all sizes and delays. With `pooled`, pads are generated at full speed before each cell
 /// and at the emulated rate within it.
 async fn grid(path: &Path, effort: Effort, count: u32, pooled: Option<Network>) -> Part<Grid> {
+    // Otherwise fillers busy with an emulated cipher would keep only their own arm's cores awake.
+    let _awake = Background::awake(AWAKE_MAX);
     let mut requester = Requester::open(path.address()).await?;
     let mut grid = Grid::new();
     for &delay in delays(effort) {

@@ -5,20 +5,20 @@ use std::time::{Duration, Instant};
 
 use keypadd_keystream::{CipherEngine, Protection, Suite};
 use keypadd_measure::path::{self, PathSettings};
-use keypadd_measure::{Arm, Ends, LEAD, flood, rate_mbit};
+use keypadd_measure::{Arm, Ends};
 use keypadd_provider::{Group, KeyExchange};
-use keypadd_traffic::{Exchange, Link, LinkSettings, TunnelArm};
+use keypadd_traffic::{Link, LinkSettings, TunnelArm};
 
 use super::{GROUPS, Generated, Generation, Throughput};
 use crate::lab::{Lab, Missed, Part};
-use crate::{Effort, order};
+use crate::{Effort, order, stream};
 
 /// Suite of the tunnels, which differ only in their handshakes. The paper does not name its cipher;
 /// this is what its software used by default at the time.
 pub(super) const SUITE: Protection = Suite::AES_128_CTR_HMAC_SHA1.protection();
 
-/// Data per answer that reports how much has arrived.
-const STEP_BYTES: u64 = 32 << 10;
+/// Maximum unacknowledged steps: enough to keep the line busy, few enough to drain soon at the end.
+const UNDERWAY: usize = 16;
 
 /// Samples averaged for a round's result.
 pub(super) fn exchanges(effort: Effort) -> u32 {
@@ -80,11 +80,9 @@ pub(super) async fn throughput(lab: &Lab<'_>, round: u32) -> Part<Throughput> {
             Some(&group) => {
                 let engine = CipherEngine::default();
                 let arm = Arm::Tunnel(TunnelArm { suite: SUITE, pool: false, engine });
-                throughput.tunnels[nth] = stream(arm, group, time).await?;
+                throughput.tunnels[nth] = carry(arm, group, time).await?;
             }
-            None => {
-                throughput.plain = stream(Arm::Tcp, KeyExchange::default().into(), time).await?
-            }
+            None => throughput.plain = carry(Arm::Tcp, KeyExchange::default().into(), time).await?,
         }
     }
     Ok(throughput)
@@ -98,14 +96,13 @@ pub(super) const LINE: LinkSettings = LinkSettings {
 };
 
 /// Throughput of received payload, Mbit/s, over a separate line.
-async fn stream(arm: Arm, kex: Group, time: Duration) -> Part<f64> {
+async fn carry(arm: Arm, kex: Group, time: Duration) -> Part<f64> {
     let settings = PathSettings { kex, link: Link::new(LINE), ..PathSettings::default() };
     // Cold: warming up would take longer on this line than the stream.
     let path = path::open_cold(arm, &settings).await?;
-    let step = Exchange::new(STEP_BYTES, 1);
-    let arrivals = flood(&path, 1, step, time, Instant::now() + LEAD).await?;
+    let arrivals = stream::through(&path, UNDERWAY, time).await?;
     path.close().await?;
-    Ok(rate_mbit(&arrivals))
+    Ok(stream::rate(&arrivals, 0.0, time.as_secs_f64()))
 }
 
 fn micros(time: Duration) -> f64 {
