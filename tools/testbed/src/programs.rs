@@ -5,11 +5,24 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Looks a program up in `PATH` and in the system's directories, which a user's `PATH` may lack.
+/// Looks a program up beside the running one, in `PATH`, and in the system's directories, which a
+/// user's `PATH` may lack.
 pub fn find(name: &str) -> Option<PathBuf> {
+    directories().map(|it| it.join(name)).find(|it| it.is_file())
+}
+
+/// Where [`find`] looks, as the `PATH` of a script.
+pub fn search_path() -> OsString {
+    // A directory whose name has a colon cannot be in it.
+    let fit = directories().filter(|it| std::env::join_paths([it]).is_ok());
+    std::env::join_paths(fit).unwrap_or_default()
+}
+
+fn directories() -> impl Iterator<Item = PathBuf> {
+    let own = std::env::current_exe().ok().and_then(|it| it.parent().map(Path::to_owned));
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let system = ["/usr/sbin", "/sbin"].map(PathBuf::from);
-    std::env::split_paths(&path).chain(system).map(|it| it.join(name)).find(|it| it.is_file())
+    let of_path: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    own.into_iter().chain(of_path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from))
 }
 
 /// The full path of a program, which sshd needs to re-execute itself; just the name if not found.
@@ -49,4 +62,19 @@ pub fn log_tail(name: &str, path: &Path) -> String {
     let lines: Vec<&str> = log.lines().collect();
     let last = &lines[lines.len().saturating_sub(LOG_LINES)..];
     last.iter().map(|line| format!("\n    {name}: {line}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_beside_the_running_one_is_found_first_and_by_scripts_too() {
+        let own = std::env::current_exe().unwrap();
+        let name = own.file_name().unwrap().to_str().unwrap();
+        assert_eq!(find(name), Some(own.clone()));
+        let first = std::env::split_paths(&search_path()).next();
+        assert_eq!(first.as_deref(), own.parent());
+        assert!(find("sh").is_some() && find("no-such-program").is_none());
+    }
 }

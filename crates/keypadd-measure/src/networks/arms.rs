@@ -261,7 +261,7 @@ ip route add $their_net via $their_inner
         name: "keypadd",
         protection: "QUIC, AES-256-GCM",
         is_clear: false,
-        needs: &[need("keypadd", "cargo build --release, and PATH=target/release:$PATH")],
+        needs: &[need("keypadd", "cargo build --release")],
         version: "keypadd --version",
         prepare: KEYPADD_KEYS,
         up: &[KEYPADD_UP],

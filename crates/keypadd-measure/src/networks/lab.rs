@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use testbed::programs::{clear_variables, find, locate};
+use testbed::programs::{clear_variables, find, locate, search_path};
 use testbed::{Capture, Cleanup, FourHosts, LinkAddress, Namespace, Processes, Seen};
 
 use super::arms::NetworkArm;
@@ -195,6 +195,7 @@ fn bind(host: &Namespace, address: IpAddr) -> Result<UdpSocket, String> {
 /// Variables of all scripts.
 fn set_variables(command: &mut Command) {
     clear_variables(command);
+    command.env("PATH", search_path());
     let [near_net, far_net] = FourHosts::NETWORKS;
     command.envs([("near_net", near_net), ("far_net", far_net)]);
     command.env("near_ip", FourHosts::NEAR_OUTSIDE.to_string());
