@@ -44,7 +44,7 @@ use crate::{
     intake::{Clocks, Intake, handling_cost::CostMeter},
     mailbox::{Command, ConnectionCommand, Inbox, Mailbox},
     settings::{MemoryBudgets, Plan},
-    spin::Spin,
+    spin::{Spin, Work},
     splice::Key,
     token_key::TokenKey,
 };
@@ -172,13 +172,16 @@ impl<U: Datagrams> EventLoop<U> {
         self.on_events(events, now);
         self.commands(now);
         let received_at = self.receive(now);
-        let worked = received_at.is_some() || !events.is_empty();
+        let work = match received_at {
+            Some(_) => Some(Work::FromPeers),
+            None => (!events.is_empty()).then_some(Work::FromHere),
+        };
         let now = received_at.unwrap_or(now);
         self.expire(now);
         let bulk_bytes = self.drive(now);
         self.shake_hands(now);
-        if worked {
-            self.spin.worked(now);
+        if let Some(work) = work {
+            self.spin.worked(work, now);
         }
         if self.spin.carried_bulk(bulk_bytes, now) {
             self.shared.counters.note_bulk(now);

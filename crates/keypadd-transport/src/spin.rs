@@ -4,7 +4,9 @@
 //! for a short time, in case an answer follows. Polls that find nothing are charged to a budget
 //! that refills with time, which limits them to a share of a core; a poll that finds something
 //! counts as work. If work comes often, but later than a short poll lasts, the loop polls for
-//! longer. Knows times only.
+//! longer. What a peer sends and what this host sends are followed by different things, one by an
+//! answer and one by the next request perhaps, so each has its own times and its own budget. Knows
+//! times only.
 
 use std::{
     fmt, mem,
@@ -27,8 +29,8 @@ const INTERVAL_WEIGHT: u32 = 8;
 /// Longer intervals only show that the loop was idle.
 const INTERVAL_MAX: Duration = Duration::from_millis(1);
 
-/// Most allowance that can accumulate.
-const SAVED_MAX: Duration = Duration::from_millis(20);
+/// Most allowance that can accumulate, for each kind of work.
+const SAVED_MAX: Duration = Duration::from_millis(10);
 
 /// Each poll first yields the core. A program that answers runs for less than this, and is what the
 /// poll waits for; one that runs longer has other work.
@@ -85,20 +87,42 @@ impl fmt::Display for SpinShare {
     }
 }
 
+/// Where work comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// Datagrams of peers, whatever else there was.
+    FromPeers,
+    /// Sockets, devices and tasks of this host.
+    FromHere,
+}
+
+impl Work {
+    const KINDS: usize = 2;
+}
+
 /// The polling state of a loop.
 #[derive(Debug)]
 pub(crate) struct Spin {
+    /// Of each kind of work.
     share: f64,
-    /// Time left for fruitless polling; negative if the last poll took longer.
-    allowance_seconds: f64,
-    filled_at: Instant,
+    /// What follows each kind of work.
+    after: [Expected; Work::KINDS],
+    worked: Work,
     worked_at: Instant,
-    /// The average time from work to work.
-    interval: Duration,
     state: State,
     spent: Duration,
     /// Bytes of bulk data, and since when they are counted.
     bulk: (usize, Instant),
+}
+
+/// What follows one kind of work.
+#[derive(Clone, Copy, Debug)]
+struct Expected {
+    /// Time left for fruitless polling after it; negative if the last poll took longer.
+    allowance_seconds: f64,
+    filled_at: Instant,
+    /// The average time until the next work of any kind.
+    interval: Duration,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -115,14 +139,16 @@ enum State {
 
 impl Spin {
     pub(crate) fn new(share: SpinShare, now: Instant) -> Self {
-        let share = f64::from(share.0) / 100.0;
-        let allowance_seconds = SAVED_MAX.as_secs_f64();
-        Self {
-            share,
-            allowance_seconds,
+        let after = Expected {
+            allowance_seconds: SAVED_MAX.as_secs_f64(),
             filled_at: now,
-            worked_at: now,
             interval: INTERVAL_MAX,
+        };
+        Self {
+            share: f64::from(share.0) / 100.0 / Work::KINDS as f64,
+            after: [after; Work::KINDS],
+            worked: Work::FromHere,
+            worked_at: now,
             state: State::Working,
             spent: Duration::ZERO,
             bulk: (0, now),
@@ -143,20 +169,18 @@ impl Spin {
     }
 
     /// Records work: if the loop was polling, the poll was answered.
-    pub(crate) fn worked(&mut self, now: Instant) {
+    pub(crate) fn worked(&mut self, work: Work, now: Instant) {
         let interval = now.saturating_duration_since(self.worked_at).min(INTERVAL_MAX);
-        self.worked_at = now;
-        self.interval += interval / INTERVAL_WEIGHT;
-        self.interval -= self.interval / INTERVAL_WEIGHT;
+        let Expected { interval: average, .. } = self.expected();
+        *average += interval / INTERVAL_WEIGHT;
+        *average -= *average / INTERVAL_WEIGHT;
+        (self.worked, self.worked_at) = (work, now);
         self.state = State::Working;
     }
 
-    /// How long to poll now. A request and its answer are two intervals, a short one and a long
-    /// one: twice the average covers either. If even the longest poll would not, the short one
-    /// remains, for immediate answers.
-    fn time(&self) -> Duration {
-        let both = self.interval * 2;
-        if both > SPIN_TIME_MAX { SPIN_TIME } else { both.max(SPIN_TIME) }
+    /// What follows the last work.
+    fn expected(&mut self) -> &mut Expected {
+        &mut self.after[self.worked as usize]
     }
 
     /// Whether to poll again rather than sleep, with nothing to do now. Never while bulk data is
@@ -172,12 +196,11 @@ impl Spin {
         }
         match self.state {
             State::Working => {
-                let elapsed = now.saturating_duration_since(self.filled_at).as_secs_f64();
-                self.filled_at = now;
-                self.allowance_seconds =
-                    (self.allowance_seconds + elapsed * self.share).min(SAVED_MAX.as_secs_f64());
-                let at_most = self.time();
-                let again = self.allowance_seconds >= at_most.as_secs_f64();
+                let share = self.share;
+                let expected = self.expected();
+                expected.fill(share, now);
+                let at_most = expected.time();
+                let again = expected.allowance_seconds >= at_most.as_secs_f64();
                 self.state = if again {
                     State::Polling { since: now, last: now, at_most }
                 } else {
@@ -193,7 +216,7 @@ impl Spin {
                 self.state = State::Polling { since, last: now, at_most };
                 if !again {
                     let price = if gap > GAP_MAX { gap * GAP_PRICE } else { polled };
-                    self.allowance_seconds -= price.as_secs_f64();
+                    self.expected().allowance_seconds -= price.as_secs_f64();
                     self.state = State::Resting;
                 }
                 again
@@ -205,6 +228,24 @@ impl Spin {
     /// Takes the time spent since the last call.
     pub(crate) fn take_spent(&mut self) -> Duration {
         mem::take(&mut self.spent)
+    }
+}
+
+impl Expected {
+    fn fill(&mut self, share: f64, now: Instant) {
+        let elapsed = now.saturating_duration_since(self.filled_at).as_secs_f64();
+        self.filled_at = now;
+        self.allowance_seconds =
+            (self.allowance_seconds + elapsed * share).min(SAVED_MAX.as_secs_f64());
+    }
+
+    /// How long to poll now: twice the average covers most. If even the longest poll does not cover
+    /// the average, the short one remains, for immediate answers.
+    fn time(&self) -> Duration {
+        match self.interval > SPIN_TIME_MAX {
+            true => SPIN_TIME,
+            false => (self.interval * 2).clamp(SPIN_TIME, SPIN_TIME_MAX),
+        }
     }
 }
 
@@ -235,18 +276,18 @@ mod tests {
         let start = Instant::now();
         let mut spin = Spin::new(SpinShare::percent(100), start);
         let mut now = start;
-        // An answer after 20 us, the next request after 200: both within the poll.
-        for _ in 0..30 {
-            for wait in [20, 200].map(Duration::from_micros) {
-                now += wait;
-                spin.worked(now);
+        // The next request after 200 us, its answer after 20.
+        for _ in 0..50 {
+            for (wait, work) in [(200, Work::FromHere), (20, Work::FromPeers)] {
+                now += Duration::from_micros(wait);
+                spin.worked(work, now);
             }
         }
         let polled = spin_until_sleep(&mut spin, now) - now;
         assert!(polled >= Duration::from_micros(200) && polled <= SPIN_TIME_MAX, "{polled:?}");
         for _ in 0..30 {
             now += Duration::from_millis(5);
-            spin.worked(now);
+            spin.worked(Work::FromPeers, now);
         }
         assert_eq!(spin_until_sleep(&mut spin, now) - now, SPIN_TIME, "work is rare");
     }
@@ -259,15 +300,46 @@ mod tests {
 
     #[test]
     fn polling_stays_within_its_share() {
+        for (kinds, share) in [
+            (&[Work::FromPeers][..], 0.01),
+            (&[Work::FromHere], 0.01),
+            (&[Work::FromPeers, Work::FromHere], 0.02),
+        ] {
+            let start = Instant::now();
+            let mut spin = Spin::new(SpinShare::percent(2), start);
+            let mut now = start;
+            for work in kinds.iter().cycle() {
+                if now - start > Duration::from_secs(2) {
+                    break;
+                }
+                spin.worked(*work, now);
+                now = spin_until_sleep(&mut spin, now) + Duration::from_micros(10);
+            }
+            let spent = spin.take_spent() - SAVED_MAX * kinds.len() as u32;
+            let spent = spent.as_secs_f64() / (now - start).as_secs_f64();
+            assert!((0.75 * share..=1.05 * share).contains(&spent), "{spent}");
+        }
+    }
+
+    #[test]
+    fn answers_are_polled_for_however_rare_requests_are() {
         let start = Instant::now();
         let mut spin = Spin::new(SpinShare::percent(2), start);
-        let mut now = start;
-        while now - start < Duration::from_secs(2) {
-            spin.worked(now);
-            now = spin_until_sleep(&mut spin, now) + Duration::from_micros(10);
+        let (answer, pause) = (Duration::from_micros(110), Duration::from_millis(2));
+        let mut asleep = 0;
+        for request in 0..1_000 {
+            let mut now = start + pause * request;
+            let answered = now + answer;
+            spin.worked(Work::FromHere, now);
+            while now < answered && spin.again(now, false) {
+                now += LOOK;
+            }
+            // The average is of eight.
+            asleep += u32::from(request > 20 && now < answered);
+            spin.worked(Work::FromPeers, answered);
+            spin_until_sleep(&mut spin, answered);
         }
-        let share = (spin.take_spent() - SAVED_MAX).as_secs_f64() / (now - start).as_secs_f64();
-        assert!((0.015..=0.021).contains(&share), "{share}");
+        assert_eq!(asleep, 0, "the polls between two requests use up their own allowance");
     }
 
     #[test]
@@ -277,7 +349,7 @@ mod tests {
         assert!(spin.again(start, false));
         assert!(!spin.again(start + LOOK, true));
         assert!(!spin.again(start + LOOK, false), "until there is work");
-        spin.worked(start + LOOK);
+        spin.worked(Work::FromPeers, start + LOOK);
         assert!(spin.again(start + LOOK, false));
     }
 
