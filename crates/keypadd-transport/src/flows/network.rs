@@ -145,15 +145,15 @@ impl Outgoing {
     }
 
     /// Appends the next packet to a frame that has this room for it; a longer one is to be
-    /// fragmented. Returns whether there is one.
-    pub(super) fn next(&self, room: usize, now: Instant, frame: &mut BytesMut) -> bool {
+    /// fragmented. Returns whether more wait, or `None` if there is none.
+    pub(super) fn next(&self, room: usize, now: Instant, frame: &mut BytesMut) -> Option<bool> {
         if !self.is_current() {
-            return false;
+            return None;
         }
         let mut queue = lock(&self.queue);
         let is_there = queue.next(room, now, frame);
         report(&mut queue, &*self.filter);
-        is_there
+        is_there.then(|| !queue.is_empty())
     }
 
     fn push(&self, packets: SuperPacket, now: Instant) {

@@ -60,6 +60,8 @@ struct FlowQueue {
     has_turn: bool,
     /// Where more comes from once nothing waits here, if it is a network's that reads its device.
     packets: Option<Outgoing>,
+    /// Whether there is more, as of the last look.
+    has_packets: bool,
     carried: Arc<TransferStats>,
 }
 
@@ -74,6 +76,7 @@ impl SendQueue {
             credit: 0,
             has_turn: false,
             packets: None,
+            has_packets: false,
             carried,
         };
         self.flows.insert(stream, queue);
@@ -125,6 +128,7 @@ impl SendQueue {
     /// There may be packets for a flow that takes them from a device.
     pub(super) fn wake(&mut self, stream: StreamId) {
         let Some(queue) = self.flows.get_mut(&stream) else { return };
+        queue.has_packets = queue.packets.as_ref().is_some_and(|packets| !packets.is_empty());
         if !queue.is_idle() && !std::mem::replace(&mut queue.has_turn, true) {
             self.turns.push_back(stream);
         }
@@ -170,7 +174,7 @@ impl SendQueue {
 impl FlowQueue {
     /// Whether it has nothing to send.
     fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.packets.as_ref().is_none_or(Outgoing::is_empty)
+        self.waiting.is_empty() && !self.has_packets
     }
 
     /// Ends its turn, the first in the queue: it has nothing to send.
@@ -210,9 +214,9 @@ impl FlowQueue {
         put_id(stream, false, &mut frame);
         let head_bytes = frame.len();
         let room = bytes_max.saturating_sub(head_bytes);
-        if !self.packets.as_ref()?.next(room, now, &mut frame) {
-            return None;
-        }
+        let more = self.packets.as_ref()?.next(room, now, &mut frame);
+        self.has_packets = more.unwrap_or(false);
+        more?;
         if frame.len() > bytes_max {
             let packet = frame.split_off(head_bytes).freeze();
             self.bytes += packet.len() + ENTRY_BYTES;
