@@ -9,7 +9,7 @@ use super::{
     Flows, OpenEnd, OpenFlow,
     frame::{FlowFrame, Fragment, is_flow_stream},
 };
-use crate::time_share::TimeShare;
+use crate::{splice::Owner, time_share::TimeShare};
 
 impl Flows {
     /// Queues a frame from the peer; drops it if many wait, and counts a datagram that it begins.
@@ -44,11 +44,13 @@ impl Flows {
         !self.arrived.is_empty()
     }
 
-    /// Gives devices what they are to get together.
+    /// Gives devices what they are to get together. Hosts behind them may have answered by then:
+    /// the answers are read in this round, before the system reports them.
     pub(super) fn flush(&mut self) {
         while let Some(id) = self.unflushed.pop() {
             if let Some(OpenFlow { end: OpenEnd::Network(network), .. }) = self.open.get_mut(&id) {
                 network.flush();
+                self.readable.insert(Owner::Flow(id));
             }
         }
     }

@@ -13,13 +13,17 @@ use std::{
     io::{self, Read, Write},
     net::SocketAddr,
     os::fd::{AsRawFd, OwnedFd},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::Instant,
 };
 
 use bytes::{Bytes, BytesMut};
 use keypadd_network::{Coalescer, DEVICE_HEADER_BYTES, Joined, PacketQueue, Signals, SuperPacket};
 use mio::{Interest, Registry, Token, unix::SourceFd};
+use rustix::io::Errno;
 
 use super::readers::{Paused, Reader, Readers};
 use crate::transfer_stats::TransferStats;
@@ -91,6 +95,8 @@ pub struct PacketDevice {
     readers: Arc<Readers>,
     /// What was read and not sent.
     queue: Arc<Mutex<PacketQueue>>,
+    /// Whether it takes packets together, as far as is known.
+    takes_joined: Arc<AtomicBool>,
     /// Counts what its connections drop of it, all together.
     carried: Arc<TransferStats>,
 }
@@ -103,6 +109,7 @@ impl PacketDevice {
             filter,
             readers: Arc::default(),
             queue: Arc::new(Mutex::new(PacketQueue::new(RandomState::new()))),
+            takes_joined: Arc::new(AtomicBool::new(true)),
             carried: Arc::new(TransferStats::for_flow()),
         }
     }
@@ -237,7 +244,7 @@ impl NetworkEnd {
         }
         let Outbound { packets, answer } = self.shared.filter.outbound(&mut buffer[..bytes], path);
         if let Some(answer) = answer
-            && !self.shared.write(&Joined::one(answer))
+            && self.shared.write(&Joined::one(answer)).is_err()
         {
             self.shared.filter.refused_by_device();
         }
@@ -257,7 +264,12 @@ impl NetworkEnd {
                 Cow::Borrowed(_) => None,
             };
             let packet = changed.unwrap_or(packet);
-            self.arrived.push(packet, |joined| self.shared.deliver(&joined));
+            if self.shared.takes_joined.load(Relaxed) {
+                self.arrived.push(packet, |joined| self.shared.deliver(&joined));
+            } else {
+                self.flush();
+                self.shared.deliver(&Joined::one(packet));
+            }
         }
         answer
     }
@@ -273,9 +285,13 @@ impl PacketDevice {
     fn deliver(&self, joined: &Joined) {
         let packets = joined.packets();
         let all = self.write(joined);
+        if packets.len() > 1 && all.as_ref().is_err_and(is_about_offloads) {
+            self.takes_joined.store(false, Relaxed);
+        }
         for packet in packets {
             // It may take each of those that it does not take together.
-            if all || packets.len() > 1 && self.write(&Joined::one(packet.clone())) {
+            let again = || packets.len() > 1 && self.write(&Joined::one(packet.clone())).is_ok();
+            if all.is_ok() || again() {
                 self.carried.add_datagram_to_socket(packet.len());
                 self.filter.delivered(packet.len());
             } else {
@@ -284,8 +300,8 @@ impl PacketDevice {
         }
     }
 
-    fn write(&self, joined: &Joined) -> bool {
-        retry(|| (&*self.device).write_vectored(&joined.parts())).is_ok()
+    fn write(&self, joined: &Joined) -> io::Result<usize> {
+        retry(|| (&*self.device).write_vectored(&joined.parts()))
     }
 }
 
@@ -297,6 +313,11 @@ impl Drop for NetworkEnd {
             outgoing.readers.leave(outgoing.number);
         }
     }
+}
+
+/// Whether a device refuses packets for how they are joined, and not for how it does itself.
+fn is_about_offloads(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::INVAL | Errno::MSGSIZE))
 }
 
 fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {

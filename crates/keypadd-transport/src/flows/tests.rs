@@ -4,6 +4,7 @@ use std::{
     borrow::Cow,
     cell::Cell,
     fmt,
+    hash::RandomState,
     net::{SocketAddr, UdpSocket},
     os::unix::net::UnixDatagram,
     sync::{
@@ -12,9 +13,10 @@ use std::{
     },
 };
 
-use keypadd_network::{DEVICE_HEADER_BYTES, Signals, SuperPacket};
+use bytes::BytesMut;
+use keypadd_network::{DEVICE_HEADER_BYTES, PacketQueue, Shape, Signals, SuperPacket};
 use quinn_proto::VarInt;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
 use tokio::sync::mpsc;
 
 use super::{
@@ -382,6 +384,71 @@ fn received(host: &UnixDatagram) -> Vec<u8> {
 fn sent(flows: &mut Flows, now: Instant) -> Vec<u8> {
     let frame = flows.next_frame(1_400, now).and_then(FlowFrame::decode);
     frame.map_or_else(Vec::new, |frame| frame.bytes.to_vec())
+}
+
+/// Segments of one connection of TCP, of 1,040 bytes each.
+fn segments(number: usize) -> Vec<Bytes> {
+    // Four words of zeros, TCP over IPv4, to be cut after 1,000 bytes each (virtio_net_hdr).
+    let mut frame =
+        [&[1, 1, 40, 0, 232, 3, 20, 0, 16, 0][..], &vec![0; 40 + number * 1_000]].concat();
+    let packet = &mut frame[DEVICE_HEADER_BYTES..];
+    let length = (packet.len() as u16).to_be_bytes();
+    (packet[0], packet[8], packet[9]) = (0x45, 64, 6);
+    packet[2..4].copy_from_slice(&length);
+    packet[12..20].copy_from_slice(&[10, 86, 1, 2, 10, 86, 3, 2]);
+    (packet[32], packet[33]) = (5 << 4, 0x10);
+    let words = packet[..20].chunks(2).map(|it| u32::from(it[0]) << 8 | u32::from(it[1]));
+    let sum: u32 = words.sum();
+    let checksum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    packet[10..12].copy_from_slice(&checksum.to_be_bytes());
+    let shape = Shape::read(&mut frame).unwrap();
+    let (mut queue, now) = (PacketQueue::new(RandomState::new()), Instant::now());
+    queue.push(SuperPacket::new(&frame[DEVICE_HEADER_BYTES..], shape), now);
+    let next = |_| {
+        let mut segment = BytesMut::new();
+        assert!(queue.next(usize::MAX, now, &mut segment));
+        segment.freeze()
+    };
+    (0..number).map(next).collect()
+}
+
+#[test]
+fn a_device_that_refuses_packets_together_gets_each_alone_from_then_on() {
+    let (now, mut sockets) = (Instant::now(), loop_sockets());
+    let (device, host) = packet_device(&Arc::default());
+    let mut carried = Carried::new(&device, &mut sockets, now);
+    let own = device.try_clone_device().unwrap();
+    let mut received = |room: usize| {
+        sockopt::set_socket_send_buffer_size(&own, room).unwrap();
+        for bytes in segments(8) {
+            let frame = FlowFrame { stream: network_stream(), fragment: None, bytes };
+            carried.flows.arrive(frame.encode());
+        }
+        carried.flows.receive_some(|_| true, now, &mut endless());
+        let mut frame = [0; 1 << 14];
+        std::iter::from_fn(|| host.recv(&mut frame).ok()).collect::<Vec<_>>()
+    };
+    let alone = [DEVICE_HEADER_BYTES + 1_040; 8];
+    assert_eq!(received(1 << 20), [DEVICE_HEADER_BYTES + 40 + 8_000]);
+    let with_little_room = received(0);
+    assert!(!with_little_room.is_empty() && alone.starts_with(&with_little_room));
+    assert_eq!(received(1 << 20), alone);
+}
+
+#[test]
+fn what_a_host_answers_at_once_is_read_in_the_round_that_delivers_to_it() {
+    let (now, mut sockets) = (Instant::now(), loop_sockets());
+    let (device, host) = packet_device(&Arc::default());
+    let mut carried = Carried::new(&device, &mut sockets, now);
+    carried.run(&mut sockets, now);
+    let (flows, stream) = (&mut carried.flows, network_stream());
+    let bytes = Bytes::from_static(b"request");
+    flows.arrive(FlowFrame { stream, fragment: None, bytes }.encode());
+    flows.receive_some(|_| true, now, &mut endless());
+    assert_eq!(received(&host), b"request");
+    give(&host, b"answer");
+    flows.read_sockets(now, &mut endless());
+    assert_eq!(sent(flows, now), b"answer");
 }
 
 #[test]
