@@ -9,6 +9,7 @@ mod events;
 mod flow_frames;
 mod frames;
 mod lifecycle;
+mod metered;
 mod one_way;
 mod path_watch;
 mod receiver;
@@ -21,7 +22,7 @@ mod tail;
 use std::{
     net::{IpAddr, SocketAddr},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use bytes::Bytes;
@@ -133,18 +134,6 @@ impl Driver {
     /// where that came, with its length.
     pub(crate) fn arrived(&mut self, local: Option<IpAddr>, from: SocketAddr, len: usize) {
         self.path.arrived(&self.carrier.quic, local, from, len);
-    }
-
-    /// How many frames but padding have been received.
-    #[inline(never)]
-    pub(crate) fn frames_received(&self) -> u64 {
-        let received = self.carrier.quic.stats().frame_rx;
-        received.acks + eliciting(&received)
-    }
-
-    /// CPU time that opening a KiB of datagrams takes.
-    pub(crate) fn opening_cost(&self) -> Duration {
-        self.carrier.lifecycle.opening_cost
     }
 
     /// The next event for the endpoint.

@@ -79,6 +79,9 @@ pub(crate) trait Metered {
     /// Frames received so far.
     fn frames_received(&self) -> u64;
 
+    /// The number of the newest packet of this end that its peer has acknowledged.
+    fn acknowledged(&self) -> u64;
+
     /// CPU time that opening a KiB of datagrams takes.
     fn opening_cost(&self) -> Duration;
 
@@ -124,6 +127,7 @@ enum Origin {
 struct Reading {
     cpu: Duration,
     frames: u64,
+    acknowledged: u64,
 }
 
 impl BatchShare {
@@ -237,8 +241,11 @@ impl<D, N> Intake<D, N> {
         let time = if time.is_zero() { TimeShare::none() } else { self.share(time).since(began) };
         let cpu = self.clocks.as_ref().and_then(|clocks| clocks.costs.begin(now));
         // Frames are counted only while a connection is measured.
-        let reading =
-            cpu.and_then(|cpu| Some(Reading { cpu, frames: connection?.frames_received() }));
+        let reading = cpu.zip(connection).map(|(cpu, connection)| Reading {
+            cpu,
+            frames: connection.frames_received(),
+            acknowledged: connection.acknowledged(),
+        });
         BatchShare { key, origin: Origin::Waiting, began, reading, time, bytes: 0 }
     }
 
@@ -265,13 +272,17 @@ impl<D, N> Intake<D, N> {
             return false;
         };
         let took = shares().saturating_duration_since(began);
-        let frames = share.reading.map_or(0, |before| connection.frames_received() - before.frames);
+        let (frames, acknowledged) = share.reading.map_or((0, 0), |before| {
+            let frames = connection.frames_received() - before.frames;
+            (frames, connection.acknowledged().saturating_sub(before.acknowledged))
+        });
         let handled = Handled {
             datagrams: share.time.calls(),
             bytes: share.bytes,
             took,
             is_bulk: connection.is_bulk(),
             frames,
+            acknowledged,
             opening: connection.opening_cost(),
         };
         let excess = costs.excess(share.reading.map(|before| before.cpu), handled, now);

@@ -346,6 +346,11 @@ impl Sender {
         }
     }
 
+    /// The number of the newest packet that the peer has acknowledged.
+    pub(super) fn acked(&self) -> u64 {
+        self.meter.gate.acked()
+    }
+
     pub(super) fn gate(&mut self) -> &mut CongestionGate {
         &mut self.meter.gate
     }

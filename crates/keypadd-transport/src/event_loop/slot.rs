@@ -67,6 +67,10 @@ impl Metered for Slot {
         self.driver.frames_received()
     }
 
+    fn acknowledged(&self) -> u64 {
+        self.driver.acknowledged()
+    }
+
     fn opening_cost(&self) -> Duration {
         self.driver.opening_cost()
     }

@@ -34,6 +34,10 @@ const BULK_TIMES: u32 = 5;
 const MANY_FRAMES: u64 = 64;
 const PART_OF_MANY: u32 = 5;
 
+/// What handling the acknowledgment of a packet may take. A peer that is slow for a moment
+/// acknowledges hundreds at once, and no more than were sent.
+const ACKNOWLEDGMENT: Duration = Duration::from_micros(1);
+
 /// The share of a core that the excess may take: one in this many.
 pub(crate) const SHARE: u32 = 10;
 
@@ -64,6 +68,8 @@ pub(crate) struct Handled {
     pub(crate) took: Duration,
     pub(crate) is_bulk: bool,
     pub(crate) frames: u64,
+    /// Packets of this end that they acknowledge.
+    pub(crate) acknowledged: u64,
     /// How long opening a KiB takes on this machine.
     pub(crate) opening: Duration,
 }
@@ -102,7 +108,7 @@ impl CostMeter {
         handled: Handled,
         now: Instant,
     ) -> Duration {
-        let Handled { datagrams, bytes: _, took, is_bulk, frames, opening: _ } = handled;
+        let Handled { datagrams, took, is_bulk, frames, acknowledged, .. } = handled;
         if datagrams == 0 {
             return Duration::ZERO;
         }
@@ -119,6 +125,8 @@ impl CostMeter {
         if frames > MANY_FRAMES * u64::from(datagrams) {
             usual /= PART_OF_MANY;
         }
+        let acknowledged = u32::try_from(acknowledged).unwrap_or(u32::MAX);
+        usual = usual.saturating_add(ACKNOWLEDGMENT.saturating_mul(acknowledged));
         spent.saturating_sub(opening).saturating_sub(usual)
     }
 
@@ -177,7 +185,7 @@ mod tests {
     /// Full datagrams, whose opening takes no time.
     fn some(datagrams: u32) -> Handled {
         let (bytes, took, opening) = (1_024 * u64::from(datagrams), Duration::ZERO, Duration::ZERO);
-        Handled { datagrams, bytes, took, is_bulk: false, frames: 0, opening }
+        Handled { datagrams, bytes, took, is_bulk: false, frames: 0, acknowledged: 0, opening }
     }
 
     fn measuring() -> CostMeter {
@@ -228,6 +236,21 @@ mod tests {
         assert_eq!(handle(&mut meter, 101 * MICROSECOND, 2, 128), 2 * MICROSECOND);
         assert_eq!(handle(&mut meter, 20 * MICROSECOND, 2, 129), Duration::ZERO);
         assert_eq!(handle(&mut meter, 70 * MICROSECOND, 6, 8_400), 300 * MICROSECOND);
+    }
+
+    #[test]
+    fn an_acknowledgment_of_many_packets_may_take_long() {
+        let mut meter = measuring();
+        assert_eq!(handle(&mut meter, MICROSECOND, 64, 64), Duration::ZERO);
+        let mut handle_one = |acknowledged, took| {
+            let (now, began) = (Instant::now(), meter.begin(Instant::now()));
+            CPU.set(CPU.get() + took);
+            meter.excess(began, Handled { acknowledged, took, frames: 1, ..some(1) }, now)
+        };
+        // As many as a gateway sends in 2 ms, at half of a microsecond each.
+        assert_eq!(handle_one(1_000, 500 * MICROSECOND), Duration::ZERO);
+        assert_eq!(handle_one(100, 500 * MICROSECOND), 300 * MICROSECOND);
+        assert_eq!(handle_one(u64::MAX, Duration::from_secs(1)), Duration::ZERO);
     }
 
     #[test]

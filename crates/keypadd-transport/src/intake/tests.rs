@@ -42,6 +42,10 @@ impl Metered for Fake {
         self.frames
     }
 
+    fn acknowledged(&self) -> u64 {
+        0
+    }
+
     fn opening_cost(&self) -> Duration {
         Duration::ZERO
     }
