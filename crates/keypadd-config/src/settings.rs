@@ -165,7 +165,7 @@ settings! {
     }
     "congestion" => congestion: one Congestion = congestion {
         form: "NAME",
-        choices: &["rate", "cubic"],
+        choices: &Congestion::NAMES,
         example: "cubic",
         default: "rate",
         reload: Reload::Restart,

@@ -1,11 +1,52 @@
-//! Chooses the congestion control of a connection: this crate's, or one that knows only what
+//! Chooses the congestion control of a connection by name: this crate's, or one that knows only what
 //! quinn-proto tells it. Knows no transport.
 
 use std::{fmt, sync::Arc, time::Instant};
 
-use quinn_proto::congestion::{Controller, ControllerFactory};
+use quinn_proto::congestion::{Controller, ControllerFactory, CubicConfig};
 
 use crate::{RateController, Waits};
+
+/// The congestion controls that a user chooses from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Congestion {
+    /// Follows delay and the rate of delivery: a short queue, and random loss costs little.
+    #[default]
+    Rate,
+    /// RFC 9438: fills queues as TCP does; slow on paths with random loss.
+    Cubic,
+}
+
+impl Congestion {
+    /// Their names, the default first.
+    pub const NAMES: [&str; 2] = [Self::Rate.name(), Self::Cubic.name()];
+
+    /// The one of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        [Self::Rate, Self::Cubic].into_iter().find(|one| one.name() == name)
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Rate => "rate",
+            Self::Cubic => "cubic",
+        }
+    }
+
+    /// What it does on a connection.
+    pub fn control(self) -> Control {
+        match self {
+            Self::Rate => Control::Rate,
+            Self::Cubic => Control::Other(Arc::new(CubicConfig::default())),
+        }
+    }
+}
+
+impl fmt::Display for Congestion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
 
 /// The congestion control of a connection, which builds a controller for each of its paths.
 #[derive(Clone)]
@@ -74,5 +115,18 @@ impl Clone for Algorithm {
             Self::Rate(rate) => Self::Rate(rate.clone()),
             Self::Other(other) => Self::Other(other.clone_box()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_congestion_control_is_found_by_its_name() {
+        for name in Congestion::NAMES {
+            assert_eq!(Congestion::named(name).map(|one| one.to_string()), Some(name.to_owned()));
+        }
+        assert_eq!(Congestion::named("reno"), None);
     }
 }

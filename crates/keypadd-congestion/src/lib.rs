@@ -17,8 +17,7 @@ mod flight;
 mod losses;
 mod suspicion;
 
-pub use algorithm::{Algorithm, Control};
+pub use algorithm::{Algorithm, Congestion, Control};
 pub use constants::{ACK_DELAY, LONG_PATH};
 pub use controller::{RateController, Waits};
 pub use extremes::Windowed;
-pub use quinn_proto::congestion::CubicConfig;

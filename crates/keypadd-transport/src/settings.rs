@@ -2,12 +2,9 @@
 
 use std::{any::Any, fmt, net::UdpSocket, sync::Arc, time::Duration};
 
-use keypadd_congestion::Control;
+use keypadd_congestion::{Congestion, Control};
 use keypadd_share::Budget;
-use quinn_proto::{
-    ConnectionError, EndpointConfig, ServerConfig, TransportConfig, VarInt,
-    congestion::CubicConfig, crypto,
-};
+use quinn_proto::{ConnectionError, EndpointConfig, ServerConfig, TransportConfig, VarInt, crypto};
 
 use crate::{
     cid::{Purpose, ServerId},
@@ -170,7 +167,7 @@ impl Plan {
             sparse_windows: PLAIN_WINDOWS,
             bulk_windows: PLAIN_WINDOWS,
             long_path_bulk_windows: PLAIN_WINDOWS,
-            congestion: Control::Other(Arc::new(CubicConfig::default())),
+            congestion: Congestion::Cubic.control(),
             flight_max: PLAIN_WINDOWS.connection.into(),
             flight_first: PLAIN_WINDOWS.connection.into(),
             of_loop: LoopLimits::default(),

@@ -57,7 +57,9 @@ pub use forwards::{
     proxy_protocol, socks,
     spare_sockets::SpareSockets,
 };
-pub use keypadd_transport::{LOOPS_MAX, LoopMeter, RateCap, ServerId, SpinShare};
+pub use keypadd_transport::{
+    LOOPS_MAX, LoopMeter, RateCap, ServerId, SpinShare, congestion::Congestion,
+};
 pub use limits::{
     LimitCounts, SharedLimits,
     memory::{FORWARD_BYTES_MIN, FORWARDS_ONE_IN, MemoryShares},
@@ -97,6 +99,4 @@ pub use sessions::{
     session_end::{SessionEnd, is_printable, printable},
     status::{ForwardStatus, KeyRenewal, LinkState, LinkStatus, Role, SessionStatus},
 };
-pub use transport::{
-    Congestion, CongestionError, PEER_TIMEOUT_MAX, PEER_TIMEOUT_MIN, TransportSettings,
-};
+pub use transport::{PEER_TIMEOUT_MAX, PEER_TIMEOUT_MIN, TransportSettings};

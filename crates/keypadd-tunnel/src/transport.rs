@@ -20,9 +20,8 @@
 
 use std::{
     any::Any,
-    fmt, io,
+    io,
     net::{SocketAddr, UdpSocket},
-    str::FromStr,
     sync::Arc,
     thread,
     time::Duration,
@@ -32,10 +31,8 @@ use keypadd_provider::{HandshakeData, Histogram, ProvedPeer};
 use keypadd_transport::{
     Endpoint, EndpointConfig, EndpointSettings, FLOW_IDLE, IdleTimeout, Inspect, KEPT_PER_FLIGHT,
     Plan, RateCap, ServerConfig, ServerId, SpinShare, Streams, TransportConfig, Windows,
-    congestion::{Control, CubicConfig},
-    crypto, mtu_discovery,
+    congestion::Congestion, crypto, mtu_discovery,
 };
-use thiserror::Error;
 
 use crate::{
     clock::{
@@ -100,42 +97,6 @@ const SPARSE_STREAM_WINDOW_BYTES: u32 = 64 << 10;
 /// A path with a longer round trip takes larger windows of streams: one that stops being read there
 /// holds more.
 pub(crate) const WINDOWS_LONG_PATH: Duration = Duration::from_millis(15);
-
-/// Congestion control.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Congestion {
-    /// Follows delay and the rate of delivery: a short queue, and random loss costs little.
-    #[default]
-    Rate,
-    /// RFC 9438: fills queues as TCP does; slow on paths with random loss.
-    Cubic,
-}
-
-/// An unknown congestion controller.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("congestion control `{0}` is not one of rate, cubic")]
-pub struct CongestionError(String);
-
-impl FromStr for Congestion {
-    type Err = CongestionError;
-
-    fn from_str(text: &str) -> Result<Self, CongestionError> {
-        match text {
-            "rate" => Ok(Self::Rate),
-            "cubic" => Ok(Self::Cubic),
-            text => Err(CongestionError(text.into())),
-        }
-    }
-}
-
-impl fmt::Display for Congestion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Rate => "rate",
-            Self::Cubic => "cubic",
-        })
-    }
-}
 
 /// Transport settings of either end.
 #[derive(Clone, Debug)]
@@ -309,10 +270,7 @@ impl TransportSettings {
             sparse_windows: self.sparse_windows(),
             bulk_windows: bulk_windows(self.stream_receive_window_bytes),
             long_path_bulk_windows: bulk_windows(self.long_path_stream_receive_window_bytes),
-            congestion: match self.congestion {
-                Congestion::Rate => Control::Rate,
-                Congestion::Cubic => Control::Other(Arc::new(CubicConfig::default())),
-            },
+            congestion: self.congestion.control(),
             flight_max: self.send_window_bytes.into(),
             flight_first: memory.flight_first(self.send_window_bytes).into(),
             connections_max,
@@ -396,19 +354,5 @@ fn on_reset(session: &dyn crypto::Session) {
     let handshake = session.handshake_data().and_then(|data| data.downcast::<HandshakeData>().ok());
     if let Some(handshake) = handshake {
         handshake.keys.count_reset();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn displayed_congestion_parses_to_the_same() {
-        for congestion in [Congestion::Rate, Congestion::Cubic] {
-            assert_eq!(congestion.to_string().parse(), Ok(congestion));
-        }
-        let error = "reno".parse::<Congestion>().unwrap_err();
-        assert_eq!(error.to_string(), "congestion control `reno` is not one of rate, cubic");
     }
 }

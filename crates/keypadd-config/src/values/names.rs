@@ -70,7 +70,7 @@ pub fn cipher_backend(text: &str) -> Result<CipherEngine, BadValue> {
 /// A congestion control algorithm, by name.
 pub fn congestion(text: &str) -> Result<Congestion, BadValue> {
     let cause = format!("{} is not a congestion control algorithm", shown(text));
-    text.parse().map_err(|_| bad(cause, choices(text, &["rate", "cubic"])))
+    Congestion::named(text).ok_or_else(|| bad(cause, choices(text, &Congestion::NAMES)))
 }
 
 /// What a balancer finds a server by: eight octets in hexadecimal digits, or in base64, as a pod

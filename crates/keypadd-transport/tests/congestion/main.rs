@@ -12,16 +12,13 @@ mod world;
 
 use std::{
     ops::RangeInclusive,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::Duration,
 };
 
 use keypadd_transport::{
     Purpose,
-    congestion::{Control, CubicConfig},
+    congestion::{self, Control},
 };
 use testbed::line::{LossPlace, Policer};
 use world::{Congestion, Traffic, World, line, mbit};
@@ -39,7 +36,7 @@ fn rate() -> Congestion {
 
 /// The receiver acknowledges every other packet, as TCP's does.
 fn cubic() -> Congestion {
-    (Purpose::Sparse, Control::Other(Arc::new(CubicConfig::default())))
+    (Purpose::Sparse, congestion::Congestion::Cubic.control())
 }
 
 /// A line of this many Mbit/s each way, with a bulk flow.
