@@ -1,7 +1,7 @@
 //! Sets up what serve, connect and run share: key, pool, meters, bench service, control socket and
 //! /metrics.
 //!
-//! Samples rates every second and notifies systemd. Nothing is global, so two daemons can run in
+//! Samples rates twice a second and notifies systemd. Nothing is global, so two daemons can run in
 //! one process.
 
 mod allowances;
