@@ -1,6 +1,6 @@
 //! Tests packet size: it grows to what the path carries and shrinks when the path carries less.
 
-use std::{sync::Arc, time::Instant};
+use std::sync::Arc;
 
 use keypadd_keystream::{Protection, Suite};
 use keypadd_provider::{PrivateKey, client_config, server_config};
@@ -121,14 +121,10 @@ async fn a_path_that_swallows_long_packets_from_now_on_costs_no_connection_and_n
 
     let narrow = LineSettings { bytes_max: Some(CARRIES), ..<_>::default() };
     path.relay.set_both(narrow);
-    let began = Instant::now();
     path.transfer(5, 8 << 20).await;
-    let taken = began.elapsed();
     assert!(path.sizes().iter().all(|size| *size <= CARRIES), "{:?}", path.sizes());
     assert!(path.relay.counts(Direction::ToServer).lost > 0);
-    // A few probe timeouts, less than the peer timeout.
-    let peer_timeout = TransportSettings::default().peer_timeout;
-    assert!(taken < peer_timeout, "{taken:?}");
+    // So it took a few probe timeouts: a path that is silent for the peer timeout ends a session.
     assert!(path.client.reconnects().is_empty(), "the session was lost");
     assert_eq!(path.server.sessions.live().len(), 1);
 }
