@@ -1,5 +1,5 @@
-//! Chooses the congestion control of a connection by name: this crate's, or one that knows only what
-//! quinn-proto tells it. Knows no transport.
+//! Chooses the congestion control of a connection by name: this crate's, or one that knows only
+//! what quinn-proto tells it. Knows no transport.
 
 use std::{fmt, sync::Arc, time::Instant};
 
