@@ -67,7 +67,10 @@ impl Privileges {
     /// The process has more than `old`, and cannot give that up.
     pub(crate) fn limited_to(self, old: &Self) -> Result<Self, Excess> {
         let given = [
-            (self.user_namespace != old.user_namespace, "it is in another user namespace"),
+            (
+                self.is_capable() && self.user_namespace != old.user_namespace,
+                "it is in another user namespace",
+            ),
             (self.bounding & !old.bounding != 0, "it may gain more capabilities"),
             (old.no_new_privileges && !self.no_new_privileges, "it may gain privileges"),
             (old.filters_calls && !self.filters_calls, "its system calls are not filtered"),
@@ -84,6 +87,13 @@ impl Privileges {
             (None, Some(what)) => Err(Excess::Set(what)),
             (None, None) => Ok(Self { permitted: self.permitted & old.permitted, ..self }),
         }
+    }
+
+    /// Whether the process has capabilities, or may gain some. Without any, no user namespace lets
+    /// it do more than another does; systemd makes one for each process of a service that has
+    /// `PrivateUsers=`, also for the one that reloads it.
+    fn is_capable(&self) -> bool {
+        self.permitted != 0 || self.bounding != 0 && !self.no_new_privileges
     }
 
     /// Capabilities that the process has.
@@ -164,6 +174,19 @@ mod tests {
         assert_eq!(changed(|new| new.permitted = 0).limited_to(&service).unwrap().permitted, 0);
         let open = Privileges { sandbox: false, core_dumps: true, ..shell.clone() };
         assert_eq!(shell.clone().limited_to(&open), Ok(shell));
+    }
+
+    #[test]
+    fn a_process_without_capabilities_may_be_in_any_user_namespace() {
+        let old = Privileges { permitted: 0, bounding: 0, ..privileges(SERVICE) };
+        let new = Privileges { user_namespace: "user:[2]".into(), ..old.clone() };
+        assert_eq!(new.clone().limited_to(&old), Ok(new.clone()));
+        // It may not gain them there, either.
+        let [old, new] = [old, new].map(|it| Privileges { bounding: 1, ..it });
+        assert_eq!(new.clone().limited_to(&old), Ok(new.clone()));
+        let [old, new] = [old, new].map(|it| Privileges { no_new_privileges: false, ..it });
+        let expected = Excess::Given("it is in another user namespace");
+        assert_eq!(new.limited_to(&old), Err(expected));
     }
 
     #[test]
