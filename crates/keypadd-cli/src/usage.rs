@@ -47,7 +47,8 @@ pub(crate) fn explain<T>(error: &clap::Error, program: Command) -> Result<Option
             }
             let thing = if given.starts_with('-') { "flag" } else { "argument" };
             let unknown = wrong(format!("unknown {thing} {}", shown(given)));
-            let renamed = NAMED_OTHERWISE.iter().find(|(name, _)| *name == given);
+            let is_here = selected.has_flag("local");
+            let renamed = NAMED_OTHERWISE.iter().find(|(name, _)| is_here && *name == given);
             let suggested = text(error, ContextKind::SuggestedArg);
             match renamed.map(|(_, ours)| *ours).or(suggested) {
                 Some(near) => unknown.hint(format!("did you mean {near}?")),

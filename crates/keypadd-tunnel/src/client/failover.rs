@@ -203,7 +203,10 @@ impl Client {
         let handshake = QUICK + live.connection.stats().path.rtt * HANDSHAKE_TRIPS;
         let search = match session.place.home {
             // The balancer may choose another one.
-            Some(_) => self.everywhere(RETRY_INTERVAL + handshake),
+            Some(_) => Search {
+                begin_at: Some((session.place.clone(), live.connection.remote_address())),
+                ..self.everywhere(RETRY_INTERVAL + handshake * 2)
+            },
             None => Search {
                 avoid: Some(live.connection.remote_address()),
                 ..self.everywhere(self.connect_timeout)
@@ -251,7 +254,11 @@ impl Client {
                 (false, open) => format!("; open connections reset: {open} ({which})"),
             };
             let silent = live.remote();
-            let what = if silent == remote { "server" } else { "address" };
+            let what = match (next.live().key() == live.key(), silent == remote) {
+                (true, true) => "connection",
+                (false, true) => "server",
+                (_, false) => "address",
+            };
             warn!(peer, %silent, %remote, "server is silent; moved to another {what}{fate}");
         }
         Some(next)
@@ -302,13 +309,15 @@ impl Client {
         held: &HeldSession,
         failures: &mut Failures,
     ) -> ClientSession {
-        let handshake = QUICK + held.rtt * HANDSHAKE_TRIPS;
-        let time = (THOROUGH + handshake).min(self.connect_timeout);
+        let time = (THOROUGH + QUICK + held.rtt * HANDSHAKE_TRIPS).min(self.connect_timeout);
         let jumps = &self.clock_monitor.jumps();
         let continue_there = |reached: Reached| async move {
-            if is_other(&reached, held.key) {
+            // Servers behind a balancer may share a key.
+            if held.at.0.home.is_some() || is_other(&reached, held.key) {
+                // The path may be longer than the one that was lost.
+                let rtt = held.rtt.max(reached.connection.stats().path.rtt);
                 let last = self.attempt(held.at.clone(), Some(ASSUMED_RTT), None);
-                if let Ok(Ok(back)) = timeout(handshake, last).await {
+                if let Ok(Ok(back)) = timeout(QUICK + rtt * HANDSHAKE_TRIPS, last).await {
                     return Ok(back);
                 }
             }

@@ -156,9 +156,16 @@ fn holding() -> TransportSettings {
 
 /// Three servers with keys of their own.
 fn servers(key: &Arc<PrivateKey>) -> [RunningServer; 3] {
-    [0, 1, 2].map(|nth| {
-        RunningServer::start_with(key.public(), &["localhost:*"], |settings| {
-            settings.transport = TransportSettings { server_id: Some(id(nth)), ..holding() };
+    servers_with([new_key(), new_key(), new_key()], key)
+}
+
+/// Three servers with these keys.
+fn servers_with(keys: [Arc<PrivateKey>; 3], client: &Arc<PrivateKey>) -> [RunningServer; 3] {
+    let mut nth = 0..;
+    keys.map(|key| {
+        RunningServer::start_as(key, client.public(), &["localhost:*"], |settings| {
+            let server_id = nth.next().map(id);
+            settings.transport = TransportSettings { server_id, ..holding() };
         })
     })
 }
@@ -227,8 +234,19 @@ async fn all_connections_of_a_session_find_its_server_behind_a_balancer() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn held_connections_come_back_to_their_server_behind_a_balancer() {
+    come_back([new_key(), new_key(), new_key()]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn held_connections_come_back_to_their_server_though_others_have_its_key() {
+    let shared = new_key();
+    come_back([shared.clone(), shared.clone(), shared]).await;
+}
+
+/// Cuts the path for as long as it takes to lose the session of a client with an open connection.
+async fn come_back(keys: [Arc<PrivateKey>; 3]) {
     let (target, key) = (listener().await, new_key());
-    let [one, two, three] = servers(&key);
+    let [one, two, three] = servers_with(keys, &key);
     let servers = [&one, &two, &three];
     let balancer = Balancer::start(&servers, another).await;
     let mut settings = settings(&key, &servers, balancer.address, &target);

@@ -45,7 +45,7 @@ impl LiveSession {
     }
 
     /// Updates the keys of both directions of its connections, each with its next packet, whatever
-    /// they have served so far.
+    /// they have served so far. Does nothing where the update before is not complete.
     pub fn update_keys(&self) {
         self.connections().for_each(Connection::force_key_update);
     }
