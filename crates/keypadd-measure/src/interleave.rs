@@ -3,9 +3,7 @@
 //! A round runs each arm that an undecided claim needs once, in a random order in which the arms of
 //! a claim follow each other, so that drift and stalls affect both alike and a round's figures can
 //! be compared. Each turn has a fresh path and is the only one active; effects of ports, memory
-//! layout and thread placement thus appear as spread between rounds. The paths of a round come up
-//! first, all of them if the far ends run here: their pools settle at the same time, and the turns
-//! that are compared follow each other at once, while the machine is as fast.
+//! layout and thread placement thus appear as spread between rounds.
 //!
 //! A round is void if other programs took CPU, a pool was not full at the start of a turn, or an
 //! end took the other for an attacker. It is repeated, unless that is already a fifth of the work: a
@@ -21,7 +19,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::arm::Arm;
 use crate::others::CpuBaseline;
-use crate::path::{self, PathError, PathSettings, Place};
+use crate::path::{self, PathError, PathSettings};
 use crate::results::{Outcome, Section};
 use crate::sequence::MIN_ROUNDS;
 use crate::workload::{Figure, judge};
@@ -230,29 +228,11 @@ async fn all_rounds<W: Workload>(
         };
         let needed: Vec<usize> = (0..runs.arms.len()).filter(is_needed).collect();
         let (began, others) = (Instant::now(), CpuBaseline::now());
-        let order = order(&needed, &open, &mut random);
-        let together = match settings.place {
-            // Its sessions share its pool.
-            Place::There { .. } => 1,
-            Place::Here | Place::Hosts { .. } => order.len().max(1),
-        };
         let mut turns = Vec::new();
-        for group in order.chunks(together) {
-            let mut paths = Vec::new();
-            for &nth in group {
-                let arm = runs.arms[nth].0;
-                (plan.tell)(&Progress::Opening(arm));
-                paths.push((nth, open_path(arm, settings).await?));
-            }
-            for (nth, path) in paths {
-                let arm = runs.arms[nth].0;
-                (plan.tell)(&Progress::Turn { arm, round: round + 1, open: open.len(), left });
-                let turn = match path {
-                    Some(path) => take_turn(workload, arm, path, round).await?,
-                    None => None,
-                };
-                turns.push((nth, turn));
-            }
+        for nth in order(&needed, &open, &mut random) {
+            let arm = runs.arms[nth].0;
+            let turn = Progress::Turn { arm, round: round + 1, open: open.len(), left };
+            turns.push((nth, take_turn(workload, arm, settings, round, plan.tell, &turn).await?));
         }
         took = began.elapsed();
         let is_void = others.cores_of_others().is_some_and(|cores| cores > OTHERS_MAX)
@@ -303,23 +283,21 @@ pub fn order(arms: &[usize], pairs: &[[usize; 2]], random: &mut Rng) -> Vec<usiz
     order
 }
 
-/// A fresh path; `None` if it was taken for an attack while it came up.
-async fn open_path(arm: Arm, settings: &PathSettings) -> Result<Option<Path>, String> {
-    match path::open(arm, settings).await {
-        Ok(path) => Ok(Some(path)),
-        Err(PathError { cause: PathFault::Void(_), .. }) => Ok(None),
-        Err(error) => Err(error.to_string()),
-    }
-}
-
-/// The one turn of a path, which is gone then: its fillers do not run beside the next; `None` if it
-/// is void.
+/// One turn on a fresh path; `None` if it is void.
 async fn take_turn<W: Workload>(
     workload: &W,
     arm: Arm,
-    path: Path,
+    settings: &PathSettings,
     round: u32,
+    tell: OnProgress<'_>,
+    progress: &Progress,
 ) -> Result<Option<Turn<W::Measured>>, String> {
+    tell(progress);
+    let path = match path::open(arm, settings).await {
+        Ok(path) => path,
+        Err(PathError { cause: PathFault::Void(_), .. }) => return Ok(None),
+        Err(error) => return Err(error.to_string()),
+    };
     let (was_full, ()) = tokio::join!(path.rest(FILL_TIME), tokio::time::sleep(SILENCE));
     let turn = turn(workload, &path, round, was_full).await;
     let has_faults = path.has_faults();
