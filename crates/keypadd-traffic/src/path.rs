@@ -15,22 +15,22 @@ use tokio::time::{sleep, timeout};
 use crate::counts::Gauges;
 use crate::exchange::Exchange;
 use crate::host::Host;
-use crate::requester::{Broken, Requester};
+use crate::requester::{Broken, Requester, Requests};
 
 /// Longest wait for both ends to say goodbye.
 const CLOSE_TIME: Duration = Duration::from_secs(1);
 
 /// What goes through the first connection of a session until there is the other one: long enough to
 /// be bulk data however fast it goes.
-const WARM_UP_FIRST: Exchange = Exchange::new(768 << 10, 64);
-/// What goes through the bulk connection before anything counts: it lets congestion control and
-/// path MTU settle.
+const WARM_UP_FIRST: Exchange = Exchange::new(1 << 20, 1 << 20);
+/// What goes through the bulk connection before anything counts, a step at a time: it lets
+/// congestion control and path MTU settle.
 const WARM_UP_BULK: Exchange = Exchange::new(256 << 10, 256 << 10);
 /// What goes through the sparse connection before anything counts.
 const WARM_UP_SPARSE: Exchange = Exchange::new(64, 64);
-/// Pause after each, and fewest exchanges. Bulk without a pause outruns the fillers of a pool, and
-/// they rest for a second or two.
-const WARM_UP_PAUSE: Duration = Duration::from_millis(20);
+/// Length of a step and of the pause after it, and fewest steps. Fillers that are outrun for longer
+/// than a step rest for a while.
+const WARM_UP_STEP: Duration = Duration::from_millis(10);
 const WARM_UP_STEPS: u32 = 6;
 /// Longest time for all of it.
 const WARM_UP_TIME: Duration = Duration::from_secs(5);
@@ -216,7 +216,7 @@ impl Path {
         }
     }
 
-    /// Sends through it a few times, and until no connection is in its first key phase: quinn's
+    /// Sends through it for a few steps, and until no connection is in its first key phase: quinn's
     /// lasts for up to a thousand packets, at random, and is ended here as soon as all connections
     /// are up.
     ///
@@ -241,20 +241,22 @@ impl Path {
         Ok(())
     }
 
-    /// Repeats an exchange until all connections are warm.
+    /// Repeats an exchange, each when the one before is answered, for a step after the other, until
+    /// all connections are warm.
     async fn warm_up_by(
         &self,
         exchange: &(dyn Fn() -> Exchange + Sync),
         is_warm: &(dyn Fn() -> bool + Sync),
     ) -> Result<(), Broken> {
         let deadline = Instant::now() + WARM_UP_TIME;
-        let mut requester = Requester::open(self.address).await?;
+        let mut requester = Requester::open(self.address).await?.at_most(1);
         for step in 0.. {
             if (is_warm() && step >= WARM_UP_STEPS) || Instant::now() >= deadline {
                 break;
             }
-            (requester, _) = requester.one_by_one(exchange(), 1, Duration::ZERO).await?;
-            sleep(WARM_UP_PAUSE).await;
+            let requests = Requests::WithoutPause(exchange(), WARM_UP_STEP);
+            (requester, ()) = requester.run(requests, Instant::now(), (), |(), _| ()).await?;
+            sleep(WARM_UP_STEP).await;
         }
         Ok(())
     }
