@@ -34,8 +34,8 @@ const BULK_TIMES: u32 = 5;
 const MANY_FRAMES: u64 = 64;
 const PART_OF_MANY: u32 = 5;
 
-/// What handling the acknowledgment of a packet may take. A peer that is slow for a moment
-/// acknowledges hundreds at once, and no more than were sent.
+/// CPU time allowed for each packet number that an acknowledgment advances by. A peer that was slow
+/// for a moment acknowledges hundreds of packets at once, but never more than this end has sent.
 const ACKNOWLEDGMENT: Duration = Duration::from_micros(1);
 
 /// The share of a core that the excess may take: one in this many.

@@ -42,7 +42,7 @@ fn server(key: &Arc<PrivateKey>) -> RunningServer {
 }
 
 /// Settings of a client that accepts these servers at these addresses and forwards to `target`.
-fn settings(
+pub fn settings(
     key: &Arc<PrivateKey>,
     servers: &[&RunningServer],
     addresses: &[SocketAddr],

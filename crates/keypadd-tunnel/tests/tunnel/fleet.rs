@@ -7,8 +7,7 @@ use std::{
     time::Duration,
 };
 
-use keypadd_keystream::Suite;
-use keypadd_provider::{PinnedServer, PrivateKey, client_config};
+use keypadd_provider::PrivateKey;
 use keypadd_tunnel::{
     ClientSettings, HoldSettings, KeyLifetime, KeyLifetimes, ServerId, TransportSettings,
 };
@@ -19,7 +18,7 @@ use tokio::{
     time::Instant,
 };
 
-use crate::support::*;
+use crate::{endpoints, support::*};
 
 /// Where the ID of a server is in a short and in a long header.
 const SHORT_AT: usize = 2;
@@ -176,14 +175,8 @@ fn settings(
     address: SocketAddr,
     target: &TcpListener,
 ) -> ClientSettings {
-    let forward = format!("0:{}", target.local_addr().unwrap());
-    let mut settings = client_settings(servers[0], key, &[&forward]);
-    let others = servers[1..].iter().map(|server| server.key);
-    let pinned = PinnedServer::one_of(servers[0].key, others);
-    settings.crypto = client_config(&crypto(key, Suite::AES_128_GCM), pinned).unwrap();
-    settings.server = address.to_string().parse().unwrap();
-    settings.transport = holding();
-    settings
+    let settings = endpoints::settings(key, servers, &[address], target);
+    ClientSettings { transport: holding(), ..settings }
 }
 
 impl RunningClient {
