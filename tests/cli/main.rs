@@ -13,6 +13,7 @@ mod demo;
 mod descriptors;
 mod diagnosing;
 mod dictating;
+mod draining;
 mod ending;
 mod endpoints;
 mod ends;

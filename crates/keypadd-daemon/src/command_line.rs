@@ -6,6 +6,7 @@ pub(crate) mod configfile;
 pub(crate) mod host_key;
 pub(crate) mod named;
 pub(crate) mod server_id;
+mod ssh;
 mod values;
 
 use std::ffi::OsString;
@@ -16,10 +17,13 @@ use keypadd_keystream::CipherEngine;
 use keypadd_provider::PublicKey;
 use keypadd_tunnel::Target;
 
-pub(crate) use asking::{ConnectionsArgs, ForwardAction, ForwardArgs, ReloadArgs, StatusArgs};
+pub(crate) use asking::{
+    ConnectionsArgs, DrainArgs, ForwardAction, ForwardArgs, ReloadArgs, StatusArgs,
+};
 pub(crate) use keypadd_cli::flags::{self, Flags};
 pub(crate) use keypadd_cli::logging::LogFlags;
 use keypadd_cli::values::path_parser;
+pub(crate) use ssh::SshFlags;
 pub(crate) use values::{Allowed, Line, Server, checked, expires, host, invitation};
 
 /// Tunnel TCP over UDP with precomputed keystream
@@ -143,6 +147,16 @@ Examples:
   keypadd forward add @lab -L 5432:db.internal:5432
   keypadd forward remove @lab -L 5432:db.internal:5432")]
     Forward(ForwardArgs),
+    /// Have a running server take no new sessions, before it stops
+    ///
+    /// Clients make their new connections at another server, if they know one; else they go on as
+    /// before. What is open here stays until it ends. /readyz says 503. Lasts until --off or a
+    /// restart.
+    #[command(after_help = "\
+Examples:
+  keypadd drain --for 10m
+  keypadd drain --off")]
+    Drain(DrainArgs),
     /// Check a configuration file and print what it sets
     ///
     /// Reports every error at once, including those in the key file. Starts and changes nothing.
@@ -293,26 +307,6 @@ pub(crate) struct ConnectArgs {
     pub(crate) stdio: Option<Target>,
     #[command(flatten)]
     pub(crate) flags: Flags<flags::Connect>,
-}
-
-/// Flags of ssh that mean the same here, and one that does not.
-#[derive(Debug, Args)]
-pub(crate) struct SshFlags {
-    /// Use the server's IPv4 addresses only
-    #[arg(short = '4', conflicts_with = "ipv6")]
-    pub(crate) ipv4: bool,
-    /// Use the server's IPv6 addresses only
-    #[arg(short = '6')]
-    pub(crate) ipv6: bool,
-    /// The server's port, if HOST names none
-    #[arg(short = 'p', value_name = "PORT", value_parser = values::port)]
-    pub(crate) port: Option<u16>,
-    /// Run no command on the server, which keypadd never does
-    #[arg(short = 'N', hide = true)]
-    pub(crate) no_command: bool,
-    /// Go to the background
-    #[arg(short = 'f', hide = true)]
-    pub(crate) background: bool,
 }
 
 #[derive(Debug, Args)]

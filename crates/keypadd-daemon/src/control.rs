@@ -3,6 +3,7 @@
 //! directory). Socket files are named by process ID; a new daemon removes stale ones.
 
 pub(crate) mod carry;
+pub(crate) mod drain;
 pub(crate) mod forwards;
 pub(crate) mod runtime_directory;
 
@@ -49,6 +50,9 @@ pub(crate) const RELOAD_REQUEST: &str = "reload";
 /// Begins a request about forwards (`forward`).
 pub(crate) const FORWARD_REQUEST: &str = "forward";
 
+/// Begins a request about whether the server is drained (`drain`).
+pub(crate) const DRAIN_REQUEST: &str = "drain";
+
 /// Begins a request to carry a connection (`carry`).
 pub(crate) const CARRY_REQUEST: &str = "carry";
 
@@ -85,6 +89,8 @@ pub(crate) struct Requests {
     pub(crate) replace: Option<mpsc::Sender<give::Request>>,
     /// To carry connections to the peers that it connects to.
     pub(crate) carry: Option<Sources>,
+    /// To drain its server.
+    pub(crate) drain: Option<Sources>,
 }
 
 /// Where requests about forwards are queued, each with a sender for the answer.
@@ -241,6 +247,9 @@ async fn answer(
         (CARRY_REQUEST, Requests { carry: Some(sources), .. }) => {
             let answered = carry::answer(reunite(reader, writer)?, rest, sources);
             return timeout(TIMEOUT, answered).await?;
+        }
+        (DRAIN_REQUEST, Requests { drain, .. }) => {
+            serde_json::to_vec(&drain::answer(rest, drain.as_ref(), status.verb()))?
         }
         (RELOAD_REQUEST, _) => serde_json::to_vec(&json!({ "no_file": status.verb() }))?,
         (FORWARD_REQUEST, requests) => serde_json::to_vec(&*match &requests.forward {
@@ -462,7 +471,7 @@ mod tests {
                 reload: Some(reload),
                 forward: Some(forward),
                 replace: Some(replace),
-                carry: None,
+                ..Requests::default()
             };
             let serving = tokio::spawn(socket.serve(Panics(Arc::default()), requests));
             let ask = async |request: &str| {
@@ -493,6 +502,7 @@ mod tests {
             CONNECTIONS_REQUEST,
             RELOAD_REQUEST,
             FORWARD_REQUEST,
+            DRAIN_REQUEST,
             CARRY_REQUEST,
             REPLACE_REQUEST,
         ] {

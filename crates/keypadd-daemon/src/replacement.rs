@@ -80,6 +80,8 @@ pub(crate) enum Message {
     Sockets(BTreeMap<String, [u8; 16]>),
     /// The new process has bound its sockets.
     Bound,
+    /// The server is drained; what is open may stay for so many milliseconds, if there is a limit.
+    Draining(Option<u64>),
     /// A client whose connection is gone; its streams follow.
     Lineage(LineageRecord),
     /// The client of this name; its streams follow.

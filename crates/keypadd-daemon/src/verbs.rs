@@ -7,6 +7,7 @@ mod connect;
 mod connections;
 mod demo;
 mod doctor;
+mod drain;
 mod forward;
 mod invite;
 mod join;
@@ -61,6 +62,7 @@ pub(crate) fn run(kit: Option<Kit>) -> Result<(), Error> {
         Verb::Bench(_) => Err(bench::start()),
         Verb::Reload(args) => reload::run(args),
         Verb::Forward(args) => forward::run(args),
+        Verb::Drain(args) => drain::run(args),
         Verb::Check(args) => check::run(args),
         Verb::Doctor(args) => doctor::run(args),
         Verb::Completions(args) => completions::run(args),

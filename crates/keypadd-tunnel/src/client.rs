@@ -7,6 +7,7 @@
 
 use std::{
     convert::Infallible,
+    pin::pin,
     sync::{Arc, Mutex, OnceLock, PoisonError},
     time::{Duration, SystemTime},
 };
@@ -26,7 +27,7 @@ use crate::{
         servers::ServerAddresses,
     },
     clock::monitor::ClockMonitor,
-    error::{BindAddress, BindError, ClientError},
+    error::{BindAddress, BindError},
     forwards::{
         accept::{Acceptor, SharedHeaders},
         carrier::Carrier,
@@ -43,25 +44,24 @@ use crate::{
     },
     networks::Network,
     sessions::{
-        hold::{ClientHold, held_list::HeldList},
-        lifetime::KeyLifetimes,
-        registry::{Registration, Sessions},
-        server_link::ServerLink,
-        session::LiveSession,
-        session_end::SessionEnd,
+        hold::held_list::HeldList, lifetime::KeyLifetimes, registry::Sessions,
+        server_link::ServerLink, session::LiveSession,
     },
-    transport::{CLOSE_TIMEOUT, End},
-    wire::{CloseCode, Instance, ListenCode},
+    transport::{CLOSE_TIMEOUT, End, TransportSettings},
+    wire::{CloseCode, ListenCode},
 };
 
 mod attempts;
 mod bulk;
+mod client_session;
 mod connect;
 mod expiry;
 mod failover;
 mod hand_over;
 mod incoming;
 pub(crate) mod join;
+mod leaving;
+mod lineage;
 mod listed;
 mod reach;
 mod reconnect;
@@ -70,8 +70,12 @@ mod resume;
 mod settings;
 mod stdio;
 
-pub use self::settings::ClientSettings;
-use self::{listed::ListedKeys, reach::ListPlace, reconnect::HeldSession};
+pub use self::{client_session::ClientSession, settings::ClientSettings};
+use self::{
+    leaving::LeftQueue,
+    lineage::{Lineage, Lineages},
+    listed::ListedKeys,
+};
 
 /// A client with its local ports bound.
 pub struct Client {
@@ -81,7 +85,8 @@ pub struct Client {
     server: ServerAddresses,
     name: Option<String>,
     connect_timeout: Duration,
-    instance: Instance,
+    lineages: Lineages,
+    left: LeftQueue,
     listeners: ForwardListeners,
     headers: SharedHeaders,
     tasks: ConnectionTasks,
@@ -92,10 +97,7 @@ pub struct Client {
     limits: Arc<SharedLimits>,
     /// The peers whose streams are held.
     held: HeldList,
-    hold: Arc<ClientHold>,
     handover: Handover,
-    /// The server that is away, while something is held.
-    away: Mutex<Option<HeldSession>>,
     key_lifetimes: KeyLifetimes,
     rate_cap: Option<RateCap>,
     return_interval: Duration,
@@ -106,49 +108,6 @@ pub struct Client {
     valid_until: watch::Sender<Option<SystemTime>>,
     /// The networks behind the server, if it has any.
     network: OnceLock<Arc<Network>>,
-}
-
-/// A session with the server; closed on drop.
-#[derive(Debug)]
-pub struct ClientSession {
-    registration: Registration,
-    /// Where in the server's list it was reached.
-    place: ListPlace,
-}
-
-impl Drop for ClientSession {
-    fn drop(&mut self) {
-        self.registration.session.close(CloseCode::Shutdown, "the client is done");
-    }
-}
-
-impl ClientSession {
-    /// The session's status and what the handshake agreed on.
-    pub fn live(&self) -> &LiveSession {
-        &self.registration.session
-    }
-
-    /// Each remote forward with the TCP port that the server listens on (0 for a unix socket), or
-    /// with the code why it failed.
-    pub fn remote_forwards(&self) -> Vec<(RemoteForward, Result<u16, ListenCode>)> {
-        self.registration.session.remote_forwards.outcomes()
-    }
-
-    /// Checks that the server listens for all remote forwards.
-    ///
-    /// # Errors
-    /// [`ClientError::NotListening`] for the first that failed.
-    pub fn all_listening(&self) -> Result<(), ClientError> {
-        self.remote_forwards().into_iter().try_for_each(|(forward, outcome)| match outcome {
-            Ok(_) => Ok(()),
-            Err(code) => Err(ClientError::NotListening { forward, code }),
-        })
-    }
-
-    /// Waits for the end of the session; returns the reason.
-    pub async fn ended(&self) -> SessionEnd {
-        self.registration.session.ended().await
-    }
 }
 
 impl Client {
@@ -184,7 +143,8 @@ impl Client {
             let listeners = ForwardListeners::new(acceptor, handover.clone());
             let bound = listeners.bind("", settings.forwards, &mut SpareSockets::default()).await?;
             listeners.set(bound).await;
-            let sent = &settings.transport.memory.budgets.sent;
+            let TransportSettings { hold, memory, .. } = &settings.transport;
+            let lineage = Lineage::new(settings.instance, *hold, &memory.budgets.sent);
             Ok(Self {
                 endpoint,
                 config: Arc::new(Mutex::new(ClientConfig::new(settings.crypto))),
@@ -192,7 +152,8 @@ impl Client {
                 server: settings.server,
                 name: settings.name,
                 connect_timeout: settings.connect_timeout,
-                instance: settings.instance,
+                lineages: Lineages::new(lineage),
+                left: LeftQueue::default(),
                 listeners,
                 headers,
                 tasks,
@@ -202,9 +163,7 @@ impl Client {
                 clock_monitor,
                 limits,
                 held,
-                hold: Arc::new(ClientHold::new(settings.transport.hold, sent)),
                 handover,
-                away: Mutex::default(),
                 key_lifetimes: settings.transport.key_lifetimes,
                 rate_cap: settings.transport.rate_cap,
                 return_interval: settings.transport.return_interval,
@@ -354,11 +313,13 @@ impl Client {
         shutdown: impl Future<Output = Duration>,
     ) {
         let mut current = first;
+        let mut keeping = pin!(self.keep_left());
         let (grace, until) = {
             let mut staying = self.stay_connected(&mut current);
             let grace = tokio::select! {
                 grace = shutdown => grace,
                 never = &mut staying => match never {},
+                never = &mut keeping => match never {},
             };
             let until = Instant::now() + grace;
             // The server may have ended the old session already.
@@ -367,6 +328,7 @@ impl Client {
                 () = self.renewing.underway.none() => {}
                 () = sleep_until(until) => {}
                 never = staying => match never {},
+                never = &mut keeping => match never {},
             }
             (grace, until)
         };
@@ -388,6 +350,7 @@ impl Client {
                 info!("drain timeout: resetting open connections");
             },
             never = session_lost => match never {},
+            never = keeping => match never {},
         }
         self.link.close("shut down");
     }

@@ -150,6 +150,8 @@ pub struct HandedLineage {
 /// What a client keeps while its server is away.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ClientRecord {
+    /// What the server knows this run of the client by.
+    pub(crate) instance: [u8; 16],
     /// The key of the server that has the other ends of the streams. Any listed server is asked to
     /// resume them, and only one that proves to have the token goes on.
     pub(crate) server: String,

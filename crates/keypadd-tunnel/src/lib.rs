@@ -87,6 +87,7 @@ pub use permits::{
 pub use server::{Server, ServerHandle, ServerSettings};
 pub use sessions::{
     control::{ControlError, read_frame},
+    draining::Draining,
     hold::{
         HoldSettings,
         held_list::{HeldCounts, HeldList, HeldStatus},

@@ -30,7 +30,7 @@ use crate::{
         source::{Source, plain},
     },
     permits::peers::Peers,
-    sessions::{registry::Sessions, session_end::SessionEnd},
+    sessions::{draining::Draining, registry::Sessions, session_end::SessionEnd},
     transport::{CLOSE_TIMEOUT, End, TransportSettings},
     wire::CloseCode,
 };
@@ -126,6 +126,11 @@ impl ServerHandle {
         self.serving.reservations.resume();
     }
 
+    /// Drains it.
+    pub fn draining(&self) -> Draining {
+        self.serving.draining.clone()
+    }
+
     /// The list of peers, shared with the packet protection.
     pub fn peers(&self) -> Arc<Peers> {
         Arc::clone(&self.serving.peers)
@@ -215,6 +220,11 @@ impl Server {
         self.serving.sessions.clone()
     }
 
+    /// Drains it; outlives the server.
+    pub fn draining(&self) -> Draining {
+        self.serving.draining.clone()
+    }
+
     /// The meter of its event loops; outlives the server.
     pub fn loop_meter(&self) -> LoopMeter {
         self.endpoint.meter()
@@ -249,7 +259,7 @@ impl Server {
             }
         };
         self.endpoint.refuse();
-        self.serving.drain();
+        self.serving.draining.stop();
         let code = CloseCode::Shutdown.value().into();
         let reason = SessionEnd::Shutdown.to_string();
         let drained = async {

@@ -3,6 +3,7 @@
 pub(crate) mod carries;
 pub(crate) mod control;
 pub(crate) mod counts;
+pub(crate) mod draining;
 pub(crate) mod hold;
 pub(crate) mod key_renewal;
 pub(crate) mod lifetime;

@@ -74,6 +74,20 @@ impl ForwardArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct DrainArgs {
+    /// Reset what is still open after this time [default: it stays until it ends]
+    #[arg(long = "for", env = "KEYPADD_FOR", value_name = "DURATION", conflicts_with = "off")]
+    pub(crate) time: Option<String>,
+    /// Take new sessions again
+    #[arg(long, env = "KEYPADD_OFF", value_parser = values::switch)]
+    pub(crate) off: bool,
+    /// Ask the daemon behind this socket [default: every server of this user]
+    #[arg(long, env = "KEYPADD_SOCKET", value_name = "PATH")]
+    #[arg(value_parser = path_parser())]
+    pub(crate) socket: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
     /// Ask the daemon behind this socket [default: every daemon of this user]
     #[arg(long, env = "KEYPADD_SOCKET", value_name = "PATH")]

@@ -189,6 +189,7 @@ impl Link {
         Source {
             sessions: self.client.sessions(),
             loops: self.client.loop_meter(),
+            draining: None,
             dialing: Some(Dialing {
                 peer: self.peer.name.clone(),
                 endpoint: self.endpoint(),

@@ -94,11 +94,11 @@ impl RunningConfig {
         let mut held = daemon.take_held().await?;
         if let Some(server) = &mut server {
             server.adopt(held.lineages);
+            held.draining.into_iter().for_each(|time| server.handle().draining().begin(time));
         }
         for client in &bound {
-            if let Some(held) = held.clients.remove(client.name()) {
-                client.adopt(held);
-            }
+            let held = held.clients.remove(client.name());
+            held.into_iter().flatten().for_each(|held| client.adopt(held));
         }
         let running = Self {
             config,
@@ -387,7 +387,7 @@ fn peers(
 
 fn start_server(server: Server, drain: Duration) -> Listening {
     let (stop, stopped) = shutdown::channel();
-    let source = Source { sessions: server.sessions(), loops: server.loop_meter(), dialing: None };
+    let source = Source::of(&server);
     let (handle, place) = (server.handle(), server.local_addr());
     let task = tokio::spawn(async move { server.run(stopped.drain_time(drain)).await });
     Listening { handle, place, source, stop, task }

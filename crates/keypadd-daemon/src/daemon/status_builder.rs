@@ -13,7 +13,8 @@ use keypadd_provider::{DirectionStatus, Histogram, Meters, PacketStage};
 use keypadd_share::Budget;
 use keypadd_transport::MemoryBudgets;
 use keypadd_tunnel::{
-    HeldCounts, HeldList, LinkStatus, LiveSession, MemoryShares, SharedLimits, unix_seconds,
+    Draining, HeldCounts, HeldList, LinkStatus, LiveSession, MemoryShares, SharedLimits,
+    unix_seconds,
 };
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
@@ -153,6 +154,8 @@ impl StatusBuilder {
                 valid_until_unix_seconds: dialing.valid_until.map(unix_seconds),
             }
         });
+        let draining = self.sources.server().map(|(_, draining)| draining);
+        let drain_left = draining.as_ref().and_then(Draining::left);
         let times =
             |direction| COVERAGES.map(|coverage| Times::from(meters.seconds(direction, coverage)));
         let stages = PacketStage::ALL.map(|stage| (stage.name(), meters.stage_seconds(stage)));
@@ -165,6 +168,8 @@ impl StatusBuilder {
             place: self.place.clone(),
             public_key: self.sources.public_key().to_string(),
             started_unix_seconds: unix_seconds(self.started),
+            draining: draining.is_some_and(|draining| draining.is_on()),
+            drain_left_seconds: drain_left.map(|left| left.as_secs()),
             sandbox: self.confinement.report(),
             transport: self.transport_report(),
             suite_preference: self.suite_preference().to_owned(),

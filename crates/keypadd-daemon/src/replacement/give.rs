@@ -204,6 +204,11 @@ impl HandoverSource<'_> {
     async fn hand_over(&self, channel: &mut Channel) -> io::Result<u32> {
         self.limits.settled().await;
         for server in &self.servers {
+            let draining = server.draining();
+            if draining.is_on() {
+                let left = draining.left().map(|left| left.as_millis() as u64);
+                channel.tell(&Message::Draining(left)).await?;
+            }
             let (lineages, listeners) = server.hand_over().await?;
             for listener in listeners {
                 share(channel, listener).await?;
@@ -214,7 +219,7 @@ impl HandoverSource<'_> {
             }
         }
         for (name, client) in &self.clients {
-            if let Some(held) = client.hand_over().await? {
+            for held in client.hand_over().await? {
                 channel.tell(&Message::Client(name.clone(), held.record)).await?;
                 send_streams(channel, held.streams).await?;
             }

@@ -8,6 +8,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::process;
 use std::sync::Arc;
+use std::time::Duration;
 
 use keypadd_cli::error::{Error, Exit, system};
 use keypadd_cli::shutdown::Shutdown;
@@ -36,8 +37,10 @@ pub(crate) struct Takeover {
 #[derive(Debug, Default)]
 pub(crate) struct HeldState {
     pub(crate) lineages: Vec<HandedLineage>,
-    /// By name.
-    pub(crate) clients: BTreeMap<String, HandedClient>,
+    /// By name: one for each server that has streams.
+    pub(crate) clients: BTreeMap<String, Vec<HandedClient>>,
+    /// Whether its server was drained, and how long what is open may stay if there is a limit.
+    pub(crate) draining: Option<Option<Duration>>,
 }
 
 /// What `keypadd reload` is told.
@@ -131,14 +134,22 @@ impl Takeover {
                 }
                 Message::Client(name, record) => {
                     client = Some(name.clone());
-                    held.clients.insert(name, HandedClient { record, streams: Vec::new() });
+                    let handed = HandedClient { record, streams: Vec::new() };
+                    held.clients.entry(name).or_default().push(handed);
+                    continue;
+                }
+                Message::Draining(millis) => {
+                    held.draining = Some(millis.map(Duration::from_millis));
                     continue;
                 }
                 Message::End => return Ok(held),
                 frame => return Err(unexpected(&frame)),
             };
             let streams = match &client {
-                Some(name) => held.clients.get_mut(name).map(|client| &mut client.streams),
+                Some(name) => {
+                    let last = held.clients.get_mut(name).and_then(|all| all.last_mut());
+                    last.map(|client| &mut client.streams)
+                }
                 None => held.lineages.last_mut().map(|lineage| &mut lineage.streams),
             };
             let unreceipted = if data.is_empty() { Vec::new() } else { vec![data.into()] };

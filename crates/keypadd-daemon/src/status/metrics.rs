@@ -201,8 +201,11 @@ impl Served {
     }
 
     /// Ready once every peer that the daemon connects to is connected; a server without such peers
-    /// is ready immediately.
+    /// is ready immediately, and while it takes new sessions.
     fn readiness(&self) -> (StatusCode, String) {
+        if self.sources.server().is_some_and(|(_, draining)| draining.is_on()) {
+            return (StatusCode::SERVICE_UNAVAILABLE, "drained: takes no new sessions\n".into());
+        }
         let mut down = self.sources.dialed();
         down.retain(|dialing| dialing.link.status().state != LinkState::Connected);
         if down.is_empty() {

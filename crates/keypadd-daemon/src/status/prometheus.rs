@@ -118,6 +118,8 @@ impl Snapshot {
     }
 
     fn encode_hold(&self, out: &mut Out<'_>) -> fmt::Result {
+        let help = "1 while the server takes no new sessions, else 0";
+        out.gauge("keypadd_draining", help, u64::from(self.draining))?;
         let hold = &self.hold;
         let streams: usize = hold.peers.iter().map(|peer| peer.streams).sum();
         let help = "Connections held for a peer that is away";

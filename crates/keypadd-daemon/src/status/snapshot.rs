@@ -24,6 +24,11 @@ pub(crate) struct Snapshot {
     pub(crate) place: String,
     pub(crate) public_key: String,
     pub(crate) started_unix_seconds: u64,
+    /// Whether its server takes no new sessions.
+    #[serde(default)]
+    pub(crate) draining: bool,
+    /// How long what is open there may stay; absent if there is no limit.
+    pub(crate) drain_left_seconds: Option<u64>,
     pub(crate) sandbox: SandboxReport,
     pub(crate) transport: TransportReport,
     /// Which suite is preferred, and why; empty if settings name the suites.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use keypadd_provider::PublicKey;
-use keypadd_tunnel::{Carrier, LiveSession, LoopMeter, ServerLink, Sessions};
+use keypadd_tunnel::{Carrier, Draining, LiveSession, LoopMeter, Server, ServerLink, Sessions};
 
 /// One endpoint's sessions.
 #[derive(Clone, Debug)]
@@ -17,6 +17,16 @@ pub(crate) struct Source {
     pub(crate) loops: LoopMeter,
     /// Of a client: the peer it connects to.
     pub(crate) dialing: Option<Dialing>,
+    /// Of a server: whether it is drained.
+    pub(crate) draining: Option<Draining>,
+}
+
+impl Source {
+    /// Of a server.
+    pub(crate) fn of(server: &Server) -> Self {
+        let (sessions, draining) = (server.sessions(), Some(server.handle().draining()));
+        Self { sessions, loops: server.loop_meter(), dialing: None, draining }
+    }
 }
 
 /// A peer that this daemon connects to.
@@ -118,6 +128,13 @@ impl Sources {
     /// The peers that this daemon connects to.
     pub(crate) fn dialed(&self) -> Vec<Dialing> {
         self.locked().sources.iter().filter_map(|source| source.dialing.clone()).collect()
+    }
+
+    /// The server, if the daemon has one: its sessions, and whether it is drained.
+    pub(crate) fn server(&self) -> Option<(Sessions, Draining)> {
+        let listed = self.locked();
+        let mut sources = listed.sources.iter();
+        sources.find_map(|source| Some((source.sessions.clone(), source.draining.clone()?)))
     }
 
     /// Number of running event loops of all endpoints.

@@ -26,6 +26,7 @@ pub(crate) fn render(daemon: Snapshot) -> String {
         ),
         format!("  key {}", one_line(&daemon.public_key)),
     ];
+    lines.extend(drained(&daemon));
     lines.push(format!("  {}", one_line(&daemon.sandbox.line())));
     lines.push(transport(&daemon.transport));
     lines.push(limits(&daemon.limits));
@@ -57,6 +58,13 @@ pub(crate) fn render(daemon: Snapshot) -> String {
         lines.extend(one.session.forwards.iter().map(forward));
     }
     lines.join("\n") + "\n"
+}
+
+/// What a server does that takes no new sessions.
+pub(crate) fn drained(daemon: &Snapshot) -> Option<String> {
+    let left = daemon.drain_left_seconds.map(|left| format!("for up to {}", span(left)));
+    let stays = left.unwrap_or_else(|| "until it ends".into());
+    daemon.draining.then(|| format!("  drained: takes no new sessions; what is open stays {stays}"))
 }
 
 /// The event loops.
@@ -359,7 +367,7 @@ pub(crate) fn size(bytes: u64) -> impl std::fmt::Display {
 }
 
 /// A time in UTC, if it can be shown.
-fn date(unix: u64) -> String {
+pub(crate) fn date(unix: u64) -> String {
     // The last second of the year 9999, which the format ends with.
     const LAST: u64 = 253_402_300_799;
     let time = SystemTime::UNIX_EPOCH + Duration::from_secs(unix.min(LAST));
@@ -376,7 +384,11 @@ fn lasting(seconds: f64) -> String {
 
 /// Time since then, in whole seconds.
 pub(crate) fn age(unix: u64) -> String {
-    let seconds = unix_seconds(SystemTime::now()).saturating_sub(unix);
+    span(unix_seconds(SystemTime::now()).saturating_sub(unix))
+}
+
+/// A time in whole seconds.
+fn span(seconds: u64) -> String {
     humantime::format_duration(Duration::from_secs(seconds)).to_string()
 }
 

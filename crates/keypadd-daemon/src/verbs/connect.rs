@@ -239,7 +239,7 @@ pub(crate) async fn run(
         .map_err(|error| explain(ClientError::Bind(error), daemon.public_key(), &peer))?;
     client.set_valid_until(valid_until);
     if let Some(held) = daemon.take_held().await?.clients.remove(ONLY_CLIENT) {
-        carry::adopt(&client, held, &peer);
+        held.into_iter().for_each(|held| carry::adopt(&client, held, &peer));
     }
     let carried = stdio.clone();
     let label = name.or_else(|| peer.first().map(PublicKey::short)).unwrap_or_default();
@@ -252,7 +252,8 @@ pub(crate) async fn run(
     };
     // `-W` does not reconnect.
     let dialing = stdio.is_none().then_some(dialing);
-    let source = Source { sessions: client.sessions(), loops: client.loop_meter(), dialing };
+    let (sessions, loops) = (client.sessions(), client.loop_meter());
+    let source = Source { sessions, loops, dialing, draining: None };
     let sources = Sources::new(daemon.public_key(), vec![source]);
     let peer_terms = PeerTerms { has_other_key: peer.len() > 1, valid_until };
     sources.set_peer_terms(peer.iter().map(|key| (*key, peer_terms)).collect());

@@ -173,6 +173,7 @@ pub(crate) async fn run(
         forward: Some(forward_request),
         replace: Some(replace_request),
         carry: Some(running.sources()),
+        drain: Some(running.sources()),
     };
     let place = path.display().to_string();
     let mut watching = daemon.watch("run", place, running.sources(), requests);

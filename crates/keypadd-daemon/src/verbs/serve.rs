@@ -19,6 +19,7 @@ use crate::daemon::server;
 use crate::daemon::systemd;
 use crate::kit::Kit;
 use crate::replacement::give;
+use crate::replacement::take::HeldState;
 use crate::status::sources::{Source, Sources};
 use crate::verbs::bench::kit_for;
 
@@ -130,18 +131,20 @@ pub(crate) async fn run(
         Error::new(Exit::Usage, format!("--allow: {error}")).hint("list each peer once")
     })?;
     let mut server = server::bind(&daemon, listen, peers, ["--listen", "--listen [::]:4434"])?;
-    server.adopt(daemon.take_held().await?.lineages);
+    let HeldState { lineages, draining, .. } = daemon.take_held().await?;
+    server.adopt(lineages);
+    draining.into_iter().for_each(|time| server.handle().draining().begin(time));
     if permits.is_empty() && listen_permits.is_empty() && daemon.bench().is_none() {
         tracing::warn!(
             "peers may connect but have no permits; for example --permit-open localhost:22"
         );
     }
     let place = server.local_addr();
-    let source = Source { sessions: server.sessions(), loops: server.loop_meter(), dialing: None };
-    let sources = Sources::new(daemon.public_key(), vec![source]);
+    let sources = Sources::new(daemon.public_key(), vec![Source::of(&server)]);
     sources.set_ranks_suites(daemon.settings.suite.is_none());
     let (replace, mut replacements) = mpsc::channel(give::WAITING_MAX);
-    let requests = Requests { replace: Some(replace), ..Requests::default() };
+    let drain = Some(sources.clone());
+    let requests = Requests { replace: Some(replace), drain, ..Requests::default() };
     let mut watching = daemon.watch("serve", place.to_string(), sources, requests);
     daemon.confinement.seal()?;
     let line = ConnectLine {

@@ -23,6 +23,7 @@ use super::{
     Client, ClientSession,
     bulk::BulkDialer,
     incoming::handle_incoming,
+    lineage::Lineage,
     reach::{ListPlace, Reached, Search},
     resume::resume,
 };
@@ -32,6 +33,7 @@ use crate::{
     forwards::network,
     sessions::{
         control::Control,
+        draining::Leaving,
         hold::{Granted, Unproved},
         proof::{Proof, proof_of},
         session::{FRAMES_MAX, LiveSession, NewSession},
@@ -45,6 +47,7 @@ use crate::{
 pub(super) struct Greeting {
     connection: Connection,
     place: ListPlace,
+    lineage: Arc<Lineage>,
     proof: Arc<Proof>,
     control: Control,
     granted: Option<Granted>,
@@ -97,9 +100,9 @@ impl Client {
         search: Search,
         rtt: Option<Duration>,
     ) -> Result<ClientSession, ClientError> {
-        let jumps = &self.clock_monitor.jumps();
+        let (jumps, lineage) = (&self.clock_monitor.jumps(), &self.lineage());
         let greet = |reached| async move {
-            let greeting = self.greet(reached).await?;
+            let greeting = self.greet(reached, lineage).await?;
             Ok(self.establish(greeting, jumps.clone()))
         };
         self.search(search, rtt, greet).await
@@ -125,13 +128,13 @@ impl Client {
     }
 
     /// Connects to one address, which was found at this place, over a path with this round trip if
-    /// that is known. When dropped, the keys agreed on are dropped as well. Takes the place of a
-    /// session that is `live` only if that resets none of its connections.
+    /// that is known. When dropped, the keys agreed on are dropped as well. Takes the place of the
+    /// lineage's session that is `live` only if that resets none of its connections.
     pub(super) async fn attempt(
         &self,
         (place, address): (ListPlace, SocketAddr),
         rtt: Option<Duration>,
-        live: Option<&LiveSession>,
+        (lineage, live): (&Arc<Lineage>, Option<&LiveSession>),
     ) -> Result<ClientSession, ConnectFailure> {
         if self.has_expired(SystemTime::now()) {
             return Err(ConnectFailure::Unreachable(Cause::Expired));
@@ -145,7 +148,8 @@ impl Client {
                 Some((live, network)) => Some(network::pause(live, network).await),
                 None => None,
             };
-            let greeting = self.greet(Reached { connection, place, hello_timeout: None }).await?;
+            let reached = Reached { connection, place, hello_timeout: None };
+            let greeting = self.greet(reached, lineage).await?;
             if live.is_some_and(|live| greeting.resets(live)) {
                 return Err(ConnectFailure::Unreachable(Cause::OtherServer));
             }
@@ -198,8 +202,12 @@ impl Client {
         }
     }
 
-    /// Exchanges hellos.
-    pub(super) async fn greet(&self, reached: Reached) -> Result<Greeting, ConnectFailure> {
+    /// Exchanges hellos, to go on with the lineage.
+    pub(super) async fn greet(
+        &self,
+        reached: Reached,
+        lineage: &Arc<Lineage>,
+    ) -> Result<Greeting, ConnectFailure> {
         let Reached { connection, mut place, hello_timeout } = reached;
         let proof = proof_of(&connection).ok_or(ConnectFailure::Unreachable(Cause::NoKey))?;
         // Checked before the hello, which makes the server end the older session.
@@ -209,9 +217,9 @@ impl Client {
 
         let stream = connection.open_bi().await.map_err(|error| ConnectFailure::of(&error))?;
         let mut control = Control::new(stream);
-        let (channel, last) = (&proof.channel, self.hold.token());
-        let hold = self.hold.request(channel, self.instance, last.as_ref());
-        let hello = Frame::HelloClient { version: VERSION, instance: self.instance, hold };
+        let (channel, last, instance) = (&proof.channel, lineage.hold.token(), lineage.instance);
+        let hold = lineage.hold.request(channel, instance, last.as_ref());
+        let hello = Frame::HelloClient { version: VERSION, instance, hold };
         // The server checks our key last: its refusal can arrive after our handshake is complete.
         let asked = async {
             control.send(&hello).await?;
@@ -226,15 +234,15 @@ impl Client {
         match answer {
             Ok(Frame::HelloServer { version: VERSION, hold, home }) => {
                 place.home = home;
-                let verify =
-                    |grant| Granted::verified(grant, channel, self.instance, last.as_ref());
+                let verify = |grant| Granted::verified(grant, channel, instance, last.as_ref());
                 let granted = hold.map(verify).transpose().map_err(|Unproved| {
                     let cause = AuthError::NotResumed;
                     let code = CloseCode::Protocol.value().into();
                     connection.close(code, cause.to_string().as_bytes());
                     ConnectFailure::Auth(cause)
                 })?;
-                Ok(Greeting { connection, place, proof, control, granted })
+                let lineage = Arc::clone(lineage);
+                Ok(Greeting { connection, place, lineage, proof, control, granted })
             }
             Ok(Frame::HelloServer { version, .. }) => {
                 Err(ConnectFailure::Unreachable(Cause::OtherVersion(version)))
@@ -255,12 +263,13 @@ impl Client {
     /// Begins the session, which takes the place of the one before.
     pub(super) fn establish(&self, greeting: Greeting, jumps: Jumps) -> ClientSession {
         let resumed = greeting.is_resumed();
-        let Greeting { connection, place, proof, control, granted } = greeting;
+        let Greeting { connection, place, lineage, proof, control, granted } = greeting;
+        let Lineage { instance, hold: of_lineage, .. } = &*lineage;
         let identity = *self.identity.get_or_init(|| proof.key);
-        let older = self.sessions.newest(&identity, self.instance);
+        let older = self.sessions.newest(&identity, *instance);
         let older = older.filter(|older| !older.has_ended() || older.is_held());
-        let which = self.hold.counts.shown();
-        let (hold, ended) = self.hold.granted(granted);
+        let which = of_lineage.counts.shown();
+        let (hold, ended) = of_lineage.granted(granted);
         if !resumed {
             self.listeners.places().forget_peer_limit();
         }
@@ -268,7 +277,7 @@ impl Client {
         let registration = self.sessions.add(NewSession {
             label: self.label(proof.key),
             role: Role::Client,
-            instance: self.instance,
+            instance: *instance,
             proof,
             identity,
             connection,
@@ -278,7 +287,7 @@ impl Client {
             forwards: &self.forward_names(),
             places: self.listeners.places(),
             counts: match hold {
-                Some(_) => Arc::clone(&self.hold.counts),
+                Some(_) => Arc::clone(&of_lineage.counts),
                 None => Arc::default(),
             },
             hold,
@@ -318,7 +327,10 @@ impl Client {
             let bulk_wanted = Notify::new();
             let carrying = async {
                 match &network {
-                    Some(network) => network::keep_open(&session, network).await,
+                    Some(network) => tokio::select! {
+                        never = network::keep_open(&session, network) => never,
+                        () = session.until(Leaving::Done) => pending().await,
+                    },
                     None => pending().await,
                 }
             };
@@ -333,7 +345,7 @@ impl Client {
                 never = carrying => match never {},
             }
         });
-        ClientSession { registration, place }
+        ClientSession { registration, place, lineage }
     }
 }
 
@@ -407,19 +419,21 @@ mod tests {
 
         let before_hello = reached(&client, address).await;
         client.end_unlisted(&[other]);
-        let failure = client.greet(before_hello).await.err().unwrap();
+        let failure = client.greet(before_hello, &client.lineage()).await.err().unwrap();
         let expected = AuthError::Refused(Refusal::NotPinned(server_key));
         assert!(matches!(&failure, ConnectFailure::Auth(cause) if *cause == expected), "{failure}");
 
         client.end_unlisted(&[server_key, other]);
-        let greeting = client.greet(reached(&client, address).await).await.ok().unwrap();
+        let greeting =
+            client.greet(reached(&client, address).await, &client.lineage()).await.ok().unwrap();
         client.end_unlisted(&[other]);
         let session = client.establish(greeting, jumps());
         assert!(session.live().has_ended());
         assert!(matches!(session.ended().await, SessionEnd::Unlisted));
 
         client.end_unlisted(&[server_key]);
-        let greeting = client.greet(reached(&client, address).await).await.ok().unwrap();
+        let greeting =
+            client.greet(reached(&client, address).await, &client.lineage()).await.ok().unwrap();
         assert!(!client.establish(greeting, jumps()).live().has_ended());
     }
 
@@ -450,7 +464,8 @@ mod tests {
     async fn a_server_that_names_no_limit_has_not_that_of_the_server_before() {
         let (key, other) = (new_key(), new_key());
         let (_server, client, address, _) = ends([&key, &other]).await;
-        let greeting = client.greet(reached(&client, address).await).await.ok().unwrap();
+        let greeting =
+            client.greet(reached(&client, address).await, &client.lineage()).await.ok().unwrap();
         let places = client.listeners.places();
         places.set_peer_limit(1);
         let _session = client.establish(greeting, client.clock_monitor.jumps());
@@ -465,7 +480,7 @@ mod tests {
         let reached = reached(&client, address).await;
         server.set_peers(list(&[other.public()]));
         // Whether the server has finished the handshake, or greeted, before.
-        match client.greet(reached).await.err().unwrap() {
+        match client.greet(reached, &client.lineage()).await.err().unwrap() {
             ConnectFailure::Auth(cause) => {
                 assert_eq!(cause, AuthError::Refused(Refusal::KeyNotAllowed(key.public())));
             }

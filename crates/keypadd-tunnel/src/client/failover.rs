@@ -20,8 +20,9 @@ use tracing::{debug, info, warn};
 
 use super::{
     Client, ClientSession,
+    lineage::HeldSession,
     reach::{ListPlace, Reached, Search},
-    reconnect::{ASSUMED_RTT, Failures, HANDSHAKE_TRIPS, HeldSession, QUICK, THOROUGH},
+    reconnect::{ASSUMED_RTT, Failures, HANDSHAKE_TRIPS, QUICK, THOROUGH},
 };
 use crate::{
     error::{AuthError, ClientError, ConnectFailure, unreachable::Cause},
@@ -149,7 +150,7 @@ impl Client {
         loop {
             tokio::select! {
                 () = until_silent(live) => {}
-                next = self.returned(live, &session.place, &mut failures) => return next,
+                next = self.returned(session, &mut failures) => return next,
             }
             debug!(server = %self.server, "the server is silent; trying its other addresses");
             silent.send_replace(true);
@@ -169,13 +170,9 @@ impl Client {
     }
 
     /// Waits for a session at a preferred address, which is tried at intervals.
-    async fn returned(
-        &self,
-        live: &LiveSession,
-        place: &ListPlace,
-        failures: &mut Failures,
-    ) -> ClientSession {
-        if place.is_first() {
+    async fn returned(&self, session: &ClientSession, failures: &mut Failures) -> ClientSession {
+        let live = &*session.registration.session;
+        if session.place.is_first() {
             return std::future::pending().await;
         }
         // A preferred server has this one's key and does not know its streams.
@@ -185,7 +182,7 @@ impl Client {
             if is_stranger && live.open_connections() > 0 {
                 continue;
             }
-            match self.go_back(live, place, &mut is_stranger).await {
+            match self.go_back(session, &mut is_stranger).await {
                 Ok(next) => return next,
                 Err(error) => note(failures, live, "not moved to a preferred address", &error),
             }
@@ -212,7 +209,7 @@ impl Client {
                 ..self.everywhere(self.connect_timeout)
             },
         };
-        let jumps = &self.clock_monitor.jumps();
+        let (jumps, lineage) = (&self.clock_monitor.jumps(), &session.lineage);
         let (open, which) = (live.open_connections(), live.open_by_forward());
         let before = live.received_acks();
         let take_over = |reached: Reached| async move {
@@ -221,7 +218,7 @@ impl Client {
                 sleep(handshake).await;
             }
             let _underway = self.renewing.underway.begin();
-            let greeting = self.greet(reached).await?;
+            let greeting = self.greet(reached, lineage).await?;
             let resumed = greeting.is_resumed();
             Ok((self.establish(greeting, jumps.clone()), resumed))
         };
@@ -264,17 +261,17 @@ impl Client {
         Some(next)
     }
 
-    /// Moves a session to a preferred address that answers; `place` is where it is now. Sets
-    /// `is_stranger` if another server answers with the same key.
+    /// Moves a session to a preferred address that answers. Sets `is_stranger` if another server
+    /// answers with the same key.
     async fn go_back(
         &self,
-        live: &LiveSession,
-        place: &ListPlace,
+        session: &ClientSession,
         is_stranger: &mut bool,
     ) -> Result<ClientSession, ClientError> {
+        let live = &*session.registration.session;
         let everywhere = self.everywhere(THOROUGH.min(self.connect_timeout));
-        let search = Search { before: Some(place.clone()), ..everywhere };
-        let jumps = &self.clock_monitor.jumps();
+        let search = Search { before: Some(session.place.clone()), ..everywhere };
+        let (jumps, lineage) = (&self.clock_monitor.jumps(), &session.lineage);
         let is_idle = || live.open_connections() == 0;
         let busy = || ConnectFailure::Unreachable(Cause::OtherServer);
         let stranger = &AtomicBool::new(false);
@@ -284,7 +281,7 @@ impl Client {
                 return Err(busy());
             }
             let _underway = self.renewing.underway.begin();
-            let greeting = self.greet(reached).await?;
+            let greeting = self.greet(reached, lineage).await?;
             if greeting.resets(live) {
                 stranger.store(true, Ordering::Relaxed);
                 return Err(busy());
@@ -310,18 +307,18 @@ impl Client {
         failures: &mut Failures,
     ) -> ClientSession {
         let time = (THOROUGH + QUICK + held.rtt * HANDSHAKE_TRIPS).min(self.connect_timeout);
-        let jumps = &self.clock_monitor.jumps();
+        let (jumps, lineage) = (&self.clock_monitor.jumps(), &self.lineage());
         let continue_there = |reached: Reached| async move {
             // Servers behind a balancer may share a key.
             if held.at.0.home.is_some() || is_other(&reached, held.key) {
                 // The path may be longer than the one that was lost.
                 let rtt = held.rtt.max(reached.connection.stats().path.rtt);
-                let last = self.attempt(held.at.clone(), Some(ASSUMED_RTT), None);
+                let last = self.attempt(held.at.clone(), Some(ASSUMED_RTT), (lineage, None));
                 if let Ok(Ok(back)) = timeout(QUICK + rtt * HANDSHAKE_TRIPS, last).await {
                     return Ok(back);
                 }
             }
-            let greeting = self.greet(reached).await?;
+            let greeting = self.greet(reached, lineage).await?;
             Ok(self.establish(greeting, jumps.clone()))
         };
         loop {

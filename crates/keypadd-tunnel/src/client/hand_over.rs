@@ -7,7 +7,11 @@ use keypadd_provider::PublicKey;
 use keypadd_transport::ServerId;
 use tokio::time::Instant;
 
-use super::{Client, reach::ListPlace, reconnect::HeldSession};
+use super::{
+    Client,
+    lineage::{HeldSession, Lineage},
+    reach::ListPlace,
+};
 use crate::{
     forwards::{adopt::adopt, carrier::AdoptedConnection, splice_error::SpliceError},
     handover::{ClientRecord, HandedClient, HandedSocket},
@@ -18,7 +22,7 @@ use crate::{
 impl Client {
     /// The client's instance number, which it keeps in another process.
     pub fn instance(&self) -> Instance {
-        self.instance
+        self.lineage().instance
     }
 
     /// The listeners of the client with this name, for the process that takes over.
@@ -29,29 +33,19 @@ impl Client {
         self.listeners.hand_over(name)
     }
 
-    /// Ends the session of a [suspended](crate::handover::Handover::suspend) daemon so that its
-    /// streams are held, and describes them; `None` if nothing is held. They stay held here until
-    /// the daemon is resumed or exits. [`run`](Client::run) must be running, and the daemon's
-    /// limits [settled](crate::SharedLimits::settled).
+    /// Ends the sessions of a [suspended](crate::handover::Handover::suspend) daemon so that their
+    /// streams are held, and describes them, those of each server. They stay held here until the
+    /// daemon is resumed or exits. [`run`](Client::run) must be running, and the daemon's limits
+    /// [settled](crate::SharedLimits::settled).
     ///
     /// # Errors
     /// The system is out of descriptors.
-    pub async fn hand_over(&self) -> io::Result<Option<HandedClient>> {
-        let streams = self.hold.streams();
-        let is_held = || self.link.current().is_none() && streams.held() == streams.names().len();
+    pub async fn hand_over(&self) -> io::Result<Vec<HandedClient>> {
+        let is_held =
+            || self.link.current().is_none() && self.lineages.all().iter().all(|one| one.is_held());
         self.sessions.end_all(&SessionEnd::HandedOver, is_held).await;
-        let Some(held) = self.away().clone() else { return Ok(None) };
-        let HeldSession { name, key, until, at: (place, address), rtt, .. } = held;
-        let record = ClientRecord {
-            server: key.to_string(),
-            token: self.hold.hand_over(),
-            name,
-            address,
-            home: place.home.map(|ServerId(id)| id),
-            rtt_micros: rtt.as_micros() as u64,
-            remaining_millis: until.saturating_duration_since(Instant::now()).as_millis() as u64,
-        };
-        Ok(Some(HandedClient { record, streams: streams.hand_over()? }))
+        let all = self.lineages.all();
+        all.iter().filter_map(|lineage| lineage.hand_over()).collect()
     }
 
     /// Completes when the server has been told that another process takes over.
@@ -60,24 +54,28 @@ impl Client {
     }
 
     /// Continues the streams of another process, before [`run`](Client::run). The instance number
-    /// bound here must be that client's. If that client's server has none of these `keys`, its
-    /// streams are reset: only that server may resume them. Returns the connections of other
-    /// processes, for the caller to carry on.
+    /// bound here must be that client's. If its server has none of these `keys`, its streams are
+    /// reset: only that server may resume them. Returns the connections of other processes, for the
+    /// caller to carry on.
     #[must_use]
     pub fn adopt(&self, handed: HandedClient, keys: &[PublicKey]) -> Vec<AdoptedConnection> {
         let HandedClient { record, streams } = handed;
+        let instance = Instance(record.instance);
         let Some(key) = keys.iter().copied().find(|key| record.server.parse() == Ok(*key)) else {
             return Vec::new();
         };
         let time = Duration::from_millis(record.remaining_millis);
         let count = streams.len();
-        self.hold.adopt(record.token);
-        let held = self.hold.streams();
+        let current = self.lineage();
+        let is_current = instance == current.instance;
+        let lineage = if is_current { current } else { current.beside(instance) };
+        lineage.hold.adopt(record.token);
+        let held = lineage.hold.streams();
         let listed = self.held.add(&record.name, &held, time);
         let mut place = ListPlace::UNKNOWN;
         place.home = record.home.map(ServerId);
         let name = record.name;
-        *self.away() = Some(HeldSession {
+        *lineage.away() = Some(HeldSession {
             name: name.clone(),
             key,
             count,
@@ -87,6 +85,10 @@ impl Client {
             rtt: Duration::from_micros(record.rtt_micros),
             _listed: listed.into(),
         });
+        if !is_current {
+            self.lineages.insert(Arc::clone(&lineage));
+            self.left.add(Arc::clone(&lineage));
+        }
         // The programs of this host have one share, whichever process accepted their connections.
         let (holder, places) = (self.listeners.holder(), self.listeners.places());
         let mut carried = Vec::new();
@@ -95,7 +97,7 @@ impl Client {
             let peer = (&*name, holder);
             // The server's take places there.
             let slot = (!stream.name().is_of_server()).then(|| places.occupy());
-            let adopted = adopt(stream, &held, &self.hold.counts, &self.limits, peer, slot);
+            let adopted = adopt(stream, &held, &lineage.hold.counts, &self.limits, peer, slot);
             if descriptors.is_empty() {
                 self.tasks.spawn(async {
                     let _ = adopted.await;
@@ -114,6 +116,26 @@ impl Client {
             carried.push(AdoptedConnection { carried: Box::pin(going_on), descriptors });
         }
         carried
+    }
+}
+
+impl Lineage {
+    /// Describes what is held, for the process that takes over; `None` if that is nothing.
+    fn hand_over(&self) -> Option<io::Result<HandedClient>> {
+        let HeldSession { name, key, until, at: (place, address), rtt, .. } =
+            self.away().clone()?;
+        let record = ClientRecord {
+            instance: self.instance.0,
+            server: key.to_string(),
+            token: self.hold.hand_over(),
+            name,
+            address,
+            home: place.home.map(|ServerId(id)| id),
+            rtt_micros: rtt.as_micros() as u64,
+            remaining_millis: until.saturating_duration_since(Instant::now()).as_millis() as u64,
+        };
+        let streams = self.hold.streams().hand_over();
+        Some(streams.map(|streams| HandedClient { record, streams }))
     }
 }
 
@@ -149,7 +171,7 @@ mod tests {
         let client = client(server, transport).await;
         let began = Instant::now();
         for _ in 0..9 {
-            assert!(client.hand_over().await.unwrap().is_none());
+            assert!(client.hand_over().await.unwrap().is_empty());
         }
         assert_eq!(began.elapsed(), Duration::ZERO);
     }
@@ -173,6 +195,7 @@ mod tests {
             }
         });
         let record = ClientRecord {
+            instance: [1; 16],
             server: server.to_string(),
             token: None,
             name: "lab".into(),
@@ -194,7 +217,7 @@ mod tests {
         let places = client.listeners.places();
         let free = || iter::from_fn(|| places.try_take()).collect::<Vec<_>>().len();
         assert_eq!(free(), 1);
-        client.hold.streams().close();
+        client.lineage().hold.streams().close();
         timeout(Duration::from_secs(30), async {
             while free() < 4 {
                 yield_now().await;

@@ -71,6 +71,7 @@ async fn receive(
                 Frame::BulkWanted => bulk_wanted.notify_one(),
                 Frame::Renew => session.renewal_wanted.notify_one(),
                 Frame::MaxForwards { count } => session.places.set_peer_limit(count),
+                Frame::Leave { leave } => session.asked_to_leave(leave),
                 // QUIC answers a ping; the others begin a connection, or come from clients.
                 Frame::Ping
                 | Frame::HelloClient { .. }

@@ -1,29 +1,24 @@
 //! Keeps a client connected: reconnects with exponential backoff and jitter when a session is lost,
 //! and lets a session with new keys take the place of a live one.
 
-use std::{
-    convert::Infallible,
-    net::SocketAddr,
-    pin::pin,
-    sync::{Arc, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{convert::Infallible, mem, pin::pin, sync::Arc, time::Duration};
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use futures_util::future::BoxFuture;
-use keypadd_provider::PublicKey;
 use tokio::{
     sync::watch,
     time::{Instant, sleep, sleep_until, timeout},
 };
 use tracing::{debug, info, warn};
 
-use super::{Client, ClientSession, reach::ListPlace};
+use super::{
+    Client, ClientSession,
+    lineage::{HeldSession, Lineage},
+};
 use crate::{
     error::ClientError,
     sessions::{
-        hold::held_list::HeldListing, reconnect_reason::ReconnectReason, server_link::ServerLink,
-        session_end::SessionEnd,
+        reconnect_reason::ReconnectReason, server_link::ServerLink, session_end::SessionEnd,
     },
 };
 
@@ -61,23 +56,8 @@ enum Change {
     Keys,
     /// In where its server is.
     Address,
-}
-
-/// A session whose connections are held.
-#[derive(Clone)]
-pub(super) struct HeldSession {
-    /// The server's.
-    pub(super) name: String,
-    pub(super) key: PublicKey,
-    pub(super) count: usize,
-    pub(super) time: Duration,
-    pub(super) until: Instant,
-    /// Where the server was.
-    pub(super) at: (ListPlace, SocketAddr),
-    /// The path's round trip, as it was.
-    pub(super) rtt: Duration,
-    /// In the status.
-    pub(super) _listed: Arc<HeldListing>,
+    /// In its server: the one before is left to its connections.
+    Server,
 }
 
 /// What was to be logged in one outage, or in several with short sessions between them.
@@ -130,7 +110,8 @@ impl Client {
                         ReconnectReason::Resumed => lasted,
                         _ => lasted && self.server.may_be_several(),
                     });
-                    let away = self.away().clone();
+                    let lineage = self.lineage();
+                    let away = lineage.away().clone();
                     let returned = match away {
                         Some(away) => {
                             if !lasted {
@@ -141,7 +122,7 @@ impl Client {
                         }
                         None => None,
                     };
-                    *self.away() = None;
+                    *lineage.away() = None;
                     let session = match returned {
                         Some(session) => session,
                         None => self.reconnect((&mut delays, &mut failures), at_once).await,
@@ -168,13 +149,17 @@ impl Client {
             let lost = loop {
                 match self.next_session(session).await {
                     Ok((next, change)) => {
-                        *session = next;
+                        let before = mem::replace(session, next);
                         let live = &session.registration.session;
                         match change {
                             Change::Keys => self.link.renewed(Arc::clone(live)),
-                            Change::Address => {
+                            Change::Address | Change::Server => {
                                 self.link.up(Arc::clone(live), Some(ReconnectReason::Moved))
                             }
+                        }
+                        match change {
+                            Change::Keys | Change::Address => drop(before),
+                            Change::Server => self.leave(before, session),
                         }
                         // A reload may have changed the forwards of the old session meanwhile.
                         self.request_forwards(live);
@@ -203,18 +188,13 @@ impl Client {
             self.link.record_loss(lost.to_string());
             outage = Some((now, ReconnectReason::from(&lost)));
             lasted = began.elapsed() >= RETRY_MIN;
-            *self.away() = held;
+            *session.lineage.away() = held;
             // Removes it from the list, and tells the server if it is alive.
             *current = None;
             if began.elapsed() >= BACKOFF_RESET {
                 (delays, failures) = (backoff(), Failures::default());
             }
         }
-    }
-
-    /// No panic leaves it half changed.
-    pub(super) fn away(&self) -> MutexGuard<'_, Option<HeldSession>> {
-        self.away.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The session that takes the place of this one, and what changed, or why this one ended.
@@ -225,9 +205,11 @@ impl Client {
         let live = &*session.registration.session;
         let silent = watch::Sender::new(false);
         let mut moved = pin!(self.moved(session, &silent));
+        let mut elsewhere = pin!(self.elsewhere(session));
         let lost = tokio::select! {
             biased;
             next = &mut moved => return Ok((next, Change::Address)),
+            next = &mut elsewhere => return Ok((next, Change::Server)),
             next = self.renewed(session, &silent) => match next {
                 Ok(next) => return Ok((next, Change::Keys)),
                 Err(lost) => lost,
@@ -239,17 +221,23 @@ impl Client {
         tokio::select! {
             biased;
             next = moved => Ok((next, Change::Address)),
+            next = elsewhere => Ok((next, Change::Server)),
             () = self.renewing.underway.none() => Err(lost),
         }
     }
 
     /// What is held of a session that has ended; `None` if nothing is, and then nothing will be.
-    fn held_after(&self, session: &ClientSession, since: Instant) -> Option<HeldSession> {
-        let (session, place) = (&session.registration.session, session.place.clone());
-        let count = self.hold.streams().names().len();
+    pub(super) fn held_after(
+        &self,
+        session: &ClientSession,
+        since: Instant,
+    ) -> Option<HeldSession> {
+        let (of_lineage, place) = (&session.lineage.hold, session.place.clone());
+        let session = &session.registration.session;
+        let count = of_lineage.streams().names().len();
         let hold = session.hold.as_ref().filter(|_| session.is_held() && count > 0);
         let Some(hold) = hold else {
-            self.held.add_reset(self.hold.end());
+            self.held.add_reset(of_lineage.end());
             return None;
         };
         let (address, rtt) =
@@ -271,8 +259,8 @@ impl Client {
     /// Tries all the time while connections are held; `None` if that took too long: then they are
     /// reset.
     async fn reconnect_held(&self, held: &HeldSession) -> Option<ClientSession> {
+        let lineage = self.lineage();
         let trying = async {
-            let handshake = held.rtt * HANDSHAKE_TRIPS;
             self.link.connecting();
             let mut failures = Failures::default();
             if self.may_be_elsewhere(&held.at.0) {
@@ -280,21 +268,13 @@ impl Client {
             }
             loop {
                 for _ in 0..QUICK_ATTEMPTS {
-                    let began = Instant::now();
-                    let attempt = self.attempt(held.at.clone(), Some(ASSUMED_RTT), None);
-                    let failure = match timeout(QUICK + handshake, attempt).await {
-                        Ok(Ok(session)) => return session,
-                        Ok(Err(failure)) => failure.refusal(held.at.1.into()).ok(),
-                        Err(_) => None,
-                    };
-                    // A failure may come at once; a server that refuses is asked less often.
-                    let pause = if failure.is_some() { THOROUGH } else { QUICK };
-                    if let Some(refusal) = failure {
-                        self.failing(&mut failures, &refusal);
+                    match self.attempt_there(held, &lineage).await {
+                        Ok(session) => return session,
+                        Err(Some(refusal)) => self.failing(&mut failures, &refusal),
+                        Err(None) => {}
                     }
-                    sleep_until(began + pause).await;
                 }
-                let thorough = (THOROUGH + handshake).min(self.connect_timeout);
+                let thorough = (THOROUGH + held.rtt * HANDSHAKE_TRIPS).min(self.connect_timeout);
                 match self.say_hello(self.everywhere(thorough), Some(ASSUMED_RTT)).await {
                     Ok(session) => return session,
                     Err(error) => self.failing(&mut failures, &error),
@@ -306,13 +286,32 @@ impl Client {
             () = sleep_until(held.until) => "did not return",
             () = self.expired() => "is away, and its valid-until has passed",
         };
-        let (which, ended) = (self.hold.counts.shown(), self.hold.end());
+        let (which, ended) = (lineage.hold.counts.shown(), lineage.hold.end());
         self.held.add_reset(ended);
         let name = &held.name;
         if self.may_log() {
             warn!(server = %self.server, "{name} {cause}: {ended} connections reset ({which})");
         }
         None
+    }
+
+    /// Makes one of many quick attempts at the address that the server had. If it fails, waits for
+    /// the time of the next one, and returns the refusal, if it was one.
+    pub(super) async fn attempt_there(
+        &self,
+        held: &HeldSession,
+        lineage: &Arc<Lineage>,
+    ) -> Result<ClientSession, Option<ClientError>> {
+        let began = Instant::now();
+        let attempt = self.attempt(held.at.clone(), Some(ASSUMED_RTT), (lineage, None));
+        let refusal = match timeout(QUICK + held.rtt * HANDSHAKE_TRIPS, attempt).await {
+            Ok(Ok(session)) => return Ok(session),
+            Ok(Err(failure)) => failure.refusal(held.at.1.into()).ok(),
+            Err(_) => None,
+        };
+        // A failure may come at once; a server that refuses is asked less often.
+        sleep_until(began + if refusal.is_some() { THOROUGH } else { QUICK }).await;
+        Err(refusal)
     }
 
     /// Whether the server may cause a log line now; without a limit until it has had a session.

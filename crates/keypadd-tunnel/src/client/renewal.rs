@@ -16,10 +16,9 @@ use tracing::{debug, info, warn};
 
 use super::{
     Client, ClientSession,
-    reach::ListPlace,
     reconnect::{HANDSHAKE_TRIPS, QUICK, RETRY_MAX, backoff},
 };
-use crate::sessions::{lifetime::jitter, session::LiveSession, session_end::SessionEnd};
+use crate::sessions::{lifetime::jitter, session_end::SessionEnd};
 
 /// The shortest life of a session's keys, unless it is lost.
 const RENEWAL_MIN: Duration = Duration::from_secs(1);
@@ -78,7 +77,7 @@ impl Client {
             let underway = self.renewing.underway.begin();
             let renewed = tokio::select! {
                 biased;
-                renewed = self.renew(live, &session.place) => renewed,
+                renewed = self.renew(session) => renewed,
                 () = is_silent(true) => Err("the server does not answer".into()),
             };
             drop((underway, turn));
@@ -110,10 +109,11 @@ impl Client {
 
     /// Makes one attempt, at the server's current address. Not cut short when the old session ends:
     /// the server ends that on receiving the new one's hello, and its answer may come later.
-    async fn renew(&self, live: &LiveSession, place: &ListPlace) -> Result<ClientSession, String> {
+    async fn renew(&self, session: &ClientSession) -> Result<ClientSession, String> {
+        let live = &*session.registration.session;
         let rtt = live.connection.stats().path.rtt;
-        let at = (place.clone(), live.connection.remote_address());
-        let attempt = self.attempt(at, Some(rtt), Some(live));
+        let at = (session.place.clone(), live.connection.remote_address());
+        let attempt = self.attempt(at, Some(rtt), (&session.lineage, Some(live)));
         let lost = async {
             live.ended().await;
             sleep(QUICK + rtt * HANDSHAKE_TRIPS).await;

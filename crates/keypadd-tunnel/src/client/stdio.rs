@@ -58,6 +58,7 @@ impl Client {
             biased;
             spliced = splice_pair(reader, writer, stream, &mut record) => spliced,
             never = self.stay_connected(&mut current), if live.hold.is_some() => match never {},
+            never = self.keep_left() => match never {},
         };
         match spliced {
             Ok(()) => Ok(()),

@@ -11,7 +11,7 @@ use std::{
 };
 
 use keypadd_transport::Stream;
-use tokio::{sync::watch, time::timeout};
+use tokio::time::timeout;
 use tracing::{debug, info};
 
 use crate::{
@@ -29,7 +29,7 @@ use crate::{
     limits::descriptors::OF_CONNECTION,
     net::lookup::Lookups,
     permits::peers::Peers,
-    sessions::{carries::AdmittedStream, session::LiveSession},
+    sessions::{carries::AdmittedStream, draining::Draining, session::LiveSession},
     wire::{CONNECTED, Claim, STREAM_HEAD_BYTES, StreamCode, StreamHead, StreamHeader},
 };
 
@@ -45,14 +45,14 @@ pub(crate) struct Unpermitted {
 }
 
 /// Serves a stream of a client, which is one of these peers. Returns the destination if no permit
-/// admits it. `bench` is the address of this end's bench service; `draining` says that the server
-/// shuts down.
+/// admits it. `bench` is the address of this end's bench service; `draining` says whether the
+/// server shuts down.
 pub(crate) async fn answer_client(
     session: Arc<LiveSession>,
     peers: Arc<Peers>,
     lookups: Lookups,
     bench: Option<SocketAddr>,
-    mut draining: watch::Receiver<bool>,
+    draining: Draining,
     mut stream: Stream,
 ) -> Option<Unpermitted> {
     let of_client = |header: &StreamHeader| !matches!(header, StreamHeader::Remote(_));
@@ -71,7 +71,7 @@ pub(crate) async fn answer_client(
             tokio::select! {
                 () = network::answer(&session, network, stream) => {}
                 // Other streams may finish, but this one never does.
-                _ = draining.wait_for(|draining| *draining) => {}
+                () = draining.stopped() => {}
             }
             return None;
         }

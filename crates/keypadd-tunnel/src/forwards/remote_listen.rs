@@ -130,7 +130,8 @@ impl RemoteListeners {
                     | Frame::Listening { .. }
                     | Frame::BulkOffer
                     | Frame::BulkWanted
-                    | Frame::Renew => {}
+                    | Frame::Renew
+                    | Frame::Leave { .. } => {}
                 },
                 Some(done) = tasks.join_next(), if !tasks.is_empty() => match done {
                     Ok(ClosedListener { id, unpermitted: refused }) => {

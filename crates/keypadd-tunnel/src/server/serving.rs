@@ -15,7 +15,7 @@ use keypadd_share::{Rates, Share, Shares};
 use keypadd_transport::{Connection, ServerId};
 use tokio::{
     sync::{mpsc, watch},
-    time::{Instant, sleep, timeout},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 use tracing::{debug, info, warn};
 
@@ -34,6 +34,7 @@ use crate::{
     permits::peers::Peers,
     server::{client_log::ClientLog, streams::SessionStreams},
     sessions::{
+        draining::{Draining, Phase},
         hold::{
             HoldSettings, held_list::HeldList, lineage::Event, lineages::Lineages,
             resume_rate::resumptions,
@@ -74,8 +75,7 @@ pub(super) struct ServerContext {
     pub(super) held: HeldList,
     lookups: ClientLookups,
     pub(super) log: ClientLog,
-    /// Set at shutdown: sessions accept no more streams, and end when they have none.
-    draining: watch::Sender<bool>,
+    pub(super) draining: Draining,
     pub(super) clock_monitor: ClockMonitor,
     pub(super) reservations: Reservations,
     /// Maximum number of open forwarded connections of one session, for each direction.
@@ -111,7 +111,7 @@ impl ServerContext {
             held: transport.held.clone(),
             lookups: ClientLookups::default(),
             log: ClientLog::new(Arc::clone(&transport.limits)),
-            draining: watch::Sender::new(false),
+            draining: Draining::default(),
             clock_monitor: ClockMonitor::new(Arc::clone(&transport.clocks)),
             reservations: Reservations::default(),
             forwards_max: transport.forwards_max as usize,
@@ -123,11 +123,6 @@ impl ServerContext {
             lineages: Arc::new(Lineages::new(Arc::clone(&transport.memory.budgets.sent))),
             resumptions: resumptions(sessions_per_key),
         }
-    }
-
-    /// Makes sessions accept no more streams, and end when they have none.
-    pub(super) fn drain(&self) {
-        self.draining.send_replace(true);
     }
 
     /// Serves a connection from its handshake to its end.
@@ -183,26 +178,27 @@ impl ServerContext {
         let hold_time = session.hold.as_ref().map(|hold| hold.time);
         let mut claimed = pin!(sleep(hold_time.unwrap_or_default()));
         let mut renewal = pin!(require_new_keys(session));
+        let mut leaving = pin!(ask_to_leave(session, self.draining.subscribe()));
         let mut draining = self.draining.subscribe();
         let lost = loop {
-            let is_draining = *draining.borrow_and_update();
-            if is_draining {
+            let is_stopping = *draining.borrow_and_update() == Phase::Stopping;
+            if is_stopping {
                 listening = None;
             }
-            if is_draining && streams.is_empty() {
+            if is_stopping && streams.is_empty() {
                 session.end(SessionEnd::Shutdown);
             }
             tokio::select! {
                 lost = &mut supervisor => break lost,
-                Ok(_) = draining.changed(), if !is_draining => {}
+                Ok(_) = draining.changed(), if !is_stopping => {}
                 Ok(stream) = session.connection.accept_bi() => {
-                    if is_draining {
+                    if is_stopping {
                         stream.reset(StreamCode::Shutdown.into());
                         continue;
                     }
                     let (session, peers) = (Arc::clone(session), Arc::clone(&self.peers));
                     let lookups = lookups.clone();
-                    let (bench, draining) = (self.bench, self.draining.subscribe());
+                    let (bench, draining) = (self.bench, self.draining.clone());
                     streams.push(answer_client(session, peers, lookups, bench, draining, stream));
                 }
                 () = run(&mut listening) => {}
@@ -210,6 +206,7 @@ impl ServerContext {
                     session.release_unclaimed();
                 }
                 never = &mut renewal => match never {},
+                never = &mut leaving => match never {},
                 () = session.connection.bulk_wanted() => session.try_send(Frame::BulkWanted),
                 Some(connection) = remote_connections.recv() => {
                     let forwarding = connection.forward(Arc::clone(session));
@@ -242,7 +239,7 @@ impl ServerContext {
             tokio::select! {
                 _ = is_left.recv() => {}
                 () = sleep(TAKE_OVER_TIMEOUT) => {}
-                _ = draining.wait_for(|draining| *draining) => {}
+                () = self.draining.stopped() => {}
             }
             self.reservations.close_left_by(session);
         };
@@ -311,6 +308,34 @@ async fn require_new_keys(session: &LiveSession) -> Infallible {
     sleep(session.lifetimes.get().grace).await;
     session.end(SessionEnd::KeysTooOld);
     pending().await
+}
+
+/// Asks the client to make its connections elsewhere while the server is drained, and ends the
+/// session when the time for that is over. Never returns.
+async fn ask_to_leave(session: &LiveSession, mut draining: watch::Receiver<Phase>) -> Infallible {
+    let mut asked = false;
+    loop {
+        let phase = *draining.borrow_and_update();
+        let leave = phase != Phase::Serving;
+        if leave != asked {
+            session.send(Frame::Leave { leave }).await;
+            asked = leave;
+        }
+        let over = async {
+            match phase {
+                Phase::Draining { until: Some(until) } => sleep_until(until).await,
+                _ => pending().await,
+            }
+        };
+        tokio::select! {
+            // Fails only if the server is gone, and this is a part of it.
+            Ok(()) = draining.changed() => {}
+            () = over => {
+                session.end(SessionEnd::Drained);
+                return pending().await;
+            }
+        }
+    }
 }
 
 /// Polls a task that may have been dropped.

@@ -131,6 +131,13 @@ impl ClientHold {
         Self { settings, counts: Arc::default(), lineage }
     }
 
+    /// Nothing yet, for another lineage of the same client: its replay buffers share their memory.
+    pub(crate) fn beside(&self) -> Self {
+        let streams = self.lineage().streams.sharing_budget();
+        let lineage = Mutex::new(ClientLineage { streams, token: None });
+        Self { settings: self.settings, counts: Arc::default(), lineage }
+    }
+
     /// The streams of the current lineage.
     pub(crate) fn streams(&self) -> HeldStreams {
         self.lineage().streams.clone()

@@ -88,7 +88,7 @@ impl From<&SessionEnd> for ReconnectReason {
             SessionEnd::Expired => Self::Expired,
             SessionEnd::Resumed | SessionEnd::HandedOver => Self::Resumed,
             SessionEnd::KeysTooOld => Self::KeysTooOld,
-            SessionEnd::Shutdown => Self::Shutdown,
+            SessionEnd::Shutdown | SessionEnd::Drained => Self::Shutdown,
         }
     }
 }

@@ -14,7 +14,7 @@ use std::{
 use keypadd_provider::{ConnectionKeys, HandshakeData, KeyFault, PublicKey, SessionToken};
 use keypadd_share::{Share, Underway};
 use keypadd_transport::{Connection, RateCap};
-use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
 
 use self::{bulk::BulkConnection, ending::Farewell};
 use crate::{
@@ -31,6 +31,7 @@ use crate::{
         carries::{Carries, NETWORKS_MAX},
         control::Control,
         counts::{ConnectionCount, ForwardCounts, PinnedForward},
+        draining::Leaving,
         hold::{
             SessionHold,
             claims::Claims,
@@ -101,6 +102,8 @@ pub struct LiveSession {
     pub(crate) lifetimes: KeyLifetimes,
     /// The server has asked for new keys.
     pub(crate) renewal_wanted: Notify,
+    /// How far its client has come in leaving a server that is drained.
+    pub(crate) leaving: watch::Sender<Leaving>,
     /// A server's session counts among those of its key until another one has its place.
     place: Mutex<Option<Share<PublicKey>>>,
     target: Option<ServerAddress>,
@@ -174,6 +177,7 @@ impl LiveSession {
             lifetimes: new.lifetimes,
             rate_cap: new.rate_cap,
             renewal_wanted: Notify::new(),
+            leaving: watch::Sender::default(),
             place: Mutex::new(new.place),
             target: new.target,
         };
@@ -363,13 +367,6 @@ impl LiveSession {
             },
         }
         self.ended().await
-    }
-
-    /// All claims of the client are answered: ends what this end holds and the client does not.
-    pub(crate) fn release_unclaimed(&self) {
-        let Some(hold) = &self.hold else { return };
-        let reset = hold.streams.release_before(hold.epoch, |name| self.claims.has(name));
-        self.held.add_reset(reset);
     }
 
     /// Sets which forwards are listed even while they have no connection.

@@ -46,6 +46,9 @@ pub enum SessionEnd {
     /// The server is shutting down.
     #[error("the server is shutting down")]
     Shutdown,
+    /// The server is drained, and the time for its connections to end is over.
+    #[error("the server is drained, and the time for its connections to end is over")]
+    Drained,
 }
 
 impl SessionEnd {
@@ -53,9 +56,11 @@ impl SessionEnd {
     pub(crate) fn code(&self) -> CloseCode {
         match self {
             // After a jump the egress gate drops it.
-            Self::Connection(_) | Self::Shutdown | Self::HandedOver | Self::Clock(_) => {
-                CloseCode::Shutdown
-            }
+            Self::Connection(_)
+            | Self::Shutdown
+            | Self::Drained
+            | Self::HandedOver
+            | Self::Clock(_) => CloseCode::Shutdown,
             Self::Key(_) => CloseCode::KeyFault,
             Self::Control(_) => CloseCode::Protocol,
             Self::Replaced => CloseCode::Replaced,

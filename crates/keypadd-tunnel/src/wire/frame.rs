@@ -33,6 +33,7 @@ const TYPE_HELLO_BULK: u8 = 9;
 const TYPE_CLAIMS: u8 = 10;
 const TYPE_RENEW: u8 = 11;
 const TYPE_MAX_FORWARDS: u8 = 12;
+const TYPE_LEAVE: u8 = 13;
 
 // What a listener has to do with PROXY headers.
 const SEND_PROXY: u8 = 1;
@@ -116,6 +117,12 @@ pub enum Frame {
         /// So many at once.
         count: u32,
     },
+    /// From the server, which is drained: the client should make its new connections at another
+    /// server, and leave those that are open here.
+    Leave {
+        /// Otherwise it may stay.
+        leave: bool,
+    },
 }
 
 /// The first three bytes of a control frame.
@@ -170,6 +177,7 @@ impl Frame {
             Self::Claims { count } => (TYPE_CLAIMS, count.to_be_bytes().to_vec()),
             Self::Renew => (TYPE_RENEW, Vec::new()),
             Self::MaxForwards { count } => (TYPE_MAX_FORWARDS, count.to_be_bytes().to_vec()),
+            Self::Leave { leave } => (TYPE_LEAVE, vec![u8::from(*leave)]),
         };
         let length = u16::try_from(body.len()).expect("our own bodies are short");
         [&length.to_be_bytes()[..], &[kind], &body].concat()
@@ -212,6 +220,7 @@ impl Frame {
             TYPE_CLAIMS => Self::Claims { count: fields.long()? },
             TYPE_RENEW => Self::Renew,
             TYPE_MAX_FORWARDS => Self::MaxForwards { count: fields.long()? },
+            TYPE_LEAVE => Self::Leave { leave: fields.byte()? != 0 },
             _ => return Ok(None),
         }))
     }

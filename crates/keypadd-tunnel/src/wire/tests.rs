@@ -71,6 +71,8 @@ fn frames_have_these_encodings() {
         (Frame::HelloServer { version: VERSION, hold: unproved, home: None }, &granted_anew[..]),
         (Frame::Claims { count: 0x102 }, &[0, 4, 10, 0, 0, 1, 2]),
         (Frame::MaxForwards { count: 0x102 }, &[0, 4, 12, 0, 0, 1, 2]),
+        (Frame::Leave { leave: true }, &[0, 1, 13, 1]),
+        (Frame::Leave { leave: false }, &[0, 1, 13, 0]),
         (listen(0x102, "8080"), &[0, 6, 3, 1, 2, 1, 0x1f, 0x90, 0]),
         (listen(0, "*:8080"), b"\0\x07\x03\0\0\x01\x1f\x90\x01*"),
         (listen(0, "[::1]:0"), b"\0\x09\x03\0\0\x01\0\0\x03::1"),
@@ -244,6 +246,7 @@ proptest! {
             Frame::BulkOffer,
             Frame::BulkWanted,
             Frame::Renew,
+            Frame::Leave { leave: flag },
             Frame::HelloBulk { version, instance: Instance(instance), proof },
         ] {
             prop_assert!(frame.encode().len() <= FRAME_HEAD_BYTES + Frame::BODY_BYTES_MAX);

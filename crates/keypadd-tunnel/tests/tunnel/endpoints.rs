@@ -35,8 +35,8 @@ async fn silent() -> UdpSocket {
     UdpSocket::bind("127.0.0.1:0").await.unwrap()
 }
 
-fn server(key: &Arc<PrivateKey>) -> RunningServer {
-    RunningServer::start_with(key.public(), &["localhost:*"], |settings| {
+pub fn server(key: &Arc<PrivateKey>) -> RunningServer {
+    RunningServer::start_with(key.public(), &["localhost:*", "udp:localhost:*"], |settings| {
         settings.transport = holding();
     })
 }
@@ -84,25 +84,25 @@ fn looking_up(mut settings: ClientSettings, dns: &DnsServer) -> ClientSettings {
     settings
 }
 
-fn cut(relay: &Relay) {
+pub fn cut(relay: &Relay) {
     relay.set_both(LineSettings { cut: true, ..<_>::default() });
 }
 
-fn heal(relay: &Relay) {
+pub fn heal(relay: &Relay) {
     relay.set_both(LineSettings::default());
 }
 
-async fn relay_to(server: &RunningServer, seed: u64) -> Relay {
+pub async fn relay_to(server: &RunningServer, seed: u64) -> Relay {
     Relay::start(server.address, seed).await.unwrap()
 }
 
 impl RunningClient {
     /// The address of its server.
-    fn remote(&self) -> Option<SocketAddr> {
+    pub fn remote(&self) -> Option<SocketAddr> {
         self.sessions.live().last().map(|session| session.remote())
     }
 
-    async fn enter(&self, target: &TcpListener) -> (TcpStream, TcpStream) {
+    pub async fn enter(&self, target: &TcpListener) -> (TcpStream, TcpStream) {
         let here = TcpStream::connect(self.listeners[0]).await.unwrap();
         (here, accept(target).await)
     }

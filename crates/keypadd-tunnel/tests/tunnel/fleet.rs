@@ -25,8 +25,8 @@ const SHORT_AT: usize = 2;
 const LONG_AT: usize = 7;
 
 /// A balancer in front of a server with each of these IDs.
-struct Balancer {
-    address: SocketAddr,
+pub struct Balancer {
+    pub address: SocketAddr,
     shared: Arc<Shared>,
     _task: JoinSet<()>,
 }
@@ -48,7 +48,7 @@ struct Shared {
 }
 
 impl Balancer {
-    async fn start(servers: &[&RunningServer], choose: fn(usize) -> usize) -> Self {
+    pub async fn start(servers: &[&RunningServer], choose: fn(usize) -> usize) -> Self {
         let servers = servers.iter().enumerate().map(|(nth, server)| (id(nth), server.address));
         let front = UdpSocket::bind("[::1]:0").await.unwrap();
         let address = front.local_addr().unwrap();
@@ -66,12 +66,12 @@ impl Balancer {
     }
 
     /// Nothing reaches these servers or comes from them from now on.
-    fn cut(&self, servers: &[usize]) {
+    pub fn cut(&self, servers: &[usize]) {
         *self.shared.cut.lock().unwrap() = servers.iter().copied().map(id).collect();
     }
 
     /// The servers see other addresses of all clients from now on.
-    fn rebind(&self) {
+    pub fn rebind(&self) {
         self.shared.backs.lock().unwrap().clear();
     }
 }
@@ -154,7 +154,7 @@ fn holding() -> TransportSettings {
 }
 
 /// Three servers with keys of their own.
-fn servers(key: &Arc<PrivateKey>) -> [RunningServer; 3] {
+pub fn servers(key: &Arc<PrivateKey>) -> [RunningServer; 3] {
     servers_with([new_key(), new_key(), new_key()], key)
 }
 
@@ -169,7 +169,7 @@ fn servers_with(keys: [Arc<PrivateKey>; 3], client: &Arc<PrivateKey>) -> [Runnin
     })
 }
 
-fn settings(
+pub fn settings(
     key: &Arc<PrivateKey>,
     servers: &[&RunningServer],
     address: SocketAddr,
@@ -181,7 +181,7 @@ fn settings(
 
 impl RunningClient {
     /// The position of its server among these.
-    fn server_among(&self, servers: &[&RunningServer]) -> Option<usize> {
+    pub fn server_among(&self, servers: &[&RunningServer]) -> Option<usize> {
         let key = self.sessions.live().last()?.key();
         servers.iter().position(|server| server.key == key)
     }

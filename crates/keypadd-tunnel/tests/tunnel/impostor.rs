@@ -424,7 +424,7 @@ async fn a_new_process_goes_on_at_no_server_that_only_says_that_it_holds_its_con
         tokio::spawn(async move { running.run(Some(session), std::future::pending()).await });
     let (mut here, there) = site.enter(listener).await;
     site.transport.handover.suspend();
-    let handed = within(before.hand_over()).await.unwrap().expect("a connection");
+    let handed = within(before.hand_over()).await.unwrap().pop().expect("a connection");
     here.write_all(CONFIDENTIAL).await.unwrap();
     site.path.take();
 

@@ -4,6 +4,7 @@
 mod bench;
 mod bulk;
 mod changes;
+mod draining;
 mod dynamic;
 mod endpoints;
 mod expiry;

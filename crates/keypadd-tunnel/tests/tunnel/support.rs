@@ -267,7 +267,7 @@ impl RunningClient {
     /// Hands over; returns the number of connections that another process would continue.
     pub async fn hand_over(&self) -> usize {
         let handed = within(self.client.hand_over()).await.unwrap();
-        handed.map_or(0, |handed| handed.streams.len())
+        handed.iter().map(|handed| handed.streams.len()).sum()
     }
 
     pub async fn set_forwards(&self, forwards: &[&str]) {

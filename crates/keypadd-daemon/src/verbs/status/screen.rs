@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 
 use super::{DaemonAnswer, text};
 use crate::status::snapshot::{SessionReport, Snapshot};
-use crate::status::text::{age, forward, hold, link, remote, traffic, waiting};
+use crate::status::text::{age, drained, forward, hold, link, remote, traffic, waiting};
 
 /// Moves the cursor home and clears the screen (ECMA-48, CUP and ED).
 const HOME: &str = "\x1b[H\x1b[J";
@@ -78,6 +78,7 @@ fn changing(daemon: Snapshot) -> String {
     let (verb, place) = (one_line(&daemon.verb), one_line(&daemon.place));
     let up = age(daemon.started_unix_seconds);
     let mut lines = vec![format!("{verb} {place}, pid {}, up {up}", daemon.pid)];
+    lines.extend(drained(&daemon));
     let down = daemon.links.iter().filter(|link| link.state != LinkState::Connected);
     lines.extend(down.map(link));
     if daemon.sessions.is_empty() {

@@ -11,7 +11,10 @@ use keypadd_provider::PrivateKey;
 use tokio::{net::UdpSocket, time::timeout};
 
 use super::*;
-use crate::{client::ClientSettings, net::lookup::Lookups};
+use crate::{
+    client::{ClientSettings, reach::ListPlace},
+    net::lookup::Lookups,
+};
 
 #[test]
 fn backoff_grows_from_a_second_to_half_a_minute_with_jitter() {
@@ -123,7 +126,7 @@ async fn a_server_causes_log_lines_within_its_limit_from_its_first_session_on() 
         until: Instant::now(),
         at: (ListPlace::UNKNOWN, address),
         rtt: time,
-        _listed: Arc::new(client.held.add("server", &client.hold.streams(), time)),
+        _listed: Arc::new(client.held.add("server", &client.lineage().hold.streams(), time)),
     };
     for _ in 0..OUTAGES {
         assert!(client.reconnect_held(&held).await.is_none());

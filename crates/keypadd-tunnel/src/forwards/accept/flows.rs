@@ -15,7 +15,7 @@ use crate::{
         flows::{FlowForward, carry},
         listener_group::ListenerGroup,
     },
-    sessions::{server_link::LinkClosed, session::LiveSession},
+    sessions::{draining::Leaving, server_link::LinkClosed, session::LiveSession},
     wire::{StreamCode, StreamHeader},
 };
 
@@ -40,7 +40,10 @@ impl Acceptor {
                     if self.context.server_may_log(&session, &name, Line::NoDatagrams) {
                         warn!(forward = %name, "the server does not forward UDP");
                     }
-                    session.connection.closed().await;
+                    tokio::select! {
+                        _ = session.connection.closed() => {}
+                        () = session.until(Leaving::Done) => {}
+                    }
                     return;
                 }
                 let (context, server) = (self.context.clone(), Arc::clone(&session));
@@ -55,7 +58,11 @@ impl Acceptor {
                     }),
                 };
                 if let Ok(sockets) = listeners.udp_sockets() {
-                    carry(&forward, sockets, || true).await;
+                    // A session that is left goes on with open connections, not with flows.
+                    tokio::select! {
+                        () = carry(&forward, sockets, || true) => {}
+                        () = forward.session.until(Leaving::Done) => return,
+                    }
                 }
                 if !forward.session.has_ended() {
                     // Most likely out of file descriptors.

@@ -71,11 +71,10 @@ impl ServerContext {
         until: std::time::Instant,
         is_over: oneshot::Receiver<()>,
     ) -> usize {
-        let mut draining = self.draining.subscribe();
         tokio::select! {
             () = sleep_until(until.into()) => {}
             _ = is_over => {}
-            _ = draining.wait_for(|draining| *draining) => {}
+            () = self.draining.stopped() => {}
         }
         let given_up = Event::GivenUp { epoch };
         self.lineages.step(client, given_up, None, Instant::now().into_std()).1

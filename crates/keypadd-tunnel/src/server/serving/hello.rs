@@ -136,8 +136,16 @@ impl ServerContext {
             let reason = SessionEnd::HandedOver.to_string();
             return Err(refuse(&connection, CloseCode::Hold, &reason));
         }
+        let client = (identity, instance);
+        if self.draining.is_on() {
+            let (given, now) = (request.as_ref().and_then(|it| it.proof), Instant::now());
+            if !self.lineages.would_resume(&client, given, &proof.channel, now.into_std()) {
+                let reason = "the server is drained: it takes no new sessions";
+                return Err(refuse(&connection, CloseCode::Shutdown, reason));
+            }
+        }
         let older = self.sessions.newest(&identity, instance);
-        let Some(place) = self.place((identity, instance), &peer.label(), older.as_deref()) else {
+        let Some(place) = self.place(client, &peer.label(), older.as_deref()) else {
             return Err(self.refuse_session(&connection, identity, &peer.label()));
         };
         let request = request.filter(|_| Carries::of(&proof.handshake).may_hold());

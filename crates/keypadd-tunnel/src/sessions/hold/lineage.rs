@@ -139,6 +139,15 @@ impl Lineage {
         }
     }
 
+    /// Whether a hello with a good token goes on with it.
+    pub(crate) fn is_resumable(&self, now: Instant) -> bool {
+        match self.phase {
+            Phase::Live | Phase::Unconfirmed { .. } => true,
+            Phase::Away { until } => now < until,
+            Phase::Over => false,
+        }
+    }
+
     /// Whether nothing is left of it.
     pub(crate) fn is_over(&self) -> bool {
         self.phase == Phase::Over

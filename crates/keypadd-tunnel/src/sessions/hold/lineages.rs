@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use keypadd_provider::{Assertion, Channel, PublicKey, SessionToken};
+use keypadd_provider::{Assertion, Channel, PublicKey, TokenProof};
 use keypadd_share::{Budget, Share, Shares};
 use keypadd_transport::HeldStreams;
 use tokio::sync::oneshot;
@@ -21,7 +21,7 @@ use crate::{
         hold::{
             HoldSettings, SessionHold,
             held_list::HeldListing,
-            lineage::{Effect, Event, Lineage, Tokens},
+            lineage::{Effect, Event, Lineage, Presented, Tokens},
         },
     },
     wire::{HoldGrant, HoldRequest, Instance},
@@ -69,6 +69,14 @@ impl Kept {
             Held::Place => self.away.as_ref().is_some_and(|away| away.place.is_some()),
             Held::Descriptors => self.descriptors() > 0,
         }
+    }
+
+    /// Which of its tokens this proves on this connection, for this run of the client.
+    fn recognize(&self, given: Option<TokenProof>, channel: &Channel, run: &[u8; 16]) -> Presented {
+        self.lineage.tokens().recognize(|token| {
+            let is_proof = |given| channel.is_proof(&given, token, Assertion::ClientResumes, run);
+            given.is_some_and(is_proof)
+        })
     }
 
     /// Descriptors of its streams.
@@ -132,6 +140,20 @@ impl Lineages {
         self.lineages().get_mut(client)?.away.as_mut()?.place.take()
     }
 
+    /// Whether the hello of a client that proves this on this connection would go on with a session
+    /// or with what is held.
+    pub(crate) fn would_resume(
+        &self,
+        client: &ClientKey,
+        given: Option<TokenProof>,
+        channel: &Channel,
+        now: Instant,
+    ) -> bool {
+        let lineages = self.lineages();
+        let kept = lineages.get(client).filter(|kept| kept.lineage.is_resumable(now));
+        kept.is_some_and(|kept| kept.recognize(given, channel, &client.1.0) != Presented::Nothing)
+    }
+
     /// Handles a hello: goes on with the streams of a client that proves on this connection to have
     /// a good token, or begins with none. `places` are for a beginning. Returns `None` if either
     /// end holds nothing. Streams that do not go on end.
@@ -160,14 +182,8 @@ impl Lineages {
             }
             Entry::Occupied(entry) => {
                 let kept = entry.into_mut();
-                let has = |token: &SessionToken| {
-                    given.is_some_and(|given| {
-                        channel.is_proof(&given, token, Assertion::ClientResumes, run)
-                    })
-                };
-                let tokens = kept.lineage.tokens();
-                let presented = tokens.recognize(has);
-                let last = tokens.presented(presented).cloned();
+                let presented = kept.recognize(given, channel, run);
+                let last = kept.lineage.tokens().presented(presented).cloned();
                 let hello = Event::Hello { presented, next: token.clone() };
                 match kept.lineage.step(hello, now) {
                     Effect::Resume => {
@@ -325,7 +341,7 @@ impl Lineages {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use keypadd_provider::{PrivateKey, SESSION_TOKEN_BYTES};
+    use keypadd_provider::{PrivateKey, SESSION_TOKEN_BYTES, SessionToken};
     use tokio::sync::oneshot::error::TryRecvError;
 
     use super::*;

@@ -7,7 +7,10 @@ use tokio::time::timeout;
 
 use super::LiveSession;
 use crate::{
-    sessions::session_end::{SessionEnd, holds},
+    sessions::{
+        draining::Leaving,
+        session_end::{SessionEnd, holds},
+    },
     wire::CloseCode,
 };
 
@@ -45,6 +48,31 @@ impl LiveSession {
     pub(crate) async fn ended(&self) -> SessionEnd {
         let error = self.connection.closed().await;
         self.ended_by.get().cloned().unwrap_or(SessionEnd::Connection(error))
+    }
+
+    /// All claims of the client are answered: ends what this end holds and the client does not.
+    pub(crate) fn release_unclaimed(&self) {
+        let Some(hold) = &self.hold else { return };
+        let reset = hold.streams.release_before(hold.epoch, |name| self.claims.has(name));
+        self.held.add_reset(reset);
+    }
+
+    /// The server asks its client to leave, or to stay. A client that has left does not come back.
+    pub(crate) fn asked_to_leave(&self, leave: bool) {
+        self.leaving.send_if_modified(|leaving| {
+            let asked = if leave { Leaving::Asked } else { Leaving::No };
+            let changes = *leaving != Leaving::Done && *leaving != asked;
+            if changes {
+                *leaving = asked;
+            }
+            changes
+        });
+    }
+
+    /// Completes when its client has come so far in leaving.
+    pub(crate) async fn until(&self, wanted: Leaving) {
+        // Fails only without a sender, and this has it.
+        let _ = self.leaving.subscribe().wait_for(|leaving| *leaving == wanted).await;
     }
 
     /// Waits, after its end, until what the peer has answered is held as well.

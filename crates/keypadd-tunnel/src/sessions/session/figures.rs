@@ -85,7 +85,7 @@ impl LiveSession {
     }
 
     /// Open connections of all its forwards, without UDP flows.
-    pub(crate) fn open_connections(&self) -> u64 {
+    pub fn open_connections(&self) -> u64 {
         self.forwards.connections()
     }
 
