@@ -312,9 +312,11 @@ udp_forwards_carry_dns_a_game_and_datagrams_of_any_size() {
 # ---- DNS ----------------------------------------------------------------------------------------
 
 a_service_of_dns_is_reached_at_the_target_that_answers() {
-    tell near "names.py 10.99.7.9 10.99.7.1 $udp_port"
+    # The preferred record comes last.
+    local targets=(20:alive.example:10.99.7.1 10:dead.example:10.99.7.9)
+    tell near "names.py $udp_port ${targets[*]}"
     start near "$scratch/names.log" \
-        python3 -B "$here/netns/names.py" 10.99.7.9 10.99.7.1 "$udp_port"
+        python3 -B "$here/netns/names.py" "$udp_port" "${targets[@]}"
     local service=$started
     expect "the DNS server starts" await_line "$scratch/names.log" listening
     echo 'nameserver 127.0.0.1' >"$scratch/resolv.conf"

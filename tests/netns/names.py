@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Serves DNS for the SRV scenario of tests/netns.sh.
+"""Serves DNS for the SRV scenarios of tests/netns.sh and tests/netns-fleet.sh.
 
-    names.py DEAD ALIVE PORT    near: answers on 127.0.0.1:53. _keypadd._udp.example is an alias of a name with
-                                two SRV records, for dead.example and then alive.example, on PORT. They do not
-                                fit into a datagram: only TCP carries them.
+    names.py PORT PRIORITY:NAME:ADDRESS...    near: answers on 127.0.0.1:53. _keypadd._udp.example is an alias of
+                                              a name with an SRV record for each NAME, on PORT, in this order. They
+                                              do not fit into a datagram: only TCP carries them.
 
 Knows no tunnel.
 """
@@ -27,11 +27,9 @@ def record(owner, kind, data):
 
 def records(zone, port, name, kind):
     if name in zone:
-        return [record(name, TYPE_A, socket.inet_aton(zone[name]))] if kind == TYPE_A else []
+        return [record(name, TYPE_A, socket.inet_aton(zone[name][1]))] if kind == TYPE_A else []
     if name == SERVICE and kind == TYPE_SRV:
-        # The preferred record comes last.
-        found = [(20, "alive.example"), (10, "dead.example")]
-        targets = [struct.pack(">3H", at, 1, port) + encode_name(to) for at, to in found]
+        targets = [struct.pack(">3H", at, 1, port) + encode_name(to) for to, (at, _) in zone.items()]
         return [record(SERVICE, TYPE_CNAME, encode_name(ALIAS))] + [
             record(ALIAS, TYPE_SRV, target) for target in targets
         ]
@@ -55,8 +53,9 @@ def answer(zone, port, asked, is_tcp):
 
 
 def main():
-    dead, alive, port = sys.argv[1:]
-    zone = {"dead.example": dead, "alive.example": alive}
+    port, *targets = sys.argv[1:]
+    fields = (target.split(":") for target in targets)
+    zone = {name: (int(priority), address) for priority, name, address in fields}
 
     class Datagram(socketserver.BaseRequestHandler):
         def handle(self):
