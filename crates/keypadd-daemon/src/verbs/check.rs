@@ -12,11 +12,12 @@ use keypadd_cli::memory::memory;
 use keypadd_cli::results::print;
 use keypadd_config::values::RouteMode;
 use keypadd_config::{Networks, Outgoing, Peer, Settings, Shown};
-use keypadd_tunnel::{ProxyHeaders, TransportSettings};
+use keypadd_tunnel::{ProxyHeaders, ServerId, TransportSettings};
 
 use crate::command_line::ConfigArgs;
 use crate::command_line::configfile::{self, Loaded};
 use crate::command_line::host_key::HostKey;
+use crate::command_line::server_id::{AWS_SERVER_ID, server_id};
 use crate::daemon::networks::{OVERLAP_HINT, overlaps};
 use crate::daemon::pooling::budget_cut;
 use crate::daemon::ready::suite_with_class;
@@ -24,7 +25,8 @@ use crate::daemon::ready::suite_with_class;
 /// Prints the settings and peers; warnings go to standard error.
 ///
 /// # Errors
-/// Exit 3: the file or the key cannot be used. Exit 1: standard output fails.
+/// Exit 3: the file or the key cannot be used. Exit 2: as for [`server_id`]. Exit 1: standard
+/// output fails.
 pub(crate) fn run(args: ConfigArgs) -> Result<(), Error> {
     let path = configfile::place(args.config)?;
     let Loaded { config, key: HostKey { key, path: key_path } } = configfile::load(&path, None)?;
@@ -35,7 +37,7 @@ pub(crate) fn run(args: ConfigArgs) -> Result<(), Error> {
         if config.settings.key.is_default() { " (default)" } else { "" },
         key.public()
     ));
-    settings(&config.settings, &mut out);
+    settings(&config.settings, server_id(&config.settings)?, &mut out);
     let listen = config.settings.listen.as_ref().map(|listen| listen.value);
     for peer in &config.peers {
         describe(peer, listen, &mut out);
@@ -57,7 +59,7 @@ pub(crate) fn run(args: ConfigArgs) -> Result<(), Error> {
 }
 
 /// The global settings, one line each; those that only a server has, below `listen`.
-fn settings(settings: &Settings, out: &mut Vec<String>) {
+fn settings(settings: &Settings, server_id: Option<ServerId>, out: &mut Vec<String>) {
     let suites: Vec<_> = settings.suites().into_iter().map(suite_with_class).collect();
     for (key, setting) in settings.entries() {
         let default = if setting.is_default() { " (default)" } else { "" };
@@ -68,8 +70,12 @@ fn settings(settings: &Settings, out: &mut Vec<String>) {
                 Some(address) => out.push(format!("listen udp {}", address.value)),
                 None => out.push("listen none (default)".into()),
             },
-            "suite" | "kex" | "permit-bench" if settings.listen.is_none() => {}
-            "server-id" => out.extend(setting.shown().map(|id| format!("  server-id {id}"))),
+            "server-id" | "suite" | "kex" | "permit-bench" if settings.listen.is_none() => {}
+            "server-id" => out.extend(server_id.map(|ServerId(octets)| {
+                let id = format!("{:#018x}", u64::from_be_bytes(octets));
+                let of_environment = setting.is_default().then(|| format!(" ({AWS_SERVER_ID})"));
+                format!("  server-id {id}{}", of_environment.unwrap_or_default())
+            })),
             "suite" => out.push(format!("  suites {}{default}", suites.join(", "))),
             "kex" => {
                 let names = list(&settings.key_exchanges());
