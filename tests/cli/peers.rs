@@ -4,7 +4,9 @@ use std::fs;
 use std::net::{TcpStream, UdpSocket};
 use std::time::Duration;
 
-use crate::daemons::{Daemon, PUBLIC_KEY};
+use serde_json::Value;
+
+use crate::daemons::{Daemon, PUBLIC_KEY, text};
 use crate::ends::{echoes, exchange, free_port, through, until};
 use crate::hosts::{Hosts, new_key};
 use crate::replacing::Followers;
@@ -165,4 +167,69 @@ fn peers_come_and_go_with_their_files_in_a_directory_though_the_daemon_is_confin
     assert!(code == Some(0) && said.contains("peer lab removed"), "{said}");
     until("the forward works to the end", works);
     drop(far);
+}
+
+#[test]
+fn peers_in_force_are_listed_with_their_files_permits_and_whether_they_are_connected() {
+    let (hosts, port) = (Hosts::new(), free_port());
+    let other = new_key(&hosts.desk, "other.key");
+    hosts.write_far("");
+    hosts.write_near(&format!("local = [\"127.0.0.1:{port}:{}\"]", hosts.target));
+    // A directory for both daemons' files: the other one is no peer of `near`.
+    let far = fs::read_to_string(hosts.desk.path("far.toml")).unwrap();
+    fs::create_dir_all(hosts.desk.path("far/peers.d")).unwrap();
+    let far = far.replace("good.key", "../good.key");
+    fs::write(hosts.desk.path("far/far.toml"), far).unwrap();
+    let part = hosts.desk.path("far/peers.d/others.toml");
+    let listed = format!(
+        "[peer.other]\npublic-key = \"{other}\"\npermit-open = [\"a:1\", \"b:2\", \"c:3\", \"d:4\"]\n"
+    );
+    fs::write(&part, listed).unwrap();
+    let (_far, _near) = (hosts.run("far/far.toml"), hosts.run("near.toml"));
+    until("the forward works", || through(port));
+
+    let (code, shown, error) = hosts.keypadd(&["peers"]);
+    assert_eq!(code, Some(0), "{error}");
+    assert!(shown.contains(": 2 peers, 1 connected\n"), "{shown}");
+    let permit = hosts.target;
+    let laptop = format!("\n  connected  laptop  {}  permit-open {permit}\n", hosts.near_key);
+    assert!(shown.contains(&laptop), "{shown}");
+    let line = format!(
+        "\n  -          other  {other}  peers.d/others.toml  permit-open a:1, b:2, c:3 and 1 more\n"
+    );
+    assert!(shown.contains(&line), "{shown}");
+    let office = format!("\n  connected  office  {PUBLIC_KEY}  at 127.0.0.1:{}\n", hosts.udp);
+    assert!(shown.contains(&office), "{shown}");
+
+    fs::remove_file(&part).unwrap();
+    hosts.reload();
+    let (_, shown, _) = hosts.keypadd(&["peers", "--json"]);
+    let shown: Value = serde_json::from_str(&shown).unwrap();
+    let daemons = shown["daemons"].as_array().unwrap();
+    assert_eq!(daemons.len(), 2);
+    assert!(daemons.iter().all(|daemon| daemon["peers"].as_array().unwrap().len() == 1), "{shown}");
+}
+
+#[test]
+fn a_server_id_of_the_environment_is_a_servers_alone_and_check_shows_it() {
+    const NAME: &str = "AWS_LBC_QUIC_SERVER_ID";
+    let hosts = Hosts::new();
+    hosts.write_far("");
+    hosts.write_near("");
+    let check = |file: &str, id: &str| {
+        let mut command = hosts.desk.keypadd(&["check", "--config", file]);
+        let output = command.env(NAME, id).output().unwrap();
+        (text(&output.stdout), text(&output.stderr), output.status.code())
+    };
+    let (shown, _, _) = check("far.toml", "AQIDBAUGBwg=");
+    assert!(shown.contains(&format!("\n  server-id 0x0102030405060708 ({NAME})\n")), "{shown}");
+    let (_, error, code) = check("far.toml", "short");
+    assert!(error.contains(NAME), "{error}");
+    assert_eq!(code, Some(2));
+    let (shown, _, code) = check("near.toml", "short");
+    assert_eq!((shown.contains("server-id"), code), (false, Some(0)));
+    // A client starts, whatever it is.
+    let mut command = hosts.command("near.toml");
+    command.env(NAME, "short");
+    drop(Daemon::start(command));
 }

@@ -115,6 +115,12 @@ impl Config {
         self.expiries.iter().filter_map(|expiry| expiry.warning(now)).collect()
     }
 
+    /// The name of the file in `peers.d` that a peer is in; `None` if it is in the main file.
+    pub fn part_of(&self, peer: &Peer) -> Option<&str> {
+        let owner = peer.keys.iter().find_map(|key| self.keys.get(key))?;
+        owner.place.part.as_deref()
+    }
+
     /// The fault of a file that lists this key, the one of the host itself, as a peer's. It comes
     /// from running `keypadd pubkey` on the wrong host.
     pub fn own_key_fault(&self, own: PublicKey) -> Option<Fault> {

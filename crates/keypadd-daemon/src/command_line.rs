@@ -18,7 +18,7 @@ use keypadd_provider::PublicKey;
 use keypadd_tunnel::Target;
 
 pub(crate) use asking::{
-    ConnectionsArgs, DrainArgs, ForwardAction, ForwardArgs, ReloadArgs, StatusArgs,
+    ConnectionsArgs, DrainArgs, ForwardAction, ForwardArgs, PeersArgs, ReloadArgs, StatusArgs,
 };
 pub(crate) use keypadd_cli::flags::{self, Flags};
 pub(crate) use keypadd_cli::logging::LogFlags;
@@ -193,6 +193,13 @@ Examples:
   keypadd connections
   keypadd connections @lab --json")]
     Connections(ConnectionsArgs),
+    /// List the peers in force: keys, file, permits, and whether they are connected
+    #[command(after_help = "\
+Exits with 5 if no daemon answers.
+
+Example:
+  keypadd peers --json")]
+    Peers(PeersArgs),
     /// Print shell completions
     #[command(after_help = "\
 Examples:

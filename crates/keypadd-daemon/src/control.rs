@@ -44,6 +44,9 @@ pub(crate) const STATUS_REQUEST: &str = "status";
 /// Requests the connections, of all peers or of one (`connections NAME`).
 pub(crate) const CONNECTIONS_REQUEST: &str = "connections";
 
+/// Requests the peers.
+pub(crate) const PEERS_REQUEST: &str = "peers";
+
 /// Requests a reload.
 pub(crate) const RELOAD_REQUEST: &str = "reload";
 
@@ -69,6 +72,9 @@ pub(crate) trait Status: Clone + Send + Sync + 'static {
 
     /// The connections of this peer, or of all, as JSON.
     fn connections(&self, peer: Option<&str>) -> serde_json::Result<Vec<u8>>;
+
+    /// The peers in force, as JSON.
+    fn peers(&self) -> serde_json::Result<Vec<u8>>;
 }
 
 /// Asks to be replaced by a new process; with a device and inode, only if the daemon runs another
@@ -226,6 +232,7 @@ async fn answer(
     let (verb, rest) = request.split_once(' ').unwrap_or((request, ""));
     let document = match (verb, requests) {
         (STATUS_REQUEST, _) => status.document()?,
+        (PEERS_REQUEST, _) => status.peers()?,
         (CONNECTIONS_REQUEST, _) => {
             status.connections(Some(rest).filter(|name| !name.is_empty()))?
         }
@@ -410,6 +417,10 @@ mod tests {
         fn connections(&self, _: Option<&str>) -> serde_json::Result<Vec<u8>> {
             Ok(b"{}".to_vec())
         }
+
+        fn peers(&self) -> serde_json::Result<Vec<u8>> {
+            Ok(b"{}".to_vec())
+        }
     }
 
     #[test]
@@ -500,6 +511,7 @@ mod tests {
         for request in [
             STATUS_REQUEST,
             CONNECTIONS_REQUEST,
+            PEERS_REQUEST,
             RELOAD_REQUEST,
             FORWARD_REQUEST,
             DRAIN_REQUEST,

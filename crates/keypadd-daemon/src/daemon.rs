@@ -11,6 +11,7 @@ pub(crate) mod descriptors;
 mod host_identity;
 mod links;
 pub(crate) mod networks;
+mod peers_report;
 pub(crate) mod pinned;
 pub(crate) mod pooling;
 pub(crate) mod preferences;

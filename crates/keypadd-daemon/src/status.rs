@@ -3,6 +3,7 @@
 
 pub(crate) mod connections;
 pub(crate) mod metrics;
+pub(crate) mod peers;
 mod prometheus;
 pub(crate) mod rates;
 pub(crate) mod snapshot;

@@ -13,6 +13,7 @@ mod invite;
 mod join;
 mod keygen;
 mod pairing;
+mod peers;
 mod reload;
 mod run;
 mod serve;
@@ -69,6 +70,7 @@ pub(crate) fn run(kit: Option<Kit>) -> Result<(), Error> {
         Verb::Man(args) => manual::write(definition(), args.directory),
         Verb::Status(args) => status::run(args),
         Verb::Connections(args) => connections::run(args),
+        Verb::Peers(args) => peers::run(args),
         Verb::Invite(args) => {
             let options = invite::InviteOptions::read(*args)?;
             block_on(async { invite::run(options, shutdown::on_signals()?).await })

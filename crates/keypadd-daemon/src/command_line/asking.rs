@@ -114,3 +114,14 @@ pub(crate) struct ConnectionsArgs {
     #[arg(long, env = "KEYPADD_JSON", value_parser = values::switch)]
     pub(crate) json: bool,
 }
+
+#[derive(Debug, Args)]
+pub(crate) struct PeersArgs {
+    /// Ask the daemon behind this socket [default: every daemon of this user]
+    #[arg(long, env = "KEYPADD_SOCKET", value_name = "PATH")]
+    #[arg(value_parser = path_parser())]
+    pub(crate) socket: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long, env = "KEYPADD_JSON", value_parser = values::switch)]
+    pub(crate) json: bool,
+}

@@ -22,6 +22,7 @@ use tokio::task::JoinHandle;
 use super::allowances::Allowances;
 use super::links::{Link, NewLink, bind_failed, client_crypto};
 use super::networks::{PeerNetworks, overlaps};
+use super::peers_report;
 use crate::command_line::configfile::Loaded;
 use crate::command_line::host_key::HostKey;
 use crate::control::forwards;
@@ -307,6 +308,7 @@ impl RunningConfig {
         let sources = server.chain(self.links.values().map(Link::source)).collect();
         self.sources.replace(daemon.public_key(), sources);
         self.sources.set_peer_terms(peer_terms(&self.config));
+        self.sources.set_peers(peers_report::of(&self.config));
         let accepts = self.server.is_some() && self.config.settings.suite.is_none();
         // A set suite is offered alone.
         let offers = outgoing(&self.config).any(|(_, outgoing)| outgoing.suites.len() > 1);

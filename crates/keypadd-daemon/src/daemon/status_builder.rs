@@ -24,6 +24,7 @@ use crate::daemon::confine::Confinement;
 use crate::daemon::networks::PeerNetworks;
 use crate::daemon::pooling::{Choice, Pooling, budget_max};
 use crate::status::connections::{ConnectionCounts, ConnectionsReport, most_carried};
+use crate::status::peers::PeersReport;
 use crate::status::rates::Rates;
 use crate::status::snapshot::{
     ByDirection, HoldReport, KeysReport, LevelReport, LinkReport, MemoryReport, PacketsReport,
@@ -83,6 +84,16 @@ impl Status for StatusBuilder {
             counts,
             connections,
             unlisted,
+        })
+    }
+
+    fn peers(&self) -> serde_json::Result<Vec<u8>> {
+        let (verb, place) = (self.verb.into(), self.place.clone());
+        serde_json::to_vec(&PeersReport {
+            pid: process::id(),
+            verb,
+            place,
+            peers: self.sources.peers(),
         })
     }
 }

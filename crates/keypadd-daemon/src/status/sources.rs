@@ -1,12 +1,14 @@
 //! Lists a daemon's endpoints as sources of its status. A reload replaces the list while others
 //! read it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use keypadd_provider::PublicKey;
 use keypadd_tunnel::{Carrier, Draining, LiveSession, LoopMeter, Server, ServerLink, Sessions};
+
+use crate::status::peers::PeerReport;
 
 /// One endpoint's sessions.
 #[derive(Clone, Debug)]
@@ -62,6 +64,8 @@ struct SourceList {
     public_key: PublicKey,
     sources: Vec<Source>,
     peer_terms: HashMap<PublicKey, PeerTerms>,
+    /// The peers in force, as though none were connected.
+    peers: Vec<PeerReport>,
     /// Whether some endpoint prefers what this CPU does fastest.
     ranks_suites: bool,
     /// Polling time of endpoints since closed, and datagrams that they dropped, so that the totals
@@ -78,6 +82,7 @@ impl Sources {
             public_key,
             sources,
             peer_terms,
+            peers: Vec::new(),
             ranks_suites: false,
             before,
         })))
@@ -102,6 +107,22 @@ impl Sources {
     /// What the file says about a key.
     pub(crate) fn peer_terms(&self, key: &PublicKey) -> PeerTerms {
         self.locked().peer_terms.get(key).copied().unwrap_or_default()
+    }
+
+    /// Sets which peers are in force; each counts as not connected.
+    pub(crate) fn set_peers(&self, peers: Vec<PeerReport>) {
+        self.locked().peers = peers;
+    }
+
+    /// The peers in force.
+    pub(crate) fn peers(&self) -> Vec<PeerReport> {
+        let live = self.live();
+        let keys: HashSet<_> = live.iter().map(|session| session.key().to_string()).collect();
+        let mut peers = self.locked().peers.clone();
+        for peer in &mut peers {
+            peer.connected = peer.public_keys.iter().any(|key| keys.contains(key));
+        }
+        peers
     }
 
     /// Sets whether some endpoint prefers the suite that this CPU does fastest, as its `suite` is

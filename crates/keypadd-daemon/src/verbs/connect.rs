@@ -33,6 +33,7 @@ use crate::daemon::preferences::Preferences;
 use crate::daemon::ready::{ClientReady, ForwardReady, forwards_ready, suite_with_class};
 use crate::daemon::systemd;
 use crate::replacement::give;
+use crate::status::peers::PeerReport;
 use crate::status::sources::{Dialing, PeerTerms, Source, Sources};
 
 use reuse::CarryClient;
@@ -257,6 +258,7 @@ pub(crate) async fn run(
     let sources = Sources::new(daemon.public_key(), vec![source]);
     let peer_terms = PeerTerms { has_other_key: peer.len() > 1, valid_until };
     sources.set_peer_terms(peer.iter().map(|key| (*key, peer_terms)).collect());
+    sources.set_peers(vec![PeerReport::dialed(&label, &peer, &server, valid_until)]);
     // A set suite is offered alone.
     sources.set_ranks_suites(preferences.suites.len() > 1);
     let (forward_request, mut requests) = mpsc::channel(WAITING_MAX);

@@ -20,6 +20,7 @@ use crate::daemon::systemd;
 use crate::kit::Kit;
 use crate::replacement::give;
 use crate::replacement::take::HeldState;
+use crate::status::peers::{PeerReport, texts};
 use crate::status::sources::{Source, Sources};
 use crate::verbs::bench::kit_for;
 
@@ -116,6 +117,14 @@ pub(crate) async fn run(
     let listen = settings.listen.as_ref().expect("--listen has a default").value;
     let (permits, listen_permits) = permits(&settings);
     let mut daemon = Daemon::prepare(settings, key, &preferences, confinement).await?;
+    let listed = allow.iter().map(|Allowed { name, key }| PeerReport {
+        name: name.clone(),
+        public_keys: vec![key.to_string()],
+        permit_open: texts(&permits),
+        permit_listen: texts(&listen_permits),
+        ..PeerReport::default()
+    });
+    let listed = listed.collect();
     let peers = allow.into_iter().map(|Allowed { name, key }| AllowedPeer {
         name,
         keys: vec![key],
@@ -141,6 +150,7 @@ pub(crate) async fn run(
     }
     let place = server.local_addr();
     let sources = Sources::new(daemon.public_key(), vec![Source::of(&server)]);
+    sources.set_peers(listed);
     sources.set_ranks_suites(daemon.settings.suite.is_none());
     let (replace, mut replacements) = mpsc::channel(give::WAITING_MAX);
     let drain = Some(sources.clone());
