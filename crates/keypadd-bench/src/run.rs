@@ -61,8 +61,10 @@ const HANDSHAKES_MOST: f64 = 2e4;
 /// A rate's time in exhaustion, divided by the interval between checks of the filler.
 const PROBES_IN_A_STAGE: f64 = 8.0;
 
-/// Seconds of bursts per rate that exhaustion is calibrated at.
+/// Seconds of bursts per rate that exhaustion is calibrated at, and that a burst continues after the
+/// pool is dry.
 const BURST_SECONDS: f64 = 0.5;
+const AFTER_SECONDS: f64 = 1.0;
 
 /// Runs one workload on every arm.
 ///
@@ -197,6 +199,7 @@ async fn exhaust(args: ExhaustionArgs, shutdown: Shutdown) -> Result<(), Error> 
             burst_seconds: BURST_SECONDS,
             probe_seconds: time.as_secs_f64() / PROBES_IN_A_STAGE,
             stage_seconds: time.as_secs_f64(),
+            after_seconds: AFTER_SECONDS,
         },
     };
     let keeping = Keeping::begin("keypadd bench exhaustion", &run.report, emulated(&tunnel))?;

@@ -52,6 +52,8 @@ pub struct Patience {
     pub probe_seconds: f64,
     /// Seconds of the longest stage: a pool that is not dry by then lasts.
     pub stage_seconds: f64,
+    /// Seconds that a burst continues after the pool is dry.
+    pub after_seconds: f64,
 }
 
 /// R*, in packets per second.
@@ -170,7 +172,7 @@ pub(super) fn find<S: Subject>(subject: &mut S, patience: &Patience) -> Result<F
     Ok(Found { capacity, sustained, tried: search.tried })
 }
 
-/// Runs a burst at a rate, from a full pool to `after_seconds` after it is dry.
+/// Runs a burst at a rate, from a full pool until a while after it is dry.
 ///
 /// # Errors
 ///
@@ -178,19 +180,18 @@ pub(super) fn find<S: Subject>(subject: &mut S, patience: &Patience) -> Result<F
 pub(super) fn burst<S: Subject>(
     subject: &mut S,
     rate: f64,
-    after_seconds: f64,
     patience: &Patience,
 ) -> Result<BurstFound, S::Ended> {
     subject.refill(FULL)?;
     let mut end = None;
-    let readings =
-        subject.offer(rate, patience.stage_seconds + after_seconds, &mut |readings| {
-            let now = readings.last().map_or(0.0, |reading| reading.seconds);
-            if end.is_none() && (ran_dry(readings).is_some() || now >= patience.stage_seconds) {
-                end = Some(now + after_seconds);
-            }
-            end.is_some_and(|end| now >= end)
-        })?;
+    let Patience { stage_seconds, after_seconds, .. } = *patience;
+    let readings = subject.offer(rate, stage_seconds + after_seconds, &mut |readings| {
+        let now = readings.last().map_or(0.0, |reading| reading.seconds);
+        if end.is_none() && (ran_dry(readings).is_some() || now >= stage_seconds) {
+            end = Some(now + after_seconds);
+        }
+        end.is_some_and(|end| now >= end)
+    })?;
     let dry = ran_dry(&readings);
     let index = dry.map_or(readings.len(), |dry| dry.index);
     let (full, after) = readings.split_at(index.min(readings.len()));

@@ -20,8 +20,6 @@ use crate::others::CpuBaseline;
 use crate::path::{PathSettings, Place};
 use crate::results::{Section, SectionRun};
 
-/// Seconds that a burst continues after the pool is dry.
-const AFTER_SECONDS: f64 = 1.0;
 /// Maximum time per visit of a case, after which a load ends by itself.
 const VISIT_MAX: Duration = Duration::from_secs(600);
 
@@ -135,7 +133,7 @@ impl<'a> Visits<'a> {
             let rate = self.cells[nth].bursts[burst_nth].0;
             let mbit = self.cells[nth].mbit(rate);
             self.doing(format!("{name}: a burst at {mbit:.0} Mbit/s, {of}"));
-            let found = burst(&mut tunnel, rate, AFTER_SECONDS, &patience)?;
+            let found = burst(&mut tunnel, rate, &patience)?;
             self.cells[nth].bursts[burst_nth].1.push(found);
         }
         tunnel.close()?;
@@ -165,47 +163,44 @@ mod tests {
 
     use super::*;
 
-    fn settings(repetitions: u32) -> Exhaustion {
+    fn settings() -> Exhaustion {
         let suite = Suite::TRIPLE_DES_CTR_HMAC_SHA1.protection();
         let engine = CipherBackend::Auto.engine().unwrap();
         Exhaustion {
             path: PathSettings { kex: KeyExchange::X25519.into(), ..PathSettings::default() },
             arms: vec![TunnelArm { suite, pool: true, engine }],
-            pools_bytes: vec![4 << 20],
+            pools_bytes: vec![1 << 20],
             backgrounds: vec![0.0],
-            repetitions,
-            patience: Patience { burst_seconds: 0.05, probe_seconds: 0.1, stage_seconds: 0.3 },
+            repetitions: 10_000,
+            patience: Patience {
+                burst_seconds: 0.02,
+                probe_seconds: 0.03,
+                stage_seconds: 0.1,
+                after_seconds: 0.02,
+            },
         }
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn predictions_are_saved_before_anything_is_measured() {
+    async fn predictions_are_saved_before_anything_is_measured_and_a_run_that_is_stopped_keeps_it() {
         // What the section contained when predictions were saved: how many, how many measured.
         let saved = Mutex::new(Vec::new());
         let save = |section: &Section| {
             let measured = section.predictions.iter().filter(|it| it.measured.is_some());
             saved.lock().unwrap().push((section.predictions.len(), measured.count()));
         };
-        let exhausted = block_in_place(|| settings(1).run(&|_| (), &save, &AtomicBool::new(false)));
+        let stop = AtomicBool::new(false);
+        let stop_in_the_second = |progress: &Progress| {
+            stop.fetch_or(progress.to_string().contains("R*, 2 of"), Relaxed);
+        };
+        let exhausted = block_in_place(|| settings().run(&stop_in_the_second, &save, &stop));
         let saved = saved.into_inner().unwrap();
-        assert_eq!(exhausted.ended_by, None);
+        assert_eq!(exhausted.ended_by.as_deref(), Some("it was interrupted"));
         assert!(matches!(saved[..], [(predictions, 0)] if predictions > 0), "{saved:?}");
         assert_eq!(exhausted.section.predictions.len(), saved[0].0);
-        let capacity = &exhausted.section.tables[0].rows[0].cells[6];
-        assert!(matches!(capacity, crate::results::Cell::Figure(it) if it.samples.len() == 1));
-        let others = &exhausted.section.tables[0].rows[0].cells[7];
-        assert!(
-            matches!(others, crate::results::Cell::Figure(it) if it.samples.len() == 2),
-            "that of the calibration, and that of the search: {others:?}"
-        );
-    }
-
-    #[tokio::test(flavor = "multi_thread")]
-    async fn a_run_that_is_stopped_keeps_what_it_has() {
-        let stop = AtomicBool::new(false);
-        let save = |_: &Section| stop.store(true, Relaxed);
-        let exhausted = block_in_place(|| settings(10_000).run(&|_| (), &save, &stop));
-        assert_eq!(exhausted.ended_by.as_deref(), Some("it was interrupted"));
-        assert!(!exhausted.section.predictions.is_empty());
+        let cells = &exhausted.section.tables[0].rows[0].cells;
+        let samples = |nth: usize| cells[nth].figure().map(|it| it.samples.len());
+        assert_eq!(samples(6), Some(1), "one search for R*");
+        assert_eq!(samples(7), Some(2), "that of the calibration, and that of the search");
     }
 }

@@ -117,7 +117,8 @@ impl Subject for Synthetic {
     }
 }
 
-const PATIENCE: Patience = Patience { burst_seconds: 0.5, probe_seconds: 1.0, stage_seconds: 8.0 };
+const PATIENCE: Patience =
+    Patience { burst_seconds: 0.5, probe_seconds: 1.0, stage_seconds: 8.0, after_seconds: 1.0 };
 
 fn found(pool: &mut Synthetic) -> (f64, f64, f64) {
     found_with(pool, &PATIENCE)
@@ -279,7 +280,7 @@ fn a_pool_that_never_fills_is_offered_nothing() {
 #[test]
 fn a_burst_lasts_as_long_as_level_and_rates_say() {
     let mut pool = Synthetic::new(32_768.0, 150_000.0, |_| 10_000.0);
-    let burst = burst(&mut pool, 50_000.0, 1.0, &PATIENCE).unwrap();
+    let burst = burst(&mut pool, 50_000.0, &PATIENCE).unwrap();
     let dry = burst.dry.unwrap();
     // A quarter with the filler asleep, the rest at 40,000 a second.
     let seconds = 8192.0 / 50_000.0 + 24_576.0 / 40_000.0;
@@ -295,7 +296,7 @@ fn a_burst_lasts_as_long_as_level_and_rates_say() {
 #[test]
 fn a_burst_below_the_threshold_lasts() {
     let mut pool = Synthetic::new(32_768.0, 150_000.0, |_| 10_000.0);
-    let burst = burst(&mut pool, 9_900.0, 0.5, &PATIENCE).unwrap();
+    let burst = burst(&mut pool, 9_900.0, &PATIENCE).unwrap();
     assert_eq!(burst.dry, None);
     assert_eq!(burst.speed_after, None);
 }
