@@ -10,7 +10,7 @@ use keypadd_measure::results::Section;
 use serde::{Deserialize, Serialize};
 
 use super::lab::{Lab, Part, Rounds};
-use super::order;
+use super::{claim, order};
 
 /// Protection of a stream.
 #[derive(Clone, Copy, Debug)]
@@ -64,10 +64,13 @@ type Streams = [Rounds<Streamed>; SETTINGS.len()];
 /// Rounds of streams over a satellite link that run at once: lines this slow leave the machine idle.
 const FAR_AT_ONCE: u32 = 3;
 
-/// The parts of a round.
-const SHORT: usize = 0;
-const LONG: usize = 1;
-const FAR: usize = 2;
+/// What a round measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Task {
+    Short,
+    Long,
+    Far,
+}
 
 /// All measurements.
 #[derive(Debug, Default)]
@@ -80,27 +83,28 @@ struct Measurements {
     far: Streams,
 }
 
+type Claim = claim::Claim<Measurements, Task>;
+
 pub(super) async fn reproduce(lab: &Lab<'_>) -> Section {
     let (claims, mut figures) = (claims::claims(), Measurements::default());
     for round in 0.. {
         let Some(needed) = lab.needed(&claims, &figures, round) else { break };
-        for part in &needed {
-            match *part {
-                SHORT => {
-                    let name = format!("short streams, round {}", round + 1);
+        for task in needed {
+            match task {
+                Task::Short => {
                     let measure = async || measure::short(lab, round).await;
-                    figures.short.push(lab.part(&name, measure).await);
+                    figures.short.measure(lab, "short streams", round, measure).await;
                 }
-                LONG => {
+                Task::Long => {
                     for nth in order(lab.seed, round, SETTINGS.len()) {
                         figures.long[nth].push(stream(lab, Network::Near, nth, round).await);
                     }
                 }
                 // The rounds of a few of the others.
-                _ if round % FAR_AT_ONCE == 0 => {
+                Task::Far if round % FAR_AT_ONCE == 0 => {
                     far(lab, &mut figures.far, round / FAR_AT_ONCE).await;
                 }
-                _ => {}
+                Task::Far => {}
             }
         }
     }

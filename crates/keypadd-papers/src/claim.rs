@@ -6,8 +6,9 @@ use keypadd_measure::verdict::Rule;
 
 use super::lab::{Missed, Today};
 
-/// One row: a claim decided by one ratio. `F` is everything the paper's experiments measure.
-pub(crate) struct Claim<F> {
+/// One row: a claim decided by one ratio. `F` is everything the paper's experiments
+/// measure, `T` what a round of them measures by itself.
+pub(crate) struct Claim<F, T> {
     /// Its name within the paper: `L4`. Several may share it.
     name: &'static str,
     /// As a sentence.
@@ -17,36 +18,32 @@ pub(crate) struct Claim<F> {
     paper: Option<f64>,
     source: &'static str,
     rule: Rule,
-    /// The parts of the paper that decide it.
-    pub(crate) needs: Vec<usize>,
+    /// The tasks that decide it.
+    pub(crate) needs: Vec<T>,
     today: Box<dyn Fn(&F) -> Today>,
 }
 
-impl<F> Claim<F> {
+impl<F, T> Claim<F, T> {
     /// A claim for which the paper has no figure.
     pub(crate) fn new(
         name: &'static str,
         claim: impl Into<String>,
         ratio: impl Into<String>,
         rule: Rule,
+        needs: impl Into<Vec<T>>,
         today: impl Fn(&F) -> Today + 'static,
     ) -> Self {
         let (claim, ratio, today) = (claim.into(), ratio.into(), Box::new(today));
-        Self { name, claim, ratio, paper: None, source: "", rule, needs: vec![0], today }
+        Self { name, claim, ratio, paper: None, source: "", rule, needs: needs.into(), today }
     }
 
     /// A claim that this program cannot test, and why.
     pub(crate) fn lacking(name: &'static str, claim: &str, ratio: &str, why: &'static str) -> Self {
         let today = move |_: &F| (None, Some(Missed::Lacking(why.to_owned())));
-        Self::new(name, claim, ratio, Rule::AtLeast(1.0), today).needs([])
+        Self::new(name, claim, ratio, Rule::AtLeast(1.0), [], today)
     }
 
-    /// The parts of the paper that decide it, where that is not only the first.
-    pub(crate) fn needs(self, parts: impl Into<Vec<usize>>) -> Self {
-        Self { needs: parts.into(), ..self }
-    }
-
-    /// Whether another round of its parts can decide it, or, if `always`, is to be measured anyway.
+    /// Whether another round of its tasks can decide it, or, if `always`, is to be measured anyway.
     pub(crate) fn is_open(&self, figures: &F, always: bool) -> bool {
         let (today, missed) = (self.today)(figures);
         let is_decided = self.rule.outcome(today.as_ref()) != Outcome::CannotTell;

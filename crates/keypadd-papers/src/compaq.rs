@@ -11,7 +11,7 @@ use keypadd_measure::results::Section;
 use serde::{Deserialize, Serialize};
 
 use super::lab::{Lab, Part, Rounds};
-use super::{Effort, suite};
+use super::{Effort, claim, suite};
 
 /// File sizes in bytes: by HTTP, four requests in five, and by FTP.
 const FILES: [[u64; 2]; 3] = [[1_023, 10_230], [10_230, 95_040], [95_040, 1_013_760]];
@@ -71,9 +71,55 @@ struct Speeds {
     fast: [Vec<f64>; PROCESSORS.len()],
 }
 
-/// The parts of a round: an arm is one, by its place among the tunnels and then the emulated ones,
-/// and a setting with both processors.
-const ARMS: usize = TUNNELS.len() + EMULATED.len();
+/// What a round measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Task {
+    Arm(ArmId),
+    /// One of [`PROCESSORS`], with both speeds.
+    Processors(usize),
+}
+
+/// An arm, by its place in its list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum ArmId {
+    /// One of [`TUNNELS`].
+    Tunnel(usize),
+    /// One of [`EMULATED`].
+    Emulated(usize),
+}
+
+impl ArmId {
+    /// All arms, in the order of tables.
+    fn all() -> impl Iterator<Item = Self> {
+        (0..TUNNELS.len()).map(Self::Tunnel).chain((0..EMULATED.len()).map(Self::Emulated))
+    }
+
+    /// Its name in tables.
+    fn name(self) -> String {
+        match self {
+            Self::Tunnel(nth) => name(TUNNELS[nth]),
+            Self::Emulated(nth) => format!("{}, emulated", protection(EMULATED[nth])),
+        }
+    }
+
+    /// The tunnel that it is, or that it emulates.
+    fn tunnel(self) -> Option<usize> {
+        match self {
+            Self::Tunnel(nth) => Some(nth),
+            Self::Emulated(nth) => TUNNELS.iter().position(|it| *it == Some(EMULATED[nth])),
+        }
+    }
+
+    /// Its throughput in a round.
+    fn rates(self, round: &Round) -> &Rates {
+        match self {
+            Self::Tunnel(nth) => &round.tunnels[nth],
+            Self::Emulated(nth) => &round.emulated[nth],
+        }
+    }
+}
+
+type Claim = claim::Claim<Measurements, Task>;
 
 /// All measurements.
 #[derive(Debug)]
@@ -93,17 +139,21 @@ pub(super) async fn reproduce(lab: &Lab<'_>) -> Section {
     let (claims, mut figures) = (page::claims(), Measurements { calibration, rounds, speeds });
     for round in 0.. {
         let Some(needed) = lab.needed(&claims, &figures, round) else { break };
-        let (arms, settings) = needed.split_at(needed.partition_point(|part| *part < ARMS));
+        let (mut arms, mut settings) = (Vec::new(), Vec::new());
+        for task in needed {
+            match task {
+                Task::Arm(arm) => arms.push(arm),
+                Task::Processors(setting) => settings.push(setting),
+            }
+        }
         if !arms.is_empty() {
-            let name = format!("throughput, round {}", round + 1);
             let base = figures.calibration.clone();
-            let measure = async || measure::round(lab, &hosts, round, base.clone()?, arms).await;
-            figures.rounds.push(lab.part(&name, measure).await);
+            let measure = async || measure::round(lab, &hosts, round, base.clone()?, &arms).await;
+            figures.rounds.measure(lab, "throughput", round, measure).await;
         }
         if !settings.is_empty() {
-            let name = format!("processors, round {}", round + 1);
-            let measure = async || measure::speeds(lab, &hosts, round, settings).await;
-            figures.speeds.push(lab.part(&name, measure).await);
+            let measure = async || measure::speeds(lab, &hosts, round, &settings).await;
+            figures.speeds.measure(lab, "processors", round, measure).await;
         }
     }
     page::page(&figures, lab.effort)

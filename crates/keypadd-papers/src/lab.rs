@@ -126,18 +126,18 @@ impl<'a> Lab<'a> {
         Self { mode: Mode::Read, ..Self::measuring(notebook, paper, run, tell, None) }
     }
 
-    /// The parts of a paper that its claims need in this round, from 0: of every claim while a full
-    /// run repeats what the paper repeated, then of those that are not decided; `None` if that is
-    /// all. A claim that lacks a part waits for no other.
-    pub(crate) fn needed<F>(
+    /// The tasks that the claims need in this round, from 0: of every claim while a full run repeats
+    /// what the paper repeated, then of those that are not decided; `None` if that is all. A claim
+    /// that lacks a part waits for no other.
+    pub(crate) fn needed<F, T: Copy + Ord>(
         &self,
-        claims: &[Claim<F>],
+        claims: &[Claim<F, T>],
         figures: &F,
         round: u32,
-    ) -> Option<Vec<usize>> {
+    ) -> Option<Vec<T>> {
         let [least, most] = self.effort.rounds();
         let waiting = claims.iter().filter(|it| it.is_open(figures, round < least));
-        let mut needed: Vec<usize> = waiting.flat_map(|it| it.needs.iter().copied()).collect();
+        let mut needed: Vec<T> = waiting.flat_map(|it| it.needs.iter().copied()).collect();
         needed.sort_unstable();
         needed.dedup();
         (round < most && !needed.is_empty()).then_some(needed)
@@ -222,6 +222,19 @@ impl<T> Default for Rounds<T> {
 }
 
 impl<T> Rounds<T> {
+    /// Measures a round, from 0, as a part whose name says `what`.
+    pub(crate) async fn measure(
+        &mut self,
+        lab: &Lab<'_>,
+        what: &str,
+        round: u32,
+        work: impl AsyncFn() -> Part<T>,
+    ) where
+        T: Serialize + DeserializeOwned,
+    {
+        self.push(lab.part(&format!("{what}, round {}", round + 1), work).await);
+    }
+
     /// Adds a round, unless an earlier one is missing.
     pub(crate) fn push(&mut self, round: Part<T>) {
         match round {

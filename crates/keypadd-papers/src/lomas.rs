@@ -13,14 +13,13 @@ mod tests;
 mod trips;
 
 use std::num::NonZeroU64;
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use keypadd_measure::results::Section;
 use serde::{Deserialize, Serialize};
 
-use super::Effort;
 use super::lab::{Lab, Part, Rounds};
+use super::{Effort, claim};
 
 /// His figures, in seconds and bytes.
 mod his {
@@ -193,62 +192,80 @@ fn delays(effort: Effort) -> &'static [Duration] {
     effort.pick::<&[Duration]>(&QUICK, &FULL)
 }
 
-/// The parts of a round. A surface is one, and a stream.
-const PAIRS: usize = 0;
-const PLAIN: usize = 1;
-const INLINE: usize = 2;
-const POOLED: usize = 3;
-const ENCRYPTIONS: usize = 4;
-const PLAIN_BURST: usize = 5;
-const POOLED_BURST: usize = 6;
-const DRY_STREAM: usize = 7;
-const INLINE_STREAM: usize = 8;
-const WORK: usize = 9;
-const MADE: usize = 10;
-const LOADED: usize = 11;
-const SURFACES: RangeInclusive<usize> = PLAIN..=POOLED;
-const STREAMS: RangeInclusive<usize> = PLAIN_BURST..=INLINE_STREAM;
+/// What a round measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Task {
+    Pairs,
+    Surface(Surface),
+    Encryptions,
+    Stream(Stream),
+    Work,
+    Made,
+    BesideLoads,
+}
+
+/// A surface of [`Surfaces`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Surface {
+    Plain,
+    Inline,
+    Pooled,
+}
+
+/// A burst or stream of [`Streams`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Stream {
+    PlainBurst,
+    PooledBurst,
+    Dry,
+    Inline,
+}
+
+type Claim = claim::Claim<Measurements, Task>;
 
 pub(super) async fn reproduce(lab: &Lab<'_>) -> Section {
     let network = lab.part("the network alone", async || bed::network(lab.effort).await).await;
     let (claims, mut figures) = (claims::claims(sizes(lab.effort)), Measurements::new(network));
     for round in 0.. {
         let Some(needed) = lab.needed(&claims, &figures, round) else { break };
-        let (nth, network) = (format!("round {}", round + 1), figures.network.clone());
-        let is_needed = |part: usize| needed.contains(&part);
-        let among = |parts: RangeInclusive<usize>| -> Vec<usize> {
-            needed.iter().copied().filter(|part| parts.contains(part)).collect()
-        };
-        if is_needed(PAIRS) {
-            let name = format!("two pairs on one line, {nth}");
-            figures.pairs.push(lab.part(&name, async || pairs::pairs(lab, round).await).await);
+        let network = figures.network.clone();
+        let (mut surfaces, mut streams) = (Vec::new(), Vec::new());
+        for task in &needed {
+            match task {
+                Task::Surface(surface) => surfaces.push(*surface),
+                Task::Stream(stream) => streams.push(*stream),
+                _ => {}
+            }
         }
-        let surfaces = among(SURFACES);
+        let is_needed = |task: Task| needed.contains(&task);
+        if is_needed(Task::Pairs) {
+            let measure = async || pairs::pairs(lab, round).await;
+            figures.pairs.measure(lab, "two pairs on one line", round, measure).await;
+        }
         if !surfaces.is_empty() {
             let measure = async || trips::surfaces(lab, round, network.clone()?, &surfaces).await;
-            figures.surfaces.push(lab.part(&format!("surfaces, {nth}"), measure).await);
+            figures.surfaces.measure(lab, "surfaces", round, measure).await;
         }
-        if is_needed(ENCRYPTIONS) {
+        if is_needed(Task::Encryptions) {
             let measure = async || trips::encryptions(lab, round, network.clone()?).await;
-            figures.encryptions.push(lab.part(&format!("encryptions, {nth}"), measure).await);
+            figures.encryptions.measure(lab, "encryptions", round, measure).await;
         }
-        let streams = among(STREAMS);
         if !streams.is_empty() {
             let measure = async || streams::streams(lab, round, network.clone()?, &streams).await;
-            figures.streams.push(lab.part(&format!("streams, {nth}"), measure).await);
+            figures.streams.measure(lab, "streams", round, measure).await;
         }
-        if is_needed(WORK) {
-            let name = format!("a transfer's work, {nth}");
-            figures.work.push(lab.part(&name, async || making::work(lab, round).await).await);
+        if is_needed(Task::Work) {
+            let measure = async || making::work(lab, round).await;
+            figures.work.measure(lab, "a transfer's work", round, measure).await;
         }
-        if is_needed(MADE) {
-            let name = format!("making keystream, {nth}");
-            figures.made.push(lab.part(&name, async || making::made(lab, round).await).await);
+        if is_needed(Task::Made) {
+            let measure = async || making::made(lab, round).await;
+            figures.made.measure(lab, "making keystream", round, measure).await;
         }
-        if is_needed(LOADED) {
+        if is_needed(Task::BesideLoads) {
             let measure = async || making::beside_loads(lab, round).await;
-            let name = format!("making keystream beside loads, {nth}");
-            figures.beside_loads.push(lab.part(&name, measure).await);
+            let what = "making keystream beside loads";
+            figures.beside_loads.measure(lab, what, round, measure).await;
         }
     }
     page::page(&figures, lab.effort)

@@ -8,7 +8,7 @@ use super::claim::Claim;
 use super::effort::Amount;
 
 /// The parts of a paper's page. `F` is everything that its experiments measure.
-pub(crate) struct Page<F> {
+pub(crate) struct Page<F, T> {
     /// Its heading.
     pub(crate) title: &'static str,
     /// The question, in one sentence.
@@ -20,7 +20,7 @@ pub(crate) struct Page<F> {
     /// What is emulated.
     pub(crate) emulated: Vec<String>,
     /// The table of its claims.
-    pub(crate) claims: Vec<Claim<F>>,
+    pub(crate) claims: Vec<Claim<F, T>>,
     /// Figures as tables.
     pub(crate) tables: Vec<Table>,
     /// Figures as plots.
@@ -31,7 +31,7 @@ pub(crate) struct Page<F> {
     pub(crate) notes: Vec<String>,
 }
 
-impl<F> Page<F> {
+impl<F, T> Page<F, T> {
     /// Builds the page from these results.
     pub(crate) fn of(self, figures: &F, effort: Effort) -> Section {
         let Self { title, question, mut method, emulated, tables, plots, surfaces, notes, .. } =

@@ -9,6 +9,7 @@ mod page;
 use keypadd_measure::results::Section;
 use serde::{Deserialize, Serialize};
 
+use super::claim;
 use super::lab::{Lab, Rounds};
 use keypadd_provider::{Group, KeyExchange, MeasureKeyExchange};
 
@@ -75,23 +76,29 @@ struct Measurements {
     throughput: Rounds<Throughput>,
 }
 
-/// The parts of a round.
-const GENERATION: usize = 0;
-const THROUGHPUT: usize = 1;
+/// What a round measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Task {
+    Generation,
+    Throughput,
+}
+
+type Claim = claim::Claim<Measurements, Task>;
 
 pub(super) async fn reproduce(lab: &Lab<'_>) -> Section {
     let (claims, mut figures) = (claims::claims(), Measurements::default());
     for round in 0.. {
         let Some(needed) = lab.needed(&claims, &figures, round) else { break };
-        for part in &needed {
-            if *part == GENERATION {
-                let name = format!("key exchanges, round {}", round + 1);
-                let measure = async || measure::generation(lab, round).await;
-                figures.generation.push(lab.part(&name, measure).await);
-            } else {
-                let name = format!("throughput, round {}", round + 1);
-                let measure = async || measure::throughput(lab, round).await;
-                figures.throughput.push(lab.part(&name, measure).await);
+        for task in needed {
+            match task {
+                Task::Generation => {
+                    let measure = async || measure::generation(lab, round).await;
+                    figures.generation.measure(lab, "key exchanges", round, measure).await;
+                }
+                Task::Throughput => {
+                    let measure = async || measure::throughput(lab, round).await;
+                    figures.throughput.measure(lab, "throughput", round, measure).await;
+                }
             }
         }
     }

@@ -10,7 +10,7 @@ use keypadd_measure::results::Section;
 use serde::{Deserialize, Serialize};
 
 use super::lab::{Lab, Rounds};
-use super::suite;
+use super::{claim, suite};
 
 /// The paper's scenarios with encryption, in its order; the first has neither encryption nor
 /// tunnel.
@@ -52,12 +52,15 @@ struct Round {
     emulated: [Echoes; EMULATED.len()],
 }
 
+/// A round is one task.
+type Claim = claim::Claim<Rounds<Round>, ()>;
+
 pub(super) async fn reproduce(lab: &Lab<'_>) -> Section {
     let (claims, mut rounds) = (claims::claims(), Rounds::default());
     for round in 0.. {
         let Some(_) = lab.needed(&claims, &rounds, round) else { break };
-        let name = format!("echoes, round {}", round + 1);
-        rounds.push(lab.part(&name, async || measure::round(lab, round).await).await);
+        let measure = async || measure::round(lab, round).await;
+        rounds.measure(lab, "echoes", round, measure).await;
     }
     page::page(&rounds, lab.effort)
 }

@@ -3,10 +3,7 @@
 use keypadd_measure::sequence::{center, ratio};
 use keypadd_measure::verdict::Rule;
 
-use super::{
-    FAR, LIFETIME_SECONDS, LONG, Measurements, PAIRS, SETTINGS, Streamed, Streams, TABLE_2, TABLE_3,
-};
-use crate::claim::Claim;
+use super::{Claim, LIFETIME_SECONDS, PAIRS, SETTINGS, Streamed, Streams, TABLE_2, TABLE_3, Task};
 use crate::lab::{Missed, Today};
 
 /// Differences up to this are slight: twice the paper's largest between two ciphers.
@@ -18,14 +15,15 @@ const COSTS: Rule = Rule::Within(0.96, 0.995);
 /// A cost is amplified if at least this much more is lost.
 const AMPLIFIED: Rule = Rule::AtMost(0.995);
 
-pub(super) fn claims() -> Vec<Claim<Measurements>> {
+pub(super) fn claims() -> Vec<Claim> {
     let mut claims = vec![
         Claim::new(
             "B1",
             "A stream with 3DES is as fast as one with DES, but for a slight difference.",
             "rate, 3DES over DES, short streams",
             SLIGHT,
-            |it: &Measurements| it.short.ratio(|it| it[1].mbit, |it| it[0].mbit),
+            [Task::Short],
+            |it| it.short.ratio(|it| it[1].mbit, |it| it[0].mbit),
         )
         .printed(TABLE_2[1] / TABLE_2[0], "Table 2"),
         Claim::new(
@@ -33,9 +31,9 @@ pub(super) fn claims() -> Vec<Claim<Measurements>> {
             "The same holds for long streams.",
             "rate, 3DES over DES, long streams",
             SLIGHT,
-            |it: &Measurements| compared(&it.long, [0, 1]),
+            [Task::Long],
+            |it| compared(&it.long, [0, 1]),
         )
-        .needs([LONG])
         .printed(TABLE_3[1] / TABLE_3[0], "Table 3"),
     ];
     let suite = |pair: [usize; 2]| SETTINGS[pair[0]].suite;
@@ -48,12 +46,12 @@ pub(super) fn claims() -> Vec<Claim<Measurements>> {
             ),
             format!("rate, {}, fresh key exchanges over none", suite(pair)),
             COSTS,
-            move |it: &Measurements| {
+            [Task::Long],
+            move |it| {
                 let (left, missed) = left(&it.long, pair);
                 (center(&left), missed.cloned())
             },
         )
-        .needs([LONG])
         .printed(TABLE_3[pair[1]] / TABLE_3[pair[0]], "Table 3")
     }));
     claims.extend(PAIRS.map(|[without, with]| {
@@ -65,7 +63,8 @@ pub(super) fn claims() -> Vec<Claim<Measurements>> {
             ),
             "key exchanges of a stream, with forward secrecy over without",
             Rule::AtMost(1.0),
-            move |it: &Measurements| {
+            [Task::Short],
+            move |it| {
                 let of = |nth: usize| move |it: &[Streamed; 4]| f64::from(it[nth].key_exchanges);
                 it.short.ratio(of(with), of(without))
             },
@@ -78,7 +77,8 @@ pub(super) fn claims() -> Vec<Claim<Measurements>> {
             format!("So Table 2 shows nothing of forward secrecy: {suite} is as fast with it as without."),
             format!("rate, {suite}, with over without, short streams"),
             SLIGHT,
-            move |it: &Measurements| it.short.ratio(|it| it[with].mbit, |it| it[without].mbit),
+            [Task::Short],
+            move |it| it.short.ratio(|it| it[with].mbit, |it| it[without].mbit),
         )
         .printed(TABLE_2[with] / TABLE_2[without], "Table 2")
     }));
@@ -91,13 +91,13 @@ pub(super) fn claims() -> Vec<Claim<Measurements>> {
             ),
             format!("rate with fresh key exchanges over without, {suite}, 600 ms over near"),
             AMPLIFIED,
-            move |it: &Measurements| {
+            [Task::Long, Task::Far],
+            move |it| {
                 let [(far, missed), (near, also_missed)] =
                     [&it.far, &it.long].map(|streams| left(streams, pair));
                 (ratio(&far, &near), missed.or(also_missed).cloned())
             },
         )
-        .needs([LONG, FAR])
     }));
     claims
 }

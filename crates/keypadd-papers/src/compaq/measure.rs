@@ -1,5 +1,6 @@
 //! Runs rounds of web traffic between four hosts, arms in turn, in an order drawn from the seed.
 
+use std::io;
 use std::num::NonZeroU64;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -7,12 +8,12 @@ use std::time::Duration;
 use keypadd_keystream::{Cipher, CipherEngine, Mac};
 use keypadd_measure::path::{self, PathSettings, Place};
 use keypadd_measure::{Arm, CipherRate};
-use keypadd_traffic::{Path, TunnelArm};
+use keypadd_traffic::{Host, Path, TunnelArm};
 use testbed::FourHosts;
 
 use super::clients::VirtualClients;
 use super::{
-    ARMS, BASE, BASE_OVER_DES, EMULATED, FILES, LARGE, MEDIUM, PROCESSORS, Rates, Round, Speeds,
+    ArmId, BASE, BASE_OVER_DES, EMULATED, FILES, LARGE, MEDIUM, PROCESSORS, Rates, Round, Speeds,
     TUNNELS, clients, protection,
 };
 use crate::lab::{Lab, Missed, Part};
@@ -62,76 +63,69 @@ pub(super) const fn hosts() -> Hosts {
 
 /// Measures the base's throughput, Mbit/s: large files, the most clients.
 pub(super) async fn calibrate(lab: &Lab<'_>, hosts: &Hosts) -> Part<f64> {
-    let place = Place::Hosts { hosts: (**hosts).clone()?, processor: None };
-    let (path, most) = (open(arm(BASE, CipherEngine::default()), &place).await?, most(lab.effort));
-    let mbit = serve(&path, &place, most, FILES[LARGE], 3 * time(lab.effort), lab.seed).await?;
-    path.valid()?;
+    let route = Route::open(hosts, None, arm(BASE, CipherEngine::default())).await?;
+    let time = 3 * time(lab.effort);
+    let mbit = route.serve(most(lab.effort), FILES[LARGE], time, lab.seed).await?;
+    route.path.valid()?;
     Ok(mbit)
 }
 
-/// Measures these arms, by their places among the tunnels and then the emulated ones.
+/// Measures these arms.
 pub(super) async fn round(
     lab: &Lab<'_>,
     hosts: &Hosts,
     round: u32,
     base_mbit: f64,
-    arms: &[usize],
+    arms: &[ArmId],
 ) -> Part<Round> {
-    let place = Place::Hosts { hosts: (**hosts).clone()?, processor: None };
     let mut measured = Round {
         tunnels: vec![Rates::default(); TUNNELS.len()],
         emulated: vec![Rates::default(); EMULATED.len()],
     };
     for nth in order(lab.seed, round, arms.len()) {
-        let nth = arms[nth];
-        let (arm, rates) = match nth.checked_sub(TUNNELS.len()) {
-            None => {
+        let (arm, rates) = match arms[nth] {
+            ArmId::Tunnel(nth) => {
                 let arm = TUNNELS[nth].map_or(Arm::Tcp, |pair| arm(pair, CipherEngine::default()));
                 (arm, &mut measured.tunnels[nth])
             }
-            Some(nth) => {
+            ArmId::Emulated(nth) => {
                 let rate = CipherRate::new(emulated_rate(EMULATED[nth].0, base_mbit));
                 let engine = CipherEngine::default().at_pace(rate);
                 (arm(EMULATED[nth], engine), &mut measured.emulated[nth])
             }
         };
-        let path = open(arm, &place).await?;
-        let seed = lab.seed.wrapping_add(round.into());
-        for (size, rates) in rates.iter_mut().enumerate() {
+        let route = Route::open(hosts, None, arm).await?;
+        let (time, seed) = (time(lab.effort), lab.seed.wrapping_add(round.into()));
+        for (files, rates) in FILES.into_iter().zip(rates) {
             for &clients in clients(lab.effort) {
-                rates.push(
-                    serve(&path, &place, clients, FILES[size], time(lab.effort), seed).await?,
-                );
+                rates.push(route.serve(clients, files, time, seed).await?);
             }
         }
-        path.close().await?;
+        route.path.close().await?;
     }
     Ok(measured)
 }
 
-/// Measures these settings, by their places after the arms, with both processors.
+/// Measures these of [`PROCESSORS`] with both speeds.
 pub(super) async fn speeds(
     lab: &Lab<'_>,
     hosts: &Hosts,
     round: u32,
     settings: &[usize],
 ) -> Part<Speeds> {
-    let hosts = (**hosts).clone()?;
     let mut measured = Speeds::default();
     for nth in order(lab.seed, round, 2 * settings.len()) {
-        let (nth, is_fast) = (settings[nth / 2] - ARMS, nth % 2 == 1);
+        let (nth, is_fast) = (settings[nth / 2], nth % 2 == 1);
         let share = if is_fast { FAST } else { SLOW };
         testbed::Quota::of_a_core(share).map_err(Missed::Lacking)?;
-        let place = Place::Hosts { hosts: Arc::clone(&hosts), processor: Some(share) };
         let arm = arm(PROCESSORS[nth], CipherEngine::default());
-        let path = open(arm, &place).await?;
-        let seed = lab.seed.wrapping_add(round.into());
+        let route = Route::open(hosts, Some(share), arm).await?;
+        let (time, seed) = (time_slowed(lab.effort), lab.seed.wrapping_add(round.into()));
         let mut rates = Vec::new();
         for size in [MEDIUM, LARGE] {
-            let time = time_slowed(lab.effort);
-            rates.push(serve(&path, &place, most(lab.effort), FILES[size], time, seed).await?);
+            rates.push(route.serve(most(lab.effort), FILES[size], time, seed).await?);
         }
-        path.close().await?;
+        route.path.close().await?;
         if is_fast { measured.fast[nth] = rates } else { measured.slow[nth] = rates }
     }
     Ok(measured)
@@ -145,29 +139,35 @@ fn arm(pair: (Cipher, Mac), engine: CipherEngine) -> Arm {
     Arm::Tunnel(TunnelArm { suite: protection(pair), pool: false, engine })
 }
 
-async fn open(arm: Arm, place: &Place) -> Part<Path> {
-    let mut settings = PathSettings { place: place.clone(), ..PathSettings::default() };
-    settings.transport.forwards_max = FORWARDS_MAX;
-    let path = path::open_cold(arm, &settings).await?;
-    // Let congestion control, path MTU and the service's threads settle.
-    serve(&path, place, WARM_UP_CLIENTS, WARM_UP_FILES, WARM_UP, 0).await?;
-    Ok(path)
+/// An arm between the hosts, and the host of the clients.
+struct Route {
+    path: Path,
+    client: Host,
 }
 
-/// Runs all clients on the client's host.
-async fn serve(
-    path: &Path,
-    place: &Place,
-    clients: u32,
-    files: [u64; 2],
-    time: Duration,
-    seed: u64,
-) -> Part<f64> {
-    let Place::Hosts { hosts, .. } = place else { return Err(Missed::Failed("no hosts".into())) };
-    let virtual_clients = VirtualClients { address: path.address(), clients, files, time, seed };
-    let failed = |error: std::io::Error| Missed::Failed(error.to_string());
-    let client = path::host_in(&hosts.client).map_err(failed)?;
-    let ran =
-        client.run(async move { tokio::task::spawn_blocking(move || virtual_clients.run()).await });
-    ran.await.and_then(|joined| joined.map_err(std::io::Error::other)).map_err(failed)?
+impl Route {
+    /// Brings an arm up whose gateways have this share of a core, and warms it.
+    async fn open(hosts: &Hosts, processor: Option<f64>, arm: Arm) -> Part<Self> {
+        let hosts = LazyLock::force(hosts).clone()?;
+        let client = path::host_in(&hosts.client).map_err(failed)?;
+        let place = Place::Hosts { hosts, processor };
+        let mut settings = PathSettings { place, ..PathSettings::default() };
+        settings.transport.forwards_max = FORWARDS_MAX;
+        let route = Self { path: path::open_cold(arm, &settings).await?, client };
+        // Let congestion control, path MTU and the service's threads settle.
+        route.serve(WARM_UP_CLIENTS, WARM_UP_FILES, WARM_UP, 0).await?;
+        Ok(route)
+    }
+
+    /// Runs all clients on the client's host.
+    async fn serve(&self, clients: u32, files: [u64; 2], time: Duration, seed: u64) -> Part<f64> {
+        let address = self.path.address();
+        let clients = VirtualClients { address, clients, files, time, seed };
+        let ran = self.client.run(tokio::task::spawn_blocking(move || clients.run()));
+        ran.await.and_then(|joined| joined.map_err(io::Error::other)).map_err(failed)?
+    }
+}
+
+fn failed(error: io::Error) -> Missed {
+    Missed::Failed(error.to_string())
 }

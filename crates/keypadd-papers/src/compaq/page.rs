@@ -5,8 +5,8 @@ mod printed;
 
 use super::measure::{FAST, SLOW, emulated_rate, time, time_slowed};
 use super::{
-    ARMS, EMULATED, FILES, LARGE, MEDIUM, Measurements, PROCESSORS, Rates, Round, SMALL, TUNNELS,
-    at, clients, name, protection,
+    ArmId, Claim, EMULATED, FILES, LARGE, MEDIUM, Measurements, PROCESSORS, Rates, SMALL, TUNNELS,
+    Task, at, clients, name, protection,
 };
 use crate::Effort;
 use crate::lab::mean;
@@ -96,19 +96,19 @@ fn typical(rates: &[f64]) -> f64 {
 
 impl Measurements {
     /// Values of an arm and a file size, round by round.
-    fn of(&self, tunnel: usize, size: usize) -> Vec<f64> {
-        self.rounds.figures(|it| typical(&it.tunnels[tunnel][size]))
+    fn of(&self, arm: ArmId, size: usize) -> Vec<f64> {
+        self.rounds.figures(|it| typical(&arm.rates(it)[size]))
     }
 
-    /// Values of an emulated arm and a file size, round by round.
-    fn of_emulated(&self, nth: usize, size: usize) -> Vec<f64> {
-        self.rounds.figures(|it| typical(&it.emulated[nth][size]))
+    /// Values of an arm, a file size and a number of clients, round by round.
+    fn by_clients(&self, arm: ArmId, size: usize, nth: usize) -> Vec<f64> {
+        self.rounds.figures(|it| at(&arm.rates(it)[size], nth))
     }
 }
 
-/// Positions of no tunnel and of the base in the list.
-const PLAIN: usize = 0;
-const BASE: usize = 1;
+/// No tunnel, and the base.
+const PLAIN: ArmId = ArmId::Tunnel(0);
+const BASE: ArmId = ArmId::Tunnel(1);
 
 fn over_base(figures: &Measurements) -> Table {
     let mut table = Table::new("over-base", "Throughput over the base", "arm");
@@ -117,24 +117,13 @@ fn over_base(figures: &Measurements) -> Table {
             .column(&format!("paper, {}", SIZES[size]), "")
             .column(&format!("today, {}", SIZES[size]), "");
     }
-    let mut push = |label: &str, nth: Option<usize>, of: &dyn Fn(usize) -> Vec<f64>| {
+    for arm in ArmId::all() {
         let cells = [LARGE, MEDIUM, SMALL].into_iter().flat_map(|size| {
-            let paper = nth.and_then(|nth| printed_over_base(nth, size));
-            [
-                paper.map_or(Cell::Missing, Cell::from),
-                ratio(&of(size), &figures.of(BASE, size)).into(),
-            ]
+            let paper = arm.tunnel().and_then(|nth| printed_over_base(nth, size));
+            let today = ratio(&figures.of(arm, size), &figures.of(BASE, size));
+            [paper.map_or(Cell::Missing, Cell::from), today.into()]
         });
-        table.push(label, cells.collect());
-    };
-    for (nth, &tunnel) in TUNNELS.iter().enumerate() {
-        push(&name(tunnel), Some(nth), &|size| figures.of(nth, size));
-    }
-    for (nth, pair) in EMULATED.into_iter().enumerate() {
-        let like = TUNNELS.iter().position(|it| *it == Some(pair));
-        push(&format!("{}, emulated", protection(pair)), like, &|size| {
-            figures.of_emulated(nth, size)
-        });
+        table.push(&arm.name(), cells.collect());
     }
     table
 }
@@ -176,16 +165,10 @@ fn rates(figures: &Measurements, size: usize, effort: Effort) -> Table {
         nth.map_or(Cell::Missing, |nth| BASE_MBIT[size][nth].into())
     });
     table.push("paper, base", printed.collect());
-    let mut push = |label: &str, of: &dyn Fn(&Round) -> &Rates| {
-        let each = (0..clients(effort).len())
-            .map(|nth| mean(&figures.rounds.figures(|it| at(&of(it)[size], nth))).into());
-        table.push(label, each.collect());
-    };
-    for (nth, &tunnel) in TUNNELS.iter().enumerate() {
-        push(&name(tunnel), &|it| &it.tunnels[nth]);
-    }
-    for (nth, pair) in EMULATED.into_iter().enumerate() {
-        push(&format!("{}, emulated", protection(pair)), &|it| &it.emulated[nth]);
+    for arm in ArmId::all() {
+        let each = 0..clients(effort).len();
+        let each = each.map(|nth| mean(&figures.by_clients(arm, size, nth)).into());
+        table.push(&arm.name(), each.collect());
     }
     table
 }
@@ -200,17 +183,18 @@ fn ciphers(figures: &Measurements) -> Plot {
     );
     let named = TUNNELS.iter().enumerate().map(|(nth, it)| format!("{nth}: {}", name(*it)));
     plot.caption = format!("{}.", named.collect::<Vec<_>>().join("; "));
-    let all = || 0..TUNNELS.len();
-    let printed = all().filter_map(|nth| Some([nth as f64, printed_over_base(nth, LARGE)?]));
+    let printed =
+        (0..TUNNELS.len()).filter_map(|nth| Some([nth as f64, printed_over_base(nth, LARGE)?]));
     plot.curves.push(Curve::new("paper", Style::Points, printed.collect()));
     let base = figures.of(BASE, LARGE);
-    let today = all().map(|nth| (nth as f64, ratio(&figures.of(nth, LARGE), &base)));
-    plot.curves.push(curve("today", Style::Points, today));
-    let emulated = EMULATED.iter().enumerate().filter_map(|(nth, pair)| {
-        let like = TUNNELS.iter().position(|it| *it == Some(*pair))?;
-        Some((like as f64, ratio(&figures.of_emulated(nth, LARGE), &base)))
-    });
-    plot.curves.push(curve("today, cipher emulated", Style::Points, emulated));
+    for (label, is_of) in [
+        ("today", (|arm| matches!(arm, ArmId::Tunnel(_))) as fn(&ArmId) -> bool),
+        ("today, cipher emulated", |arm| matches!(arm, ArmId::Emulated(_))),
+    ] {
+        let over = |arm: ArmId| Some((arm.tunnel()? as f64, ratio(&figures.of(arm, LARGE), &base)));
+        let points = ArmId::all().filter(is_of).filter_map(over);
+        plot.curves.push(curve(label, Style::Points, points));
+    }
     plot
 }
 
@@ -229,17 +213,17 @@ fn by_clients(figures: &Measurements, size: usize, effort: Effort) -> Plot {
         CLIENTS.iter().zip(BASE_MBIT[size]).map(|(it, mbit)| [f64::from(*it), mbit / last]);
     plot.curves.push(Curve::new("paper, base", Style::Line, printed.collect()));
     let most = clients(effort).len() - 1;
-    let base = figures.rounds.figures(|it| at(&it.tunnels[BASE][size], most));
-    let mut push = |label: &str, of: &dyn Fn(&Round) -> &Rates| {
+    let base = figures.by_clients(BASE, size, most);
+    for (arm, label) in [
+        (BASE, "today, base"),
+        (ArmId::Tunnel(4), "today, DES"),
+        (ArmId::Tunnel(5), "today, 3DES"),
+        (ArmId::Emulated(1), "3DES, emulated"),
+    ] {
         let over = clients(effort).iter().enumerate().map(|(nth, clients)| {
-            let rates = figures.rounds.figures(|it| at(&of(it)[size], nth));
-            (f64::from(*clients), ratio(&rates, &base))
+            (f64::from(*clients), ratio(&figures.by_clients(arm, size, nth), &base))
         });
         plot.curves.push(curve(label, Style::Line, over));
-    };
-    for (nth, label) in [(BASE, "today, base"), (4, "today, DES"), (5, "today, 3DES")] {
-        push(label, &|it| &it.tunnels[nth]);
     }
-    push("3DES, emulated", &|it| &it.emulated[1]);
     plot
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use keypadd_traffic::{Counts, Due, Exchange, Path, Requester, Requests};
 
 use super::bed::{AMPLE_BYTES, Throttled, fill, plain, tunnel};
-use super::{DRY_STREAM, Network, PLAIN_BURST, POOLED_BURST, Streams};
+use super::{Network, Stream, Streams};
 use crate::lab::{Lab, Part};
 use crate::{Effort, order, stream};
 
@@ -41,18 +41,18 @@ pub(super) async fn streams(
     lab: &Lab<'_>,
     round: u32,
     network: Network,
-    which: &[usize],
+    which: &[Stream],
 ) -> Part<Streams> {
     let (effort, rate) = (lab.effort, network.stream_cipher());
     let mut streams = Streams::default();
     for nth in order(lab.seed, round, which.len()) {
         match which[nth] {
-            PLAIN_BURST => {
+            Stream::PlainBurst => {
                 let path = plain().await?;
                 streams.plain_burst = Some(burst(&path).await?);
                 path.close().await?;
             }
-            POOLED_BURST => {
+            Stream::PooledBurst => {
                 let path = tunnel(Some(AMPLE_BYTES), rate).await?;
                 fill(&path).await;
                 let slowed = Throttled::both(rate);
@@ -60,7 +60,7 @@ pub(super) async fn streams(
                 drop(slowed);
                 path.close().await?;
             }
-            DRY_STREAM => {
+            Stream::Dry => {
                 let path = tunnel(Some(SMALL_BYTES), rate).await?;
                 if effort == Effort::Full {
                     streams.late_below = Some(below(&path, network).await?);
@@ -71,7 +71,7 @@ pub(super) async fn streams(
                 streams.late_above = Some(late(path.gauges().counts().since(before)));
                 path.close().await?;
             }
-            _ => {
+            Stream::Inline => {
                 let path = tunnel(None, rate).await?;
                 streams.inline = Some(second_half(&path, effort, Throttled::both(rate)).await?);
                 path.close().await?;

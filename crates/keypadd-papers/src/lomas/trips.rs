@@ -7,7 +7,7 @@ use keypadd_measure::Background;
 use keypadd_traffic::{Exchange, Path, Requester};
 
 use super::bed::{AMPLE_BYTES, Throttled, fill, plain, tunnel};
-use super::{Encryptions, Grid, INLINE, Network, PLAIN, Surfaces, Trips, delays, sizes};
+use super::{Encryptions, Grid, Network, Surface, Surfaces, Trips, delays, sizes};
 use crate::lab::{Lab, Part};
 use crate::{Effort, order};
 
@@ -35,18 +35,18 @@ pub(super) async fn surfaces(
     lab: &Lab<'_>,
     round: u32,
     network: Network,
-    which: &[usize],
+    which: &[Surface],
 ) -> Part<Surfaces> {
     let effort = lab.effort;
     let mut surfaces = Surfaces::default();
     for nth in order(lab.seed, round, which.len()) {
         match which[nth] {
-            PLAIN => {
+            Surface::Plain => {
                 let path = plain().await?;
                 surfaces.plain = grid(&path, effort, trips(effort), None).await?;
                 path.close().await?;
             }
-            INLINE => {
+            Surface::Inline => {
                 let path = tunnel(None, network.trip_cipher()).await?;
                 let slowed = Throttled::one_encryption(network.trip_cipher());
                 settle(&path).await?;
@@ -54,7 +54,7 @@ pub(super) async fn surfaces(
                 drop(slowed);
                 path.close().await?;
             }
-            _ => {
+            Surface::Pooled => {
                 let path = tunnel(Some(AMPLE_BYTES), network.trip_cipher()).await?;
                 surfaces.pooled = grid(&path, effort, trips(effort), Some(network)).await?;
                 path.close().await?;

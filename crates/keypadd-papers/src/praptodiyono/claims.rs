@@ -2,13 +2,10 @@
 
 use keypadd_measure::verdict::Rule;
 
-use super::{
-    GENERATION, GROUPS, Generated, MODP_1024, MODP_3072, Measurements, SECP384R1, TABLE_1, TABLE_2,
-    THROUGHPUT,
-};
-use crate::claim::{Claim, half_of};
+use super::{Claim, GROUPS, Generated, MODP_1024, MODP_3072, SECP384R1, TABLE_1, TABLE_2, Task};
+use crate::claim::half_of;
 
-pub(super) fn claims() -> Vec<Claim<Measurements>> {
+pub(super) fn claims() -> Vec<Claim> {
     let name = |group: usize| GROUPS[group].name();
     let key_pair: fn(&Generated) -> f64 = |it| it.key_pair_us;
     let handshake: fn(&Generated) -> f64 = |it| it.handshake_us;
@@ -24,12 +21,11 @@ pub(super) fn claims() -> Vec<Claim<Measurements>> {
                 format!("A {what} takes less time with {fast} than with {slow}."),
                 format!("time of a {what}, {slow} over {fast}"),
                 Rule::AtLeast(1.0),
-                move |it: &Measurements| {
-                    it.generation.ratio(|it| time(&it[slower]), |it| time(&it[faster]))
-                },
+                [Task::Generation],
+                move |it| it.generation.ratio(|it| time(&it[slower]), |it| time(&it[faster])),
             );
             let printed = TABLE_1[slower].mean() / TABLE_1[faster].mean();
-            claims.push(claim.needs([GENERATION]).printed(printed, source));
+            claims.push(claim.printed(printed, source));
         }
     }
     let printed = |group: usize| TABLE_2[group + 1].mean();
@@ -41,11 +37,9 @@ pub(super) fn claims() -> Vec<Claim<Measurements>> {
             format!("Throughput is higher after a key exchange with {fast} than with {slow}."),
             format!("throughput, {fast} over {slow}"),
             half_of(paper),
-            move |it: &Measurements| {
-                it.throughput.ratio(|it| it.tunnels[SECP384R1], |it| it.tunnels[slower])
-            },
+            [Task::Throughput],
+            move |it| it.throughput.ratio(|it| it.tunnels[SECP384R1], |it| it.tunnels[slower]),
         )
-        .needs([THROUGHPUT])
         .printed(paper, "Table 2")
     }));
     claims.extend(GROUPS.iter().enumerate().map(|(group, it)| {
@@ -55,9 +49,9 @@ pub(super) fn claims() -> Vec<Claim<Measurements>> {
             format!("A tunnel whose key exchange was {it} carries less than no tunnel."),
             format!("throughput, {it} over plain"),
             half_of(paper),
-            move |it: &Measurements| it.throughput.ratio(|it| it.tunnels[group], |it| it.plain),
+            [Task::Throughput],
+            move |it| it.throughput.ratio(|it| it.tunnels[group], |it| it.plain),
         )
-        .needs([THROUGHPUT])
         .printed(paper, "Table 2")
     }));
     claims

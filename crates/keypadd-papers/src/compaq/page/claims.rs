@@ -6,26 +6,25 @@ use keypadd_measure::verdict::Rule;
 
 use super::printed::{NOISE, PROCESSOR_GAINS, TRIPLE_OVER_SINGLE, printed_over_base};
 use super::{
-    ARMS, BASE, LARGE, MEDIUM, Measurements, PLAIN, PROCESSORS, Rates, Round, SIZES, SMALL,
-    TUNNELS, at, name, protection, typical,
+    ArmId, BASE, Claim, LARGE, MEDIUM, Measurements, PLAIN, PROCESSORS, Rates, SIZES, SMALL, Task,
+    at, protection, typical,
 };
-use crate::claim::{Claim, half_of};
+use crate::claim::half_of;
 use crate::lab::Today;
 
-/// Positions in the list of tunnels.
-const MD5: usize = 2;
-const SHA1: usize = 3;
-const DES: usize = 4;
-const TRIPLE_DES: usize = 5;
-const RC2: usize = 6;
-const MD5_DES: usize = 7;
-/// Positions of the emulated ones, after the tunnels.
-const EMULATED_DES: usize = TUNNELS.len();
-const EMULATED_TRIPLE: usize = EMULATED_DES + 1;
+const MD5: ArmId = ArmId::Tunnel(2);
+const SHA1: ArmId = ArmId::Tunnel(3);
+const DES: ArmId = ArmId::Tunnel(4);
+const TRIPLE_DES: ArmId = ArmId::Tunnel(5);
+const RC2: ArmId = ArmId::Tunnel(6);
+const MD5_DES: ArmId = ArmId::Tunnel(7);
+const EMULATED_DES: ArmId = ArmId::Emulated(0);
+const EMULATED_TRIPLE: ArmId = ArmId::Emulated(1);
 /// Pairs of single and triple DES with no hash, MD5 and SHA-1.
-const PAIRS: [[usize; 2]; 3] = [[DES, TRIPLE_DES], [MD5_DES, 8], [9, 10]];
+const PAIRS: [[ArmId; 2]; 3] =
+    [[DES, TRIPLE_DES], [MD5_DES, ArmId::Tunnel(8)], [ArmId::Tunnel(9), ArmId::Tunnel(10)]];
 
-pub(in super::super) fn claims() -> Vec<Claim<Measurements>> {
+pub(in super::super) fn claims() -> Vec<Claim> {
     let mut claims = vec![tunnel(LARGE), tunnel(MEDIUM), tunnel(SMALL)];
     claims.extend([DES, TRIPLE_DES, RC2].map(|cipher| cost("C2", cipher, LARGE)));
     claims.extend([DES, TRIPLE_DES, RC2].map(less_for_medium));
@@ -54,12 +53,12 @@ pub(in super::super) fn claims() -> Vec<Claim<Measurements>> {
     claims.extend([
         Claim::new(
             "C10",
-            format!("{} carries 40 % less of medium files than no tunnel.", name(TUNNELS[MD5_DES])),
-            format!("throughput of medium files, {} over no tunnel", name(TUNNELS[MD5_DES])),
+            format!("{} carries 40 % less of medium files than no tunnel.", MD5_DES.name()),
+            format!("throughput of medium files, {} over no tunnel", MD5_DES.name()),
             half_of(0.6),
+            both(PLAIN, MD5_DES),
             over(MD5_DES, PLAIN, MEDIUM),
         )
-        .needs([PLAIN, MD5_DES])
         .printed(0.6, "Conclusion"),
         Claim::lacking(
             "C11",
@@ -71,15 +70,25 @@ pub(in super::super) fn claims() -> Vec<Claim<Measurements>> {
     claims
 }
 
+/// The tasks of a claim about two arms.
+fn both(one: ArmId, other: ArmId) -> [Task; 2] {
+    [one, other].map(Task::Arm)
+}
+
 /// Ratio of two arms' throughput for files of one size.
-fn over(arm: usize, base: usize, size: usize) -> impl Fn(&Measurements) -> Today {
+fn over(arm: ArmId, base: ArmId, size: usize) -> impl Fn(&Measurements) -> Today {
     move |it| {
-        it.rounds.ratio(|it| typical(&it.tunnels[arm][size]), |it| typical(&it.tunnels[base][size]))
+        it.rounds.ratio(|it| typical(&arm.rates(it)[size]), |it| typical(&base.rates(it)[size]))
     }
 }
 
+/// What the paper prints of an arm over the base; 1 where it prints nothing.
+fn printed(arm: ArmId, size: usize) -> f64 {
+    arm.tunnel().and_then(|nth| printed_over_base(nth, size)).unwrap_or(1.0)
+}
+
 /// C1: the cost of the tunnel without encryption.
-fn tunnel(size: usize) -> Claim<Measurements> {
+fn tunnel(size: usize) -> Claim {
     let files = SIZES[size];
     let what = format!("throughput of {files} files, base over no tunnel");
     let today = over(BASE, PLAIN, size);
@@ -87,15 +96,14 @@ fn tunnel(size: usize) -> Claim<Measurements> {
         LARGE => {
             let claim =
                 "A tunnel without encryption carries 40 % less of large files than no tunnel.";
-            Claim::new("C1", claim, what, half_of(0.6), today)
-                .needs([PLAIN, BASE])
+            Claim::new("C1", claim, what, half_of(0.6), both(PLAIN, BASE), today)
                 .printed(0.6, "Figure 2, Conclusion")
         }
         _ => {
             let claim = format!(
                 "A tunnel without encryption carries as much of {files} files as no tunnel."
             );
-            Claim::new("C1", claim, what, equal(size), today).needs([PLAIN, BASE])
+            Claim::new("C1", claim, what, equal(size), both(PLAIN, BASE), today)
         }
     }
 }
@@ -112,50 +120,51 @@ fn noise(size: usize) -> [f64; 2] {
 }
 
 /// C2, C4: the cost of a cipher or a hash.
-fn cost(id: &'static str, nth: usize, size: usize) -> Claim<Measurements> {
-    let (name, paper) = (name(TUNNELS[nth]), printed_over_base(nth, size).unwrap_or(1.0));
+fn cost(id: &'static str, arm: ArmId, size: usize) -> Claim {
+    let (name, paper) = (arm.name(), printed(arm, size));
     let less = (1.0 - paper) * 1e2;
     Claim::new(
         id,
         format!("{name} carries {less:.0} % less of {} files than the base.", SIZES[size]),
         format!("throughput of {} files, {name} over the base", SIZES[size]),
         half_of(paper),
-        over(nth, BASE, size),
+        both(BASE, arm),
+        over(arm, BASE, size),
     )
-    .needs([BASE, nth])
     .printed(paper, "Conclusion, Figures 3, 9 and 10")
 }
 
 /// C2: a cipher costs medium files less.
-fn less_for_medium(nth: usize) -> Claim<Measurements> {
-    let name = name(TUNNELS[nth]);
+fn less_for_medium(arm: ArmId) -> Claim {
+    let name = arm.name();
     Claim::new(
         "C2",
         format!("{name} costs medium files less than large ones."),
         format!("throughput of {name} over the base, medium over large files"),
         Rule::AtLeast(1.0),
-        move |it: &Measurements| left_of(it, |it| &it.tunnels[nth], MEDIUM),
+        both(BASE, arm),
+        move |it| left_of(it, arm, MEDIUM),
     )
-    .needs([BASE, nth])
 }
 
 /// What an arm keeps of the base's throughput with files of one size, over what it keeps with large
 /// ones.
-fn left_of(figures: &Measurements, arm: impl Fn(&Round) -> &Rates, size: usize) -> Today {
+fn left_of(figures: &Measurements, arm: ArmId, size: usize) -> Today {
     let left = |size: usize| {
-        figures.rounds.figures(|it| typical(&arm(it)[size]) / typical(&it.tunnels[BASE][size]))
+        let of = |arm: ArmId| figures.of(arm, size);
+        of(arm).iter().zip(of(BASE)).map(|(of_arm, base)| of_arm / base).collect::<Vec<f64>>()
     };
     let today: Option<Estimate> = ratio(&left(size), &left(LARGE));
     (today, figures.rounds.missed.clone())
 }
 
 /// C3 with a hash, C9 without: triple over single DES.
-fn triple_over_single() -> Vec<Claim<Measurements>> {
+fn triple_over_single() -> Vec<Claim> {
     let mut claims = Vec::new();
     let less = |printed: f64| (1.0 - printed) * 1e2;
     for (pair, [single, triple]) in PAIRS.into_iter().enumerate() {
         let id = if pair == 0 { "C9" } else { "C3" };
-        let [one, three] = [single, triple].map(|nth| name(TUNNELS[nth]));
+        let [one, three] = [single, triple].map(ArmId::name);
         for (printed, size) in TRIPLE_OVER_SINGLE[pair].into_iter().zip([MEDIUM, LARGE]) {
             let (less, files) = (less(printed), SIZES[size]);
             let claim = Claim::new(
@@ -163,9 +172,10 @@ fn triple_over_single() -> Vec<Claim<Measurements>> {
                 format!("{three} carries {less:.0} % less of {files} files than {one}."),
                 format!("throughput of {files} files, {three} over {one}"),
                 half_of(printed),
+                both(single, triple),
                 over(triple, single, size),
             );
-            claims.push(claim.needs([single, triple]).printed(printed, "Table 3"));
+            claims.push(claim.printed(printed, "Table 3"));
         }
     }
     for (printed, size) in TRIPLE_OVER_SINGLE[0].into_iter().zip([MEDIUM, LARGE]) {
@@ -177,32 +187,29 @@ fn triple_over_single() -> Vec<Claim<Measurements>> {
             ),
             format!("throughput of {files} files, triple over single DES, both emulated"),
             half_of(printed),
-            move |it: &Measurements| {
-                it.rounds
-                    .ratio(|it| typical(&it.emulated[1][size]), |it| typical(&it.emulated[0][size]))
-            },
+            both(EMULATED_DES, EMULATED_TRIPLE),
+            over(EMULATED_TRIPLE, EMULATED_DES, size),
         );
-        claims.push(claim.needs([EMULATED_DES, EMULATED_TRIPLE]).printed(printed, "Table 3"));
+        claims.push(claim.printed(printed, "Table 3"));
     }
     claims
 }
 
 /// C4: hashes cost the same.
-fn hashes_alike(size: usize) -> Claim<Measurements> {
-    let paper = |nth| printed_over_base(nth, size).unwrap_or(1.0);
+fn hashes_alike(size: usize) -> Claim {
     Claim::new(
         "C4",
         format!("SHA-1 is as fast as MD5 with {} files.", SIZES[size]),
         format!("throughput of {} files, SHA-1 over MD5, no cipher", SIZES[size]),
         equal(size),
+        both(MD5, SHA1),
         over(SHA1, MD5, size),
     )
-    .needs([MD5, SHA1])
-    .printed(paper(SHA1) / paper(MD5), "Figures 9 and 10")
+    .printed(printed(SHA1, size) / printed(MD5, size), "Figures 9 and 10")
 }
 
 /// C5: a faster processor helps.
-fn processor(nth: usize, size: usize) -> Claim<Measurements> {
+fn processor(nth: usize, size: usize) -> Claim {
     let (suite, files) = (protection(PROCESSORS[nth]), ["medium", "large"][size]);
     let printed = PROCESSOR_GAINS[nth].negotiated[size];
     let more = (printed - 1.0) * 1e2;
@@ -211,38 +218,32 @@ fn processor(nth: usize, size: usize) -> Claim<Measurements> {
         format!("Gateways of 400 rather than 266 MHz carry {more:.0} % more of {files} files with {suite}."),
         format!("throughput of {files} files with {suite}, faster over slower gateways"),
         half_of(printed),
-        move |it: &Measurements| {
-            it.speeds.ratio(|it| at(&it.fast[nth], size), |it| at(&it.slow[nth], size))
-        },
+        [Task::Processors(nth)],
+        move |it| it.speeds.ratio(|it| at(&it.fast[nth], size), |it| at(&it.slow[nth], size),
+    ),
     )
-    .needs([ARMS + nth])
     .printed(printed, "Table 5, negotiated keys")
 }
 
 /// C8: larger files lose more; small ones lose nothing unless there are many clients.
-fn grows_with_size() -> Vec<Claim<Measurements>> {
-    let real: fn(&Round) -> &Rates = |it| &it.tunnels[TRIPLE_DES];
-    let emulated: fn(&Round) -> &Rates = |it| &it.emulated[1];
-    let triple = name(TUNNELS[TRIPLE_DES]);
-    let arms = [
-        (triple.clone(), TRIPLE_DES, real),
-        (format!("{triple} (emulated)"), EMULATED_TRIPLE, emulated),
-    ];
+fn grows_with_size() -> Vec<Claim> {
+    let triple = TRIPLE_DES.name();
+    let arms = [(format!("{triple} (emulated)"), EMULATED_TRIPLE)];
+    let arms = [(triple, TRIPLE_DES)].into_iter().chain(arms);
     let mut claims: Vec<_> = arms
-        .iter()
-        .map(|(label, part, arm)| {
-            let arm = *arm;
+        .clone()
+        .map(|(label, arm)| {
             Claim::new(
                 "C8",
                 format!("{label} costs large files more than small ones."),
                 format!("throughput over the base with {label}, small over large files"),
                 Rule::AtLeast(1.0),
-                move |it: &Measurements| left_of(it, arm, SMALL),
+                both(BASE, arm),
+                move |it| left_of(it, arm, SMALL),
             )
-            .needs([BASE, *part])
         })
         .collect();
-    for (label, part, arm) in arms {
+    for (label, arm) in arms {
         for (is_most, clients, rule, costs) in [
             (false, 4, equal(SMALL), "nothing"),
             (true, 20, Rule::AtMost(noise(SMALL)[0]), "something"),
@@ -257,11 +258,10 @@ fn grows_with_size() -> Vec<Claim<Measurements>> {
                 format!("With {clients} clients, {label} costs small files {costs}."),
                 format!("throughput of small files with {clients} clients, {label} over the base"),
                 rule,
-                move |it: &Measurements| {
-                    it.rounds.ratio(|it| of(arm(it)), |it| of(&it.tunnels[BASE]))
-                },
+                both(BASE, arm),
+                move |it| it.rounds.ratio(|it| of(arm.rates(it)), |it| of(BASE.rates(it))),
             );
-            claims.push(claim.needs([BASE, part]));
+            claims.push(claim);
         }
     }
     claims
