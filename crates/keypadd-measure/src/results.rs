@@ -9,6 +9,7 @@
 
 mod build;
 mod number;
+mod prose;
 mod surface;
 
 use serde::{Deserialize, Serialize};

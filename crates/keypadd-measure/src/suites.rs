@@ -60,19 +60,18 @@ impl Suites {
     }
 
     fn section(&self, measured: &[Measured]) -> Section {
-        let question = "Should the pool be on here, and for which suites?";
-        let mut section = Section::new("suites", "Suites", question);
-        let aes = if has_aes_gcm() { "in use" } else { "absent or not used" };
-        section.method = vec![format!(
-            "Each of {} rounds seals some thousand packets of {} bytes with every suite on one thread, arms \
-             alternating: without a pool, with pads just written (hot), with pads from a full pool of {} MiB \
-             (cold), and with a pool that is empty (miss). AES instructions are {aes}. A round trip of {} us \
-             has {SEALS_IN_A_ROUND_TRIP} seals or openings.",
-            self.rounds,
-            TIMED_BYTES.map(|bytes| bytes.to_string()).join(", "),
-            self.pool_bytes >> 20,
-            self.round_trip.as_micros(),
-        )];
+        let mut section = Section::of_page(
+            "suites",
+            include_str!("suites.md"),
+            &[
+                ("rounds", &self.rounds),
+                ("lengths", &TIMED_BYTES.map(|bytes| bytes.to_string()).join(", ")),
+                ("pool", &(self.pool_bytes >> 20)),
+                ("aes", &if has_aes_gcm() { "in use" } else { "absent or not used" }),
+                ("round_trip", &self.round_trip.as_micros()),
+                ("seals", &SEALS_IN_A_ROUND_TRIP),
+            ],
+        );
         section.verdicts = measured.iter().map(verdict).collect();
         section.tables = (0..TIMED_BYTES.len()).map(|at| self.table(at, measured)).collect();
         section

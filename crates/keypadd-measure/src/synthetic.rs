@@ -195,11 +195,8 @@ fn exhaustion() -> Section {
     );
     plot.caption = "Whiskers are 95 % intervals.".to_owned();
     for (load, most) in [("0 %", 93.5), ("50 %", 46.0), ("100 %", 1.2)] {
-        let figures: Vec<(f64, Estimate)> = [1.0, 4.0, 16.0, 64.0, 256.0]
-            .into_iter()
-            .map(|pool: f64| (pool, estimate(most * (1.0 - 0.3 / pool.sqrt()), 0.04)))
-            .collect();
-        let figures = figures.iter().map(|(pool, figure)| (*pool, figure));
+        let figure = |pool: f64| (pool, estimate(most * (1.0 - 0.3 / pool.sqrt()), 0.04));
+        let figures = [1.0, 4.0, 16.0, 64.0, 256.0].map(figure);
         let label = format!("background load {load}");
         plot.curves.push(Curve::of_estimates(&label, Style::Points, figures));
     }

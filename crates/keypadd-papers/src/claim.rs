@@ -56,7 +56,7 @@ impl<F, T> Claim<F, T> {
     }
 
     /// Judges it by today's ratio, or says why there is none.
-    pub(crate) fn judge(&self, figures: &F) -> Verdict {
+    fn judge(&self, figures: &F) -> Verdict {
         let (today, missed) = (self.today)(figures);
         let mut verdict = self.rule.judge(&self.claim, "ratio", today.as_ref());
         match (&today, missed) {
@@ -86,6 +86,11 @@ impl<F, T> Claim<F, T> {
         });
         verdict
     }
+}
+
+/// The verdicts on all claims of a paper.
+pub(crate) fn judge<F, T>(claims: &[Claim<F, T>], figures: &F) -> Vec<Verdict> {
+    claims.iter().map(|claim| claim.judge(figures)).collect()
 }
 
 /// Whether an effect survives: at least half of it, in the same direction. `paper` is its ratio; 1

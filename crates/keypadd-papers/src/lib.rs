@@ -14,7 +14,6 @@ mod effort;
 mod lab;
 mod lomas;
 mod notebook;
-mod page;
 mod praptodiyono;
 mod ridzuan;
 mod stream;
@@ -85,7 +84,7 @@ impl Paper {
             Self::Ridzuan => ridzuan::reproduce(lab).await,
             Self::Praptodiyono => praptodiyono::reproduce(lab).await,
         };
-        Section { id: self.name().to_owned(), ..section }
+        Section { own_page: true, ..section }
     }
 }
 

@@ -182,7 +182,8 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn predictions_are_saved_before_anything_is_measured_and_a_run_that_is_stopped_keeps_it() {
+    async fn predictions_are_saved_before_anything_is_measured_and_a_run_that_is_stopped_keeps_it()
+    {
         // What the section contained when predictions were saved: how many, how many measured.
         let saved = Mutex::new(Vec::new());
         let save = |section: &Section| {

@@ -13,25 +13,8 @@ use crate::statistics::mean;
 
 /// The section for these cases, before the run or after any part of it.
 pub(crate) fn section(cells: &[Cell], repetitions: u32) -> Section {
-    let mut section = Section::new(
-        "exhaustion",
-        "Exhaustion",
-        "Above which sustained rate does the pool run dry, how soon does it, and how fast is it then?",
-    );
-    section.method = vec![
-        format!(
-            "R* is the highest rate at which pads are made as fast as they are used; T* and B* are the time \
-             and the payload from a full pool to the first packets without pads. Each case was tried {repetitions} \
-             times, all cases in turn. R* is where the line through the pads made beside several rates, by least squares, \
-             meets the rate. It was then confirmed: a nearly empty pool must last a little below it and run dry a little above; \
-             where it did not, R* is the nearest rate that lies between one that lasted and one that ran dry."
-        ),
-        "The predictions come from a calibration before the run, and were saved before the first byte of it: \
-         what a filler makes of a CPU second, what traffic costs, the level before the first byte, the cores \
-         and the load. Fillers get what traffic and load leave of the cores. Both figures for R* are of 90 % of \
-         an estimate of it, where fillers leave no CPU idle either: R* is extrapolated from that rate. Rates are of payload."
-            .into(),
-    ];
+    let words = &[("repetitions", &repetitions as &dyn std::fmt::Display)];
+    let mut section = Section::of_page("exhaustion", include_str!("section.md"), words);
     let predictions: Vec<Judged> = cells.iter().flat_map(predictions).collect();
     section.verdicts = verdicts::all(cells, &predictions);
     section.predictions = predictions.into_iter().map(|it| it.prediction).collect();

@@ -11,26 +11,16 @@ const BASE: &str = "x25519";
 const LIFETIMES: [(&str, f64); 2] = [("1h", 3_600.0), ("2m", 120.0)];
 
 pub(super) fn section(kex: &Kex, measured: &[Measured]) -> Section {
-    let mut section = Section::new(
+    let mut section = Section::of_page(
         "kex",
-        "Handshakes",
-        "What does a handshake cost with each key exchange, in time, CPU and on the wire?",
+        include_str!("section.md"),
+        &[
+            ("rounds", &kex.rounds),
+            ("handshakes", &kex.handshakes),
+            ("rate", &kex.per_second),
+            ("seconds", &kex.time.as_secs_f64()),
+        ],
     );
-    section.method = vec![
-        format!(
-            "Both ends in one process over UDP on loopback, mutual raw public keys, the default suite. In each \
-             of {} rounds every group shook hands {} times one after the other, then at {} a second for \
-             {} s whatever had become of earlier ones; an order drawn from the seed. A handshake is done when the \
-             client knows that the server has accepted its key.",
-            kex.rounds,
-            kex.handshakes,
-            kex.per_second,
-            kex.time.as_secs_f64(),
-        ),
-        "Bytes are payloads of UDP, counted by a relay until both ends were done; round trips are the time \
-         through it over the round trip that it makes, so that what exceeds a whole number is computing."
-            .into(),
-    ];
     section.verdicts = vec![round_trips(measured)];
     section.tables =
         vec![one_by_one(measured), open_loop(kex, measured), wire(measured), fresh_keys(measured)];

@@ -69,12 +69,18 @@ pub(super) fn section(
     taken: &[Taken],
     left_out: &[String],
 ) -> Section {
-    let mut section = Section::new(
+    let mut section = Section::of_page(
         "networks",
-        "Networks",
-        "How fast, how prompt and how cheap are tunnels between two gateways that carry networks?",
+        include_str!("section.md"),
+        &[
+            ("rounds", &networks.rounds),
+            ("seconds", &networks.time.as_secs_f64()),
+            ("lead", &LEAD.as_secs_f64()),
+            ("ping_ms", &PING_INTERVAL.as_millis()),
+            ("voice_bytes", &VOICE.bytes),
+            ("voice_ms", &VOICE.interval.as_millis()),
+        ],
     );
-    section.method = method(networks);
     section.verdicts = CLAIMS.iter().filter_map(|claim| judge(networks, taken, claim)).collect();
     section.tables.push(arms(networks, versions));
     section.tables.extend(tables(networks, taken));
@@ -86,42 +92,6 @@ pub(super) fn section(
         }
     }
     section
-}
-
-fn method(networks: &Networks) -> Vec<String> {
-    vec![
-        format!(
-            "Four hosts in a row, which are network namespaces joined by veth pairs with their \
-             own offloads and an MTU of 1500: a client, its gateway, the server's gateway, the \
-             server. The tunnel between the gateways is the only route. In each of {} rounds \
-             every arm runs once, in an order drawn from the seed, between hosts that are made \
-             anew. Before it is measured a packet passes both ways, and the frames between the \
-             gateways do not hold its content; those of plain routing and of VXLAN do.",
-            networks.rounds,
-        ),
-        format!(
-            "All loads begin at the client, one after the other, each for {} s. TCP streams are \
-             measured {} s after they began, their bytes are checked, and figures are payload of \
-             all streams together. Echo requests leave every {} ms and their sizes take turns; \
-             times are of those that were answered. UDP goes to the server: {} bytes every {} ms \
-             are voice. Echo requests and voice beside bulk share the way with one stream up. \
-             Jitter is that of RFC 3550, 6.4.1, the mean of its values after each packet.",
-            networks.time.as_secs_f64(),
-            LEAD.as_secs_f64(),
-            PING_INTERVAL.as_millis(),
-            VOICE.bytes,
-            VOICE.interval.as_millis(),
-        ),
-        "CPU time is counted twice, in seconds a GB (10^9 bytes) of payload that arrived. That \
-         of the whole machine, from /proc/stat less the other programs that run on it, has the \
-         load's own and all that the kernel does, which belongs to no program: all arms compare \
-         by it, less that of plain routing. That of the gateways' programs is what \
-         /proc/PID/stat says of them, so it is 0 where the kernel is the tunnel."
-            .into(),
-        "Figures are medians over rounds; what stands beside them is the range of the rounds, \
-         from least to greatest."
-            .into(),
-    ]
 }
 
 fn arms(networks: &Networks, versions: &[String]) -> Table {

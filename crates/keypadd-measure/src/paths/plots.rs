@@ -13,13 +13,9 @@ pub(super) fn over_losses(paths: &Paths, taken: &[Taken], line: &str, nth: usize
     }
     let curves = |figure: fn(&Sample) -> Option<f64>| {
         let curve = |arm: usize| {
-            let estimates: Vec<_> = one_way
+            let points = one_way
                 .iter()
-                .filter_map(|(case, of)| {
-                    Some((of.loss_percent, over_rounds(taken, *case, arm, figure)?))
-                })
-                .collect();
-            let points = estimates.iter().map(|(loss, estimate)| (*loss, estimate));
+                .map(|(case, of)| (of.loss_percent, over_rounds(taken, *case, arm, figure)));
             Curve::of_estimates(paths.arms[arm].name(), Style::Line, points)
         };
         (0..paths.arms.len())

@@ -26,13 +26,31 @@ const OTHERS: [Figure; 5] = [
 ];
 
 pub(super) fn section(paths: &Paths, taken: &[Taken], left_out: &[String]) -> Section {
-    let mut section = Section::new(
+    let cases = paths.cases.iter();
+    let mut start_ups: Vec<String> = cases
+        .map(|case| format!("{} s at {} ms", case.start_up().as_secs_f64(), case.rtt.as_millis()))
+        .collect();
+    start_ups.sort();
+    start_ups.dedup();
+    let place = match paths.cases.first().map(|case| case.loss_place) {
+        Some(testbed::line::LossPlace::AfterBottleneck) => "after",
+        _ => "before",
+    };
+    let arms: Vec<String> = paths.arms.iter().map(super::PathArm::words).collect();
+    let mut section = Section::of_page(
         "paths",
-        "Paths",
-        "How fast and how prompt is keypadd on slow, long and lossy paths, beside kernel TCP and stunnel?",
+        include_str!("section.md"),
+        &[
+            ("mtu", &super::MTU),
+            ("queue", &testbed::line::QUEUE_PACKETS),
+            ("place", &place),
+            ("rounds", &paths.rounds),
+            ("arms", &arms.join("; ")),
+            ("start_up", &start_ups.join(", ")),
+            ("seconds", &paths.time.as_secs_f64()),
+            ("interval", &BIN.as_millis()),
+        ],
     );
-    section.method = method(paths);
-    section.emulated = vec!["rate, delay, queue and loss of the path".into()];
     section.verdicts = goals::verdicts(paths, taken);
     for (nth, line) in lines(paths).iter().enumerate() {
         section.tables.push(bulk(paths, taken, line, nth));
@@ -48,51 +66,6 @@ pub(super) fn section(paths: &Paths, taken: &[Taken], left_out: &[String]) -> Se
         }
     }
     section
-}
-
-fn method(paths: &Paths) -> Vec<String> {
-    let mut start_ups: Vec<String> = paths
-        .cases
-        .iter()
-        .map(|case| format!("{} s at {} ms", case.start_up().as_secs_f64(), case.rtt.as_millis()))
-        .collect();
-    start_ups.sort();
-    start_ups.dedup();
-    let place = match paths.cases.first().map(|case| case.loss_place) {
-        Some(testbed::line::LossPlace::AfterBottleneck) => "after",
-        _ => "before",
-    };
-    let arms: Vec<String> = paths.arms.iter().map(super::PathArm::words).collect();
-    vec![
-        format!(
-            "Two network namespaces, joined by TUN devices through an emulated line in each direction: MTU {}, a \
-             queue of {} packets, random loss {place} the bottleneck. In each round ({} in all) every arm has every \
-             case once, on a fresh tunnel, in an order drawn from the seed.",
-            super::MTU,
-            testbed::line::QUEUE_PACKETS,
-            paths.rounds,
-        ),
-        format!("Arms: {}.", arms.join("; ")),
-        format!(
-            "One stream of bulk data from the far host and echoes of 128 bytes, due at fixed times, begin together; \
-             connections are made before, without loss. Start-up, cut off: {}. The steady state after it is {} s \
-             long. Bytes are checked. A message without an answer counts with the time it has waited.",
-            start_ups.join(", "),
-            paths.time.as_secs_f64(),
-        ),
-        "What the line can deliver is its rate times 1448/1500, the payload of full TCP segments, and times what \
-         passes where loss comes after the bottleneck. Figures are medians over rounds; what stands beside them \
-         is the range of the rounds, from least to greatest."
-            .into(),
-        "A packet may be 0.2 ms later than its line says. A repair releases what waited for it, so that over a \
-         short time more payload may come out than the line delivers."
-            .into(),
-        format!(
-            "Pictures over time show the first round, in intervals of {} ms: what arrived on the line, headers and \
-             repairs included, and the longest wait for the bottleneck.",
-            BIN.as_millis()
-        ),
-    ]
 }
 
 fn table(paths: &Paths, taken: &[Taken], line: &str, nth: usize, figure: &Figure) -> Table {

@@ -118,16 +118,16 @@ impl Curve {
         Self { label: label.to_owned(), style, points, band: None }
     }
 
-    /// A curve through estimates at positions x; their intervals form its band if each has one.
-    pub fn of_estimates<'a>(
+    /// A curve through the estimates that there are, at positions x; their intervals form its band
+    /// if each has one.
+    pub fn of_estimates(
         label: &str,
         style: Style,
-        estimates: impl IntoIterator<Item = (f64, &'a Estimate)>,
+        estimates: impl IntoIterator<Item = (f64, impl Into<Option<Estimate>>)>,
     ) -> Self {
-        let (points, band): (Vec<_>, Vec<_>) = estimates
-            .into_iter()
-            .map(|(x, estimate)| ([x, estimate.value], estimate.interval))
-            .unzip();
+        let there = estimates.into_iter().filter_map(|(x, it)| Some((x, it.into()?)));
+        let (points, band): (Vec<_>, Vec<_>) =
+            there.map(|(x, it)| ([x, it.value], it.interval)).unzip();
         Self { band: band.into_iter().collect(), ..Self::new(label, style, points) }
     }
 }

@@ -23,7 +23,11 @@ fn synthetic() -> Results {
     table.push("b", vec![Cell::Missing, Cell::from(None)]);
     section.tables.push(table);
     let mut plot = Plot::new("plot", "A plot", Axis::log("time", "µs"), Axis::linear("share", "%"));
-    plot.curves.push(Curve::of_estimates("a", Style::Steps, [(1.0, &estimate), (2.0, &estimate)]));
+    plot.curves.push(Curve::of_estimates(
+        "a",
+        Style::Steps,
+        [(1.0, estimate.clone()), (2.0, estimate.clone())],
+    ));
     plot.curves.push(Curve::new("b", Style::Points, vec![[1.0, 2.0]]));
     plot.marks = vec![Mark::at_x(1.5, "x"), Mark::at_y(0.5, "y")];
     section.plots.push(plot);
@@ -50,9 +54,9 @@ fn an_error_is_in_percent_of_what_was_measured() {
 fn a_curve_has_a_band_only_if_every_point_has_an_interval() {
     let sure = Estimate { interval: Some([1.0, 2.0]), ..Estimate::single(1.5) };
     let unsure = Estimate::single(1.5);
-    let with = Curve::of_estimates("", Style::Line, [(0.0, &sure)]);
+    let with = Curve::of_estimates("", Style::Line, [(0.0, sure.clone())]);
     assert_eq!(with.band, Some(vec![[1.0, 2.0]]));
-    let without = Curve::of_estimates("", Style::Line, [(0.0, &sure), (1.0, &unsure)]);
+    let without = Curve::of_estimates("", Style::Line, [(0.0, sure), (1.0, unsure)]);
     assert_eq!(without.band, None);
 }
 

@@ -79,21 +79,24 @@ impl Workload for Bulk {
 
     fn section(&self, runs: &Runs<BulkMeasured>) -> Section {
         let arms = runs.measured();
-        let mut section = Section::new(
+        let streams = match self.streams {
+            1 => "1 stream".to_owned(),
+            more => format!("{more} streams at once"),
+        };
+        let way = match self.up {
+            true => "from here to the far end",
+            false => "from the far end to here",
+        };
+        let mut section = Section::of_page(
             "bulk",
-            "Bulk",
-            "How fast does bulk data go while the pool lasts, and when it must be made as fast as it is used?",
+            include_str!("bulk.md"),
+            &[
+                ("burst", &(self.burst_bytes as f64 / f64::from(1 << 20))),
+                ("streams", &streams),
+                ("seconds", &self.time.as_secs_f64()),
+                ("way", &way),
+            ],
         );
-        section.method = vec![format!(
-            "In each turn a burst of {} MiB from a full pool, then {} {} without a pause for {} s, {}. \
-             Rates are of payload that has arrived whole and unaltered. In each round every arm has one \
-             turn, in an order drawn from the seed, after its pools are full.",
-            self.burst_bytes as f64 / f64::from(1 << 20),
-            self.streams,
-            if self.streams == 1 { "stream" } else { "streams at once" },
-            self.time.as_secs_f64(),
-            if self.up { "from here to the far end" } else { "from the far end to here" },
-        )];
         let bursts = samples(&arms, |measured| Some(measured.burst_mbit));
         let rates = samples(&arms, |measured| Some(measured.mbit));
         section.verdicts = verdicts(&self.figures(), runs);

@@ -88,21 +88,16 @@ impl Workload for Files {
 
     fn section(&self, runs: &Runs<FilesMeasured>) -> Section {
         let arms = runs.measured();
-        let mut section = Section::new(
-            "files",
-            "Files",
-            "How long until a requested file is there, with more and more clients?",
-        );
         let sizes = self.mix.files.iter().map(|(bytes, weight)| format!("{bytes} B ({weight})"));
-        section.method = vec![format!(
-            "Each client has a connection and asks for {} files a second on average, at times and of \
-             sizes drawn from the seed (sizes and weights: {}), for {} s for each number of clients. A \
-             request that comes while the one before is served waits, and its wait counts. In each \
-             round every arm has one turn with the same requests.",
-            self.per_second,
-            sizes.collect::<Vec<_>>().join(", "),
-            self.time.as_secs_f64(),
-        )];
+        let mut section = Section::of_page(
+            "files",
+            include_str!("files.md"),
+            &[
+                ("rate", &self.per_second),
+                ("sizes", &sizes.collect::<Vec<_>>().join(", ")),
+                ("seconds", &self.time.as_secs_f64()),
+            ],
+        );
         let most = self.clients.len() - 1;
         let medians =
             samples(&arms, |FilesMeasured(served)| served[most].latencies.quantile_us(0.5));
@@ -185,15 +180,12 @@ impl Files {
             Axis::log("median", "µs"),
         );
         for (arm, turns) in arms {
-            let medians = self.clients.iter().enumerate().filter_map(|(nth, &clients)| {
+            let medians = self.clients.iter().enumerate().map(|(nth, &clients)| {
                 let each =
                     turns.iter().filter_map(|turn| turn.measured.0[nth].latencies.quantile_us(0.5));
-                let estimate = statistics::mean(&each.collect::<Vec<_>>())?;
-                Some((f64::from(clients), estimate))
+                (f64::from(clients), statistics::mean(&each.collect::<Vec<_>>()))
             });
-            let medians: Vec<_> = medians.collect();
-            let points = medians.iter().map(|(clients, estimate)| (*clients, estimate));
-            plot.curves.push(Curve::of_estimates(&arm.to_string(), Style::Line, points));
+            plot.curves.push(Curve::of_estimates(&arm.to_string(), Style::Line, medians));
         }
         plot
     }

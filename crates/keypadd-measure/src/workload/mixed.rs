@@ -61,22 +61,15 @@ impl Workload for Mixed {
 
     fn section(&self, runs: &Runs<MixedMeasured>) -> Section {
         let arms = runs.measured();
-        let mut section = Section::new(
+        let streams = match self.streams {
+            1 => "one stream".to_owned(),
+            more => format!("{more} streams"),
+        };
+        let mut section = Section::of_page(
             "mixed",
-            "Keystrokes beside bulk data",
-            "What does a keystroke cost while bulk data keeps the same tunnel busy?",
+            include_str!("mixed.md"),
+            &[("typing", &self.terminal.words()), ("streams", &streams)],
         );
-        section.method = vec![
-            self.terminal.words(),
-            format!(
-                "Meanwhile {} of bulk data from here to the far end without a pause, on connections of \
-                 their own. In each round every arm has one turn, in an order drawn from the seed.",
-                match self.streams {
-                    1 => "one stream".to_owned(),
-                    more => format!("{more} streams"),
-                }
-            ),
-        ];
         let medians = samples(&arms, |measured| measured.latencies.quantile_us(0.5));
         section.verdicts = verdicts(&self.figures(), runs);
         section.notes = runs.notes();

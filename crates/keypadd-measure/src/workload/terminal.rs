@@ -1,5 +1,6 @@
 //! Measures keystrokes: the time from when a key is due until its whole echo has arrived.
 
+use std::fmt;
 use std::time::{Duration, Instant};
 
 use keypadd_traffic::{Answered, Broken, Due, Latencies, Path, Requester, Requests};
@@ -56,18 +57,8 @@ impl Workload for Terminal {
 
     fn section(&self, runs: &Runs<Latencies>) -> Section {
         let arms = runs.measured();
-        let mut section = Section::new(
-            "terminal",
-            "Terminal",
-            "What does a keystroke cost, from the moment the key is due until its whole echo is there?",
-        );
-        section.method = vec![
-            self.words(),
-            "Keys are due at times drawn before the run; a slow echo delays no later key and hides no \
-             wait behind it. In each round every arm types the same keys once, in an order drawn from \
-             the seed; before its turn an arm is silent, its pools full and its fillers asleep."
-                .into(),
-        ];
+        let words = &[("typing", &self.words() as &dyn fmt::Display)];
+        let mut section = Section::of_page("terminal", include_str!("terminal.md"), words);
         let medians = samples(&arms, |latencies| latencies.quantile_us(0.5));
         section.verdicts = verdicts(&self.figures(), runs);
         section.notes = runs.notes();

@@ -9,86 +9,54 @@ use super::{
     FAR_AT_ONCE, LIFETIME_SECONDS, Measurements, Network, PAIRS, SETTINGS, Streamed, Streams,
     TABLE_2, TABLE_3,
 };
-use crate::Effort;
+use crate::claim::judge;
 use crate::lab::mean;
-use crate::page::{Page, curve};
+use crate::{Effort, Paper};
 
 pub(super) fn page(figures: &Measurements, effort: Effort) -> Section {
     let (short, long) = (short_plan(effort), long_plan(effort, Network::Near));
     let far = long_plan(effort, Network::Far);
     let lifetime =
         |network| Effort::both(|effort| long_plan(effort, network).lifetime.as_secs_f64());
-    let page = Page {
-        title: "Bollinger: DES, 3DES and forward secrecy",
-        question: "What do a stronger cipher and fresh key exchanges cost a stream?",
-        method: vec![
-        format!(
-            "The paper sends one TCP stream between two routers: ten times 30 s in each setting, then ten minutes with \
-             keys that live for two. Here such streams cross tunnels over a line of 100 Mbit/s, like its switch: {} s \
-             in rounds, then {} s with lifetimes of {} s. A third experiment sends {} s over 10 Mbit/s with a round trip of \
-             600 ms and lifetimes of {} s, to try what the paper only supposes; there every setting has a line of its \
-             own, and all settings of {FAR_AT_ONCE} rounds go at once.",
-            short.time.as_secs_f64(),
-            (long.settle + long.time).as_secs_f64(),
-            long.lifetime.as_secs_f64(),
-            (far.settle + far.time).as_secs_f64(),
-            far.lifetime.as_secs_f64(),
-        ),
-        "Forward secrecy by a fresh key exchange is a new connection (MODP-768, as in the paper's tables; the first one \
-         MODP-1024): TLS 1.3 has none on a connection that is up, and QUIC's key update derives new keys from old \
-         ones. The new connection is brought up before the old one's keys end; the stream moves over when all that \
-         it has sent is answered. Streams without forward secrecy keep their connection."
-            .into(),
-        format!(
-            "Long streams go in rounds, near in an order drawn from the seed. The first {} s of each, near, and {} s, \
-             far, do not count: a connection has to find the line's rate. What a key exchange costs is taken as time lost in a lifetime and \
-             scaled to the paper's two minutes; the time in which the old connection's last data is answered and the \
-             new one waits is part of it.",
-            long.settle.as_secs_f64(),
-            far.settle.as_secs_f64(),
-        ),
-        ],
-        amounts: vec![
-            ("seconds of a short stream", Effort::both(|it| short_plan(it).time.as_secs_f64())),
-            ("lifetimes of seconds", lifetime(Network::Near)),
-            ("lifetimes of seconds, 600 ms away", lifetime(Network::Far)),
-        ],
-        emulated: vec!["lines are a relay in this process: 100 Mbit/s near, 10 Mbit/s with a round trip of 600 ms far".into(),],
-        claims: claims(),
-        tables: vec![
-            short_table(figures),
-            long_table("long", "Long streams", &figures.long, true),
-            long_table("far", "Long streams, 600 ms away", &figures.far, false),
-        ],
-        plots: vec![plot(figures)],
-        surfaces: Vec::new(),
-        notes: notes(),
-    };
-    page.of(figures, effort)
-}
-
-fn notes() -> Vec<String> {
-    let mut notes = vec![
-        "Figures of the paper are as printed, in what it calls Kb/s. It had netperf print in K, which are 1,024 bytes \
-         a second: then its streams carried some 5.5 Mbit/s."
-            .to_owned(),
+    let amounts = [
+        ("seconds of a short stream", Effort::both(|it| short_plan(it).time.as_secs_f64())),
+        ("lifetimes of seconds", lifetime(Network::Near)),
+        ("lifetimes of seconds, 600 ms away", lifetime(Network::Far)),
     ];
+    let mut page = Section::of_page(
+        Paper::Bollinger.name(),
+        include_str!("page.md"),
+        &[
+            ("short", &short.time.as_secs_f64()),
+            ("long", &(long.settle + long.time).as_secs_f64()),
+            ("lifetime", &long.lifetime.as_secs_f64()),
+            ("far", &(far.settle + far.time).as_secs_f64()),
+            ("far_lifetime", &far.lifetime.as_secs_f64()),
+            ("far_at_once", &FAR_AT_ONCE),
+            ("settle", &long.settle.as_secs_f64()),
+            ("far_settle", &far.settle.as_secs_f64()),
+            ("effort", &effort.compared(&amounts)),
+        ],
+    );
     let gains = PAIRS.map(|[without, with]| TABLE_2[with] / TABLE_2[without]);
     if gains.iter().all(|gain| *gain > 1.0) {
-        notes.push(format!(
+        let note = format!(
             "The paper's Table 2 has streams with forward secrecy faster than without, by {:.1} and {:.1} %, where \
              nothing was exchanged afresh: so much its figures scatter by themselves, as much as the cost that it \
              finds in Table 3.",
             (gains[0] - 1.0) * 1e2,
             (gains[1] - 1.0) * 1e2,
-        ));
+        );
+        page.notes.insert(1, note);
     }
-    notes.push(
-        "The paper names group 2 for forward secrecy in the list of its second experiment and group 1 in the table of \
-         the same; group 1 was run."
-            .into(),
-    );
-    notes
+    page.verdicts = judge(&claims(), figures);
+    page.tables = vec![
+        short_table(figures),
+        long_table("long", "Long streams", &figures.long, true),
+        long_table("far", "Long streams, 600 ms away", &figures.far, false),
+    ];
+    page.plots = vec![plot(figures)];
+    page
 }
 
 fn short_table(figures: &Measurements) -> Table {
@@ -166,12 +134,12 @@ fn plot(figures: &Measurements) -> Plot {
     let places = || 0..SETTINGS.len();
     let of = |nth: usize| figures.short.figures(|it| it[nth].mbit);
     let short = places().map(|nth| (number(nth), ratio(&of(nth), &of(0))));
-    plot.curves.push(curve("today, short", Style::Points, short));
+    plot.curves.push(Curve::of_estimates("today, short", Style::Points, short));
     for (label, streams, base) in
         [("today, long", &figures.long, 0), ("today, 600 ms, over 3DES", &figures.far, 1)]
     {
         let over = places().map(|nth| (number(nth), compared(streams, [base, nth]).0));
-        plot.curves.push(curve(label, Style::Points, over));
+        plot.curves.push(Curve::of_estimates(label, Style::Points, over));
     }
     plot.curves.retain(|curve| !curve.points.is_empty());
     plot

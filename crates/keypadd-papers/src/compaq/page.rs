@@ -8,9 +8,9 @@ use super::{
     ArmId, Claim, EMULATED, FILES, LARGE, MEDIUM, Measurements, PROCESSORS, Rates, SMALL, TUNNELS,
     Task, at, clients, name, protection,
 };
-use crate::Effort;
+use crate::claim::judge;
 use crate::lab::mean;
-use crate::page::{Page, curve};
+use crate::{Effort, Paper};
 pub(super) use claims::claims;
 use keypadd_measure::figure::group;
 use keypadd_measure::results::{Axis, Cell, Curve, Plot, Section, Style, Table};
@@ -20,73 +20,38 @@ use printed::{BASE_MBIT, CLIENTS, PROCESSOR_GAINS, printed_over_base};
 const SIZES: [&str; 3] = ["small", "medium", "large"];
 
 pub(super) fn page(figures: &Measurements, effort: Effort) -> Section {
-    let mut emulated = vec![
-        "four hosts are network namespaces that share this machine's cores".into(),
-        "processors of two speeds are CPU quotas".into(),
+    let numbers: Vec<String> = clients(effort).iter().map(ToString::to_string).collect();
+    let amounts = [
+        ("numbers of clients", Effort::both(|it| clients(it).len())),
+        ("seconds of each number and size", Effort::both(|it| time(it).as_secs_f64())),
     ];
+    let mut page = Section::of_page(
+        Paper::Compaq.name(),
+        include_str!("page.md"),
+        &[
+            ("clients", &numbers.join(", ")),
+            ("seconds", &time(effort).as_secs_f64()),
+            ("slow", &format!("{SLOW:.3}")),
+            ("fast", &FAST),
+            ("seconds_slowed", &time_slowed(effort).as_secs_f64()),
+            ("period", &testbed::PERIOD.as_millis()),
+            ("effort", &effort.compared(&amounts)),
+        ],
+    );
     if let Ok(base) = &figures.calibration {
-        emulated.extend(EMULATED.map(|pair| {
+        page.emulated.extend(EMULATED.map(|pair| {
             let (suite, rate) = (protection(pair), emulated_rate(pair.0, *base));
             let rate = group(&rate.to_string());
             format!("{suite}, emulated: keystream slowed to {rate} bytes a second")
         }));
     }
-    let mut tables = vec![over_base(figures), processors(figures)];
-    tables.extend((0..FILES.len()).map(|size| rates(figures, size, effort)));
-    let mut plots = vec![ciphers(figures)];
-    plots.extend([LARGE, MEDIUM, SMALL].map(|size| by_clients(figures, size, effort)));
-    let mut notes = printed::contradictions();
-    notes.push(
-        "Emulated: single DES is slowed until it costs beside today's base, which was measured first, what it cost the \
-         paper's gateways with large files, and triple DES is three of it. So the figure of single DES is given, and \
-         what follows from it for triple DES and for smaller files is judged. A cipher that is slower than that \
-         already is not slowed."
-            .into(),
-    );
-    notes.push(
-        "C10's 6 Mbit/s were of a machine of 1998; what is judged is its share of the throughput without a tunnel."
-            .into(),
-    );
-    let page = Page {
-        title: "Compaq: a firewall's tunnel under web traffic",
-        question: "What do a tunnel, ciphers, hashes and the processor do to the throughput of web traffic between two networks?",
-        method: vec![
-        format!(
-            "The paper has 4 to 20 virtual clients ask a server for small, medium and large files, four times in five \
-             by HTTP, else by FTP, through two gateways with a tunnel between them. Here client, gateways and server \
-             are four hosts as the kernel tells them apart (network namespaces joined by veth pairs); without a \
-             tunnel, packets are routed over the same gateways. Each client asks for one file after the other; a file \
-             by HTTP is a connection of its own, one by FTP takes five commands on a connection and a second one for \
-             the file. Each number of clients ({}) asks for each size for {} s in each round, arms in an order \
-             drawn from the seed.",
-            clients(effort).iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
-            time(effort).as_secs_f64(),
-        ),
-        format!(
-            "Processors of two speeds are CPU quotas of the gateways, {SLOW:.3} and {FAST} of a core (266 to 400 MHz), for {} s \
-             with the most clients. A gateway with a quota is as fast as ever and then stands still: over times \
-             that are long beside its period of {} ms it is slower.",
-            time_slowed(effort).as_secs_f64(),
-            testbed::PERIOD.as_millis(),
-        ),
-        "Ratios are geometric means over the numbers of clients, round by round. A claim that something costs or \
-         gains so much holds if at least half of the paper's effect is there. Two are equal if they differ by no \
-         more than twice the deviation of the paper's tool: 4.9 % with large files, 12.12 % with medium, 27.48 % with \
-         small ones."
-            .into(),
-        ],
-        amounts: vec![
-            ("numbers of clients", Effort::both(|it| clients(it).len())),
-            ("seconds of each number and size", Effort::both(|it| time(it).as_secs_f64())),
-        ],
-        emulated,
-        claims: claims(),
-        tables,
-        plots,
-        surfaces: Vec::new(),
-        notes,
-    };
-    page.of(figures, effort)
+    page.notes.splice(0..0, printed::contradictions());
+    page.verdicts = judge(&claims(), figures);
+    page.tables = vec![over_base(figures), processors(figures)];
+    page.tables.extend((0..FILES.len()).map(|size| rates(figures, size, effort)));
+    page.plots = vec![ciphers(figures)];
+    page.plots.extend([LARGE, MEDIUM, SMALL].map(|size| by_clients(figures, size, effort)));
+    page
 }
 
 /// One value per round: the geometric mean over the numbers of clients.
@@ -193,7 +158,7 @@ fn ciphers(figures: &Measurements) -> Plot {
     ] {
         let over = |arm: ArmId| Some((arm.tunnel()? as f64, ratio(&figures.of(arm, LARGE), &base)));
         let points = ArmId::all().filter(is_of).filter_map(over);
-        plot.curves.push(curve(label, Style::Points, points));
+        plot.curves.push(Curve::of_estimates(label, Style::Points, points));
     }
     plot
 }
@@ -223,7 +188,7 @@ fn by_clients(figures: &Measurements, size: usize, effort: Effort) -> Plot {
         let over = clients(effort).iter().enumerate().map(|(nth, clients)| {
             (f64::from(*clients), ratio(&figures.by_clients(arm, size, nth), &base))
         });
-        plot.curves.push(curve(label, Style::Line, over));
+        plot.curves.push(Curve::of_estimates(label, Style::Line, over));
     }
     plot
 }

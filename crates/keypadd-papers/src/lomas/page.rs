@@ -7,9 +7,9 @@ use super::pairs::BITS_PER_SECOND;
 use super::streams::{FILE_BYTES, above_time};
 use super::trips::{slow_trips, trips};
 use super::{Grid, LOADS, Measurements, Surfaces, Trips, delays, his, sizes};
-use crate::Effort;
+use crate::claim::judge;
 use crate::lab::mean;
-use crate::page::{Page, curve};
+use crate::{Effort, Paper};
 
 /// A surface: its file name, its heading, and the source of its values.
 type Kind = (&'static str, &'static str, fn(&Surfaces) -> &Grid);
@@ -20,67 +20,35 @@ const POOLED: Kind = ("precomputed", "With keystream made before", |it| &it.pool
 
 pub(super) fn page(figures: &Measurements, effort: Effort) -> Section {
     let fields = |effort| sizes(effort).len() * delays(effort).len();
-    let mut tables =
-        [PLAIN, INLINE, POOLED].map(|kind| surface_table(figures, effort, kind)).to_vec();
-    tables.extend([
+    let amounts = [
+        ("fields of a surface", Effort::both(fields)),
+        ("round trips of a field", Effort::both(trips)),
+        ("of an inline one", Effort::both(slow_trips)),
+        ("bursts use the pool", ["not at all", "twice over"].map(str::to_owned)),
+        ("seconds of a stream", Effort::both(|it| above_time(it).as_secs_f64())),
+    ];
+    let mut page = Section::of_page(
+        Paper::Lomas.name(),
+        include_str!("page.md"),
+        &[
+            ("file", &(FILE_BYTES >> 20)),
+            ("slowed", &emulated(figures)),
+            ("line", &(BITS_PER_SECOND.get() / 1_000_000)),
+            ("effort", &effort.compared(&amounts)),
+        ],
+    );
+    page.verdicts = judge(&claims(sizes(effort)), figures);
+    page.tables = [PLAIN, INLINE, POOLED].map(|kind| surface_table(figures, effort, kind)).to_vec();
+    page.tables.extend([
         encryptions(figures),
         streams(figures),
         making(figures),
         loads(figures),
         pairs(figures),
     ]);
-    let page = Page {
-        title: "Lomas: encrypting network traffic",
-        question: "Does encryption cost anything that a user notices, if its keystream is made before it is needed?",
-        method: vec![
-        "DES without a MAC, as his was, through two ends on one machine, over UDP on loopback; plain is a tunnel \
-         that neither encrypts nor authenticates. His cipher made 4.3 bytes in the time of a round trip of \
-         128 bytes, and 0.0029 bytes while the network carried one. Keystream here is slowed to the same: \
-         for round trips to the first ratio, for bursts and streams to the second. Pools are filled at full \
-         speed before each measurement, in place of the 23 minutes that 10,000 packets would take him."
-            .into(),
-        format!(
-            "Surfaces: round trips one after the other, a silence between them, the same bytes there and back. \
-             Threads of idle class keep the cores awake in all three, as fillers that are kept busy would in one. \
-             Streams: a file of {} MiB from a full pool; then, from a pool of 2 MiB, bursts every half second whose \
-             average is half the cipher's rate, once the tunnel has carried such bursts at full speed and its pool knows \
-             what they need; then as fast as it goes. What making keystream costs, and how \
-             much is made beside other programs, is measured with the ciphers as they are.",
-            FILE_BYTES >> 20,
-        ),
-        ],
-        amounts: vec![
-            ("fields of a surface", Effort::both(fields)),
-            ("round trips of a field", Effort::both(trips)),
-            ("of an inline one", Effort::both(slow_trips)),
-            ("bursts use the pool", ["not at all", "twice over"].map(str::to_owned)),
-            ("seconds of a stream", Effort::both(|it| above_time(it).as_secs_f64())),
-        ],
-        emulated: vec![
-            emulated(figures),
-            format!(
-                "the line that two pairs share (L10) is a relay in this process, {} Mbit/s",
-                BITS_PER_SECOND.get() / 1_000_000
-            ),
-        ],
-        claims: claims(sizes(effort)),
-        tables,
-        plots: vec![by_size(figures, effort)],
-        surfaces: surfaces(figures, effort),
-        notes: vec![
-            "His second graph pays for one encryption a round trip. So does the inline surface here: the near end \
-         encrypts and decrypts at twice the rate, the far end at full speed. A tunnel pays for four; L9 compares \
-         the two."
-            .into(),
-        "He calls a precomputed round trip several orders of magnitude faster than an inline one. By his own \
-         figures it is 31 times as fast at 128 bytes (16 blocks of 8.5 ms beside a round trip of 4.6 ms). \
-         Both are shown: the claim as its rule, his figures as his ratio."
-            .into(),
-        "An empty pool (L7) is a tunnel without one: its first packet is made while it waits, as all others are."
-            .into(),
-        ],
-    };
-    page.of(figures, effort)
+    page.plots = vec![by_size(figures, effort)];
+    page.surfaces = surfaces(figures, effort);
+    page
 }
 
 fn emulated(figures: &Measurements) -> String {
@@ -185,7 +153,7 @@ fn by_size(figures: &Measurements, effort: Effort) -> Plot {
             let all: Vec<f64> = figures.surfaces.all.iter().filter_map(of_round).collect();
             (*size as f64, mean(&all))
         });
-        plot.curves.push(curve(label, Style::Line, points));
+        plot.curves.push(Curve::of_estimates(label, Style::Line, points));
     }
     let his_plain = vec![[128.0, 1.0], [1024.0, his::TRIPS_1024_SECONDS / his::TRIPS_128_SECONDS]];
     plot.curves.push(Curve::new("his, plain and precomputed", Style::Line, his_plain));

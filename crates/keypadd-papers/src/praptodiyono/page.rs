@@ -5,50 +5,31 @@ use keypadd_measure::results::{Cell, Estimate, Section, Table};
 use super::claims::claims;
 use super::measure::{SUITE, exchanges, stream_time};
 use super::{GROUPS, Generated, Measurements, Printed, TABLE_1, TABLE_2, Throughput};
-use crate::Effort;
+use crate::claim::judge;
 use crate::lab::mean;
-use crate::page::Page;
+use crate::{Effort, Paper};
 
 /// Share of a transfer's time above which a key exchange matters.
 const NEGLIGIBLE: f64 = 0.01;
 
 pub(super) fn page(figures: &Measurements, effort: Effort) -> Section {
-    let page = Page {
-        title: "Praptodiyono and others: key exchanges of IPsec",
-        question: "Which key exchange takes least time, and does a faster one make the connection faster afterwards?",
-        method: vec![
-        format!(
-            "The paper generates keys of three groups ten times each, then measures the throughput of IPsec over \
-             IPv6 whose keys were agreed on by each. Here a round takes each group in turn, in an order drawn from \
-             the seed: {0} key pairs and whole exchanges, {0} handshakes of two ends over UDP, and a stream of \
-             {1} s through a new tunnel ({SUITE}, pool off) whose handshake was by that group; the same stream \
-             without a tunnel is plain. A round's figure is the mean of its {0}; intervals are over rounds.",
-            exchanges(effort),
-            stream_time(effort).as_secs_f64(),
-        ),
-        "A claim about speed holds if the order is that of the paper. A claim about how much faster holds \
-         if at least half of the paper's effect is there."
-            .into(),
+    let amounts = [
+        ("key exchanges of a round", Effort::both(exchanges)),
+        ("seconds of a stream", Effort::both(|it| stream_time(it).as_secs_f64())),
+    ];
+    let mut page = Section::of_page(
+        Paper::Praptodiyono.name(),
+        include_str!("page.md"),
+        &[
+            ("exchanges", &exchanges(effort)),
+            ("seconds", &stream_time(effort).as_secs_f64()),
+            ("suite", &SUITE),
+            ("effort", &effort.compared(&amounts)),
         ],
-        amounts: vec![
-            ("key exchanges of a round", Effort::both(exchanges)),
-            ("seconds of a stream", Effort::both(|it| stream_time(it).as_secs_f64())),
-        ],
-        emulated: vec!["the line of streams is a relay in this process, IPv6, 32 Mbit/s, as the paper's network carried".into(),],
-        claims: claims(),
-        tables: vec![generation_table(figures), throughput_table(figures)],
-        plots: Vec::new(),
-        surfaces: Vec::new(),
-        notes: vec![
-            "The group modulo a prime is this program's own, for measurements alone; secp384r1 is ring's, in \
-         assembly. A ratio between them is one of implementations too, as it was in the paper."
-            .into(),
-        "Where a line of 32 Mbit/s is what limits a stream, a tunnel costs its packets' headers and tags. That the \
-         paper's tunnels lose a quarter to a half is what its machines took for encryption, whatever the key exchange."
-            .into(),
-        ],
-    };
-    page.of(figures, effort)
+    );
+    page.verdicts = judge(&claims(), figures);
+    page.tables = vec![generation_table(figures), throughput_table(figures)];
+    page
 }
 
 /// Minimum, maximum and deviation of the rounds, as in the paper.

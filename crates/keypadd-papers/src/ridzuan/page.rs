@@ -11,60 +11,35 @@ use super::{
     EMULATED, Echoes, LONGEST, Round, SCENARIOS, SHORTEST, SIZES, TABLE_3, TEXT_SAYS, scenario,
     whole,
 };
-use crate::Effort;
+use crate::claim::judge;
 use crate::lab::{Rounds, mean};
-use crate::page::{Page, curve};
+use crate::{Effort, Paper};
 
 pub(super) fn page(rounds: &Rounds<Round>, effort: Effort) -> Section {
-    let mut emulated =
-        vec!["the line of 1.58 Mbit/s and its delay are a relay in this process".into()];
-    emulated.extend(EMULATED.map(|nth| {
+    let amounts = [("echoes of each length in a round", Effort::both(echoes))];
+    let (long, short) = (SIZES[LONGEST], SIZES[SHORTEST]);
+    let mut page = Section::of_page(
+        Paper::Ridzuan.name(),
+        include_str!("page.md"),
+        &[
+            ("echoes", &echoes(effort)),
+            ("delay", &format!("{:.2}", delay().as_secs_f64() * 1e3)),
+            ("least", &Exchange::REQUEST_BYTES_MIN),
+            ("longer", &format!("{:.1}", line_ms(long) - line_ms(short))),
+            ("long", &long),
+            ("short", &short),
+            ("effort", &effort.compared(&amounts)),
+        ],
+    );
+    page.emulated.extend(EMULATED.map(|nth| {
         let rate = group(&emulated_rate(nth).to_string());
         format!("{}, emulated: keystream slowed to {rate} bytes a second", scenario(nth))
     }));
-    let mut notes = contradictions();
-    notes.push(format!(
-        "An emulated cipher is as slow as it would have to be if it alone added to the longest echo what the paper \
-         measured. Then a short echo costs a fraction of a long one, and length matters: encryption that costs by \
-         the byte does not explain the paper's figures. The line itself takes {:.1} ms longer for {} bytes there and \
-         back than for {}.",
-        line_ms(SIZES[LONGEST]) - line_ms(SIZES[SHORTEST]),
-        SIZES[LONGEST],
-        SIZES[SHORTEST],
-    ));
-    notes.push(
-        "TCP echoes stand for pings, which a tunnel of TCP does not carry. Hashes run as they are today in the emulated \
-         arms too."
-            .into(),
-    );
-    let page = Page {
-        title: "Ridzuan and Ab Rahman: ciphers and hashes of IPsec by ping",
-        question: "What do a cipher and a hash add to the round trip of a small packet over a slow line?",
-        method: vec![
-        format!(
-            "The paper pings ten times through routers joined by serial lines of 1.58 Mbit/s, with five pairs of \
-             cipher and hash and three lengths. Here a round sends {} echoes of each length over TCP, through a \
-             new path for each arm, those whose cipher is not emulated at once and then the others. Each path crosses a line of its own, of 1.58 Mbit/s with {:.2} ms \
-             of delay each way, so that a round trip without a tunnel is the paper's. Sizes are of what is echoed; {} bytes are the least that measured traffic has and stand for 10.",
-            echoes(effort),
-            delay().as_secs_f64() * 1e3,
-            Exchange::REQUEST_BYTES_MIN,
-        ),
-        "An amount that the paper's text names holds if the whole interval lies within it. A claim that one is \
-         slower than another holds if at least half of the paper's difference is there. A length does not matter if \
-         the longest takes within half of the least that encryption adds in the paper, more or less than the \
-         shortest."
-            .into(),
-        ],
-        amounts: vec![("echoes of each length in a round", Effort::both(echoes))],
-        emulated,
-        claims: claims(),
-        tables: vec![table(rounds)],
-        plots: vec![by_scenario(rounds), by_length(rounds)],
-        surfaces: Vec::new(),
-        notes,
-    };
-    page.of(rounds, effort)
+    page.notes.splice(0..0, contradictions());
+    page.verdicts = judge(&claims(), rounds);
+    page.tables = vec![table(rounds)];
+    page.plots = vec![by_scenario(rounds), by_length(rounds)];
+    page
 }
 
 /// Milliseconds that a round trip of this payload takes on the line.
@@ -155,7 +130,7 @@ fn by_scenario(rounds: &Rounds<Round>) -> Plot {
     let plain = rounds.figures(|it| whole(&it.plain));
     let mut push = |label: &str, of: Vec<(usize, Vec<f64>)>| {
         let over = of.into_iter().map(|(nth, samples)| (number(nth + 1), ratio(&samples, &plain)));
-        plot.curves.push(curve(label, Style::Points, over));
+        plot.curves.push(Curve::of_estimates(label, Style::Points, over));
     };
     let tunnel = |nth: usize| rounds.figures(|it| whole(&it.tunnels[nth]));
     push("today", (0..SCENARIOS.len()).map(|nth| (nth, tunnel(nth))).collect());
@@ -179,7 +154,7 @@ fn by_length(rounds: &Rounds<Round>) -> Plot {
         let points = SIZES.iter().enumerate();
         let points =
             points.map(|(nth, &size)| (size as f64, mean(&rounds.figures(|it| of(it)[nth]))));
-        plot.curves.push(curve(&label, Style::Line, points));
+        plot.curves.push(Curve::of_estimates(&label, Style::Line, points));
     }
     plot
 }
