@@ -22,7 +22,7 @@ pub struct NetworkArm {
     pub(super) version: &'static str,
     /// Makes what all rounds share: keys, certificates.
     pub(super) prepare: &'static str,
-    /// Brings the tunnel up at a gateway, as [`NetworkArm`] says; parts of one script.
+    /// Brings the tunnel up at a gateway, as the head of this file says; parts of one script.
     pub(super) up: &'static [&'static str],
 }
 
@@ -47,59 +47,19 @@ const WG: Need = need("wg", "apt-get install wireguard-tools");
 /// The kernel does it all.
 const NO_DAEMON: &str = "daemon sleep infinity";
 
-const KEYPADD_KEYS: &str = "
-for side in near far; do keypadd keygen $side.key >$side.pub 2>/dev/null; done";
+const KEYPADD_KEYS: &str = include_str!("arms/keypadd.keys.sh");
+const KEYPADD_UP: &str = include_str!("arms/keypadd.sh");
+const WIREGUARD_KEYS: &str = include_str!("arms/wireguard.keys.sh");
+const WIREGUARD_UP: &str = include_str!("arms/wireguard.sh");
 
-const KEYPADD_UP: &str = r#"
-case $side in
-  near) role="endpoint = \"$them:4433\"" listen=;;
-  far) role="permit-networks = [\"$net\"]" listen="listen = \"$me:4433\"";;
-esac
-(umask 077; cat >$side.toml <<END
-key = "$side.key"
-$listen
-[peer.$other]
-public-key = "$(cat $other.pub)"
-$role
-networks = ["$their_net"]
-device = "$dev"
-address = ["$inner/30"]
-routes = "install"
-END
-)
-daemon keypadd run --config $side.toml
-until ip route | grep -q $their_net; do sleep 0.05; done"#;
-
-const WIREGUARD_KEYS: &str = "
-for side in near far; do wg genkey >$side.key; wg pubkey <$side.key >$side.pub; done";
-
-const WIREGUARD_UP: &str = "
-until [ -S /run/wireguard/$dev.sock ]; do sleep 0.05; done
-wg set $dev listen-port 51820 private-key $side.key peer $(cat $other.pub) \
-  allowed-ips $their_net endpoint $them:51820
-ip address add $inner/30 dev $dev
-ip link set $dev mtu 1420 up
-ip route add $their_net dev $dev";
-
-const ROUTE_WHEN_UP: &str = "
-until ip route add $their_net dev $dev 2>/dev/null; do sleep 0.05; done";
+const ROUTE_WHEN_UP: &str =
+    "until ip route add $their_net dev $dev 2>/dev/null; do sleep 0.05; done";
 
 const OPENVPN: &[Need] =
     &[need("openvpn", "apt-get install openvpn"), need("openssl", "apt-get install openssl")];
 const OPENVPN_VERSION: &str = "openvpn --version | cut -d' ' -f1,2";
-
-const OPENVPN_KEYS: &str = "
-for side in near far; do
-  openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 \
-    -subj /CN=$side -keyout $side.key -out $side.crt 2>/dev/null
-  openssl x509 -in $side.crt -noout -fingerprint -sha256 | cut -d= -f2 >$side.print
-done";
-
-const OPENVPN_UP: &str = r#"
-case $side in near) role=--tls-client;; far) role="--tls-server --dh none";; esac
-daemon openvpn --dev $dev --dev-type tun --proto udp4 --local $me --remote $them $role \
-  --cert $side.crt --key $side.key --peer-fingerprint $(cat $other.print) \
-  --ifconfig $inner $their_inner --disable-dco $ciphers"#;
+const OPENVPN_KEYS: &str = include_str!("arms/openvpn.keys.sh");
+const OPENVPN_UP: &str = include_str!("arms/openvpn.sh");
 
 const STRONGSWAN: &[Need] = &[
     need(
@@ -115,59 +75,9 @@ const STRONGSWAN: &[Need] = &[
 ];
 const STRONGSWAN_VERSION: &str = "/usr/lib/ipsec/charon --version";
 const STRONGSWAN_SECRET: &str = "head -c 24 /dev/urandom | base64 >secret";
-
-const STRONGSWAN_UP: &str = r#"
-cat >$side.strongswan.conf <<END
-charon {
-  load = random nonce openssl hmac kdf vici kernel-libipsec kernel-netlink socket-default
-  filelog { stderr { default = 0 } }
-}
-swanctl { load = random openssl }
-END
-cat >$side.swanctl.conf <<END
-connections { lab {
-  version = 2
-  local_addrs = $me
-  remote_addrs = $them
-  proposals = $ike
-  local { auth = psk }
-  remote { auth = psk }
-  children { lab {
-    local_ts = $net
-    remote_ts = $their_net
-    esp_proposals = $esp
-  } }
-} }
-secrets { ike { secret = "$(cat secret)" } }
-END
-export STRONGSWAN_CONF=$PWD/$side.strongswan.conf
-daemon /usr/lib/ipsec/charon
-until [ -S /run/charon.vici ]; do sleep 0.05; done
-swanctl --load-all --file $PWD/$side.swanctl.conf
-case $side in
-  near) until swanctl --initiate --child lab --timeout 2; do sleep 0.2; done;;
-  far) until swanctl --list-sas | grep -q INSTALLED; do sleep 0.05; done;;
-esac"#;
-
-const TINC_KEYS: &str = "
-for side in near far; do
-  case $side in
-    near) ip=$near_ip net=$near_net connect=ConnectTo=far;;
-    far) ip=$far_ip net=$far_net connect=;;
-  esac
-  mkdir -p $side/hosts
-  printf 'Name=%s\nMode=router\nInterface=tinc-%s\n%s\n' $side $side $connect >$side/tinc.conf
-  printf 'Address=%s\nSubnet=%s\nCipher=aes-256-cbc\nDigest=sha256\n' $ip $net >$side/hosts/$side
-  tincd -c $side -K 2048 </dev/null 2>/dev/null
-done
-cp near/hosts/near far/hosts/; cp far/hosts/far near/hosts/";
-
-const TINC_UP: &str = "
-daemon tincd -c $side -D --pidfile=$side/pid
-until ip link show $dev >/dev/null 2>&1; do sleep 0.05; done
-ip address add $inner/30 dev $dev
-ip link set $dev up
-ip route add $their_net dev $dev";
+const STRONGSWAN_UP: &str = include_str!("arms/strongswan.sh");
+const TINC_KEYS: &str = include_str!("arms/tinc.keys.sh");
+const TINC_UP: &str = include_str!("arms/tinc.sh");
 
 const QUINCY: &[Need] = &[
     need("quincy-server", "cargo install --locked quincy-server@3.1.1"),
@@ -176,59 +86,8 @@ const QUINCY: &[Need] = &[
     need("nft", "apt-get install nftables"),
 ];
 
-const QUINCY_KEYS: &str = "
-for side in near far; do
-  quincy-identity noise genkey >$side.key
-  quincy-identity noise pubkey <$side.key >$side.pub
-done";
-
-/// The server gives addresses to clients and knows no networks behind them: the near gateway
-/// hides its network behind its own address.
-const QUINCY_UP: &str = r#"
-cat >users.toml <<END
-[users.near]
-authorized_keys = ["$(cat near.pub)"]
-END
-case $side in
-far)
-  cat >far.toml <<END
-name = "$dev"
-tunnel_network = "10.86.4.1/24"
-bind_address = "$me"
-bind_port = 55555
-users_file = "users.toml"
-[protocol]
-mode = "noise"
-key_exchange = "Standard"
-private_key = "$(cat far.key)"
-[connection]
-mtu = 1400
-[log]
-level = "error"
-END
-  daemon quincy-server --config-path far.toml
-  until ip address show | grep -q 10.86.4.1; do sleep 0.05; done;;
-near)
-  cat >near.toml <<END
-connection_string = "$them:55555"
-[protocol]
-mode = "noise"
-key_exchange = "Standard"
-private_key = "$(cat near.key)"
-server_public_key = "$(cat far.pub)"
-[connection]
-mtu = 1400
-[network]
-routes = ["$their_net"]
-[log]
-level = "error"
-END
-  daemon quincy-client --config-path near.toml
-  until ip route | grep -q $their_net; do sleep 0.05; done
-  nft add table ip lab
-  nft add chain ip lab out '{ type nat hook postrouting priority 100; }'
-  nft add rule ip lab out oifname != outside oifname != inside masquerade;;
-esac"#;
+const QUINCY_KEYS: &str = include_str!("arms/quincy.keys.sh");
+const QUINCY_UP: &str = include_str!("arms/quincy.sh");
 
 /// All arms, in the order of tables.
 pub(super) const ARMS: [NetworkArm; 12] = [
@@ -239,7 +98,7 @@ pub(super) const ARMS: [NetworkArm; 12] = [
         needs: &[],
         version: KERNEL,
         prepare: "",
-        up: &["ip route add $their_net via $them", "\n", NO_DAEMON],
+        up: &["ip route add $their_net via $them", NO_DAEMON],
     },
     NetworkArm {
         name: VXLAN,
@@ -248,14 +107,7 @@ pub(super) const ARMS: [NetworkArm; 12] = [
         needs: &[],
         version: KERNEL,
         prepare: "",
-        up: &[
-            "ip link add $dev type vxlan id 7 local $me remote $them dstport 4789 dev outside
-ip address add $inner/30 dev $dev
-ip link set $dev up
-ip route add $their_net via $their_inner
-",
-            NO_DAEMON,
-        ],
+        up: &[include_str!("arms/vxlan.sh"), NO_DAEMON],
     },
     NetworkArm {
         name: "keypadd",

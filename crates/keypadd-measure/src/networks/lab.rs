@@ -134,7 +134,7 @@ impl Lab {
         for (side, up) in ["far", "near"].into_iter().zip(&up) {
             let _ = fs::remove_file(up);
             let namespace = if side == "near" { &self.hosts.near } else { &self.hosts.far };
-            let script = format!("{BEGIN}{}{END}", arm.up.concat());
+            let script = format!("{BEGIN}{}{END}", arm.up.join("\n"));
             let mut command = namespace.command(locate("setpriv"));
             command.args(["--pdeathsig", "KILL", "unshare", "--mount", "sh", "-ec", &script]);
             command.current_dir(directory);
@@ -241,7 +241,7 @@ mod tests {
     #[test]
     fn every_script_is_one_that_a_shell_reads() {
         for arm in &ARMS {
-            let up = format!("{BEGIN}{}{END}", arm.up.concat());
+            let up = format!("{BEGIN}{}{END}", arm.up.join("\n"));
             for script in [arm.prepare, arm.version, &up] {
                 let mut command = Command::new("sh");
                 let status = command.args(["-nc", script]).status().unwrap();

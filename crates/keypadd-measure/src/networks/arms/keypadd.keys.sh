@@ -1,0 +1,1 @@
+for side in near far; do keypadd keygen $side.key >$side.pub 2>/dev/null; done

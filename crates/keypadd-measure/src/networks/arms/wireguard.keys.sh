@@ -1,0 +1,1 @@
+for side in near far; do wg genkey >$side.key; wg pubkey <$side.key >$side.pub; done
