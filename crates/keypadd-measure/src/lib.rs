@@ -26,6 +26,7 @@ pub mod report;
 pub mod results;
 mod schedule;
 pub mod sequence;
+mod series;
 pub mod statistics;
 mod suites;
 #[cfg(test)]
@@ -49,6 +50,7 @@ pub use path::{PathError, PathSettings, Place};
 pub use paths::{LineRate, LossPlace, PathArm, PathArms, PathCase, PathCases, Paths};
 pub use rehearsal::{OfferError, rehearse};
 pub use schedule::Typing;
+pub use series::{Series, Taken, Turn as SeriesTurn};
 pub use suites::Suites;
 pub use workload::{
     Bulk, BulkMeasured, Figure, FileMix, Files, FilesMeasured, LEAD, Mixed, MixedMeasured,

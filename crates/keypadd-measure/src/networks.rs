@@ -1,9 +1,8 @@
 //! Compares tunnels between two gateways that carry the packets of networks behind them: TCP,
 //! packets at fixed times, and their cost.
 //!
-//! Four hosts in a row are network namespaces; those at the ends know of no tunnel. In each round
-//! every arm runs once, in an order drawn from the seed, between hosts of its own. Needs root.
-//! Knows no command line.
+//! Four hosts in a row are network namespaces; those at the ends know of no tunnel. Each turn has
+//! hosts of its own. Needs root. Knows no command line.
 
 mod arms;
 mod lab;
@@ -11,16 +10,18 @@ mod load;
 mod sample;
 mod section;
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use testbed::Cleanup;
 
 use self::lab::Lab;
 use self::sample::{Sample, Taken};
-use crate::interleave::{INTERRUPTED, OnProgress, Progress};
+use crate::interleave::OnProgress;
 use crate::results::{Section, SectionRun};
+use crate::series::{Series, Turn};
 
 pub use arms::NetworkArm;
 
@@ -83,55 +84,39 @@ impl Networks {
         let versions: Vec<String> = self.arms.iter().map(|arm| arm.read_version()).collect();
         let cleanup = Arc::new(Cleanup::default());
         let mut taken = Vec::new();
-        let ended = self.rounds(&cleanup, tell, stop, &mut taken, &mut |taken| {
-            keep(&section::section(&self, &versions, taken, &left_out));
+        let ended = self.prepare(&cleanup).and_then(|scratch| {
+            let arms: Vec<usize> = (0..self.arms.len()).collect();
+            let (rounds, seed) = (self.rounds, self.seed);
+            let name = |turn: &Turn| self.arms[turn.arm].name.to_owned();
+            let keep = |taken: &[Taken]| {
+                keep(&section::section(&self, &versions, taken, &left_out));
+                Ok(())
+            };
+            let take = |turn: &Turn| Ok(self.sample(&cleanup, turn.arm, &scratch, stop));
+            Series { rounds, cases: 1, arms: &arms, seed, tell, stop }
+                .run(&mut taken, name, take, keep)
         });
         cleanup.run();
         let section = section::section(&self, &versions, &taken, &left_out);
         SectionRun { section, ended_by: ended.err() }
     }
 
-    fn rounds(
-        &self,
-        cleanup: &Arc<Cleanup>,
-        tell: OnProgress<'_>,
-        stop: &AtomicBool,
-        taken: &mut Vec<Taken>,
-        keep: &mut dyn FnMut(&[Taken]),
-    ) -> Result<(), String> {
+    /// Makes what all rounds share: a directory for each arm.
+    fn prepare(&self, cleanup: &Arc<Cleanup>) -> Result<PathBuf, String> {
         let scratch = cleanup.scratch("keypadd-networks")?;
-        for arm in &self.arms {
-            arm.prepare(&scratch.join(arm.name))?;
-        }
-        let mut random = fastrand::Rng::with_seed(self.seed);
-        let all = self.rounds as usize * self.arms.len();
-        for round in 0..self.rounds {
-            let mut order: Vec<usize> = (0..self.arms.len()).collect();
-            random.shuffle(&mut order);
-            for (nth, arm) in order.into_iter().enumerate() {
-                let of_arm = self.arms[arm];
-                let (now, name) = (round as usize * self.arms.len() + nth + 1, of_arm.name);
-                tell(&Progress::Doing(format!("{now} of {all}: round {}, {name}", round + 1)));
-                let sample = self.sample(cleanup, of_arm, &scratch.join(name), stop);
-                // What was cut short is not a failure of the arm.
-                if stop.load(Relaxed) {
-                    return Err(INTERRUPTED.into());
-                }
-                taken.push(Taken { arm, round, sample });
-            }
-            keep(taken);
-        }
-        Ok(())
+        self.arms.iter().try_for_each(|arm| arm.prepare(&scratch.join(arm.name)))?;
+        Ok(scratch)
     }
 
     fn sample(
         &self,
         cleanup: &Arc<Cleanup>,
-        arm: &NetworkArm,
-        directory: &std::path::Path,
+        arm: usize,
+        scratch: &Path,
         stop: &AtomicBool,
     ) -> Result<Sample, String> {
-        let lab = Lab::open(cleanup, arm, directory, stop)?;
+        let arm = self.arms[arm];
+        let lab = Lab::open(cleanup, arm, &scratch.join(arm.name), stop)?;
         let taken = Sample::take(&lab, self.time, stop);
         // If a script has ended, that is the cause of everything else.
         match lab.scripts.failure() {

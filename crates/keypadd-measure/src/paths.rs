@@ -2,8 +2,7 @@
 //! queue length, at several round-trip times, rates and losses.
 //!
 //! Both ends are separate hosts (network namespaces) that run the shipped program; between them
-//! lies [`testbed::Path`]. In each round, every arm runs every case once, in an order drawn from
-//! the seed, on a fresh tunnel. Needs root. Knows no command line.
+//! lies [`testbed::Path`]. Each turn has a fresh tunnel. Needs root. Knows no command line.
 
 mod arms;
 mod cases;
@@ -15,16 +14,17 @@ mod section;
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use testbed::tunnel::{SERVICE_PORT, check_needs};
 use testbed::{Cleanup, End, Path, TwoHosts};
 
 use self::sample::{Sample, Taken};
-use crate::interleave::{INTERRUPTED, OnProgress, Progress};
+use crate::interleave::OnProgress;
 use crate::load::Service;
 use crate::results::{Section, SectionRun};
+use crate::series::{Series, Turn};
 
 pub use arms::{PathArm, PathArms};
 pub use cases::{LineRate, PathCase, PathCases};
@@ -82,9 +82,17 @@ impl Paths {
         let cleanup = Arc::new(Cleanup::default());
         let ended = self.bed(&cleanup).and_then(|bed| {
             let arms = arms::available(&self.arms, &bed.hosts, &mut left_out)?;
-            self.rounds(&bed, &arms, tell, stop, &mut taken, &mut |taken| {
+            let (rounds, cases, seed) = (self.rounds, self.cases.len(), self.seed);
+            let name = |turn: &Turn| {
+                format!("{}: {}", self.cases[turn.case], self.arms[turn.arm].tunnel.name)
+            };
+            let keep = |taken: &[Taken]| {
                 keep(&section::section(self, taken, &left_out));
-            })
+                Ok(())
+            };
+            let take = |turn: &Turn| Ok(bed.sample(self, turn, stop));
+            Series { rounds, cases, arms: &arms, seed, tell, stop }
+                .run(&mut taken, name, take, keep)
         });
         cleanup.run();
         SectionRun { section: section::section(self, &taken, &left_out), ended_by: ended.err() }
@@ -105,47 +113,6 @@ impl Paths {
         let service = Service::start(listener).map_err(|error| format!("a thread: {error}"))?;
         Ok(Bed { cleanup: Arc::clone(cleanup), hosts, path, service, directory })
     }
-
-    fn rounds(
-        &self,
-        bed: &Bed,
-        arms: &[usize],
-        tell: OnProgress<'_>,
-        stop: &AtomicBool,
-        taken: &mut Vec<Taken>,
-        keep: &mut dyn FnMut(&[Taken]),
-    ) -> Result<(), String> {
-        let mut random = fastrand::Rng::with_seed(self.seed);
-        let (mut used, all) = (0_usize, self.rounds as usize * self.cases.len() * arms.len());
-        for round in 0..self.rounds {
-            for (case, of_case) in self.cases.iter().enumerate() {
-                let mut order = arms.to_vec();
-                random.shuffle(&mut order);
-                let seed = random.u64(..);
-                for arm in order {
-                    if stop.load(Relaxed) {
-                        return Err(INTERRUPTED.into());
-                    }
-                    used += 1;
-                    let of_arm = &self.arms[arm];
-                    tell(&Progress::Doing(format!(
-                        "{used} of {all}: round {}, {of_case}: {}",
-                        round + 1,
-                        of_arm.tunnel.name
-                    )));
-                    let ports = u16::try_from(used % 10_000).map_err(|error| error.to_string())?;
-                    let ports = (PORTS.0 + ports, PORTS.1 + ports);
-                    let sample = bed.sample(of_arm, of_case, self.time, seed, ports, stop);
-                    if stop.load(Relaxed) {
-                        return Err(INTERRUPTED.into());
-                    }
-                    taken.push(Taken { case, arm, round, sample });
-                }
-            }
-            keep(taken);
-        }
-        Ok(())
-    }
 }
 
 impl Bed {
@@ -156,19 +123,14 @@ impl Bed {
         }
     }
 
-    fn sample(
-        &self,
-        arm: &PathArm,
-        case: &PathCase,
-        time: Duration,
-        seed: u64,
-        ports: (u16, u16),
-        stop: &AtomicBool,
-    ) -> Sample {
-        self.lay(case, seed);
-        let taken = Sample::take(self, arm, case, time, ports, stop);
+    fn sample(&self, paths: &Paths, turn: &Turn, stop: &AtomicBool) -> Sample {
+        let (arm, case) = (&paths.arms[turn.arm], &paths.cases[turn.case]);
+        self.lay(case, turn.seed);
+        let offset = (turn.nth % 10_000) as u16;
+        let ports = (PORTS.0 + offset, PORTS.1 + offset);
+        let taken = Sample::take(self, arm, case, paths.time, ports, stop);
         // Connections that have ended tell each other so before the next arm begins.
-        self.lay(case, seed);
+        self.lay(case, turn.seed);
         std::thread::sleep(2 * case.rtt);
         taken.unwrap_or_else(Sample::failed)
     }

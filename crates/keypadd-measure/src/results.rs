@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::machine::Machine;
 
+pub use build::Columns;
 pub use surface::Surface;
 
 /// The [`Results::schema`] that this code writes.

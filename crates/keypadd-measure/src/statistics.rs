@@ -29,21 +29,14 @@ pub fn mean(repetitions: &[f64]) -> Option<Estimate> {
 /// lengths differ, or a figure is not above zero.
 #[must_use]
 pub fn ratio(figures: &[f64], base: &[f64]) -> Option<Estimate> {
-    if figures.iter().chain(base).any(|&figure| figure <= 0.0) {
+    if figures.len() != base.len() || figures.iter().chain(base).any(|&figure| figure <= 0.0) {
         return None;
     }
-    let ratios = paired(figures, base, |figure, base| figure / base)?;
+    let ratios: Vec<f64> = figures.iter().zip(base).map(|(figure, base)| figure / base).collect();
     let logarithms: Vec<f64> = ratios.iter().map(|ratio| ratio.ln()).collect();
     let (value, margin) = mean_and_margin(&logarithms)?;
     let interval = margin.map(|margin| [(value - margin).exp(), (value + margin).exp()]);
     Some(Estimate { value: value.exp(), interval, samples: ratios })
-}
-
-/// The difference of `figures` and `base`, repetition by repetition, with Student's interval. Its
-/// samples are the differences. `None` if the lengths differ.
-#[must_use]
-pub fn difference(figures: &[f64], base: &[f64]) -> Option<Estimate> {
-    mean(&paired(figures, base, |figure, base| figure - base)?)
 }
 
 /// The median of samples; `None` for none, or if one is not finite.
@@ -61,10 +54,11 @@ pub fn median(samples: &[f64]) -> Option<f64> {
     })
 }
 
-/// Repetition by repetition; `None` if the lengths differ.
-fn paired(figures: &[f64], base: &[f64], by: impl Fn(f64, f64) -> f64) -> Option<Vec<f64>> {
-    (figures.len() == base.len())
-        .then(|| figures.iter().zip(base).map(|(&figure, &base)| by(figure, base)).collect())
+/// The least of sorted samples that so many are not above, by nearest rank; `None` for none.
+#[must_use]
+pub fn nearest_rank(sorted: &[f64], quantile: f64) -> Option<f64> {
+    let rank = (quantile * sorted.len() as f64).ceil() as usize;
+    sorted.get(rank.saturating_sub(1)).copied()
 }
 
 /// The mean, and half the width of its interval if there are enough repetitions for one.

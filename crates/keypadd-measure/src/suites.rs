@@ -8,7 +8,7 @@ use keypadd_keystream::{CipherEngine, Protection, has_aes_gcm};
 use keypadd_provider::{SealCosts, TIMED_BYTES, seal_costs};
 
 use crate::interleave::{INTERRUPTED, OnProgress, Progress};
-use crate::results::{Cell, Outcome, Section, SectionRun, Table, Verdict};
+use crate::results::{Outcome, Section, SectionRun, Table, Verdict};
 use crate::statistics::{mean, ratio};
 
 /// Seals in a round trip: each of two packets is sealed and opened, and opening costs as much.
@@ -78,43 +78,28 @@ impl Suites {
     }
 
     fn table(&self, at: usize, measured: &[Measured]) -> Table {
-        let bytes = TIMED_BYTES[at];
-        let mut table =
-            Table::new(&format!("seals-{bytes}"), &format!("Sealing {bytes} bytes"), "suite")
-                .column("inline", "ns")
-                .column("hit, hot", "ns")
-                .column("hit, cold", "ns")
-                .column("miss", "ns")
-                .column("cold over inline", "")
-                .column("saved of a round trip", "%");
-        for of_suite in measured {
-            let figures = |of: fn(&SealCosts) -> Option<Duration>| -> Vec<f64> {
-                let rounds = of_suite.rounds.iter().filter_map(|round| of(&round[at]));
-                rounds.map(|time| time.as_secs_f64() * 1e9).collect()
-            };
-            let [inline, hot, cold, miss] = [
-                figures(|costs| Some(costs.inline)),
-                figures(|costs| Some(costs.hot)),
-                figures(|costs| costs.cold),
-                figures(|costs| Some(costs.miss)),
-            ];
-            let share = SEALS_IN_A_ROUND_TRIP * 100.0 / self.round_trip.as_nanos() as f64;
-            let saved: Vec<_> =
-                inline.iter().zip(&cold).map(|(inline, cold)| (inline - cold) * share).collect();
-            let over = if cold.len() == inline.len() { ratio(&cold, &inline) } else { None };
-            table.push(
-                of_suite.suite.name(),
-                vec![
-                    mean(&inline).into(),
-                    mean(&hot).into(),
-                    mean(&cold).into(),
-                    mean(&miss).into(),
-                    over.into(),
-                    mean(&saved).map_or(Cell::Missing, Cell::from),
-                ],
-            );
-        }
-        table
+        type Cost = fn(&SealCosts) -> Option<Duration>;
+        let (inline, cold): (Cost, Cost) = (|it| Some(it.inline), |it| it.cold);
+        let nanos = |it: &&Measured, of: Cost| -> Vec<f64> {
+            let rounds = it.rounds.iter().filter_map(|round| of(&round[at]));
+            rounds.map(|time| time.as_secs_f64() * 1e9).collect()
+        };
+        let share = SEALS_IN_A_ROUND_TRIP * 100.0 / self.round_trip.as_nanos() as f64;
+        let saved = |it: &&Measured| {
+            let pairs = nanos(it, inline).into_iter().zip(nanos(it, cold));
+            pairs.map(|(inline, cold)| (inline - cold) * share).collect::<Vec<f64>>()
+        };
+        let (id, title) =
+            (format!("seals-{}", TIMED_BYTES[at]), format!("Sealing {} bytes", TIMED_BYTES[at]));
+        let rows = measured.iter().map(|it| (it.suite.name(), it));
+        Table::of(&id, &title, "suite", rows)
+            .column("inline", "ns", |it| mean(&nanos(it, inline)))
+            .column("hit, hot", "ns", |it| mean(&nanos(it, |costs| Some(costs.hot))))
+            .column("hit, cold", "ns", |it| mean(&nanos(it, cold)))
+            .column("miss", "ns", |it| mean(&nanos(it, |costs| Some(costs.miss))))
+            .column("cold over inline", "", |it| ratio(&nanos(it, cold), &nanos(it, inline)))
+            .column("saved of a round trip", "%", |it| mean(&saved(it)))
+            .end()
     }
 }
 
@@ -179,7 +164,7 @@ mod tests {
             round_trip: Duration::from_micros(60),
         };
         let table = suites.table(0, &[measured(&[400, 400, 400])]);
-        let Some(Cell::Figure(saved)) = table.rows[0].cells.last() else { panic!("a figure") };
+        let saved = table.rows[0].cells.last().unwrap().figure().unwrap();
         assert!((saved.value - 4.0).abs() < 1e-9, "{saved}");
     }
 }

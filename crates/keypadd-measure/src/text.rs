@@ -7,7 +7,7 @@ use crate::agreement::Agreement;
 use crate::figure;
 use crate::figure::AlignedFigure;
 use crate::results::{
-    Cell, Estimate, Outcome, PaperComparison, Prediction, Results, Run, Section, Table, Verdict,
+    Cell, Outcome, PaperComparison, Prediction, Results, Run, Section, Table, Verdict,
 };
 
 /// Indentation of a verdict's text.
@@ -71,23 +71,20 @@ pub(crate) fn emulated(run: &Run, section: &Section) -> Option<String> {
 
 /// Predictions as a table; `None` if there are none.
 pub(crate) fn predictions(predictions: &[Prediction]) -> Option<Table> {
-    let mut table = Table::new("predictions", "Predicted before the run", "figure")
-        .column("predicted", "")
-        .column("measured", "")
-        .column("error", "%");
-    for prediction in predictions {
-        let name = match prediction.unit.as_str() {
-            "" => prediction.name.clone(),
-            unit => format!("{} ({unit})", prediction.name),
-        };
-        let error = prediction.error_percent.filter(|error| error.is_finite());
-        let error = error.map_or(Cell::Missing, |error| {
+    let rows = predictions.iter().map(|prediction| {
+        let Prediction { name, unit, .. } = prediction;
+        let name = if unit.is_empty() { name.clone() } else { format!("{name} ({unit})") };
+        (name, prediction)
+    });
+    let table = Table::of("predictions", "Predicted before the run", "figure", rows)
+        .column("predicted", "", |it| it.predicted)
+        .column("measured", "", |it| it.measured.clone())
+        .column("error", "%", |it| {
+            let error = it.error_percent.filter(|error| error.is_finite());
             // More decimals would overstate the precision of these errors.
-            Cell::Text(format!("{error:+.1}").replace('-', "−"))
-        });
-        let cells = vec![prediction.predicted.into(), prediction.measured.clone().into(), error];
-        table.push(&name, cells);
-    }
+            error.map(|error| format!("{error:+.1}").replace('-', "−"))
+        })
+        .end();
     (!table.rows.is_empty()).then_some(table)
 }
 
@@ -119,29 +116,21 @@ pub(crate) fn of_paper(beside: &PaperComparison) -> String {
 
 /// All claims of papers in one table, to be read first; `None` if there are none.
 pub(crate) fn claims(sections: &[Section]) -> Option<Table> {
-    let mut table = Table::new("claims", "What the papers claim", "claim")
-        .column("of", "")
-        .column("paper", "")
-        .column("today", "")
-        .column("direction", "")
-        .column("size", "")
-        .column("verdict", "");
-    for (section, verdict) in
-        sections.iter().flat_map(|it| it.verdicts.iter().map(move |v| (it, v)))
-    {
-        let Some(beside) = &verdict.beside else { continue };
-        let PaperComparison { name, ratio, paper, today, .. } = beside;
-        let Agreement { direction, size } = Agreement::of(beside);
-        let cells = vec![
-            ratio.as_str().into(),
-            paper.map(Estimate::single).into(),
-            today.clone().into(),
-            direction.into(),
-            size.into(),
-            verdict.outcome.name().into(),
-        ];
-        table.push(&format!("{} {name}", section.id), cells);
-    }
+    let rows = sections.iter().flat_map(|section| {
+        section.verdicts.iter().filter_map(|verdict| {
+            let beside = verdict.beside.as_ref()?;
+            let label = format!("{} {}", section.id, beside.name);
+            Some((label, (verdict, beside, Agreement::of(beside))))
+        })
+    });
+    let table = Table::of("claims", "What the papers claim", "claim", rows)
+        .column("of", "", |(_, beside, _)| beside.ratio.as_str())
+        .column("paper", "", |(_, beside, _)| beside.paper)
+        .column("today", "", |(_, beside, _)| beside.today.clone())
+        .column("direction", "", |(.., agreement)| agreement.direction)
+        .column("size", "", |(.., agreement)| agreement.size)
+        .column("verdict", "", |(verdict, ..)| verdict.outcome.name())
+        .end();
     (!table.rows.is_empty()).then_some(table)
 }
 

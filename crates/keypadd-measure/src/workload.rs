@@ -6,12 +6,14 @@ mod files;
 mod mixed;
 mod terminal;
 
+use std::time::Duration;
+
 use keypadd_keystream::Protection;
 use keypadd_traffic::{Counts, TunnelArm};
 
 use crate::arm::Arm;
 use crate::interleave::{Runs, Turn};
-use crate::results::{Cell, Table, Verdict};
+use crate::results::{Cell, Estimate, Table, Verdict};
 use crate::verdict::Rule;
 use crate::{sequence, statistics};
 
@@ -44,81 +46,81 @@ pub(crate) fn mean(samples: &[f64]) -> Cell {
 /// (docs/benchmarks/README.md).
 const SAME_COST: f64 = 1.02;
 
+/// The cost of an arm.
+struct Cost<'a, M> {
+    arm: Arm,
+    turns: &'a [Turn<M>],
+    counts: Counts,
+    /// No tunnel, no packets; no cipher, no pads.
+    shares: Option<[f64; 3]>,
+}
+
+impl<'a, M> Cost<'a, M> {
+    fn of(arm: Arm, turns: &'a [Turn<M>]) -> Self {
+        let counts = turns.iter().fold(Counts::default(), |sum, turn| sum.and(turn.counts));
+        Self { arm, turns, counts, shares: counts.percentages().filter(|_| has_pads(arm)) }
+    }
+
+    fn packets(&self) -> Option<f64> {
+        let Counts { hit, partial, miss, .. } = self.counts;
+        let packets = hit + partial + miss;
+        (packets > 0).then_some(packets as f64)
+    }
+
+    fn megabytes(&self, bytes: u64) -> Option<f64> {
+        self.shares.map(|_| bytes as f64 / 1e6)
+    }
+
+    fn of_a_core(&self, cpu: fn(&Turn<M>) -> Duration) -> Option<Estimate> {
+        let share = |turn: &Turn<M>| cpu(turn).as_secs_f64() * 100.0 / turn.time.as_secs_f64();
+        statistics::mean(&self.turns.iter().map(share).collect::<Vec<f64>>())
+    }
+
+    fn full(&self) -> String {
+        let full = self.turns.iter().filter(|turn| turn.was_full).count();
+        format!("{full} of {}", self.turns.len())
+    }
+
+    /// What only an arm with a pool has.
+    fn pooled<T>(&self, figure: T) -> Option<T> {
+        self.arm.has_pool().then_some(figure)
+    }
+}
+
 /// The cost of the workload: pad sources and CPU.
 pub(crate) fn costs<M>(arms: &[(Arm, &[Turn<M>])]) -> Table {
-    let mut table = Table::new("pads", "Where pads came from, and CPU", "arm")
-        .column("packets", "")
-        .column("hit", "%")
-        .column("partial", "%")
-        .column("miss", "%")
-        .column("from the pool", "MB")
-        .column("inline", "MB")
-        .column("fillers", "% of a core")
-        .column("process", "% of a core")
-        .column("turns with a full pool", "");
-    for (arm, turns) in arms {
-        let counts = turns.iter().fold(Counts::default(), |sum, turn| sum.and(turn.counts));
-        let packets = counts.hit + counts.partial + counts.miss;
-        // No tunnel, no packets; no cipher, no pads.
-        let shares = counts.percentages().filter(|_| has_pads(*arm));
-        let share = |nth: usize| shares.map_or(Cell::Missing, |shares| shares[nth].into());
-        let megabytes = |bytes: u64| match shares {
-            Some(_) => (bytes as f64 / 1e6).into(),
-            None => Cell::Missing,
-        };
-        let of_a_core = |cpu: fn(&Turn<M>) -> f64| {
-            let shares = turns.iter().map(|turn| cpu(turn) * 100.0 / turn.time.as_secs_f64());
-            Cell::from(statistics::mean(&shares.collect::<Vec<f64>>()))
-        };
-        let full = turns.iter().filter(|turn| turn.was_full).count();
-        table.push(
-            &arm.to_string(),
-            vec![
-                match packets {
-                    0 => Cell::Missing,
-                    packets => (packets as f64).into(),
-                },
-                share(0),
-                share(1),
-                share(2),
-                megabytes(counts.pool_bytes),
-                megabytes(counts.inline_bytes),
-                match arm.has_pool() {
-                    true => of_a_core(|turn| turn.filler_cpu.as_secs_f64()),
-                    false => Cell::Missing,
-                },
-                of_a_core(|turn| turn.cpu.as_secs_f64()),
-                match arm.has_pool() {
-                    true => format!("{full} of {}", turns.len()).into(),
-                    false => Cell::Missing,
-                },
-            ],
-        );
-    }
-    table
+    let share = |nth: usize| move |it: &Cost<'_, M>| it.shares.map(|shares| shares[nth]);
+    Table::of(
+        "pads",
+        "Where pads came from, and CPU",
+        "arm",
+        arms.iter().map(|(arm, turns)| (arm, Cost::of(*arm, turns))),
+    )
+    .column("packets", "", Cost::packets)
+    .column("hit", "%", share(0))
+    .column("partial", "%", share(1))
+    .column("miss", "%", share(2))
+    .column("from the pool", "MB", |it| it.megabytes(it.counts.pool_bytes))
+    .column("inline", "MB", |it| it.megabytes(it.counts.inline_bytes))
+    .column("fillers", "% of a core", |it| it.pooled(it.of_a_core(|turn| turn.filler_cpu)))
+    .column("process", "% of a core", |it| it.of_a_core(|turn| turn.cpu))
+    .column("turns with a full pool", "", |it| it.pooled(it.full()))
+    .end()
 }
 
 /// Ratio of each arm to each baseline, round by round.
 pub(crate) fn ratios(id: &str, title: &str, arms: &[Samples]) -> Table {
-    let mut table = Table::new(id, title, "arm");
-    let bases: Vec<&Samples> = arms
-        .iter()
-        .filter(|(arm, _)| match arm {
-            Arm::Tcp => true,
-            Arm::Tunnel(tunnel) => is_null(tunnel.suite),
-        })
-        .collect();
-    for (base, _) in &bases {
-        table = table.column(&format!("over {base}"), "");
-    }
-    for (arm, samples) in arms {
-        let over = bases.iter().map(|(base, base_samples)| match base == arm {
-            true => Cell::Missing,
-            false => sequence::ratio(samples, base_samples).into(),
+    let is_base = |arm: Arm| match arm {
+        Arm::Tcp => true,
+        Arm::Tunnel(tunnel) => is_null(tunnel.suite),
+    };
+    let mut table = Table::of(id, title, "arm", arms.iter().map(|it| (it.0, it)));
+    for (base, of_base) in arms.iter().filter(|it| is_base(it.0)) {
+        table = table.column(&format!("over {base}"), "", |(arm, samples)| {
+            (arm != base).then(|| sequence::ratio(samples, of_base))
         });
-        table.push(&arm.to_string(), over.collect());
     }
-    table
+    table.end()
 }
 
 /// Reads a figure from what a turn measured, if it has one.

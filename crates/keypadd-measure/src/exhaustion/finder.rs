@@ -77,6 +77,16 @@ pub(super) enum Sustained {
     },
 }
 
+impl Sustained {
+    /// The rates that confirm R*: one that lasted, one that ran dry.
+    pub(super) fn sides(&self) -> [Option<f64>; 2] {
+        match *self {
+            Self::Found { lasts, runs_dry, .. } => [lasts, runs_dry],
+            Self::NeverFills | Self::AtLeast { .. } => [None, None],
+        }
+    }
+}
+
 /// A rate that was tried, for the plot of rates against levels.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Tried {

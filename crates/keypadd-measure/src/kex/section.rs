@@ -1,7 +1,7 @@
 //! Builds the section on handshakes: tables, plots and verdicts from the rounds. Pure.
 
 use super::{Kex, Measured, Turn};
-use crate::results::{Axis, Cell, Curve, Estimate, Outcome, Plot, Section, Style, Table, Verdict};
+use crate::results::{Axis, Curve, Outcome, Plot, Section, Style, Table, Verdict};
 use crate::statistics::{mean, ratio};
 
 /// The group that others are compared to.
@@ -62,94 +62,71 @@ fn of_turns(measured: &Measured, figure: impl Fn(&Turn) -> Option<f64>) -> Vec<f
     measured.turns.iter().filter_map(figure).collect()
 }
 
+fn rows(measured: &[Measured]) -> impl Iterator<Item = (&'static str, &Measured)> {
+    measured.iter().map(|it| (it.group.name(), it))
+}
+
 fn one_by_one(measured: &[Measured]) -> Table {
-    let mut table = Table::new("one-by-one", "One after the other", "key exchange")
-        .column("client may send, median", "µs")
-        .column("done, median", "µs")
-        .column("done, p99", "µs")
-        .column("CPU of both ends", "µs")
-        .column(&format!("CPU over {BASE}"), "");
     let cpu = |it: &Measured| of_turns(it, |turn| Some(turn.cpu_us));
     let base = measured.iter().find(|it| it.group.name() == BASE).map(cpu);
-    for it in measured {
-        let over = base.as_ref().filter(|_| it.group.name() != BASE).and_then(|base| {
-            let cpu = cpu(it);
-            let rounds = base.len().min(cpu.len());
-            ratio(&cpu[..rounds], &base[..rounds])
-        });
-        table.push(
-            it.group.name(),
-            vec![
-                mean(&of_turns(it, |turn| turn.ready.quantile_us(0.5))).into(),
-                mean(&of_turns(it, |turn| turn.done.quantile_us(0.5))).into(),
-                mean(&of_turns(it, |turn| turn.done.quantile_us(0.99))).into(),
-                mean(&cpu(it)).into(),
-                over.into(),
-            ],
-        );
-    }
-    table
+    let over = |it: &Measured| {
+        let base = base.as_ref().filter(|_| it.group.name() != BASE)?;
+        let cpu = cpu(it);
+        let rounds = base.len().min(cpu.len());
+        ratio(&cpu[..rounds], &base[..rounds])
+    };
+    Table::of("one-by-one", "One after the other", "key exchange", rows(measured))
+        .column("client may send, median", "µs", |it| {
+            mean(&of_turns(it, |turn| turn.ready.quantile_us(0.5)))
+        })
+        .column("done, median", "µs", |it| mean(&of_turns(it, |turn| turn.done.quantile_us(0.5))))
+        .column("done, p99", "µs", |it| mean(&of_turns(it, |turn| turn.done.quantile_us(0.99))))
+        .column("CPU of both ends", "µs", |it| mean(&cpu(it)))
+        .column(&format!("CPU over {BASE}"), "", |it| over(it))
+        .end()
 }
 
 fn open_loop(kex: &Kex, measured: &[Measured]) -> Table {
     let title = format!("{} a second, from when each was due", kex.per_second);
-    let mut table = Table::new("open-loop", &title, "key exchange")
-        .column("p50", "µs")
-        .column("p90", "µs")
-        .column("p99", "µs")
-        .column("max", "µs")
-        .column("handshakes", "");
-    for it in measured {
-        let quantile =
-            |quantile| Cell::from(mean(&of_turns(it, |turn| turn.open_loop.quantile_us(quantile))));
-        let count: u64 = it.turns.iter().map(|turn| turn.open_loop.count()).sum();
-        let longest = it.turns.iter().filter_map(|turn| turn.open_loop.max_us());
-        table.push(
-            it.group.name(),
-            vec![
-                quantile(0.5),
-                quantile(0.9),
-                quantile(0.99),
-                longest.reduce(f64::max).map_or(Cell::Missing, Cell::from),
-                (count as f64).into(),
-            ],
-        );
+    let mut table = Table::of("open-loop", &title, "key exchange", rows(measured));
+    for (name, quantile) in [("p50", 0.5), ("p90", 0.9), ("p99", 0.99)] {
+        table = table.column(name, "µs", |it| {
+            mean(&of_turns(it, |turn| turn.open_loop.quantile_us(quantile)))
+        });
     }
     table
+        .column("max", "µs", |it| {
+            it.turns.iter().filter_map(|turn| turn.open_loop.max_us()).reduce(f64::max)
+        })
+        .column("handshakes", "", |it| {
+            it.turns.iter().map(|turn| turn.open_loop.count()).sum::<u64>() as f64
+        })
+        .end()
 }
 
 fn wire(measured: &[Measured]) -> Table {
-    let mut table = Table::new("wire", "On the wire", "key exchange")
-        .column("from the client", "bytes")
-        .column("to the client", "bytes")
-        .column("datagrams from the client", "")
-        .column("datagrams to the client", "")
-        .column("round trips until the client may send", "")
-        .column("until it knows that both may", "");
-    for it in measured {
-        let cells = it.wire.map(|wire| {
-            let figures = [wire.bytes, wire.datagrams, wire.round_trips].concat();
-            figures.into_iter().map(|figure| Cell::from(Estimate::single(figure))).collect()
-        });
-        table.push(it.group.name(), cells.unwrap_or_else(|| vec![Cell::Missing; 6]));
-    }
-    table
+    Table::of("wire", "On the wire", "key exchange", rows(measured))
+        .column("from the client", "bytes", |it| it.wire.map(|it| it.bytes[0]))
+        .column("to the client", "bytes", |it| it.wire.map(|it| it.bytes[1]))
+        .column("datagrams from the client", "", |it| it.wire.map(|it| it.datagrams[0]))
+        .column("datagrams to the client", "", |it| it.wire.map(|it| it.datagrams[1]))
+        .column("round trips until the client may send", "", |it| {
+            it.wire.map(|it| it.round_trips[0])
+        })
+        .column("until it knows that both may", "", |it| it.wire.map(|it| it.round_trips[1]))
+        .end()
 }
 
 /// Cost of a session's fresh keys: one handshake for each of its two connections, each time.
 fn fresh_keys(measured: &[Measured]) -> Table {
     let title = "Fresh keys of a session that carries bulk: CPU of both ends";
-    let mut table = Table::new("fresh-keys", title, "key exchange");
-    for (lifetime, _) in LIFETIMES {
-        table = table.column(&format!("key-lifetime {lifetime}"), "millionths of a core");
+    let mut table = Table::of("fresh-keys", title, "key exchange", rows(measured));
+    for (lifetime, seconds) in LIFETIMES {
+        table = table.column(&format!("key-lifetime {lifetime}"), "millionths of a core", |it| {
+            mean(&of_turns(it, |turn| Some(2.0 * turn.cpu_us / seconds)))
+        });
     }
-    for it in measured {
-        let share = |(_, seconds): (&str, f64)| {
-            mean(&of_turns(it, |turn| Some(2.0 * turn.cpu_us / seconds))).into()
-        };
-        table.push(it.group.name(), LIFETIMES.map(share).to_vec());
-    }
-    table
+    table.end()
 }
 
 fn distribution(kex: &Kex, measured: &[Measured]) -> Plot {

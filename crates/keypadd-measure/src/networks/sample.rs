@@ -50,14 +50,8 @@ pub(super) const STREAMS: [Streams; 5] = [
 ];
 const ONE_UP: Streams = Streams { name: "1 up", down: 0, up: 1 };
 
-/// One sample and where it belongs.
-#[derive(Clone, Debug)]
-pub(super) struct Taken {
-    pub(super) arm: usize,
-    pub(super) round: u32,
-    /// Or what went wrong.
-    pub(super) sample: Result<Sample, String>,
-}
+/// A sample, or what went wrong.
+pub(super) type Taken = crate::series::Taken<Result<Sample, String>>;
 
 /// What one arm did.
 #[derive(Clone, Debug)]

@@ -4,8 +4,9 @@ use super::Networks;
 use super::arms::{PLAIN, VXLAN};
 use super::load::{PACES, PING_BYTES, PING_INTERVAL, Pings, VOICE};
 use super::sample::{LEAD, STREAMS, Sample, Taken};
-use crate::results::{Cell, Estimate, Outcome, Section, Table, Verdict};
-use crate::sequence::{MIN_ROUNDS, center};
+use crate::results::{Outcome, Section, Table, Verdict};
+use crate::sequence::center;
+use crate::series::over_rounds;
 use crate::verdict::Rule;
 
 /// Reads a figure from a sample, if present.
@@ -34,6 +35,9 @@ struct Claim {
     over: Option<&'static str>,
     at_least: f64,
 }
+
+/// The figure that claims are judged by.
+const FIGURE: &str = "ratio of one stream down to the other arm's in its round";
 
 const CLAIMS: [Claim; 4] = [
     Claim {
@@ -95,12 +99,11 @@ pub(super) fn section(
 }
 
 fn arms(networks: &Networks, versions: &[String]) -> Table {
-    let mut table =
-        Table::new("arms", "Arms", "arm").column("version", "").column("protection", "");
-    for (arm, version) in networks.arms.iter().zip(versions) {
-        table.push(arm.name, vec![version.as_str().into(), arm.protection.into()]);
-    }
-    table
+    let rows = networks.arms.iter().zip(versions).map(|(arm, version)| (arm.name, (arm, version)));
+    Table::of("arms", "Arms", "arm", rows)
+        .column("version", "", |(_, version)| version.as_str())
+        .column("protection", "", |(arm, _)| arm.protection)
+        .end()
 }
 
 fn tables(networks: &Networks, taken: &[Taken]) -> Vec<Table> {
@@ -163,19 +166,14 @@ fn tables(networks: &Networks, taken: &[Taken]) -> Vec<Table> {
 }
 
 fn table(networks: &Networks, taken: &[Taken], id: &str, title: &str, figures: &[Figure]) -> Table {
-    let mut table = Table::new(id, title, "arm");
-    for Figure { name, unit, .. } in figures {
-        table = table.column(name, unit);
+    let rows = networks.arms.iter().enumerate().map(|(nth, arm)| (arm.name, nth));
+    let mut table = Table::of(id, title, "arm", rows);
+    for Figure { name, unit, of } in figures {
+        table = table.column(name, unit, |arm| {
+            over_rounds(taken, 0, *arm, |sample| of(sample.as_ref().ok()?))
+        });
     }
-    for (nth, arm) in networks.arms.iter().enumerate() {
-        let of_arm =
-            || taken.iter().filter(|it| it.arm == nth).filter_map(|it| it.sample.as_ref().ok());
-        let cell = |figure: &Figure| -> Cell {
-            Estimate::of_rounds(of_arm().filter_map(|sample| (figure.of)(sample)).collect()).into()
-        };
-        table.push(arm.name, figures.iter().map(cell).collect());
-    }
-    table
+    table.end()
 }
 
 /// A verdict by the interval over rounds; none if an arm of the claim was not asked for.
@@ -201,31 +199,12 @@ fn judge(networks: &Networks, taken: &[Taken], claim: &Claim) -> Option<Verdict>
             Some(rate(round, &|it| name(it) == claim.arm)? / base?)
         })
         .collect();
-    let ratio = center(&ratios);
-    let because = match &ratio {
-        Some(Estimate { value, interval: Some([low, high]), .. }) => {
-            format!("{value:.2} ({low:.2} to {high:.2}, {} rounds)", ratios.len())
-        }
-        Some(Estimate { value, interval: None, .. }) => {
-            format!("{value:.2}, from too few rounds to tell")
-        }
-        None => "not measured".into(),
-    };
-    let outcome = match &ratio {
-        None => Outcome::NotRun,
-        ratio => Rule::AtLeast(claim.at_least).outcome(ratio.as_ref()),
-    };
-    Some(Verdict {
-        claim: claim.text.to_owned(),
-        rule: format!(
-            "Holds if the 95 % interval of one stream down over that of the other arm in its round \
-             begins at {} or above; does not hold if it ends below; needs {MIN_ROUNDS} rounds.",
-            claim.at_least,
-        ),
-        outcome,
-        because,
-        beside: None,
-    })
+    let rule = Rule::AtLeast(claim.at_least);
+    let mut verdict = rule.judge(claim.text, FIGURE, center(&ratios).as_ref());
+    if ratios.is_empty() {
+        verdict.outcome = Outcome::NotRun;
+    }
+    Some(verdict)
 }
 
 #[cfg(test)]
@@ -236,6 +215,7 @@ mod tests {
     use super::super::load::Flow;
     use super::super::sample::Tcp;
     use super::*;
+    use crate::results::Cell;
 
     fn networks() -> Networks {
         let names = ["plain", "boringtun", "openvpn", "openvpn-3des"].map(str::to_owned);
@@ -259,6 +239,7 @@ mod tests {
     fn taken(rates: [Option<f64>; 4]) -> Vec<Taken> {
         let rounds = (0..6).flat_map(|round| {
             rates.into_iter().enumerate().map(move |(arm, rate)| Taken {
+                case: 0,
                 arm,
                 round,
                 sample: rate.map(sample).ok_or_else(|| "it did not come up".into()),

@@ -1,9 +1,7 @@
-//! Groups cases by their line, and summarizes a figure over rounds. Pure.
+//! Groups cases by their line. Pure.
 
 use super::Paths;
 use super::cases::PathCase;
-use super::sample::{Sample, Taken};
-use crate::results::Estimate;
 
 /// The lines of the cases, each once.
 pub(super) fn lines(paths: &Paths) -> Vec<String> {
@@ -18,15 +16,4 @@ pub(super) fn of_line<'a>(
     line: &'a str,
 ) -> impl Iterator<Item = (usize, &'a PathCase)> {
     paths.cases.iter().enumerate().filter(move |(_, case)| case.line() == line)
-}
-
-/// Median and range of a figure over rounds.
-pub(super) fn over_rounds(
-    taken: &[Taken],
-    case: usize,
-    arm: usize,
-    figure: impl Fn(&Sample) -> Option<f64>,
-) -> Option<Estimate> {
-    let of = taken.iter().filter(|it| it.case == case && it.arm == arm);
-    Estimate::of_rounds(of.filter_map(|it| figure(&it.sample)).collect())
 }

@@ -1,9 +1,10 @@
 //! Plots throughput and echo times over loss, and rate and queue over time. Pure.
 
 use super::Paths;
-use super::lines::{of_line, over_rounds};
+use super::lines::of_line;
 use super::sample::{Bin, Sample, Taken};
 use crate::results::{Axis, Curve, Mark, Plot, Style};
+use crate::series::over_rounds;
 
 /// Bulk and p99 of a line's one-way cases, if there are several losses.
 pub(super) fn over_losses(paths: &Paths, taken: &[Taken], line: &str, nth: usize) -> Vec<Plot> {

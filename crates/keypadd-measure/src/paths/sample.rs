@@ -15,18 +15,12 @@ use super::Bed;
 use super::arms::PathArm;
 use super::cases::PathCase;
 use crate::load::{self, Bulk, Pings, ReceiveLog, wait_until, words};
+use crate::statistics::nearest_rank;
 
 /// One interval of the plots over time.
 pub(super) const BIN: Duration = Duration::from_millis(50);
 
-/// One sample and where it belongs.
-#[derive(Clone, Debug)]
-pub(super) struct Taken {
-    pub(super) case: usize,
-    pub(super) arm: usize,
-    pub(super) round: u32,
-    pub(super) sample: Sample,
-}
+pub(super) type Taken = crate::series::Taken<Sample>;
 
 /// What one arm did in one case.
 #[derive(Clone, Debug, Default)]
@@ -140,19 +134,13 @@ impl Sample {
             down_mbit: Some(mbit(&traffic.down.received, steady, end)),
             up_mbit: traffic.up.as_ref().map(|up| mbit(&up.received, steady, end)),
             start_up_mbit: Some(mbit(&traffic.down.received, start, steady)),
-            p50_ms: quantile(&times, 0.5),
-            p99_ms: quantile(&times, 0.99),
+            p50_ms: nearest_rank(&times, 0.5),
+            p99_ms: nearest_rank(&times, 0.99),
             queue_ms: (!within.is_empty()).then_some(queue_ms),
             trace: bins(trace, start, end),
             ..Self::default()
         }
     }
-}
-
-/// By nearest rank; values must be sorted.
-fn quantile(sorted: &[f64], quantile: f64) -> Option<f64> {
-    let rank = (quantile * sorted.len() as f64).ceil() as usize;
-    sorted.get(rank.saturating_sub(1)).copied()
 }
 
 /// Summarizes moments by interval.
@@ -174,13 +162,6 @@ fn bins(trace: &[Moment], start: Instant, end: Instant) -> Vec<Bin> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn quantiles_are_by_nearest_rank() {
-        let times: Vec<f64> = (1..=200).map(f64::from).collect();
-        assert_eq!([0.5, 0.99].map(|it| quantile(&times, it)), [Some(100.0), Some(198.0)]);
-        assert_eq!(quantile(&[], 0.5), None);
-    }
 
     #[test]
     fn moments_add_up_to_the_rate_and_the_longest_wait_of_their_interval() {

@@ -4,10 +4,11 @@ use testbed::End;
 
 use super::Paths;
 use super::goals;
-use super::lines::{lines, of_line, over_rounds};
+use super::lines::{lines, of_line};
 use super::plots;
 use super::sample::{BIN, Sample, Taken};
 use crate::results::{Cell, Section, Table};
+use crate::series::over_rounds;
 
 /// A table's figure: its ID, name and unit, and its field in a sample.
 type Figure = (&'static str, &'static str, &'static str, FigureOf);
@@ -68,50 +69,41 @@ pub(super) fn section(paths: &Paths, taken: &[Taken], left_out: &[String]) -> Se
     section
 }
 
+fn rows(paths: &Paths) -> impl Iterator<Item = (&str, usize)> {
+    paths.arms.iter().enumerate().map(|(arm, of_arm)| (of_arm.name(), arm))
+}
+
 fn table(paths: &Paths, taken: &[Taken], line: &str, nth: usize, figure: &Figure) -> Table {
     let (id, name, unit, of) = figure;
-    let mut table = Table::new(&format!("{id}-{}", nth + 1), &format!("{name}: {line}"), "arm");
-    for (_, case) in of_line(paths, line) {
-        table = table.column(&case.column(), unit);
+    let (id, title) = (format!("{id}-{}", nth + 1), format!("{name}: {line}"));
+    let mut table = Table::of(&id, &title, "arm", rows(paths));
+    for (index, case) in of_line(paths, line) {
+        table = table.column(&case.column(), unit, |arm| over_rounds(taken, index, *arm, of));
     }
-    for (arm, of_arm) in paths.arms.iter().enumerate() {
-        let cells = of_line(paths, line).map(|(case, _)| over_rounds(taken, case, arm, of).into());
-        table.push(of_arm.name(), cells.collect());
-    }
-    table
+    table.end()
 }
 
 /// Tabulates bulk, with the other direction if there is one, and what the line can deliver.
 fn bulk(paths: &Paths, taken: &[Taken], line: &str, nth: usize) -> Table {
     let (id, name, unit, down) = BULK;
-    let mut table = Table::new(&format!("{id}-{}", nth + 1), &format!("{name}: {line}"), "arm");
-    for (_, case) in of_line(paths, line) {
-        table = table.column(&case.column(), unit);
+    let (id, title) = (format!("{id}-{}", nth + 1), format!("{name}: {line}"));
+    let arms = rows(paths).map(|(name, arm)| (name, Some(arm)));
+    let rows = std::iter::once(("what the line can deliver", None)).chain(arms);
+    let mut table = Table::of(&id, &title, "arm", rows);
+    for (index, case) in of_line(paths, line) {
+        let cell = |from: End, of: FigureOf| {
+            move |arm: &Option<usize>| match arm {
+                None => Cell::from(case.deliverable_mbit(from)),
+                Some(arm) => over_rounds(taken, index, *arm, of).into(),
+            }
+        };
+        table = table.column(&case.column(), unit, cell(End::Far, down));
         if case.two_way {
-            table = table.column(&format!("{}, to the far host", case.column()), unit);
+            let name = format!("{}, to the far host", case.column());
+            table = table.column(&name, unit, cell(End::Near, |sample| sample.up_mbit));
         }
     }
-    let row = |cell: &dyn Fn(usize, End) -> Cell| {
-        of_line(paths, line)
-            .flat_map(|(index, case)| {
-                let up = case.two_way.then(|| cell(index, End::Near));
-                [Some(cell(index, End::Far)), up].into_iter().flatten()
-            })
-            .collect::<Vec<Cell>>()
-    };
-    table.push(
-        "what the line can deliver",
-        row(&|case, from| paths.cases[case].deliverable_mbit(from).into()),
-    );
-    for (arm, of_arm) in paths.arms.iter().enumerate() {
-        let of = |from| match from {
-            End::Near => |sample: &Sample| sample.up_mbit,
-            End::Far => down,
-        };
-        table
-            .push(of_arm.name(), row(&|case, from| over_rounds(taken, case, arm, of(from)).into()));
-    }
-    table
+    table.end()
 }
 
 #[cfg(test)]

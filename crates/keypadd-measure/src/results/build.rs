@@ -44,7 +44,47 @@ impl fmt::Display for Estimate {
     }
 }
 
+/// A table that is filled column by column, so that a heading stands beside what it is about.
+#[derive(Debug)]
+pub struct Columns<R> {
+    table: Table,
+    rows: Vec<R>,
+}
+
+impl<R> Columns<R> {
+    /// Adds a column on the right: its heading, its unit, and the cell of each row.
+    #[must_use]
+    pub fn column<C: Into<Cell>>(mut self, name: &str, unit: &str, cell: impl Fn(&R) -> C) -> Self {
+        self.table = self.table.column(name, unit);
+        for (row, of) in self.table.rows.iter_mut().zip(&self.rows) {
+            row.cells.push(cell(of).into());
+        }
+        self
+    }
+
+    /// The table.
+    pub fn end(self) -> Table {
+        self.table
+    }
+}
+
 impl Table {
+    /// A table of these rows and their labels, without columns.
+    pub fn of<R>(
+        id: &str,
+        title: &str,
+        rows_are: &str,
+        rows: impl IntoIterator<Item = (impl ToString, R)>,
+    ) -> Columns<R> {
+        let mut table = Self::new(id, title, rows_are);
+        let row = |(label, row): (_, R)| {
+            table.push(&ToString::to_string(&label), Vec::new());
+            row
+        };
+        let rows = rows.into_iter().map(row).collect();
+        Columns { table, rows }
+    }
+
     /// A table without columns and rows.
     pub fn new(id: &str, title: &str, rows_are: &str) -> Self {
         Self {
@@ -198,9 +238,12 @@ impl From<Estimate> for Cell {
     }
 }
 
-impl From<Option<Estimate>> for Cell {
-    fn from(estimate: Option<Estimate>) -> Self {
-        estimate.map_or(Self::Missing, Self::Figure)
+impl<T> From<Option<T>> for Cell
+where
+    Self: From<T>,
+{
+    fn from(content: Option<T>) -> Self {
+        content.map_or(Self::Missing, Self::from)
     }
 }
 

@@ -101,15 +101,12 @@ impl Workload for Bulk {
         let rates = samples(&arms, |measured| Some(measured.mbit));
         section.verdicts = verdicts(&self.figures(), runs);
         section.notes = runs.notes();
-        let mut table = Table::new("rates", "Payload that arrived", "arm")
-            .column("burst", "Mbit/s")
-            .column("without a pause", "Mbit/s");
-        for ((arm, bursts), (_, rates)) in bursts.iter().zip(&rates) {
-            let cells = [bursts, rates].map(|samples| mean(samples));
-            table.push(&arm.to_string(), cells.into());
-        }
+        let rows = bursts.iter().zip(&rates).map(|(bursts, rates)| (bursts.0, (bursts, rates)));
         section.tables = vec![
-            table,
+            Table::of("rates", "Payload that arrived", "arm", rows)
+                .column("burst", "Mbit/s", |(bursts, _)| mean(&bursts.1))
+                .column("without a pause", "Mbit/s", |(_, rates)| mean(&rates.1))
+                .end(),
             ratios("burst-ratios", "Burst over that of the base lines, round by round", &bursts),
             ratios("ratios", "Rate without a pause over that of the base lines", &rates),
             costs(&arms),

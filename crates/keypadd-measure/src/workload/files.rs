@@ -57,6 +57,10 @@ struct Served {
     mbit: f64,
 }
 
+fn latencies<'a>(rounds: &[&'a Served]) -> Vec<&'a Latencies> {
+    rounds.iter().map(|served| &served.latencies).collect()
+}
+
 impl Workload for Files {
     type Measured = FilesMeasured;
 
@@ -147,26 +151,20 @@ impl Files {
 
     fn tables(&self, arms: &[(Arm, &[Turn<FilesMeasured>])]) -> Vec<Table> {
         let table = |(nth, clients): (usize, &u32)| {
-            let mut table =
-                Table::new(&format!("clients-{clients}"), &format!("{clients} clients"), "arm")
-                    .column("files", "")
-                    .column("p50", "µs")
-                    .column("p99", "µs")
-                    .column("rate", "Mbit/s");
-            for (arm, turns) in arms {
-                let served = || turns.iter().map(|turn| &turn.measured.0[nth]);
-                let latencies: Vec<_> = served().map(|served| &served.latencies).collect();
-                let rates: Vec<f64> = served().map(|served| served.mbit).collect();
-                let files: u64 = served().map(|served| served.latencies.count()).sum();
-                let cells = vec![
-                    (files as f64).into(),
-                    quantile(&latencies, 0.5),
-                    quantile(&latencies, 0.99),
-                    statistics::mean(&rates).into(),
-                ];
-                table.push(&arm.to_string(), cells);
-            }
-            table
+            let rows = arms.iter().map(|(arm, turns)| {
+                let served = turns.iter().map(|turn| &turn.measured.0[nth]);
+                (arm, served.collect::<Vec<&Served>>())
+            });
+            Table::of(&format!("clients-{clients}"), &format!("{clients} clients"), "arm", rows)
+                .column("files", "", |it| {
+                    it.iter().map(|it| it.latencies.count()).sum::<u64>() as f64
+                })
+                .column("p50", "µs", |it| quantile(&latencies(it), 0.5))
+                .column("p99", "µs", |it| quantile(&latencies(it), 0.99))
+                .column("rate", "Mbit/s", |it| {
+                    statistics::mean(&it.iter().map(|it| it.mbit).collect::<Vec<f64>>())
+                })
+                .end()
         };
         self.clients.iter().enumerate().map(table).collect()
     }

@@ -73,11 +73,10 @@ impl Workload for Mixed {
         let medians = samples(&arms, |measured| measured.latencies.quantile_us(0.5));
         section.verdicts = verdicts(&self.figures(), runs);
         section.notes = runs.notes();
-        let mut rates =
-            Table::new("rates", "Bulk data that arrived meanwhile", "arm").column("rate", "Mbit/s");
-        for (arm, samples) in samples(&arms, |measured| Some(measured.mbit)) {
-            rates.push(&arm.to_string(), vec![mean(&samples)]);
-        }
+        let rates = samples(&arms, |measured| Some(measured.mbit));
+        let rates = Table::of("rates", "Bulk data that arrived meanwhile", "arm", rates)
+            .column("rate", "Mbit/s", |samples| mean(samples))
+            .end();
         section.tables = vec![
             quantiles("latency", "From key to echo", &arms, |measured| &measured.latencies),
             ratios("ratios", "Median over that of the base lines, round by round", &medians),

@@ -114,20 +114,15 @@ pub(crate) fn quantiles<M>(
     arms: &[(Arm, &[Turn<M>])],
     latencies: impl Fn(&M) -> &Latencies,
 ) -> Table {
-    let mut table = Table::new(id, title, "arm").column("count", "");
-    for (name, _) in QUANTILES {
-        table = table.column(name, "µs");
-    }
-    table = table.column("max", "µs");
-    for (arm, turns) in arms {
+    let rows = arms.iter().map(|(arm, turns)| {
         let each: Vec<&Latencies> = turns.iter().map(|turn| latencies(&turn.measured)).collect();
-        let all = together(&each);
-        let mut cells = vec![Cell::from(all.count() as f64)];
-        cells.extend(QUANTILES.map(|(_, wanted)| quantile(&each, wanted)));
-        cells.push(all.max_us().map(Estimate::single).into());
-        table.push(&arm.to_string(), cells);
+        (arm, (together(&each), each))
+    });
+    let mut table = Table::of(id, title, "arm", rows).column("count", "", |it| it.0.count() as f64);
+    for (name, wanted) in QUANTILES {
+        table = table.column(name, "µs", |it| quantile(&it.1, wanted));
     }
-    table
+    table.column("max", "µs", |it| it.0.max_us()).end()
 }
 
 /// One quantile: the mean of rounds. If a round has too few latencies beyond it, that of all rounds

@@ -1,6 +1,6 @@
 //! Builds the page: words, tables and a plot around the claims. Pure.
 
-use keypadd_measure::results::{Axis, Cell, Curve, Plot, Section, Style, Table};
+use keypadd_measure::results::{Axis, Cell, Curve, Estimate, Plot, Section, Style, Table};
 use keypadd_measure::sequence::ratio;
 
 use super::claims::{claims, compared, left};
@@ -59,61 +59,51 @@ pub(super) fn page(figures: &Measurements, effort: Effort) -> Section {
     page
 }
 
+/// The value of an estimate, without its interval.
+fn once(estimate: Option<Estimate>) -> Option<f64> {
+    estimate.map(|it| it.value)
+}
+
 fn short_table(figures: &Measurements) -> Table {
-    let mut table = Table::new("short", "Short streams", "setting")
-        .column("paper, Table 2", "as printed")
-        .column("paper, over DES", "")
-        .column("today", "Mbit/s")
-        .column("today, over DES", "")
-        .column("key exchanges", "");
     let of = |nth: usize| figures.short.figures(|it| it[nth].mbit);
-    for (nth, setting) in SETTINGS.iter().enumerate() {
-        let exchanges = figures.short.figures(|it| f64::from(it[nth].key_exchanges));
-        let cells = vec![
-            TABLE_2[nth].into(),
-            (TABLE_2[nth] / TABLE_2[0]).into(),
-            mean(&of(nth)).into(),
-            ratio(&of(nth), &of(0)).into(),
-            mean(&exchanges).map_or(Cell::Missing, |it| it.value.into()),
-        ];
-        table.push(&setting.name(), cells);
-    }
-    table
+    let rows = SETTINGS.iter().enumerate().map(|(nth, setting)| (setting.name(), nth));
+    Table::of("short", "Short streams", "setting", rows)
+        .column("paper, Table 2", "as printed", |nth| TABLE_2[*nth])
+        .column("paper, over DES", "", |nth| TABLE_2[*nth] / TABLE_2[0])
+        .column("today", "Mbit/s", |nth| mean(&of(*nth)))
+        .column("today, over DES", "", |nth| ratio(&of(*nth), &of(0)))
+        .column("key exchanges", "", |nth| {
+            once(mean(&figures.short.figures(|it| f64::from(it[*nth].key_exchanges))))
+        })
+        .end()
 }
 
 fn long_table(id: &str, title: &str, streams: &Streams, is_papers: bool) -> Table {
-    let mut table = Table::new(id, title, "setting");
+    let rows = SETTINGS.iter().enumerate().map(|(nth, setting)| (setting.name(), nth));
+    let mut table = Table::of(id, title, "setting", rows);
     if is_papers {
-        table = table.column("paper, Table 3", "as printed").column("paper, over DES", "");
+        table = table.column("paper, Table 3", "as printed", |nth| TABLE_3[*nth]).column(
+            "paper, over DES",
+            "",
+            |nth| TABLE_3[*nth] / TABLE_3[0],
+        );
     }
-    table = table
-        .column("today", "Mbit/s")
-        .column("lifetime", "s")
-        .column("key exchanges", "")
-        .column("lost by each", "ms")
-        .column("left, at one in two minutes", "%");
-    for (nth, setting) in SETTINGS.iter().enumerate() {
-        let mut cells: Vec<Cell> = match is_papers {
-            true => vec![TABLE_3[nth].into(), (TABLE_3[nth] / TABLE_3[0]).into()],
-            false => Vec::new(),
-        };
-        let of = |figure: fn(&Streamed) -> f64| mean(&streams[nth].figures(figure));
-        let once = |figure| of(figure).map_or(Cell::Missing, |it| it.value.into());
-        let rates = match (&streams[nth].missed, of(|it| it.mbit)) {
-            (Some(missed), None) => missed.to_string().into(),
-            (_, rates) => rates.into(),
-        };
-        let exchanges = once(|it| f64::from(it.key_exchanges));
-        cells.extend([rates, once(|it| it.lifetime_seconds), exchanges]);
-        let pair = PAIRS.into_iter().find(|pair| pair[1] == nth);
+    let of = |nth: &usize, figure: fn(&Streamed) -> f64| mean(&streams[*nth].figures(figure));
+    let left = |nth: &usize, scale: fn(f64) -> f64| {
+        let pair = PAIRS.into_iter().find(|pair| pair[1] == *nth);
         let left = pair.map(|pair| left(streams, pair).0).unwrap_or_default();
-        let lost: Vec<f64> =
-            left.iter().map(|left| (1.0 - left) * LIFETIME_SECONDS * 1e3).collect();
-        let percent: Vec<f64> = left.iter().map(|left| left * 1e2).collect();
-        cells.extend([mean(&lost).into(), mean(&percent).into()]);
-        table.push(&setting.name(), cells);
-    }
+        mean(&left.into_iter().map(scale).collect::<Vec<f64>>())
+    };
     table
+        .column("today", "Mbit/s", |nth| match (&streams[*nth].missed, of(nth, |it| it.mbit)) {
+            (Some(missed), None) => Cell::Text(missed.to_string()),
+            (_, rates) => rates.into(),
+        })
+        .column("lifetime", "s", |nth| once(of(nth, |it| it.lifetime_seconds)))
+        .column("key exchanges", "", |nth| once(of(nth, |it| f64::from(it.key_exchanges))))
+        .column("lost by each", "ms", |nth| left(nth, |it| (1.0 - it) * LIFETIME_SECONDS * 1e3))
+        .column("left, at one in two minutes", "%", |nth| left(nth, |it| it * 1e2))
+        .end()
 }
 
 fn plot(figures: &Measurements) -> Plot {

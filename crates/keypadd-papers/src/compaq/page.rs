@@ -76,66 +76,49 @@ const PLAIN: ArmId = ArmId::Tunnel(0);
 const BASE: ArmId = ArmId::Tunnel(1);
 
 fn over_base(figures: &Measurements) -> Table {
-    let mut table = Table::new("over-base", "Throughput over the base", "arm");
+    let rows = ArmId::all().map(|arm| (arm.name(), arm));
+    let mut table = Table::of("over-base", "Throughput over the base", "arm", rows);
     for size in [LARGE, MEDIUM, SMALL] {
         table = table
-            .column(&format!("paper, {}", SIZES[size]), "")
-            .column(&format!("today, {}", SIZES[size]), "");
+            .column(&format!("paper, {}", SIZES[size]), "", |arm| {
+                printed_over_base(arm.tunnel()?, size)
+            })
+            .column(&format!("today, {}", SIZES[size]), "", |arm| {
+                ratio(&figures.of(*arm, size), &figures.of(BASE, size))
+            });
     }
-    for arm in ArmId::all() {
-        let cells = [LARGE, MEDIUM, SMALL].into_iter().flat_map(|size| {
-            let paper = arm.tunnel().and_then(|nth| printed_over_base(nth, size));
-            let today = ratio(&figures.of(arm, size), &figures.of(BASE, size));
-            [paper.map_or(Cell::Missing, Cell::from), today.into()]
-        });
-        table.push(&arm.name(), cells.collect());
-    }
-    table
+    table.end()
 }
 
 fn processors(figures: &Measurements) -> Table {
-    let mut table = Table::new("processors", "The faster processor over the slower", "arm");
-    for size in ["medium", "large"] {
+    let rows = PROCESSORS.iter().enumerate().map(|(nth, pair)| (protection(*pair), nth));
+    let mut table = Table::of("processors", "The faster processor over the slower", "arm", rows);
+    for (nth_size, size) in ["medium", "large"].into_iter().enumerate() {
+        let slow = |nth: &usize| figures.speeds.figures(|it| at(&it.slow[*nth], nth_size));
+        let fast = |nth: &usize| figures.speeds.figures(|it| at(&it.fast[*nth], nth_size));
         table = table
-            .column(&format!("paper, {size}"), "")
-            .column(&format!("today, {size}"), "")
-            .column(&format!("slower, {size}"), "Mbit/s")
-            .column(&format!("faster, {size}"), "Mbit/s");
+            .column(&format!("paper, {size}"), "", |nth| PROCESSOR_GAINS[*nth].negotiated[nth_size])
+            .column(&format!("today, {size}"), "", |nth| ratio(&fast(nth), &slow(nth)))
+            .column(&format!("slower, {size}"), "Mbit/s", |nth| mean(&slow(nth)))
+            .column(&format!("faster, {size}"), "Mbit/s", |nth| mean(&fast(nth)));
     }
-    for (nth, pair) in PROCESSORS.into_iter().enumerate() {
-        let cells = (0..2).flat_map(|size| {
-            let slow = figures.speeds.figures(|it| at(&it.slow[nth], size));
-            let fast = figures.speeds.figures(|it| at(&it.fast[nth], size));
-            [
-                PROCESSOR_GAINS[nth].negotiated[size].into(),
-                ratio(&fast, &slow).into(),
-                mean(&slow).into(),
-                mean(&fast).into(),
-            ]
-        });
-        table.push(protection(pair).name(), cells.collect());
-    }
-    table
+    table.end()
 }
 
 /// Absolute throughput for a file size, by number of clients.
 fn rates(figures: &Measurements, size: usize, effort: Effort) -> Table {
+    let arms = ArmId::all().map(|arm| (arm.name(), Some(arm)));
+    let rows = std::iter::once(("paper, base".to_owned(), None)).chain(arms);
     let title = format!("Throughput of {} files", SIZES[size]);
-    let mut table = Table::new(SIZES[size], &title, "arm");
-    for clients in clients(effort) {
-        table = table.column(&format!("{clients} clients"), "Mbit/s");
+    let mut table = Table::of(SIZES[size], &title, "arm", rows);
+    for (nth, clients) in clients(effort).iter().enumerate() {
+        let printed = CLIENTS.iter().position(|it| it == clients);
+        table = table.column(&format!("{clients} clients"), "Mbit/s", |arm| match arm {
+            Some(arm) => Cell::from(mean(&figures.by_clients(*arm, size, nth))),
+            None => printed.map(|nth| BASE_MBIT[size][nth]).into(),
+        });
     }
-    let printed = clients(effort).iter().map(|clients| {
-        let nth = CLIENTS.iter().position(|it| it == clients);
-        nth.map_or(Cell::Missing, |nth| BASE_MBIT[size][nth].into())
-    });
-    table.push("paper, base", printed.collect());
-    for arm in ArmId::all() {
-        let each = 0..clients(effort).len();
-        let each = each.map(|nth| mean(&figures.by_clients(arm, size, nth)).into());
-        table.push(&arm.name(), each.collect());
-    }
-    table
+    table.end()
 }
 
 /// The paper's arms over the base, for large files.

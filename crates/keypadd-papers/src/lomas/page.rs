@@ -1,6 +1,6 @@
 //! Builds the page: surfaces, tables and words around the claims. Pure.
 
-use keypadd_measure::results::{Axis, Cell, Curve, Estimate, Plot, Section, Style, Surface, Table};
+use keypadd_measure::results::{Axis, Curve, Estimate, Plot, Section, Style, Surface, Table};
 
 use super::claims::claims;
 use super::pairs::BITS_PER_SECOND;
@@ -109,25 +109,20 @@ fn surfaces(figures: &Measurements, effort: Effort) -> Vec<Surface> {
 }
 
 fn surface_table(figures: &Measurements, effort: Effort, kind: Kind) -> Table {
-    let title = format!("{}: a round trip", kind.1);
-    let mut table = Table::new(&format!("{}-round-trips", kind.0), &title, "packet");
-    for delay in milliseconds(effort) {
+    let (id, title) = (format!("{}-round-trips", kind.0), format!("{}: a round trip", kind.1));
+    let rows = sizes(effort).iter().enumerate().map(|(nth, size)| (format!("{size} bytes"), nth));
+    let mut table = Table::of(&id, &title, "packet", rows);
+    for (row, delay) in milliseconds(effort).into_iter().enumerate() {
         let name = if delay == 0.0 { "no delay".to_owned() } else { format!("{delay} ms delay") };
-        table = table.column(&name, "µs");
+        table =
+            table.column(&name, "µs", |nth| field(figures, kind, [row, *nth], |it| it.mean_us));
     }
     if kind.0 == POOLED.0 {
-        table = table.column("pads ready, no delay", "%");
+        table = table.column("pads ready, no delay", "%", |nth| {
+            field(figures, kind, [0, *nth], |it| it.ready_percent)
+        });
     }
-    for (column, size) in sizes(effort).iter().enumerate() {
-        let mut cells: Vec<Cell> = (0..delays(effort).len())
-            .map(|row| field(figures, kind, [row, column], |it| it.mean_us).into())
-            .collect();
-        if kind.0 == POOLED.0 {
-            cells.push(field(figures, kind, [0, column], |it| it.ready_percent).into());
-        }
-        table.push(&format!("{size} bytes"), cells);
-    }
-    table
+    table.end()
 }
 
 /// Times by packet size, in round trips of 128 bytes without encryption: his and today's in one
@@ -166,83 +161,68 @@ fn by_size(figures: &Measurements, effort: Effort) -> Plot {
 }
 
 fn encryptions(figures: &Measurements) -> Table {
-    let mut table =
-        Table::new("encryptions", "What a round trip of 1,024 bytes pays for", "encryptions")
-            .column("time", "ms");
     let rounds = &figures.encryptions;
-    for (label, times) in [
+    let rows = [
         ("one: the near end's, a short answer", rounds.figures(|it| it.one_us / 1e3)),
         ("two: the near end's", rounds.figures(|it| it.two_us / 1e3)),
         ("four: both ends'", rounds.figures(|it| it.four_us / 1e3)),
-    ] {
-        table.push(label, vec![mean(&times).into()]);
-    }
-    table
+    ];
+    Table::of("encryptions", "What a round trip of 1,024 bytes pays for", "encryptions", rows)
+        .column("time", "ms", |times| mean(times))
+        .end()
 }
 
 fn streams(figures: &Measurements) -> Table {
-    let mut table = Table::new("streams", "Bursts and streams", "traffic")
-        .column("throughput", "Mbit/s")
-        .column("keystream made while packets waited", "%");
-    let over_rounds = |of: &dyn Fn(&super::Streams) -> Option<f64>| {
-        let all: Vec<f64> = figures.streams.all.iter().filter_map(of).collect();
-        Cell::from(mean(&all))
+    type Of = fn(&super::Streams) -> Option<f64>;
+    let over_rounds = |of: Of, scale: f64| {
+        let all = figures.streams.all.iter().filter_map(|it| Some(of(it)? * scale));
+        mean(&all.collect::<Vec<f64>>())
     };
-    let rate = |of: fn(&super::Streams) -> Option<f64>| over_rounds(&of);
-    let late = |of: fn(&super::Streams) -> Option<f64>| over_rounds(&|it| Some(of(it)? * 100.0));
-    table.push("a file, plain", vec![rate(|it| it.plain_burst), Cell::Missing]);
-    table.push("a file, full pool", vec![rate(|it| it.pooled_burst), Cell::Missing]);
-    table.push("bursts, half the cipher's rate", vec![Cell::Missing, late(|it| it.late_below)]);
-    table.push("a stream, pool dry", vec![rate(|it| it.after), late(|it| it.late_above)]);
-    table.push("a stream, no pool", vec![rate(|it| it.inline), Cell::Missing]);
-    table
+    let rows: [(&str, (Of, Of)); 5] = [
+        ("a file, plain", (|it| it.plain_burst, |_| None)),
+        ("a file, full pool", (|it| it.pooled_burst, |_| None)),
+        ("bursts, half the cipher's rate", (|_| None, |it| it.late_below)),
+        ("a stream, pool dry", (|it| it.after, |it| it.late_above)),
+        ("a stream, no pool", (|it| it.inline, |_| None)),
+    ];
+    Table::of("streams", "Bursts and streams", "traffic", rows)
+        .column("throughput", "Mbit/s", |(rate, _)| over_rounds(*rate, 1.0))
+        .column("keystream made while packets waited", "%", |(_, late)| over_rounds(*late, 1e2))
+        .end()
 }
 
 fn making(figures: &Measurements) -> Table {
-    let mut table = Table::new("making", "Making DES keystream", "by")
-        .column("alone", "MB for a second of CPU")
-        .column("fillers", "MB for a second of CPU")
-        .column("CPU of a transfer, precomputed", "ms")
-        .column("inline", "ms");
-    let mega = |of: &dyn Fn(&super::Made) -> f64| {
-        Cell::from(mean(&figures.made.figures(|it| of(it) / 1e6)))
+    let mega = |of: &dyn Fn(&super::Made) -> f64| mean(&figures.made.figures(|it| of(it) / 1e6));
+    // The transfers had the des crate.
+    let work = |nth: usize, of: fn(&super::Work) -> f64| {
+        (nth == 0).then(|| mean(&figures.work.figures(|it| of(it) * 1e3)))
     };
-    let work =
-        |of: fn(&super::Work) -> f64| Cell::from(mean(&figures.work.figures(|it| of(it) * 1e3)));
-    let des = vec![
-        mega(&|it| it.alone[0]),
-        mega(&|it| it.fillers[0]),
-        work(|it| it.pooled),
-        work(|it| it.inline),
-    ];
-    table.push("the des crate, a block at a time", des);
-    let bitslices =
-        vec![mega(&|it| it.alone[1]), mega(&|it| it.fillers[1]), Cell::Missing, Cell::Missing];
-    table.push("bitslices", bitslices);
-    table
+    let rows = [("the des crate, a block at a time", 0), ("bitslices", 1)];
+    Table::of("making", "Making DES keystream", "by", rows)
+        .column("alone", "MB for a second of CPU", |nth| mega(&|it| it.alone[*nth]))
+        .column("fillers", "MB for a second of CPU", |nth| mega(&|it| it.fillers[*nth]))
+        .column("CPU of a transfer, precomputed", "ms", |nth| work(*nth, |it| it.pooled))
+        .column("inline", "ms", |nth| work(*nth, |it| it.inline))
+        .end()
 }
 
 fn pairs(figures: &Measurements) -> Table {
-    let mut table =
-        Table::new("pairs", "Two pairs on one line", "a stream").column("throughput", "Mbit/s");
     let rounds = &figures.pairs;
-    for (label, rates) in [
+    let rows = [
         ("alone", rounds.figures(|it| it.alone)),
         ("beside another", rounds.figures(|it| it.beside)),
         ("the other", rounds.figures(|it| it.other)),
-    ] {
-        table.push(label, vec![mean(&rates).into()]);
-    }
-    table
+    ];
+    Table::of("pairs", "Two pairs on one line", "a stream", rows)
+        .column("throughput", "Mbit/s", |rates| mean(rates))
+        .end()
 }
 
 fn loads(figures: &Measurements) -> Table {
-    let mut table =
-        Table::new("loads", "Keystream beside other programs", "they take of every core")
-            .column("made by both ends' fillers", "MB/s");
-    for (nth, share) in LOADS.iter().enumerate() {
-        let made = figures.beside_loads.figures(|it| it[nth] / 1e6);
-        table.push(&format!("{:.0} %", share * 100.0), vec![mean(&made).into()]);
-    }
-    table
+    let rows = LOADS.iter().enumerate().map(|(nth, share)| (format!("{:.0} %", share * 1e2), nth));
+    Table::of("loads", "Keystream beside other programs", "they take of every core", rows)
+        .column("made by both ends' fillers", "MB/s", |nth| {
+            mean(&figures.beside_loads.figures(|it| it[*nth] / 1e6))
+        })
+        .end()
 }

@@ -1,10 +1,10 @@
 //! Builds the page: words and tables around the claims. Pure.
 
-use keypadd_measure::results::{Cell, Estimate, Section, Table};
+use keypadd_measure::results::{Columns, Estimate, Section, Table};
 
 use super::claims::claims;
 use super::measure::{SUITE, exchanges, stream_time};
-use super::{GROUPS, Generated, Measurements, Printed, TABLE_1, TABLE_2, Throughput};
+use super::{GROUPS, Generated, Measurements, Printed, TABLE_1, TABLE_2};
 use crate::claim::judge;
 use crate::lab::mean;
 use crate::{Effort, Paper};
@@ -32,73 +32,70 @@ pub(super) fn page(figures: &Measurements, effort: Effort) -> Section {
     page
 }
 
-/// Minimum, maximum and deviation of the rounds, as in the paper.
-fn spread(samples: &[f64]) -> [Cell; 3] {
-    let Some(Estimate { value, .. }) = mean(samples) else { return [const { Cell::Missing }; 3] };
-    let squares: f64 = samples.iter().map(|it| (it - value).powi(2)).sum();
+/// Four columns: mean, minimum, maximum and deviation, as in the paper.
+fn four<R>(
+    mut table: Columns<R>,
+    mean: &str,
+    unit: &str,
+    figures: impl Fn(&R) -> [Option<Estimate>; 4],
+) -> Columns<R> {
+    for (nth, name) in [mean, "least", "most", "deviation"].into_iter().enumerate() {
+        table = table.column(name, unit, |row| figures(row)[nth].clone());
+    }
+    table
+}
+
+/// What the paper printed.
+fn printed(figures: &Printed, scale: f64) -> [Option<Estimate>; 4] {
+    figures.0.map(|it| Some(Estimate::single(it * scale)))
+}
+
+/// The rounds' mean, minimum, maximum and deviation.
+fn spread(samples: &[f64]) -> [Option<Estimate>; 4] {
+    let Some(mean) = mean(samples) else { return [const { None }; 4] };
+    let squares: f64 = samples.iter().map(|it| (it - mean.value).powi(2)).sum();
     let deviation = (squares / (samples.len().max(2) - 1) as f64).sqrt();
     let least = samples.iter().copied().fold(f64::INFINITY, f64::min);
     let most = samples.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    [least, most, deviation].map(Cell::from)
+    let [least, most, deviation] = [least, most, deviation].map(|it| Some(Estimate::single(it)));
+    [Some(mean), least, most, deviation]
 }
 
 fn generation_table(figures: &Measurements) -> Table {
-    let mut table = Table::new("generation", "Time of a key exchange", "group")
-        .column("paper, mean", "ms")
-        .column("least", "ms")
-        .column("most", "ms")
-        .column("deviation", "ms")
-        .column("today, key pair", "µs")
-        .column("least", "µs")
-        .column("most", "µs")
-        .column("deviation", "µs")
-        .column("both sides' work", "µs")
-        .column("handshake", "µs");
-    for (nth, group) in GROUPS.iter().enumerate() {
-        let of = |figure: fn(&Generated) -> f64| figures.generation.figures(|it| figure(&it[nth]));
-        let key_pairs = of(|it| it.key_pair_us);
-        let mut cells = TABLE_1[nth].0.map(|seconds| Cell::from(seconds * 1e3)).to_vec();
-        cells.push(mean(&key_pairs).into());
-        cells.extend(spread(&key_pairs));
-        cells.push(mean(&of(|it| it.exchange_us)).into());
-        cells.push(mean(&of(|it| it.handshake_us)).into());
-        table.push(group.name(), cells);
-    }
-    table
+    let of = |nth: &usize, figure: fn(&Generated) -> f64| {
+        figures.generation.figures(|it| figure(&it[*nth]))
+    };
+    let rows = GROUPS.iter().enumerate().map(|(nth, group)| (group, nth));
+    let table = Table::of("generation", "Time of a key exchange", "group", rows);
+    let table = four(table, "paper, mean", "ms", |nth| printed(&TABLE_1[*nth], 1e3));
+    let key_pairs = |nth: &usize| spread(&of(nth, |it| it.key_pair_us));
+    four(table, "today, key pair", "µs", key_pairs)
+        .column("both sides' work", "µs", |nth| mean(&of(nth, |it| it.exchange_us)))
+        .column("handshake", "µs", |nth| mean(&of(nth, |it| it.handshake_us)))
+        .end()
 }
 
 fn throughput_table(figures: &Measurements) -> Table {
-    let mut table = Table::new("throughput", "Throughput afterwards", "key exchange")
-        .column("paper, mean", "Mbit/s")
-        .column("least", "Mbit/s")
-        .column("most", "Mbit/s")
-        .column("deviation", "Mbit/s")
-        .column("today", "Mbit/s")
-        .column("least", "Mbit/s")
-        .column("most", "Mbit/s")
-        .column("deviation", "Mbit/s")
-        .column("data after which the handshake is 1 % of the time", "MB");
-    let rounds = &figures.throughput;
-    let mut push =
-        |label: &str, printed: &Printed, of: &dyn Fn(&Throughput) -> f64, handshakes_us| {
-            let samples = rounds.figures(of);
-            let mut cells = printed.0.map(Cell::from).to_vec();
-            cells.push(mean(&samples).into());
-            cells.extend(spread(&samples));
-            cells.push(negligible_from(&samples, handshakes_us).into());
-            table.push(label, cells);
-        };
-    push("plain, no tunnel", &TABLE_2[0], &|it| it.plain, None);
-    for (nth, group) in GROUPS.iter().enumerate() {
-        let handshakes_us = figures.generation.figures(|it| it[nth].handshake_us);
-        push(group.name(), &TABLE_2[nth + 1], &|it| it.tunnels[nth], Some(handshakes_us));
-    }
-    table
+    let of = |group: &Option<usize>| {
+        figures.throughput.figures(|it| group.map_or(it.plain, |nth| it.tunnels[nth]))
+    };
+    let groups = GROUPS.iter().enumerate().map(|(nth, group)| (group.name(), Some(nth)));
+    let rows = std::iter::once(("plain, no tunnel", None)).chain(groups);
+    let table = Table::of("throughput", "Throughput afterwards", "key exchange", rows);
+    let table = four(table, "paper, mean", "Mbit/s", |group| {
+        printed(&TABLE_2[group.map_or(0, |nth| nth + 1)], 1.0)
+    });
+    four(table, "today", "Mbit/s", |group| spread(&of(group)))
+        .column("data after which the handshake is 1 % of the time", "MB", |group| {
+            let nth = (*group)?;
+            let handshakes_us = figures.generation.figures(|it| it[nth].handshake_us);
+            negligible_from(&of(group), &handshakes_us)
+        })
+        .end()
 }
 
 /// Megabytes that take so long at a rate that a handshake is negligible.
-fn negligible_from(mbit: &[f64], handshakes_us: Option<Vec<f64>>) -> Option<Estimate> {
-    let handshakes_us = handshakes_us?;
+fn negligible_from(mbit: &[f64], handshakes_us: &[f64]) -> Option<Estimate> {
     let rounds = mbit.len().min(handshakes_us.len());
     let of_round = |nth: usize| {
         let seconds = handshakes_us[nth] / 1e6 * (1.0 - NEGLIGIBLE) / NEGLIGIBLE;

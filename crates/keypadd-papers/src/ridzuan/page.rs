@@ -1,7 +1,7 @@
 //! Builds the page: words, a table and plots around the claims. Pure.
 
 use keypadd_measure::figure::group;
-use keypadd_measure::results::{Axis, Cell, Curve, Plot, Section, Style, Table};
+use keypadd_measure::results::{Axis, Curve, Plot, Section, Style, Table};
 use keypadd_measure::sequence::ratio;
 use keypadd_traffic::Exchange;
 
@@ -91,27 +91,22 @@ fn arms() -> Vec<Arm> {
 }
 
 fn table(rounds: &Rounds<Round>) -> Table {
-    let mut table = Table::new("echoes", "Round trips", "arm")
-        .column("paper", "ms")
-        .column("paper, over no tunnel", "")
-        .column("today", "ms")
-        .column("today, over no tunnel", "");
-    for size in SIZES {
-        table = table.column(&format!("{size} bytes"), "ms");
-    }
     let plain = rounds.figures(|it| whole(&it.plain));
-    for (label, paper, of) in arms() {
-        let all = rounds.figures(|it| whole(&of(it)));
-        let mut cells = vec![
-            paper.map_or(Cell::Missing, |nth| TABLE_3[nth].into()),
-            paper.map_or(Cell::Missing, |nth| (TABLE_3[nth] / TABLE_3[0]).into()),
-            mean(&all).into(),
-            ratio(&all, &plain).into(),
-        ];
-        cells.extend((0..SIZES.len()).map(|size| mean(&rounds.figures(|it| of(it)[size])).into()));
-        table.push(&label, cells);
+    let rows = arms().into_iter().map(|(label, paper, of)| (label, (paper, of)));
+    let mut table = Table::of("echoes", "Round trips", "arm", rows)
+        .column("paper", "ms", |(paper, _)| paper.map(|nth| TABLE_3[nth]))
+        .column("paper, over no tunnel", "", |(paper, _)| {
+            paper.map(|nth| TABLE_3[nth] / TABLE_3[0])
+        })
+        .column("today", "ms", |(_, of)| mean(&rounds.figures(|it| whole(&of(it)))))
+        .column("today, over no tunnel", "", |(_, of)| {
+            ratio(&rounds.figures(|it| whole(&of(it))), &plain)
+        });
+    for (nth, size) in SIZES.into_iter().enumerate() {
+        let name = format!("{size} bytes");
+        table = table.column(&name, "ms", |(_, of)| mean(&rounds.figures(|it| of(it)[nth])));
     }
-    table
+    table.end()
 }
 
 fn by_scenario(rounds: &Rounds<Round>) -> Plot {

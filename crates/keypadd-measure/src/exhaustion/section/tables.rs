@@ -11,100 +11,71 @@ pub(super) fn all(cells: &[Cell]) -> Vec<Table> {
     vec![sustained(cells), bursts(cells), calibration(cells)]
 }
 
+fn rows(cells: &[Cell]) -> impl Iterator<Item = (String, &Cell)> {
+    cells.iter().map(|cell| (cell.name(), cell))
+}
+
 fn sustained(cells: &[Cell]) -> Table {
-    let mut table = Table::new("sustained", "The sustained rate that the pool bears, R*", "case")
-        .column("predicted", "Mbit/s")
-        .column("measured", "Mbit/s")
-        .column("error", "%")
-        .column("lasts at", "Mbit/s")
-        .column("runs dry at", "Mbit/s")
-        .column("fastest offered", "Mbit/s")
-        .column("full pool", "packets")
-        .column("taken by others", "cores");
-    for cell in cells {
-        let predicted = cell.calibration.sustained();
-        let measured = mean(&cell.sustained_mbit());
-        let error = measured
-            .as_ref()
-            .filter(|it| it.value > 0.0)
-            .map(|it| (cell.mbit(predicted) / it.value - 1.0) * 100.0);
-        let sides = |of: fn(&Sustained) -> Option<f64>| -> Entry {
-            let rates = cell.found.iter().filter_map(|found| of(&found.sustained));
-            mean(&rates.map(|rate| cell.mbit(rate)).collect::<Vec<_>>()).into()
-        };
-        let measured: Entry = match cell.at_least_mbit() {
-            Some(rate) => format!("not reached: at least {rate:.0}").into(),
-            None => measured.into(),
-        };
-        let capacities: Vec<f64> = cell.found.iter().map(|found| found.capacity).collect();
-        table.push(
-            &cell.name(),
-            vec![
-                cell.mbit(predicted).into(),
-                measured,
-                error.map_or(Entry::Missing, Entry::from),
-                sides(|it| if let Sustained::Found { lasts, .. } = it { *lasts } else { None }),
-                sides(
-                    |it| if let Sustained::Found { runs_dry, .. } = it { *runs_dry } else { None },
-                ),
-                cell.mbit(cell.fastest).into(),
-                mean(&capacities).into(),
-                mean(&cell.others).into(),
-            ],
-        );
-    }
-    table
+    let sides = |cell: &Cell, of: fn(&Sustained) -> Option<f64>| {
+        let rates = cell.found.iter().filter_map(|found| of(&found.sustained));
+        mean(&rates.map(|rate| cell.mbit(rate)).collect::<Vec<_>>())
+    };
+    let predicted = |cell: &&Cell| cell.mbit(cell.calibration.sustained());
+    Table::of("sustained", "The sustained rate that the pool bears, R*", "case", rows(cells))
+        .column("predicted", "Mbit/s", predicted)
+        .column("measured", "Mbit/s", |cell| match cell.at_least_mbit() {
+            Some(rate) => Entry::Text(format!("not reached: at least {rate:.0}")),
+            None => mean(&cell.sustained_mbit()).into(),
+        })
+        .column("error", "%", |cell| {
+            let measured = mean(&cell.sustained_mbit()).filter(|it| it.value > 0.0);
+            measured.map(|it| (predicted(cell) / it.value - 1.0) * 100.0)
+        })
+        .column("lasts at", "Mbit/s", |cell| sides(cell, |it| it.sides()[0]))
+        .column("runs dry at", "Mbit/s", |cell| sides(cell, |it| it.sides()[1]))
+        .column("fastest offered", "Mbit/s", |cell| cell.mbit(cell.fastest))
+        .column("full pool", "packets", |cell| {
+            mean(&cell.found.iter().map(|found| found.capacity).collect::<Vec<_>>())
+        })
+        .column("taken by others", "cores", |cell| mean(&cell.others))
+        .end()
 }
 
 fn bursts(cells: &[Cell]) -> Table {
-    let mut table = Table::new("bursts", "Bursts from a full pool", "burst")
-        .column("T* predicted", "s")
-        .column("T*", "s")
-        .column("B* predicted", "MB")
-        .column("B*", "MB")
-        .column("speed after", "Mbit/s");
-    for cell in cells {
-        for (rate, found) in &cell.bursts {
-            let Burst::Dry { seconds, packets } = cell.calibration.burst(*rate) else { continue };
-            let after: Vec<f64> =
-                found.iter().filter_map(|burst| Some(burst.speed_after? * 8.0 / 1e6)).collect();
-            table.push(
-                &format!("{}: {:.0} Mbit/s", cell.name(), cell.mbit(*rate)),
-                vec![
-                    seconds.into(),
-                    times(found).into(),
-                    (packets * cell.packet_bytes / 1e6).into(),
-                    payloads(cell, found).into(),
-                    mean(&after).into(),
-                ],
-            );
-        }
-    }
-    table
+    let rows = cells.iter().flat_map(|cell| {
+        cell.bursts.iter().filter_map(move |(rate, found)| {
+            let Burst::Dry { seconds, packets } = cell.calibration.burst(*rate) else {
+                return None;
+            };
+            let label = format!("{}: {:.0} Mbit/s", cell.name(), cell.mbit(*rate));
+            Some((label, (cell, found, seconds, packets)))
+        })
+    });
+    Table::of("bursts", "Bursts from a full pool", "burst", rows)
+        .column("T* predicted", "s", |(_, _, seconds, _)| *seconds)
+        .column("T*", "s", |(_, found, ..)| times(found))
+        .column("B* predicted", "MB", |(cell, .., packets)| packets * cell.packet_bytes / 1e6)
+        .column("B*", "MB", |(cell, found, ..)| payloads(cell, found))
+        .column("speed after", "Mbit/s", |(_, found, ..)| {
+            let after = found.iter().filter_map(|burst| Some(burst.speed_after? * 8.0 / 1e6));
+            mean(&after.collect::<Vec<f64>>())
+        })
+        .end()
 }
 
 fn calibration(cells: &[Cell]) -> Table {
-    let mut table = Table::new("calibration", "What the predictions were made from", "case")
-        .column("pads per CPU second", "")
-        .column("CPU of a packet at full speed", "µs")
-        .column("CPU of a packet at R*", "µs")
-        .column("payload of a packet", "bytes")
-        .column("level before the run", "packets")
-        .column("packets before fillers wake", "packets")
-        .column("cores idle at R*", "cores");
-    for cell in cells {
-        let model = &cell.calibration;
-        let sustained = model.sustained();
-        let figures = [
-            model.pads_per_cpu_second,
-            model.traffic.at(cell.fastest) * 1e6,
-            model.beside_fillers.at(sustained) * 1e6,
-            cell.packet_bytes,
-            model.level,
-            model.asleep_packets,
-            model.idle(sustained * model.beside_fillers.at(sustained)),
-        ];
-        table.push(&cell.name(), figures.map(Entry::from).into());
-    }
-    table
+    let beside = |cell: &Cell| cell.calibration.beside_fillers.at(cell.calibration.sustained());
+    Table::of("calibration", "What the predictions were made from", "case", rows(cells))
+        .column("pads per CPU second", "", |cell| cell.calibration.pads_per_cpu_second)
+        .column("CPU of a packet at full speed", "µs", |cell| {
+            cell.calibration.traffic.at(cell.fastest) * 1e6
+        })
+        .column("CPU of a packet at R*", "µs", |cell| beside(cell) * 1e6)
+        .column("payload of a packet", "bytes", |cell| cell.packet_bytes)
+        .column("level before the run", "packets", |cell| cell.calibration.level)
+        .column("packets before fillers wake", "packets", |cell| cell.calibration.asleep_packets)
+        .column("cores idle at R*", "cores", |cell| {
+            cell.calibration.idle(cell.calibration.sustained() * beside(cell))
+        })
+        .end()
 }
