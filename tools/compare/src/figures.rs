@@ -1,10 +1,11 @@
-//! Computes figures of a sample, ratios of two arms and spans over rounds.
+//! Computes figures of a sample, and ratios of two arms.
 //!
 //! Pure functions. A ratio is taken within a round, so that a temporary slowdown of the machine
 //! affects both of its sides. Does not know which ratio is good; [`crate::goals`] does.
 
 use std::collections::BTreeMap;
 
+use keypadd_measure::results::Estimate;
 use serde::Serialize;
 
 use crate::load::Bulk;
@@ -23,34 +24,81 @@ pub(crate) struct Round {
 }
 
 /// A figure of a sample.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Figure {
-    BulkDown,
-    BulkUp,
-    BulkMean,
-    CpuDown,
-    CpuUp,
-    CpuMean,
-    IdleCpu,
-    SmallP50,
-    SmallP99,
-    LargeP50,
-    LargeP99,
-    BesideDownP50,
-    BesideDownP99,
-    BesideDownMax,
-    KeptDown,
-    BesideUpP50,
-    BesideUpP99,
-    BesideUpMax,
-    KeptUp,
-    PacedDownP50,
-    PacedDownP99,
-    KeptPacedDown,
-    PacedUpP50,
-    PacedUpP99,
-    KeptPacedUp,
-    Others,
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Figure {
+    /// Its name in tables.
+    pub(crate) name: &'static str,
+    /// Its value: Gbit/s, CPU s/GB, percent of a core, microseconds or a ratio. `None` if the arm
+    /// has none: without a tunnel there is no CPU time.
+    pub(crate) of: fn(&Sample) -> Option<f64>,
+    larger_is_better: bool,
+}
+
+/// A figure of which more is better.
+const fn more(name: &'static str, of: fn(&Sample) -> Option<f64>) -> Figure {
+    Figure { name, of, larger_is_better: true }
+}
+
+/// A figure of which less is better.
+const fn less(name: &'static str, of: fn(&Sample) -> Option<f64>) -> Figure {
+    Figure { name, of, larger_is_better: false }
+}
+
+pub(crate) const BULK_DOWN: Figure =
+    more("bulk download", |it| Some(it.download.gbit_per_second()));
+pub(crate) const BULK_UP: Figure = more("bulk upload", |it| Some(it.upload.gbit_per_second()));
+pub(crate) const BULK_MEAN: Figure = more("bulk mean of both", |it| {
+    Some((it.download.gbit_per_second() + it.upload.gbit_per_second()) / 2.0)
+});
+pub(crate) const CPU_DOWN: Figure =
+    less("CPU s/GB download", |it| per_gb(it.download.cpu_seconds, it.download.bytes));
+pub(crate) const CPU_UP: Figure =
+    less("CPU s/GB upload", |it| per_gb(it.upload.cpu_seconds, it.upload.bytes));
+pub(crate) const CPU_BOTH: Figure = less("CPU s/GB both", |it| {
+    let cpu = it.download.cpu_seconds.zip(it.upload.cpu_seconds).map(|(down, up)| down + up);
+    per_gb(cpu, it.download.bytes + it.upload.bytes)
+});
+pub(crate) const IDLE_CPU: Figure = less("idle CPU %", |it| it.idle_cpu.map(|share| share * 100.0));
+pub(crate) const OTHERS: Figure = less("CPU % of other programs", |it| Some(it.others_cpu * 100.0));
+pub(crate) const SMALL_P50: Figure = less("RTT 128 B p50", |it| Some(it.small.p50_us));
+pub(crate) const SMALL_P99: Figure = less("RTT 128 B p99", |it| Some(it.small.p99_us));
+pub(crate) const LARGE_P50: Figure = less("RTT 1 KiB p50", |it| Some(it.large.p50_us));
+pub(crate) const LARGE_P99: Figure = less("RTT 1 KiB p99", |it| Some(it.large.p99_us));
+pub(crate) const BESIDE_DOWN_P50: Figure =
+    less("RTT beside download p50", |it| Some(it.beside_download.round_trips.p50_us));
+pub(crate) const BESIDE_DOWN_P99: Figure =
+    less("RTT beside download p99", |it| Some(it.beside_download.round_trips.p99_us));
+pub(crate) const BESIDE_DOWN_MAX: Figure =
+    less("RTT beside download max", |it| Some(it.beside_download.round_trips.max_us));
+pub(crate) const KEPT_DOWN: Figure =
+    more("download kept beside RTT", |it| kept(&it.beside_download, &it.download));
+pub(crate) const BESIDE_UP_P50: Figure =
+    less("RTT beside upload p50", |it| Some(it.beside_upload.round_trips.p50_us));
+pub(crate) const BESIDE_UP_P99: Figure =
+    less("RTT beside upload p99", |it| Some(it.beside_upload.round_trips.p99_us));
+pub(crate) const BESIDE_UP_MAX: Figure =
+    less("RTT beside upload max", |it| Some(it.beside_upload.round_trips.max_us));
+pub(crate) const KEPT_UP: Figure =
+    more("upload kept beside RTT", |it| kept(&it.beside_upload, &it.upload));
+pub(crate) const PACED_DOWN_P50: Figure =
+    less("paced RTT beside download p50", |it| Some(it.paced_download.round_trips.p50_us));
+pub(crate) const PACED_DOWN_P99: Figure =
+    less("paced RTT beside download p99", |it| Some(it.paced_download.round_trips.p99_us));
+pub(crate) const KEPT_PACED_DOWN: Figure =
+    more("download kept beside paced RTT", |it| kept(&it.paced_download, &it.download));
+pub(crate) const PACED_UP_P50: Figure =
+    less("paced RTT beside upload p50", |it| Some(it.paced_upload.round_trips.p50_us));
+pub(crate) const PACED_UP_P99: Figure =
+    less("paced RTT beside upload p99", |it| Some(it.paced_upload.round_trips.p99_us));
+pub(crate) const KEPT_PACED_UP: Figure =
+    more("upload kept beside paced RTT", |it| kept(&it.paced_upload, &it.upload));
+
+fn per_gb(cpu: Option<f64>, bytes: u64) -> Option<f64> {
+    Some(cpu? / (bytes as f64 / GB))
+}
+
+fn kept(beside: &UnderLoad, alone: &Bulk) -> Option<f64> {
+    Some(beside.bulk.gbit_per_second() / alone.gbit_per_second())
 }
 
 /// The divisor of a keypadd arm's figure.
@@ -66,139 +114,42 @@ pub(crate) enum Base<'a> {
     One,
 }
 
-impl Figure {
-    /// Its name in tables.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::BulkDown => "bulk download",
-            Self::BulkUp => "bulk upload",
-            Self::BulkMean => "bulk mean of both",
-            Self::CpuDown => "CPU s/GB download",
-            Self::CpuUp => "CPU s/GB upload",
-            Self::CpuMean => "CPU s/GB both",
-            Self::IdleCpu => "idle CPU %",
-            Self::SmallP50 => "RTT 128 B p50",
-            Self::SmallP99 => "RTT 128 B p99",
-            Self::LargeP50 => "RTT 1 KiB p50",
-            Self::LargeP99 => "RTT 1 KiB p99",
-            Self::BesideDownP50 => "RTT beside download p50",
-            Self::BesideDownP99 => "RTT beside download p99",
-            Self::BesideDownMax => "RTT beside download max",
-            Self::KeptDown => "download kept beside RTT",
-            Self::BesideUpP50 => "RTT beside upload p50",
-            Self::BesideUpP99 => "RTT beside upload p99",
-            Self::BesideUpMax => "RTT beside upload max",
-            Self::KeptUp => "upload kept beside RTT",
-            Self::PacedDownP50 => "paced RTT beside download p50",
-            Self::PacedDownP99 => "paced RTT beside download p99",
-            Self::KeptPacedDown => "download kept beside paced RTT",
-            Self::PacedUpP50 => "paced RTT beside upload p50",
-            Self::PacedUpP99 => "paced RTT beside upload p99",
-            Self::KeptPacedUp => "upload kept beside paced RTT",
-            Self::Others => "CPU % of other programs",
-        }
-    }
-
-    /// Its value: Gbit/s, CPU s/GB, percent of a core, microseconds or a ratio. `None` if the arm
-    /// has none: without a tunnel there is no CPU time.
-    pub(crate) fn of(self, sample: &Sample) -> Option<f64> {
-        let (down, up) = (&sample.download, &sample.upload);
-        let (beside_down, beside_up) = (&sample.beside_download, &sample.beside_upload);
-        let (paced_down, paced_up) = (&sample.paced_download, &sample.paced_upload);
-        let kept = |beside: &UnderLoad, alone: &Bulk| {
-            beside.bulk.gbit_per_second() / alone.gbit_per_second()
-        };
-        let per_gb = |cpu: Option<f64>, bytes: u64| Some(cpu? / (bytes as f64 / GB));
-        match self {
-            Self::BulkDown => Some(down.gbit_per_second()),
-            Self::BulkUp => Some(up.gbit_per_second()),
-            Self::BulkMean => Some((down.gbit_per_second() + up.gbit_per_second()) / 2.0),
-            Self::CpuDown => per_gb(down.cpu_seconds, down.bytes),
-            Self::CpuUp => per_gb(up.cpu_seconds, up.bytes),
-            Self::CpuMean => {
-                let cpu = down.cpu_seconds.zip(up.cpu_seconds).map(|(down, up)| down + up);
-                per_gb(cpu, down.bytes + up.bytes)
-            }
-            Self::IdleCpu => sample.idle_cpu.map(|share| share * 100.0),
-            Self::SmallP50 => Some(sample.small.p50_us),
-            Self::SmallP99 => Some(sample.small.p99_us),
-            Self::LargeP50 => Some(sample.large.p50_us),
-            Self::LargeP99 => Some(sample.large.p99_us),
-            Self::BesideDownP50 => Some(beside_down.round_trips.p50_us),
-            Self::BesideDownP99 => Some(beside_down.round_trips.p99_us),
-            Self::BesideDownMax => Some(beside_down.round_trips.max_us),
-            Self::KeptDown => Some(kept(beside_down, down)),
-            Self::BesideUpP50 => Some(beside_up.round_trips.p50_us),
-            Self::BesideUpP99 => Some(beside_up.round_trips.p99_us),
-            Self::BesideUpMax => Some(beside_up.round_trips.max_us),
-            Self::KeptUp => Some(kept(beside_up, up)),
-            Self::PacedDownP50 => Some(paced_down.round_trips.p50_us),
-            Self::PacedDownP99 => Some(paced_down.round_trips.p99_us),
-            Self::KeptPacedDown => Some(kept(paced_down, down)),
-            Self::PacedUpP50 => Some(paced_up.round_trips.p50_us),
-            Self::PacedUpP99 => Some(paced_up.round_trips.p99_us),
-            Self::KeptPacedUp => Some(kept(paced_up, up)),
-            Self::Others => Some(sample.others_cpu * 100.0),
-        }
-    }
-
-    fn larger_is_better(self) -> bool {
-        let rates = [Self::BulkDown, Self::BulkUp, Self::BulkMean];
-        let kept = [Self::KeptDown, Self::KeptUp, Self::KeptPacedDown, Self::KeptPacedUp];
-        rates.contains(&self) || kept.contains(&self)
-    }
-}
-
-/// Median, least and greatest of some values.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Span {
-    pub(crate) median: f64,
-    pub(crate) min: f64,
-    pub(crate) max: f64,
-}
-
-impl Span {
-    /// `None` if there are no values.
-    pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
-        let mut values: Vec<f64> = values.into_iter().collect();
-        values.sort_by(f64::total_cmp);
-        let (min, max) = (*values.first()?, *values.last()?);
-        let count = values.len();
-        let median = (values.get((count - 1) / 2)? + values.get(count / 2)?) / 2.0;
-        Some(Self { median, min, max })
-    }
-}
-
-/// An arm's figure over rounds.
-pub(crate) fn span(rounds: &[Round], arm: &str, figure: Figure) -> Option<Span> {
-    Span::of(rounds.iter().filter_map(|round| figure.of(round.samples.get(arm)?)))
+/// Median and range of an arm's figure over rounds.
+pub(crate) fn median(rounds: &[Round], arm: &str, figure: Figure) -> Option<Estimate> {
+    let of_arm = rounds.iter().filter_map(|round| (figure.of)(round.samples.get(arm)?));
+    Estimate::of_rounds(of_arm.collect())
 }
 
 /// The ratio of an arm's figure to a base, round by round. Skips rounds that lack either.
 pub(crate) fn ratios(rounds: &[Round], arm: &str, figure: Figure, base: Base<'_>) -> Vec<f64> {
     let ratio = |round: &Round| {
-        let own = figure.of(round.samples.get(arm)?)?;
+        let own = (figure.of)(round.samples.get(arm)?)?;
         let base = base_value(round, arm, figure, base)?;
         (base > 0.0).then(|| own / base)
     };
     rounds.iter().filter_map(ratio).collect()
 }
 
-/// The span of [`ratios`].
-pub(crate) fn ratio(rounds: &[Round], arm: &str, figure: Figure, base: Base<'_>) -> Option<Span> {
-    Span::of(ratios(rounds, arm, figure, base))
+/// Median and range of [`ratios`].
+pub(crate) fn ratio(
+    rounds: &[Round],
+    arm: &str,
+    figure: Figure,
+    base: Base<'_>,
+) -> Option<Estimate> {
+    Estimate::of_rounds(ratios(rounds, arm, figure, base))
 }
 
 fn base_value(round: &Round, arm: &str, figure: Figure, base: Base<'_>) -> Option<f64> {
-    let of_arm = |arm: &str| figure.of(round.samples.get(arm)?);
+    let of_arm = |arm: &str| (figure.of)(round.samples.get(arm)?);
     match base {
         Base::Arm(peer) => of_arm(peer),
         Base::BetterPeer => {
             // Both peers or none: the better of only one would be another comparison.
             let peers: Option<Vec<f64>> = PEERS.into_iter().map(of_arm).collect();
-            peers?.into_iter().reduce(if figure.larger_is_better() { f64::max } else { f64::min })
+            peers?.into_iter().reduce(if figure.larger_is_better { f64::max } else { f64::min })
         }
-        Base::OwnIdle => Figure::SmallP50.of(round.samples.get(arm)?),
+        Base::OwnIdle => (SMALL_P50.of)(round.samples.get(arm)?),
         Base::One => Some(1.0),
     }
 }
@@ -245,23 +196,15 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn median_is_the_middle_or_the_mean_of_the_two_in_the_middle() {
-        let span = Span::of([3.0, 1.0, 2.0, 10.0]).unwrap();
-        assert_eq!(span, Span { median: 2.5, min: 1.0, max: 10.0 });
-        assert_eq!(Span::of([5.0, 1.0, 3.0]).unwrap().median, 3.0);
-        assert_eq!(Span::of([]), None);
-    }
-
-    #[test]
     fn figures_have_the_units_that_their_names_say() {
         let sample = sample(8.0, 50.0);
-        near(Figure::BulkMean.of(&sample), 16.0);
-        near(Figure::CpuDown.of(&sample), 0.5); // half a second for a GB
-        near(Figure::CpuMean.of(&sample), 0.25); // a second for four GB
-        near(Figure::IdleCpu.of(&sample), 2.0);
-        near(Figure::KeptDown.of(&sample), 0.9);
-        near(Figure::KeptUp.of(&sample), 1.0);
-        near(Figure::LargeP99.of(&sample), 150.0);
+        near((BULK_MEAN.of)(&sample), 16.0);
+        near((CPU_DOWN.of)(&sample), 0.5); // half a second for a GB
+        near((CPU_BOTH.of)(&sample), 0.25); // a second for four GB
+        near((IDLE_CPU.of)(&sample), 2.0);
+        near((KEPT_DOWN.of)(&sample), 0.9);
+        near((KEPT_UP.of)(&sample), 1.0);
+        near((LARGE_P99.of)(&sample), 150.0);
     }
 
     #[test]
@@ -271,24 +214,24 @@ pub(crate) mod tests {
             round(&[("ssh", 4.0, 50.0), ("stunnel", 2.0, 80.0), ("keypadd", 4.0, 40.0)]),
         ];
         let over = |figure, base| ratio(&rounds, "keypadd", figure, base).unwrap();
-        let bulk = over(Figure::BulkDown, Base::BetterPeer);
-        assert_eq!((bulk.min, bulk.max), (1.0, 2.0));
-        let trips = over(Figure::SmallP50, Base::BetterPeer);
-        assert_eq!((trips.min, trips.max), (0.5, 0.8));
-        let ssh = over(Figure::BulkUp, Base::Arm("ssh"));
-        assert_eq!((ssh.min, ssh.max), (1.0, 4.0));
-        assert_eq!(over(Figure::BesideUpP50, Base::OwnIdle).median, 4.0);
-        near(Some(over(Figure::KeptDown, Base::One).median), 0.9);
+        let bulk = over(BULK_DOWN, Base::BetterPeer);
+        assert_eq!(bulk.interval, Some([1.0, 2.0]));
+        let trips = over(SMALL_P50, Base::BetterPeer);
+        assert_eq!(trips.interval, Some([0.5, 0.8]));
+        let ssh = over(BULK_UP, Base::Arm("ssh"));
+        assert_eq!(ssh.interval, Some([1.0, 4.0]));
+        assert_eq!(over(BESIDE_UP_P50, Base::OwnIdle).value, 4.0);
+        near(Some(over(KEPT_DOWN, Base::One).value), 0.9);
     }
 
     #[test]
     fn ratio_to_what_was_not_measured_is_nothing() {
         let mut rounds = [round(&[("ssh", 1.0, 100.0), ("keypadd", 4.0, 40.0)])];
         let over = |rounds: &[Round], figure, base| ratio(rounds, "keypadd", figure, base);
-        assert_eq!(over(&rounds, Figure::BulkUp, Base::Arm("stunnel")), None);
-        assert_eq!(over(&rounds, Figure::BulkUp, Base::BetterPeer), None);
-        assert!(over(&rounds, Figure::CpuUp, Base::Arm("ssh")).is_some());
+        assert_eq!(over(&rounds, BULK_UP, Base::Arm("stunnel")), None);
+        assert_eq!(over(&rounds, BULK_UP, Base::BetterPeer), None);
+        assert!(over(&rounds, CPU_UP, Base::Arm("ssh")).is_some());
         rounds[0].samples.get_mut("ssh").unwrap().upload.cpu_seconds = None;
-        assert_eq!(over(&rounds, Figure::CpuUp, Base::Arm("ssh")), None);
+        assert_eq!(over(&rounds, CPU_UP, Base::Arm("ssh")), None);
     }
 }

@@ -7,7 +7,7 @@ use keypadd_measure::results::{Estimate, Outcome};
 use keypadd_measure::sequence;
 use keypadd_measure::verdict::Rule;
 
-use crate::figures::{Base, Figure, Round, ratios};
+use crate::figures::*;
 
 /// A named limit on the ratio of a figure to a base.
 #[derive(Clone, Copy, Debug)]
@@ -21,28 +21,27 @@ pub(crate) struct Goal {
 /// All goals, in the order of the report.
 pub(crate) const GOALS: [Goal; 16] = {
     use Base::{Arm, BetterPeer, One, OwnIdle};
-    use Figure as F;
     use Rule::{AtLeast, AtMost};
     const fn goal(name: &'static str, figure: Figure, base: Base<'static>, limit: Rule) -> Goal {
         Goal { name, figure, base, limit }
     }
     [
-        goal("bulk download / faster of ssh, stunnel", F::BulkDown, BetterPeer, AtLeast(1.0)),
-        goal("bulk upload / faster of ssh, stunnel", F::BulkUp, BetterPeer, AtLeast(1.0)),
-        goal("bulk mean / faster of ssh, stunnel", F::BulkMean, BetterPeer, AtLeast(1.0)),
-        goal("CPU s/GB download / ssh", F::CpuDown, Arm("ssh"), AtMost(1.0)),
-        goal("CPU s/GB upload / ssh", F::CpuUp, Arm("ssh"), AtMost(1.0)),
-        goal("CPU s/GB both / ssh", F::CpuMean, Arm("ssh"), AtMost(1.0)),
-        goal("RTT 128 B p50 / better of ssh, stunnel", F::SmallP50, BetterPeer, AtMost(0.6)),
-        goal("RTT 1 KiB p50 / better of ssh, stunnel", F::LargeP50, BetterPeer, AtMost(0.6)),
-        goal("RTT beside download p50 / own idle p50", F::BesideDownP50, OwnIdle, AtMost(2.0)),
-        goal("RTT beside upload p50 / own idle p50", F::BesideUpP50, OwnIdle, AtMost(2.0)),
-        goal("RTT beside download p99 / stunnel", F::BesideDownP99, Arm("stunnel"), AtMost(1.0)),
-        goal("RTT beside upload p99 / stunnel", F::BesideUpP99, Arm("stunnel"), AtMost(1.0)),
-        goal("download beside RTT / alone", F::KeptDown, One, AtLeast(0.85)),
-        goal("upload beside RTT / alone", F::KeptUp, One, AtLeast(0.85)),
-        goal("download beside paced RTT / alone", F::KeptPacedDown, One, AtLeast(0.85)),
-        goal("upload beside paced RTT / alone", F::KeptPacedUp, One, AtLeast(0.85)),
+        goal("bulk download / faster of ssh, stunnel", BULK_DOWN, BetterPeer, AtLeast(1.0)),
+        goal("bulk upload / faster of ssh, stunnel", BULK_UP, BetterPeer, AtLeast(1.0)),
+        goal("bulk mean / faster of ssh, stunnel", BULK_MEAN, BetterPeer, AtLeast(1.0)),
+        goal("CPU s/GB download / ssh", CPU_DOWN, Arm("ssh"), AtMost(1.0)),
+        goal("CPU s/GB upload / ssh", CPU_UP, Arm("ssh"), AtMost(1.0)),
+        goal("CPU s/GB both / ssh", CPU_BOTH, Arm("ssh"), AtMost(1.0)),
+        goal("RTT 128 B p50 / better of ssh, stunnel", SMALL_P50, BetterPeer, AtMost(0.6)),
+        goal("RTT 1 KiB p50 / better of ssh, stunnel", LARGE_P50, BetterPeer, AtMost(0.6)),
+        goal("RTT beside download p50 / own idle p50", BESIDE_DOWN_P50, OwnIdle, AtMost(2.0)),
+        goal("RTT beside upload p50 / own idle p50", BESIDE_UP_P50, OwnIdle, AtMost(2.0)),
+        goal("RTT beside download p99 / stunnel", BESIDE_DOWN_P99, Arm("stunnel"), AtMost(1.0)),
+        goal("RTT beside upload p99 / stunnel", BESIDE_UP_P99, Arm("stunnel"), AtMost(1.0)),
+        goal("download beside RTT / alone", KEPT_DOWN, One, AtLeast(0.85)),
+        goal("upload beside RTT / alone", KEPT_UP, One, AtLeast(0.85)),
+        goal("download beside paced RTT / alone", KEPT_PACED_DOWN, One, AtLeast(0.85)),
+        goal("upload beside paced RTT / alone", KEPT_PACED_UP, One, AtLeast(0.85)),
     ]
 };
 

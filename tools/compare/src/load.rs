@@ -9,6 +9,7 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
+use keypadd_measure::statistics::nearest_rank;
 use serde::Serialize;
 
 use crate::service::{BLOCK_BYTES, ECHO, LAST, SINK, SOURCE};
@@ -196,10 +197,7 @@ impl Echo {
 /// Quantiles by nearest rank.
 fn summarize(mut times: Vec<f64>) -> RoundTrips {
     times.sort_by(f64::total_cmp);
-    let quantile = |q: f64| {
-        let rank = (q * times.len() as f64).ceil() as usize;
-        times.get(rank.saturating_sub(1)).copied().unwrap_or(f64::NAN)
-    };
+    let quantile = |q: f64| nearest_rank(&times, q).unwrap_or(f64::NAN);
     RoundTrips {
         count: times.len(),
         p50_us: quantile(0.5),

@@ -9,12 +9,12 @@
 mod cli;
 mod figures;
 mod goals;
-mod host;
 mod load;
 mod report;
 mod rounds;
 mod sample;
 mod service;
+mod versions;
 
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
@@ -23,11 +23,13 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Parser;
+use keypadd_measure::machine::Machine;
+use keypadd_measure::results::now;
+use keypadd_measure::text::write_table;
 use testbed::tunnel::{self, Arm, Kind};
 use testbed::{Cleanup, TwoHosts};
 
 use crate::cli::{Cli, Role};
-use crate::host::Host;
 use crate::rounds::{Bench, Record};
 
 /// sshd's chroot before a client has authenticated; Debian's service creates it.
@@ -66,7 +68,8 @@ fn compare(cli: &Cli) -> Result<(), String> {
 
 fn run(cli: &Cli, arms: &[Arm], own_path: &Path, cleanup: &Arc<Cleanup>) -> Result<(), String> {
     let mut record = Record {
-        host: Host::describe(arms),
+        started: now(),
+        machine: Machine::read(),
         mtu: cli.mtu,
         seed: cli.seed.unwrap_or_else(|| fastrand::u64(..)),
         seconds: cli.seconds,
@@ -75,11 +78,12 @@ fn run(cli: &Cli, arms: &[Arm], own_path: &Path, cleanup: &Arc<Cleanup>) -> Resu
     // Fail now, rather than after the first round, if the file cannot be written.
     let out = cli.out.as_deref();
     out.map_or(Ok(()), |path| record.write(path))?;
-    print!("{}", record.host.text());
+    println!("{}: {}", record.started, record.machine.summary());
     println!(
-        "MTU {}, rounds {}, bulk {} s, seed {}",
+        "MTU {}, rounds {}, bulk {} s, seed {}\n",
         cli.mtu, cli.rounds, cli.seconds, record.seed
     );
+    print!("{}", write_table(&versions::versions(arms), usize::MAX));
 
     let scratch = cleanup.scratch("compare")?;
     if arms.iter().any(|arm| arm.kind == Kind::Ssh) {

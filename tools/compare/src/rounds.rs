@@ -5,14 +5,18 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
+use keypadd_measure::machine::Machine;
+use keypadd_measure::{Progress, Series, SeriesTurn, Taken};
 use serde::Serialize;
 use testbed::tunnel::{Arm, SERVICE_PORT, Tunnel};
 use testbed::{Cleanup, End, TwoHosts};
 
-use crate::figures::{Figure, Round};
-use crate::host::Host;
+use crate::figures::{
+    BESIDE_DOWN_P50, BESIDE_UP_P50, BULK_DOWN, BULK_UP, Figure, Round, SMALL_P50,
+};
 use crate::load::Echo;
 use crate::sample::Sample;
 
@@ -27,7 +31,8 @@ const SERVICE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Everything recorded, as `--out` writes it.
 #[derive(Debug, Serialize)]
 pub(crate) struct Record {
-    pub(crate) host: Host,
+    pub(crate) started: String,
+    pub(crate) machine: Machine,
     pub(crate) mtu: u32,
     pub(crate) seed: u64,
     /// Seconds that each bulk transfer takes.
@@ -102,27 +107,29 @@ impl Bench<'_> {
         record: &mut Record,
         out: Option<&Path>,
     ) -> Result<(), String> {
-        let mut random = fastrand::Rng::with_seed(record.seed);
-        let mut used: usize = 0;
-        for number in 1..=count {
-            let mut order: Vec<&Arm> = self.arms.iter().collect();
-            random.shuffle(&mut order);
-            let mut round = Round::default();
-            for arm in order {
-                let offset = u16::try_from(used % PORTS).map_err(|error| error.to_string())?;
-                used += 1;
-                let ports = (NEAR_PORTS + offset, FAR_PORTS + offset);
-                let sample = self.sample(arm, ports, record.seconds);
-                let sample =
-                    sample.map_err(|error| format!("round {number}, {}: {error}", arm.name))?;
-                progress(number, count, arm, &sample);
-                round.order.push(arm.name.clone());
-                round.samples.insert(arm.name.clone(), sample);
-            }
-            record.rounds.push(round);
-            out.map_or(Ok(()), |path| record.write(path))?;
-        }
-        Ok(())
+        let (seed, seconds) = (record.seed, record.seconds);
+        let arms: Vec<usize> = (0..self.arms.len()).collect();
+        let (tell, stop) = (&|_: &Progress| (), &AtomicBool::new(false));
+        let series = Series { rounds: count, cases: 1, arms: &arms, seed, tell, stop };
+        let name = |turn: &SeriesTurn| self.arms[turn.arm].name.clone();
+        let take = |turn: &SeriesTurn| {
+            let (arm, offset) = (&self.arms[turn.arm], (turn.nth % PORTS) as u16);
+            let ports = (NEAR_PORTS + offset, FAR_PORTS + offset);
+            let round = turn.round + 1;
+            let sample = self.sample(arm, ports, seconds);
+            let sample = sample.map_err(|error| format!("round {round}, {}: {error}", arm.name))?;
+            progress(round, count, arm, &sample);
+            Ok((arm.name.clone(), sample))
+        };
+        let keep = |taken: &[Taken<(String, Sample)>]| {
+            let of_round = taken.rchunks(self.arms.len()).next().unwrap_or_default();
+            record.rounds.push(Round {
+                order: of_round.iter().map(|it| it.sample.0.clone()).collect(),
+                samples: of_round.iter().map(|it| it.sample.clone()).collect(),
+            });
+            out.map_or(Ok(()), |path| record.write(path))
+        };
+        series.run(&mut Vec::new(), name, take, keep)
     }
 
     fn sample(&self, arm: &Arm, ports: (u16, u16), seconds: f64) -> Result<Sample, String> {
@@ -141,15 +148,15 @@ impl Bench<'_> {
 
 /// Prints one line on standard error for each sample, so that a long run shows progress.
 fn progress(number: u32, count: u32, arm: &Arm, sample: &Sample) {
-    let figure = |figure: Figure| figure.of(sample).unwrap_or(f64::NAN);
+    let figure = |figure: Figure| (figure.of)(sample).unwrap_or(f64::NAN);
     eprintln!(
         "round {number}/{count} {:<10} {:5.2} down {:5.2} up Gbit/s, RTT {:4.0} us, \
          beside bulk {:5.0} down {:5.0} up",
         arm.name,
-        figure(Figure::BulkDown),
-        figure(Figure::BulkUp),
-        figure(Figure::SmallP50),
-        figure(Figure::BesideDownP50),
-        figure(Figure::BesideUpP50),
+        figure(BULK_DOWN),
+        figure(BULK_UP),
+        figure(SMALL_P50),
+        figure(BESIDE_DOWN_P50),
+        figure(BESIDE_UP_P50),
     );
 }

@@ -67,7 +67,7 @@ impl Sample {
     /// # Errors
     /// One line: which measurement failed, and how.
     pub(crate) fn measure(tunnel: &Tunnel, duration: Duration) -> Result<Self, String> {
-        let others = OtherPrograms::watch();
+        let (start, others) = (Instant::now(), others_cpu_seconds());
         let cpu = || tunnel.processes.cpu_seconds();
         let bulk = |direction, duration| {
             let bulk = load::bulk(tunnel.address, direction, duration, &cpu);
@@ -91,7 +91,8 @@ impl Sample {
         std::thread::sleep(IDLE_CPU);
         let idle_cpu = cpu().zip(before).map(|(after, before)| after - before);
         let idle_cpu = idle_cpu.map(|seconds| seconds / IDLE_CPU.as_secs_f64());
-        let others_cpu = others.share();
+        let cores = std::thread::available_parallelism().map_or(1, usize::from) as f64;
+        let others = (others_cpu_seconds() - others) / start.elapsed().as_secs_f64() / cores;
         Ok(Self {
             download,
             upload,
@@ -102,33 +103,15 @@ impl Sample {
             paced_download,
             paced_upload,
             idle_cpu,
-            others_cpu,
+            others_cpu: others.clamp(0.0, 1.0),
         })
     }
 }
 
-/// Measures other programs' CPU use, which explains much of the range on a shared machine.
-struct OtherPrograms {
-    start: Instant,
-    others_cpu_seconds: f64,
-}
-
-impl OtherPrograms {
-    fn watch() -> Self {
-        Self { start: Instant::now(), others_cpu_seconds: Self::cpu_seconds() }
-    }
-
-    /// Share of all cores' time since the start, 0 to 1.
-    fn share(&self) -> f64 {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from) as f64;
-        let used = Self::cpu_seconds() - self.others_cpu_seconds;
-        (used / self.start.elapsed().as_secs_f64() / cores).clamp(0.0, 1.0)
-    }
-
-    /// All programs but this one, its children and theirs.
-    fn cpu_seconds() -> f64 {
-        procstat::machine_cpu_seconds() - procstat::cpu_seconds(&[std::process::id()])
-    }
+/// CPU seconds of all programs but this one, its children and theirs: what they use explains much
+/// of the range on a shared machine.
+fn others_cpu_seconds() -> f64 {
+    procstat::machine_cpu_seconds() - procstat::cpu_seconds(&[std::process::id()])
 }
 
 fn idle_round_trips(tunnel: &Tunnel, size: usize) -> Result<RoundTrips, String> {

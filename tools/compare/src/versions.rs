@@ -1,61 +1,25 @@
-//! Describes the machine and the programs that are measured: the head of a report.
+//! Describes the programs that are measured: the head of a report.
 //!
 //! Asks programs for their versions; what is not available is "unknown", never an error. Does not
 //! know what is measured.
 
 use std::fs;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::SystemTime;
 
-use serde::Serialize;
+use keypadd_measure::results::Table;
 use testbed::programs::{clear_variables, locate};
 use testbed::tunnel::{Arm, Kind};
 
-/// The head of a report.
-#[derive(Debug, Serialize)]
-pub(crate) struct Host {
-    date: String,
-    kernel: String,
-    cpu: String,
-    cores: usize,
-    /// Load averages at the start, as in proc_loadavg(5).
-    load: String,
-    /// Arm or program, and its version.
-    versions: Vec<(String, String)>,
+/// The arms' programs and their versions.
+pub(crate) fn versions(arms: &[Arm]) -> Table {
+    let rows = arms.iter().filter_map(|arm| Some((&arm.name, version(arm)?)));
+    Table::of("arms", "Arms", "arm", rows).column("version", "", String::clone).end()
 }
 
-impl Host {
-    /// Inspects this machine and asks the arms' programs for their versions.
-    pub(crate) fn describe(arms: &[Arm]) -> Self {
-        let cpu = file("/proc/cpuinfo");
-        let model = cpu.lines().find(|line| line.starts_with("model name"));
-        let model = model.and_then(|line| line.split_once(':')).map(|(_, name)| name.trim());
-        let load = file("/proc/loadavg");
-        Self {
-            date: date(SystemTime::now()),
-            kernel: file("/proc/sys/kernel/osrelease").trim().to_owned(),
-            cpu: model.unwrap_or("unknown").to_owned(),
-            cores: std::thread::available_parallelism().map_or(0, usize::from),
-            load: load.split(' ').take(3).collect::<Vec<_>>().join(" "),
-            versions: arms.iter().filter_map(version).collect(),
-        }
-    }
-
-    /// The head as text.
-    pub(crate) fn text(&self) -> String {
-        let Self { date, kernel, cpu, cores, load, versions } = self;
-        let mut text = format!("{date}, Linux {kernel}, {cores} x {cpu}, load {load}\n");
-        for (name, version) in versions {
-            text += &format!("{name}: {version}\n");
-        }
-        text
-    }
-}
-
-/// An arm's program and version; keypadd arms with their path, time of build and flags.
-fn version(arm: &Arm) -> Option<(String, String)> {
-    let words = match &arm.kind {
+/// Its program and version; those of keypadd with their path, time of build and flags.
+fn version(arm: &Arm) -> Option<String> {
+    Some(match &arm.kind {
         Kind::Direct => return None,
         Kind::Socat => first_line(&["socat", "-V"], "socat version"),
         Kind::Ssh => first_line(&["ssh", "-V"], ""),
@@ -68,8 +32,7 @@ fn version(arm: &Arm) -> Option<(String, String)> {
             let version = first_line(&[&path, "--version"], "");
             format!("{version} ({path}, built {built}), {flags}")
         }
-    };
-    Some((arm.name.clone(), words))
+    })
 }
 
 /// The first line of a program's output that begins with these words.
@@ -88,10 +51,6 @@ fn first_line(command: &[&str], begin: &str) -> String {
     line.map_or_else(unknown, str::to_owned)
 }
 
-fn file(path: impl AsRef<Path>) -> String {
-    fs::read_to_string(path).unwrap_or_default()
-}
-
 fn date(time: SystemTime) -> String {
     humantime::format_rfc3339_seconds(time).to_string()
 }
@@ -105,8 +64,8 @@ mod tests {
         let kind = Kind::keypadd("/nonexistent/keypadd".as_ref(), "--pool off");
         let arms =
             [Arm { name: "direct".into(), kind: Kind::Direct }, Arm { name: "off".into(), kind }];
-        let text = Host::describe(&arms).text();
-        assert!(text.ends_with("off: unknown (/nonexistent/keypadd, built unknown), --pool off\n"));
-        assert!(!text.contains("direct:"));
+        let [row] = &versions(&arms).rows[..] else { panic!("of the tunnel alone") };
+        let version = "unknown (/nonexistent/keypadd, built unknown), --pool off";
+        assert_eq!((&*row.label, &row.cells[..]), ("off", &[version.into()][..]));
     }
 }
