@@ -144,15 +144,17 @@ impl fmt::Debug for KeystreamKey {
 /// cipher, so that consecutive packets derive one per segment. Does not allocate per packet.
 pub struct InlineKeystream {
     key: Arc<KeystreamKey>,
-    last: Option<(Segment, Subkey)>,
-    /// Where `apply` generates pads; all zero between calls.
+    /// In memory of its own: most ciphers have no subkeys.
+    last: Option<Box<(Segment, Subkey)>>,
+    /// Where `apply` generates pads; all zero between calls, empty before the first. A key whose
+    /// packets all have their pads, or need none, never has it.
     scratch: Box<[u8]>,
 }
 
 impl InlineKeystream {
-    /// Derives no subkey before the first pad is requested.
+    /// Takes little memory, and derives no subkey, before the first pad is requested.
     pub fn new(key: Arc<KeystreamKey>) -> Self {
-        Self { key, last: None, scratch: vec![0; SCRATCH_BYTES].into() }
+        Self { key, last: None, scratch: Box::default() }
     }
 
     /// The key that the pads come from.
@@ -178,6 +180,9 @@ impl InlineKeystream {
     pub fn apply(&mut self, packet: PacketNumber, offset: usize, data: &mut [u8]) {
         let Self { key, last, scratch } = self;
         key.check_end(offset, data.len());
+        if scratch.is_empty() {
+            *scratch = vec![0; SCRATCH_BYTES].into();
+        }
         for (piece, data) in data.chunks_mut(SCRATCH_BYTES).enumerate() {
             let pad = &mut scratch[..data.len()];
             key.pacing.make(pad.len(), || {
@@ -195,14 +200,16 @@ impl InlineKeystream {
 /// The subkey of `segment`, cached in `last`; `None` for ciphers without subkeys.
 fn subkey<'a>(
     key: &KeystreamKey,
-    last: &'a mut Option<(Segment, Subkey)>,
+    last: &'a mut Option<Box<(Segment, Subkey)>>,
     segment: Segment,
 ) -> Option<&'a Subkey> {
     let Inner::Legacy(key) = &key.inner else { return None };
-    if last.as_ref().is_none_or(|(of, _)| *of != segment) {
-        *last = Some((segment, key.subkey(segment)));
+    match last {
+        Some(last) if last.0 == segment => {}
+        Some(last) => **last = (segment, key.subkey(segment)),
+        None => *last = Some(Box::new((segment, key.subkey(segment)))),
     }
-    last.as_ref().map(|(_, subkey)| subkey)
+    last.as_ref().map(|last| &last.1)
 }
 
 impl fmt::Debug for InlineKeystream {

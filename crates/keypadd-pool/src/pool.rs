@@ -18,7 +18,7 @@ use crate::filler::Filler;
 use crate::filler_state::FillerState;
 use crate::lane::{Lane, PartQueue};
 use crate::lane_state::LaneState;
-use crate::lane_view::{MAX_BODIES, MAX_HEADS, Stage};
+use crate::lane_view::Stage;
 use crate::sync::{
     AtomicBool, AtomicU64, Mutex,
     Ordering::{Acquire, Relaxed},
@@ -206,7 +206,8 @@ impl Pool {
 
     /// Opens a lane for one key of `traffic`, to be filled from packet `next` on.
     ///
-    /// The filler starts at once, as far as `stage` allows. If several lanes of this traffic wait
+    /// The filler starts at once, as far as `stage` allows; a lane that begins as brief never has
+    /// room for more. If several lanes of this traffic wait
     /// for it already, the lane is queued by a later packet. If the filler has died, the lane stays
     /// empty and every packet misses.
     pub fn open_lane(
@@ -219,11 +220,11 @@ impl Pool {
         let key = KeyId(self.handle.next_key.fetch_add(1, Relaxed));
         let state = Arc::new(LaneState::new(stage, next.segment()));
         let keeps_recent = traffic.direction == Direction::Receive;
+        // The key of a first phase is followed by another one; that of any other may be used for
+        // long. So an idle peer's first lanes take little.
+        let at_most = if stage == Stage::Brief { stage } else { Stage::Active }.most();
         let [heads, bodies] = Part::ALL.map(|part| {
-            let most = match part {
-                Part::Head => MAX_HEADS,
-                Part::Body => MAX_BODIES,
-            } as usize;
+            let most = at_most[part as usize] as usize;
             let (ready_in, ready_out) = RingBuffer::new(most);
             let (spent_in, spent_out) = RingBuffer::new(most + PartQueue::held_chunks());
             let queue = PartQueue::new(ready_out, spent_in, keeps_recent);

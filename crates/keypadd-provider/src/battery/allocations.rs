@@ -1,4 +1,5 @@
-//! Counts allocations per packet, on hits and misses, across chunk boundaries: none.
+//! Counts allocations per packet, on hits and misses, across chunk boundaries: none, but for what a
+//! key allocates before the first pad that it generates inline.
 
 use std::time::Duration;
 
@@ -7,9 +8,14 @@ use keypadd_keystream::{Protection, TAG_BYTES};
 use keypadd_pool::{Pool, PoolSettings, Step};
 use quinn_proto::crypto::PacketKey;
 
-use super::support::{Receiver, Sender, material, payload};
+use super::support::{Receiver, Sender, material, payload, with_pads};
+use crate::open::OpenKey;
+use crate::seal::SealKey;
 
 const HEADER: &[u8] = b"header";
+
+/// What a key allocates once: where pads are generated inline, and a subkey.
+pub(super) const INLINE_ALLOCATIONS: u64 = 2;
 
 /// More than two segments of 64 packets, in short and full sizes.
 const PACKETS: u64 = 150;
@@ -24,7 +30,7 @@ enum Lanes {
 }
 
 #[test]
-fn sealing_and_opening_allocate_nothing() {
+fn sealing_and_opening_allocate_nothing_but_once_per_key() {
     for suite in Protection::all() {
         for lanes in [Lanes::None, Lanes::Filled, Lanes::Empty] {
             let material = material(suite, 11);
@@ -38,6 +44,7 @@ fn sealing_and_opening_allocate_nothing() {
                 receiver.receiving().phases.use_pool(Some(pool.clone()));
             }
             while lanes == Lanes::Filled && filler.step(Duration::ZERO) == Step::Worked {}
+            let mut allocated = [0; 2];
             for number in 0..PACKETS {
                 let bytes = PAYLOAD_BYTES[number as usize % PAYLOAD_BYTES.len()];
                 let mut packet = [HEADER, &payload(bytes), &[0; TAG_BYTES]].concat();
@@ -50,8 +57,10 @@ fn sealing_and_opening_allocate_nothing() {
                 });
                 assert_eq!(sealed, payload(bytes));
                 let packet = format!("{suite} {lanes:?}: packet {number} of {bytes} bytes");
-                assert_eq!(sealing.count_total, 0, "{packet}");
-                assert_eq!(opening.count_total, 0, "{packet}");
+                for (allocated, made) in allocated.iter_mut().zip([sealing, opening]) {
+                    *allocated += made.count_total;
+                    assert!(*allocated <= INLINE_ALLOCATIONS, "{packet}: {allocated}");
+                }
             }
             for meters in [&sender.meters, &receiver.meters] {
                 let served = meters.keystream_pool_bytes() > 0;
@@ -59,5 +68,22 @@ fn sealing_and_opening_allocate_nothing() {
                 assert_eq!(served, serves, "{suite} {lanes:?}");
             }
         }
+    }
+}
+
+/// Most bytes of a key that has protected nothing yet: a connection has four, and a gateway thousands
+/// of idle connections.
+const KEY_BYTES_MAX: u64 = 2_400;
+
+#[test]
+fn a_key_that_has_protected_nothing_takes_little_memory() {
+    for suite in with_pads() {
+        let material = material(suite, 11);
+        let (sender, receiver) = (Sender::new(suite), Receiver::new(suite));
+        let made = allocation_counter::measure(|| {
+            std::mem::forget((sender.key(0, &material), receiver.key(0, &material)));
+        });
+        let each = made.bytes_current / 2 + size_of::<SealKey>().max(size_of::<OpenKey>()) as i64;
+        assert!(each <= KEY_BYTES_MAX as i64, "{suite}: {each} bytes");
     }
 }
