@@ -33,7 +33,7 @@ pub struct Connection(Arc<Handle>);
 struct Handle {
     shared: Arc<ConnectionShared>,
     proof: Option<Proof>,
-    streams: tokio::sync::Mutex<mpsc::UnboundedReceiver<Stream>>,
+    streams: tokio::sync::Mutex<mpsc::UnboundedReceiver<Box<Stream>>>,
     carries_datagrams: bool,
 }
 
@@ -96,7 +96,7 @@ impl Connection {
         let mut streams = self.0.streams.lock().await;
         tokio::select! {
             biased;
-            Some(stream) = streams.recv() => Ok(stream),
+            Some(stream) = streams.recv() => Ok(*stream),
             error = self.closed() => Err(error),
         }
     }

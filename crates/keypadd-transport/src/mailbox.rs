@@ -272,7 +272,7 @@ impl fmt::Debug for ConnectionShared {
 pub(crate) struct Established {
     pub(crate) shared: Arc<ConnectionShared>,
     pub(crate) proof: Option<Proof>,
-    pub(crate) streams: tokio::sync::mpsc::UnboundedReceiver<Stream>,
+    pub(crate) streams: tokio::sync::mpsc::UnboundedReceiver<Box<Stream>>,
     /// Whether the peer accepts DATAGRAM frames (RFC 9221 3).
     pub(crate) carries_datagrams: bool,
 }

@@ -22,8 +22,9 @@ pub(crate) enum HandshakeReply {
 
 enum Phase {
     Handshaking(HandshakeReply),
-    /// Has the way of the streams that the peer opens.
-    Up(mpsc::UnboundedSender<Stream>),
+    /// Has the way of the streams that the peer opens. Boxed: a queue has memory for 32 items from
+    /// the beginning.
+    Up(mpsc::UnboundedSender<Box<Stream>>),
     Lost {
         /// The handshake was complete.
         proved: bool,
@@ -45,7 +46,7 @@ impl Lifecycle {
     }
 
     /// The handshake is complete. Returns who waits for it, and what the peer opens from now on.
-    pub(super) fn establish(&mut self) -> (HandshakeReply, mpsc::UnboundedReceiver<Stream>) {
+    pub(super) fn establish(&mut self) -> (HandshakeReply, mpsc::UnboundedReceiver<Box<Stream>>) {
         let (incoming, streams) = mpsc::unbounded_channel();
         let waiting = match &mut self.phase {
             Phase::Handshaking(waiting) => std::mem::replace(waiting, HandshakeReply::Nobody),
@@ -113,7 +114,7 @@ impl Lifecycle {
     /// which resets the stream.
     pub(super) fn accept(&self, stream: Stream) {
         if let Phase::Up(incoming) = &self.phase {
-            let _ = incoming.send(stream);
+            let _ = incoming.send(stream.into());
         }
     }
 }

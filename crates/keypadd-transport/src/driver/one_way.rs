@@ -43,12 +43,13 @@ pub(crate) struct OneWay {
     asked_at: Option<Instant>,
     /// The answer to be sent.
     answer: Option<[u32; 2]>,
-    path: Path,
+    /// In memory of its own, since most connections never ask.
+    path: Option<Box<Path>>,
 }
 
 /// What is known of one network path.
 struct Path {
-    peer: Option<SocketAddr>,
+    peer: SocketAddr,
     forward: Way,
     back: Way,
     recent_back: Windowed,
@@ -64,7 +65,7 @@ struct Way {
 
 impl OneWay {
     pub(crate) fn new() -> Self {
-        Self { epoch: None, asked_at: None, answer: None, path: Path::new(None) }
+        Self { epoch: None, asked_at: None, answer: None, path: None }
     }
 
     /// A question to `peer`, if one is due while bulk is sent.
@@ -74,8 +75,8 @@ impl OneWay {
         rtt: Duration,
         now: Instant,
     ) -> Option<Bytes> {
-        if self.path.peer != Some(peer) {
-            self.path = Path::new(Some(peer));
+        if self.path.as_ref().is_none_or(|path| path.peer != peer) {
+            self.path = Some(Box::new(Path::new(peer)));
         }
         let interval = (rtt / QUESTIONS).clamp(INTERVAL.0, INTERVAL.1);
         if self.asked_at.is_some_and(|at| now.saturating_duration_since(at) < interval) {
@@ -104,7 +105,7 @@ impl OneWay {
             }
             (ANSWER, &[asked, arrived]) => {
                 let [asked, arrived] = [asked, arrived].map(u32::from_be_bytes);
-                Some(self.path.waits(asked, arrived, micros, now))
+                Some(self.path.as_mut()?.waits(asked, arrived, micros, now))
             }
             (_, _) => None,
         }
@@ -112,7 +113,7 @@ impl OneWay {
 
     /// Forgets the path: this end has moved.
     pub(crate) fn start_afresh(&mut self) {
-        self.path = Path::new(None);
+        self.path = None;
     }
 
     /// This end's clock; wraps.
@@ -122,7 +123,7 @@ impl OneWay {
 }
 
 impl Path {
-    fn new(peer: Option<SocketAddr>) -> Self {
+    fn new(peer: SocketAddr) -> Self {
         let recent = Windowed::min(RECENT_TIME);
         Self {
             peer,
@@ -226,7 +227,7 @@ mod tests {
     #[test]
     fn what_is_left_of_a_least_of_long_ago_is_no_waiting_time() {
         // The least is forgotten while it still counts as recent.
-        let (mut path, start) = (Path::new(None), Instant::now());
+        let (mut path, start) = (Path::new(PEER), Instant::now());
         for (at, back) in [(0, 9_000), (9_950, 1_000), (10_000, 5_000), (20_001, 5_000)] {
             assert!(path.waits(0, 0, back, start + at * MS).back <= 4 * MS, "after {at} ms");
         }
