@@ -324,7 +324,7 @@ pub(crate) async fn sample(status: StatusBuilder) {
     loop {
         for is_second in [true, false] {
             let now = ticks.tick().await.into_std();
-            let sessions: Vec<_> = status.sources.live().iter().map(|live| live.status()).collect();
+            let sessions: Vec<_> = status.sources.live().iter().map(|live| live.counts()).collect();
             status.rates.sample(now, &sessions);
             if is_second {
                 status.pooling.follow(status.meters.lengths());

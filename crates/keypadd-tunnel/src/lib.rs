@@ -98,6 +98,8 @@ pub use sessions::{
     server_link::ServerLink,
     session::LiveSession,
     session_end::{SessionEnd, is_printable, printable},
-    status::{ForwardStatus, KeyRenewal, LinkState, LinkStatus, Role, SessionStatus},
+    status::{
+        ForwardStatus, KeyRenewal, LinkState, LinkStatus, Role, SessionCounts, SessionStatus,
+    },
 };
 pub use transport::{PEER_TIMEOUT_MAX, PEER_TIMEOUT_MIN, TransportSettings};

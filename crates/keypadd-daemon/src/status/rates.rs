@@ -3,11 +3,11 @@
 //! clock.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use keypadd_pool::{Direction, HEAD_BYTES, PartLevel};
-use keypadd_tunnel::SessionStatus;
+use keypadd_tunnel::SessionCounts;
 
 /// Sampling interval.
 pub(crate) const EVERY: Duration = Duration::from_millis(500);
@@ -33,19 +33,22 @@ const OVERHEAD_BYTES: f64 = 41.0;
 
 /// The rates of a daemon's sessions; clones share them.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Rates(Arc<Mutex<VecDeque<Sample>>>);
+pub(crate) struct Rates(Arc<Mutex<Sampled>>);
 
+/// What is known of the sessions.
+#[derive(Debug, Default)]
+struct Sampled {
+    samples: VecDeque<Sample>,
+    /// As of the last sample.
+    answers: BTreeMap<u64, Answers>,
+}
+
+/// The counts of all sessions at one moment. A gateway has thousands of sessions, and each is in
+/// every sample: nothing else is here.
 #[derive(Debug)]
 struct Sample {
     at: Instant,
-    sessions: BTreeMap<u64, Sampled>,
-}
-
-/// One session at one moment.
-#[derive(Clone, Copy, Debug)]
-struct Sampled {
-    counts: [Count; 2],
-    answers: Answers,
+    sessions: BTreeMap<u64, [Count; 2]>,
 }
 
 /// Whether the peer answers.
@@ -77,30 +80,38 @@ pub(crate) struct Rate {
 
 impl Rates {
     /// Adds a sample of the open sessions.
-    pub(crate) fn sample(&self, now: Instant, sessions: &[SessionStatus]) {
-        let counts = |status: &SessionStatus| {
-            let sent = Count { packets: status.sent_packets, bytes: status.sent_bytes };
+    pub(crate) fn sample(&self, now: Instant, sessions: &[SessionCounts]) {
+        let counts = |session: &SessionCounts| {
+            let sent = Count { packets: session.sent_packets, bytes: session.sent_bytes };
             let received =
-                Count { packets: status.received_datagrams, bytes: status.received_bytes };
-            (status.id, [sent, received])
+                Count { packets: session.received_datagrams, bytes: session.received_bytes };
+            (session.id, [sent, received])
         };
-        let mut samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let sample = Sample { at: now, sessions: sessions.iter().map(counts).collect() };
+        let mut sampled = self.sampled();
+        let Sampled { samples, answers } = &mut *sampled;
         let last = samples.back();
-        let sampled = |status: &SessionStatus| {
-            let (id, counts) = counts(status);
-            let before = last.and_then(|last| last.sessions.get(&id));
-            (id, Sampled { counts, answers: Answers::of(counts, status.rtt_seconds, before, now) })
+        let answer = |session: &SessionCounts| {
+            let counts = sample.sessions.get(&session.id)?;
+            let before = last.and_then(|last| last.sessions.get(&session.id));
+            let before = before.zip(answers.get(&session.id));
+            Some((session.id, Answers::of(counts, session.rtt_seconds, before, now)))
         };
-        let sample = Sample { at: now, sessions: sessions.iter().map(sampled).collect() };
+        *answers = sessions.iter().filter_map(answer).collect();
         samples.push_back(sample);
         while samples.len() > SAMPLES {
             samples.pop_front();
         }
     }
 
+    /// A panic cannot leave it half changed.
+    fn sampled(&self) -> MutexGuard<'_, Sampled> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The rate of a session; `None` before two samples.
     pub(crate) fn of(&self, session: u64, direction: Direction) -> Option<Rate> {
-        let samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Sampled { samples, .. } = &*self.sampled();
         let of = |sample: &Sample| Some((sample.at, sample.count(session, direction)?));
         let (began, first) = samples.iter().find_map(of)?;
         let (ended, last) = samples.iter().rev().find_map(of)?;
@@ -115,7 +126,7 @@ impl Rates {
 
     /// A session's bytes per second in the last two seconds; `None` before two samples.
     pub(crate) fn bytes_per_second(&self, session: u64, direction: Direction) -> Option<f64> {
-        let samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Sampled { samples, .. } = &*self.sampled();
         let last = samples.back()?;
         let mut recent = samples.iter().skip(samples.len().saturating_sub(RECENT));
         let first = recent.find(|sample| sample.sessions.contains_key(&session))?;
@@ -127,8 +138,7 @@ impl Rates {
     /// For how long nothing has arrived from a session's peer, if it owes an answer; `None` if it
     /// does not.
     pub(crate) fn silent_seconds(&self, session: u64, now: Instant) -> Option<f64> {
-        let samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let answers = samples.back()?.sessions.get(&session)?.answers;
+        let answers = *self.sampled().answers.get(&session)?;
         let waited = now.saturating_duration_since(answers.unanswered?);
         let silent = now.saturating_duration_since(answers.heard.0);
         (waited >= answers.patience).then_some(silent.as_secs_f64())
@@ -137,18 +147,23 @@ impl Rates {
 
 impl Sample {
     fn count(&self, session: u64, direction: Direction) -> Option<Count> {
-        Some(self.sessions.get(&session)?.counts[direction as usize])
+        Some(self.sessions.get(&session)?[direction as usize])
     }
 }
 
 impl Answers {
-    fn of(counts: [Count; 2], rtt_seconds: f64, before: Option<&Sampled>, now: Instant) -> Self {
+    /// `before`: what the session had counted by the last sample, and whether its peer answered.
+    fn of(
+        counts: &[Count; 2],
+        rtt_seconds: f64,
+        before: Option<(&[Count; 2], &Self)>,
+        now: Instant,
+    ) -> Self {
         let [sent, received] = counts.map(|count| count.packets);
         let trips = Duration::try_from_secs_f64(ROUND_TRIPS * rtt_seconds).unwrap_or(PATIENCE);
         let patience = trips.max(PATIENCE);
-        let [_, received_before] = before.map_or([0, 0], |one| one.counts.map(|it| it.packets));
         match before {
-            Some(Sampled { answers, .. }) if received == received_before => {
+            Some(([_, received_before], answers)) if received == received_before.packets => {
                 let is_owed = sent > answers.heard.1;
                 let unanswered = answers.unanswered.or_else(|| is_owed.then_some(now));
                 Self { unanswered, patience, ..*answers }
@@ -185,16 +200,15 @@ mod tests {
     }
 
     /// A session that has sent and received so many packets of 1000 bytes.
-    fn session(sent: u64, received: u64) -> SessionStatus {
-        let status = serde_json::json!({
-            "id": 1, "peer": "", "public_key": "", "role": "client", "remote": "127.0.0.1:1",
-            "suite": "", "kex": "", "since_unix_seconds": 0, "keys_since_unix_seconds": 0,
-            "key_renewal": "off", "rtt_seconds": 0.05, "mtu_bytes": 1200,
-            "congestion_window_bytes": 0,
-            "sent_packets": sent, "received_datagrams": received, "lost_packets": 0,
-            "sent_bytes": 1000 * sent, "received_bytes": 1000 * received, "forwards": [],
-        });
-        serde_json::from_value(status).unwrap()
+    fn session(sent: u64, received: u64) -> SessionCounts {
+        SessionCounts {
+            id: 1,
+            rtt_seconds: 0.05,
+            sent_packets: sent,
+            received_datagrams: received,
+            sent_bytes: 1000 * sent,
+            received_bytes: 1000 * received,
+        }
     }
 
     #[test]

@@ -28,6 +28,23 @@ pub enum KeyRenewal {
     NeedsHold,
 }
 
+/// What a session has carried so far: numbers alone, for who asks often about thousands of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct SessionCounts {
+    /// Identifies the session within the process; never reused.
+    pub id: u64,
+    /// Smoothed round-trip time, seconds.
+    pub rtt_seconds: f64,
+    /// Packets sent.
+    pub sent_packets: u64,
+    /// Datagrams received.
+    pub received_datagrams: u64,
+    /// UDP payload bytes sent.
+    pub sent_bytes: u64,
+    /// UDP payload bytes received.
+    pub received_bytes: u64,
+}
+
 /// The status of one session.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SessionStatus {

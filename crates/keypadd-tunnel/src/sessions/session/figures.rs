@@ -1,16 +1,29 @@
 //! Measures a session: its status, the age of its keys, and what its connections have carried.
 
-use keypadd_transport::Connection;
+use keypadd_transport::{Connection, ConnectionStats};
 
 use super::LiveSession;
 use crate::{
     clock::unix_seconds,
-    sessions::status::{ForwardStatus, KeyRenewal, SessionStatus},
+    sessions::status::{ForwardStatus, KeyRenewal, SessionCounts, SessionStatus},
 };
 
 impl LiveSession {
-    /// The status of the session, with both of its connections.
-    pub fn status(&self) -> SessionStatus {
+    /// What the session has carried, over both of its connections.
+    pub fn counts(&self) -> SessionCounts {
+        let stats = self.stats();
+        SessionCounts {
+            id: self.id,
+            rtt_seconds: stats.path.rtt.as_secs_f64(),
+            sent_packets: stats.path.sent_packets,
+            received_datagrams: stats.udp_rx.datagrams,
+            sent_bytes: stats.udp_tx.bytes,
+            received_bytes: stats.udp_rx.bytes,
+        }
+    }
+
+    /// The statistics of both connections as one's.
+    fn stats(&self) -> ConnectionStats {
         let mut stats = self.connection.stats();
         if let Some(bulk) = self.bulk.get() {
             let more = bulk.connection.stats();
@@ -24,6 +37,12 @@ impl LiveSession {
             stats.udp_rx.bytes += more.udp_rx.bytes;
             stats.udp_tx.bytes += more.udp_tx.bytes;
         }
+        stats
+    }
+
+    /// The status of the session, with both of its connections.
+    pub fn status(&self) -> SessionStatus {
+        let stats = self.stats();
         let refused = self.remote_forwards.refused();
         let forwards = self.forwards.list();
         SessionStatus {
