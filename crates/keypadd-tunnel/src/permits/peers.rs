@@ -4,7 +4,7 @@
 //! permits.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Arc, PoisonError, RwLock, RwLockReadGuard},
     time::{Duration, SystemTime},
 };
@@ -102,11 +102,12 @@ impl Peers {
         (!peer.has_expired(SystemTime::now())).then_some((peer, identity))
     }
 
-    /// Whether a client that is counted by `identity` may connect now.
-    pub(crate) fn admits_identity(&self, identity: &PublicKey) -> bool {
+    /// What the clients are counted by that may connect now.
+    pub(crate) fn admitted_identities(&self) -> HashSet<PublicKey> {
         let now = SystemTime::now();
         let listed = self.listed();
-        listed.values().any(|one| one.identity == *identity && !one.peer.has_expired(now))
+        let admitted = listed.values().filter(|one| !one.peer.has_expired(now));
+        admitted.map(|one| one.identity).collect()
     }
 
     /// The first key of the client that is counted by `identity`: a process that reads the same
@@ -150,8 +151,8 @@ fn inherit_identities(
         let Some(before) = before else { continue };
         let is_own = one.peer.keys.contains(&before.identity);
         let is_free = !new.contains_key(&before.identity);
-        let is_first = !inherited.values().any(|identity| *identity == before.identity);
-        if is_own || (is_free && is_first) {
+        let is_first = || !inherited.values().any(|identity| *identity == before.identity);
+        if is_own || (is_free && is_first()) {
             inherited.entry(one.identity).or_insert(before.identity);
         }
     }
@@ -217,7 +218,7 @@ mod tests {
             assert_eq!(peers.first_key(&old), Some(keys[0]));
             assert_eq!(identity(&peers, &other), other);
         }
-        assert!(peers.find(&old).is_none() && peers.admits_identity(&old));
+        assert!(peers.find(&old).is_none() && peers.admitted_identities().contains(&old));
         // The key of another peer is what that one is counted by.
         peers.replace(Peers::new([peer("a", &[new]), peer("c", &[old])]).unwrap());
         assert_eq!((identity(&peers, &new), identity(&peers, &old)), (new, old));
@@ -238,7 +239,7 @@ mod tests {
         {
             let peers = Peers::new([AllowedPeer { valid_until, ..peer("a", &[one]) }]).unwrap();
             assert_eq!(peers.admitted(&one).is_some(), admitted);
-            assert_eq!(peers.admits_identity(&one), admitted);
+            assert_eq!(peers.admitted_identities().contains(&one), admitted);
             assert_eq!((peers.allows(&one), peers.has_expired(&one)), (true, !admitted));
             assert_eq!(peers.next_expiry(now), valid_until.filter(|until| *until > now));
         }

@@ -6,7 +6,6 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use keypadd_provider::PublicKey;
 use tokio::time::sleep;
 use tracing::warn;
 
@@ -56,8 +55,8 @@ impl ServerContext {
 
     /// Ends the sessions and resets the held connections of peers that may no longer connect.
     pub(super) fn end_all_inadmissible(&self) {
-        let is_listed = |identity: &PublicKey| self.peers.admits_identity(identity);
-        let ended = self.lineages.retain(is_listed, Instant::now());
+        let admitted = self.peers.admitted_identities();
+        let ended = self.lineages.retain(|identity| admitted.contains(identity), Instant::now());
         self.held.add_reset(ended);
         if ended > 0 {
             warn!(

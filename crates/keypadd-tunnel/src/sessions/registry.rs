@@ -1,7 +1,7 @@
 //! Lists the live sessions of one client or server.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap, hash_map::Entry},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -14,6 +14,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::{
     sessions::{
+        hold::lineages::ClientKey,
         session::{LiveSession, NewSession},
         session_end::SessionEnd,
         status::SessionStatus,
@@ -29,9 +30,17 @@ const END_POLL: Duration = Duration::from_millis(2);
 /// and its status tells their sessions apart by id.
 static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 
-/// The live sessions by id; clones share one list.
+/// The live sessions; clones share one list.
 #[derive(Clone, Debug, Default)]
-pub struct Sessions(Arc<Mutex<BTreeMap<u64, Arc<LiveSession>>>>);
+pub struct Sessions(Arc<Mutex<List>>);
+
+#[derive(Debug, Default)]
+struct List {
+    by_id: BTreeMap<u64, Arc<LiveSession>>,
+    /// Those of each run of a client, oldest first: a hello concerns no others, however many there
+    /// are.
+    of_client: HashMap<ClientKey, Vec<u64>>,
+}
 
 /// Keeps a session in the list until it is dropped.
 #[derive(Debug)]
@@ -43,7 +52,14 @@ pub(crate) struct Registration {
 impl Sessions {
     /// The live sessions, oldest first.
     pub fn live(&self) -> Vec<Arc<LiveSession>> {
-        self.list().values().cloned().collect()
+        self.list().by_id.values().cloned().collect()
+    }
+
+    /// Those of one run of a client, oldest first.
+    fn of_client(&self, client: &ClientKey) -> Vec<Arc<LiveSession>> {
+        let list = self.list();
+        let ids = list.of_client.get(client).into_iter().flatten();
+        ids.filter_map(|id| list.by_id.get(id)).cloned().collect()
     }
 
     /// The status of each live session.
@@ -63,17 +79,15 @@ impl Sessions {
         instance: Instance,
         is_right: impl Fn(&SessionToken) -> bool,
     ) -> Option<Arc<LiveSession>> {
-        let of_run =
-            |session: &LiveSession| session.identity() == *peer && session.instance() == instance;
-        let mut newest = self.live().into_iter().rev();
-        newest.find(|session| of_run(session) && is_right(session.token()))
+        let mut newest = self.of_client(&(*peer, instance)).into_iter().rev();
+        newest.find(|session| is_right(session.token()))
     }
 
     /// Ends the older sessions of the same client instance. Their streams are held if the newest
     /// resumes them.
     pub(crate) fn replace_by(&self, newest: &LiveSession, resumed: bool) {
-        for old in self.live() {
-            if old.client() == newest.client() && old.id < newest.id {
+        for old in self.of_client(&newest.client()) {
+            if old.id < newest.id {
                 old.end(if resumed { SessionEnd::Resumed } else { SessionEnd::Replaced });
             }
         }
@@ -102,19 +116,27 @@ impl Sessions {
         // Assigned under the lock, so that a list is ordered by ID.
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let session = Arc::new(LiveSession::new(id, new));
-        list.insert(id, Arc::clone(&session));
+        list.by_id.insert(id, Arc::clone(&session));
+        list.of_client.entry(session.client()).or_default().push(id);
         drop(list);
         Registration { sessions: self.clone(), session }
     }
 
     /// A panic cannot leave the list half changed.
-    fn list(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<LiveSession>>> {
+    fn list(&self) -> MutexGuard<'_, List> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        self.sessions.list().remove(&self.session.id);
+        let mut list = self.sessions.list();
+        list.by_id.remove(&self.session.id);
+        if let Entry::Occupied(mut of_client) = list.of_client.entry(self.session.client()) {
+            of_client.get_mut().retain(|id| *id != self.session.id);
+            if of_client.get().is_empty() {
+                of_client.remove();
+            }
+        }
     }
 }

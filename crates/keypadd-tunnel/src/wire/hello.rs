@@ -20,7 +20,7 @@ const SERVER_ID_BYTES: u8 = 8;
 const NO_PROOF: TokenProof = [0; TOKEN_PROOF_BYTES];
 
 /// A random number that a client draws at start; it identifies the run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instance(pub [u8; 16]);
 
 impl Instance {

@@ -2,8 +2,9 @@
 //! [step](Lineage::step) asks for, under one lock. Reads no clock.
 
 use std::{
-    collections::{HashMap, hash_map::Entry},
+    collections::{BTreeMap, btree_map::Entry},
     io, mem,
+    ops::RangeInclusive,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -29,6 +30,11 @@ use crate::{
 
 /// One run of a client.
 pub(crate) type ClientKey = (PublicKey, Instance);
+
+/// All runs of a key.
+fn of_key(key: &PublicKey) -> RangeInclusive<ClientKey> {
+    (*key, Instance([u8::MIN; 16]))..=(*key, Instance([u8::MAX; 16]))
+}
 
 /// What a session shares with the one that resumes it.
 #[derive(Clone, Debug)]
@@ -59,9 +65,9 @@ struct Kept {
 }
 
 impl Kept {
-    /// Whether it is away, and another client's of the same key.
+    /// Whether it is away, and another one's than this client's.
     fn is_evictable(&self, own: &ClientKey, by: &ClientKey) -> bool {
-        self.lineage.away_until().is_some() && own.0 == by.0 && own != by
+        self.lineage.away_until().is_some() && own != by
     }
 
     fn has(&self, needed: Held) -> bool {
@@ -88,7 +94,8 @@ impl Kept {
 /// The lineages of a server's clients. Each key's streams share a budget.
 #[derive(Debug)]
 pub(crate) struct Lineages {
-    by_client: Mutex<HashMap<ClientKey, Kept>>,
+    /// Those of a key follow each other.
+    by_client: Mutex<BTreeMap<ClientKey, Kept>>,
     /// Lets one session of each key free descriptors.
     pub(crate) freeing: Shares<PublicKey>,
     /// What the replay buffers of all peers share.
@@ -293,7 +300,8 @@ impl Lineages {
     /// first. Never the client itself, which may be about to return.
     pub(crate) fn evict(&self, client: &ClientKey, needed: Held, now: Instant) -> Option<Evicted> {
         let mut lineages = self.lineages();
-        let others = lineages.iter_mut().filter(|(other, kept)| kept.is_evictable(other, client));
+        let of_key = lineages.range_mut(of_key(&client.0));
+        let others = of_key.filter(|(other, kept)| kept.is_evictable(other, client));
         let having = others.map(|(_, kept)| kept).filter(|kept| kept.has(needed));
         let kept = having.min_by_key(|kept| kept.lineage.away_until())?;
         kept.lineage.step(Event::Evicted, now);
@@ -306,7 +314,9 @@ impl Lineages {
     /// Descriptors of all clients that [`evict`](Self::evict) may evict for this one.
     pub(crate) fn evictable_descriptors(&self, client: &ClientKey) -> usize {
         let lineages = self.lineages();
-        let others = lineages.iter().filter(|(other, kept)| kept.is_evictable(other, client));
+        let others = lineages
+            .range(of_key(&client.0))
+            .filter(|(other, kept)| kept.is_evictable(other, client));
         others.map(|(_, kept)| kept.descriptors()).sum()
     }
 
@@ -320,13 +330,12 @@ impl Lineages {
     /// What a lineage begins with. The streams of a key share a budget.
     fn fresh_assets(
         &self,
-        lineages: &HashMap<ClientKey, Kept>,
+        lineages: &BTreeMap<ClientKey, Kept>,
         key: &PublicKey,
         settings: &HoldSettings,
         places: &Arc<Places>,
     ) -> Assets {
-        let of_key = lineages.iter().find(|((other, _), _)| other == key);
-        let streams = match of_key {
+        let streams = match lineages.range(of_key(key)).next() {
             Some((_, other)) => other.assets.streams.sharing_budget(),
             None => HeldStreams::new(settings.budget(&self.sent)),
         };
@@ -334,7 +343,7 @@ impl Lineages {
     }
 
     /// A panic cannot leave the map half changed.
-    fn lineages(&self) -> MutexGuard<'_, HashMap<ClientKey, Kept>> {
+    fn lineages(&self) -> MutexGuard<'_, BTreeMap<ClientKey, Kept>> {
         self.by_client.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
