@@ -58,6 +58,17 @@ impl Connecting {
     pub(crate) fn new(asked: oneshot::Receiver<Result<Opened, ConnectError>>) -> Self {
         Self(State::Asked(asked))
     }
+
+    /// Whether anything of the server has arrived yet.
+    pub fn has_heard(&self) -> bool {
+        match &self.0 {
+            State::Asked(_) => false,
+            State::Opened(opened) => {
+                let shared = opened.attempt.0.as_ref();
+                shared.is_some_and(|shared| shared.stats().udp_rx.datagrams > 0)
+            }
+        }
+    }
 }
 
 impl Future for Connecting {

@@ -12,10 +12,12 @@ use std::{
 
 use futures_util::future::BoxFuture;
 use keypadd_provider::{PublicKey, Refusal};
-use keypadd_transport::{ConnectingError, Connection, Dial, Paused, Purpose, ServerId};
+use keypadd_transport::{
+    Connecting, ConnectingError, Connection, ConnectionError, Dial, Paused, Purpose, ServerId,
+};
 use tokio::{
     sync::{Notify, mpsc},
-    time::{Instant, sleep_until, timeout},
+    time::{Instant, sleep_until, timeout, timeout_at},
 };
 use tracing::{debug, warn};
 
@@ -128,12 +130,14 @@ impl Client {
     }
 
     /// Connects to one address, which was found at this place, over a path with this round trip if
-    /// that is known. When dropped, the keys agreed on are dropped as well. Takes the place of the
-    /// lineage's session that is `live` only if that resets none of its connections.
+    /// that is known; gives up if nothing of the server has arrived by `silent_until`. When
+    /// dropped, the keys agreed on are dropped as well. Takes the place of the lineage's session
+    /// that is `live` only if that resets none of its connections.
     pub(super) async fn attempt(
         &self,
         (place, address): (ListPlace, SocketAddr),
         rtt: Option<Duration>,
+        silent_until: Option<Instant>,
         (lineage, live): (&Arc<Lineage>, Option<&LiveSession>),
     ) -> Result<ClientSession, ConnectFailure> {
         if self.has_expired(SystemTime::now()) {
@@ -142,7 +146,8 @@ impl Client {
         let jumps = self.clock_monitor.jumps();
         let handshake = async {
             self.handover.resumed().await;
-            let connection = self.open(address, rtt, place.home).await?;
+            let connecting = self.dial(address, rtt, place.home);
+            let connection = answered(connecting, silent_until).await?;
             let networked = live.zip(self.network.get());
             let paused = match networked {
                 Some((live, network)) => Some(network::pause(live, network).await),
@@ -187,19 +192,20 @@ impl Client {
         rtt: Option<Duration>,
         home: Option<ServerId>,
     ) -> Result<Connection, ConnectFailure> {
+        answered(self.dial(address, rtt, home), None).await
+    }
+
+    /// Begins that handshake.
+    fn dial(
+        &self,
+        address: SocketAddr,
+        rtt: Option<Duration>,
+        home: Option<ServerId>,
+    ) -> Connecting {
         let config = self.config.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let (server_name, purpose) = (SERVER_NAME, Purpose::Sparse);
         let dial = Dial { config, address, server_name, purpose, home, rtt };
-        match self.endpoint.connect(dial).await {
-            Ok(connection) => Ok(connection),
-            Err(ConnectingError::Failed(error)) => Err(ConnectFailure::of(&error)),
-            Err(ConnectingError::NotSent(error)) => {
-                Err(ConnectFailure::Unreachable(Cause::NotSent(error)))
-            }
-            Err(ConnectingError::NotTried(error)) => {
-                Err(ConnectFailure::Unreachable(Cause::BadAddress(error)))
-            }
-        }
+        self.endpoint.connect(dial)
     }
 
     /// Exchanges hellos, to go on with the lineage.
@@ -349,12 +355,34 @@ impl Client {
     }
 }
 
+/// The outcome of a handshake; a timeout if nothing of the server has arrived by then. One that has
+/// said anything is there: it may be busy with others, whose attempts all began when it did.
+async fn answered(
+    mut connecting: Connecting,
+    silent_until: Option<Instant>,
+) -> Result<Connection, ConnectFailure> {
+    let connected = match silent_until {
+        None => connecting.await,
+        Some(until) => match timeout_at(until, &mut connecting).await {
+            Ok(connected) => connected,
+            Err(_) if connecting.has_heard() => connecting.await,
+            Err(_) => Err(ConnectionError::TimedOut.into()),
+        },
+    };
+    connected.map_err(|error| match error {
+        ConnectingError::Failed(error) => ConnectFailure::of(&error),
+        ConnectingError::NotSent(error) => ConnectFailure::Unreachable(Cause::NotSent(error)),
+        ConnectingError::NotTried(error) => ConnectFailure::Unreachable(Cause::BadAddress(error)),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
     use keypadd_keystream::Suite;
     use keypadd_provider::{CryptoSettings, PrivateKey, PublicKey, server_config};
+    use tokio::net::UdpSocket;
 
     use super::*;
     use crate::{
@@ -458,6 +486,60 @@ mod tests {
         let failed = client.reach(client.everywhere(time), forgotten(usize::MAX), finish).await;
         let expected = format!("cannot reach {address}: {}", Cause::Forgotten);
         assert_eq!(failed.unwrap_err().to_string(), expected);
+    }
+
+    /// Passes a client's datagrams to a server, and holds the answers back for so long; meanwhile
+    /// some pass with a wrong tag, unless it is silent. Returns where.
+    async fn relay(server: SocketAddr, is_silent: bool, held_for: Duration) -> SocketAddr {
+        let [front, back] = [UdpSocket::bind("[::1]:0"), UdpSocket::bind("[::1]:0")];
+        let (front, back) = (front.await.unwrap(), back.await.unwrap());
+        back.connect(server).await.unwrap();
+        let (address, until) = (front.local_addr().unwrap(), Instant::now() + held_for);
+        tokio::spawn(async move {
+            let (mut sent, mut answer) = ([0; 2048], [0; 2048]);
+            let (mut client, mut held, mut is_open) = (address, Vec::new(), false);
+            loop {
+                let passed = tokio::select! {
+                    Ok((bytes, from)) = front.recv_from(&mut sent) => {
+                        client = from;
+                        back.send(&sent[..bytes]).await.unwrap();
+                        continue;
+                    }
+                    Ok(bytes) = back.recv(&mut answer) => {
+                        let mut answer = answer[..bytes].to_vec();
+                        if !is_open {
+                            held.push(answer.clone());
+                            answer[bytes - 1] ^= 1;
+                        }
+                        if is_open || !is_silent { vec![answer] } else { Vec::new() }
+                    }
+                    () = sleep_until(until), if !is_open => {
+                        is_open = true;
+                        std::mem::take(&mut held)
+                    }
+                };
+                for answer in passed {
+                    front.send_to(&answer, client).await.unwrap();
+                }
+            }
+        });
+        address
+    }
+
+    #[tokio::test]
+    async fn an_attempt_that_the_server_has_answered_is_not_given_up_as_a_silent_one_is() {
+        let (_server, client, address, _) = ends([&new_key(), &new_key()]).await;
+        let time = Duration::from_millis(300);
+        let through = async |is_silent, held_for| {
+            let relay = relay(address, is_silent, held_for).await;
+            let began = Instant::now();
+            let connected = answered(client.dial(relay, None, None), Some(began + time)).await;
+            (connected, began.elapsed())
+        };
+        let (connected, took) = through(false, 3 * time).await;
+        assert!(connected.is_ok() && took >= 3 * time, "{took:?}");
+        let (failed, took) = through(true, PATIENCE).await;
+        assert!(failed.is_err() && took < PATIENCE, "{took:?}");
     }
 
     #[tokio::test]

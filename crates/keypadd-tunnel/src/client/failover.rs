@@ -313,7 +313,7 @@ impl Client {
             if held.at.0.home.is_some() || is_other(&reached, held.key) {
                 // The path may be longer than the one that was lost.
                 let rtt = held.rtt.max(reached.connection.stats().path.rtt);
-                let last = self.attempt(held.at.clone(), Some(ASSUMED_RTT), (lineage, None));
+                let last = self.attempt(held.at.clone(), Some(ASSUMED_RTT), None, (lineage, None));
                 if let Ok(Ok(back)) = timeout(QUICK + rtt * HANDSHAKE_TRIPS, last).await {
                     return Ok(back);
                 }

@@ -37,6 +37,11 @@ const LOGGED_MAX: usize = 16;
 /// short ones find a path soon that has come back.
 pub(super) const QUICK: Duration = Duration::from_millis(250);
 
+/// Timeout of one that the server has answered: it is there, and busy. When a server is back, the
+/// attempts of a thousand clients reach it at once; were they given up before it comes to them, it
+/// would spend its time on handshakes that nobody ends.
+const BUSY: Duration = Duration::from_secs(5);
+
 /// Quick attempts in a row, at the address that the server had.
 const QUICK_ATTEMPTS: usize = 28;
 
@@ -303,8 +308,10 @@ impl Client {
         lineage: &Arc<Lineage>,
     ) -> Result<ClientSession, Option<ClientError>> {
         let began = Instant::now();
-        let attempt = self.attempt(held.at.clone(), Some(ASSUMED_RTT), (lineage, None));
-        let refusal = match timeout(QUICK + held.rtt * HANDSHAKE_TRIPS, attempt).await {
+        let handshake = held.rtt * HANDSHAKE_TRIPS;
+        let quick = Some(began + QUICK + handshake);
+        let attempt = self.attempt(held.at.clone(), Some(ASSUMED_RTT), quick, (lineage, None));
+        let refusal = match timeout(BUSY + handshake, attempt).await {
             Ok(Ok(session)) => return Ok(session),
             Ok(Err(failure)) => failure.refusal(held.at.1.into()).ok(),
             Err(_) => None,

@@ -113,7 +113,7 @@ impl Client {
         let live = &*session.registration.session;
         let rtt = live.connection.stats().path.rtt;
         let at = (session.place.clone(), live.connection.remote_address());
-        let attempt = self.attempt(at, Some(rtt), (&session.lineage, Some(live)));
+        let attempt = self.attempt(at, Some(rtt), None, (&session.lineage, Some(live)));
         let lost = async {
             live.ended().await;
             sleep(QUICK + rtt * HANDSHAKE_TRIPS).await;
