@@ -71,11 +71,9 @@ pub(crate) fn emulated(run: &Run, section: &Section) -> Option<String> {
 
 /// Predictions as a table; `None` if there are none.
 pub(crate) fn predictions(predictions: &[Prediction]) -> Option<Table> {
-    let rows = predictions.iter().map(|prediction| {
-        let Prediction { name, unit, .. } = prediction;
-        let name = if unit.is_empty() { name.clone() } else { format!("{name} ({unit})") };
-        (name, prediction)
-    });
+    let rows = predictions
+        .iter()
+        .map(|prediction| (with_unit(&prediction.name, &prediction.unit), prediction));
     let table = Table::of("predictions", "Predicted before the run", "figure", rows)
         .column("predicted", "", |it| it.predicted)
         .column("measured", "", |it| it.measured.clone())
@@ -245,6 +243,11 @@ fn beside(figure: &AlignedFigure, interval_width: usize) -> String {
 
 fn letters(text: &str) -> usize {
     text.chars().count()
+}
+
+/// A name and its unit, if it has one.
+pub(crate) fn with_unit(name: &str, unit: &str) -> String {
+    if unit.is_empty() { name.to_owned() } else { format!("{name} ({unit})") }
 }
 
 /// Wraps at spaces into lines of at most `width` characters; a longer word gets its own line.

@@ -9,7 +9,7 @@ use crate::agreement::Agreement;
 use crate::results::{
     Axis, Cell, MarkPosition, PaperComparison, Plot, Results, Section, Surface, Table,
 };
-use crate::text;
+use crate::text::{self, with_unit};
 
 pub(super) fn files(results: &Results, names: &Names) -> Vec<File> {
     let mut files = vec![file(VERDICTS, verdicts(results))];
@@ -66,8 +66,7 @@ fn predictions(section: &Section, emulated: Option<&str>) -> Vec<Vec<String>> {
         let mut row = words([&prediction.name, &prediction.unit]);
         row.push(figure(Some(prediction.predicted)));
         row.push(figure(measured.map(|measured| measured.value)));
-        row.push(figure(interval.map(|[low, _]| low)));
-        row.push(figure(interval.map(|[_, high]| high)));
+        row.extend(ends(interval));
         row.push(figure(prediction.error_percent));
         row.push(word(&prediction.from));
         rows.push(row);
@@ -79,7 +78,7 @@ fn table(table: &Table, emulated: Option<&str>) -> Vec<Vec<String>> {
     let mut heads = words([&table.rows_are]);
     let mut rows: Vec<Vec<String>> = table.rows.iter().map(|row| words([&row.label])).collect();
     for (index, column) in table.columns.iter().enumerate() {
-        let head = named(&column.name, &column.unit);
+        let head = with_unit(&column.name, &column.unit);
         let cell = |row: usize| table.rows[row].cells.get(index).unwrap_or(&Cell::Missing);
         let interval = |row: usize| cell(row).figure().and_then(|estimate| estimate.interval);
         let uncertain = (0..rows.len()).any(|row| interval(row).is_some());
@@ -94,8 +93,7 @@ fn table(table: &Table, emulated: Option<&str>) -> Vec<Vec<String>> {
                 Cell::Missing => String::new(),
             });
             if uncertain {
-                values.push(figure(interval(row).map(|[low, _]| low)));
-                values.push(figure(interval(row).map(|[_, high]| high)));
+                values.extend(ends(interval(row)));
             }
         }
     }
@@ -105,15 +103,14 @@ fn table(table: &Table, emulated: Option<&str>) -> Vec<Vec<String>> {
 
 /// One row per point, and one per mark.
 fn curves(plot: &Plot, emulated: Option<&str>) -> Vec<Vec<String>> {
-    let axis = |axis: &Axis| named(&axis.name, &axis.unit);
+    let axis = |axis: &Axis| with_unit(&axis.name, &axis.unit);
     let mut rows = vec![words(["curve", &axis(&plot.x), &axis(&plot.y), "low", "high"])];
     for curve in &plot.curves {
         for (index, [x, y]) in curve.points.iter().enumerate() {
             let interval = curve.band.as_ref().and_then(|band| band.get(index));
             let mut row = words([&curve.label]);
             row.extend([figure(Some(*x)), figure(Some(*y))]);
-            row.push(figure(interval.map(|[low, _]| *low)));
-            row.push(figure(interval.map(|[_, high]| *high)));
+            row.extend(ends(interval.copied()));
             rows.push(row);
         }
     }
@@ -137,7 +134,7 @@ fn ratios_of(section: &Section, emulated: Option<&str>) -> Vec<Vec<String>> {
         let interval = today.and_then(|today| today.interval);
         let mut row = words([name, ratio]);
         row.extend([figure(*paper), word(source), figure(today.map(|today| today.value))]);
-        row.extend([figure(interval.map(|[low, _]| low)), figure(interval.map(|[_, high]| high))]);
+        row.extend(ends(interval));
         row.extend(words([direction, size]));
         rows.push(row);
     }
@@ -146,7 +143,7 @@ fn ratios_of(section: &Section, emulated: Option<&str>) -> Vec<Vec<String>> {
 
 /// One row per pair of the two factors.
 fn surface(surface: &Surface, emulated: Option<&str>) -> Vec<Vec<String>> {
-    let axis = |axis: &Axis| named(&axis.name, &axis.unit);
+    let axis = |axis: &Axis| with_unit(&axis.name, &axis.unit);
     let heads = [axis(&surface.x), axis(&surface.y), axis(&surface.z)];
     let mut rows = vec![heads.iter().map(|head| word(head)).collect::<Vec<_>>()];
     rows[0].extend(words(["low", "high"]));
@@ -154,8 +151,9 @@ fn surface(surface: &Surface, emulated: Option<&str>) -> Vec<Vec<String>> {
         for (x, cell) in surface.columns.iter().zip(cells) {
             let interval = cell.as_ref().and_then(|cell| cell.interval);
             let z = cell.as_ref().map(|cell| cell.value);
-            let ends = [interval.map(|[low, _]| low), interval.map(|[_, high]| high)];
-            rows.push([Some(*x), Some(*y), z].into_iter().chain(ends).map(figure).collect());
+            let mut row = [Some(*x), Some(*y), z].map(figure).to_vec();
+            row.extend(ends(interval));
+            rows.push(row);
         }
     }
     said(rows, emulated)
@@ -171,13 +169,14 @@ fn said(mut rows: Vec<Vec<String>>, emulated: Option<&str>) -> Vec<Vec<String>> 
     rows
 }
 
-fn named(name: &str, unit: &str) -> String {
-    if unit.is_empty() { name.to_owned() } else { format!("{name} ({unit})") }
-}
-
 /// All digits; empty for a value that is not finite or missing.
 fn figure(figure: Option<f64>) -> String {
     figure.filter(|figure| figure.is_finite()).map_or_else(String::new, |figure| figure.to_string())
+}
+
+/// Both ends of an interval, likewise.
+fn ends(interval: Option<[f64; 2]>) -> [String; 2] {
+    [0, 1].map(|end| figure(interval.map(|ends| ends[end])))
 }
 
 /// Text that no spreadsheet interprets as a formula.

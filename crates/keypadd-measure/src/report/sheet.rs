@@ -108,10 +108,7 @@ pub(super) fn sheet(
 
 /// An axis and its unit.
 pub(super) fn named(axis: &Axis) -> String {
-    match axis.unit.as_str() {
-        "" => axis.name.clone(),
-        unit => format!("{} ({unit})", axis.name),
-    }
+    crate::text::with_unit(&axis.name, &axis.unit)
 }
 
 pub(super) fn line(class: &str, x1: f64, y1: f64, x2: f64, y2: f64) -> Markup {
