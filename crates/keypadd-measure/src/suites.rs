@@ -112,15 +112,13 @@ fn verdict(measured: &Measured) -> Verdict {
         (0, _) => Outcome::DoesNotHold,
         _ => Outcome::CannotTell,
     };
-    Verdict {
-        claim: format!("The pool pays for {} on this machine.", measured.suite),
-        rule: "Holds if in every round a hit from the full pool takes a tenth less than inline at some length \
-               and a tenth more at none; does not hold if in no round."
-            .into(),
+    Verdict::new(
+        format!("The pool pays for {} on this machine.", measured.suite),
+        "Holds if in every round a hit from the full pool takes a tenth less than inline at some length \
+         and a tenth more at none; does not hold if in no round.",
         outcome,
-        because: format!("{pays} of {} rounds", measured.rounds.len()),
-        beside: None,
-    }
+        format!("{pays} of {} rounds", measured.rounds.len()),
+    )
 }
 
 #[cfg(test)]

@@ -30,13 +30,7 @@ impl Rule {
         };
         let outcome = self.outcome(estimate);
         let lacks = estimate.filter(|_| outcome == Outcome::CannotTell).map(|it| self.lacks(it));
-        Verdict {
-            claim: claim.to_owned(),
-            rule: self.words(figure),
-            outcome,
-            because: because + &lacks.unwrap_or_default(),
-            beside: None,
-        }
+        Verdict::new(claim, self.words(figure), outcome, because + &lacks.unwrap_or_default())
     }
 
     /// The outcome for an estimate.

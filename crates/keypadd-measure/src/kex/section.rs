@@ -38,23 +38,15 @@ pub(super) fn section(kex: &Kex, measured: &[Measured]) -> Section {
 fn round_trips(measured: &[Measured]) -> Verdict {
     let trips: Vec<_> =
         measured.iter().filter_map(|it| Some((it.group, it.wire?.round_trips[0]))).collect();
-    let more: Vec<_> = trips.iter().filter(|(_, trips)| trips.round() != 1.0).collect();
-    let outcome = match (trips.len(), more.len()) {
-        (0, _) => Outcome::CannotTell,
-        (_, 0) => Outcome::Holds,
-        _ => Outcome::DoesNotHold,
-    };
+    let single = trips.iter().filter(|(_, trips)| trips.round() == 1.0);
     let because: Vec<String> =
         trips.iter().map(|(group, trips)| format!("{group} {trips:.2}")).collect();
-    Verdict {
-        claim: "Every key exchange lets the client send after one round trip.".into(),
-        rule:
-            "Holds if the time through the relay, over its round trip, rounds to 1 for every group."
-                .into(),
-        outcome,
-        because: if because.is_empty() { "not measured".into() } else { because.join(", ") },
-        beside: None,
-    }
+    Verdict::new(
+        "Every key exchange lets the client send after one round trip.",
+        "Holds if the time through the relay, over its round trip, rounds to 1 for every group.",
+        Outcome::of_cases(single.count(), trips.len()),
+        if because.is_empty() { "not measured".into() } else { because.join(", ") },
+    )
 }
 
 /// One value per turn, of the turns that have it.

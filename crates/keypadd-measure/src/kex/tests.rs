@@ -16,10 +16,7 @@ fn kex(groups: &[KeyExchange]) -> Kex {
 }
 
 fn figure(cell: &Cell) -> f64 {
-    match cell {
-        Cell::Figure(estimate) => estimate.value,
-        other => panic!("no figure: {other:?}"),
-    }
+    cell.figure().unwrap().value
 }
 
 #[tokio::test(flavor = "multi_thread")]

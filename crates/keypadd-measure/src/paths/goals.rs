@@ -3,12 +3,14 @@
 //! A verdict follows from the interval over rounds, not from their middle alone, and every case of a
 //! goal counts. Pure: knows no output.
 
+use std::ops::RangeToInclusive;
+
 use testbed::End;
 
 use super::Paths;
 use super::arms::{DEFAULT, TRIPLE_DES};
 use super::cases::PathCase;
-use super::sample::{Sample, Taken};
+use super::sample::Taken;
 use crate::results::{Estimate, Outcome, Verdict};
 use crate::sequence::{MIN_ROUNDS, center};
 use crate::verdict::Rule;
@@ -26,91 +28,101 @@ const PROMPT_MS: f64 = 5.0;
 /// What it may wait for one recovery, in round trips.
 const RECOVERY_ROUND_TRIPS: f64 = 1.5;
 
-/// One goal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Goal {
-    Mild,
-    Heavy,
-    Ahead,
-    Clean,
-    Recovered,
-    BothWays,
+/// One goal: a claim about an arm on a line.
+struct Goal {
+    claim: &'static str,
+    /// The figure that the rule judges.
+    figure: &'static str,
+    /// The limit for a case; none if the goal does not apply to it.
+    limit: fn(&PathCase) -> Option<Rule>,
+    of: FigureOf,
 }
 
-const GOALS: [Goal; 6] =
-    [Goal::Mild, Goal::Heavy, Goal::Ahead, Goal::Clean, Goal::Recovered, Goal::BothWays];
+/// The figure of one sample; none if what it is compared with is missing. A failed sample counts as
+/// the worst.
+type FigureOf = fn(&Paths, &[Taken], &Taken) -> Option<f64>;
 
-impl Goal {
-    /// The claim about an arm on a line.
-    fn claim(self) -> &'static str {
-        match self {
-            Self::Mild => "at up to 10 % loss bulk gets 0.97 of what the line can deliver",
-            Self::Heavy => "at 20 % loss bulk gets 0.9 of what the line can deliver",
-            Self::Ahead => "wherever there is loss bulk is ahead of every peer",
-            Self::Clean => {
-                "without loss the p99 of a small message beside bulk is within the round trip, 5 ms and two full packets"
-            }
-            Self::Recovered => {
-                "at up to 2 % loss the p99 of a small message beside bulk is within 2.5 round trips"
-            }
-            Self::BothWays => "bulk both ways gets 0.9 of one way in each direction",
-        }
-    }
+const GOALS: [Goal; 6] = [
+    Goal {
+        claim: "at up to 10 % loss bulk gets 0.97 of what the line can deliver",
+        figure: "bulk over what the line can deliver",
+        limit: |case| one_way(case, ..=LOSS_MILD).then_some(Rule::AtLeast(0.97)),
+        of: over_deliverable,
+    },
+    Goal {
+        claim: "at 20 % loss bulk gets 0.9 of what the line can deliver",
+        figure: "bulk over what the line can deliver",
+        limit: |case| {
+            let is_heavy = case.loss_percent > LOSS_MILD && one_way(case, ..=LOSS_HEAVY);
+            is_heavy.then_some(Rule::AtLeast(0.9))
+        },
+        of: over_deliverable,
+    },
+    Goal {
+        claim: "wherever there is loss bulk is ahead of every peer",
+        figure: "bulk over the best peer's in its round",
+        limit: |case| (case.loss_percent > 0.0 && !case.two_way).then_some(Rule::AtLeast(1.0)),
+        of: over_peers,
+    },
+    Goal {
+        claim: "without loss the p99 of a small message beside bulk is within the round trip, 5 ms and two \
+                full packets",
+        figure: "p99 in ms",
+        limit: |case| {
+            let limit = Rule::AtMost(rtt_ms(case) + PROMPT_MS + case.two_packets_ms());
+            one_way(case, ..=0.0).then_some(limit)
+        },
+        of: p99,
+    },
+    Goal {
+        claim: "at up to 2 % loss the p99 of a small message beside bulk is within 2.5 round trips",
+        figure: "p99 in ms",
+        limit: |case| {
+            let limit = Rule::AtMost(rtt_ms(case) * (1.0 + RECOVERY_ROUND_TRIPS));
+            (case.loss_percent > 0.0 && one_way(case, ..=LOSS_PROMPT)).then_some(limit)
+        },
+        of: p99,
+    },
+    Goal {
+        claim: "bulk both ways gets 0.9 of one way in each direction",
+        figure: "the slower direction over one way in its round",
+        limit: |case| (case.two_way && case.mbit.is_even()).then_some(Rule::AtLeast(0.9)),
+        of: over_one_way,
+    },
+];
 
-    /// The figure that the rule judges.
-    fn figure(self) -> &'static str {
-        match self {
-            Self::Mild | Self::Heavy => "bulk over what the line can deliver",
-            Self::Ahead => "bulk over the best peer's in its round",
-            Self::Clean | Self::Recovered => "p99 in ms",
-            Self::BothWays => "the slower direction over one way in its round",
-        }
-    }
+/// Whether bulk goes one way and so much is lost.
+fn one_way(case: &PathCase, loss: RangeToInclusive<f64>) -> bool {
+    !case.two_way && loss.contains(&case.loss_percent)
+}
 
-    /// The limit for a case; none if the goal does not apply to it.
-    fn limit(self, case: &PathCase) -> Option<Rule> {
-        let (loss, rtt_ms) = (case.loss_percent, case.rtt.as_secs_f64() * 1e3);
-        let one_way = !case.two_way;
-        let limit = match self {
-            Self::Mild => (one_way && loss <= LOSS_MILD, Rule::AtLeast(0.97)),
-            Self::Heavy => (one_way && loss > LOSS_MILD && loss <= LOSS_HEAVY, Rule::AtLeast(0.9)),
-            Self::Ahead => (one_way && loss > 0.0, Rule::AtLeast(1.0)),
-            Self::Clean => {
-                (one_way && loss == 0.0, Rule::AtMost(rtt_ms + PROMPT_MS + case.two_packets_ms()))
-            }
-            Self::Recovered => {
-                let limit = Rule::AtMost(rtt_ms * (1.0 + RECOVERY_ROUND_TRIPS));
-                (one_way && loss > 0.0 && loss <= LOSS_PROMPT, limit)
-            }
-            Self::BothWays => (case.two_way && case.mbit.is_even(), Rule::AtLeast(0.9)),
-        };
-        limit.0.then_some(limit.1)
-    }
+fn rtt_ms(case: &PathCase) -> f64 {
+    case.rtt.as_secs_f64() * 1e3
+}
 
-    /// The figure of one sample; none if what it is compared with is missing. A failed sample
-    /// counts as the worst.
-    fn of(self, paths: &Paths, taken: &[Taken], one: &Taken) -> Option<f64> {
-        let case = &paths.cases[one.case];
-        let same_round = |it: &&Taken| it.round == one.round;
-        let down = |sample: &Sample| sample.down_mbit.unwrap_or(0.0);
-        let own = down(&one.sample);
-        match self {
-            Self::Mild | Self::Heavy => Some(own / case.deliverable_mbit(End::Far)),
-            Self::Ahead => {
-                let peers = taken.iter().filter(same_round);
-                let peers = peers.filter(|it| it.case == one.case && paths.arms[it.arm].is_peer);
-                peers.map(|it| down(&it.sample)).reduce(f64::max).map(|best| own / best)
-            }
-            Self::Clean | Self::Recovered => Some(one.sample.p99_ms.unwrap_or(f64::INFINITY)),
-            Self::BothWays => {
-                let one_way = PathCase { two_way: false, ..*case };
-                let mut alone = taken.iter().filter(same_round);
-                let alone =
-                    alone.find(|it| it.arm == one.arm && paths.cases[it.case] == one_way)?;
-                Some(own.min(one.sample.up_mbit.unwrap_or(0.0)) / down(&alone.sample))
-            }
-        }
-    }
+fn down(taken: &Taken) -> f64 {
+    taken.sample.down_mbit.unwrap_or(0.0)
+}
+
+fn over_deliverable(paths: &Paths, _: &[Taken], one: &Taken) -> Option<f64> {
+    Some(down(one) / paths.cases[one.case].deliverable_mbit(End::Far))
+}
+
+fn over_peers(paths: &Paths, taken: &[Taken], one: &Taken) -> Option<f64> {
+    let beside = taken.iter().filter(|it| it.round == one.round && it.case == one.case);
+    let peers = beside.filter(|it| paths.arms[it.arm].is_peer);
+    peers.map(down).reduce(f64::max).map(|best| down(one) / best)
+}
+
+fn p99(_: &Paths, _: &[Taken], one: &Taken) -> Option<f64> {
+    Some(one.sample.p99_ms.unwrap_or(f64::INFINITY))
+}
+
+fn over_one_way(paths: &Paths, taken: &[Taken], one: &Taken) -> Option<f64> {
+    let one_way = PathCase { two_way: false, ..paths.cases[one.case] };
+    let mut alone = taken.iter().filter(|it| it.round == one.round && it.arm == one.arm);
+    let alone = alone.find(|it| paths.cases[it.case] == one_way)?;
+    Some(down(one).min(one.sample.up_mbit.unwrap_or(0.0)) / down(alone))
 }
 
 /// Verdicts on all goals that apply to the cases, for each line and each judged arm.
@@ -120,16 +132,16 @@ pub(super) fn verdicts(paths: &Paths, taken: &[Taken]) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
     for (arm, of_arm) in paths.arms.iter().enumerate().filter(|(_, arm)| is_judged(arm.name())) {
         for line in &lines {
-            for goal in GOALS {
+            for goal in &GOALS {
                 let cases: Vec<(usize, Rule)> = paths
                     .cases
                     .iter()
                     .enumerate()
                     .filter(|(_, case)| case.line() == *line)
-                    .filter_map(|(index, case)| Some((index, goal.limit(case)?)))
+                    .filter_map(|(index, case)| Some((index, (goal.limit)(case)?)))
                     .collect();
                 if !cases.is_empty() {
-                    let claim = format!("{}, {line}: {}", of_arm.name(), goal.claim());
+                    let claim = format!("{}, {line}: {}", of_arm.name(), goal.claim);
                     verdicts.push(judge(paths, taken, arm, goal, &cases, claim));
                 }
             }
@@ -142,7 +154,7 @@ fn judge(
     paths: &Paths,
     taken: &[Taken],
     arm: usize,
-    goal: Goal,
+    goal: &Goal,
     cases: &[(usize, Rule)],
     claim: String,
 ) -> Verdict {
@@ -150,7 +162,7 @@ fn judge(
     let mut because = Vec::new();
     for &(case, limit) in cases {
         let of_case = taken.iter().filter(|it| it.arm == arm && it.case == case);
-        let values: Vec<f64> = of_case.filter_map(|it| goal.of(paths, taken, it)).collect();
+        let values: Vec<f64> = of_case.filter_map(|it| (goal.of)(paths, taken, it)).collect();
         let figure = center(&values);
         outcomes.push(limit.outcome(figure.as_ref()));
         because.push(format!("{}: {}", paths.cases[case].column(), words(figure)));
@@ -163,10 +175,10 @@ fn judge(
         Outcome::CannotTell
     };
     let limits: Vec<Rule> = cases.iter().map(|(_, limit)| *limit).collect();
-    Verdict { claim, rule: rule(goal, &limits), outcome, because: because.join("; "), beside: None }
+    Verdict::new(claim, rule(goal, &limits), outcome, because.join("; "))
 }
 
-fn rule(goal: Goal, limits: &[Rule]) -> String {
+fn rule(goal: &Goal, limits: &[Rule]) -> String {
     let side = match limits.first() {
         Some(Rule::AtLeast(limit)) => format!("{limit} or above"),
         Some(Rule::AtMost(limit)) => format!("{limit:.1} or below"),
@@ -175,7 +187,7 @@ fn rule(goal: Goal, limits: &[Rule]) -> String {
     format!(
         "Holds if in every case the 95 % interval of {} is at {side}; does not hold if in some case it is on the \
          other side; needs {MIN_ROUNDS} rounds.",
-        goal.figure()
+        goal.figure
     )
 }
 
@@ -200,6 +212,7 @@ mod tests {
 
     use super::super::arms::PathArms;
     use super::super::cases::PathCases;
+    use super::super::sample::Sample;
     use super::*;
 
     fn paths() -> Paths {

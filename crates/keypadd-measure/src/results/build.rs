@@ -3,8 +3,8 @@
 use std::fmt;
 
 use super::{
-    Axis, Cell, Column, Curve, Estimate, Mark, MarkPosition, Plot, Prediction, Row, Scale, Section,
-    Style, Table,
+    Axis, Cell, Column, Curve, Estimate, Mark, MarkPosition, Outcome, Plot, Prediction, Row, Scale,
+    Section, Style, Table, Verdict,
 };
 use crate::figure;
 use crate::statistics::median;
@@ -17,6 +17,30 @@ impl Section {
             title: title.to_owned(),
             question: question.to_owned(),
             ..Self::default()
+        }
+    }
+}
+
+impl Verdict {
+    /// A verdict that is not a paper's.
+    pub fn new(
+        claim: impl Into<String>,
+        rule: impl Into<String>,
+        outcome: Outcome,
+        because: impl Into<String>,
+    ) -> Self {
+        let (claim, rule, because) = (claim.into(), rule.into(), because.into());
+        Self { claim, rule, outcome, because, beside: None }
+    }
+}
+
+impl Outcome {
+    /// That of a claim about all cases, of which so many bear it out.
+    pub fn of_cases(bearing_out: usize, all: usize) -> Self {
+        match all {
+            0 => Self::CannotTell,
+            all if bearing_out == all => Self::Holds,
+            _ => Self::DoesNotHold,
         }
     }
 }

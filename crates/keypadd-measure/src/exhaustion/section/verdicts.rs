@@ -63,11 +63,8 @@ fn accuracy(
         }
         None => (Outcome::CannotTell, "no such case was measured undisturbed".into()),
         Some((prediction, error)) => {
-            let outcome = match error.abs() <= ERROR_PERCENT_MAX {
-                true => Outcome::Holds,
-                false => Outcome::DoesNotHold,
-            };
             let far = judged.iter().filter(|(_, error)| error.abs() > ERROR_PERCENT_MAX).count();
+            let outcome = Outcome::of_cases(judged.len() - far, judged.len());
             let because = format!(
                 "{far} of {} predictions are off by more; the worst is {}, by {error:+.1} %",
                 judged.len(),
@@ -76,43 +73,25 @@ fn accuracy(
             (outcome, because)
         }
     };
-    Verdict {
-        claim: claim.into(),
-        rule: format!(
-            "Holds if {what} lies within {ERROR_PERCENT_MAX} % of what was measured. Cases where other \
-             programs took CPU time worth mentioning are not judged."
-        ),
-        outcome,
-        because,
-        beside: None,
-    }
+    let rule = format!(
+        "Holds if {what} lies within {ERROR_PERCENT_MAX} % of what was measured. Cases where other \
+         programs took CPU time worth mentioning are not judged."
+    );
+    Verdict::new(claim, rule, outcome, because)
 }
 
 /// Whether every R* found was confirmed.
 fn confirmed(cells: &[Cell]) -> Verdict {
-    let (mut found, mut stood) = (0, 0);
-    for cell in cells {
-        for search in &cell.found {
-            if let Sustained::Found { lasts, runs_dry, .. } = search.sustained {
-                found += 1;
-                stood += usize::from(lasts.is_some() && runs_dry.is_some());
-            }
-        }
-    }
-    let outcome = match (found, stood) {
-        (0, _) => Outcome::CannotTell,
-        (found, stood) if found == stood => Outcome::Holds,
-        _ => Outcome::DoesNotHold,
-    };
-    Verdict {
-        claim: "R* is a threshold: the pool lasts a little below it and runs dry a little above.".into(),
-        rule: "Holds if, in every search that found an R*, a nearly empty pool did not run dry at a rate up to \
-               12 % below it and did at a rate up to 12 % above."
-            .into(),
-        outcome,
-        because: format!("{stood} of {found} were confirmed from both sides"),
-        beside: None,
-    }
+    let searches = cells.iter().flat_map(|cell| &cell.found).map(|search| search.sustained);
+    let found: Vec<_> = searches.filter(|it| matches!(it, Sustained::Found { .. })).collect();
+    let stood = found.iter().filter(|it| it.sides().iter().all(Option::is_some)).count();
+    Verdict::new(
+        "R* is a threshold: the pool lasts a little below it and runs dry a little above.",
+        "Holds if, in every search that found an R*, a nearly empty pool did not run dry at a rate up to \
+         12 % below it and did at a rate up to 12 % above.",
+        Outcome::of_cases(stood, found.len()),
+        format!("{stood} of {} were confirmed from both sides", found.len()),
+    )
 }
 
 /// Ratio of the bitsliced to the conventional cipher, per suite without a load.
