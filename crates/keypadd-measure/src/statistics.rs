@@ -24,6 +24,12 @@ pub fn mean(repetitions: &[f64]) -> Option<Estimate> {
     Some(Estimate { value, interval, samples: repetitions.to_vec() })
 }
 
+/// The mean of the repetitions that are finite; `None` if none is.
+#[must_use]
+pub fn mean_of_finite(repetitions: &[f64]) -> Option<Estimate> {
+    mean(&repetitions.iter().copied().filter(|it| it.is_finite()).collect::<Vec<f64>>())
+}
+
 /// The ratio of `figures` to `base`, repetition by repetition: the mean of the logarithms of their
 /// ratios, with Student's interval, converted back. Its samples are the ratios. `None` if the
 /// lengths differ, or a figure is not above zero.

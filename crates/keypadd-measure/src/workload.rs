@@ -13,7 +13,7 @@ use keypadd_traffic::{Counts, TunnelArm};
 
 use crate::arm::Arm;
 use crate::interleave::{Runs, Turn};
-use crate::results::{Cell, Estimate, Table, Verdict};
+use crate::results::{Estimate, Table, Verdict};
 use crate::verdict::Rule;
 use crate::{sequence, statistics};
 
@@ -34,12 +34,6 @@ pub(crate) fn samples<M>(
 ) -> Vec<Samples> {
     let value = |turn: &Turn<M>| figure(&turn.measured).unwrap_or(f64::NAN);
     arms.iter().map(|(arm, turns)| (*arm, turns.iter().map(value).collect())).collect()
-}
-
-/// The mean of an arm's rounds that have a value.
-pub(crate) fn mean(samples: &[f64]) -> Cell {
-    let there: Vec<f64> = samples.iter().copied().filter(|it| !it.is_nan()).collect();
-    statistics::mean(&there).into()
 }
 
 /// Maximum cost of a pooled packet, relative to no encryption, that still counts as the same cost

@@ -109,3 +109,31 @@ pub(crate) fn same_outcomes(section: &keypadd_measure::results::Section, expecte
         section.verdicts.iter().map(|it| (&it.claim, it.outcome, &it.because)).collect();
     assert_eq!(outcomes, expected, "{claims:#?}");
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lab::Rounds;
+
+    fn verdict(rounds: &Rounds<f64>) -> Verdict {
+        let today = |it: &Rounds<f64>| it.ratio(|it| *it, |_| 1.0);
+        Claim::new("X1", "It is twice as fast.", "rate", half_of(2.0), [()], today).judge(rounds)
+    }
+
+    #[test]
+    fn a_claim_says_why_it_was_not_judged_and_what_its_rounds_lack() {
+        for (missed, outcome) in [
+            (Missed::OutOfTime, Outcome::NotRun),
+            (Missed::Failed("no port".into()), Outcome::NotRun),
+            (Missed::Lacking("needs root".into()), Outcome::CannotCompare),
+        ] {
+            let none = verdict(&Rounds { all: Vec::new(), missed: Some(missed.clone()) });
+            assert_eq!((none.outcome, none.because), (outcome, missed.to_string()));
+            let some = verdict(&Rounds { all: vec![2.0; 6], missed: Some(missed.clone()) });
+            assert_eq!(some.outcome, Outcome::Holds);
+            assert!(some.because.ends_with(&missed.to_string()), "{}", some.because);
+        }
+        let few = verdict(&Rounds { all: vec![2.0; 5], missed: None });
+        assert_eq!(few.outcome, Outcome::CannotTell);
+    }
+}

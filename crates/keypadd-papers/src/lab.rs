@@ -200,12 +200,6 @@ impl<'a> Lab<'a> {
     }
 }
 
-/// The mean of the figures that there are; `None` for none.
-pub(crate) fn mean(figures: &[f64]) -> Option<Estimate> {
-    let there: Vec<f64> = figures.iter().copied().filter(|it| it.is_finite()).collect();
-    keypadd_measure::statistics::mean(&there)
-}
-
 /// The measured rounds of an experiment, up to the first missing one.
 #[derive(Clone, Debug)]
 pub(crate) struct Rounds<T> {

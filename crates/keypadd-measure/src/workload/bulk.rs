@@ -10,8 +10,9 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::interleave::{Runs, Workload};
 use crate::results::{Axis, Curve, Plot, Section, Style, Table};
+use crate::statistics::mean_of_finite;
 use crate::workload::terminal::LEAD;
-use crate::workload::{Figure, costs, mean, ratios, samples, verdicts};
+use crate::workload::{Figure, costs, ratios, samples, verdicts};
 
 /// Data per answer that reports how much has arrived.
 const STEP_BYTES: u64 = 256 << 10;
@@ -104,8 +105,8 @@ impl Workload for Bulk {
         let rows = bursts.iter().zip(&rates).map(|(bursts, rates)| (bursts.0, (bursts, rates)));
         section.tables = vec![
             Table::of("rates", "Payload that arrived", "arm", rows)
-                .column("burst", "Mbit/s", |(bursts, _)| mean(&bursts.1))
-                .column("without a pause", "Mbit/s", |(_, rates)| mean(&rates.1))
+                .column("burst", "Mbit/s", |(bursts, _)| mean_of_finite(&bursts.1))
+                .column("without a pause", "Mbit/s", |(_, rates)| mean_of_finite(&rates.1))
                 .end(),
             ratios("burst-ratios", "Burst over that of the base lines, round by round", &bursts),
             ratios("ratios", "Rate without a pause over that of the base lines", &rates),

@@ -6,9 +6,10 @@ use keypadd_traffic::{Broken, Due, Exchange, Latencies, Path, Requester};
 
 use crate::interleave::{Runs, Workload};
 use crate::results::{Section, Table};
+use crate::statistics::mean_of_finite;
 use crate::workload::bulk::{flood, rate_mbit};
 use crate::workload::terminal::{LEAD, Terminal, distributions, quantiles, type_keys};
-use crate::workload::{Figure, costs, mean, ratios, samples, verdicts};
+use crate::workload::{Figure, costs, ratios, samples, verdicts};
 
 /// Bulk data per answer. Small, so that the stream ends soon after its time.
 const STEP_BYTES: u64 = 256 << 10;
@@ -75,7 +76,7 @@ impl Workload for Mixed {
         section.notes = runs.notes();
         let rates = samples(&arms, |measured| Some(measured.mbit));
         let rates = Table::of("rates", "Bulk data that arrived meanwhile", "arm", rates)
-            .column("rate", "Mbit/s", |samples| mean(samples))
+            .column("rate", "Mbit/s", |samples| mean_of_finite(samples))
             .end();
         section.tables = vec![
             quantiles("latency", "From key to echo", &arms, |measured| &measured.latencies),

@@ -2,6 +2,7 @@
 
 use keypadd_measure::results::{Axis, Cell, Curve, Estimate, Plot, Section, Style, Table};
 use keypadd_measure::sequence::ratio;
+use keypadd_measure::statistics::mean_of_finite as mean;
 
 use super::claims::{claims, compared, left};
 use super::measure::{long_plan, short_plan};
@@ -10,7 +11,6 @@ use super::{
     TABLE_2, TABLE_3,
 };
 use crate::claim::judge;
-use crate::lab::mean;
 use crate::{Effort, Paper};
 
 pub(super) fn page(figures: &Measurements, effort: Effort) -> Section {

@@ -4,8 +4,7 @@ use super::page::page;
 use super::*;
 use crate::Effort;
 use crate::claim::same_outcomes;
-use crate::lab::Missed;
-use keypadd_measure::results::Outcome::{CannotTell, DoesNotHold, Holds, NotRun};
+use keypadd_measure::results::Outcome::{DoesNotHold, Holds};
 
 fn streams(rates: [f64; 4], lifetime_seconds: f64) -> Streams {
     [0, 1, 2, 3].map(|nth| {
@@ -62,27 +61,4 @@ fn a_key_exchange_that_costs_nothing_is_no_cost_and_time_lost_is_scaled_to_two_m
     let row = &section.tables[1].rows[2];
     let lost = row.cells[5].figure().unwrap();
     assert!((lost.value - 1_200.0).abs() < 1.0, "{lost}");
-}
-
-#[test]
-fn what_was_not_measured_is_not_run_and_two_rounds_cannot_tell() {
-    let none = || {
-        [(); 4].map(|()| {
-            let mut none = Rounds::default();
-            none.push(Err(Missed::OutOfTime));
-            none
-        })
-    };
-    let mut short = Rounds::default();
-    short.push(Err(Missed::NotReached));
-    let section = page(&Measurements { short, long: none(), far: none() }, Effort::Quick);
-    same_outcomes(&section, &[NotRun; 10]);
-    let few = || {
-        let mut few = streams([100.0; 4], 120.0);
-        few.iter_mut().for_each(|it| it.all.truncate(2));
-        few
-    };
-    let mut few = figures([100.0; 4], 1, few(), few());
-    few.short.all.pop();
-    same_outcomes(&page(&few, Effort::Quick), &[CannotTell; 10]);
 }

@@ -9,12 +9,12 @@ use super::{
     Task, at, clients, name, protection,
 };
 use crate::claim::judge;
-use crate::lab::mean;
 use crate::{Effort, Paper};
 pub(super) use claims::claims;
 use keypadd_measure::figure::group;
 use keypadd_measure::results::{Axis, Cell, Curve, Plot, Section, Style, Table};
 use keypadd_measure::sequence::ratio;
+use keypadd_measure::statistics::mean_of_finite as mean;
 use printed::{BASE_MBIT, CLIENTS, PROCESSOR_GAINS, printed_over_base};
 
 const SIZES: [&str; 3] = ["small", "medium", "large"];

@@ -2,11 +2,12 @@
 
 use keypadd_measure::results::Estimate;
 use keypadd_measure::sequence::center;
+use keypadd_measure::statistics::mean_of_finite as mean;
 use keypadd_measure::verdict::Rule;
 
 use super::{Claim, Grid, Measurements, Stream, Surface, Surfaces, Task, Trips, his};
 use crate::claim::half_of;
-use crate::lab::{Missed, Today, mean};
+use crate::lab::{Missed, Today};
 
 /// A ratio to no encryption above this is a cost.
 const SAME: f64 = 1.02;

@@ -1,6 +1,7 @@
 //! Builds the page: surfaces, tables and words around the claims. Pure.
 
 use keypadd_measure::results::{Axis, Curve, Estimate, Plot, Section, Style, Surface, Table};
+use keypadd_measure::statistics::mean_of_finite as mean;
 
 use super::claims::claims;
 use super::pairs::BITS_PER_SECOND;
@@ -8,7 +9,6 @@ use super::streams::{FILE_BYTES, above_time};
 use super::trips::{slow_trips, trips};
 use super::{Grid, LOADS, Measurements, Surfaces, Trips, delays, his, sizes};
 use crate::claim::judge;
-use crate::lab::mean;
 use crate::{Effort, Paper};
 
 /// A surface: its file name, its heading, and the source of its values.

@@ -2,8 +2,7 @@
 
 use super::*;
 use crate::claim::same_outcomes;
-use crate::lab::Missed;
-use keypadd_measure::results::Outcome::{self, DoesNotHold, Holds, NotRun};
+use keypadd_measure::results::Outcome::{self, DoesNotHold, Holds};
 
 const EFFORT: Effort = Effort::Full;
 
@@ -103,22 +102,6 @@ fn contrary_figures_give_the_contrary_verdict_on_every_claim() {
         }),
         DoesNotHold,
     );
-}
-
-#[test]
-fn without_the_network_nothing_is_run_and_its_fault_is_said() {
-    let missed = Missed::Failed("no port".into());
-    let mut none = Measurements::new(Err(missed.clone()));
-    none.surfaces.push(Err(missed.clone()));
-    none.encryptions.push(Err(missed.clone()));
-    none.streams.push(Err(missed.clone()));
-    none.work.push(Err(missed.clone()));
-    none.made.push(Err(missed.clone()));
-    none.beside_loads.push(Err(missed.clone()));
-    none.pairs.push(Err(missed));
-    outcomes(&none, NotRun);
-    let section = page::page(&none, EFFORT);
-    assert!(section.verdicts.iter().all(|it| it.because.contains("no port")));
 }
 
 #[test]

@@ -1,12 +1,12 @@
 //! Builds the page: words and tables around the claims. Pure.
 
 use keypadd_measure::results::{Columns, Estimate, Section, Table};
+use keypadd_measure::statistics::mean_of_finite as mean;
 
 use super::claims::claims;
 use super::measure::{SUITE, exchanges, stream_time};
 use super::{GROUPS, Generated, Measurements, Printed, TABLE_1, TABLE_2};
 use crate::claim::judge;
-use crate::lab::mean;
 use crate::{Effort, Paper};
 
 /// Share of a transfer's time above which a key exchange matters.

@@ -3,8 +3,7 @@
 use super::*;
 use crate::Effort;
 use crate::claim::same_outcomes;
-use crate::lab::Missed;
-use keypadd_measure::results::Outcome::{CannotTell, DoesNotHold, Holds, NotRun};
+use keypadd_measure::results::Outcome::{DoesNotHold, Holds};
 
 /// Six rounds with these key pairs and handshakes, microseconds, and these rates, Mbit/s.
 fn figures(times_us: [f64; 3], plain: f64, rates: [f64; 3]) -> Measurements {
@@ -43,16 +42,4 @@ fn a_key_exchange_that_happens_once_does_not_show_in_the_throughput() {
         &section,
         &[Holds, Holds, Holds, Holds, DoesNotHold, DoesNotHold, Holds, Holds, Holds],
     );
-}
-
-#[test]
-fn what_was_not_measured_is_not_run_and_two_rounds_cannot_tell() {
-    let mut none = Measurements::default();
-    none.generation.push(Err(Missed::NotReached));
-    none.throughput.push(Err(Missed::OutOfTime));
-    same_outcomes(&page::page(&none, Effort::Quick), &[NotRun; 9]);
-    let mut few = figures([17_200.0, 71_800.0, 7_000.0], 31.67, [19.81, 17.3, 23.39]);
-    few.generation.all.pop();
-    few.throughput.all.pop();
-    same_outcomes(&page::page(&few, Effort::Quick), &[CannotTell; 9]);
 }

@@ -3,6 +3,7 @@
 use keypadd_measure::figure::group;
 use keypadd_measure::results::{Axis, Curve, Plot, Section, Style, Table};
 use keypadd_measure::sequence::ratio;
+use keypadd_measure::statistics::mean_of_finite as mean;
 use keypadd_traffic::Exchange;
 
 use super::claims::claims;
@@ -12,7 +13,7 @@ use super::{
     whole,
 };
 use crate::claim::judge;
-use crate::lab::{Rounds, mean};
+use crate::lab::Rounds;
 use crate::{Effort, Paper};
 
 pub(super) fn page(rounds: &Rounds<Round>, effort: Effort) -> Section {

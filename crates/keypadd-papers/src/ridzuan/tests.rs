@@ -3,8 +3,7 @@
 use super::*;
 use crate::Effort;
 use crate::claim::same_outcomes;
-use crate::lab::Missed;
-use keypadd_measure::results::Outcome::{CannotTell, DoesNotHold, Holds, NotRun};
+use keypadd_measure::results::Outcome::{DoesNotHold, Holds};
 
 /// Six rounds in which arms take so long for 10, 100 and 1,000 bytes, milliseconds.
 fn rounds(plain: Echoes, tunnels: [Echoes; 4], emulated: [Echoes; 2]) -> Rounds<Round> {
@@ -45,16 +44,6 @@ fn contrary_figures_give_the_contrary_verdicts() {
     ];
     let rounds = rounds([192.5; 3], contrary, [contrary[0]; 2]);
     same_outcomes(&page::page(&rounds, Effort::Full), &[DoesNotHold; 14]);
-}
-
-#[test]
-fn what_was_not_measured_is_not_run_and_two_rounds_cannot_tell() {
-    let mut none = Rounds::default();
-    none.push(Err(Missed::OutOfTime));
-    same_outcomes(&page::page(&none, Effort::Quick), &[NotRun; 14]);
-    let mut few = rounds([192.5; 3], [[200.0; 3]; 4], [[200.0; 3]; 2]);
-    few.all.pop();
-    same_outcomes(&page::page(&few, Effort::Quick), &[CannotTell; 14]);
 }
 
 #[test]
