@@ -5,7 +5,12 @@
 //! instance number of its own: else it would replace its own session if it came back to a server
 //! that still has one.
 
-use std::{convert::Infallible, future::pending, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    future::pending,
+    sync::{Arc, PoisonError},
+    time::Duration,
+};
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::{
@@ -23,8 +28,17 @@ use super::{
 use crate::{
     addresses::forward::ProxyHeaders,
     error::ConnectFailure,
-    sessions::{draining::Leaving, lifetime::jitter, session::LiveSession},
+    sessions::{
+        draining::Leaving,
+        lifetime::{JITTER_MAX, jitter},
+        session::LiveSession,
+    },
 };
+
+/// How soon to leave, and up to as much more at random: else all clients of a server would come to
+/// the others at once. A balancer learns meanwhile that it is not to choose this one, and servers
+/// that ask all the time make their clients move no faster.
+const LEAVE_AFTER: Duration = Duration::from_secs(1);
 
 /// How often to look whether a session that was left has connections.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
@@ -65,18 +79,22 @@ impl Client {
         let live = &*session.registration.session;
         loop {
             live.until(Leaving::Asked).await;
+            let leave_at =
+                || session.lineage.leave_at.lock().unwrap_or_else(PoisonError::into_inner);
+            let at = *leave_at().get_or_insert_with(|| {
+                Instant::now() + LEAVE_AFTER + LEAVE_AFTER * jitter() / JITTER_MAX
+            });
             tokio::select! {
-                next = self.until_elsewhere(session) => return next,
-                () = live.until(Leaving::No) => {}
+                next = self.until_elsewhere(session, at) => return next,
+                () = live.until(Leaving::No) => *leave_at() = None,
             }
         }
     }
 
-    /// Tries until another server has answered.
-    async fn until_elsewhere(&self, session: &ClientSession) -> ClientSession {
+    /// Tries from then on until another server has answered.
+    async fn until_elsewhere(&self, session: &ClientSession, at: Instant) -> ClientSession {
         let mut delays = backoff();
-        // Else all clients of a server would come to the others at once.
-        sleep(Duration::from_millis(10) * jitter()).await;
+        sleep_until(at).await;
         loop {
             match self.try_elsewhere(session).await {
                 Ok(next) => return next,
@@ -152,11 +170,10 @@ impl Client {
                 let now = Instant::now();
                 live.settled().await;
                 let held = self.held_after(&session, now);
-                if let Some(HeldSession { name, count, .. }) = &held
-                    && live.may_log()
-                {
-                    let server = live.remote();
-                    warn!(%server, "{name}, which was left, is away ({lost}); held: {count}");
+                if live.may_log() {
+                    let (peer, server) = (live.peer(), live.remote());
+                    let held = held.as_ref().map_or(0, |held| held.count);
+                    warn!(peer, %server, held, "lost a server that was left ({lost})");
                 }
                 *lineage.away() = held;
             }

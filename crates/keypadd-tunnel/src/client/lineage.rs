@@ -40,13 +40,15 @@ pub(super) struct Lineage {
     pub(super) hold: ClientHold,
     /// The server that is away, while something is held.
     away: Mutex<Option<HeldSession>>,
+    /// When to leave a server that asks for it. New keys do not put that off.
+    pub(super) leave_at: Mutex<Option<Instant>>,
 }
 
 impl Lineage {
     /// Begins with no session.
     pub(super) fn new(instance: Instance, settings: HoldSettings, sent: &Arc<Budget>) -> Arc<Self> {
         let hold = ClientHold::new(settings, sent);
-        Arc::new(Self { instance, hold, away: Mutex::default() })
+        Self::with(instance, hold)
     }
 
     /// The next one, at another server. Its streams share their memory with this one's.
@@ -59,7 +61,11 @@ impl Lineage {
 
     /// One with this instance number.
     pub(super) fn beside(&self, instance: Instance) -> Arc<Self> {
-        Arc::new(Self { instance, hold: self.hold.beside(), away: Mutex::default() })
+        Self::with(instance, self.hold.beside())
+    }
+
+    fn with(instance: Instance, hold: ClientHold) -> Arc<Self> {
+        Arc::new(Self { instance, hold, away: Mutex::default(), leave_at: Mutex::default() })
     }
 
     /// No panic leaves it half changed.

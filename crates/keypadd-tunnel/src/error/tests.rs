@@ -90,7 +90,7 @@ fn what_a_user_reads_of_a_failed_handshake_is_as_recorded() {
         (
             told(TransportErrorCode::CONNECTION_REFUSED, ""),
             "cannot reach a.example:4433: the server accepts no new connections now: it has too \
-             many, or is shutting down",
+             many, is drained, or is shutting down",
         ),
         (
             told(TransportErrorCode::PROTOCOL_VIOLATION, "a reason"),

@@ -48,8 +48,11 @@ pub enum Cause {
     #[error("the server has given up the handshake for others, or has restarted")]
     Forgotten,
     /// The server sent QUIC's CONNECTION_REFUSED, which says no more and comes without a reason, or
-    /// closed the connection before its hello because it is shutting down.
-    #[error("the server accepts no new connections now: it has too many, or is shutting down")]
+    /// closed the connection before its hello as it is drained or shuts down.
+    #[error(
+        "the server accepts no new connections now: it has too many, is drained, or is shutting \
+         down"
+    )]
     Busy,
     /// The connection failed in another way.
     #[error("{}", Shown(.0))]

@@ -111,12 +111,15 @@ impl KeyLifetimes {
     }
 }
 
+/// The most that [`jitter`] returns: a tenth, in thousandths.
+pub(crate) const JITTER_MAX: u32 = 100;
+
 /// Up to a tenth, in thousandths, so that sessions which began together are not renewed together.
 pub(crate) fn jitter() -> u32 {
     let mut bytes = [0; 2];
     // Without randomness all keys have the same lifetime.
     let _ = getrandom::fill(&mut bytes);
-    u32::from(u16::from_le_bytes(bytes)) * 100 / u32::from(u16::MAX)
+    u32::from(u16::from_le_bytes(bytes)) * JITTER_MAX / u32::from(u16::MAX)
 }
 
 #[cfg(test)]

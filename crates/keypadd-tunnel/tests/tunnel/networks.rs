@@ -19,9 +19,9 @@ use keypadd_tunnel::{
     wire::{Instance, StreamCode, StreamHeader},
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use tokio::{task::JoinHandle, time::sleep};
+use tokio::{net::TcpStream, task::JoinHandle, time::sleep};
 
-use crate::{hold::holding, hostile::*, support::*};
+use crate::{endpoints, hold::holding, hostile::*, support::*};
 
 const MTU: u16 = 1_400;
 
@@ -344,6 +344,44 @@ async fn when_the_newest_session_of_a_key_ends_the_other_one_carries_its_network
     let sent = packet(FAR, NEAR, 2, 100);
     far.send(&sent);
     assert_eq!(within(sites[0].receive()).await, sent);
+}
+
+#[tokio::test]
+async fn a_network_leaves_a_drained_server_that_keeps_a_connection() {
+    let (near, key, target) = (Site::new("server"), new_key(), listener().await);
+    near.set_rules("server", &["10.2.0.0/16"], &[]);
+    let fars = [(); 2].map(|()| Site::new("laptop"));
+    let servers = fars.each_ref().map(|far| {
+        far.set_rules("laptop", &["10.1.0.0/16"], &["10.2.0.0/16"]);
+        let server = endpoints::server(&key);
+        let network = Some(Arc::clone(&far.network));
+        let peer = allowed_peer(key.public(), &["localhost:*"]);
+        let peer = AllowedPeer { name: Some("laptop".into()), network, ..peer };
+        server.handle.set_peers(Peers::new([peer]).unwrap());
+        server
+    });
+    let [one, two] = &servers;
+    let mut settings = endpoints::settings(&key, &[one, two], &[one.address, two.address], &target);
+    settings.transport.return_interval = Duration::from_secs(600);
+    let client = Client::bind(settings).await.unwrap();
+    client.carry_network(Arc::clone(&near.network));
+    let port = addresses(&client)[0][0];
+    let running = tokio::spawn(async move { client.run(None, pending()).await });
+    let (here, there) = (TcpStream::connect(port).await.unwrap(), accept(&target).await);
+    until("it is at the first", || fars[0].phase() == NetworkPhase::Up).await;
+    let sent = packet(NEAR, FAR, 1, 100);
+    near.send(&sent);
+    assert_eq!(within(fars[0].receive()).await, sent);
+
+    one.handle.draining().begin(None);
+    until("it is at the second", || fars[1].phase() == NetworkPhase::Up).await;
+    until("it has left the first", || fars[0].phase() != NetworkPhase::Up).await;
+    let sent = packet(NEAR, FAR, 2, 100);
+    near.send(&sent);
+    assert_eq!(within(fars[1].receive()).await, sent);
+    assert_eq!(one.sessions.live().len(), 1);
+    exchange(here, there).await;
+    running.abort();
 }
 
 /// A UDP packet of IPv6 without data.
