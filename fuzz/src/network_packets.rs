@@ -11,9 +11,9 @@ use std::{
 
 use bytes::{Bytes, BytesMut};
 use keypadd_network::{
-    ANSWER_BYTES_MAX, Answers, Coalescer, DEVICE_HEADER_BYTES, Flows, HostAddresses, Joined,
-    Packet, PacketQueue, Part, Permit, Ports, Prefix, Routes, Rules, Shape, SuperPacket, Transport,
-    clamp_mss,
+    ANSWER_BYTES_MAX, Answers, Class, Classes, Coalescer, DEVICE_HEADER_BYTES, Flows,
+    HostAddresses, Joined, Packet, PacketQueue, Part, Permit, Ports, Prefix, Routes, Rules, Shape,
+    SuperPacket, Transport, clamp_mss,
 };
 
 use super::input::Input;
@@ -143,7 +143,7 @@ fn cut(packet: SuperPacket, room: usize) -> Vec<Vec<u8>> {
     queue.push(packet, now);
     let next = || {
         let mut frame = BytesMut::new();
-        queue.next(room, now, &mut frame).then(|| frame.to_vec())
+        queue.next(Classes::ALL, room, now, &mut frame).then(|| frame.to_vec())
     };
     std::iter::from_fn(next).collect()
 }

@@ -42,7 +42,7 @@ pub use flows::Flows;
 pub use host::HostAddresses;
 pub use mss::clamp_mss;
 pub use packet::{Malformed, Packet, Part, Ports, Transport};
-pub use packet_queue::{PacketQueue, Signals};
+pub use packet_queue::{Class, Classes, PacketQueue, Signals};
 pub use permit::{Permit, PermitError, PermitFault};
 pub use port_range::{PortRange, PortRangeError};
 pub use prefix::{Prefix, PrefixError};

@@ -2,8 +2,9 @@
 //! RFC 8290).
 //!
 //! Each flow has a queue, and a turn of one packet at a time; flows that begin, or seldom have
-//! anything, come first. Pure: the caller passes the time and the keys of the hash, since hosts
-//! choose their ports.
+//! anything, come first. Sparse flows and bulk ones may be taken apart, so that they can be sent
+//! over different connections. Pure: the caller passes the time and the keys of the hash, since
+//! hosts choose their ports.
 
 use std::{
     collections::VecDeque,
@@ -39,6 +40,51 @@ const TURN_BYTES: isize = 1_514;
 /// What an entry takes besides its bytes.
 const ENTRY_BYTES: usize = size_of::<(SuperPacket, Instant)>();
 
+/// What a flow sends at once, or lets wait, until it counts as bulk: more than a screen of a
+/// terminal, or the first window of a TCP connection (RFC 6928). That window is acknowledged before
+/// the next one is sent, so what becomes bulk overtakes nothing.
+const BURST_BYTES: u32 = 16 << 10;
+
+/// What a flow may send on and on without becoming bulk, in bytes a second: a video call of
+/// 2 Mbit/s. On a path that carries less, what waits tells.
+const SPARSE_RATE: u32 = 256 << 10;
+
+/// What a bulk flow has sent of late, at most. So it is sparse again after two seconds of silence,
+/// which is longer than what it sent last is on its way: nothing overtakes it.
+const RECENT_BYTES_MAX: u32 = 2 * SPARSE_RATE;
+
+/// How much a flow sends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Class {
+    /// A terminal, a call, requests: what waits is noticed.
+    #[default]
+    Sparse,
+    /// A transfer.
+    Bulk,
+}
+
+/// The classes whose packets a connection sends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Classes {
+    /// Those of sparse flows.
+    pub sparse: bool,
+    /// Those of bulk flows.
+    pub bulk: bool,
+}
+
+impl Classes {
+    /// All packets.
+    pub const ALL: Self = Self { sparse: true, bulk: true };
+
+    /// Whether it has this class.
+    pub fn has(self, class: Class) -> bool {
+        match class {
+            Class::Sparse => self.sparse,
+            Class::Bulk => self.bulk,
+        }
+    }
+}
+
 /// The packets that wait for one peer.
 #[derive(Debug)]
 pub struct PacketQueue {
@@ -48,7 +94,8 @@ pub struct PacketQueue {
     new: VecDeque<u16>,
     /// The other queues with something to send.
     old: VecDeque<u16>,
-    bytes: usize,
+    /// Bytes that wait, by class.
+    bytes: [usize; 2],
     signals: Signals,
 }
 
@@ -69,6 +116,15 @@ struct Queue {
     credit: isize,
     has_turn: bool,
     codel: CoDel,
+    class: Class,
+    recent: Recent,
+}
+
+/// What a flow has sent of late: a bucket that leaks at [`SPARSE_RATE`].
+#[derive(Debug, Default)]
+struct Recent {
+    bytes: u32,
+    at: Option<Instant>,
 }
 
 impl PacketQueue {
@@ -79,14 +135,16 @@ impl PacketQueue {
             queues: std::iter::repeat_with(Queue::default).take(QUEUES).collect(),
             new: VecDeque::new(),
             old: VecDeque::new(),
-            bytes: 0,
+            bytes: [0; 2],
             signals: Signals::default(),
         }
     }
 
-    /// Whether nothing waits.
-    pub fn is_empty(&self) -> bool {
-        self.bytes == 0
+    /// Whether packets of one of these classes wait.
+    pub fn has(&self, classes: Classes) -> bool {
+        [Class::Sparse, Class::Bulk]
+            .into_iter()
+            .any(|class| classes.has(class) && self.bytes[class as usize] > 0)
     }
 
     /// What has happened to packets since the last call.
@@ -94,44 +152,73 @@ impl PacketQueue {
         std::mem::take(&mut self.signals)
     }
 
-    /// Adds packets. If too much waits, the longest queue loses its oldest.
-    pub fn push(&mut self, packet: SuperPacket, now: Instant) {
+    /// Adds packets. If too much waits, the longest queue loses its oldest. Returns their class if
+    /// nothing of it has waited before.
+    pub fn push(&mut self, packet: SuperPacket, now: Instant) -> Option<Class> {
         let at = self.place(packet.bytes());
-        let Some(queue) = self.queues.get_mut(usize::from(at)) else { return };
+        let queue = self.queues.get_mut(usize::from(at))?;
+        let (before, waiting) = (queue.class, queue.bytes);
+        queue.classify(packet.bytes().len(), now);
+        let class = queue.class;
         let bytes = packet.bytes().len() + ENTRY_BYTES;
         queue.waiting.push_back((packet, now));
         queue.bytes += bytes;
-        self.bytes += bytes;
+        let is_first = self.bytes[class as usize] == 0;
+        self.bytes[class as usize] += bytes;
+        if before != class {
+            self.bytes[before as usize] -= waiting;
+            self.bytes[class as usize] += waiting;
+        }
         if !std::mem::replace(&mut queue.has_turn, true) {
             queue.credit = TURN_BYTES;
             self.new.push_back(at);
         }
-        while self.bytes > QUEUE_BYTES_MAX {
+        while self.bytes.iter().sum::<usize>() > QUEUE_BYTES_MAX {
             self.drop_of_longest();
         }
+        is_first.then_some(class)
     }
 
-    /// Appends the next packet to a frame: one of TCP that was not cut yet is no longer than
-    /// `room`. Returns whether there is one.
-    pub fn next(&mut self, room: usize, now: Instant, frame: &mut BytesMut) -> bool {
-        loop {
-            let turns = if self.new.is_empty() { &self.old } else { &self.new };
-            let Some(&at) = turns.front() else { return false };
-            let Some(queue) = self.queues.get_mut(usize::from(at)) else { return false };
+    /// Appends the next packet of these classes to a frame: one of TCP that was not cut yet is no
+    /// longer than `room`. Returns whether there is one.
+    pub fn next(
+        &mut self,
+        classes: Classes,
+        room: usize,
+        now: Instant,
+        frame: &mut BytesMut,
+    ) -> bool {
+        if !self.has(classes) {
+            return false;
+        }
+        while let Some(turn) = self.turn(classes) {
+            let Some(queue) = self.queues.get_mut(usize::from(turn.at)) else { return false };
             if queue.credit <= 0 {
                 queue.credit += TURN_BYTES;
-                self.rotate(at);
+                self.rotate(turn);
                 continue;
             }
             let before = queue.bytes;
             let sent = queue.next(room, now, frame, &mut self.signals);
-            self.bytes -= before - queue.bytes;
+            self.bytes[queue.class as usize] -= before - queue.bytes;
             if let Some(bytes) = sent {
                 queue.credit -= bytes as isize;
                 return true;
             }
-            self.leave(at);
+            self.leave(turn);
         }
+        false
+    }
+
+    /// The queue of these classes whose turn it is.
+    fn turn(&self, classes: Classes) -> Option<Turn> {
+        let is_of = |at: &u16| {
+            self.queues.get(usize::from(*at)).is_some_and(|queue| classes.has(queue.class))
+        };
+        [(&self.new, true), (&self.old, false)].into_iter().find_map(|(turns, is_new)| {
+            let nth = turns.iter().position(is_of)?;
+            Some(Turn { at: turns[nth], nth, is_new })
+        })
     }
 
     /// The queue of a packet's flow.
@@ -143,28 +230,26 @@ impl PacketQueue {
         (self.hasher.hash_one(flow) % QUEUES as u64) as u16
     }
 
-    /// Ends the turn of the first queue: it has used up its credit.
-    fn rotate(&mut self, at: u16) {
-        if self.new.pop_front().is_none() {
-            self.old.pop_front();
-        }
-        self.old.push_back(at);
+    /// Ends a queue's turn: it has used up its credit.
+    fn rotate(&mut self, turn: Turn) {
+        self.remove(turn);
+        self.old.push_back(turn.at);
     }
 
-    /// Ends the turn of the first queue: it has nothing to send. One that had just begun waits for
-    /// the others once, or it would be first again with each packet (RFC 8290 4.2).
-    fn leave(&mut self, at: u16) {
-        let was_new = self.new.pop_front().is_some();
-        if was_new && !self.old.is_empty() {
-            self.old.push_back(at);
-            return;
-        }
-        if !was_new {
-            self.old.pop_front();
-        }
-        if let Some(queue) = self.queues.get_mut(usize::from(at)) {
+    /// Ends a queue's turn: it has nothing to send. One that had just begun waits for the others
+    /// once, or it would be first again with each packet (RFC 8290 4.2).
+    fn leave(&mut self, turn: Turn) {
+        self.remove(turn);
+        if turn.is_new && !self.old.is_empty() {
+            self.old.push_back(turn.at);
+        } else if let Some(queue) = self.queues.get_mut(usize::from(turn.at)) {
             queue.has_turn = false;
         }
+    }
+
+    fn remove(&mut self, Turn { nth, is_new, .. }: Turn) {
+        let turns = if is_new { &mut self.new } else { &mut self.old };
+        turns.remove(nth);
     }
 
     fn drop_of_longest(&mut self) {
@@ -173,12 +258,20 @@ impl PacketQueue {
         for _ in 0..DROPPED_AT_ONCE {
             let Some(dropped) = longest.drop_first() else { return };
             self.signals.dropped += dropped.packets;
-            self.bytes -= dropped.bytes;
+            self.bytes[longest.class as usize] -= dropped.bytes;
             if longest.bytes <= half {
                 return;
             }
         }
     }
+}
+
+/// A queue's place among the turns.
+#[derive(Clone, Copy, Debug)]
+struct Turn {
+    at: u16,
+    nth: usize,
+    is_new: bool,
 }
 
 /// What a queue has lost.
@@ -187,7 +280,31 @@ struct Dropped {
     bytes: usize,
 }
 
+impl Recent {
+    /// Adds bytes; returns how many there are now, and whether there were none.
+    fn add(&mut self, bytes: usize, now: Instant) -> (u32, bool) {
+        let since =
+            self.at.replace(now).map_or(Duration::MAX, |at| now.saturating_duration_since(at));
+        let leaked = since.as_micros().saturating_mul(SPARSE_RATE.into()) / 1_000_000;
+        let left = self.bytes.saturating_sub(leaked.try_into().unwrap_or(u32::MAX));
+        let added = u32::try_from(bytes).unwrap_or(u32::MAX);
+        self.bytes = left.saturating_add(added).min(RECENT_BYTES_MAX);
+        (self.bytes, left == 0)
+    }
+}
+
 impl Queue {
+    /// Notes that the flow sends so many bytes, which may change its class: to bulk at once, and
+    /// back only after a pause, so that no packet overtakes another one.
+    fn classify(&mut self, bytes: usize, now: Instant) {
+        let (recent, has_paused) = self.recent.add(bytes, now);
+        if recent > BURST_BYTES || self.bytes > BURST_BYTES as usize {
+            self.class = Class::Bulk;
+        } else if has_paused && self.waiting.is_empty() {
+            self.class = Class::Sparse;
+        }
+    }
+
     /// Appends the next packet to a frame and returns its length. Drops or marks those before it as
     /// CoDel says.
     fn next(

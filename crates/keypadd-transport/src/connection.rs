@@ -16,7 +16,8 @@ use tokio::sync::{mpsc, oneshot};
 use crate::{
     flows::{
         handles::{Flow, FlowCommand, FlowCommands, FlowListener, FlowSide, SocketLease, Source},
-        network::PacketDevice,
+        network::{NetworkSide, PacketDevice},
+        readers::PacketRole,
     },
     held::HeldStreams,
     mailbox::{ConnectionCommand, ConnectionShared, Established},
@@ -180,9 +181,17 @@ impl Connection {
     }
 
     /// Carries the packets of the peer to a device as the flow of `stream`, which the caller keeps:
-    /// the flow ends with it. Those of the device, too, from [`Flow::read_device`] on.
-    pub fn carry_packets(&self, stream: &Stream, device: PacketDevice) -> Flow {
-        Flow::new(self.0.shared.clone(), stream.id(), FlowSide::Network(device), None)
+    /// the flow ends with it. Those of the device, too, from [`Flow::send_packets`] on, as this
+    /// role among the connections of the session says.
+    pub fn carry_packets(
+        &self,
+        stream: &Stream,
+        device: PacketDevice,
+        session: u64,
+        role: PacketRole,
+    ) -> Flow {
+        let side = FlowSide::Network(NetworkSide { device, session, role });
+        Flow::new(self.0.shared.clone(), stream.id(), side, None)
     }
 
     /// Ends the flow idle for longest among this connection's listeners, to make room, if it was

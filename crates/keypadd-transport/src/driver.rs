@@ -337,7 +337,11 @@ impl Driver {
         let more = flows.receive_some(is_open, now, share);
         flows.expire(now);
         share.go_on();
-        flows.read_sockets(now, share) || more
+        let more = flows.read_sockets(now, share) || more;
+        if flows.take_wants_bulk() {
+            carrier.want_bulk(now);
+        }
+        more
     }
 
     /// Ends streams that are to end, until its share of the round is used up.

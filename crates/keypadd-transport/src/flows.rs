@@ -131,15 +131,16 @@ impl Flows {
             FlowCommand::Unlisten { listener } => self.unlisten(listener),
             FlowCommand::Carry(id, new) => self.carry(id, *new, registrar, now),
             FlowCommand::End(id) => self.end(id, FlowEnd::Lost),
-            FlowCommand::AskToRead(id) => {
+            FlowCommand::AskToSend(id, paused) => {
                 if let Some(OpenFlow { end: OpenEnd::Network(network), .. }) =
                     self.open.get_mut(&id)
                 {
                     let reader = NetworkReader { connection: Arc::clone(connection), id };
-                    if let Some(outgoing) = network.ask_to_read(Arc::new(reader)) {
+                    if let Some(outgoing) = network.ask_to_send(Arc::new(reader)) {
                         self.queue.take_from(id, outgoing);
                     }
                 }
+                drop(paused);
             }
             FlowCommand::Read(id) => {
                 self.queue.wake(id);
@@ -182,9 +183,9 @@ impl Flows {
                     Err(error) => return drop(ended.send(error.into())),
                 }
             }
-            FlowSide::Network(device) => {
+            FlowSide::Network(side) => {
                 let token = registrar.token(Owner::Flow(id));
-                let end = NetworkEnd::new(&device, token, registrar.registry());
+                let end = NetworkEnd::new(side, token, registrar.registry());
                 match self.registered(id, token, end.map(OpenEnd::Network)) {
                     Ok(end) => end,
                     Err(error) => return drop(ended.send(error.into())),
@@ -256,6 +257,12 @@ impl Flows {
     /// Whether datagrams wait to be sent.
     pub(crate) fn has_unsent(&self) -> bool {
         !self.queue.is_empty()
+    }
+
+    /// Whether packets of bulk flows have been queued that a bulk connection should send; asked
+    /// once.
+    pub(crate) fn take_wants_bulk(&mut self) -> bool {
+        self.queue.take_wants_bulk()
     }
 
     /// The next frame for the peer, of at most `bytes_max`.

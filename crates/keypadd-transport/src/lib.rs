@@ -75,7 +75,7 @@ pub use flows::{
     frame::{DATAGRAM_BYTES_MAX, FlowFrame, Fragment},
     handles::{Flow, FlowEnd, FlowListener, SocketLease, Source},
     network::{Outbound, PacketDevice, PacketFilter, PacketPath, Ruling},
-    readers::Paused,
+    readers::{PacketRole, Paused},
 };
 pub use freed_memory::keep_freed_memory;
 pub use handed::{HandedStream, StreamRecord};

@@ -86,6 +86,10 @@ impl State {
     fn sending(&self) -> Option<&Carrying> {
         self.carrying.last()
     }
+
+    fn is_carried_by(&self, session: u64) -> bool {
+        self.carrying.iter().any(|carrying| carrying.session == session)
+    }
 }
 
 /// Packets dropped for one reason that the log has told of.
@@ -248,6 +252,11 @@ impl Network {
         self.device.pause()
     }
 
+    /// Keeps packets of bulk flows back until the returned value is dropped.
+    pub(crate) fn pause_bulk(&self) -> Paused {
+        self.device.pause_bulk()
+    }
+
     pub(crate) fn device(&self) -> PacketDevice {
         self.device.clone()
     }
@@ -270,6 +279,18 @@ impl Network {
             state.carrying.push(Carrying { session, announced: None });
         });
         Carriage { network: self, session }
+    }
+
+    /// Whether a session carries it.
+    pub(crate) fn is_carried_by(&self, session: u64) -> bool {
+        self.state.borrow().is_carried_by(session)
+    }
+
+    /// Waits until a session carries it, or does not any more.
+    pub(crate) async fn until_carried_by(&self, session: u64, is_so: bool) {
+        let carries = |state: &State| state.is_carried_by(session) == is_so;
+        // Fails only if the sender is gone, and it is borrowed.
+        let _ = self.state.subscribe().wait_for(carries).await;
     }
 
     /// Waits until a session is the one that sends, or is not any more.

@@ -49,7 +49,7 @@ fn uncut(port: u16, packets: usize) -> SuperPacket {
 /// The port and the length of the next packet.
 fn next(queue: &mut PacketQueue, now: Instant) -> Option<(u16, usize)> {
     let mut frame = BytesMut::new();
-    let is_there = queue.next(ROOM, now, &mut frame);
+    let is_there = queue.next(Classes::ALL, ROOM, now, &mut frame);
     is_there.then(|| (Packet::parse(&frame).unwrap().ports().source, frame.len()))
 }
 
@@ -61,7 +61,7 @@ fn a_flow_keeps_its_order_and_nothing_is_left() {
     }
     let sent: Vec<_> = std::iter::from_fn(|| next(&mut queue, now)).collect();
     assert!(sent.into_iter().eq((100..200).map(|bytes| (1, bytes))));
-    assert!(queue.is_empty() && queue.bytes == 0);
+    assert!(queue.bytes == [0; 2]);
     assert_eq!(queue.take_signals(), Signals::default());
 }
 
@@ -96,7 +96,7 @@ fn what_has_waited_for_too_long_is_dropped_and_counted() {
     assert_eq!(sent.iter().filter(|(port, _)| *port == 1).count(), 9);
     assert_eq!(sent.iter().filter(|(port, _)| *port == 2).count(), 3);
     assert_eq!(queue.take_signals(), Signals { dropped: 5, marked: 0 });
-    assert!(queue.is_empty());
+    assert!(!queue.has(Classes::ALL));
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn the_longest_queue_makes_room() {
     }
     for _ in 0..200 {
         queue.push(uncut(1, 60), now);
-        assert!(queue.bytes <= QUEUE_BYTES_MAX);
+        assert!(queue.bytes.iter().sum::<usize>() <= QUEUE_BYTES_MAX);
     }
     let Signals { dropped, marked } = queue.take_signals();
     assert_eq!((dropped % 60, marked), (0, 0));
@@ -196,4 +196,76 @@ fn packets_that_wait_for_less_than_the_target_are_left_alone() {
         }
     }
     assert_eq!(queue.take_signals(), Signals::default());
+}
+
+const SPARSE: Classes = Classes { sparse: true, bulk: false };
+const BULK: Classes = Classes { sparse: false, bulk: true };
+
+/// The ports of all packets of these classes that wait.
+fn all_of(queue: &mut PacketQueue, classes: Classes, now: Instant) -> Vec<u16> {
+    let mut ports = Vec::new();
+    let mut frame = BytesMut::new();
+    while queue.next(classes, ROOM, now, &mut frame) {
+        ports.push(Packet::parse(&frame.split()).unwrap().ports().source);
+    }
+    ports
+}
+
+#[test]
+fn sparse_flows_and_bulk_ones_are_taken_apart_or_together() {
+    let (mut queue, now) = queue();
+    assert_eq!(queue.push(SuperPacket::whole(&packet(1, 100)), now), Some(Class::Sparse));
+    assert_eq!(queue.push(uncut(0, 20), now), Some(Class::Bulk), "a burst at once");
+    assert_eq!(queue.push(uncut(0, 20), now), None, "others of its class wait");
+    assert!(queue.has(SPARSE) && queue.has(BULK));
+    assert_eq!(all_of(&mut queue, SPARSE, now), [1]);
+    assert!(!queue.has(SPARSE));
+    assert_eq!(all_of(&mut queue, BULK, now), [0; 40]);
+    assert!(!queue.has(Classes::ALL) && !queue.has(Classes::default()));
+    assert_eq!(queue.push(SuperPacket::whole(&packet(1, 100)), now), Some(Class::Sparse));
+    queue.push(uncut(0, 1), now);
+    assert_eq!(all_of(&mut queue, Classes::ALL, now).len(), 2);
+}
+
+#[test]
+fn a_flow_is_bulk_after_a_burst_and_sparse_again_after_a_pause() {
+    let (mut queue, start) = queue();
+    // A call is never bulk.
+    for nth in 0..1_000 {
+        let now = start + nth * 20 * MS;
+        queue.push(SuperPacket::whole(&packet(1, 200)), now);
+        assert_eq!(all_of(&mut queue, SPARSE, now), [1]);
+    }
+    // What waits on a slow path is bulk, however slowly it came.
+    for nth in 0..200 {
+        queue.push(SuperPacket::whole(&packet(0, 100)), start + nth * 20 * MS);
+    }
+    assert!(!queue.has(SPARSE));
+    all_of(&mut queue, BULK, start);
+    // What of a flow waits when it becomes bulk goes along, in its order.
+    let mut first = None;
+    for bytes in 100..300 {
+        let told = queue.push(SuperPacket::whole(&packet(2, bytes)), start);
+        first = first.or(told);
+    }
+    assert_eq!(first, Some(Class::Sparse));
+    assert_eq!(all_of(&mut queue, SPARSE, start), []);
+    let (bulk, mut frame) = (&mut queue, BytesMut::new());
+    for bytes in 100..300 {
+        assert!(bulk.next(BULK, ROOM, start, &mut frame));
+        assert_eq!(frame.split().len(), bytes);
+    }
+    // After a transfer, what is slower than a sparse flow may be is bulk until the flow pauses.
+    for _ in 0..10 {
+        queue.push(uncut(2, 60), start);
+        all_of(&mut queue, BULK, start);
+    }
+    for nth in 0..100 {
+        let now = start + nth * 10 * MS;
+        queue.push(SuperPacket::whole(&packet(2, 100)), now);
+        assert_eq!(all_of(&mut queue, BULK, now), [2]);
+    }
+    let later = start + 4_000 * MS;
+    queue.push(SuperPacket::whole(&packet(2, 100)), later);
+    assert_eq!(all_of(&mut queue, SPARSE, later), [2]);
 }

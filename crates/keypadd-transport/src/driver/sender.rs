@@ -1,5 +1,5 @@
 //! Sends sparse streams first, then the datagrams of flows, then bulk in full batches, within the
-//! congestion window and pacing.
+//! congestion window and pacing. On a bulk connection flows and streams take turns.
 
 mod acknowledged;
 mod ecn;
@@ -53,6 +53,8 @@ pub(super) struct Sender {
     acknowledged: Acknowledged,
     /// The stream that last read more from its socket than could be sent immediately.
     reading_ahead: Option<StreamId>,
+    /// Whether a bulk connection's streams had the last turn.
+    streams_were_last: bool,
     /// Bulk data that this drive has carried, in bytes.
     bulk_bytes: usize,
 }
@@ -85,6 +87,7 @@ impl Sender {
             ecn: EcnTrial::default(),
             acknowledged: Acknowledged::default(),
             reading_ahead: None,
+            streams_were_last: false,
             bulk_bytes: 0,
         }
     }
@@ -109,8 +112,7 @@ impl Sender {
         share: &mut TimeShare,
     ) -> bool {
         let now = context.now;
-        let mut sends = SENDS_PER_DRIVE;
-        let mut batches = BATCHES_PER_DRIVE;
+        let (mut sends, mut batches) = (SENDS_PER_DRIVE, BATCHES_PER_DRIVE);
         self.meter.begin();
         let (gate, is_settled) = (&self.meter.gate, self.meter.is_settled());
         self.acknowledged.follow(&mut carrier.quic, gate, is_settled);
@@ -131,8 +133,7 @@ impl Sender {
             let gave = takes
                 && batches > 0
                 && !waited
-                && (self.give_flows(carrier, flows, now, batch)
-                    || self.give_bulk(carrier, path, now, batch, share));
+                && self.give_batch(carrier, flows, path, batch, now, share);
             // Afterwards: a source that was expected to have data may have none.
             let waits = carrier.streams.waiting(Class::Bulk) > 0 || flows.has_unsent();
             self.meter.gate.set_held_back(waits);
@@ -168,6 +169,22 @@ impl Sender {
             }
             share.is_used_up();
         }
+    }
+
+    /// Gives quinn-proto a batch of datagrams or of bulk data; returns whether it gave any.
+    fn give_batch(
+        &mut self,
+        carrier: &mut Carrier,
+        flows: &mut Flows,
+        path: &mut PathWatch,
+        batch: usize,
+        now: Instant,
+        share: &mut TimeShare,
+    ) -> bool {
+        let flows_first = !carrier.moves.is_bulk() || self.streams_were_last;
+        let gave_flows = flows_first && self.give_flows(carrier, flows, now, batch);
+        self.streams_were_last = !gave_flows && self.give_bulk(carrier, path, now, batch, share);
+        gave_flows || self.streams_were_last || self.give_flows(carrier, flows, now, batch)
     }
 
     /// Gives quinn-proto a batch of datagrams, as far as the window and pacing allow; returns

@@ -14,9 +14,6 @@ use crate::{
 /// Received DATAGRAM frames buffered until their connection is driven: as many as a round receives.
 const DATAGRAM_BUFFER_BYTES: usize = 1 << 20;
 
-/// Received DATAGRAM frames of a connection without flows that are buffered.
-const ONE_WAY_BUFFER_BYTES: usize = 1 << 10;
-
 /// Bulk packets per ACK, unless [`ACK_DELAY`] passes first. If every second packet were
 /// acknowledged, ACKs alone would fill a return path that is 40 times slower than the forward path.
 const BULK_ACK_PACKETS: u32 = 10;
@@ -36,10 +33,8 @@ pub(super) fn limits(
     // Indexed by `Dir`.
     let stream_credits = [bidirectional, unidirectional].map(StreamCredit::new);
     let mut transport = (plan.transport)(route::payload_max(peer));
-    // Flows belong to sparse connections; the others tell how long answers wait.
-    let datagrams = if purpose.is_bulk() { ONE_WAY_BUFFER_BYTES } else { DATAGRAM_BUFFER_BYTES };
     transport
-        .datagram_receive_buffer_size(Some(datagrams))
+        .datagram_receive_buffer_size(Some(DATAGRAM_BUFFER_BYTES))
         .congestion_controller_factory(factory)
         .stream_receive_window(windows.stream.into())
         .receive_window(windows.first.into())

@@ -21,7 +21,10 @@ use quinn_proto::StreamId;
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot};
 
-use super::{network::PacketDevice, readers::Reader};
+use super::{
+    network::NetworkSide,
+    readers::{Paused, Reader},
+};
 use crate::transfer_stats::TransferStats;
 
 /// Sources of a listener that may wait for a control task; datagrams of further ones are dropped.
@@ -56,9 +59,10 @@ pub(crate) enum FlowCommand {
     },
     Carry(StreamId, Box<NewFlow>),
     End(StreamId),
-    /// Read the device of this network from now on, in place of other connections.
-    AskToRead(StreamId),
-    /// This network reads its device now.
+    /// Send the packets of this network from now on, in place of other connections; this pause is
+    /// over then.
+    AskToSend(StreamId, Option<Paused>),
+    /// This network may read its device, or has something to send now.
     Read(StreamId),
     /// Make room: end the listeners' flow that was idle for longest, if it was for this time.
     Displace {
@@ -97,7 +101,7 @@ pub(crate) struct NewFlow {
 pub(crate) enum FlowSide {
     Connected(UdpSocket),
     Source(SourceName),
-    Network(PacketDevice),
+    Network(NetworkSide),
 }
 
 /// A source of a listener. The number distinguishes it from an earlier one with the same address.
@@ -184,7 +188,7 @@ impl Drop for Source {
     }
 }
 
-/// A network as one of the flows that may read its device.
+/// A network as one of the flows that may read its device, or send its packets.
 #[derive(Debug)]
 pub(super) struct NetworkReader {
     pub(super) connection: Arc<dyn FlowCommands>,
@@ -217,7 +221,7 @@ impl Flow {
         let (sender, ended) = oneshot::channel();
         let carried = match &end {
             FlowSide::Connected(_) | FlowSide::Source(_) => Arc::new(TransferStats::for_flow()),
-            FlowSide::Network(device) => device.carried(),
+            FlowSide::Network(side) => side.device.carried(),
         };
         let new = Box::new(NewFlow { end, carried: Arc::clone(&carried), ended: sender });
         connection.send_flow(FlowCommand::Carry(id, new));
@@ -229,9 +233,10 @@ impl Flow {
         Arc::clone(&self.carried)
     }
 
-    /// Reads the device of its network from now on: other connections only write to it.
-    pub fn read_device(&self) {
-        self.connection.send_flow(FlowCommand::AskToRead(self.id));
+    /// Sends the packets of its network from now on, as its role says: connections that have the
+    /// role already only write to the device. `paused` is over then.
+    pub fn send_packets(&self, paused: Option<Paused>) {
+        self.connection.send_flow(FlowCommand::AskToSend(self.id, paused));
     }
 
     /// Ends it because the peer has refused it, and drops its source's datagrams for a while.

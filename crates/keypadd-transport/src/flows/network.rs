@@ -3,7 +3,9 @@
 //! The device outlives connections. One of those that carry its packets reads it (`readers`); the
 //! others still write what arrives for them, so a session loses nothing when another takes its
 //! place. What was read waits with the device until it is sent, by whichever connection reads it
-//! then. Knows no addresses and no rules: the filter decides about each packet.
+//! then. Where a session has a bulk connection, that sends the packets of bulk flows: those of
+//! sparse ones wait for none of them at either end. Knows no addresses and no rules: the filter
+//! decides about each packet.
 
 use std::{
     borrow::Cow,
@@ -21,11 +23,13 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
-use keypadd_network::{Coalescer, DEVICE_HEADER_BYTES, Joined, PacketQueue, Signals, SuperPacket};
+use keypadd_network::{
+    Classes, Coalescer, DEVICE_HEADER_BYTES, Joined, PacketQueue, Signals, SuperPacket,
+};
 use mio::{Interest, Registry, Token, unix::SourceFd};
 use rustix::io::Errno;
 
-use super::readers::{Paused, Reader, Readers};
+use super::readers::{PacketRole, Paused, Reader, Readers};
 use crate::transfer_stats::TransferStats;
 
 /// What a device gives at once, at most.
@@ -126,6 +130,11 @@ impl PacketDevice {
         self.readers.pause()
     }
 
+    /// Lets no connection send the packets of bulk flows, as [`pause`](Self::pause) does for all.
+    pub fn pause_bulk(&self) -> Paused {
+        self.readers.pause_bulk()
+    }
+
     /// The device, for the process that follows.
     ///
     /// # Errors
@@ -135,7 +144,23 @@ impl PacketDevice {
     }
 }
 
-/// The packets of a device that wait to be sent, for the connection that reads it.
+/// A device as one connection of a session carries its packets.
+#[derive(Debug)]
+pub(crate) struct NetworkSide {
+    pub(crate) device: PacketDevice,
+    pub(crate) session: u64,
+    pub(crate) role: PacketRole,
+}
+
+/// What waits to be sent by a connection.
+pub(super) struct Waiting {
+    /// Packets.
+    pub(super) any: bool,
+    /// Those of bulk flows, which another connection should send.
+    pub(super) is_bulk: bool,
+}
+
+/// The packets of a device that wait to be sent, for a connection that sends some of them.
 #[derive(Clone, Debug)]
 pub(super) struct Outgoing {
     queue: Arc<Mutex<PacketQueue>>,
@@ -146,36 +171,41 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
-    /// Whether there is nothing to send, or it is not this connection's turn.
-    pub(super) fn is_empty(&self) -> bool {
-        !self.is_current() || lock(&self.queue).is_empty()
+    /// What waits, if it is this connection's turn.
+    pub(super) fn waiting(&self) -> Waiting {
+        let classes = self.classes();
+        let queue = lock(&self.queue);
+        let is_bulk = classes == Classes::ALL && queue.has(Classes { sparse: false, bulk: true });
+        Waiting { any: queue.has(classes), is_bulk }
     }
 
     /// Appends the next packet to a frame that has this room for it; a longer one is to be
     /// fragmented. Returns whether more wait, or `None` if there is none.
     pub(super) fn next(&self, room: usize, now: Instant, frame: &mut BytesMut) -> Option<bool> {
-        if !self.is_current() {
-            return None;
-        }
+        let classes = self.classes();
         let mut queue = lock(&self.queue);
-        let is_there = queue.next(room, now, frame);
+        let is_there = queue.next(classes, room, now, frame);
         report(&mut queue, &*self.filter);
-        is_there.then(|| !queue.is_empty())
+        is_there.then(|| queue.has(classes))
     }
 
     fn push(&self, packets: SuperPacket, now: Instant) {
         let mut queue = lock(&self.queue);
-        queue.push(packets, now);
+        let first = queue.push(packets, now);
         report(&mut queue, &*self.filter);
         drop(queue);
-        // It may have become another's turn since the device was read, when nothing waited.
-        if !self.is_current() {
-            self.readers.tell_current();
+        // Another connection may send them, also since the device was read.
+        if let Some(class) = first {
+            self.readers.tell(class, self.number);
         }
     }
 
-    fn is_current(&self) -> bool {
-        self.readers.is_current(self.number)
+    fn classes(&self) -> Classes {
+        self.readers.classes_of(self.number)
+    }
+
+    fn is_reading(&self) -> bool {
+        self.readers.is_reading(self.number)
     }
 }
 
@@ -199,32 +229,37 @@ pub(crate) struct NetworkEnd {
     pub(crate) token: Token,
     registry: Arc<Registry>,
     shared: PacketDevice,
+    session: u64,
+    role: PacketRole,
     /// Packets of the peer that the device gets together.
     arrived: Coalescer,
-    /// Once it has asked to read.
+    /// Once it has asked to send.
     outgoing: Option<Outgoing>,
 }
 
 impl NetworkEnd {
     /// Attaches the device to a connection, which writes it.
     pub(super) fn new(
-        shared: &PacketDevice,
+        side: NetworkSide,
         token: Token,
         registry: &Arc<Registry>,
     ) -> io::Result<Self> {
+        let NetworkSide { device: shared, session, role } = side;
         let device = shared.device.try_clone()?;
-        registry.register(&mut SourceFd(&device.as_raw_fd()), token, Interest::READABLE)?;
-        let (registry, shared) = (Arc::clone(registry), shared.clone());
-        Ok(Self { device, token, registry, shared, arrived: Coalescer::default(), outgoing: None })
+        if role == PacketRole::Reads {
+            registry.register(&mut SourceFd(&device.as_raw_fd()), token, Interest::READABLE)?;
+        }
+        let (registry, arrived) = (Arc::clone(registry), Coalescer::default());
+        Ok(Self { device, token, registry, shared, session, role, arrived, outgoing: None })
     }
 
-    /// Lets the connection read the device from now on, in place of others. It is told as this
-    /// reader when it is its turn. Returns what it then has to send, if it had not asked before.
-    pub(super) fn ask_to_read(&mut self, reader: Arc<dyn Reader>) -> Option<Outgoing> {
+    /// Lets the connection have its role from now on, in place of others. It is told as this reader
+    /// when it is its turn. Returns what it then has to send, if it had not asked before.
+    pub(super) fn ask_to_send(&mut self, reader: Arc<dyn Reader>) -> Option<Outgoing> {
         if self.outgoing.is_some() {
             return None;
         }
-        let number = self.shared.readers.ask(reader);
+        let number = self.shared.readers.ask(self.session, self.role, reader);
         let PacketDevice { queue, filter, readers, .. } = self.shared.clone();
         let outgoing = Outgoing { queue, filter, readers, number };
         self.outgoing = Some(outgoing.clone());
@@ -234,7 +269,7 @@ impl NetworkEnd {
     /// Reads what the device gives at once, and queues what of it may go to the peer; returns the
     /// bytes that were queued, if any. Leaves packets in the device unless it is its turn to read.
     pub(super) fn receive(&self, buffer: &mut [u8], path: PacketPath) -> io::Result<Option<usize>> {
-        let Some(outgoing) = self.outgoing.as_ref().filter(|it| it.is_current()) else {
+        let Some(outgoing) = self.outgoing.as_ref().filter(|it| it.is_reading()) else {
             return Err(io::ErrorKind::WouldBlock.into());
         };
         let bytes = retry(|| (&self.device).read(buffer))?;
@@ -308,7 +343,9 @@ impl PacketDevice {
 impl Drop for NetworkEnd {
     fn drop(&mut self) {
         // Another descriptor of the same device would stay registered.
-        let _ = self.registry.deregister(&mut SourceFd(&self.device.as_raw_fd()));
+        if self.role == PacketRole::Reads {
+            let _ = self.registry.deregister(&mut SourceFd(&self.device.as_raw_fd()));
+        }
         if let Some(outgoing) = &self.outgoing {
             outgoing.readers.leave(outgoing.number);
         }

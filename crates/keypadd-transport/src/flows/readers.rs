@@ -1,7 +1,8 @@
-//! Decides which of the connections that carry a device's packets reads it.
+//! Decides which of the connections that carry a device's packets reads it, and which send them.
 //!
-//! The last one that has asked to; the others only write. When it is gone, the one before reads
-//! again. While reading is paused, none does. A connection is told when it is its turn: the system
+//! The last one that has asked to read does, and sends; the others only write. When it is gone, the
+//! one before reads again. Another connection of its session may send the packets of bulk flows.
+//! While reading is paused, none does either. A connection is told when it is its turn: the system
 //! reports only once that a device has packets. Knows no devices.
 
 use std::{
@@ -12,17 +13,30 @@ use std::{
     },
 };
 
-/// A flow that may read a device.
+use keypadd_network::{Class, Classes};
+
+/// What a connection may do with the packets of a device, besides writing what arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PacketRole {
+    /// Reads the device and sends what it gives.
+    Reads,
+    /// Sends those packets of bulk flows that the connection of the same session has read.
+    SendsBulk,
+}
+
+/// A flow that may read a device, or send its packets.
 pub(super) trait Reader: fmt::Debug + Send + Sync {
-    /// Tells the flow, by a message, that it reads now.
+    /// Tells the flow, by a message, that it reads or has something to send now.
     fn read(&self);
 }
 
-/// The connections that want to read a device.
+/// The connections that want to read a device, or to send its packets.
 #[derive(Debug, Default)]
 pub(super) struct Readers {
-    /// The number of the one that reads; 0 for none. Also in `state`, whose lock no packet takes.
-    current: AtomicU64,
+    /// The number of the one that reads, and of the one that sends the packets of bulk flows; 0 for
+    /// none. Also in `state`, whose lock no packet takes.
+    reads: AtomicU64,
+    sends_bulk: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -32,30 +46,47 @@ struct State {
     asked: Vec<Asked>,
     /// The last one's number. The first is 1.
     numbers: u64,
+    /// The number of the last one that has asked to read.
+    asked_to_read: u64,
     /// Pauses that have begun since then and last.
     pauses: usize,
+    /// Those of bulk packets alone.
+    bulk_pauses: usize,
 }
 
 #[derive(Debug)]
 struct Asked {
     number: u64,
+    session: u64,
+    role: PacketRole,
     reader: Arc<dyn Reader>,
 }
 
 impl State {
-    fn current(&self) -> Option<&Asked> {
-        self.asked.last().filter(|_| self.pauses == 0)
+    fn reads(&self) -> Option<&Asked> {
+        let last = self.asked.iter().rfind(|asked| asked.role == PacketRole::Reads);
+        last.filter(|_| self.pauses == 0)
+    }
+
+    fn sends_bulk(&self) -> Option<&Asked> {
+        let reads = self.reads().filter(|_| self.bulk_pauses == 0)?;
+        let is_its =
+            |asked: &&Asked| asked.role == PacketRole::SendsBulk && asked.session == reads.session;
+        self.asked.iter().rfind(is_its).or(Some(reads))
     }
 }
 
 impl Readers {
-    /// Lets this one read from now on, in place of others, and ends pauses; returns its number.
-    pub(super) fn ask(&self, reader: Arc<dyn Reader>) -> u64 {
+    /// Lets this one have its role from now on, in place of others; one that reads ends pauses.
+    /// Returns its number.
+    pub(super) fn ask(&self, session: u64, role: PacketRole, reader: Arc<dyn Reader>) -> u64 {
         let mut state = self.state();
         state.numbers += 1;
         let number = state.numbers;
-        state.asked.push(Asked { number, reader });
-        state.pauses = 0;
+        state.asked.push(Asked { number, session, role, reader });
+        if role == PacketRole::Reads {
+            (state.asked_to_read, state.pauses) = (number, 0);
+        }
         self.appoint(&state);
         number
     }
@@ -67,42 +98,67 @@ impl Readers {
         self.appoint(&state);
     }
 
-    /// Tells the one whose turn it is that there is something to send.
-    pub(super) fn tell_current(&self) {
-        if let Some(current) = self.state().current() {
-            current.reader.read();
+    /// Tells the one that sends packets of this class that there are some, unless it has this
+    /// number.
+    pub(super) fn tell(&self, class: Class, by: u64) {
+        if self.classes_of(by).has(class) {
+            return;
+        }
+        let state = self.state();
+        let sends = match class {
+            Class::Sparse => state.reads(),
+            Class::Bulk => state.sends_bulk(),
+        };
+        if let Some(sends) = sends {
+            sends.reader.read();
         }
     }
 
     /// Whether the one with this number reads.
-    pub(super) fn is_current(&self, number: u64) -> bool {
-        self.current.load(Relaxed) == number
+    pub(super) fn is_reading(&self, number: u64) -> bool {
+        self.reads.load(Relaxed) == number
     }
 
-    /// Lets none read until the returned value is dropped.
+    /// The classes whose packets the one with this number sends.
+    pub(super) fn classes_of(&self, number: u64) -> Classes {
+        Classes { sparse: self.is_reading(number), bulk: self.sends_bulk.load(Relaxed) == number }
+    }
+
+    /// Lets none read or send until the returned value is dropped.
     pub(super) fn pause(self: &Arc<Self>) -> Paused {
         let mut state = self.state();
         state.pauses += 1;
         self.appoint(&state);
-        Paused { readers: Arc::clone(self), since: Some(state.numbers) }
+        let since = state.asked_to_read;
+        Paused { readers: Arc::clone(self), of: Some(PauseOf::All { since }) }
     }
 
-    /// Ends a pause, unless one has asked to read since.
-    fn resume(&self, since: u64) {
+    /// Lets none send packets of bulk flows until the returned value is dropped.
+    pub(super) fn pause_bulk(self: &Arc<Self>) -> Paused {
         let mut state = self.state();
-        if state.numbers == since {
-            state.pauses = state.pauses.saturating_sub(1);
-            self.appoint(&state);
-        }
+        state.bulk_pauses += 1;
+        self.appoint(&state);
+        Paused { readers: Arc::clone(self), of: Some(PauseOf::Bulk) }
     }
 
-    /// Tells the one whose turn it is now.
+    fn resume(&self, of: PauseOf) {
+        let mut state = self.state();
+        match of {
+            PauseOf::All { since } if state.asked_to_read != since => return,
+            PauseOf::All { .. } => state.pauses = state.pauses.saturating_sub(1),
+            PauseOf::Bulk => state.bulk_pauses = state.bulk_pauses.saturating_sub(1),
+        }
+        self.appoint(&state);
+    }
+
+    /// Tells those whose turn it is now.
     fn appoint(&self, state: &State) {
-        let current = state.current();
-        let number = current.map_or(0, |asked| asked.number);
-        let before = self.current.swap(number, Relaxed);
-        if let Some(current) = current.filter(|_| before != number) {
-            current.reader.read();
+        for (now, is) in [(state.reads(), &self.reads), (state.sends_bulk(), &self.sends_bulk)] {
+            let number = now.map_or(0, |asked| asked.number);
+            let before = is.swap(number, Relaxed);
+            if let Some(now) = now.filter(|_| before != number) {
+                now.reader.read();
+            }
         }
     }
 
@@ -112,25 +168,33 @@ impl Readers {
     }
 }
 
-/// Keeps connections from reading a device.
+/// Keeps connections from reading a device and from sending its packets.
 #[derive(Debug)]
 pub struct Paused {
     readers: Arc<Readers>,
     /// `None` if it stays.
-    since: Option<u64>,
+    of: Option<PauseOf>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum PauseOf {
+    /// All packets; over once another connection than this has asked to read.
+    All { since: u64 },
+    /// Those of bulk flows.
+    Bulk,
 }
 
 impl Paused {
     /// Leaves the device paused until another connection reads it.
     pub fn keep(mut self) {
-        self.since = None;
+        self.of = None;
     }
 }
 
 impl Drop for Paused {
     fn drop(&mut self) {
-        if let Some(since) = self.since {
-            self.readers.resume(since);
+        if let Some(of) = self.of {
+            self.readers.resume(of);
         }
     }
 }

@@ -46,6 +46,8 @@ pub(crate) struct SendQueue {
     /// Flows with something to send, in the order of their turns.
     turns: VecDeque<StreamId>,
     bytes: usize,
+    /// Whether a device has had packets of bulk flows, which a bulk connection should send.
+    wants_bulk: bool,
 }
 
 #[derive(Debug)]
@@ -58,7 +60,7 @@ struct FlowQueue {
     credit: isize,
     /// Whether it is among the turns.
     has_turn: bool,
-    /// Where more comes from once nothing waits here, if it is a network's that reads its device.
+    /// Where more comes from once nothing waits here, if it is a network's that sends its packets.
     packets: Option<Outgoing>,
     /// Whether there is more, as of the last look.
     has_packets: bool,
@@ -128,10 +130,17 @@ impl SendQueue {
     /// There may be packets for a flow that takes them from a device.
     pub(super) fn wake(&mut self, stream: StreamId) {
         let Some(queue) = self.flows.get_mut(&stream) else { return };
-        queue.has_packets = queue.packets.as_ref().is_some_and(|packets| !packets.is_empty());
+        let waiting = queue.packets.as_ref().map(Outgoing::waiting);
+        queue.has_packets = waiting.as_ref().is_some_and(|waiting| waiting.any);
+        self.wants_bulk |= waiting.is_some_and(|waiting| waiting.is_bulk);
         if !queue.is_idle() && !std::mem::replace(&mut queue.has_turn, true) {
             self.turns.push_back(stream);
         }
+    }
+
+    /// Whether a device has had packets that a bulk connection should send; asked once.
+    pub(crate) fn take_wants_bulk(&mut self) -> bool {
+        std::mem::take(&mut self.wants_bulk)
     }
 
     /// The next frame, of at most `bytes_max`.

@@ -14,7 +14,7 @@ use std::{
 };
 
 use bytes::BytesMut;
-use keypadd_network::{DEVICE_HEADER_BYTES, PacketQueue, Shape, Signals, SuperPacket};
+use keypadd_network::{Classes, DEVICE_HEADER_BYTES, PacketQueue, Shape, Signals, SuperPacket};
 use quinn_proto::VarInt;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
 use tokio::sync::mpsc;
@@ -23,7 +23,8 @@ use super::{
     arrived::{FRAME_BYTES_WAITING_MAX, FRAMES_WAITING_MAX},
     frame::{FRAGMENT_BYTES_MIN, FlowFrame, Fragment},
     handles::NewListener,
-    network::{Outbound, PacketDevice, PacketFilter, Ruling},
+    network::{NetworkSide, Outbound, PacketDevice, PacketFilter, Ruling},
+    readers::PacketRole,
     *,
 };
 use crate::splice::{Key, Sockets};
@@ -336,13 +337,24 @@ fn network_stream() -> StreamId {
 impl Carried {
     /// Carries the packets of a device, which it reads from now on.
     fn new(device: &PacketDevice, sockets: &mut Sockets, now: Instant) -> Self {
+        Self::of(0, PacketRole::Reads, device, sockets, now)
+    }
+
+    /// Carries the packets of a device as a connection of this session.
+    fn of(
+        session: u64,
+        role: PacketRole,
+        device: &PacketDevice,
+        sockets: &mut Sockets,
+        now: Instant,
+    ) -> Self {
         let mut flows = Flows::new(Duration::from_secs(60));
         let (ended, end) = oneshot::channel();
-        let side = FlowSide::Network(device.clone());
+        let side = FlowSide::Network(NetworkSide { device: device.clone(), session, role });
         let new = NewFlow { end: side, carried: device.carried(), ended };
         flows.carry(network_stream(), new, &mut sockets.registrar(CONNECTION), now);
         let carried = Self { flows, asked: Arc::default(), end };
-        carried.asked.send_flow(FlowCommand::AskToRead(network_stream()));
+        carried.asked.send_flow(FlowCommand::AskToSend(network_stream(), None));
         carried
     }
 
@@ -406,7 +418,7 @@ fn segments(number: usize) -> Vec<Bytes> {
     queue.push(SuperPacket::new(&frame[DEVICE_HEADER_BYTES..], shape), now);
     let next = |_| {
         let mut segment = BytesMut::new();
-        assert!(queue.next(usize::MAX, now, &mut segment));
+        assert!(queue.next(Classes::ALL, usize::MAX, now, &mut segment));
         segment.freeze()
     };
     (0..number).map(next).collect()
@@ -594,4 +606,92 @@ fn a_pause_keeps_what_was_read_and_not_sent_and_is_over_when_the_last_one_is() {
     carried.run(&mut sockets, now);
     let flows = &mut carried.flows;
     assert_eq!([sent(flows, now), sent(flows, now)], [b"one", b"two"]);
+}
+
+/// A device, and the connections that may send its packets.
+struct Senders {
+    host: UnixDatagram,
+    device: PacketDevice,
+    sockets: Sockets,
+    connections: Vec<Carried>,
+}
+
+impl Senders {
+    fn add(&mut self, session: u64, role: PacketRole, now: Instant) {
+        let new = Carried::of(session, role, &self.device, &mut self.sockets, now);
+        self.connections.push(new);
+    }
+
+    /// Which of them send a packet of so many bytes.
+    fn send(&mut self, bytes: usize, now: Instant) -> Vec<usize> {
+        self.run(now);
+        give(&self.host, &vec![7; bytes]);
+        self.connections.iter_mut().for_each(Carried::report);
+        self.run(now);
+        self.sending(now)
+    }
+
+    fn run(&mut self, now: Instant) {
+        // Twice: a message of one may be for one before it.
+        for _ in 0..2 {
+            self.connections.iter_mut().for_each(|it| it.run(&mut self.sockets, now));
+        }
+    }
+
+    fn sending(&mut self, now: Instant) -> Vec<usize> {
+        let sends = |carried: &mut Carried| {
+            std::iter::from_fn(|| carried.flows.next_frame(1_400, now)).count() > 0
+        };
+        let all = self.connections.iter_mut().enumerate();
+        all.filter_map(|(nth, carried)| sends(carried).then_some(nth)).collect()
+    }
+
+    fn wants_bulk(&mut self) -> Vec<bool> {
+        self.connections.iter_mut().map(|it| it.flows.take_wants_bulk()).collect()
+    }
+}
+
+#[test]
+fn bulk_packets_go_over_the_bulk_connection_of_the_session_that_reads() {
+    use PacketRole::{Reads, SendsBulk};
+    const BULK: usize = 20_000;
+    let now = Instant::now();
+    let (device, host) = packet_device(&Arc::default());
+    let mut all = Senders { host, device, sockets: loop_sockets(), connections: Vec::new() };
+    all.add(7, Reads, now);
+    all.add(6, SendsBulk, now);
+    assert_eq!((all.send(100, now), all.wants_bulk()), (vec![0], vec![false; 2]));
+    assert_eq!((all.send(BULK, now), all.wants_bulk()), (vec![0], vec![true, false]));
+    all.add(7, SendsBulk, now);
+    let paused = all.device.pause_bulk();
+    assert_eq!((all.send(BULK, now), all.wants_bulk()), (vec![], vec![false; 3]));
+    drop(paused);
+    all.run(now);
+    assert_eq!(all.sending(now), [2]);
+    assert_eq!((all.send(BULK, now), all.wants_bulk()), (vec![2], vec![false; 3]));
+    // What waits while none may send goes where it belongs.
+    let paused = all.device.pause();
+    assert_eq!(all.send(BULK, now), []);
+    drop(paused);
+    all.run(now);
+    assert_eq!(all.sending(now), [2]);
+    let later = now + Duration::from_secs(5);
+    assert_eq!(all.send(100, later), [0], "the flow has paused");
+    // Another session's bulk connection takes over with the one that reads.
+    all.add(6, Reads, later);
+    assert_eq!((all.send(100, later), all.send(BULK, later)), (vec![3], vec![1]));
+    all.connections[1].flows.end(network_stream(), FlowEnd::Lost);
+    assert_eq!(
+        (all.send(BULK, later), all.wants_bulk()),
+        (vec![3], [false, false, false, true].to_vec())
+    );
+    all.connections[3].flows.end(network_stream(), FlowEnd::Lost);
+    assert_eq!(all.send(BULK, later), [2]);
+    // Its pause is over when a new one reads, and a bulk connection changes nothing about that.
+    let paused = all.device.pause();
+    all.add(7, SendsBulk, later);
+    assert_eq!(all.send(BULK, later), []);
+    drop(paused);
+    all.run(later);
+    assert_eq!(all.sending(later), [4]);
 }

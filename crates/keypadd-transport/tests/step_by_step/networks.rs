@@ -6,7 +6,7 @@ use std::{borrow::Cow, os::unix::net::UnixDatagram, sync::Arc};
 use keypadd_keystream::Suite;
 use keypadd_network::{DEVICE_HEADER_BYTES, Signals, SuperPacket};
 use keypadd_transport::{
-    Connection, Flow, Outbound, PacketDevice, PacketFilter, PacketPath, Ruling, Stream,
+    Connection, Flow, Outbound, PacketDevice, PacketFilter, PacketPath, PacketRole, Ruling, Stream,
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
@@ -75,8 +75,8 @@ fn carry(pair: &mut Pair, ends: &[Connection; 2], sites: &[Site; 2]) -> Vec<(Str
     let _first = pair.open(ends);
     let streams = pair.open(ends);
     let carry = |((end, stream), site): ((&Connection, Stream), &Site)| {
-        let flow = end.carry_packets(&stream, site.device.clone());
-        flow.read_device();
+        let flow = end.carry_packets(&stream, site.device.clone(), 0, PacketRole::Reads);
+        flow.send_packets(None);
         (stream, flow)
     };
     let carried = ends.iter().zip(streams).zip(sites).map(carry).collect();

@@ -4,6 +4,7 @@
 //! and permits. Without it the first connection carries all streams.
 
 use std::{
+    future::pending,
     sync::{Arc, Mutex, PoisonError, atomic::Ordering},
     time::Duration,
 };
@@ -18,6 +19,8 @@ use tracing::{debug, warn};
 
 use super::listed::ListedKeys;
 use crate::{
+    forwards::network,
+    networks::Network,
     sessions::{control::Control, proof::proof_of, session::LiveSession},
     transport::{SERVER_NAME, WINDOWS_LONG_PATH},
     wire::{CloseCode, Frame, VERSION},
@@ -38,6 +41,8 @@ pub(super) struct BulkDialer {
     pub(super) listed: ListedKeys,
     /// Which of the servers at the address has the session.
     pub(super) home: Option<ServerId>,
+    /// The networks behind the server, if it has any.
+    pub(super) network: Option<Arc<Network>>,
 }
 
 impl BulkDialer {
@@ -56,7 +61,10 @@ impl BulkDialer {
             match timeout(CONNECT_TIMEOUT, self.attach(session)).await {
                 Ok(Ok(_control)) => {
                     debug!(peer = session.peer(), "bulk connection attached");
-                    session.supervise_bulk().await;
+                    tokio::select! {
+                        () = session.supervise_bulk() => {}
+                        () = self.carry_network(session) => {}
+                    }
                     pause = RETRY_MIN;
                 }
                 Ok(Err(cause)) => debug!(cause, "bulk connection failed"),
@@ -64,6 +72,16 @@ impl BulkDialer {
             }
             sleep(pause).await;
             pause = (2 * pause).min(RETRY_MAX);
+        }
+    }
+
+    /// Lets the bulk connection carry packets of the network. Never returns.
+    async fn carry_network(&self, session: &LiveSession) {
+        match session.bulk().zip(self.network.as_deref()) {
+            Some((bulk, network)) => {
+                match network::keep_open_on_bulk(session, bulk, network).await {}
+            }
+            None => pending().await,
         }
     }
 

@@ -321,13 +321,14 @@ impl Client {
             session.remote_forwards.continue_from(&older.remote_forwards);
         }
         let (tasks, lookups) = (self.tasks.clone(), self.lookups.clone());
+        let network = self.network.get().cloned();
         let dialer = BulkDialer {
             endpoint: self.endpoint.clone(),
             config: Arc::clone(&self.config),
             listed: self.listed.clone(),
             home: place.home,
+            network: network.clone(),
         };
-        let network = self.network.get().cloned();
         tokio::spawn(async move {
             let (incoming, frames) = mpsc::channel(FRAMES_MAX);
             let bulk_wanted = Notify::new();

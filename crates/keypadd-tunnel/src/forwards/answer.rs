@@ -5,6 +5,7 @@
 //! service only. A malformed header resets its own stream only.
 
 use std::{
+    future::pending,
     net::{IpAddr, SocketAddr},
     sync::Arc,
     time::Duration,
@@ -28,6 +29,7 @@ use crate::{
     },
     limits::descriptors::OF_CONNECTION,
     net::lookup::Lookups,
+    networks::Network,
     permits::peers::Peers,
     sessions::{carries::AdmittedStream, draining::Draining, session::LiveSession},
     wire::{CONNECTED, Claim, STREAM_HEAD_BYTES, StreamCode, StreamHead, StreamHeader},
@@ -67,7 +69,7 @@ pub(crate) async fn answer_client(
             return None;
         }
         Ok(StreamHeader::Network) => {
-            let network = peers.find(&session.key()).and_then(|peer| peer.network.clone());
+            let network = network_of(&session, &peers);
             tokio::select! {
                 () = network::answer(&session, network, stream) => {}
                 // Other streams may finish, but this one never does.
@@ -107,6 +109,29 @@ pub(crate) async fn answer_client(
         }
     };
     (code == Some(StreamCode::NotPermitted)).then_some(Unpermitted { destination, inward })
+}
+
+/// Serves the streams that a client opens on its bulk connection, one at a time: its network's
+/// alone. Never returns.
+pub(crate) async fn answer_on_bulk(session: &LiveSession, peers: &Peers) {
+    let is_network = |header: &StreamHeader| matches!(header, StreamHeader::Network);
+    let Some(bulk) = session.bulk() else { return pending().await };
+    while let Ok(mut stream) = bulk.accept_bi().await {
+        match admitted(session, &mut stream, is_network).await {
+            Ok(_) => {
+                let network = network_of(session, peers);
+                network::answer_on_bulk(session, bulk, network, stream).await;
+            }
+            Err(code) => stream.reset(code.into()),
+        }
+    }
+    // Whoever supervises the connection sees its end.
+    pending().await
+}
+
+/// The network behind a client.
+fn network_of(session: &LiveSession, peers: &Peers) -> Option<Arc<Network>> {
+    peers.find(&session.key()).and_then(|peer| peer.network.clone())
 }
 
 /// Goes on with a stream that this end holds, and the client too; returns when the connection has

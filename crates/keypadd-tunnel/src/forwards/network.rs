@@ -1,12 +1,17 @@
 //! Carries the packets of a network over a session: the client opens a stream for it, and both ends
 //! attach their devices, each before the other one can send.
 //!
-//! The stream tells each end what the other accepts, for people, and that the network is over.
+//! The stream tells each end what the other accepts, for people, and that the network is over. Once
+//! the session has a bulk connection, the client opens a stream there, too, and the packets of bulk
+//! flows go over that one. It tells nothing but its end.
 
 use std::{convert::Infallible, future::pending, io, sync::Arc, time::Duration};
 
+use futures_util::future::join_all;
 use keypadd_share::Bucket;
-use keypadd_transport::{Flow, FlowEnd, Paused, RecvHalf, SendHalf, Stream};
+use keypadd_transport::{
+    Connection, Flow, FlowEnd, PacketRole, Paused, RecvHalf, SendHalf, Stream,
+};
 use rustix::io::Errno;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
@@ -38,7 +43,8 @@ pub(crate) async fn keep_open(session: &LiveSession, network: &Network) -> Infal
         if network.has_lost_device() {
             return pending().await;
         }
-        match timeout(OPEN_TIMEOUT, open(session, network)).await {
+        let opening = open(session, &session.connection, PacketRole::Reads, network);
+        match timeout(OPEN_TIMEOUT, opening).await {
             Ok(Ok(opened)) => {
                 refused = None;
                 carry(session, network, opened).await;
@@ -52,6 +58,24 @@ pub(crate) async fn keep_open(session: &LiveSession, network: &Network) -> Infal
                 network.refused(refusal(code));
             }
             Err(_) => network.refused("no answer".into()),
+        }
+        sleep(RETRY_INTERVAL).await;
+    }
+}
+
+/// Keeps the network of a client's session open on its bulk connection as well, while the session
+/// carries it. Never returns; if dropped, ends that.
+pub(crate) async fn keep_open_on_bulk(
+    session: &LiveSession,
+    bulk: &Connection,
+    network: &Network,
+) -> Infallible {
+    loop {
+        network.until_carried_by(session.id, true).await;
+        let opening = open(session, bulk, PacketRole::SendsBulk, network);
+        // Without it the first connection carries all packets.
+        if let Ok(Ok(opened)) = timeout(OPEN_TIMEOUT, opening).await {
+            carry_bulk(session, network, opened).await;
         }
         sleep(RETRY_INTERVAL).await;
     }
@@ -74,20 +98,31 @@ struct Opened {
 }
 
 impl Opened {
-    /// Lets what the peer sends find the device, whose packets are not read yet.
-    fn new(session: &LiveSession, network: &Network, stream: Stream) -> Self {
-        let flow = session.connection.carry_packets(&stream, network.device());
+    /// Lets what the peer sends find the device, whose packets are not sent yet.
+    fn new(
+        session: &LiveSession,
+        connection: &Connection,
+        role: PacketRole,
+        network: &Network,
+        stream: Stream,
+    ) -> Self {
+        let flow = connection.carry_packets(&stream, network.device(), session.id, role);
         Self { stream, flow }
     }
 }
 
-async fn open(session: &LiveSession, network: &Network) -> Result<Opened, OpenError> {
-    if !session.connection.carries_datagrams() {
+async fn open(
+    session: &LiveSession,
+    connection: &Connection,
+    role: PacketRole,
+    network: &Network,
+) -> Result<Opened, OpenError> {
+    if !connection.carries_datagrams() {
         return Err(OpenError::Refused(StreamCode::NoDatagrams));
     }
     let header = session.carries().admit(&StreamHeader::Network).map_err(OpenError::Refused)?;
-    let stream = session.connection.open_bi().await.map_err(|_| OpenError::Lost)?;
-    let Opened { stream, flow } = Opened::new(session, network, stream);
+    let stream = connection.open_bi().await.map_err(|_| OpenError::Lost)?;
+    let Opened { stream, flow } = Opened::new(session, connection, role, network, stream);
     request(&stream, &header).await?;
     Ok(Opened { stream: answered(stream).await?, flow })
 }
@@ -96,15 +131,19 @@ async fn open(session: &LiveSession, network: &Network) -> Result<Opened, OpenEr
 /// session's hello ends this one at the server, and all that comes later.
 pub(crate) async fn pause(session: &LiveSession, network: &Network) -> Paused {
     let paused = network.pause();
-    let time = LAST_PACKETS + session.connection.stats().path.rtt;
+    let all = join_all(session.connections().map(Connection::acknowledged));
     // If they do not arrive in time, the path is lost.
-    let _ = timeout(time, session.connection.acknowledged()).await;
+    let _ = timeout(last_packets_time(session), all).await;
     paused
+}
+
+fn last_packets_time(session: &LiveSession) -> Duration {
+    LAST_PACKETS + session.connection.stats().path.rtt
 }
 
 /// Waits for the end of a session that the server has ended: its last packets come before.
 pub(crate) async fn last_packets(session: &LiveSession) {
-    let _ = timeout(LAST_PACKETS, session.connection.closed()).await;
+    let _ = timeout(LAST_PACKETS, join_all(session.connections().map(Connection::closed))).await;
 }
 
 /// Carries the network that a client has asked for, until it ends at either end.
@@ -122,16 +161,52 @@ pub(crate) async fn answer(session: &LiveSession, network: Option<Arc<Network>>,
     let Ok(_only) = session.network.try_acquire() else {
         return stream.reset(StreamCode::Refused.into());
     };
-    let opened = Opened::new(session, &network, stream);
+    let opened = Opened::new(session, &session.connection, PacketRole::Reads, &network, stream);
     // If the connection is lost, the network ends.
     let _ = opened.stream.send.write_all(&[CONNECTED]).await;
     carry(session, &network, opened).await;
 }
 
+/// Carries the packets of bulk flows that a client sends over its bulk connection, or is to get
+/// there, while the session carries the network.
+pub(crate) async fn answer_on_bulk(
+    session: &LiveSession,
+    bulk: &Connection,
+    network: Option<Arc<Network>>,
+    stream: Stream,
+) {
+    let Some(network) = network.filter(|network| network.is_carried_by(session.id)) else {
+        return stream.reset(StreamCode::NotPermitted.into());
+    };
+    if !bulk.carries_datagrams() {
+        return stream.reset(StreamCode::NoDatagrams.into());
+    }
+    let opened = Opened::new(session, bulk, PacketRole::SendsBulk, &network, stream);
+    // If the connection is lost, the session ends.
+    let _ = opened.stream.send.write_all(&[CONNECTED]).await;
+    carry_bulk(session, &network, opened).await;
+}
+
+/// Carries packets of bulk flows until either end carries the network no more.
+async fn carry_bulk(session: &LiveSession, network: &Network, opened: Opened) {
+    let Opened { mut stream, flow } = opened;
+    // No packet overtakes those of its flow that the first connection has sent.
+    let paused = network.pause_bulk();
+    let _ = timeout(last_packets_time(session), session.connection.acknowledged()).await;
+    flow.send_packets(Some(paused));
+    let mut nothing = [0];
+    tokio::select! {
+        _ = flow => {}
+        _ = stream.recv.read_exact(&mut nothing) => {}
+        () = network.until_carried_by(session.id, false) => {}
+    }
+    stream.reset(StreamCode::Shutdown.into());
+}
+
 /// Carries packets until the network ends at either end, and tells the other one.
 async fn carry(session: &LiveSession, network: &Network, opened: Opened) {
     let Opened { mut stream, flow } = opened;
-    flow.read_device();
+    flow.send_packets(None);
     let carriage = network.up(session.id);
     let (peer, device) = (session.peer(), network.device_name());
     let code = tokio::select! {

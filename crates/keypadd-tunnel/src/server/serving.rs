@@ -24,7 +24,7 @@ use crate::{
     addresses::forward::Listen,
     clock::monitor::{ClockMonitor, Jumps},
     forwards::{
-        answer::{Unpermitted, answer_client},
+        answer::{Unpermitted, answer_client, answer_on_bulk},
         remote_listen::RemoteListeners,
         reservations::Reservations,
     },
@@ -137,7 +137,12 @@ impl ServerContext {
             };
             match purpose {
                 Ok(Ok(Purpose::Session(client))) => self.serve_session(client, for_session).await,
-                Ok(Ok(Purpose::Bulk(session, _control))) => session.supervise_bulk().await,
+                Ok(Ok(Purpose::Bulk(session, _control))) => {
+                    tokio::select! {
+                        () = session.supervise_bulk() => {}
+                        () = answer_on_bulk(&session, &self.peers) => {}
+                    }
+                }
                 Ok(Err(HelloError::Connection(error))) => {
                     self.log.handshake_failure(&self.peers, source, &error);
                 }

@@ -300,7 +300,7 @@ impl LiveSession {
     }
 
     /// Its connection, and that of its bulk streams if there is one.
-    fn connections(&self) -> impl Iterator<Item = &Connection> {
+    pub(crate) fn connections(&self) -> impl Iterator<Item = &Connection> {
         [&self.connection].into_iter().chain(self.bulk.get().map(|bulk| &bulk.connection))
     }
 

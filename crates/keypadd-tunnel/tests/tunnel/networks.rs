@@ -11,6 +11,7 @@ use std::{
 
 use keypadd_keystream::Suite;
 use keypadd_network::{DEVICE_HEADER_BYTES, HostAddresses, Reason};
+use keypadd_pool::Direction;
 use keypadd_provider::{PrivateKey, client_config};
 use keypadd_tunnel::{
     AllowedPeer, Client, ClientSession, ClientSettings, KeyLifetime, KeyLifetimes, Network,
@@ -187,6 +188,50 @@ async fn packets_of_any_size_pass_both_ways_unchanged() {
     assert_eq!(counts.fragmented_packets, 1, "the longest: {counts:?}");
     let accepts: Vec<_> = near.network.status().peer_accepts.unwrap();
     assert_eq!(accepts, ["10.1.0.0/16".parse().unwrap()]);
+}
+
+/// Sends a burst of packets, more than a flow that is not bulk does at once.
+fn burst(from: &Site, port: u16) -> Vec<Vec<u8>> {
+    let packets = (0..16).map(|nth| packet(NEAR, FAR, port, 1_200 + nth));
+    packets.inspect(|packet| from.send(packet)).collect()
+}
+
+#[tokio::test]
+async fn a_burst_makes_a_bulk_connection_that_carries_it_while_the_network_is_open() {
+    let Joined { near, far, server, _client: (_, session) } = &join(&["10.2.0.0/16"]).await;
+    let live = session.live();
+    assert_eq!(live.keys().count(), 1);
+    let first = burst(near, 1);
+    until("there is a bulk connection", || live.keys().count() == 2).await;
+    for packet in first {
+        assert_eq!(within(far.receive()).await, packet);
+    }
+    // Each packet takes something of what a connection's keys may serve.
+    let left = || -> Vec<_> {
+        live.keys().map(|keys| keys.status(Direction::Send).key_budget_left_ratio).collect()
+    };
+    within(async {
+        loop {
+            let before = left();
+            for packet in burst(near, 1) {
+                assert_eq!(far.receive().await, packet);
+            }
+            let used: Vec<_> =
+                before.iter().zip(left()).map(|(before, now)| before - now).collect();
+            if used[1] > 4.0 * used[0] {
+                break;
+            }
+        }
+    })
+    .await;
+    let before = left();
+    let key = packet(NEAR, FAR, 2, 100);
+    near.send(&key);
+    assert_eq!(within(far.receive()).await, key);
+    assert!(left()[0] < before[0], "a sparse flow goes over the first connection");
+    far.network.set_rules(None);
+    until("the network is closed", || near.phase() != NetworkPhase::Up).await;
+    assert!(!live.has_ended() && server.sessions.live().len() == 1);
 }
 
 #[tokio::test]

@@ -119,9 +119,14 @@ impl Carrier {
             }
         // On a long path making it takes long: three round trips, and several more if packets are
         // lost.
-        } else if (is_bulk || to_stream.wants_bulk_soon(rtt) || rtt > LONG_PATH)
-            && self.moves.must_ask(now)
-        {
+        } else if is_bulk || to_stream.wants_bulk_soon(rtt) || rtt > LONG_PATH {
+            self.want_bulk(now);
+        }
+    }
+
+    /// Requests a bulk connection if there is none.
+    pub(in crate::driver) fn want_bulk(&mut self, now: Instant) {
+        if self.moves.must_ask(now) {
             self.shared.want_bulk();
         }
     }

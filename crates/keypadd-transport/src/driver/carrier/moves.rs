@@ -90,7 +90,7 @@ impl Moves {
     }
 
     /// Whether this is the bulk connection.
-    pub(super) fn is_bulk(&self) -> bool {
+    pub(in crate::driver) fn is_bulk(&self) -> bool {
         matches!(self.pair, Pair::Bulk { .. })
     }
 

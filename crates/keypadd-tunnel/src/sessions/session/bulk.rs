@@ -44,6 +44,11 @@ impl LiveSession {
         attached
     }
 
+    /// The connection that carries its bulk streams, if there is one.
+    pub(crate) fn bulk(&self) -> Option<&Connection> {
+        self.bulk.get().map(|bulk| &bulk.connection)
+    }
+
     /// Updates the keys of both directions of its connections, each with its next packet, whatever
     /// they have served so far. Does nothing where the update before is not complete.
     pub fn update_keys(&self) {
