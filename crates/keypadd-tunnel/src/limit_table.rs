@@ -149,8 +149,12 @@ const LIMITS: &[Limit] = &[
         resource: "clients of a server, with one connection of each kind; handshakes of all loops",
         holder: "client",
         total: Amount::Words(Words(
-            "{}, or one for each {} of a limited memory if that is less",
-            &[Amount::Count(CONNECTIONS_MAX), Amount::Bytes(CONNECTION_BYTES)],
+            "one for each {} of the memory, at most {}; without a limit of the memory at least {}",
+            &[
+                Amount::Bytes(CONNECTION_BYTES),
+                Amount::Count(CONNECTIONS_MAX[1]),
+                Amount::Count(CONNECTIONS_MAX[0]),
+            ],
         )),
         rule: Words("what is free", &[]),
         when_reached: "the connection is refused",

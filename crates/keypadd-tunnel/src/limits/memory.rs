@@ -38,8 +38,9 @@ const SOCKET_BYTES_MAX: u32 = 3 << 20;
 /// A client's connection, or a handshake, counts as this much.
 pub(crate) const CONNECTION_BYTES: u64 = 1 << 20;
 
-/// Most clients of a server with one connection of each kind.
-pub(crate) const CONNECTIONS_MAX: u64 = 1024;
+/// Most clients of a server with one connection of each kind: the least and the most of a host
+/// without a limit. Idle ones take a fortieth of what they count as.
+pub(crate) const CONNECTIONS_MAX: [u64; 2] = [1 << 10, 1 << 14];
 
 /// With more memory, freed buffers are kept for the next ones.
 const KEEPS_FREED_FROM: u64 = 512 << 20;
@@ -117,7 +118,9 @@ impl MemoryShares {
 
     /// How many clients a server may have, with one connection of each kind.
     pub fn connections_max(&self) -> usize {
-        (self.divided() / CONNECTION_BYTES).clamp(8, CONNECTIONS_MAX) as usize
+        let [least, most] = CONNECTIONS_MAX;
+        let least = if self.is_limited { 8 } else { least };
+        (self.bytes / CONNECTION_BYTES).clamp(least, most) as usize
     }
 
     /// Whether freed buffers are kept for the next ones.
@@ -162,11 +165,11 @@ mod tests {
 
     #[test]
     fn a_host_without_a_limit_has_the_largest_of_each() {
-        for bytes in [u64::MAX, 1 << 30] {
+        for (bytes, connections) in [(u64::MAX, 1 << 14), (4 << 30, 1 << 12), (1 << 20, 1 << 10)] {
             let shares = MemoryShares::of(bytes, false);
             assert_eq!(shares.budgets.received.total(), (bytes / 5).min(RECEIVED_BYTES_MAX));
             assert_eq!(shares.budgets.sent.free(), u64::MAX);
-            assert_eq!((shares.socket_bytes(), shares.connections_max()), (None, 1024));
+            assert_eq!((shares.socket_bytes(), shares.connections_max()), (None, connections));
             assert_eq!(shares.loop_limits(8), LoopLimits::default());
             assert_eq!(shares.window_first(64 << 20), 64 << 20);
             assert_eq!(shares.flight_first(16 << 20), 16 << 20);
