@@ -30,8 +30,11 @@ pub(crate) struct Cli {
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=25_000))]
     pub(crate) forwards: u32,
     /// Clients on one server, each with its own key
-    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=1_023))]
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=16_000))]
     pub(crate) clients: u32,
+    /// Seconds of each load on a gateway
+    #[arg(long, default_value_t = 20.0)]
+    pub(crate) gateway_seconds: f64,
     /// Stalled streams, each way
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) stalled: u32,
@@ -71,6 +74,7 @@ pub(crate) enum Role {
 pub(crate) enum Claim {
     Forwards,
     Clients,
+    Gateway,
     Stalled,
     Replays,
     Handshakes,
@@ -83,6 +87,7 @@ impl Claim {
         match self {
             Self::Forwards => format!("{forwards} idle forwards over one tunnel"),
             Self::Clients => format!("{clients} idle clients on one server"),
+            Self::Gateway => format!("{clients} clients with traffic on one server"),
             Self::Stalled => format!(
                 "{stalled} stalled streams each way, {stalled_read} % of them read at full speed before"
             ),
@@ -118,9 +123,12 @@ impl Cli {
     }
 
     /// Open files of the process with the most: one socket for each forward or source, five
-    /// descriptors for each client in this process, two for each bulk one.
+    /// descriptors for each client in this process and ten for its connections if it has traffic,
+    /// two for each bulk one.
     pub(crate) fn descriptors(&self) -> u64 {
-        let most = self.forwards.max(5 * self.clients).max(6 * self.stalled).max(self.sources);
+        let of_client = if self.claims().contains(&Claim::Gateway) { 15 } else { 5 };
+        let of_clients = of_client * self.clients;
+        let most = self.forwards.max(of_clients).max(6 * self.stalled).max(self.sources);
         u64::from(most) + 1_000
     }
 }

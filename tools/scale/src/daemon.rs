@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use keypadd_provider::PublicKey;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
-use testbed::{procstat, programs};
+use testbed::{Quota, procstat, programs};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::{sleep, timeout};
@@ -45,10 +46,25 @@ impl Desk {
         Ok(Self { directory, keypadd: keypadd.to_owned(), public_key, near_public_key })
     }
 
+    /// The server's key, to be pinned by a client of this process.
+    pub(crate) fn server_key(&self) -> Outcome<PublicKey> {
+        self.public_key.parse().map_err(|_| "invalid server key".to_owned())
+    }
+
     /// A server on a free port, which allows `more` besides the client's key.
     pub(crate) async fn serve(&self, more: &[String], arguments: &[&str]) -> Outcome<Daemon> {
+        self.serve_at("127.0.0.1:0", more, arguments).await
+    }
+
+    /// A server at this address.
+    pub(crate) async fn serve_at(
+        &self,
+        listen: &str,
+        more: &[String],
+        arguments: &[&str],
+    ) -> Outcome<Daemon> {
         let keys = [&self.near_public_key].into_iter().chain(more).flat_map(|key| ["--allow", key]);
-        let common = ["serve", "--listen", "127.0.0.1:0", "--permit-open", "127.0.0.1:*"];
+        let common = ["serve", "--listen", listen, "--permit-open", "127.0.0.1:*"];
         let all: Vec<&str> =
             common.into_iter().chain(arguments.iter().copied()).chain(keys).collect();
         self.start("serve", &all).await
@@ -175,6 +191,12 @@ impl Daemon {
         resident_bytes(self.child.id().ok_or_else(|| format!("{} has ended", self.name))?)
     }
 
+    /// Lets it have no more than the quota's share of a core until that is dropped.
+    pub(crate) fn limit(&self, quota: &Quota) -> Outcome<()> {
+        let id = self.child.id().ok_or_else(|| format!("{} has ended", self.name))?;
+        quota.admit(id).map_err(|error| format!("a CPU quota: {error}"))
+    }
+
     /// Processor time so far.
     pub(crate) fn cpu_seconds(&self) -> Option<f64> {
         Some(procstat::cpu_seconds(&[self.child.id()?]))
@@ -198,6 +220,16 @@ impl Daemon {
 
     /// Stops it with SIGTERM; an error if that takes long or its status is not 0.
     pub(crate) async fn stop(mut self) -> Outcome<()> {
+        self.end().await
+    }
+
+    /// Kills it.
+    pub(crate) async fn kill(&mut self) -> Outcome<()> {
+        self.child.kill().await.map_err(|error| format!("{}: {error}", self.name))
+    }
+
+    /// As [`Self::stop`].
+    pub(crate) async fn end(&mut self) -> Outcome<()> {
         let pid = self.child.id().and_then(|id| Pid::from_raw(id as i32));
         if let Some(pid) = pid {
             let _ = kill_process(pid, Signal::TERM);

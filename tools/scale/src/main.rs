@@ -1,5 +1,5 @@
-//! Measures keypadd at scale: many forwards, many clients, unread streams, replayed packets,
-//! unfinished handshakes.
+//! Measures keypadd at scale: many forwards, many clients, a gateway and its restart, unread streams,
+//! replayed packets, unfinished handshakes.
 //!
 //! Runs the claims in order against daemons that it starts on loopback, prints a table of figures
 //! with their goals, and fails if a goal is missed. This file runs the steps and reports errors;
@@ -11,8 +11,10 @@ mod cli;
 mod clients;
 mod daemon;
 mod forwards;
+mod gateway;
 mod handshakes;
 mod initial;
+mod own_clients;
 mod replays;
 mod service;
 mod stalled;
@@ -70,6 +72,7 @@ async fn run(cli: &Cli) -> Outcome<bool> {
         let rows = match claim {
             Claim::Forwards => forwards::measure(cli, &keypadd).await,
             Claim::Clients => clients::measure(cli, &keypadd).await,
+            Claim::Gateway => gateway::measure(cli, &keypadd).await,
             Claim::Stalled => stalled::measure(cli, &keypadd).await,
             Claim::Replays => replays::measure(cli, &keypadd).await,
             Claim::Handshakes => handshakes::measure(cli, &keypadd).await,

@@ -16,6 +16,8 @@ pub(crate) const ECHO: u8 = b'e';
 pub(crate) const SOURCE: u8 = b's';
 /// The same with the smallest possible buffer.
 pub(crate) const SMALL_SOURCE: u8 = b'm';
+/// Sends [`FETCH_BYTES`].
+pub(crate) const FETCH: u8 = b'f';
 /// Reads all.
 pub(crate) const SINK: u8 = b'r';
 /// Stops reading, with the smallest possible buffer.
@@ -25,6 +27,9 @@ pub(crate) const STALL_LATER: u8 = b'l';
 
 /// Bytes that later-stalling streams carry first: enough to move them to the bulk connection.
 pub(crate) const READ_FIRST_BYTES: usize = 512 << 10;
+
+/// Bytes of one download.
+pub(crate) const FETCH_BYTES: usize = 256 << 10;
 
 /// Buffers of a stalling socket, kept small: kernel memory is not what is measured.
 const STALLED_BUFFER_BYTES: usize = 16 << 10;
@@ -72,6 +77,7 @@ async fn serve(mut connection: TcpStream) -> std::io::Result<()> {
                 connection.write_all(&block).await?;
             }
         }
+        FETCH => connection.write_all(&vec![0x5a; FETCH_BYTES]).await,
         SINK => {
             let mut block = vec![0; 256 << 10];
             while connection.read(&mut block).await? > 0 {}

@@ -39,7 +39,7 @@ const SOCKET_BYTES_MAX: u32 = 3 << 20;
 pub(crate) const CONNECTION_BYTES: u64 = 1 << 20;
 
 /// Most clients of a server with one connection of each kind: the least and the most of a host
-/// without a limit. Idle ones take a fortieth of what they count as.
+/// without a limit. Idle ones take a 25th of what they count as.
 pub(crate) const CONNECTIONS_MAX: [u64; 2] = [1 << 10, 1 << 14];
 
 /// With more memory, freed buffers are kept for the next ones.
