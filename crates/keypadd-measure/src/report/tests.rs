@@ -249,15 +249,6 @@ fn what_is_not_finite_reaches_neither_data_nor_pictures() {
 }
 
 #[test]
-fn a_report_of_what_was_read_back_is_the_same() {
-    let results = synthetic::results();
-    let read = Results::from_json(&results.to_json()).unwrap();
-    for (read, written) in files(&read).iter().zip(files(&results)) {
-        assert!(*read == written, "{} differs", written.path);
-    }
-}
-
-#[test]
 fn an_empty_run_still_makes_a_page() {
     let mut results = Results::new(Run::begin("keypadd bench", "", 0), Default::default());
     let empty = page(&results);

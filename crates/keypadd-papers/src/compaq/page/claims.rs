@@ -228,11 +228,10 @@ fn processor(nth: usize, size: usize) -> Claim {
 /// C8: larger files lose more; small ones lose nothing unless there are many clients.
 fn grows_with_size() -> Vec<Claim> {
     let triple = TRIPLE_DES.name();
-    let arms = [(format!("{triple} (emulated)"), EMULATED_TRIPLE)];
-    let arms = [(triple, TRIPLE_DES)].into_iter().chain(arms);
+    let arms = [(triple.clone(), TRIPLE_DES), (format!("{triple} (emulated)"), EMULATED_TRIPLE)];
     let mut claims: Vec<_> = arms
-        .clone()
-        .map(|(label, arm)| {
+        .iter()
+        .map(|&(ref label, arm)| {
             Claim::new(
                 "C8",
                 format!("{label} costs large files more than small ones."),
