@@ -13,7 +13,7 @@ use keypadd_provider::PublicKey;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
-use testbed::{Quota, procstat, programs};
+use testbed::{procstat, programs};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::{sleep, timeout};
@@ -189,12 +189,6 @@ impl Daemon {
     /// Anonymous memory, in bytes.
     pub(crate) fn resident_bytes(&self) -> Outcome<u64> {
         resident_bytes(self.child.id().ok_or_else(|| format!("{} has ended", self.name))?)
-    }
-
-    /// Lets it have no more than the quota's share of a core until that is dropped.
-    pub(crate) fn limit(&self, quota: &Quota) -> Outcome<()> {
-        let id = self.child.id().ok_or_else(|| format!("{} has ended", self.name))?;
-        quota.admit(id).map_err(|error| format!("a CPU quota: {error}"))
     }
 
     /// Processor time so far.

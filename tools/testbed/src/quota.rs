@@ -62,14 +62,6 @@ impl Quota {
         self.write(self.threads, &rustix::thread::gettid().as_raw_nonzero().to_string())
     }
 
-    /// Moves the threads of a process in, and those that they will start.
-    pub fn admit(&self, process: u32) -> io::Result<()> {
-        for thread in fs::read_dir(format!("/proc/{process}/task"))? {
-            self.write(self.threads, &thread?.file_name().to_string_lossy())?;
-        }
-        Ok(())
-    }
-
     fn write(&self, file: &str, text: &str) -> io::Result<()> {
         fs::write(self.group.join(file), text)
     }
