@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use bytes::BytesMut;
-use keypadd_keystream::{Protection, TAG_BYTES};
+use keypadd_keystream::{Protection, Suite, TAG_BYTES};
 use keypadd_pool::{Pool, PoolSettings, Step};
 use quinn_proto::crypto::PacketKey;
 
@@ -86,4 +86,18 @@ fn a_key_that_has_protected_nothing_takes_little_memory() {
         let each = made.bytes_current / 2 + size_of::<SealKey>().max(size_of::<OpenKey>()) as i64;
         assert!(each <= KEY_BYTES_MAX as i64, "{suite}: {each} bytes");
     }
+}
+
+/// Most bytes of what a first phase's lane has before any chunk. One for long use has 15 KiB of
+/// queues.
+const BRIEF_LANE_BYTES_MAX: i64 = 4 << 10;
+
+#[test]
+fn the_lane_of_a_first_phase_takes_little_memory() {
+    let suite = Protection::from(Suite::default());
+    let (sender, settings) = (Sender::new(suite), PoolSettings { budget_bytes: 1 << 20 });
+    let _seals = sender.key(0, &material(suite, 11));
+    let (pool, _filler) = Pool::with_filler(settings).expect("a pool");
+    let made = allocation_counter::measure(|| sender.sending().phases.use_pool(Some(pool)));
+    assert!(made.bytes_current <= BRIEF_LANE_BYTES_MAX, "{} bytes", made.bytes_current);
 }
