@@ -163,7 +163,9 @@ impl Route {
     async fn serve(&self, clients: u32, files: [u64; 2], time: Duration, seed: u64) -> Part<f64> {
         let address = self.path.address();
         let clients = VirtualClients { address, clients, files, time, seed };
-        let ran = self.client.run(tokio::task::spawn_blocking(move || clients.run()));
+        // Begun there, so that the clients' threads are in the network of their host.
+        let ran = async move { tokio::task::spawn_blocking(move || clients.run()).await };
+        let ran = self.client.run(ran);
         ran.await.and_then(|joined| joined.map_err(io::Error::other)).map_err(failed)?
     }
 }
