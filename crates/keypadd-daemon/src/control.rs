@@ -108,7 +108,7 @@ const REQUEST_BYTES_MAX: u64 = 512;
 /// Longest answer: the status of 1024 sessions takes about 1 MiB and 100 bytes for each of their
 /// forwards; a reload's answer has a line for each change or each fault, and this is room for
 /// 50,000. Parsed, an answer takes up to 85 times its length of memory.
-const ANSWER_BYTES_MAX: u64 = 8 << 20;
+const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
 /// Timeout for reading a request and for writing an answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -332,7 +332,7 @@ pub(crate) fn ask<A: DeserializeOwned>(
     let mut answer = Vec::new();
     ReadUntil { stream, deadline }.take(ANSWER_BYTES_MAX + 1).read_to_end(&mut answer)?;
     if answer.len() as u64 > ANSWER_BYTES_MAX {
-        return Err(io::Error::new(ErrorKind::InvalidData, "longer than 8 MiB"));
+        return Err(io::Error::new(ErrorKind::InvalidData, "longer than 64 MiB"));
     }
     Ok(serde_json::from_slice(&answer)?)
 }
@@ -447,11 +447,12 @@ mod tests {
 
     #[test]
     fn an_answer_that_is_too_long_is_refused_as_such() {
-        const LONGEST: u64 = 8 << 20;
+        const LONGEST: u64 = 64 << 20;
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("long.sock");
         let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
-        for (length, expected) in [(LONGEST, Ok(json!(1))), (LONGEST + 1, Err("longer than 8 MiB"))]
+        for (length, expected) in
+            [(LONGEST, Ok(json!(1))), (LONGEST + 1, Err("longer than 64 MiB"))]
         {
             thread::scope(|scope| {
                 scope.spawn(|| {

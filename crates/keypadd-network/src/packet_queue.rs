@@ -40,17 +40,20 @@ const TURN_BYTES: isize = 1_514;
 /// What an entry takes besides its bytes.
 const ENTRY_BYTES: usize = size_of::<(SuperPacket, Instant)>();
 
-/// What a flow sends at once, or lets wait, until it counts as bulk: more than a screen of a
+/// What a flow sends at once, or has queued, until it counts as bulk: more than a screen of a
 /// terminal, or the first window of a TCP connection (RFC 6928). That window is acknowledged before
-/// the next one is sent, so what becomes bulk overtakes nothing.
+/// the next one is sent, so a TCP flow that becomes bulk overtakes nothing.
 const BURST_BYTES: u32 = 16 << 10;
 
-/// What a flow may send on and on without becoming bulk, in bytes a second: a video call of
-/// 2 Mbit/s. On a path that carries less, what waits tells.
+/// The sustained rate of a flow that is not bulk, in bytes a second: a video call of 2 Mbit/s. On a
+/// slower path the backlog decides.
 const SPARSE_RATE: u32 = 256 << 10;
 
-/// What a bulk flow has sent of late, at most. So it is sparse again after two seconds of silence,
-/// which is longer than what it sent last is on its way: nothing overtakes it.
+/// A bulk flow is sparse again after this long without a packet, by when what it sent last has
+/// arrived: nothing overtakes it.
+const PAUSE: Duration = Duration::from_secs(2);
+
+/// What a flow has sent recently, at most: nothing is left of it after a pause.
 const RECENT_BYTES_MAX: u32 = 2 * SPARSE_RATE;
 
 /// How much a flow sends.
@@ -120,7 +123,7 @@ struct Queue {
     recent: Recent,
 }
 
-/// What a flow has sent of late: a bucket that leaks at [`SPARSE_RATE`].
+/// What a flow has sent recently: a bucket that leaks at [`SPARSE_RATE`].
 #[derive(Debug, Default)]
 struct Recent {
     bytes: u32,
@@ -281,26 +284,26 @@ struct Dropped {
 }
 
 impl Recent {
-    /// Adds bytes; returns how many there are now, and whether there were none.
-    fn add(&mut self, bytes: usize, now: Instant) -> (u32, bool) {
-        let since =
-            self.at.replace(now).map_or(Duration::MAX, |at| now.saturating_duration_since(at));
+    /// Adds bytes; returns how many there are now, and the time since the last ones.
+    fn add(&mut self, bytes: usize, now: Instant) -> (u32, Duration) {
+        let before = self.at.replace(now);
+        let since = before.map_or(Duration::MAX, |before| now.saturating_duration_since(before));
         let leaked = since.as_micros().saturating_mul(SPARSE_RATE.into()) / 1_000_000;
         let left = self.bytes.saturating_sub(leaked.try_into().unwrap_or(u32::MAX));
         let added = u32::try_from(bytes).unwrap_or(u32::MAX);
         self.bytes = left.saturating_add(added).min(RECENT_BYTES_MAX);
-        (self.bytes, left == 0)
+        (self.bytes, since)
     }
 }
 
 impl Queue {
     /// Notes that the flow sends so many bytes, which may change its class: to bulk at once, and
-    /// back only after a pause, so that no packet overtakes another one.
+    /// back only after a pause.
     fn classify(&mut self, bytes: usize, now: Instant) {
-        let (recent, has_paused) = self.recent.add(bytes, now);
+        let (recent, since) = self.recent.add(bytes, now);
         if recent > BURST_BYTES || self.bytes > BURST_BYTES as usize {
             self.class = Class::Bulk;
-        } else if has_paused && self.waiting.is_empty() {
+        } else if since >= PAUSE && self.waiting.is_empty() {
             self.class = Class::Sparse;
         }
     }

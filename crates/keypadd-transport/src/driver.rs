@@ -178,7 +178,9 @@ impl Driver {
                 self.flows.on_command(command, &connection, registrar, now);
             }
             ConnectionCommand::Migration(mut message) => {
+                // One that carries a network has a controller that knows the path better.
                 if !carrier.lifecycle.is_lost()
+                    && self.flows.is_empty()
                     && let Migration::Adopt(moving) = &mut message
                     && let Some(handed) = moving.controller.take()
                 {

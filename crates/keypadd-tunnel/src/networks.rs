@@ -281,11 +281,6 @@ impl Network {
         Carriage { network: self, session }
     }
 
-    /// Whether a session carries it.
-    pub(crate) fn is_carried_by(&self, session: u64) -> bool {
-        self.state.borrow().is_carried_by(session)
-    }
-
     /// Waits until a session carries it, or does not any more.
     pub(crate) async fn until_carried_by(&self, session: u64, is_so: bool) {
         let carries = |state: &State| state.is_carried_by(session) == is_so;

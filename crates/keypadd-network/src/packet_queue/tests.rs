@@ -255,17 +255,13 @@ fn a_flow_is_bulk_after_a_burst_and_sparse_again_after_a_pause() {
         assert!(bulk.next(BULK, ROOM, start, &mut frame));
         assert_eq!(frame.split().len(), bytes);
     }
-    // After a transfer, what is slower than a sparse flow may be is bulk until the flow pauses.
-    for _ in 0..10 {
-        queue.push(uncut(2, 60), start);
-        all_of(&mut queue, BULK, start);
-    }
-    for nth in 0..100 {
+    // However slow it is after that, it is bulk until it pauses.
+    for nth in 0..500 {
         let now = start + nth * 10 * MS;
         queue.push(SuperPacket::whole(&packet(2, 100)), now);
         assert_eq!(all_of(&mut queue, BULK, now), [2]);
     }
-    let later = start + 4_000 * MS;
+    let later = start + 4_990 * MS + PAUSE;
     queue.push(SuperPacket::whole(&packet(2, 100)), later);
     assert_eq!(all_of(&mut queue, SPARSE, later), [2]);
 }

@@ -148,7 +148,7 @@ impl Client {
             self.handover.resumed().await;
             let connecting = self.dial(address, rtt, place.home);
             let connection = answered(connecting, silent_until).await?;
-            let networked = live.zip(self.network.get());
+            let networked = live.zip(self.network.get()).filter(|_| !lineage.is_left());
             let paused = match networked {
                 Some((live, network)) => Some(network::pause(live, network).await),
                 None => None,
@@ -305,6 +305,9 @@ impl Client {
             target: place.target.as_deref().cloned(),
         });
         let session = Arc::clone(&registration.session);
+        if lineage.is_left() {
+            session.leaving.send_replace(Leaving::Done);
+        }
         self.held.add_reset(ended);
         if ended > 0 && session.may_log() {
             let (peer, key) = (session.peer(), session.key());

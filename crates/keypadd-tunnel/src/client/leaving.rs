@@ -14,7 +14,7 @@ use std::{
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::{
-    sync::{Mutex, mpsc},
+    sync::{Mutex, mpsc, watch},
     time::{Instant, sleep, sleep_until},
 };
 use tracing::{debug, info, warn};
@@ -65,6 +65,7 @@ impl Default for LeftQueue {
 impl LeftQueue {
     /// Adds a lineage of another process, whose server is away.
     pub(super) fn add(&self, lineage: Arc<Lineage>) {
+        lineage.leave();
         // Fails only without a receiver, and this is the receiver, too.
         let _ = self.sender.send(Left { lineage, session: None });
     }
@@ -125,6 +126,7 @@ impl Client {
     /// Leaves a session for the next one, which carries new connections from now on.
     pub(super) fn leave(&self, session: ClientSession, next: &ClientSession) {
         let live = &session.registration.session;
+        session.lineage.leave();
         live.leaving.send_replace(Leaving::Done);
         live.remote_forwards.set(&[], ProxyHeaders::default());
         self.lineages.push(Arc::clone(&next.lineage));
@@ -159,17 +161,25 @@ impl Client {
     }
 
     async fn keep(&self, lineage: &Arc<Lineage>, mut session: Option<ClientSession>) {
+        // That the server is silent shows when its session ends.
+        let answers = watch::Sender::new(false);
         loop {
-            if let Some(session) = session.take() {
-                let live = &session.registration.session;
+            if let Some(current) = session.take() {
+                let live = &current.registration.session;
                 let lost = tokio::select! {
-                    lost = live.ended() => lost,
+                    renewed = self.renewed(&current, &answers) => match renewed {
+                        Ok(next) => {
+                            session = Some(next);
+                            continue;
+                        }
+                        Err(lost) => lost,
+                    },
                     () = until_idle(live) => return,
                     never = self.end_in_time(live) => match never {},
                 };
                 let now = Instant::now();
                 live.settled().await;
-                let held = self.held_after(&session, now);
+                let held = self.held_after(&current, now);
                 if live.may_log() {
                     let (peer, server) = (live.peer(), live.remote());
                     let held = held.as_ref().map_or(0, |held| held.count);
@@ -210,8 +220,10 @@ impl Client {
     }
 }
 
-/// Completes when a session that takes no more connections has none.
+/// Completes when a session that takes no more connections has none. Those that its server has
+/// accepted meanwhile for a remote forward come first.
 async fn until_idle(live: &LiveSession) {
+    sleep(CHECK_INTERVAL + live.connection.stats().path.rtt).await;
     while live.open_connections() > 0 || live.opening.count() > 0 {
         sleep(CHECK_INTERVAL).await;
     }

@@ -3,7 +3,10 @@
 
 use std::{
     net::SocketAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -42,6 +45,8 @@ pub(super) struct Lineage {
     away: Mutex<Option<HeldSession>>,
     /// When to leave a server that asks for it. New keys do not put that off.
     pub(super) leave_at: Mutex<Option<Instant>>,
+    /// Whether the client has left the server: no session of this lineage gets anything new.
+    is_left: AtomicBool,
 }
 
 impl Lineage {
@@ -65,7 +70,17 @@ impl Lineage {
     }
 
     fn with(instance: Instance, hold: ClientHold) -> Arc<Self> {
-        Arc::new(Self { instance, hold, away: Mutex::default(), leave_at: Mutex::default() })
+        let (away, leave_at, is_left) = Default::default();
+        Arc::new(Self { instance, hold, away, leave_at, is_left })
+    }
+
+    /// The client makes no more connections at its server.
+    pub(super) fn leave(&self) {
+        self.is_left.store(true, Relaxed);
+    }
+
+    pub(super) fn is_left(&self) -> bool {
+        self.is_left.load(Relaxed)
     }
 
     /// No panic leaves it half changed.

@@ -175,9 +175,13 @@ pub(crate) async fn answer_on_bulk(
     network: Option<Arc<Network>>,
     stream: Stream,
 ) {
-    let Some(network) = network.filter(|network| network.is_carried_by(session.id)) else {
+    let Some(network) = network else {
         return stream.reset(StreamCode::NotPermitted.into());
     };
+    // The client may know earlier than this task that the first connection carries it.
+    if timeout(LAST_PACKETS, network.until_carried_by(session.id, true)).await.is_err() {
+        return stream.reset(StreamCode::NotPermitted.into());
+    }
     if !bulk.carries_datagrams() {
         return stream.reset(StreamCode::NoDatagrams.into());
     }

@@ -142,12 +142,18 @@ impl MemoryShares {
     /// What a connection may have received for all streams whatever others take, and before its
     /// peer has proved a key.
     pub(crate) fn window_first(&self, most: u32) -> u32 {
-        self.part(16_384, 32 << 10, most)
+        self.part(self.firsts(), 32 << 10, most)
     }
 
     /// What a connection may have in flight whatever others take.
     pub(crate) fn flight_first(&self, most: u32) -> u32 {
-        self.part(16_384 * KEPT_PER_FLIGHT, 16 << 10, most)
+        self.part(self.firsts() * KEPT_PER_FLIGHT, 16 << 10, most)
+    }
+
+    /// The first bytes of a connection are one part in so many: those of all clients, with two
+    /// connections each, are a quarter of the memory.
+    fn firsts(&self) -> u64 {
+        16 * self.connections_max().max(1_024) as u64
     }
 
     /// One part in so many, but at least `least` and at most `most`.
@@ -202,6 +208,8 @@ mod tests {
             ];
             let sum: u64 = taken.iter().sum();
             assert!(sum <= mib * MIB * 19 / 20, "{mib}: {taken:?}");
+            let of_all_clients = 2 * shares.connections_max() as u64 * firsts;
+            assert!(of_all_clients <= mib * MIB / 4, "{mib}: {of_all_clients}");
         }
     }
 }

@@ -322,10 +322,6 @@ async fn ask_to_leave(session: &LiveSession, mut draining: watch::Receiver<Phase
     loop {
         let phase = *draining.borrow_and_update();
         let leave = phase != Phase::Serving;
-        if leave != asked {
-            session.send(Frame::Leave { leave }).await;
-            asked = leave;
-        }
         let over = async {
             match phase {
                 Phase::Draining { until: Some(until) } => sleep_until(until).await,
@@ -333,6 +329,7 @@ async fn ask_to_leave(session: &LiveSession, mut draining: watch::Receiver<Phase
             }
         };
         tokio::select! {
+            () = session.send(Frame::Leave { leave }), if leave != asked => asked = leave,
             // Fails only if the server is gone, and this is a part of it.
             Ok(()) = draining.changed() => {}
             () = over => {

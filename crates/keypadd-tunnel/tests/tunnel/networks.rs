@@ -408,6 +408,8 @@ async fn a_network_leaves_a_drained_server_that_keeps_a_connection() {
     let [one, two] = &servers;
     let mut settings = endpoints::settings(&key, &[one, two], &[one.address, two.address], &target);
     settings.transport.return_interval = Duration::from_secs(600);
+    let lifetimes = KeyLifetimes::new(KeyLifetime::UNLIMITED);
+    settings.transport.key_lifetimes = lifetimes.clone();
     let client = Client::bind(settings).await.unwrap();
     client.carry_network(Arc::clone(&near.network));
     let port = addresses(&client)[0][0];
@@ -424,7 +426,18 @@ async fn a_network_leaves_a_drained_server_that_keeps_a_connection() {
     let sent = packet(NEAR, FAR, 2, 100);
     near.send(&sent);
     assert_eq!(within(fars[1].receive()).await, sent);
-    assert_eq!(one.sessions.live().len(), 1);
+    // New keys for what is left there do not bring it back.
+    let session_there = || one.sessions.live().first().map(|session| session.status().id);
+    let before = session_there();
+    lifetimes.set(KeyLifetime::new(Duration::ZERO, 1));
+    until("its session has new keys", || session_there() != before).await;
+    lifetimes.set(KeyLifetime::UNLIMITED);
+    for port in 3..20 {
+        let sent = packet(NEAR, FAR, port, 100);
+        near.send(&sent);
+        assert_eq!(within(fars[1].receive()).await, sent);
+    }
+    assert_eq!((one.sessions.live().len(), fars[0].phase()), (1, NetworkPhase::Down));
     exchange(here, there).await;
     running.abort();
 }
