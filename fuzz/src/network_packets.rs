@@ -11,9 +11,9 @@ use std::{
 
 use bytes::{Bytes, BytesMut};
 use keypadd_network::{
-    ANSWER_BYTES_MAX, Answers, Class, Classes, Coalescer, DEVICE_HEADER_BYTES, Flows,
-    HostAddresses, Joined, Packet, PacketQueue, Part, Permit, Ports, Prefix, Routes, Rules, Shape,
-    SuperPacket, Transport, clamp_mss,
+    ANSWER_BYTES_MAX, Answers, Classes, Coalescer, DEVICE_HEADER_BYTES, Flows, HostAddresses,
+    Joined, Packet, PacketQueue, Part, Permit, Ports, Prefix, Routes, Rules, Shape, SuperPacket,
+    Transport, clamp_mss,
 };
 
 use super::input::Input;
