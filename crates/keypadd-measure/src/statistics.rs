@@ -45,6 +45,18 @@ pub fn ratio(figures: &[f64], base: &[f64]) -> Option<Estimate> {
     Some(Estimate { value: value.exp(), interval, samples: ratios })
 }
 
+/// The difference of `figures` and `base`, repetition by repetition, with Student's interval. Its
+/// samples are the differences. `None` if the lengths differ.
+#[must_use]
+pub fn difference(figures: &[f64], base: &[f64]) -> Option<Estimate> {
+    if figures.len() != base.len() {
+        return None;
+    }
+    let differences: Vec<f64> =
+        figures.iter().zip(base).map(|(figure, base)| figure - base).collect();
+    mean(&differences)
+}
+
 /// The median of samples; `None` for none, or if one is not finite.
 #[must_use]
 pub fn median(samples: &[f64]) -> Option<f64> {
