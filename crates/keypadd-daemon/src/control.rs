@@ -105,9 +105,9 @@ pub(crate) type ForwardRequests = mpsc::Sender<(String, oneshot::Sender<Answer>)
 /// Longest request, including its newline: a forward from path to path.
 const REQUEST_BYTES_MAX: u64 = 512;
 
-/// Longest answer: the status of 1024 sessions takes about 1 MiB and 100 bytes for each of their
+/// Longest answer: the status of 16,384 sessions takes about 16 MiB and 100 bytes for each of their
 /// forwards; a reload's answer has a line for each change or each fault, and this is room for
-/// 50,000. Parsed, an answer takes up to 85 times its length of memory.
+/// 400,000. Parsed, an answer takes up to 85 times its length of memory.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
 /// Timeout for reading a request and for writing an answer.

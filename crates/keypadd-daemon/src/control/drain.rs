@@ -38,23 +38,27 @@ pub(crate) fn answer(request: &str, sources: Option<&Sources>, verb: &str) -> Va
     let connections = live.iter().map(|session| session.open_connections()).sum();
     let limit = match request.split_once(' ').unwrap_or((request, "")) {
         (ON | OFF, "") => None,
-        (FOR, seconds) if seconds.parse::<u64>().is_ok() => {
-            seconds.parse().ok().map(Duration::from_secs)
-        }
-        _ => return json!({ "error": "unknown request" }),
+        (FOR, seconds) => match seconds.parse() {
+            Ok(seconds) => Some(Duration::from_secs(seconds)),
+            Err(_) => return unknown(),
+        },
+        _ => return unknown(),
     };
     match request {
         OFF => draining.end(),
         _ => draining.begin(limit),
     }
     let sessions = live.len();
-    match (draining.is_on(), limit) {
-        (false, _) => tracing::info!(sessions, connections, "new sessions are taken"),
-        (true, None) => tracing::info!(sessions, connections, "drained: no new sessions are taken"),
-        (true, Some(limit)) => {
-            let limit = format_duration(limit).to_string();
-            tracing::info!(sessions, connections, limit, "drained: no new sessions are taken");
-        }
+    let is_on = draining.is_on();
+    if is_on {
+        let limit = limit.map(|limit| format_duration(limit).to_string());
+        tracing::info!(sessions, connections, limit, "drained: no new sessions are taken");
+    } else {
+        tracing::info!(sessions, connections, "new sessions are taken");
     }
-    json!(Drained { draining: draining.is_on(), sessions, connections })
+    json!(Drained { draining: is_on, sessions, connections })
+}
+
+fn unknown() -> Value {
+    json!({ "error": "unknown request" })
 }

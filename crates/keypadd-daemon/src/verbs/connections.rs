@@ -3,13 +3,12 @@
 use keypadd_cli::error::{Error, one_line};
 use keypadd_cli::results::print;
 use keypadd_tunnel::{ConnectionState, ConnectionStatus};
-use serde_json::{Value, json};
 
 use crate::command_line::ConnectionsArgs;
 use crate::control::CONNECTIONS_REQUEST;
 use crate::status::connections::{ConnectionCounts, ConnectionsReport};
 use crate::status::text::{age, size};
-use crate::verbs::status::{query, text};
+use crate::verbs::status::{listed, query};
 
 /// Prints the connections of every daemon.
 ///
@@ -21,14 +20,7 @@ pub(crate) fn run(args: ConnectionsArgs) -> Result<(), Error> {
         None => CONNECTIONS_REQUEST.to_owned(),
     };
     let daemons = query(args.socket.as_deref(), &request)?;
-    let shown = if args.json {
-        let answers: Vec<Value> = daemons.into_iter().filter_map(|(_, one)| one.ok()).collect();
-        format!("{:#}\n", json!({ "daemons": answers }))
-    } else {
-        let texts: Vec<_> = daemons.into_iter().map(|answer| text(answer, render)).collect();
-        texts.join("\n")
-    };
-    print(shown.as_bytes()).map(drop)
+    print(listed(daemons, args.json, render).as_bytes()).map(drop)
 }
 
 fn render(report: ConnectionsReport) -> String {

@@ -2,13 +2,12 @@
 
 use keypadd_cli::error::{Error, one_line};
 use keypadd_cli::results::print;
-use serde_json::{Value, json};
 
 use crate::command_line::PeersArgs;
 use crate::control::PEERS_REQUEST;
 use crate::status::peers::{PeerReport, PeersReport};
 use crate::status::text::date;
-use crate::verbs::status::{query, text};
+use crate::verbs::status::{listed, query};
 
 /// Permits of one kind that are shown.
 const SHOWN: usize = 3;
@@ -19,14 +18,7 @@ const SHOWN: usize = 3;
 /// Exit 5: no daemon answers. Exit 1: standard output fails.
 pub(crate) fn run(args: PeersArgs) -> Result<(), Error> {
     let daemons = query(args.socket.as_deref(), PEERS_REQUEST)?;
-    let shown = if args.json {
-        let answers: Vec<Value> = daemons.into_iter().filter_map(|(_, one)| one.ok()).collect();
-        format!("{:#}\n", json!({ "daemons": answers }))
-    } else {
-        let texts: Vec<_> = daemons.into_iter().map(|answer| text(answer, render)).collect();
-        texts.join("\n")
-    };
-    print(shown.as_bytes()).map(drop)
+    print(listed(daemons, args.json, render).as_bytes()).map(drop)
 }
 
 fn render(report: PeersReport) -> String {

@@ -60,15 +60,30 @@ pub(super) fn query(socket: Option<&Path>, request: &str) -> Result<Vec<DaemonAn
     }
 }
 
-/// The status of every daemon as text or JSON.
+/// The status of every daemon as text or JSON, with `--watch` on one line.
 fn show(args: &StatusArgs, daemons: Vec<DaemonAnswer>) -> String {
-    if !args.json {
-        let texts: Vec<_> = daemons.into_iter().map(|answer| text(answer, render)).collect();
-        return texts.join("\n");
+    match args.json && args.watch {
+        true => format!("{}\n", document(daemons)),
+        false => listed(daemons, args.json, render),
     }
+}
+
+/// What every daemon has answered, as text or JSON.
+pub(super) fn listed<D: DeserializeOwned>(
+    daemons: Vec<DaemonAnswer>,
+    json: bool,
+    render: impl Fn(D) -> String,
+) -> String {
+    if json {
+        return format!("{:#}\n", document(daemons));
+    }
+    let texts: Vec<_> = daemons.into_iter().map(|answer| text(answer, &render)).collect();
+    texts.join("\n")
+}
+
+fn document(daemons: Vec<DaemonAnswer>) -> Value {
     let answers: Vec<Value> = daemons.into_iter().filter_map(|(_, answer)| answer.ok()).collect();
-    let document = json!({ "daemons": answers });
-    if args.watch { format!("{document}\n") } else { format!("{document:#}\n") }
+    json!({ "daemons": answers })
 }
 
 /// A socket and the answer of its daemon.
@@ -135,10 +150,7 @@ pub(crate) fn no_answer(path: &Path, error: &io::Error) -> String {
 }
 
 /// The text for one daemon; an invalid answer does not hide the others.
-pub(super) fn text<D: DeserializeOwned>(
-    (path, answer): DaemonAnswer,
-    render: impl Fn(D) -> String,
-) -> String {
+fn text<D: DeserializeOwned>((path, answer): DaemonAnswer, render: impl Fn(D) -> String) -> String {
     let foreign = |error: serde_json::Error| {
         let path = shown(path.to_string_lossy());
         one_line(&format!("invalid answer from the daemon at {path}: {error}")) + "\n"
