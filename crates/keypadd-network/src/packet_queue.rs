@@ -13,6 +13,7 @@ use std::{
 };
 
 use bytes::BytesMut;
+use keypadd_share::Bucket;
 
 use crate::{
     codel::CoDel,
@@ -43,18 +44,15 @@ const ENTRY_BYTES: usize = size_of::<(SuperPacket, Instant)>();
 /// What a flow sends at once, or has queued, until it counts as bulk: more than a screen of a
 /// terminal, or the first window of a TCP connection (RFC 6928). That window is acknowledged before
 /// the next one is sent, so a TCP flow that becomes bulk overtakes nothing.
-const BURST_BYTES: u32 = 16 << 10;
+const BURST_BYTES: usize = 16 << 10;
 
 /// The sustained rate of a flow that is not bulk, in bytes a second: a video call of 2 Mbit/s. On a
 /// slower path the backlog decides.
-const SPARSE_RATE: u32 = 256 << 10;
+const SPARSE_RATE: usize = 256 << 10;
 
 /// A bulk flow is sparse again after this long without a packet, by when what it sent last has
 /// arrived: nothing overtakes it.
 const PAUSE: Duration = Duration::from_secs(2);
-
-/// What a flow has sent recently, at most: nothing is left of it after a pause.
-const RECENT_BYTES_MAX: u32 = 2 * SPARSE_RATE;
 
 /// How much a flow sends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,9 +67,9 @@ pub enum Class {
 /// The classes whose packets a connection sends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Classes {
-    /// Those of sparse flows.
+    /// Whether it sends the packets of sparse flows.
     pub sparse: bool,
-    /// Those of bulk flows.
+    /// Whether it sends the packets of bulk flows.
     pub bulk: bool,
 }
 
@@ -120,14 +118,10 @@ struct Queue {
     has_turn: bool,
     codel: CoDel,
     class: Class,
-    recent: Recent,
-}
-
-/// What a flow has sent recently: a bucket that leaks at [`SPARSE_RATE`].
-#[derive(Debug, Default)]
-struct Recent {
-    bytes: u32,
-    at: Option<Instant>,
+    /// What the flow has sent recently, as the time that it takes at [`SPARSE_RATE`].
+    recent: Bucket,
+    /// When it sent its last packet.
+    last_at: Option<Instant>,
 }
 
 impl PacketQueue {
@@ -283,27 +277,24 @@ struct Dropped {
     bytes: usize,
 }
 
-impl Recent {
-    /// Adds bytes; returns how many there are now, and the time since the last ones.
-    fn add(&mut self, bytes: usize, now: Instant) -> (u32, Duration) {
-        let before = self.at.replace(now);
-        let since = before.map_or(Duration::MAX, |before| now.saturating_duration_since(before));
-        let leaked = since.as_micros().saturating_mul(SPARSE_RATE.into()) / 1_000_000;
-        let left = self.bytes.saturating_sub(leaked.try_into().unwrap_or(u32::MAX));
-        let added = u32::try_from(bytes).unwrap_or(u32::MAX);
-        self.bytes = left.saturating_add(added).min(RECENT_BYTES_MAX);
-        (self.bytes, since)
-    }
+/// The time that a flow takes for so many bytes at [`SPARSE_RATE`].
+fn sparse_time(bytes: usize) -> Duration {
+    Duration::from_nanos(bytes as u64 * 1_000_000_000 / SPARSE_RATE as u64)
 }
 
 impl Queue {
     /// Notes that the flow sends so many bytes, which may change its class: to bulk at once, and
     /// back only after a pause.
     fn classify(&mut self, bytes: usize, now: Instant) {
-        let (recent, since) = self.recent.add(bytes, now);
-        if recent > BURST_BYTES || self.bytes > BURST_BYTES as usize {
+        let last_at = self.last_at.replace(now);
+        let has_paused = last_at.is_none_or(|at| now.saturating_duration_since(at) >= PAUSE);
+        if has_paused {
+            self.recent = Bucket::FULL;
+        }
+        self.recent.charge(sparse_time(bytes), now);
+        if self.recent.full_in(now) > sparse_time(BURST_BYTES) || self.bytes > BURST_BYTES {
             self.class = Class::Bulk;
-        } else if since >= PAUSE && self.waiting.is_empty() {
+        } else if has_paused && self.waiting.is_empty() {
             self.class = Class::Sparse;
         }
     }
