@@ -130,10 +130,8 @@ impl Sender {
             let batch = batch(&carrier.quic, context);
             // Retransmissions by quinn-proto go before new data.
             let waited = self.meter.repairs_wait();
-            let gave = takes
-                && batches > 0
-                && !waited
-                && self.give_batch(carrier, flows, path, batch, now, share);
+            let may_give = takes && batches > 0 && !waited;
+            let gave = may_give && self.give_batch(carrier, flows, path, batch, now, share);
             // Afterwards: a source that was expected to have data may have none.
             let waits = carrier.streams.waiting(Class::Bulk) > 0 || flows.has_unsent();
             self.meter.gate.set_held_back(waits);
@@ -184,7 +182,8 @@ impl Sender {
         let flows_first = !carrier.moves.is_bulk() || self.streams_were_last;
         let gave_flows = flows_first && self.give_flows(carrier, flows, now, batch);
         self.streams_were_last = !gave_flows && self.give_bulk(carrier, path, now, batch, share);
-        gave_flows || self.streams_were_last || self.give_flows(carrier, flows, now, batch)
+        let gave = gave_flows || self.streams_were_last;
+        gave || (!flows_first && self.give_flows(carrier, flows, now, batch))
     }
 
     /// Gives quinn-proto a batch of datagrams, as far as the window and pacing allow; returns
