@@ -4,6 +4,7 @@
 //! and permits. Without it the first connection carries all streams.
 
 use std::{
+    convert::Infallible,
     future::pending,
     sync::{Arc, Mutex, PoisonError, atomic::Ordering},
     time::Duration,
@@ -63,7 +64,7 @@ impl BulkDialer {
                     debug!(peer = session.peer(), "bulk connection attached");
                     tokio::select! {
                         () = session.supervise_bulk() => {}
-                        () = self.carry_network(session) => {}
+                        never = self.carry_network(session) => match never {},
                     }
                     pause = RETRY_MIN;
                 }
@@ -76,11 +77,9 @@ impl BulkDialer {
     }
 
     /// Lets the bulk connection carry packets of the network. Never returns.
-    async fn carry_network(&self, session: &LiveSession) {
+    async fn carry_network(&self, session: &LiveSession) -> Infallible {
         match session.bulk().zip(self.network.as_deref()) {
-            Some((bulk, network)) => {
-                match network::keep_open_on_bulk(session, bulk, network).await {}
-            }
+            Some((bulk, network)) => network::keep_open_on_bulk(session, bulk, network).await,
             None => pending().await,
         }
     }

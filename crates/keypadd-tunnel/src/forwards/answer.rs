@@ -5,6 +5,7 @@
 //! service only. A malformed header resets its own stream only.
 
 use std::{
+    convert::Infallible,
     future::pending,
     net::{IpAddr, SocketAddr},
     sync::Arc,
@@ -113,7 +114,7 @@ pub(crate) async fn answer_client(
 
 /// Serves the streams that a client opens on its bulk connection, one at a time: its network's
 /// alone. Never returns.
-pub(crate) async fn answer_on_bulk(session: &LiveSession, peers: &Peers) {
+pub(crate) async fn answer_on_bulk(session: &LiveSession, peers: &Peers) -> Infallible {
     let is_network = |header: &StreamHeader| matches!(header, StreamHeader::Network);
     let Some(bulk) = session.bulk() else { return pending().await };
     while let Ok(mut stream) = bulk.accept_bi().await {
