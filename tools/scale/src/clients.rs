@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::Outcome;
 use crate::cli::Cli;
 use crate::daemon::{Desk, Service};
-use crate::own_clients::{Fleet, Kind, new_keys};
+use crate::own_clients::{Fleet, Kind, listed, new_keys};
 use crate::table::Row;
 use crate::traffic::Pinger;
 
@@ -28,7 +28,7 @@ pub(crate) async fn measure(cli: &Cli, keypadd: &Path) -> Outcome<Vec<Row>> {
     let service = Service::start().await?;
     let desk = Desk::new(keypadd).await?;
     let keys = new_keys(count)?;
-    let listed: Vec<String> = keys.iter().map(|key| key.public().to_string()).collect();
+    let listed = listed(&keys);
     let mut server = desk.serve(&listed, &["--pool", "off"]).await?;
     let address = server.listen()?;
     let (mut client, entrance) = desk.connect(address, service.address, &["--pool", "off"]).await?;

@@ -18,7 +18,7 @@ use tokio::time::{sleep, sleep_until, timeout};
 use crate::Outcome;
 use crate::cli::Cli;
 use crate::daemon::{Daemon, Desk, Service};
-use crate::own_clients::{Fleet, Kind, new_keys};
+use crate::own_clients::{Fleet, Kind, listed, new_keys};
 use crate::service::{FETCH, FETCH_BYTES, SOURCE};
 use crate::table::Row;
 use crate::traffic::{STEP_TIMEOUT, begin_echo};
@@ -83,7 +83,7 @@ pub(crate) async fn measure(cli: &Cli, keypadd: &Path) -> Outcome<Vec<Row>> {
     let service = Service::start().await?;
     let desk = Desk::new(keypadd).await?;
     let keys = new_keys(count)?;
-    let listed: Vec<String> = keys.iter().map(|key| key.public().to_string()).collect();
+    let listed = listed(&keys);
     let mut server = desk.serve(&listed, &[]).await?;
     let address = server.listen()?;
     let empty = server.settled_bytes().await?;

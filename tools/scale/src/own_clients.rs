@@ -58,6 +58,11 @@ pub(crate) fn new_keys(count: u32) -> Outcome<Vec<Arc<PrivateKey>>> {
     (0..count).map(|_| new()).collect()
 }
 
+/// The public keys, for a server to list.
+pub(crate) fn listed(keys: &[Arc<PrivateKey>]) -> Vec<String> {
+    keys.iter().map(|key| key.public().to_string()).collect()
+}
+
 impl Fleet {
     /// Connects a client with each key.
     pub(crate) async fn connect(keys: Vec<Arc<PrivateKey>>, kind: Kind) -> Outcome<Self> {
