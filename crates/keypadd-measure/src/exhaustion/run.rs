@@ -173,9 +173,9 @@ mod tests {
             backgrounds: vec![0.0],
             repetitions: 10_000,
             patience: Patience {
-                burst_seconds: 0.02,
-                probe_seconds: 0.03,
-                stage_seconds: 0.1,
+                burst_seconds: 0.05,
+                probe_seconds: 0.1,
+                stage_seconds: 0.3,
                 after_seconds: 0.02,
             },
         }
