@@ -35,7 +35,7 @@ pub struct Turn {
     pub case: usize,
     /// Its arm.
     pub arm: usize,
-    /// The same for all arms of a case in a round.
+    /// The seed of its randomness: all arms of a case have the same in a round.
     pub seed: u64,
 }
 

@@ -102,7 +102,7 @@ impl ArmId {
         }
     }
 
-    /// The tunnel that it is, or that it emulates.
+    /// The tunnel of this arm; of an emulated one, the tunnel that it stands for.
     fn tunnel(self) -> Option<usize> {
         match self {
             Self::Tunnel(nth) => Some(nth),

@@ -207,9 +207,8 @@ impl Pool {
     /// Opens a lane for one key of `traffic`, to be filled from packet `next` on.
     ///
     /// The filler starts at once, as far as `stage` allows; a lane that begins as brief never has
-    /// room for more. If several lanes of this traffic wait
-    /// for it already, the lane is queued by a later packet. If the filler has died, the lane stays
-    /// empty and every packet misses.
+    /// room for more. If several lanes of this traffic wait for it already, the lane is queued by a
+    /// later packet. If the filler has died, the lane stays empty and every packet misses.
     pub fn open_lane(
         &self,
         keystream: Arc<KeystreamKey>,

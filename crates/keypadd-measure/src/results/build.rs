@@ -35,7 +35,7 @@ impl Verdict {
 }
 
 impl Outcome {
-    /// That of a claim about all cases, of which so many bear it out.
+    /// The outcome of a claim that is to hold in all cases, and holds in so many of them.
     pub fn of_cases(bearing_out: usize, all: usize) -> Self {
         match all {
             0 => Self::CannotTell,

@@ -154,9 +154,9 @@ pub(crate) struct NetworkSide {
 
 /// What waits to be sent by a connection.
 pub(super) struct Waiting {
-    /// Packets.
+    /// Whether any packets wait.
     pub(super) any: bool,
-    /// Those of bulk flows, which another connection should send.
+    /// Whether packets of bulk flows wait, which another connection should send.
     pub(super) is_bulk: bool,
 }
 

@@ -50,7 +50,7 @@ struct State {
     asked_to_read: u64,
     /// Pauses that have begun since then and last.
     pauses: usize,
-    /// Those of bulk packets alone.
+    /// Pauses of bulk packets alone that last.
     bulk_pauses: usize,
 }
 
@@ -180,7 +180,7 @@ pub struct Paused {
 enum PauseOf {
     /// All packets; over once another connection than this has asked to read.
     All { since: u64 },
-    /// Those of bulk flows.
+    /// Packets of bulk flows.
     Bulk,
 }
 

@@ -195,7 +195,7 @@ impl Client {
         answered(self.dial(address, rtt, home), None).await
     }
 
-    /// Begins that handshake.
+    /// Begins a handshake with the server at this address, without its result.
     fn dial(
         &self,
         address: SocketAddr,

@@ -36,8 +36,8 @@ use crate::{
 };
 
 /// How soon to leave, and up to as much more at random: else all clients of a server would come to
-/// the others at once. A balancer learns meanwhile that it is not to choose this one, and servers
-/// that ask all the time make their clients move no faster.
+/// the others at once. Meanwhile a balancer learns to stop choosing this server, and a server that
+/// asks again and again makes its clients move no faster.
 const LEAVE_AFTER: Duration = Duration::from_secs(1);
 
 /// How often to look whether a session that was left has connections.

@@ -140,7 +140,7 @@ impl ServerContext {
                 Ok(Ok(Purpose::Bulk(session, _control))) => {
                     tokio::select! {
                         () = session.supervise_bulk() => {}
-                        () = answer_on_bulk(&session, &self.peers) => {}
+                        never = answer_on_bulk(&session, &self.peers) => match never {},
                     }
                 }
                 Ok(Err(HelloError::Connection(error))) => {

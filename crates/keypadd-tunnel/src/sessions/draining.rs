@@ -25,15 +25,15 @@ pub struct Draining(Arc<watch::Sender<Phase>>);
 /// What a server does with clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// It serves them.
+    /// It takes new sessions and serves them.
     #[default]
     Serving,
-    /// It takes no new sessions. What is still open then is reset.
+    /// The server takes no new sessions. What is still open at a given time is reset.
     Draining {
-        /// Never, if there is no such time.
+        /// When that is; `None` if connections stay until they end.
         until: Option<Instant>,
     },
-    /// It takes no new connections either, and a session ends when it has none.
+    /// The server takes neither sessions nor connections; a session without connections ends.
     Stopping,
 }
 
