@@ -87,7 +87,7 @@ Examples:
   keypadd bench paths --line 300,20,2 --rtt 20ms --loss 0,0.5,2 --out slow
   keypadd bench paths --rtt 20ms --loss 10 --two-way --arm new='--pool off'")]
     Paths(Box<PathsArgs>),
-    /// Other programs' tunnels between two gateways that carry networks; needs root
+    /// keypadd's and other programs' tunnels between two gateways that carry networks; needs root
     ///
     /// Client, gateway, gateway and server are network namespaces in a row. TCP, UDP, echo requests
     /// and CPU time of each tunnel, beside plain routing. Arms whose programs are missing are left

@@ -5,6 +5,7 @@
 //! hosts of its own. Needs root. Knows no command line.
 
 mod arms;
+mod claims;
 mod lab;
 mod load;
 mod sample;

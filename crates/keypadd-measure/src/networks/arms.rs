@@ -39,6 +39,8 @@ const fn need(program: &'static str, install: &'static str) -> Need {
 
 pub(super) const PLAIN: &str = "plain";
 pub(super) const VXLAN: &str = "vxlan";
+pub(super) const KEYPADD: &str = "keypadd";
+pub(super) const KEYPADD_3DES: &str = "keypadd-3des";
 
 const KERNEL: &str = "uname -sr";
 const CHACHA: &str = "ChaCha20-Poly1305";
@@ -47,6 +49,8 @@ const WG: Need = need("wg", "apt-get install wireguard-tools");
 /// The kernel does it all.
 const NO_DAEMON: &str = "daemon sleep infinity";
 
+const KEYPADD_ITSELF: &[Need] = &[need("keypadd", "cargo build --release")];
+const KEYPADD_VERSION: &str = "keypadd --version";
 const KEYPADD_KEYS: &str = include_str!("arms/keypadd.keys.sh");
 const KEYPADD_UP: &str = include_str!("arms/keypadd.sh");
 const WIREGUARD_KEYS: &str = include_str!("arms/wireguard.keys.sh");
@@ -90,7 +94,7 @@ const QUINCY_KEYS: &str = include_str!("arms/quincy.keys.sh");
 const QUINCY_UP: &str = include_str!("arms/quincy.sh");
 
 /// All arms, in the order of tables.
-pub(super) const ARMS: [NetworkArm; 12] = [
+pub(super) const ARMS: [NetworkArm; 13] = [
     NetworkArm {
         name: PLAIN,
         protection: "none: plain routing",
@@ -110,13 +114,22 @@ pub(super) const ARMS: [NetworkArm; 12] = [
         up: &[include_str!("arms/vxlan.sh"), NO_DAEMON],
     },
     NetworkArm {
-        name: "keypadd",
+        name: KEYPADD,
         protection: "QUIC, AES-256-GCM",
         is_clear: false,
-        needs: &[need("keypadd", "cargo build --release")],
-        version: "keypadd --version",
+        needs: KEYPADD_ITSELF,
+        version: KEYPADD_VERSION,
         prepare: KEYPADD_KEYS,
-        up: &[KEYPADD_UP],
+        up: &["suite=", KEYPADD_UP],
+    },
+    NetworkArm {
+        name: KEYPADD_3DES,
+        protection: "QUIC, 3DES-CTR, HMAC-SHA-1",
+        is_clear: false,
+        needs: KEYPADD_ITSELF,
+        version: KEYPADD_VERSION,
+        prepare: KEYPADD_KEYS,
+        up: &["suite='suite = \"3des-ctr-hmac-sha1\"'", KEYPADD_UP],
     },
     NetworkArm {
         name: "boringtun",

@@ -4,6 +4,8 @@ case $side in
 esac
 (umask 077; cat >$side.toml <<END
 key = "$side.key"
+$suite
+${suite:+allow-legacy = true}
 $listen
 [peer.$other]
 public-key = "$(cat $other.pub)"
