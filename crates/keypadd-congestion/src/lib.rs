@@ -2,7 +2,7 @@
 //! congestion.
 //!
 //! [`RateController`] keeps in flight what the path carries in its shortest round trip plus a queue
-//! of 2 to 4 ms (`controller`). Delay is what counts, as in FAST TCP (Wei et al. 2006) and Copa
+//! of 1 to 10 ms (`controller`). Delay is what counts, as in FAST TCP (Wei et al. 2006) and Copa
 //! (NSDI 2018): a random loss changes nothing. Loss counts if sending faster brings more of it and
 //! no more data (`losses`), ECN marks once a round trip. Against flows that keep the queue full it
 //! follows CUBIC (`suspicion`, `competition`). Knows bytes and times, no packets and no streams.

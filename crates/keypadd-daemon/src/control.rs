@@ -78,7 +78,7 @@ pub(crate) trait Status: Clone + Send + Sync + 'static {
 }
 
 /// Asks to be replaced by a new process; with a device and inode, only if the daemon runs another
-/// program. `handover` describes what follows.
+/// program. `replacement` describes what follows.
 pub(crate) const REPLACE_REQUEST: &str = "replace";
 
 /// An answer, perhaps to several requests.

@@ -298,7 +298,8 @@ impl Client {
         requests.retry_refused();
     }
 
-    /// The live sessions: at most one, unless `connect` is called more than once.
+    /// The live sessions: one that carries new connections, and those at drained servers that
+    /// still have connections; more if `connect` is called more than once.
     pub fn sessions(&self) -> Sessions {
         self.sessions.clone()
     }

@@ -1,7 +1,7 @@
-//! Forwards TCP connections and unix sockets over QUIC.
+//! Forwards TCP connections, unix sockets, UDP and the packets of networks over QUIC.
 //!
 //! A [`Server`] accepts listed peers and connects their streams to permitted targets. A [`Client`]
-//! binds local listeners, connects to one server and forwards each accepted connection over its own
+//! binds local listeners, connects to a server and forwards each accepted connection over its own
 //! stream. Packet protection is passed in as `quinn-proto` crypto configurations: this crate never
 //! sees a secret key or a pad, only the public key that a handshake has proved.
 
