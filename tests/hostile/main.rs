@@ -6,7 +6,7 @@
 //! reset, nothing hangs for 60 s, and at the end both daemons hold what they held before. It also
 //! checks what of pads is visible from outside, on the wire and in memory, and what happens when
 //! the filler stops. `cargo test` runs a slice of each proof. The full proofs take a quarter of an
-//! hour, print measurements, and have a command in CONTRIBUTING.md. Verdicts rest on counts and
+//! hour and print measurements; `scripts/nightly` runs them. Verdicts rest on counts and
 //! exact bytes; only some of the long proofs judge times.
 
 #![allow(clippy::unwrap_used)]
