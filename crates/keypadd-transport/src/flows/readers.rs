@@ -18,7 +18,7 @@ use keypadd_network::{Class, Classes};
 /// What a connection may do with the packets of a device, besides writing what arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PacketRole {
-    /// Reads the device and sends what it gives.
+    /// Reads the device, and sends what it gives but for the packets that another one sends.
     Reads,
     /// Sends those packets of bulk flows that the connection of the same session has read.
     SendsBulk,
