@@ -29,9 +29,9 @@ use bytes::Bytes;
 use mio::Token;
 use quinn_proto::{Connection, ConnectionError, EndpointEvent, VarInt};
 
+pub use self::frames::ack_eliciting;
 use self::{
     carrier::{Carrier, Loss},
-    frames::eliciting,
     lifecycle::Lifecycle,
     path_watch::PathWatch,
     receiver::Receiver,
@@ -279,7 +279,7 @@ impl Driver {
         let (remote, mut stats) = (quic.remote_address(), quic.stats());
         self.path.observe(remote, &stats);
         let gate = self.sender.gate();
-        gate.sent(eliciting(&stats.frame_tx), stats.path.sent_packets);
+        gate.sent(ack_eliciting(&stats.frame_tx), stats.path.sent_packets);
         // quinn-proto has no limit of its own.
         stats.path.cwnd = gate.window();
         self.shared.publish(remote, stats, gate.acks());

@@ -68,6 +68,7 @@ pub use cid::{LOOPS_MAX, Purpose, ServerId};
 pub use connection::Connection;
 pub use counters::LoopMeter;
 pub use dial::{ConnectingError, Dial};
+pub use driver::ack_eliciting;
 pub use endpoint::Endpoint;
 pub use flight::KEPT_PER_FLIGHT;
 pub use flows::{

@@ -55,19 +55,12 @@ pub(crate) fn place(given: Option<PathBuf>) -> Result<PathBuf, Error> {
         return Ok(Path::new("/etc/keypadd").join(NAME));
     }
     match user_directory() {
-        Some(directory) => Ok(of_user(&directory)),
+        Some(directory) => Ok(directory.join("config.toml")),
         None => {
             Err(Error::new(Exit::Config, "cannot find the configuration file: HOME is not set")
                 .hint("name the file with --config"))
         }
     }
-}
-
-/// A user's own file, in keypadd's directory. Earlier versions used the name of root's file here,
-/// too.
-fn of_user(directory: &Path) -> PathBuf {
-    let [path, earlier] = ["config.toml", "keypadd.toml"].map(|name| directory.join(name));
-    if !path.exists() && earlier.exists() { earlier } else { path }
 }
 
 /// The directory of the files with more peers.

@@ -54,7 +54,7 @@ struct Sample {
 /// Whether the peer answers.
 #[derive(Clone, Copy, Debug)]
 struct Answers {
-    /// When something last arrived, and how many packets had been sent by then.
+    /// When something last arrived, and how many ack-eliciting frames had been sent by then.
     heard: (Instant, u64),
     /// Since when something that was sent after that has no answer.
     unanswered: Option<Instant>,
@@ -95,7 +95,9 @@ impl Rates {
             let counts = sample.sessions.get(&session.id)?;
             let before = last.and_then(|last| last.sessions.get(&session.id));
             let before = before.zip(answers.get(&session.id));
-            Some((session.id, Answers::of(counts, session.rtt_seconds, before, now)))
+            let is_silent = |before: &[Count; 2]| before[1].packets == counts[1].packets;
+            let before = before.and_then(|(before, answers)| is_silent(before).then_some(answers));
+            Some((session.id, Answers::of(session, before, now)))
         };
         *answers = sessions.iter().filter_map(answer).collect();
         samples.push_back(sample);
@@ -152,23 +154,19 @@ impl Sample {
 }
 
 impl Answers {
-    /// `before`: what the session had counted by the last sample, and whether its peer answered.
-    fn of(
-        counts: &[Count; 2],
-        rtt_seconds: f64,
-        before: Option<(&[Count; 2], &Self)>,
-        now: Instant,
-    ) -> Self {
-        let [sent, received] = counts.map(|count| count.packets);
-        let trips = Duration::try_from_secs_f64(ROUND_TRIPS * rtt_seconds).unwrap_or(PATIENCE);
-        let patience = trips.max(PATIENCE);
+    /// `before`: as of the last sample, if nothing has arrived since. The peer need not answer what
+    /// only acknowledges.
+    fn of(session: &SessionCounts, before: Option<&Self>, now: Instant) -> Self {
+        let sent = session.sent_ack_eliciting_frames;
+        let trips = Duration::try_from_secs_f64(ROUND_TRIPS * session.rtt_seconds);
+        let patience = trips.unwrap_or(PATIENCE).max(PATIENCE);
         match before {
-            Some(([_, received_before], answers)) if received == received_before.packets => {
+            Some(answers) => {
                 let is_owed = sent > answers.heard.1;
                 let unanswered = answers.unanswered.or_else(|| is_owed.then_some(now));
                 Self { unanswered, patience, ..*answers }
             }
-            _ => Self { heard: (now, sent), unanswered: None, patience },
+            None => Self { heard: (now, sent), unanswered: None, patience },
         }
     }
 }
@@ -205,6 +203,7 @@ mod tests {
             id: 1,
             rtt_seconds: 0.05,
             sent_packets: sent,
+            sent_ack_eliciting_frames: sent,
             received_datagrams: received,
             sent_bytes: 1000 * sent,
             received_bytes: 1000 * received,
@@ -230,6 +229,23 @@ mod tests {
         assert_eq!(at(6, 13, 10), Some(1.0));
         assert_eq!(rates.silent_seconds(1, start + EVERY * 7), Some(1.5));
         assert_eq!(at(8, 15, 11), None);
+    }
+
+    #[test]
+    fn what_only_acknowledges_needs_no_answer() {
+        let (rates, start) = (Rates::default(), Instant::now());
+        let at = |nth: u32, sent_packets, received| {
+            let now = start + EVERY * nth;
+            let counts = session(9, received);
+            rates.sample(now, &[SessionCounts { sent_packets, ..counts }]);
+            rates.silent_seconds(1, now)
+        };
+        assert_eq!(at(0, 20, 8), None);
+        // The peer's keep-alive is acknowledged, and nothing else is sent for seconds.
+        assert_eq!(at(1, 20, 9), None);
+        for nth in 2..6 {
+            assert_eq!(at(nth, 21, 9), None);
+        }
     }
 
     #[test]

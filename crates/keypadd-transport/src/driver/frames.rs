@@ -3,7 +3,8 @@
 use quinn_proto::FrameStats;
 
 /// Frames that ask for an ACK.
-pub(super) fn eliciting(of: &FrameStats) -> u64 {
+#[must_use]
+pub fn ack_eliciting(of: &FrameStats) -> u64 {
     of.ack_frequency
         + of.crypto
         + of.data_blocked

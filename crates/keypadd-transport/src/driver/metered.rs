@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use super::{Driver, frames::eliciting};
+use super::{Driver, ack_eliciting};
 
 impl Driver {
     /// How many frames but padding have been received.
     #[inline(never)]
     pub(crate) fn frames_received(&self) -> u64 {
         let received = self.carrier.quic.stats().frame_rx;
-        received.acks + eliciting(&received)
+        received.acks + ack_eliciting(&received)
     }
 
     /// The number of the newest packet that the peer has acknowledged.

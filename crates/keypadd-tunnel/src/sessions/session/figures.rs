@@ -1,6 +1,6 @@
 //! Measures a session: its status, the age of its keys, and what its connections have carried.
 
-use keypadd_transport::{Connection, ConnectionStats};
+use keypadd_transport::{Connection, ConnectionStats, ack_eliciting};
 
 use super::LiveSession;
 use crate::{
@@ -11,20 +11,22 @@ use crate::{
 impl LiveSession {
     /// What the session has carried, over both of its connections.
     pub fn counts(&self) -> SessionCounts {
-        let stats = self.stats();
+        let (stats, sent_ack_eliciting_frames) = self.stats();
         SessionCounts {
             id: self.id,
             rtt_seconds: stats.path.rtt.as_secs_f64(),
             sent_packets: stats.path.sent_packets,
+            sent_ack_eliciting_frames,
             received_datagrams: stats.udp_rx.datagrams,
             sent_bytes: stats.udp_tx.bytes,
             received_bytes: stats.udp_rx.bytes,
         }
     }
 
-    /// The statistics of both connections as one's.
-    fn stats(&self) -> ConnectionStats {
+    /// The statistics of both connections as one's, and their ack-eliciting frames sent.
+    fn stats(&self) -> (ConnectionStats, u64) {
         let mut stats = self.connection.stats();
+        let mut sent_ack_eliciting_frames = ack_eliciting(&stats.frame_tx);
         if let Some(bulk) = self.bulk.get() {
             let more = bulk.connection.stats();
             // The connection that sends full-size packets notices first that the path MTU has
@@ -36,13 +38,14 @@ impl LiveSession {
             stats.udp_rx.datagrams += more.udp_rx.datagrams;
             stats.udp_rx.bytes += more.udp_rx.bytes;
             stats.udp_tx.bytes += more.udp_tx.bytes;
+            sent_ack_eliciting_frames += ack_eliciting(&more.frame_tx);
         }
-        stats
+        (stats, sent_ack_eliciting_frames)
     }
 
     /// The status of the session, with both of its connections.
     pub fn status(&self) -> SessionStatus {
-        let stats = self.stats();
+        let (stats, _) = self.stats();
         let refused = self.remote_forwards.refused();
         let forwards = self.forwards.list();
         SessionStatus {
