@@ -37,7 +37,7 @@ pub struct SessionCounts {
     pub rtt_seconds: f64,
     /// Packets sent.
     pub sent_packets: u64,
-    /// Frames sent that the peer acknowledges at once or within its `max_ack_delay` (RFC 9000 13.2.1).
+    /// Ack-eliciting frames sent (RFC 9000 13.2.1).
     pub sent_ack_eliciting_frames: u64,
     /// Datagrams received.
     pub received_datagrams: u64,
