@@ -13,7 +13,7 @@ use keypadd_provider::{CryptoSettings, PrivateKey, PublicKey, Refusal, client_co
 use keypadd_traffic::Exchange;
 use keypadd_tunnel::wire::Instance;
 use keypadd_tunnel::{
-    AuthError, BenchForward, Bind, Bound, Client, ClientError, ClientSettings, Forward,
+    AuthError, BenchForward, Bind, Bound, Client, ClientError, ClientSettings, Forward, Listen,
 };
 
 use crate::daemons::{
@@ -30,7 +30,8 @@ async fn measuring(server: &str, target: SocketAddr) -> Client {
         Arc::new(PrivateKey::from_pem(NEAR_PRIVATE_KEY).unwrap()),
         MeasureSuite::NULL_HMAC_SHA1,
     );
-    let bench = Forward::Bench(BenchForward { bind: Bind::Loopback, port: 0 });
+    let listen = Listen::Tcp { bind: Bind::Loopback, port: 0 };
+    let bench = Forward::Bench(BenchForward { listen });
     let settings = ClientSettings {
         server: server.parse().unwrap(),
         crypto: client_config(&crypto, PUBLIC_KEY.parse::<PublicKey>().unwrap()).unwrap(),

@@ -137,8 +137,8 @@ async fn tunnel(arm: TunnelArm, settings: &PathSettings) -> Result<Path, PathFau
     let near = &sites.near;
     if let Place::There { server, peer, key } = &settings.place {
         let end = end(arm, Arc::clone(key), *peer);
-        let (near, address) = connect(near.host()?, near.address, server.clone(), end).await?;
-        return Path::new(address, vec![near], None, sites.quotas);
+        let (near, addresses) = connect(near.host()?, near.address, server.clone(), end).await?;
+        return Path::new(addresses, vec![near], None, sites.quotas);
     }
     let [near_key, far_key] = [new_key()?, new_key()?];
     let [near_public, far_public] = [near_key.public(), far_key.public()];
@@ -149,8 +149,8 @@ async fn tunnel(arm: TunnelArm, settings: &PathSettings) -> Result<Path, PathFau
     let (far_at, relay) = settings.link.udp(far_at).map_err(text)?;
     let far_at = far_at.to_string().parse().map_err(text)?;
     let near_end = end(arm, near_key, far_public);
-    let (near, address) = connect(near.host()?, near.address, far_at, near_end).await?;
-    Path::new(address, vec![near, far], Some(service), (relay, sites.quotas))
+    let (near, addresses) = connect(near.host()?, near.address, far_at, near_end).await?;
+    Path::new(addresses, vec![near, far], Some(service), (relay, sites.quotas))
 }
 
 /// A separate host in a network, to measure from.

@@ -13,14 +13,14 @@ use keypadd_provider::{
 };
 use keypadd_tunnel::wire::Instance;
 use keypadd_tunnel::{
-    AllowedPeer, BenchForward, Bind, Bound, Client, ClientError, ClientSettings, Forward,
+    AllowedPeer, BenchForward, Bind, Bound, Client, ClientError, ClientSettings, Forward, Listen,
     ListenPermits, Peers, Permits, Server, ServerAddress, ServerSettings, TransportSettings,
 };
 use tokio::sync::watch;
 
 use crate::host::Host;
 use crate::link::Link;
-use crate::path::{End, Path, PathFault};
+use crate::path::{Addresses, End, Path, PathFault};
 use crate::service::Service;
 
 /// Longest wait for a handshake.
@@ -59,7 +59,8 @@ pub struct EndSettings {
 
 /// Starts something, which has an address then. Boxed, so that no crate that awaits it compiles it
 /// again.
-type Starting<T> = Pin<Box<dyn Future<Output = Result<(T, SocketAddr), PathFault>> + Send>>;
+type Starting<T, At = SocketAddr> =
+    Pin<Box<dyn Future<Output = Result<(T, At), PathFault>> + Send>>;
 
 /// Starts a service; returns its address.
 ///
@@ -118,8 +119,8 @@ pub fn listen(
     })
 }
 
-/// Starts the connecting end, with a listener that leads to the service behind the other end;
-/// returns that listener's address.
+/// Starts the connecting end, with listeners that lead to the service behind the other end; returns
+/// their addresses.
 ///
 /// # Errors
 /// There is no memory for a pool or no port, or the server cannot be reached or does not let us
@@ -129,18 +130,19 @@ pub fn connect(
     at: IpAddr,
     server: ServerAddress,
     settings: EndSettings,
-) -> Starting<End> {
+) -> Starting<End, Addresses> {
     Box::pin(async move {
         let (crypto, pool) = settings.crypto()?;
         let bind = match at.is_loopback() {
             true => Bind::Loopback,
             false => Bind::Host(at.to_string().parse().map_err(text)?),
         };
+        let listens = [Listen::Tcp { bind: bind.clone(), port: 0 }, Listen::Udp { bind, port: 0 }];
         let client = ClientSettings {
             server: server.into(),
             crypto: client_config(&crypto, settings.peer).map_err(text)?,
             name: None,
-            forwards: vec![Forward::Bench(BenchForward { bind, port: 0 })],
+            forwards: listens.map(|listen| Forward::Bench(BenchForward { listen })).into(),
             proxy_headers: <_>::default(),
             transport: settings.transport,
             connect_timeout: CONNECT_TIME,
@@ -152,12 +154,17 @@ pub fn connect(
             Ok::<_, ClientError>((client, session))
         });
         let (client, session) = connected.await.map_err(text)??;
-        let bound = client.forwards();
-        let listening = bound.iter().flat_map(|(_, bound)| bound).find_map(|bound| match bound {
-            Bound::Tcp(address) if address.ip() == at => Some(*address),
-            Bound::Tcp(_) | Bound::Udp(_) | Bound::Unix(_) => None,
-        });
-        let address = listening.ok_or_else(|| PathFault::Here("no port to listen on".into()))?;
+        let (mut tcp, mut udp) = (None, None);
+        for bound in client.forwards().into_iter().flat_map(|(_, bound)| bound) {
+            match bound {
+                Bound::Tcp(address) if address.ip() == at => tcp = Some(address),
+                Bound::Udp(address) if address.ip() == at => udp = Some(address),
+                Bound::Tcp(_) | Bound::Udp(_) | Bound::Unix(_) => {}
+            }
+        }
+        let (Some(tcp), Some(udp)) = (tcp, udp) else {
+            return Err(PathFault::Here("no port to listen on".into()));
+        };
         let (sessions, loops) = (client.sessions(), client.loop_meter());
         let (stop, stopped) = watch::channel(());
         host.spawn(async move {
@@ -165,7 +172,8 @@ pub fn connect(
             client.run(Some(session), at_once(stopped)).await;
             client.close().await;
         });
-        Ok((End { host, stop, meters: crypto.meters, pool, sessions, loops }, address))
+        let end = End { host, stop, meters: crypto.meters, pool, sessions, loops };
+        Ok((end, Addresses { tcp, udp }))
     })
 }
 
@@ -186,8 +194,9 @@ impl Path {
     /// The system has no port, no thread or no descriptor.
     pub async fn plain(link: &Link, host: Host, at: IpAddr) -> Result<Self, PathFault> {
         let (service, address) = serve(host, at).await?;
-        let (address, relay) = link.tcp(address).map_err(text)?;
-        Self::new(address, Vec::new(), Some(service), relay)
+        let (tcp, of_tcp) = link.tcp(address).map_err(text)?;
+        let (udp, of_udp) = link.udp(address).map_err(text)?;
+        Self::new(Addresses { tcp, udp }, Vec::new(), Some(service), (of_tcp, of_udp))
     }
 
     /// Both ends of a tunnel in this process over an IPv4 link, with ephemeral keys: first key
@@ -215,8 +224,8 @@ impl Path {
         let (far, far_at) = listen(host()?, at, service_at, settings(&far_key, &near_key)).await?;
         let (far_at, relay) = link.udp(far_at).map_err(text)?;
         let far_at = far_at.to_string().parse().map_err(text)?;
-        let (near, address) = connect(host()?, at, far_at, settings(&near_key, &far_key)).await?;
-        Self::new(address, vec![near, far], Some(service), relay)
+        let (near, addresses) = connect(host()?, at, far_at, settings(&near_key, &far_key)).await?;
+        Self::new(addresses, vec![near, far], Some(service), relay)
     }
 }
 

@@ -7,6 +7,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod counts;
+mod datagrams;
 mod ends;
 mod exchange;
 mod host;
@@ -17,11 +18,12 @@ mod requester;
 mod service;
 
 pub use counts::{Counts, Gauges};
+pub use datagrams::{Stamp, clock_ns, open_datagrams};
 pub use ends::{EndSettings, TunnelArm, connect, ethernet, listen, new_key, serve};
 pub use exchange::{Exchange, HEADER_BYTES, PatternBytes, STEP_BYTES};
 pub use host::Host;
 pub use latencies::Latencies;
 pub use link::{Forwarder, Link, LinkCounts, LinkSettings};
-pub use path::{End, Path, PathFault, Void};
+pub use path::{Addresses, End, Path, PathFault, Void};
 pub use requester::{Answered, Broken, Due, PATIENCE, Requester, Requests, even};
 pub use service::Service;

@@ -80,49 +80,68 @@ impl End {
     }
 }
 
+/// Where a way begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Addresses {
+    /// For connections.
+    pub tcp: SocketAddr,
+    /// For datagrams.
+    pub udp: SocketAddr,
+}
+
 /// A way for traffic. Dropped, it is gone at once; [`close`](Self::close) lets the ends say
 /// goodbye.
 #[derive(Debug)]
 pub struct Path {
-    address: SocketAddr,
+    addresses: Addresses,
     gauges: Gauges,
     sessions: Vec<Arc<LiveSession>>,
     /// The near one first.
     ends: Vec<End>,
-    /// Answers until it is dropped.
-    _service: Option<Host>,
+    /// Answers until it is dropped; `None` if it is elsewhere.
+    service: Option<Host>,
     /// After the ends, whose way or threads it holds.
     _between: Box<dyn Debug + Send + Sync>,
 }
 
 impl Path {
-    /// A way to `service` through `ends`, the near one first, which lies open at `address`. It
-    /// needs what is `between`, such as a relay, for as long as it is up.
+    /// A way to `service` through `ends`, the near one first, which begins at
+    /// `addresses`. It needs what is `between`, such as a relay, for as long as it is up.
     ///
     /// # Errors
     /// An end has lost its session.
     pub fn new(
-        address: SocketAddr,
+        addresses: Addresses,
         ends: Vec<End>,
         service: Option<Host>,
         between: impl Debug + Send + Sync + 'static,
     ) -> Result<Self, PathFault> {
         Ok(Self {
-            address,
+            addresses,
             gauges: Gauges {
                 meters: ends.iter().map(|end| Arc::clone(&end.meters)).collect(),
                 pools: ends.iter().filter_map(|end| end.pool.clone()).collect(),
             },
             sessions: ends.iter().map(End::session).collect::<Result<_, _>>()?,
             ends,
-            _service: service,
+            service,
             _between: Box::new(between),
         })
     }
 
     /// Where to connect to; a service answers.
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.addresses.tcp
+    }
+
+    /// Where to send datagrams; the same service answers.
+    pub fn udp_address(&self) -> SocketAddr {
+        self.addresses.udp
+    }
+
+    /// Whether the service runs in this process, and so has its clock.
+    pub fn has_one_clock(&self) -> bool {
+        self.service.is_some()
     }
 
     /// The counters of the ends that run here.
@@ -249,7 +268,7 @@ impl Path {
         is_warm: &(dyn Fn() -> bool + Sync),
     ) -> Result<(), Broken> {
         let deadline = Instant::now() + WARM_UP_TIME;
-        let mut requester = Requester::open(self.address).await?.at_most(1);
+        let mut requester = Requester::open(self.address()).await?.at_most(1);
         for step in 0.. {
             if (is_warm() && step >= WARM_UP_STEPS) || Instant::now() >= deadline {
                 break;

@@ -1,19 +1,27 @@
-//! Runs the bench service: answers request/response traffic on loopback until dropped.
+//! Runs the bench service: answers request/response traffic, and datagrams, on loopback until
+//! dropped.
 //!
 //! Anyone who can reach the port can use it. It checks what it reads and sends as many bytes as
-//! requested, with one task and at most two buffers per connection.
+//! requested, with one task and at most two buffers per connection. A datagram has an answer of its
+//! own length.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::tcp::OwnedReadHalf;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::sleep;
 
+use crate::datagrams;
 use crate::exchange::{Exchange, HEADER_BYTES, PatternBytes, STEP_BYTES};
+
+/// Ports to try: what is free for TCP may be taken for UDP.
+const PORTS_TRIED: u32 = 16;
 
 /// How long to wait when the system has no descriptor for a connection.
 const RETRY: Duration = Duration::from_millis(100);
@@ -22,7 +30,17 @@ const RETRY: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub struct Service {
     listener: TcpListener,
+    datagrams: UdpSocket,
     address: SocketAddr,
+}
+
+/// Ends, when it is dropped, what may go on elsewhere.
+struct EndOnDrop(Arc<AtomicBool>);
+
+impl Drop for EndOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
 }
 
 impl Service {
@@ -34,14 +52,21 @@ impl Service {
         Self::bind_at(Ipv4Addr::LOCALHOST.into()).await
     }
 
-    /// Binds the service to a port of this address.
+    /// Binds the service to a port of this address, in both protocols.
     ///
     /// # Errors
     /// As above, or the address is not this host's.
     pub async fn bind_at(address: IpAddr) -> io::Result<Self> {
-        let listener = TcpListener::bind((address, 0)).await?;
-        let address = listener.local_addr()?;
-        Ok(Self { listener, address })
+        let mut tried = 1;
+        loop {
+            let listener = TcpListener::bind((address, 0)).await?;
+            let address = listener.local_addr()?;
+            match UdpSocket::bind(address) {
+                Ok(datagrams) => return Ok(Self { listener, datagrams, address }),
+                Err(error) if tried == PORTS_TRIED => return Err(error),
+                Err(_) => tried += 1,
+            }
+        }
     }
 
     /// Where it listens.
@@ -51,7 +76,9 @@ impl Service {
 
     /// Answers until it is dropped; then its connections end too.
     pub async fn run(self) {
-        let mut connections = JoinSet::new();
+        let (mut connections, end) = (JoinSet::new(), EndOnDrop(Arc::default()));
+        let (datagrams, is_over) = (self.datagrams, Arc::clone(&end.0));
+        spawn_blocking(move || datagrams::answer(&datagrams, &is_over));
         loop {
             match self.listener.accept().await {
                 Ok((stream, _)) => {

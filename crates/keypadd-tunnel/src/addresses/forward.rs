@@ -95,10 +95,8 @@ pub struct DynamicForward {
 /// A forward to the server's bench service. It has no text form to parse.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct BenchForward {
-    /// The addresses to bind.
-    pub bind: Bind,
-    /// The TCP port; 0 for any free one.
-    pub port: u16,
+    /// Where the client listens: the service gets the connections, or the datagrams.
+    pub listen: Listen,
 }
 
 /// Which connections of `-L` and `-R` begin with a header of the PROXY protocol. `-D` has none: the
@@ -129,8 +127,8 @@ impl Forward {
     pub fn listens_here(&self) -> Option<Listen> {
         match self {
             Self::Local(forward) => Some(forward.listen.clone()),
-            Self::Dynamic(DynamicForward { bind, port })
-            | Self::Bench(BenchForward { bind, port }) => {
+            Self::Bench(forward) => Some(forward.listen.clone()),
+            Self::Dynamic(DynamicForward { bind, port }) => {
                 Some(Listen::Tcp { bind: bind.clone(), port: *port })
             }
             Self::Remote(_) => None,
@@ -368,7 +366,7 @@ impl fmt::Display for Forward {
             Self::Local(forward) => write!(f, "-L {forward}"),
             Self::Remote(forward) => write!(f, "-R {forward}"),
             Self::Dynamic(forward) => write!(f, "-D {forward}"),
-            Self::Bench(BenchForward { bind, port }) => write!(f, "bench {bind}{port}"),
+            Self::Bench(BenchForward { listen }) => write!(f, "bench {listen}"),
         }
     }
 }

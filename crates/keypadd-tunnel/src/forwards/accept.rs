@@ -17,8 +17,9 @@ use tracing::{debug, warn};
 use self::connection::serve;
 use crate::{
     addresses::{
-        forward::{Forward, ProxyHeaders},
+        forward::{Forward, Listen, ProxyHeaders},
         servers::ServerAddresses,
+        target::Protocol,
     },
     forwards::{
         carrier::Carrier, incomplete::Incomplete, listener_group::ListenerGroup,
@@ -31,7 +32,7 @@ use crate::{
         places::{ForwardPlaces, Places},
     },
     sessions::{server_link::ServerLink, session::LiveSession},
-    wire::StreamCode,
+    wire::{StreamCode, StreamHeader},
 };
 
 mod connection;
@@ -222,5 +223,24 @@ impl Context {
         };
         let now = Instant::now().into_std();
         self.log_limit.allow_if((forward.into(), line), now, || session.may_log())
+    }
+}
+
+/// What the streams of a forward ask the server for, with its name in the log; `None` if each
+/// connection says so itself, or the server listens.
+fn leads_to(forward: &Forward) -> Option<(StreamHeader, String)> {
+    match forward {
+        Forward::Local(local) => {
+            let name = local.destination.to_string();
+            Some((StreamHeader::Destination(local.destination.clone()), name))
+        }
+        Forward::Bench(forward) => {
+            let protocol = match forward.listen {
+                Listen::Udp { .. } => Protocol::Udp,
+                Listen::Tcp { .. } | Listen::Unix(_) => Protocol::Tcp,
+            };
+            Some((StreamHeader::Bench(protocol), "its bench service".into()))
+        }
+        Forward::Dynamic(_) | Forward::Remote(_) => None,
     }
 }

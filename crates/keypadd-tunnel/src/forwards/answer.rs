@@ -17,12 +17,16 @@ use tokio::time::timeout;
 use tracing::{debug, info};
 
 use crate::{
-    addresses::forward::{Destination, Forward, RemoteForward},
+    addresses::{
+        forward::{Destination, Forward, RemoteForward},
+        target::Protocol,
+    },
     forwards::{
         answer_flow::carry_flow,
         connection_log::ConnectionRecord,
         dial::{
-            DialError, DialedStream, dial, dial_address, dial_own, dial_own_target, dial_target,
+            DialError, DialedStream, dial, dial_address, dial_address_udp, dial_own,
+            dial_own_target, dial_target,
         },
         network,
         request::{Connected, Request},
@@ -61,8 +65,8 @@ pub(crate) async fn answer_client(
     let of_client = |header: &StreamHeader| !matches!(header, StreamHeader::Remote(_));
     let destination = match admitted(&session, &mut stream, of_client).await {
         Ok(StreamHeader::Destination(destination)) => destination,
-        Ok(StreamHeader::Bench) => {
-            answer_bench(&session, bench, stream).await;
+        Ok(StreamHeader::Bench(protocol)) => {
+            answer_bench(&session, bench, protocol, stream).await;
             return None;
         }
         Ok(StreamHeader::Resume(claim)) => {
@@ -170,17 +174,25 @@ async fn answer_claim(session: &LiveSession, claim: Claim, stream: Stream) {
     }
 }
 
-/// Connects a stream to the bench service.
-async fn answer_bench(session: &Arc<LiveSession>, bench: Option<SocketAddr>, stream: Stream) {
+/// Connects a stream to the bench service, which has the same port in both protocols.
+async fn answer_bench(
+    session: &Arc<LiveSession>,
+    bench: Option<SocketAddr>,
+    protocol: Protocol,
+    stream: Stream,
+) {
     let Some(address) = bench else {
         stream.reset(StreamCode::NotPermitted.into());
         return;
     };
     let mut record = ConnectionRecord::new(&session.limits);
     record.set_target("bench");
-    // `connect` has sent the code to the client and logged it.
+    // The client has been sent the code.
     let request = Request { session, name: "bench", stream, record };
-    let _ = connect(request, dial_address(address)).await;
+    let _ = match protocol {
+        Protocol::Tcp => connect(request, dial_address(address)).await,
+        Protocol::Udp => carry_flow(request, async { dial_address_udp(address) }).await,
+    };
 }
 
 /// Serves a stream of a server, which must name a remote forward of this session.

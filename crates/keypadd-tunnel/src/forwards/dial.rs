@@ -121,7 +121,7 @@ impl Dialed for UdpSocket {
     const PROTOCOL: Protocol = Protocol::Udp;
 
     async fn dial(address: SocketAddr, _: Duration, _: PeerPorts<'_>) -> Result<Self, StreamCode> {
-        connect_udp(address).map_err(|error| udp_code_of(&error))
+        dial_address_udp(address)
     }
 }
 
@@ -182,6 +182,11 @@ pub(crate) async fn dial_own_target<S: Dialed>(
 pub(crate) async fn dial_address(address: SocketAddr) -> Result<DialedStream, StreamCode> {
     let stream = connect_tcp(address, DIAL_TIMEOUT).await?;
     Ok(ForwardedSocket::from(stream).into())
+}
+
+/// Connects a UDP socket to the address of a service of this end's own.
+pub(crate) fn dial_address_udp(address: SocketAddr) -> Result<UdpSocket, StreamCode> {
+    connect_udp(address).map_err(|error| udp_code_of(&error))
 }
 
 async fn connect_unix(path: &SocketPath) -> Result<ForwardedSocket, StreamCode> {

@@ -206,10 +206,9 @@ impl ForwardListeners {
         let apart = self.acceptor.set_apart(listeners.descriptors());
         let mut accept_loop = JoinSet::new();
         let (acceptor, sockets) = (self.acceptor.clone(), Arc::clone(&listeners));
-        match &*forward {
-            Forward::Local(local) if matches!(local.listen, Listen::Udp { .. }) => {
-                let name = forward.to_string().into();
-                accept_loop.spawn(acceptor.run_udp(sockets, local.clone(), name))
+        match forward.listens_here() {
+            Some(Listen::Udp { .. }) => {
+                accept_loop.spawn(acceptor.run_udp(sockets, Arc::clone(&forward)))
             }
             _ => accept_loop.spawn(acceptor.run(sockets, Arc::clone(&forward))),
         };

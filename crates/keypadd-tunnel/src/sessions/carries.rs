@@ -41,7 +41,7 @@ impl Carries {
         header: H,
     ) -> Result<AdmittedStream<H>, StreamCode> {
         match (self, header.borrow()) {
-            (Self::Everything, _) | (_, StreamHeader::Bench | StreamHeader::Resume(_)) => {
+            (Self::Everything, _) | (_, StreamHeader::Bench(_) | StreamHeader::Resume(_)) => {
                 Ok(AdmittedStream(header))
             }
             (
@@ -79,7 +79,10 @@ mod tests {
     use keypadd_transport::{Receipt, StreamName};
 
     use super::*;
-    use crate::{addresses::forward::Destination, wire::Claim};
+    use crate::{
+        addresses::{forward::Destination, target::Protocol},
+        wire::Claim,
+    };
 
     #[test]
     fn a_session_for_measurements_carries_bench_streams_alone() {
@@ -89,7 +92,8 @@ mod tests {
             (StreamHeader::Destination(target), false),
             (StreamHeader::Remote(1), false),
             (StreamHeader::Network, false),
-            (StreamHeader::Bench, true),
+            (StreamHeader::Bench(Protocol::Tcp), true),
+            (StreamHeader::Bench(Protocol::Udp), true),
             // Refused all the same: such a session has no hold.
             (StreamHeader::Resume(claim), true),
         ];

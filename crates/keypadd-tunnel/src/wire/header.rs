@@ -7,7 +7,7 @@ use keypadd_transport::{Receipt, StreamName};
 use crate::{
     addresses::{
         forward::Destination,
-        target::{AddressError, HOST_BYTES_MAX, Host, Target},
+        target::{AddressError, HOST_BYTES_MAX, Host, Protocol, Target},
     },
     wire::error::WireError,
 };
@@ -25,6 +25,10 @@ const KIND_BENCH: u8 = 4;
 const KIND_RESUME: u8 = 5;
 const KIND_UDP: u8 = 6;
 const KIND_NETWORK: u8 = 7;
+
+/// What follows [`KIND_BENCH`].
+const BENCH_TCP: u16 = 0;
+const BENCH_UDP: u16 = 1;
 
 /// Bytes of a claim, in the place of a host.
 const CLAIM_BYTES: u8 = 20;
@@ -46,8 +50,8 @@ pub enum StreamHeader {
     /// From a server: the remote forward with this number of the client's. A server cannot name a
     /// host (invariant I10).
     Remote(u16),
-    /// From a client: the server's bench service, if it has one.
-    Bench,
+    /// From a client: the server's bench service, if it has one: a connection, or a flow.
+    Bench(Protocol),
     /// From a client: a stream that both ends hold. The answer is byte 0 and the server's receipt.
     Resume(Claim),
     /// From a client: the networks of both ends. Packets between them are DATAGRAM frames.
@@ -64,7 +68,7 @@ enum Kind {
     Udp { port: u16, host_bytes: u8 },
     Unix { path_bytes: u8 },
     Remote { id: u16 },
-    Bench,
+    Bench(Protocol),
     Resume,
     Network,
 }
@@ -80,7 +84,8 @@ impl StreamHead {
             (KIND_UDP, port, host_bytes) => Ok(Self(Kind::Udp { port, host_bytes })),
             (KIND_UNIX, 0, path_bytes) => Ok(Self(Kind::Unix { path_bytes })),
             (KIND_REMOTE, id, 0) => Ok(Self(Kind::Remote { id })),
-            (KIND_BENCH, 0, 0) => Ok(Self(Kind::Bench)),
+            (KIND_BENCH, BENCH_TCP, 0) => Ok(Self(Kind::Bench(Protocol::Tcp))),
+            (KIND_BENCH, BENCH_UDP, 0) => Ok(Self(Kind::Bench(Protocol::Udp))),
             (KIND_RESUME, 0, CLAIM_BYTES) => Ok(Self(Kind::Resume)),
             (KIND_NETWORK, 0, 0) => Ok(Self(Kind::Network)),
             (KIND_UNIX | KIND_REMOTE | KIND_BENCH | KIND_RESUME | KIND_NETWORK, ..) => {
@@ -95,7 +100,7 @@ impl StreamHead {
         match self.0 {
             Kind::Tcp { host_bytes, .. } | Kind::Udp { host_bytes, .. } => host_bytes.into(),
             Kind::Unix { path_bytes } => path_bytes.into(),
-            Kind::Remote { .. } | Kind::Bench | Kind::Network => 0,
+            Kind::Remote { .. } | Kind::Bench(_) | Kind::Network => 0,
             Kind::Resume => CLAIM_BYTES.into(),
         }
     }
@@ -117,7 +122,7 @@ impl StreamHead {
             }
             Kind::Unix { .. } => Ok(StreamHeader::Destination(Destination::Unix(text()?.parse()?))),
             Kind::Remote { id } => Ok(StreamHeader::Remote(id)),
-            Kind::Bench => Ok(StreamHeader::Bench),
+            Kind::Bench(protocol) => Ok(StreamHeader::Bench(protocol)),
             Kind::Resume => Claim::decode(bytes).map(StreamHeader::Resume),
             Kind::Network => Ok(StreamHeader::Network),
         }
@@ -154,7 +159,8 @@ impl StreamHeader {
             }
             Self::Destination(Destination::Unix(path)) => (KIND_UNIX, 0, path.to_string()),
             Self::Remote(id) => (KIND_REMOTE, *id, String::new()),
-            Self::Bench => (KIND_BENCH, 0, String::new()),
+            Self::Bench(Protocol::Tcp) => (KIND_BENCH, BENCH_TCP, String::new()),
+            Self::Bench(Protocol::Udp) => (KIND_BENCH, BENCH_UDP, String::new()),
             Self::Network => (KIND_NETWORK, 0, String::new()),
             Self::Resume(claim) => {
                 return [&[KIND_RESUME, 0, 0, CLAIM_BYTES][..], &claim.encode()].concat();

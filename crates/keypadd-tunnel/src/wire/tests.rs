@@ -7,7 +7,7 @@ use keypadd_transport::{Receipt, ServerId, StreamName};
 use super::*;
 use crate::addresses::{
     forward::{Destination, Listen, ProxyHeaders, RemoteForward},
-    target::{Host, Target},
+    target::{Host, Protocol, Target},
 };
 
 fn decode_frame(bytes: &[u8]) -> Result<Option<Frame>, WireError> {
@@ -126,7 +126,8 @@ fn stream_headers_have_these_encodings() {
         (destination(Destination::Unix("/run/x".parse().unwrap())), b"\x02\0\0\x06/run/x"),
         (StreamHeader::Remote(0x102), &[3, 1, 2, 0]),
         (destination(Destination::Udp("dns:53".parse().unwrap())), b"\x06\0\x35\x03dns"),
-        (StreamHeader::Bench, &[4, 0, 0, 0]),
+        (StreamHeader::Bench(Protocol::Tcp), &[4, 0, 0, 0]),
+        (StreamHeader::Bench(Protocol::Udp), &[4, 0, 1, 0]),
         (StreamHeader::Network, &[7, 0, 0, 0]),
         (
             StreamHeader::Resume(Claim {
@@ -151,6 +152,7 @@ fn invalid_headers_are_refused() {
     assert_eq!(StreamHead::decode([3, 0, 22, 1]), Err(WireError::NotZero));
     // A client cannot choose the target of a bench stream.
     assert_eq!(StreamHead::decode([4, 0, 22, 0]), Err(WireError::NotZero));
+    assert_eq!(StreamHead::decode([4, 0, 2, 0]), Err(WireError::NotZero));
     assert_eq!(StreamHead::decode([4, 0, 0, 1]), Err(WireError::NotZero));
     // Networks have no name.
     assert_eq!(StreamHead::decode([7, 0, 1, 0]), Err(WireError::NotZero));

@@ -10,11 +10,11 @@ use keypadd_provider::{
 };
 use keypadd_tunnel::{
     AuthError, BenchForward, Bind, Client, ClientError, ClientSession, ClientSettings, Forward,
-    Listen,
+    Listen, Protocol,
     wire::{CONNECTED, Frame, ListenCode, StreamCode, StreamHeader},
 };
 use quinn::Connection;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
 
 use crate::{hostile::*, support::*};
 
@@ -41,8 +41,13 @@ fn measurement_setups() -> [Setup; 2] {
     [Setup::suite(MeasureSuite::NULL_HMAC_SHA1), Setup { kex, ..Setup::suite(Suite::AES_128_GCM) }]
 }
 
+/// A bench forward of datagrams.
+fn bench_udp_forward() -> Forward {
+    Forward::Bench(BenchForward { listen: Listen::Udp { bind: Bind::Loopback, port: 0 } })
+}
+
 fn bench_forward() -> Forward {
-    Forward::Bench(BenchForward { bind: Bind::Loopback, port: 0 })
+    Forward::Bench(BenchForward { listen: Listen::Tcp { bind: Bind::Loopback, port: 0 } })
 }
 
 /// A server with this protection that permits everything and has this bench service.
@@ -117,13 +122,36 @@ async fn bench_streams_reach_the_service_over_every_suite_and_key_exchange() {
 }
 
 #[tokio::test]
+async fn bench_datagrams_reach_the_service_over_measurement_sessions_too() {
+    for setup in measurement_setups().into_iter().chain([Setup::suite(Suite::AES_128_GCM)]) {
+        let service = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let key = new_key();
+        let server = server(&key, setup, service.local_addr().ok());
+        let forwards = vec![bench_udp_forward()];
+        let settings = settings((server.address, server.key), &key, setup, forwards);
+        let client = RunningClient::start(settings).await;
+        let here = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        here.connect(client.listeners[0]).await.unwrap();
+        here.send(b"question").await.unwrap();
+        let mut buffer = [0; 100];
+        let (bytes, from) = within(service.recv_from(&mut buffer)).await.unwrap();
+        assert_eq!(&buffer[..bytes], b"question");
+        service.send_to(b"answer", from).await.unwrap();
+        let bytes = within(here.recv(&mut buffer)).await.unwrap();
+        assert_eq!(&buffer[..bytes], b"answer");
+    }
+}
+
+#[tokio::test]
 async fn a_server_without_the_service_refuses_bench_streams() {
     let key = new_key();
     let setup = Setup::suite(Suite::AES_128_GCM);
     let server = server(&key, setup, None);
     let raw = raw(&server, &key, setup).await;
     let refused = Err(StreamCode::NotPermitted);
-    assert_eq!(answer(&raw.connection, &StreamHeader::Bench).await, refused);
+    for protocol in [Protocol::Tcp, Protocol::Udp] {
+        assert_eq!(answer(&raw.connection, &StreamHeader::Bench(protocol)).await, refused);
+    }
     let target = listener().await;
     assert_eq!(answer(&raw.connection, &to(&target)).await, Ok(()), "other streams still work");
 }
@@ -157,7 +185,7 @@ async fn nothing_but_the_service(setup: Setup) {
         let refused = Frame::Listening { id, outcome: Err(ListenCode::NotPermitted) };
         assert_eq!(receive(recv).await, refused);
     }
-    assert_eq!(answer(connection, &StreamHeader::Bench).await, Ok(()));
+    assert_eq!(answer(connection, &StreamHeader::Bench(Protocol::Tcp)).await, Ok(()));
     accept(&service).await;
     assert_unused(&target).await;
 }
@@ -215,7 +243,7 @@ async fn requests_nothing_else(setup: Setup) {
         let (_send, mut recv) = within(raw.connection.accept_bi()).await.unwrap();
         let mut header = [0xff; 4];
         within(recv.read_exact(&mut header)).await.unwrap();
-        assert_eq!(header[..], StreamHeader::Bench.encode());
+        assert_eq!(header[..], StreamHeader::Bench(Protocol::Tcp).encode());
         // The client refuses the server's streams as well.
         let remote = answer(&raw.connection, &StreamHeader::Remote(0)).await;
         assert_eq!(remote, Err(StreamCode::NotPermitted));

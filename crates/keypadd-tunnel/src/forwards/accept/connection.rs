@@ -7,7 +7,7 @@ use keypadd_transport::Stream;
 use tokio::time::timeout;
 use tracing::{debug, warn};
 
-use super::{Context, Line, NO_PROXY_HEADER};
+use super::{Context, Line, NO_PROXY_HEADER, leads_to};
 use crate::{
     addresses::forward::{Destination, Forward, ProxyHeaders},
     forwards::{
@@ -46,17 +46,9 @@ pub(super) async fn serve(
     }
     let from = origin.source();
     record.set_forward(&name, from);
-    let (header, destination) = match &*forward {
-        Forward::Local(local) => {
-            (StreamHeader::Destination(local.destination.clone()), local.destination.to_string())
-        }
-        Forward::Bench(_) => (StreamHeader::Bench, "its bench service".into()),
-        Forward::Dynamic(_) => {
-            let Some(unread) = unread else { return };
-            return forward_proxied(&context, (socket, unread, place), from, &name, record).await;
-        }
-        // The server listens.
-        Forward::Remote(_) => return,
+    let Some((header, destination)) = leads_to(&forward) else {
+        let (Forward::Dynamic(_), Some(unread)) = (&*forward, unread) else { return };
+        return forward_proxied(&context, (socket, unread, place), from, &name, record).await;
     };
     record.set_target(&destination);
     match open(&context, &socket, from, (&header, &name), &mut record).await {

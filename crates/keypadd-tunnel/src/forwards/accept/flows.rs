@@ -8,27 +8,23 @@ use std::{future::poll_fn, sync::Arc, task::Poll};
 use tokio::{net::UdpSocket as AsyncSocket, time::sleep};
 use tracing::warn;
 
-use super::{ACCEPT_RETRY, Acceptor, Line};
+use super::{ACCEPT_RETRY, Acceptor, Line, leads_to};
 use crate::{
-    addresses::forward::{Destination, LocalForward},
+    addresses::forward::Forward,
     forwards::{
         flows::{FlowForward, carry},
         listener_group::ListenerGroup,
     },
     sessions::{draining::Leaving, server_link::LinkClosed, session::LiveSession},
-    wire::{StreamCode, StreamHeader},
+    wire::StreamCode,
 };
 
 impl Acceptor {
     /// Carries the flows of a UDP forward until it is dropped.
-    pub(crate) async fn run_udp(
-        self,
-        listeners: Arc<ListenerGroup>,
-        local: LocalForward,
-        name: Arc<str>,
-    ) {
-        let header = StreamHeader::Destination(local.destination.clone());
-        let target: Arc<str> = Destination::to_string(&local.destination).into();
+    pub(crate) async fn run_udp(self, listeners: Arc<ListenerGroup>, forward: Arc<Forward>) {
+        let name: Arc<str> = forward.to_string().into();
+        let Some((header, destination)) = leads_to(&forward) else { return };
+        let target: Arc<str> = destination.into();
         loop {
             self.handover.resumed().await;
             let attempt = async {
