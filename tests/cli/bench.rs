@@ -94,10 +94,11 @@ fn bench_without_keypadd_bench_says_how_to_get_it() {
 #[test]
 fn every_traffic_workload_gives_complete_results() {
     let desk = desk();
-    let workloads: [(&str, &[&str]); 4] = [
+    let workloads: [(&str, &[&str]); 5] = [
         ("terminal", &["--rate", "50", "--size", "100"]),
         ("bulk", &["--burst", "100KiB", "--direction", "down"]),
         ("mixed", &["--rate", "50", "--streams", "2"]),
+        ("voice", &["--streams", "2"]),
         ("files", &["--clients", "2,3", "--rate", "100"]),
     ];
     // Beside each other: each waits most of its time.

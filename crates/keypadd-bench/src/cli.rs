@@ -53,6 +53,12 @@ Examples:
     /// Keystrokes while bulk data keeps the same tunnel busy
     #[command(after_help = "Example:\n  keypadd bench mixed --time 10s")]
     Mixed(Box<MixedArgs>),
+    /// A call: 50 packets of UDP a second, alone and while bulk data keeps the same tunnel busy
+    #[command(after_help = "\
+Examples:
+  keypadd bench voice --suite aes-256-gcm --out report
+  keypadd bench voice host.example --peer PUBLIC-KEY")]
+    Voice(Box<VoiceArgs>),
     /// File requests of several sizes from a growing number of clients
     #[command(after_help = "\
 Example:
@@ -315,6 +321,19 @@ pub(crate) struct MixedArgs {
     #[arg(value_parser = values::connections)]
     pub(crate) streams: u32,
     /// How long each arm runs in a round [default: 3s; quick: 500ms]
+    #[arg(long, env = "KEYPADD_TIME", value_name = "DURATION", value_parser = values::turn_time)]
+    pub(crate) time: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) turns: TurnFlags,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct VoiceArgs {
+    /// Streams of bulk data
+    #[arg(long, env = "KEYPADD_STREAMS", value_name = "NUMBER", default_value = "1")]
+    #[arg(value_parser = values::connections)]
+    pub(crate) streams: u32,
+    /// How long each arm calls in a round, alone and again beside bulk data [default: 3s; quick: 500ms]
     #[arg(long, env = "KEYPADD_TIME", value_name = "DURATION", value_parser = values::turn_time)]
     pub(crate) time: Option<Duration>,
     #[command(flatten)]

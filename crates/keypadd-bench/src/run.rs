@@ -14,7 +14,7 @@ use keypadd_measure::results::Section;
 use keypadd_measure::{
     Arm, Bulk, CipherRate, Exhaustion, FileMix, Files, INTERRUPTED, Kex, Mixed, OfferError,
     PathError, PathSettings, Patience, Place, Plan, Progress, Runs, Suites, Terminal, Typing,
-    Workload, rehearse, take_turns, try_out,
+    Voice, Workload, rehearse, take_turns, try_out,
 };
 use keypadd_papers::{Effort, Paper, Reproduction};
 use keypadd_traffic::{PathFault, TunnelArm};
@@ -22,7 +22,8 @@ use keypadd_tunnel::TransportSettings;
 
 use crate::cli::{
     BenchWorkload, BulkArgs, Direction, ExhaustionArgs, FilesArgs, KexArgs, MixedArgs, OnOff,
-    ReproduceArgs, SuitesArgs, TerminalArgs, TunnelFlags, TurnFlags, TypingFlags, definition,
+    ReproduceArgs, SuitesArgs, TerminalArgs, TunnelFlags, TurnFlags, TypingFlags, VoiceArgs,
+    definition,
 };
 use crate::keeping::Keeping;
 use crate::{networks, paths};
@@ -97,6 +98,11 @@ pub(crate) async fn run(workload: BenchWorkload, shutdown: Shutdown) -> Result<(
             let terminal = Terminal { typing, time, seed: turns.run.report.seed };
             let workload = Mixed { terminal, streams };
             measure("keypadd bench mixed", &workload, turns, shutdown).await
+        }
+        BenchWorkload::Voice(args) => {
+            let VoiceArgs { streams, time, turns } = *args;
+            let workload = Voice { time: turn_time(time, &turns, [3000, 500]), streams };
+            measure("keypadd bench voice", &workload, turns, shutdown).await
         }
         BenchWorkload::Files(args) => {
             let FilesArgs { clients, file, rate, time, turns } = *args;

@@ -10,9 +10,18 @@ fn help_names_every_workload() {
     let output = Command::new(env!("CARGO_BIN_EXE_keypadd-bench")).arg("--help").output().unwrap();
     assert!(output.status.success());
     let help = String::from_utf8(output.stdout).unwrap();
-    for workload in
-        ["terminal", "bulk", "mixed", "files", "exhaustion", "kex", "paths", "reproduce", "suites"]
-    {
+    for workload in [
+        "terminal",
+        "bulk",
+        "mixed",
+        "voice",
+        "files",
+        "exhaustion",
+        "kex",
+        "paths",
+        "reproduce",
+        "suites",
+    ] {
         assert!(help.contains(&format!("\n  {workload} ")), "{workload}: {help}");
     }
 }

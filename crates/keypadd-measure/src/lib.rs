@@ -12,6 +12,7 @@ mod background;
 mod emulate;
 mod exhaustion;
 pub mod figure;
+mod flow;
 mod interleave;
 mod kex;
 mod load;
@@ -54,5 +55,5 @@ pub use series::{Series, Taken, Turn as SeriesTurn};
 pub use suites::Suites;
 pub use workload::{
     Bulk, BulkMeasured, Figure, FileMix, Files, FilesMeasured, LEAD, Mixed, MixedMeasured,
-    Terminal, flood, rate_mbit,
+    Terminal, Voice, VoiceMeasured, flood, rate_mbit,
 };

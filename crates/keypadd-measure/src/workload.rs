@@ -5,6 +5,7 @@ mod bulk;
 mod files;
 mod mixed;
 mod terminal;
+mod voice;
 
 use std::time::Duration;
 
@@ -23,6 +24,7 @@ pub use files::{FileMix, Files, FilesMeasured};
 pub use mixed::{Mixed, MixedMeasured};
 pub use terminal::LEAD;
 pub use terminal::Terminal;
+pub use voice::{Voice, VoiceMeasured};
 
 /// An arm with one value per round; not a number where a round has none.
 pub(crate) type Samples = (Arm, Vec<f64>);
@@ -124,44 +126,54 @@ type ValueOf<M> = Box<dyn Fn(&M) -> Option<f64> + Send + Sync>;
 pub struct Figure<M> {
     /// What it measures: `A keystroke`.
     pub(crate) of: &'static str,
-    /// Name of its ratios: `ratio of medians`.
-    pub(crate) ratio: &'static str,
-    /// Whether less is better: a time, not a rate.
-    pub(crate) less_is_better: bool,
+    /// What is claimed of it.
+    pub(crate) claims: Claims,
     /// The figure of a turn, if it has one.
     pub(crate) value: ValueOf<M>,
 }
 
-/// A judged claim about an arm beside another.
+/// What is claimed of a figure.
+pub(crate) enum Claims {
+    /// Of each suite that has an arm with a pool: it costs no more than no encryption, and the pool
+    /// makes it faster.
+    Ratio(Ratio),
+    /// Of each arm that encrypts, whatever others do.
+    Goal(Goal),
+}
+
+/// How two arms compare.
+pub(crate) struct Ratio {
+    /// Name of the ratios: `ratio of medians`.
+    pub(crate) name: &'static str,
+    /// Whether less is better: a time, not a rate.
+    pub(crate) less_is_better: bool,
+}
+
+/// A limit that an arm is to keep.
+pub(crate) struct Goal {
+    /// What follows the arm's name: `loses no packet`.
+    pub(crate) claim: &'static str,
+    /// Name of the estimate: `mean jitter in ms`.
+    pub(crate) name: &'static str,
+    pub(crate) at_most: f64,
+    /// What the rounds say together.
+    pub(crate) estimate: fn(&[f64]) -> Option<Estimate>,
+}
+
+/// A judged claim about an arm, most often beside another.
 pub(crate) struct Judged {
-    /// Both, as places in the list of arms.
+    /// Both, as places in the list of arms; one twice if the claim is about no other.
     pub(crate) arms: [usize; 2],
     pub(crate) verdict: Verdict,
 }
 
-/// Judges two claims for each figure and each suite that has an arm with a pool: that the suite
-/// costs no more than no encryption, and that the pool makes it faster.
+/// Judges what is claimed of each figure.
 pub(crate) fn judge<M>(figures: &[Figure<M>], runs: &Runs<M>) -> Vec<Judged> {
-    let mut judged = Vec::new();
-    let place = |wanted: Arm| runs.arms.iter().position(|(arm, _)| *arm == wanted);
-    for figure in figures {
-        for (nth, (arm, _)) in runs.arms.iter().enumerate() {
-            let Arm::Tunnel(tunnel @ TunnelArm { pool: true, .. }) = *arm else { continue };
-            if let Some(base) = unencrypted(&runs.arms, tunnel.suite) {
-                let claim = format!(
-                    "{} through {arm} costs what it costs through {}",
-                    figure.of, runs.arms[base].0
-                );
-                judged.push(figure.judge(runs, [nth, base], &claim, Rule::AtMost(SAME_COST)));
-            }
-            let bare = Arm::Tunnel(TunnelArm { pool: false, ..tunnel });
-            if let Some(base) = place(bare) {
-                let claim = format!("{} through {arm} is faster than through {bare}", figure.of);
-                judged.push(figure.judge(runs, [nth, base], &claim, Rule::AtLeast(1.0)));
-            }
-        }
-    }
-    judged
+    let of_figure = |figure: &Figure<M>| match &figure.claims {
+        Claims::Ratio(ratio) => figure.judge_ratios(ratio, runs),
+        Claims::Goal(goal) => figure.judge_goal(goal, runs),
+    };
+    figures.iter().flat_map(of_figure).collect()
 }
 
 /// The verdicts of [`judge`].
@@ -170,19 +182,64 @@ pub(crate) fn verdicts<M>(figures: &[Figure<M>], runs: &Runs<M>) -> Vec<Verdict>
 }
 
 impl<M> Figure<M> {
+    /// Judges the cost of each arm with a pool over no encryption, and its gain over no pool.
+    fn judge_ratios(&self, ratio: &Ratio, runs: &Runs<M>) -> Vec<Judged> {
+        let mut judged = Vec::new();
+        let place = |wanted: Arm| runs.arms.iter().position(|(arm, _)| *arm == wanted);
+        for (nth, (arm, _)) in runs.arms.iter().enumerate() {
+            let Arm::Tunnel(tunnel @ TunnelArm { pool: true, .. }) = *arm else { continue };
+            if let Some(base) = unencrypted(&runs.arms, tunnel.suite) {
+                let claim = format!(
+                    "{} through {arm} costs what it costs through {}",
+                    self.of, runs.arms[base].0
+                );
+                let rule = Rule::AtMost(SAME_COST);
+                judged.push(self.judge_ratio(ratio, runs, [nth, base], &claim, rule));
+            }
+            let bare = Arm::Tunnel(TunnelArm { pool: false, ..tunnel });
+            if let Some(base) = place(bare) {
+                let claim = format!("{} through {arm} is faster than through {bare}", self.of);
+                let rule = Rule::AtLeast(1.0);
+                judged.push(self.judge_ratio(ratio, runs, [nth, base], &claim, rule));
+            }
+        }
+        judged
+    }
+
     /// Judges the cost of the first arm over the second by a limit from above, its gain by one from
     /// below.
-    fn judge(&self, runs: &Runs<M>, arms: [usize; 2], claim: &str, rule: Rule) -> Judged {
-        let [arm, base] = arms.map(|nth| {
-            let value = |turn: &Turn<M>| (self.value)(&turn.measured).unwrap_or(f64::NAN);
-            runs.arms[nth].1.iter().map(value).collect::<Vec<f64>>()
-        });
+    fn judge_ratio(
+        &self,
+        Ratio { name, less_is_better }: &Ratio,
+        runs: &Runs<M>,
+        arms: [usize; 2],
+        claim: &str,
+        rule: Rule,
+    ) -> Judged {
+        let [arm, base] = arms.map(|nth| self.values(runs, nth));
         let is_cost = matches!(rule, Rule::AtMost(_));
-        let ratio = match is_cost == self.less_is_better {
+        let ratio = match is_cost == *less_is_better {
             true => sequence::ratio(&arm, &base),
             false => sequence::ratio(&base, &arm),
         };
-        Judged { arms, verdict: rule.judge(claim, self.ratio, ratio.as_ref()) }
+        Judged { arms, verdict: rule.judge(claim, name, ratio.as_ref()) }
+    }
+
+    fn judge_goal(&self, goal: &Goal, runs: &Runs<M>) -> Vec<Judged> {
+        let encrypts = |(_, (arm, _)): &(usize, &(Arm, _))| has_pads(*arm);
+        let judged = runs.arms.iter().enumerate().filter(encrypts).map(|(nth, (arm, _))| {
+            let claim = format!("{} through {arm} {}", self.of, goal.claim);
+            let estimate = (goal.estimate)(&self.values(runs, nth));
+            let verdict = Rule::AtMost(goal.at_most).judge(&claim, goal.name, estimate.as_ref());
+            Judged { arms: [nth; 2], verdict }
+        });
+        judged.collect()
+    }
+
+    /// The figure of each turn of an arm.
+    fn values(&self, runs: &Runs<M>, nth: usize) -> Vec<f64> {
+        let value = |turn: &Turn<M>| (self.value)(&turn.measured).unwrap_or(f64::NAN);
+        runs.arms[nth].1.iter().map(value).collect()
     }
 }
 

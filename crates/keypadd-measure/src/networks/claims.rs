@@ -65,12 +65,12 @@ const SMALL_UDP: Measure = Measure {
 const VOICE_LOST: Measure = Measure {
     name: "voice packets lost beside one stream, %",
     is_cost: true,
-    of: |it| Some(it.voice.lost_percent),
+    of: |it| Some(it.voice.lost_percent()),
 };
 const VOICE_JITTER: Measure = Measure {
     name: "jitter of voice beside one stream, µs",
     is_cost: true,
-    of: |it| (it.voice.per_second > 0.0).then_some(it.voice.jitter_us),
+    of: |it| it.voice.jitter_us,
 };
 
 const CLAIMS: [Claim; 17] = [
@@ -228,9 +228,10 @@ pub(super) mod tests {
     use std::time::Duration;
 
     use super::super::NetworkArm;
-    use super::super::load::{Flow, PACES, Pings};
+    use super::super::load::{PACES, Pings};
     use super::super::sample::{STREAMS, Tcp};
     use super::*;
+    use crate::flow::Flow;
 
     pub(in super::super) fn networks(names: [&str; 4]) -> Networks {
         let arms = NetworkArm::read(&names.map(str::to_owned)).unwrap();

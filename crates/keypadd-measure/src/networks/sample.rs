@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use testbed::{FourHosts, Namespace, procstat};
 
 use super::lab::Lab;
-use super::load::{self, Flow, PACES, Pings, VOICE};
+use super::load::{self, PACES, Pings};
+use crate::flow::{Flow, VOICE};
 use crate::load::{Bulk, Service, connect, wait_until, words};
 
 /// Port of the service.

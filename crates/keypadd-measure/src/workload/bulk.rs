@@ -12,7 +12,7 @@ use crate::interleave::{Runs, Workload};
 use crate::results::{Axis, Curve, Plot, Section, Style, Table};
 use crate::statistics::mean_of_finite;
 use crate::workload::terminal::LEAD;
-use crate::workload::{Figure, costs, ratios, samples, verdicts};
+use crate::workload::{Claims, Figure, Ratio, costs, ratios, samples, verdicts};
 
 /// Data per answer that reports how much has arrived.
 const STEP_BYTES: u64 = 256 << 10;
@@ -68,8 +68,7 @@ impl Workload for Bulk {
     fn figures(&self) -> Vec<Figure<BulkMeasured>> {
         let figure = |of, value: fn(&BulkMeasured) -> f64| Figure {
             of,
-            ratio: "ratio of rates",
-            less_is_better: false,
+            claims: Claims::Ratio(Ratio { name: "ratio of rates", less_is_better: false }),
             value: Box::new(move |measured| Some(value(measured))),
         };
         vec![

@@ -12,7 +12,7 @@ use crate::results::{Axis, Curve, Plot, Section, Style, Table};
 use crate::schedule::arrivals;
 use crate::statistics;
 use crate::workload::terminal::{LEAD, quantile};
-use crate::workload::{Figure, costs, ratios, samples, verdicts};
+use crate::workload::{Claims, Figure, Ratio, costs, ratios, samples, verdicts};
 
 /// Size of a request: about an HTTP request header.
 const REQUEST_BYTES: u64 = 200;
@@ -84,8 +84,7 @@ impl Workload for Files {
         let most = self.clients.len() - 1;
         vec![Figure {
             of: "A file",
-            ratio: "ratio of medians",
-            less_is_better: true,
+            claims: Claims::Ratio(Ratio { name: "ratio of medians", less_is_better: true }),
             value: Box::new(move |FilesMeasured(served)| served[most].latencies.quantile_us(0.5)),
         }]
     }

@@ -9,7 +9,7 @@ use crate::results::{Section, Table};
 use crate::statistics::mean_of_finite;
 use crate::workload::bulk::{flood, rate_mbit};
 use crate::workload::terminal::{LEAD, Terminal, distributions, quantiles, type_keys};
-use crate::workload::{Figure, costs, ratios, samples, verdicts};
+use crate::workload::{Claims, Figure, Ratio, costs, ratios, samples, verdicts};
 
 /// Bulk data per answer. Small, so that the stream ends soon after its time.
 const STEP_BYTES: u64 = 256 << 10;
@@ -54,8 +54,7 @@ impl Workload for Mixed {
     fn figures(&self) -> Vec<Figure<MixedMeasured>> {
         vec![Figure {
             of: "A keystroke beside bulk data",
-            ratio: "ratio of medians",
-            less_is_better: true,
+            claims: Claims::Ratio(Ratio { name: "ratio of medians", less_is_better: true }),
             value: Box::new(|measured| measured.latencies.quantile_us(0.5)),
         }]
     }

@@ -10,7 +10,7 @@ use crate::interleave::{Runs, Turn, Workload};
 use crate::results::{Axis, Cell, Curve, Estimate, Plot, Section, Style, Table};
 use crate::schedule::{Typing, typing};
 use crate::statistics;
-use crate::workload::{Figure, costs, ratios, samples, verdicts};
+use crate::workload::{Claims, Figure, Ratio, costs, ratios, samples, verdicts};
 
 /// The quantiles of tables.
 pub(crate) const QUANTILES: [(&str, f64); 4] =
@@ -49,8 +49,7 @@ impl Workload for Terminal {
     fn figures(&self) -> Vec<Figure<Latencies>> {
         vec![Figure {
             of: "A keystroke",
-            ratio: "ratio of medians",
-            less_is_better: true,
+            claims: Claims::Ratio(Ratio { name: "ratio of medians", less_is_better: true }),
             value: Box::new(|latencies| latencies.quantile_us(0.5)),
         }]
     }
