@@ -108,6 +108,17 @@ impl<D> Connections<D> {
         !self.dirty.is_empty()
     }
 
+    /// How many connections are marked.
+    pub(super) fn marked(&self) -> usize {
+        self.dirty.len()
+    }
+
+    /// Puts the first `count` marked connections behind the others. Those that found the UDP socket
+    /// full are driven first once there is room; otherwise the first ones would fill it each time.
+    pub(super) fn put_behind(&mut self, count: usize) {
+        self.dirty.rotate_left(count);
+    }
+
     /// Takes the list of marked connections, which keep their marks until they are driven.
     pub(super) fn take_marked(&mut self) -> Vec<Key> {
         std::mem::take(&mut self.dirty)
@@ -239,6 +250,15 @@ mod tests {
         connections.insert(slot(key(0, 0)));
         connections.give_back(Vec::new());
         assert!(connections.has_marked());
+    }
+
+    #[test]
+    fn who_found_the_socket_full_is_driven_first() {
+        let keys = [0, 1, 2, 3].map(|handle| key(handle, 0));
+        let mut connections = with(keys);
+        assert_eq!(connections.marked(), 4);
+        connections.put_behind(2);
+        assert_eq!(connections.take_marked(), [keys[2], keys[3], keys[0], keys[1]]);
     }
 
     #[test]

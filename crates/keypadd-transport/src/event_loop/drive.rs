@@ -65,12 +65,18 @@ impl<U: Datagrams> EventLoop<U> {
     pub(super) fn drive(&mut self, now: Instant) -> usize {
         let mut keys = self.connections.take_marked();
         let time = Step::Deliver.time() / keys.len().max(1) as u32;
-        let mut bulk_bytes = 0;
+        let (mut bulk_bytes, mut have_sent) = (0, None);
         for key in keys.drain(..) {
             match catch_unwind(AssertUnwindSafe(|| self.drive_one(key, time, now))) {
                 Ok(bytes) => bulk_bytes += bytes,
                 Err(_) => self.fault(key),
             }
+            if have_sent.is_none() && self.io.udp.is_full() {
+                have_sent = Some(self.connections.marked());
+            }
+        }
+        if let Some(marked) = have_sent {
+            self.connections.put_behind(marked);
         }
         self.connections.give_back(keys);
         bulk_bytes
