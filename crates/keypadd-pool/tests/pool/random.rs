@@ -357,7 +357,7 @@ fn concurrent_random_use_serves_each_pad_right_and_once() {
 }
 
 #[test]
-#[ignore = "minutes: ten million operations, CONTRIBUTING.md"]
+#[ignore = "minutes: ten million operations, scripts/nightly"]
 fn ten_million_concurrent_random_uses_serve_each_pad_right_and_once() {
     run(10_000_000);
 }
