@@ -64,7 +64,7 @@ runs near 'apt-get install -y /root/keypadd.deb'
 invite='keypadd invite laptop --permit-open localhost:22'
 types far "$invite"
 exec {invitation}< <(on far sh -c "$invite" 2>>"$work/far.log")
-read -r -t 60 line <&"$invitation" || give_up "no line from keypadd invite"
+read -r -t 60 line <&"$invitation" || give_up "no invitation from keypadd invite"
 types near 'keypadd join'
 on near keypadd join <<<"$line" >>"$work/near.log" 2>&1 || give_up "this failed on near: keypadd join"
 cat <&"$invitation" >>"$work/far.log" # Until `invite` ends.

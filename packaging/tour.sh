@@ -102,9 +102,9 @@ invites() {
 ann() { near "runuser -l ann -c '$1'"; }
 near 'useradd --create-home ann'
 expect 'a user is invited' invites ann --permit-open 'localhost:*'
-expect 'another line is refused' fails 2 'damaged or incomplete' "keypadd join <<<'$(sed 's/.....$/AAAAA/' <<<"$line")'"
+expect 'another invitation is refused' fails 2 'damaged or incomplete' "keypadd join <<<'$(sed 's/.....$/AAAAA/' <<<"$line")'"
 expect 'she joins' ann "echo $line | keypadd join"
-expect 'the line works once' fails 5 'no answer|cannot reach|ended' "keypadd join <<<'$line'"
+expect 'the invitation works once' fails 5 'no answer|cannot reach|ended' "keypadd join <<<'$line'"
 expect 'her key is her own' test "$(stat -c '%a' "$work/near/home/ann/.config/keypadd/key")" = 600
 
 # ---- both services, from files ------------------------------------------------------------------

@@ -282,7 +282,7 @@ sessions_at() {
     in_end "$1" "$keypadd" status --json | grep -c '"role": "server"'
 }
 
-# ready_at SERVER: whether it says that it takes new sessions.
+# ready_at SERVER: whether it says that it accepts new sessions.
 ready_at() {
     in_end "$1" curl -fsm 1 -o /dev/null "http://$(address_of "$1"):9464/readyz"
 }
@@ -292,7 +292,7 @@ address_of() {
 }
 
 has_left() {
-    [ "$(grep -ls 'server is drained: new connections go to another' "$scratch"/client*.log | wc -l)" -ge "$1" ]
+    [ "$(grep -ls 'server is draining: new connections go to another' "$scratch"/client*.log | wc -l)" -ge "$1" ]
 }
 
 has_none() {
@@ -307,7 +307,7 @@ drain_under_load() {
     use_forwards 15
     sleep 3
     began=$(date +%s%N)
-    expect "$1 is drained" grep -q drained <(in_end "$1" "$keypadd" drain)
+    expect "$1 is draining" grep -q draining <(in_end "$1" "$keypadd" drain)
     expect "$1 is not ready" refuse ready_at "$1"
     expect "its clients make their connections elsewhere" soon has_left "$at"
     printf '    %d of %d clients make new connections elsewhere after %d ms\n' \

@@ -170,7 +170,7 @@ quick_connections_of_a_peer_leave_local_ports_to_another() {
     expect "another client connects" await_line "$scratch/other.log" '^keypadd: ready, connected'
     expect "half are left" probe quick "$forward" --connections 100 --exact 30
     expect "the other's pass" probe quick 127.0.0.1:7300 --connections 10 --exact 10
-    expect "the far log names the remedy" await_count 1 'no local port is left to this peer' \
+    expect "the far log names the remedy" await_count 1 'no local port is left for another connection' \
         "$scratch/far.0.log"
     kill -TERM "$other"
     await_end "$other" 10

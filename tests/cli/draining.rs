@@ -1,4 +1,4 @@
-//! Tests `keypadd drain`: a server takes no new sessions, says so, and takes them again.
+//! Tests `keypadd drain`: a server accepts no new sessions, says so, and accepts them again.
 
 use serde_json::Value;
 
@@ -33,17 +33,17 @@ fn a_drain_is_shown_outlasts_the_process_and_can_be_taken_back() {
     assert!(scrape(port).contains("\nkeypadd_draining 0\n"), "{}", scrape(port));
 
     let (said, exit) = drain(&hosts, &[]);
-    assert!(said.ends_with(": drained; sessions 1, open connections 1\n"), "{said}");
+    assert!(said.ends_with(": draining; sessions 1, open connections 1\n"), "{said}");
     assert_eq!(exit, Some(0));
     assert!(ready().starts_with("HTTP/1.1 503"), "{}", ready());
     until("the metrics show it", || scrape(port).contains("\nkeypadd_draining 1\n").then_some(()));
     assert_eq!(state(&hosts, far.pid()), (true.into(), None));
-    far.hear("drained: no new sessions are taken");
+    far.hear("draining: accepts no new sessions");
     // Again, with a time.
     assert_eq!(drain(&hosts, &["--for", "1h"]).1, Some(0));
     assert!(state(&hosts, far.pid()).1.is_some_and(|left| (3_000..=3_600).contains(&left)));
     let shown = text(&hosts.desk.keypadd(&["status"]).output().unwrap().stdout);
-    let line = "\n  drained: takes no new sessions; what is open stays for up to 59m";
+    let line = "\n  draining: accepts no new sessions; open connections stay for up to 59m";
     assert!(shown.contains(line), "{shown}");
     // The client knows no other server.
     assert!(echoes(&until("a new connection works", || through(hosts.ports[0]))));
@@ -59,7 +59,7 @@ fn a_drain_is_shown_outlasts_the_process_and_can_be_taken_back() {
     assert!(echoes(&open));
 
     let (said, exit) = drain(&hosts, &["--off"]);
-    assert!(said.contains(": takes new sessions; "), "{said}");
+    assert!(said.contains(": accepts new sessions; "), "{said}");
     assert_eq!(exit, Some(0));
     assert!(ready().starts_with("HTTP/1.1 200"), "{}", ready());
     assert_eq!(state(&hosts, hosts.follower()), (false.into(), None));
@@ -73,7 +73,7 @@ fn only_a_server_is_drained() {
     let near = hosts.run("near");
     let socket = hosts.socket(near.pid());
     let (said, exit) = drain(&hosts, &["--socket", socket.to_str().unwrap()]);
-    assert!(said.contains("this `keypadd run` is no server"), "{said}");
+    assert!(said.contains("this `keypadd run` is not a server"), "{said}");
     assert_eq!(exit, Some(2));
     let (said, exit) = drain(&hosts, &[]);
     assert!(said.contains("no server found"), "{said}");

@@ -71,7 +71,7 @@ fn flags_of_ssh_that_mean_the_same_are_taken() {
 
     let refused = server.connect(&desk, &["-6", "-W", "a:1"]).output().unwrap();
     let expected = format!(
-        "keypadd: cannot reach {address}: not an address of the family asked for\n  \
+        "keypadd: cannot reach {address}: no address of the requested family\n  \
          hint: leave out -4 or -6, or use an address of that family\n"
     );
     assert_eq!((refused.status.code(), text(&refused.stderr)), (Some(5), expected));

@@ -112,7 +112,7 @@ fn a_reload_names_the_way_to_peers_that_the_sandbox_hides() {
     match code {
         Some(3) => {
             assert!(error.contains("peers.d` cannot be read: permission denied\n"), "{error}");
-            assert!(error.contains("\n  hint: this process gave up reading it"), "{error}");
+            assert!(error.contains("\n  hint: this process gave up access to it"), "{error}");
             let (code, said, error) = hosts.keypadd(&["reload", "--binary"]);
             assert_eq!(code, Some(0), "{error}");
             followers.add(&said);

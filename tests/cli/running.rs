@@ -86,7 +86,7 @@ fn two_configured_daemons_connect_in_either_start_order() {
         "  peer office at 127.0.0.1:",
         // QUIC's first key update comes after a random number of packets.
         "    key updates: ",
-        "s old, replaced after key-lifetime",
+        "s old, renewed after key-lifetime",
     ] {
         assert!(shown.contains(line), "{line}: {shown}");
     }
@@ -168,7 +168,7 @@ fn a_second_run_of_a_file_is_told_that_the_first_is_running() {
         assert_eq!(code, Some(6), "{error}");
         let expected = format!("keypadd: already running: process {} runs `", far.pid());
         assert!(error.contains(&expected) && error.contains("far.toml`\n"), "{error}");
-        assert!(error.contains("hint: `keypadd reload` applies changes of the file"), "{error}");
+        assert!(error.contains("hint: `keypadd reload` applies changes to the file"), "{error}");
     }
     // Another file's port is in use as before.
     let text = fs::read_to_string(pair.desk.path("far.toml")).unwrap();

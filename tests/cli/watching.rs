@@ -80,7 +80,7 @@ fn each_connection_is_listed_with_its_peer_target_bytes_and_state() {
     let open = [(); 2].map(|()| TcpStream::connect(entrance).unwrap());
     assert!(open.iter().all(echoes));
     let waiting = TcpStream::connect(entrance).unwrap();
-    let listed = until("one waits for a place", || {
+    let listed = until("one waits for a slot", || {
         let listed = connections(&desk, "connect");
         (listed["counts"]["waiting"] == 1).then_some(listed)
     });
@@ -98,11 +98,11 @@ fn each_connection_is_listed_with_its_peer_target_bytes_and_state() {
     assert_eq!(there["connections"][0]["target"], target);
 
     let shown = text(&desk.keypadd(&["connections"]).output().unwrap().stdout);
-    assert!(shown.contains(": 2 open, 0 held, 0 connecting, 1 waiting for a place\n"), "{shown}");
+    assert!(shown.contains(": 2 open, 0 held, 0 connecting, 1 waiting for a slot\n"), "{shown}");
     let line = format!(" from {} -L 127.0.0.1:0:{target}\n", open[0].local_addr().unwrap());
     assert!(shown.contains(&line), "{shown}");
     let shown = text(&desk.keypadd(&["status"]).output().unwrap().stdout);
-    assert!(shown.contains("\n  1 connection waits for a place (max-forwards)"), "{shown}");
+    assert!(shown.contains("\n  1 connection waits for a free slot (max-forwards)"), "{shown}");
     let other = desk.keypadd(&["connections", "@nobody", "--json"]).output().unwrap();
     let other: Value = serde_json::from_slice(&other.stdout).unwrap();
     assert_eq!(other["daemons"][0]["connections"], Value::Array(Vec::new()));

@@ -47,8 +47,8 @@ pub fn explain(error: ClientError, own: PublicKey, peer: &[PublicKey]) -> Error 
         }
         ClientError::Auth { cause: AuthError::NotResumed, .. } => {
             Error::new(Exit::Authentication, cause).hint(
-                "somebody may have answered in its place, with a key of it that was stolen; remove \
-                 that key from its public-key here",
+                "somebody may have answered in its place with a stolen key of it; remove that key \
+                 from its public-key here",
             )
         }
         ClientError::Unreachable { server, tried } => {
@@ -250,7 +250,7 @@ fn hint_of_sending(all: &[Tried]) -> Option<String> {
     }
     let hint = match first {
         NotSent::NoRoute | NotSent::NoHost | NotSent::InterfaceDown | NotSent::NoAddress => {
-            "this host has no network that leads there: see `ip address` and `ip route`"
+            "this host has no route there: see `ip address` and `ip route`"
         }
         NotSent::Rejected => "allow UDP to that port in the firewall of this host",
         NotSent::Prohibited => {

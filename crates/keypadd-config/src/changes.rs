@@ -73,7 +73,7 @@ fn peer_changes(before: &Peer, after: &Peer, out: &mut Vec<String>) {
                 say("permit-networks changed");
             }
         }
-        (Some(_), None) => say("has no networks any more"),
+        (Some(_), None) => say("networks removed"),
         // Its device is opened at the next start.
         (None, Some(_) | None) => {}
     }

@@ -81,7 +81,7 @@ impl<'t> Table<'t> {
                 true => PRIVATE.to_owned(),
                 false => format!("{} is not allowed in peers.d", shown(&name.text)),
             };
-            let hint = "a file there has [peer.NAME] tables alone; move it to the main file";
+            let hint = "files there contain only [peer.NAME] tables; move it to the main file";
             faults.add(name.at, cause, Some(hint.into()));
         }
     }

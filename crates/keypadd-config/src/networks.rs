@@ -51,7 +51,7 @@ impl Networks {
             return None;
         };
         if let Some(one) = networks.get(NETWORKS_MAX) {
-            let hint = format!("at most {NETWORKS_MAX}; join some to larger ones");
+            let hint = format!("at most {NETWORKS_MAX}; merge some into larger ones");
             faults.add(one.at.unwrap_or_default(), "networks: too many", Some(hint));
         }
         refuse_endpoints(networks, own, faults);
@@ -60,8 +60,8 @@ impl Networks {
             && routes == RouteMode::Install
         {
             let cause = format!("routes: cannot install a route to {}", all.value);
-            let hint = "the tunnel's own packets would take it; route it yourself, beside a route \
-                to the endpoint, and leave `routes` out";
+            let hint = "the tunnel's own packets would take it; leave `routes` out, and add it \
+                yourself beside a route to the endpoint";
             faults.add(own.routes.at.unwrap_or_default(), cause, Some(hint.into()));
         }
         let device = match &own.device {
@@ -117,14 +117,14 @@ impl Shared {
         faults: &mut Faults<'_>,
     ) {
         if let Some(other) = self.devices.insert(networks.device.clone(), peer.into()) {
-            let cause = format!("device: peer {} has `{}` as well", shown(other), networks.device);
+            let cause = format!("device: peer {} also has `{}`", shown(other), networks.device);
             let hint = "choose another one, as in device = \"kp-site2\"";
             faults.add(at, cause, Some(hint.into()));
         }
         for Setting { value: prefix, at, .. } in prefixes {
             let Some(other) = self.prefixes.insert(*prefix, peer.into()) else { continue };
-            let cause = format!("networks: {prefix} is behind peer {} as well", shown(&other));
-            let hint = "name it once; a smaller network of one peer may lie in a larger one of \
+            let cause = format!("networks: {prefix} is also behind peer {}", shown(&other));
+            let hint = "list it once; a smaller network of one peer may lie in a larger one of \
                 another";
             faults.add(at.unwrap_or_default(), cause, Some(hint.into()));
         }

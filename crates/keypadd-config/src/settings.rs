@@ -55,10 +55,10 @@ settings! {
         unset: "`$AWS_LBC_QUIC_SERVER_ID` if set",
         reload: Reload::Restart,
         flag: Flag::Serve,
-        help: "What a balancer in front of several servers finds this one by: eight octets that \
-            no other one has",
-        detail: "Connection IDs then have it, in the plaintext format of QUIC-LB. Packets to this \
-            host carry 5 bytes less each.",
+        help: "ID by which a load balancer routes packets to this server: eight bytes, unique \
+            among its servers",
+        detail: "Connection IDs then contain it, in the plaintext format of QUIC-LB. Each packet \
+            to this host then has 5 bytes less room.",
     }
     "permit-open" => permit_open: many Permit = permit {
         kind: Kind::List,
@@ -128,8 +128,8 @@ settings! {
         default: "64MiB",
         flag: Flag::Daemons,
         help: "Memory for precomputed keystream, at least 1MiB",
-        detail: "Cut to an eighth of the memory that the process may use; by default at most a \
-                 sixteenth.",
+        detail: "Limited to an eighth of the memory that the process may use, and by default to a \
+            sixteenth.",
     }
     "max-fill-cpu" => max_fill_cpu: one u8 = cpu_percent {
         form: "PERCENT",
@@ -190,7 +190,7 @@ settings! {
         help: "Share of one core that each event loop may spend on polls that find nothing; 0 \
             turns polling off",
         detail: "A loop polls for 80 to 300 us after its last work, to avoid a wake-up; never \
-            beside bulk data.",
+            while it carries bulk data.",
     }
     "loops" => loops: maybe usize = loops {
         kind: Kind::Number,
@@ -280,7 +280,7 @@ settings! {
         example: "1GiB",
         default: "64GiB",
         flag: Flag::Daemons,
-        help: "Same limit in bytes sent and received; 0 is no limit",
+        help: "Bytes sent and received after which a session agrees on fresh keys; 0 is no limit",
     }
     "drain-timeout" => drain_timeout: one Duration = duration_or_zero {
         form: "DURATION",

@@ -401,7 +401,7 @@ fn a_file_of_peers_has_nothing_but_peers() {
     let refused = Config::read(Texts { main: "", parts: &parts }, 1 << 40).unwrap_err();
     let said: Vec<_> = refused.faults.iter().map(Fault::to_string).collect();
     assert_eq!(said.len(), 3, "{said:?}");
-    let hint = "a file there has [peer.NAME] tables alone; move it to the main file";
+    let hint = "files there contain only [peer.NAME] tables; move it to the main file";
     assert_eq!(
         said[0],
         format!("lab.toml:1:1: `listen` is not allowed in peers.d\n  hint: {hint}")
@@ -447,8 +447,8 @@ fn networks_that_lead_nowhere_or_two_ways_are_refused() {
     assert_eq!(
         faults(&overlap),
         [
-            "6:7: device: peer `a` has `t` as well",
-            "9:28: networks: 10.0.0.0/8 is behind peer `a` as well",
+            "6:7: device: peer `a` also has `t`",
+            "9:28: networks: 10.0.0.0/8 is also behind peer `a`",
         ]
     );
     for (keys, cause) in [
@@ -467,9 +467,9 @@ fn networks_that_lead_nowhere_or_two_ways_are_refused() {
         ),
         (
             "networks = [\"10.2.0.0/16\"]\ndevice = \"a/b\"",
-            "5:10: device: `a/b` is not the name of a device",
+            "5:10: device: `a/b` is not a device name",
         ),
-        ("networks = [\"10.2.0.0/16\"]\nmtu = 1279", "5:7: mtu: `1279` is not the MTU of a device"),
+        ("networks = [\"10.2.0.0/16\"]\nmtu = 1279", "5:7: mtu: `1279` is not an MTU for a device"),
     ] {
         assert_eq!(faults(&peer("a", ONE, keys)), [cause], "{keys}");
     }

@@ -24,13 +24,13 @@ pub(crate) use keypadd_cli::flags::{self, Flags};
 pub(crate) use keypadd_cli::logging::LogFlags;
 use keypadd_cli::values::path_parser;
 pub(crate) use ssh::SshFlags;
-pub(crate) use values::{Allowed, Line, Server, checked, expires, host, invitation};
+pub(crate) use values::{Allowed, InvitationFrom, Server, checked, expires, host, invitation};
 
-/// Tunnel TCP over UDP with precomputed keystream
+/// Forward TCP, UDP and networks through an encrypted tunnel
 ///
-/// keypadd carries TCP connections between two hosts inside one encrypted UDP connection (QUIC).
-/// While the CPU is idle it fills a pool with keystream, the expensive half of encryption, so that
-/// sending is an XOR and a MAC. When the pool runs dry, the same bytes are computed on the
+/// keypadd carries TCP, UDP and IP networks between two hosts inside one encrypted UDP connection
+/// (QUIC). While the CPU is idle it fills a pool with keystream, the expensive half of encryption,
+/// so that sending is an XOR and a MAC. When the pool runs dry, the same bytes are computed on the
 /// spot.
 #[derive(Debug, Parser)]
 #[command(name = "keypadd", version, max_term_width = 100, disable_help_subcommand = true)]
@@ -65,27 +65,27 @@ pub(crate) enum Verb {
     /// Print the public half of a key file
     #[command(after_help = "Example:\n  keypadd pubkey /etc/keypadd/key")]
     Pubkey(KeyFileArgs),
-    /// Pair with another host: print a line for `keypadd join` there, and wait for it
+    /// Pair with another host: print an invitation for `keypadd join` there, and wait for it
     ///
-    /// The line works once, within ten minutes; whoever has it can join. Once the other host has
-    /// joined, it is in this host's configuration file as NAME, with these permits, and a running
-    /// `keypadd run` has reloaded the file. If the file's UDP port is in use, as by that daemon,
-    /// pairing uses another one, which firewalls must allow too. Creates the key and the file if
-    /// there are none.
+    /// The invitation works once, within ten minutes; whoever has it can join. Once the other host
+    /// has joined, this host's configuration file lists it as NAME, with these permits, and a
+    /// running `keypadd run` has reloaded the file. If the file's UDP port is in use, as by that
+    /// daemon, pairing uses another one, which firewalls must allow too. Creates the key and the
+    /// file if there are none.
     #[command(after_help = "\
 Examples:
   keypadd invite laptop --permit-open localhost:22
   ssh far keypadd invite laptop --permit-open localhost:22 | keypadd join")]
     Invite(Box<InviteArgs>),
-    /// Pair with the host whose `keypadd invite` printed this line
+    /// Pair with the host where `keypadd invite` printed this invitation
     ///
-    /// Both hosts learn each other's key. The other host is then in this host's configuration file,
+    /// Both hosts learn each other's key. This host's configuration file then lists the other host,
     /// for `keypadd connect @NAME` and `keypadd run`. Creates the key and the file if there are
     /// none.
     #[command(after_help = "\
 Examples:
   keypadd join
-  keypadd join --name lab < line.txt")]
+  keypadd join --name lab < invitation.txt")]
     Join(Box<JoinArgs>),
     /// Accept allowed peers and connect them to permitted targets
     ///
@@ -147,10 +147,10 @@ Examples:
   keypadd forward add @lab -L 5432:db.internal:5432
   keypadd forward remove @lab -L 5432:db.internal:5432")]
     Forward(ForwardArgs),
-    /// Have a running server take no new sessions, before it stops
+    /// Stop a running server from accepting new sessions
     ///
-    /// Clients make their new connections at another server, if they know one; else they go on as
-    /// before. What is open here stays until it ends. /readyz says 503. Lasts until --off or a
+    /// Clients open new connections at another server if they know one, and otherwise here as
+    /// before. Open connections stay until they end. /readyz returns 503. Lasts until --off or a
     /// restart.
     #[command(after_help = "\
 Examples:
@@ -162,7 +162,7 @@ Examples:
     /// Reports every error at once, including those in the key file. Starts and changes nothing.
     #[command(after_help = "Example:\n  keypadd check --config keypadd.toml")]
     Check(ConfigArgs),
-    /// Check this host, its files and the path to each peer, and name the fixes
+    /// Check this host, its files and the path to each peer, and suggest fixes
     ///
     /// Looks at limits, UDP buffers, CPU, clock, keys and files, daemons and the service, and what
     /// networks need, measures whether a pool pays off here, and connects to each peer in the file,
@@ -184,8 +184,8 @@ Example:
     /// List the forwarded connections: peer, target, age, bytes, state
     ///
     /// A connection is open; held while its peer is away; connecting, while it waits for a session
-    /// or its target; or waiting, for a place among max-forwards. Of each daemon's connections at
-    /// most 1,000 are listed, those that have carried most.
+    /// or its target; or waiting for a free slot (max-forwards). Lists at most 1,000 connections of
+    /// each daemon, those that have carried the most bytes.
     #[command(after_help = "\
 Exits with 5 if no daemon answers.
 
@@ -193,7 +193,7 @@ Examples:
   keypadd connections
   keypadd connections @lab --json")]
     Connections(ConnectionsArgs),
-    /// List the peers in force: keys, file, permits, and whether they are connected
+    /// List the daemons' peers: keys, file, permits, and whether they are connected
     #[command(after_help = "\
 Exits with 5 if no daemon answers.
 
@@ -216,7 +216,7 @@ Examples:
     /// Show what a tunnel is for: an outage, keystrokes beside a download, the pool
     ///
     /// Runs both ends of tunnels in this process, and plain TCP beside them, over a slow line that
-    /// this process imitates. Takes about 20 seconds, needs no root, writes no files and leaves
+    /// this process emulates. Takes about 20 seconds, needs no root, writes no files and leaves
     /// nothing running. Fails if a byte was wrong, whatever the verdicts. Ctrl-C stops it after the
     /// parts that are complete.
     #[command(after_help = "Examples:\n  keypadd demo\n  keypadd demo --pool")]
@@ -249,7 +249,7 @@ pub(crate) struct InviteArgs {
     /// UDP address to pair at [default: the configuration file's, else any port if that is in use]
     #[arg(long, env = "KEYPADD_LISTEN", value_name = "ADDR:PORT")]
     pub(crate) listen: Option<String>,
-    /// How long the line works, at most 10m
+    /// How long the invitation is valid, at most 10m
     #[arg(long, env = "KEYPADD_EXPIRES", value_name = "DURATION", default_value = "10m")]
     pub(crate) expires: String,
     /// The configuration file [default: as `keypadd run` finds it]
@@ -261,9 +261,9 @@ pub(crate) struct InviteArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct JoinArgs {
-    /// The line; - or none reads it from standard input, where other users cannot see it
-    #[arg(value_parser = values::line)]
-    pub(crate) line: Option<Line>,
+    /// The invitation; - or none reads it from standard input, where other users cannot see it
+    #[arg(value_parser = values::invitation_or_stdin)]
+    pub(crate) invitation: Option<InvitationFrom>,
     /// Name for the other host [default: the name it gives]
     #[arg(long, env = "KEYPADD_NAME", value_name = "NAME")]
     pub(crate) name: Option<String>,
@@ -289,7 +289,7 @@ pub(crate) struct ConnectArgs {
     /// The server's name or address, or a peer of the configuration file
     ///
     /// The default UDP port is 4433; an IPv6 address with a port goes in brackets. Several hosts
-    /// that have the key, in order of preference, are separated by commas. A name such as
+    /// with this key, in order of preference, are separated by commas. A name such as
     /// _keypadd._udp.example.com, without a port, is looked up as SRV. @NAME takes endpoint, keys,
     /// suite and key exchange from the file; flags win.
     #[arg(value_name = "HOST[:PORT]|@NAME", value_parser = values::server_or_name)]

@@ -72,7 +72,7 @@ pub enum AuthError {
     Handshake(String),
     /// The server says that it goes on with connections that are held, and does not prove that it
     /// holds them: it may be somebody who has a key of the server.
-    #[error("this server says that it holds this client's connections, and does not prove it")]
+    #[error("this server says that it holds this client's connections, but does not prove it")]
     NotResumed,
 }
 

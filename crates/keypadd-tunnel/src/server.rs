@@ -108,7 +108,7 @@ impl ServerHandle {
         listeners.extend(self.serving.handover.hand_over_remote()?);
         let (sessions, lineages) = (&self.serving.sessions, &self.serving.lineages);
         if !sessions.end_all(&SessionEnd::HandedOver, || lineages.all_held()).await {
-            warn!("some connections did not come to rest and are reset");
+            warn!("some connections could not be suspended in time and are reset");
         }
         let mut handed = lineages.hand_over(Instant::now())?;
         self.serving.name_by_listed_keys(&mut handed, &mut listeners);

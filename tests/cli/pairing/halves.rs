@@ -101,7 +101,7 @@ fn an_inviting_host_that_refuses_leaves_the_joining_one_as_it_was() {
             joiner.refuse("the disk is full");
         });
         refused(&output, 4, "lab: the disk is full");
-        assert!(text(&output.stderr).contains("is as it was; invite again there"));
+        assert!(text(&output.stderr).contains("is unchanged; invite again there"));
         assert_eq!(hosts.near_file().as_deref(), before);
     }
     assert_eq!(hosts.leftovers(), Vec::<String>::new());

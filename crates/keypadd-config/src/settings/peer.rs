@@ -26,7 +26,7 @@ settings! {
         example: "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=",
         unset: "required",
         help: "The peer's public key, as `keypadd pubkey` prints it there",
-        detail: "Two while it replaces its key. With an `endpoint` up to 64, one of each server \
+        detail: "Two while it replaces its key. With an `endpoint`, up to 64: one for each server \
             that may answer there.",
     }
     "endpoint" => endpoint: many ServerEntry = server_entry {
@@ -70,8 +70,8 @@ settings! {
         form: "SIZE/s",
         example: "2MiB/s",
         unset: "no limit",
-        help: "Most bytes per second that this host sends to all sessions of this peer together, \
-            at least 16KiB/s",
+        help: "Maximum bytes per second that this host sends to all sessions of this peer \
+            together, at least 16KiB/s",
         detail: "The peer's own setting limits the other direction.",
     }
     "hold" => hold: maybe Duration = duration_or_zero {
@@ -118,19 +118,19 @@ settings! {
         example: "10.2.0.0/16",
         help: "Networks behind the peer: packets from there are accepted from it, and packets to \
             there go to it",
-        detail: "They go through a TUN device, `device`. Both ends need `networks`, and the \
-            peer's must name what is behind this host.",
+        detail: "They go through a TUN device, `device`. Both ends need `networks`, and the peer's \
+            must list what is behind this host.",
     }
     "permit-networks" => permit_networks: many NetworkPermit = network_permit {
         kind: Kind::List,
         form: "ADDRESS/BITS[:[PROTOCOL:]PORT]",
         example: "10.1.0.0/16:443",
-        unset: "none: the peer may only answer",
-        help: "What the peer may begin in the networks of this host",
+        unset: "none: the peer may only reply",
+        help: "Flows that the peer may open into the networks of this host",
         detail: "PROTOCOL is `tcp` by default, or `udp`; PORT may be `*` or a range such as \
-            8000-8010; `10.1.0.0/16:icmp` is ICMP, `10.1.0.0/16` everything. IPv6 with more \
-            behind it goes in brackets, as in [fd00::/8]:443. Addresses of this host must be \
-            named by themselves, as in 10.1.0.1/32.",
+            8000-8010; `10.1.0.0/16:icmp` is ICMP, `10.1.0.0/16` everything. An IPv6 network \
+            before a port or protocol goes in brackets, as in [fd00::/8]:443. This host's own \
+            addresses must be listed one by one, as in 10.1.0.1/32.",
     }
     "device" => device: maybe String = device_name {
         form: "NAME",
@@ -138,31 +138,31 @@ settings! {
         unset: "`kp-NAME`, cut to 15 characters",
         reload: Reload::Restart,
         help: "The TUN device that leads to the peer's networks",
-        detail: "Made at the start if it does not exist, which needs CAP_NET_ADMIN. One that \
-            exists and belongs to the daemon's user needs no privilege.",
+        detail: "Created at startup if it does not exist, which needs CAP_NET_ADMIN. An existing \
+            one that belongs to the daemon's user needs no privilege.",
     }
     "address" => address: many DeviceAddress = device_address {
         kind: Kind::List,
         form: "ADDRESS/BITS",
         example: "10.255.0.1/31",
         reload: Reload::Restart,
-        help: "Addresses to give the device at the start",
+        help: "Addresses to assign to the device at startup",
     }
     "mtu" => mtu: maybe u16 = device_mtu {
         kind: Kind::Number,
         example: "1400",
-        unset: "1400, or that of a device that exists",
+        unset: "1400, or that of an existing device",
         reload: Reload::Restart,
         help: "MTU of the device, from 1280 to 9200",
-        detail: "Packets that are too large for the path go in fragments, and their senders are \
-            told how large packets may be.",
+        detail: "Packets that are too large for the path are sent in fragments, and their senders \
+            are told the largest size that fits.",
     }
     "routes" => routes: one RouteMode = route_mode {
         choices: &["install", "none"],
         example: "install",
         default: "none",
         reload: Reload::Restart,
-        help: "Whether to make routes to `networks` over the device at the start",
+        help: "Whether to install routes to `networks` through the device at startup",
     }
     "send-proxy" => send_proxy: one bool = switch {
         kind: Kind::Switch,

@@ -73,8 +73,8 @@ pub fn congestion(text: &str) -> Result<Congestion, BadValue> {
     Congestion::named(text).ok_or_else(|| bad(cause, choices(text, &Congestion::NAMES)))
 }
 
-/// What a balancer finds a server by: eight octets in hexadecimal digits, or in base64, as a pod
-/// gets them from AWS's controller.
+/// The ID by which a load balancer finds a server: eight bytes in hexadecimal digits, or in base64,
+/// as a pod gets them from AWS's controller.
 pub fn server_id(text: &str) -> Result<ServerId, BadValue> {
     let mut octets = [0; 8];
     let digits = text.strip_prefix("0x").filter(|digits| digits.len() == 2 * octets.len());
@@ -87,7 +87,7 @@ pub fn server_id(text: &str) -> Result<ServerId, BadValue> {
     };
     let bad = || {
         let cause = format!("{} is not a server ID", shown(text));
-        bad(cause, "eight octets, as in 0x0123456789abcdef")
+        bad(cause, "eight bytes, as in 0x0123456789abcdef")
     };
     is_read.then_some(ServerId(octets)).ok_or_else(bad)
 }
@@ -128,7 +128,7 @@ pub fn user_name(text: &str) -> Result<String, BadValue> {
     let is_name = |c: char| c.is_ascii_alphanumeric() || "_.-$".contains(c);
     match !text.is_empty() && text.chars().all(is_name) && !is_private(text) {
         true => Ok(text.to_owned()),
-        false => Err(bad(format!("{} is not the name of a user", shown(text)), "as in keypadd")),
+        false => Err(bad(format!("{} is not a user name", shown(text)), "as in keypadd")),
     }
 }
 

@@ -60,7 +60,7 @@ pub fn device_name(text: &str) -> Result<String, BadValue> {
     match is_valid && !is_private(text) {
         true => Ok(text.to_owned()),
         false => Err(bad(
-            format!("{} is not the name of a device", shown(text)),
+            format!("{} is not a device name", shown(text)),
             format!("up to {DEVICE_CHARS_MAX} letters, digits and -_.@, as in kp-berlin"),
         )),
     }
@@ -76,7 +76,7 @@ pub fn device_address(text: &str) -> Result<DeviceAddress, BadValue> {
     };
     parse().ok_or_else(|| {
         bad(
-            format!("{} is not an address with the length of its network", shown(text)),
+            format!("{} is not an address with a prefix length", shown(text)),
             "as in 10.255.0.1/31 or fd00::1/64",
         )
     })
@@ -87,7 +87,7 @@ pub fn device_mtu(text: &str) -> Result<u16, BadValue> {
     match text.parse() {
         Ok(mtu @ MTU_MIN..=MTU_MAX) => Ok(mtu),
         _ => Err(bad(
-            format!("{} is not the MTU of a device", shown(text)),
+            format!("{} is not an MTU for a device", shown(text)),
             format!("from {MTU_MIN} to {MTU_MAX}, as in 1400"),
         )),
     }
@@ -100,7 +100,7 @@ pub fn route_mode(text: &str) -> Result<RouteMode, BadValue> {
         "none" => Ok(RouteMode::None),
         _ => {
             let hint = choices(text, &["install", "none"]);
-            Err(bad(format!("{} is no way to make routes", shown(text)), hint))
+            Err(bad(format!("{} is not a mode", shown(text)), hint))
         }
     }
 }

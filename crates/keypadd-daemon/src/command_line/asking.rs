@@ -75,10 +75,10 @@ impl ForwardArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct DrainArgs {
-    /// Reset what is still open after this time [default: it stays until it ends]
+    /// Reset connections still open after this time [default: they stay until they end]
     #[arg(long = "for", env = "KEYPADD_FOR", value_name = "DURATION", conflicts_with = "off")]
     pub(crate) time: Option<String>,
-    /// Take new sessions again
+    /// Accept new sessions again
     #[arg(long, env = "KEYPADD_OFF", value_parser = values::switch)]
     pub(crate) off: bool,
     /// Ask the daemon behind this socket [default: every server of this user]

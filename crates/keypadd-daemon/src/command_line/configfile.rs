@@ -101,7 +101,7 @@ pub(crate) fn parts(file: &Path) -> Result<Vec<Part>, Error> {
             None if path.symlink_metadata().is_err() => Ok(None),
             None => {
                 let name = shown(path.to_string_lossy());
-                let cause = format!("configuration {name} is a link to no file");
+                let cause = format!("configuration {name} is a link to a missing file");
                 Err(Error::new(Exit::Config, cause))
             }
         }
@@ -197,8 +197,8 @@ fn read(path: &Path) -> Result<String, Error> {
     text(path)?.ok_or_else(|| {
         let cause = format!("configuration {} does not exist", shown(path.to_string_lossy()));
         Error::new(Exit::Config, cause).hint(
-            "`keypadd invite` and `join` write it, and `keypadd run --help` has an example; \
-                --config names another",
+            "`keypadd invite` and `join` create it, and `keypadd run --help` has an example; \
+             --config names another",
         )
     })
 }

@@ -33,7 +33,7 @@ pub(crate) enum Server {
 
 /// Where `join` finds the invitation.
 #[derive(Clone, Debug)]
-pub(crate) enum Line {
+pub(crate) enum InvitationFrom {
     /// On standard input.
     Stdin,
     /// On the command line.
@@ -47,14 +47,14 @@ pub(crate) fn checked<T>(flag: &str, value: Result<T, BadValue>) -> Result<T, Er
     })
 }
 
-/// Longest lifetime of an invitation: others may have seen the line.
+/// Longest lifetime of an invitation: others may have seen it.
 const EXPIRES_MAX: Duration = Duration::from_secs(600);
 
 /// `-` or an invitation, which is never quoted.
-pub(super) fn line(text: &str) -> Result<Line, BadValue> {
+pub(super) fn invitation_or_stdin(text: &str) -> Result<InvitationFrom, BadValue> {
     match text {
-        "-" => Ok(Line::Stdin),
-        text => invitation(text).map(|invitation| Line::Given(Arc::new(invitation))),
+        "-" => Ok(InvitationFrom::Stdin),
+        text => invitation(text).map(|invitation| InvitationFrom::Given(Arc::new(invitation))),
     }
 }
 
@@ -63,7 +63,7 @@ pub(crate) fn invitation(text: &str) -> Result<Invitation, BadValue> {
     text.parse().map_err(|error: InvitationError| {
         let hint = match error {
             InvitationError::Version(_) => "run the same version of keypadd on both ends",
-            _ => "copy the whole line that `keypadd invite` prints on the other host",
+            _ => "copy the whole invitation that `keypadd invite` prints on the other host",
         };
         bad(error.to_string(), hint)
     })
@@ -103,7 +103,7 @@ pub(super) fn server_or_name(text: &str) -> Result<Server, BadValue> {
         )),
         Some(("", name)) => peer_name(name).map(Server::Named),
         Some(_) => Err(bad(
-            format!("{}: keypadd needs no user's name", shown(text)),
+            format!("{}: keypadd takes no user name", shown(text)),
             "leave it out: HOST, or @NAME from the configuration file",
         )),
         None => servers(text, DEFAULT_PORT).map(|_| Server::At(text.to_owned())),

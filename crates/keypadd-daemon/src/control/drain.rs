@@ -22,7 +22,7 @@ pub(crate) const FOR: &str = "for";
 /// A server after a request.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Drained {
-    /// Whether it takes no new sessions.
+    /// Whether it accepts no new sessions.
     pub(crate) draining: bool,
     pub(crate) sessions: usize,
     /// Their open connections.
@@ -52,9 +52,9 @@ pub(crate) fn answer(request: &str, sources: Option<&Sources>, verb: &str) -> Va
     let is_on = draining.is_on();
     if is_on {
         let limit = limit.map(|limit| format_duration(limit).to_string());
-        tracing::info!(sessions, connections, limit, "drained: no new sessions are taken");
+        tracing::info!(sessions, connections, limit, "draining: accepts no new sessions");
     } else {
-        tracing::info!(sessions, connections, "new sessions are taken");
+        tracing::info!(sessions, connections, "accepts new sessions");
     }
     json!(Drained { draining: is_on, sessions, connections })
 }

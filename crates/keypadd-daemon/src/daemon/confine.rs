@@ -86,8 +86,8 @@ impl Confinement {
         let record = recorded.unwrap_or_else(|error| {
             let cause = system(&error);
             tracing::warn!(
-                "`keypadd reload --binary` cannot replace this daemon, as how it was \
-                started cannot be recorded: {cause}"
+                "`keypadd reload --binary` will not replace this daemon: cannot record how it was \
+                 started: {cause}"
             );
             None
         });

@@ -69,8 +69,8 @@ impl PeerNetworks {
             let network = Network::new(name, record, inherited);
             if !is_set_up(&network, settings) {
                 tracing::warn!(
-                    "the old process has set up device {device} of peer {name} in another way; \
-                        restart to apply `address`, `mtu` and `routes`"
+                    "the old process set up device {device} of peer {name} differently; restart to \
+                     apply `address`, `mtu` and `routes`"
                 );
             }
             Some((name.clone(), Arc::new(network)))
@@ -127,8 +127,8 @@ impl PeerNetworks {
             }
             // Rules without them would let a permit for a prefix reach this host itself.
             Err(error) => tracing::warn!(
-                "cannot list the addresses of this host ({error}): networks keep to those known \
-                    before, and carry nothing without any"
+                "cannot list the addresses of this host ({error}): networks use those known \
+                 before, and carry nothing if there are none"
             ),
         }
     }
@@ -190,8 +190,8 @@ fn open(
         let _ = ip(&["-force", "-batch", "-"], &old_routes);
         ip(&["-batch", "-"], &all).map_err(|cause| {
             Error::new(Exit::BindFailed, failed(&cause)).hint(
-                "give the daemon CAP_NET_ADMIN, or make the device, its addresses and its routes \
-                    yourself and leave `address`, `mtu` and `routes` out",
+                "give the daemon CAP_NET_ADMIN, or create the device, its addresses and its routes \
+                 yourself and leave `address`, `mtu` and `routes` out",
             )
         })?;
     }
@@ -222,15 +222,15 @@ pub(crate) fn hint(error: &io::Error, name: &str) -> Option<String> {
                 .into(),
         ),
         io::ErrorKind::PermissionDenied => Some(format!(
-            "make it beforehand for the daemon's user, as with `ip tuntap add dev {name} mode tun \
-                user keypadd`, or give the daemon CAP_NET_ADMIN"
+            "create it beforehand for the daemon's user, as with `ip tuntap add dev {name} mode \
+                tun user keypadd`, or give the daemon CAP_NET_ADMIN"
         )),
         io::ErrorKind::ResourceBusy => {
             Some("another program uses it; choose another one with `device`".into())
         }
         io::ErrorKind::InvalidInput => Some(
-            "it is no TUN device with one queue, as `ip tuntap add mode tun` makes; choose another \
-                one with `device`"
+            "it is not a TUN device with one queue, as `ip tuntap add mode tun` creates; choose \
+             another one with `device`"
                 .into(),
         ),
         _ => None,

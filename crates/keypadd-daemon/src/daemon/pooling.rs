@@ -41,8 +41,8 @@ pub(crate) fn budget_cut(settings: &Settings, memory_bytes: u64) -> Option<Strin
     let size = |bytes: u64| bytesize::ByteSize::b(bytes).display().iec();
     is_cut.then(|| {
         format!(
-            "pool-budget {} is cut to {}, one part in {BUDGET_ONE_IN} of the memory of {}: more \
-             could get the daemon killed",
+            "pool-budget {} is reduced to {}, 1/{BUDGET_ONE_IN} of the memory of {}: more could \
+             get the daemon killed",
             size(asked.value as u64),
             size(budget_bytes as u64),
             size(memory_bytes)

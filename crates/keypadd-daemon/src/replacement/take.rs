@@ -208,7 +208,7 @@ impl Takeover {
                 if [ErrorKind::UnexpectedEof, ErrorKind::ConnectionReset]
                     .contains(&error.kind()) =>
             {
-                tracing::warn!("the old process has died; this one has everything, and continues");
+                tracing::warn!("the old process has died; this one has taken over everything");
                 Ok(None)
             }
             Err(error) => Err(error),

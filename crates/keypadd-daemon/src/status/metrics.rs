@@ -201,10 +201,10 @@ impl Served {
     }
 
     /// Ready once every peer that the daemon connects to is connected; a server without such peers
-    /// is ready immediately, and while it takes new sessions.
+    /// is ready immediately, and while it accepts new sessions.
     fn readiness(&self) -> (StatusCode, String) {
         if self.sources.server().is_some_and(|(_, draining)| draining.is_on()) {
-            return (StatusCode::SERVICE_UNAVAILABLE, "drained: takes no new sessions\n".into());
+            return (StatusCode::SERVICE_UNAVAILABLE, "draining: accepts no new sessions\n".into());
         }
         let mut down = self.sources.dialed();
         down.retain(|dialing| dialing.link.status().state != LinkState::Connected);

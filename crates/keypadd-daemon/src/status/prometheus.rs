@@ -60,8 +60,8 @@ impl Snapshot {
             out.histograms(name, &help, rows.map(|(pad, times)| (labels([("pad", pad)]), times)))?;
         }
         let help = format!(
-            "Time of a packet by stage, sampled one in {SAMPLED_ONE_IN}; \
-             pad and xor are one stage if the pad is made inline"
+            "Time of a packet by stage, sampled one in {SAMPLED_ONE_IN}; pad and xor are one stage \
+             if the pad is computed inline"
         );
         let stages = self.stage_times.iter();
         let rows = stages.map(|(stage, times)| (labels([("stage", *stage)]), times));
@@ -70,8 +70,7 @@ impl Snapshot {
         out.counter("keypadd_pool_exhaustions", help, self.pool_exhaustions)?;
         let help = "Packets whose tag did not verify";
         out.counter("keypadd_open_failures", help, self.open_failures)?;
-        let help =
-            "Connections that ended as their peer had restarted or did not know them any more";
+        let help = "Connections that ended because their peer had restarted or no longer knew them";
         out.counter("keypadd_resets", help, self.resets)?;
         out.counter("keypadd_replays", "Replayed or late packets", self.replays)?;
         let help = "Refused attempts to use a packet number twice; anything but 0 is a bug";
@@ -113,12 +112,12 @@ impl Snapshot {
             max.extend(share.max_bytes.map(|bytes| (one.clone(), bytes)));
             used.push((one, share.used_bytes));
         }
-        out.gauges("keypadd_memory_share_bytes", "Largest shares of the memory", max)?;
-        out.gauges("keypadd_memory_used_bytes", "What is taken of these shares", used)
+        out.gauges("keypadd_memory_share_bytes", "Memory limit, by purpose", max)?;
+        out.gauges("keypadd_memory_used_bytes", "Memory in use, by purpose", used)
     }
 
     fn encode_hold(&self, out: &mut Out<'_>) -> fmt::Result {
-        let help = "1 while the server takes no new sessions, else 0";
+        let help = "1 while the server accepts no new sessions, else 0";
         out.gauge("keypadd_draining", help, u64::from(self.draining))?;
         let hold = &self.hold;
         let streams: usize = hold.peers.iter().map(|peer| peer.streams).sum();
@@ -223,13 +222,13 @@ impl Snapshot {
         out.gauges("keypadd_network_session_info", help, sessions)?;
         out.counters("keypadd_network_packets", "Packets of networks", packets)?;
         out.counters("keypadd_network_bytes", "Bytes of packets of networks", bytes)?;
-        let help = "Packets of networks that this end dropped, by reason";
+        let help = "Packets of networks dropped at this end, by reason";
         out.counters("keypadd_network_packets_dropped", help, dropped)?;
-        let help = "Packets of networks that went in fragments, as the path carries less";
+        let help = "Packets of networks sent in fragments, as they were too big for the path";
         out.counters("keypadd_network_packets_fragmented", help, fragmented)?;
         let help = "Packets of networks whose sender was told that they are too big";
         out.counters("keypadd_network_packets_too_big", help, too_big)?;
-        let help = "Packets of networks marked as having met congestion, as they waited for long";
+        let help = "Packets of networks marked as having met congestion here (ECN)";
         out.counters("keypadd_network_packets_marked", help, marked)
     }
 
@@ -286,7 +285,7 @@ impl Snapshot {
         out.gauges("keypadd_key_budget_left_ratio", help, budgets)?;
         out.gauges("keypadd_path_rtt_seconds", "Smoothed round-trip time", rtts)?;
         out.gauges("keypadd_path_mtu_bytes", "Largest UDP payload the path carries", mtus)?;
-        let help = "Bytes that congestion control lets be in flight";
+        let help = "Bytes that congestion control allows in flight";
         out.gauges("keypadd_path_congestion_window_bytes", help, windows)?;
         out.counters("keypadd_path_lost_packets", "Packets declared lost", losses)?;
         out.counters("keypadd_path_bytes", "UDP payload sent and received", path_bytes)?;

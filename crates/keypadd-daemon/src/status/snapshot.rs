@@ -24,7 +24,7 @@ pub(crate) struct Snapshot {
     pub(crate) place: String,
     pub(crate) public_key: String,
     pub(crate) started_unix_seconds: u64,
-    /// Whether its server takes no new sessions.
+    /// Whether its server accepts no new sessions.
     #[serde(default)]
     pub(crate) draining: bool,
     /// How long what is open there may stay; absent if there is no limit.

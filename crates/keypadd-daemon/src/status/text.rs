@@ -60,11 +60,12 @@ pub(crate) fn render(daemon: Snapshot) -> String {
     lines.join("\n") + "\n"
 }
 
-/// What a server does that takes no new sessions.
+/// What a draining server does.
 pub(crate) fn drained(daemon: &Snapshot) -> Option<String> {
     let left = daemon.drain_left_seconds.map(|left| format!("for up to {}", span(left)));
-    let stays = left.unwrap_or_else(|| "until it ends".into());
-    daemon.draining.then(|| format!("  drained: takes no new sessions; what is open stays {stays}"))
+    let stays = left.unwrap_or_else(|| "until they end".into());
+    let line = format!("  draining: accepts no new sessions; open connections stay {stays}");
+    daemon.draining.then_some(line)
 }
 
 /// The event loops.
@@ -99,14 +100,14 @@ fn limits(limits: &LimitCounts) -> String {
     line
 }
 
-/// Connections that wait for a place, if there are any.
+/// Connections that wait for a free slot, if there are any.
 pub(crate) fn waiting(counts: ConnectionCounts) -> Option<String> {
     let wait = match counts.waiting {
         0 => return None,
         1 => "1 connection waits".to_owned(),
         count => format!("{count} connections wait"),
     };
-    Some(format!("  {wait} for a place (max-forwards); others may queue behind"))
+    Some(format!("  {wait} for a free slot (max-forwards); others may queue behind"))
 }
 
 /// The memory and its shares; nothing for a daemon that does not tell.
@@ -279,11 +280,10 @@ fn network(network: &NetworkReport, lines: &mut Vec<String>) {
     }
     if network.fragmented_packets > 0 {
         let (fragmented, told) = (network.fragmented_packets, network.too_big_packets);
-        lines.push(format!("    {fragmented} sent in fragments; {told} senders told their size"));
+        lines.push(format!("    {fragmented} sent in fragments; {told} senders told the MTU"));
     }
     if network.marked_packets > 0 {
-        lines
-            .push(format!("    {} marked as having waited for long (ECN)", network.marked_packets));
+        lines.push(format!("    {} marked as having met congestion (ECN)", network.marked_packets));
     }
     if let Some(accepts) = peer_accepts {
         let accepts: Vec<_> = accepts.iter().map(|prefix| one_line(prefix)).collect();
@@ -330,9 +330,9 @@ fn session(report: &SessionReport, lines: &mut Vec<String>) {
     }
     lines.push(format!("    suite {} {class}, key exchange {}", session.suite, session.kex));
     let renewal = match session.key_renewal {
-        KeyRenewal::On => "replaced after key-lifetime",
-        KeyRenewal::Off => "not replaced (key-lifetime is 0)",
-        KeyRenewal::NeedsHold => "not replaced (an end does not hold connections)",
+        KeyRenewal::On => "renewed after key-lifetime",
+        KeyRenewal::Off => "not renewed (key-lifetime is 0)",
+        KeyRenewal::NeedsHold => "not renewed (one end has hold = 0)",
     };
     lines.push(format!("    keys are {} old, {renewal}", age(session.keys_since_unix_seconds)));
     let SessionStatus { sent_packets, lost_packets, .. } = session;

@@ -29,7 +29,7 @@ fn render(report: ConnectionsReport) -> String {
     let (verb, place) = (one_line(&verb), one_line(&place));
     let mut lines = vec![format!(
         "{verb} {place}, pid {pid}: {open} open, {held} held, {connecting} connecting, {waiting} \
-         waiting for a place"
+         waiting for a slot"
     )];
     if !connections.is_empty() {
         let (sent, received) = ("sent", "received");

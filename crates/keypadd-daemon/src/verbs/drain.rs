@@ -1,5 +1,5 @@
-//! `keypadd drain`: has running servers take no new sessions, or take them again, over their
-//! control sockets.
+//! `keypadd drain`: stops running servers from accepting new sessions, or lets them accept
+//! again, over their control sockets.
 
 use std::path::Path;
 use std::time::Duration;
@@ -32,7 +32,7 @@ struct Answer {
 /// Asks one daemon, or all of this user's that are servers.
 ///
 /// # Errors
-/// Exit 2: the time is not one, or the daemon is no server. Exit 5: no server answers.
+/// Exit 2: the time is not one, or the daemon is not a server. Exit 5: no server answers.
 pub(crate) fn run(args: DrainArgs) -> Result<(), Error> {
     let time = args.time.as_deref().map(|time| checked("--for", values::duration(time)));
     let request = match time.transpose()? {
@@ -56,8 +56,9 @@ pub(crate) fn run(args: DrainArgs) -> Result<(), Error> {
             }
             Answer { no_server: Some(_), .. } if !is_given => {}
             Answer { no_server: Some(verb), .. } => {
-                let cause = format!("this `keypadd {}` is no server", one_line(&verb));
-                return Err(Error::new(Exit::Usage, cause).hint("drain the one that listens"));
+                let cause = format!("this `keypadd {}` is not a server", one_line(&verb));
+                let hint = "give the --socket of a daemon that listens";
+                return Err(Error::new(Exit::Usage, cause).hint(hint));
             }
             Answer { error, .. } => {
                 let error = error.unwrap_or_else(|| "invalid answer".into());
@@ -66,14 +67,14 @@ pub(crate) fn run(args: DrainArgs) -> Result<(), Error> {
         }
     }
     match asked {
-        0 => Err(none_found("no server found".into())),
+        0 => Err(none_found("no server found".into(), "`keypadd serve` or `run`")),
         _ => Ok(()),
     }
 }
 
 fn line(path: &Path, drained: &Drained) -> String {
     let Drained { draining, sessions, connections } = drained;
-    let what = if *draining { "drained" } else { "takes new sessions" };
+    let what = if *draining { "draining" } else { "accepts new sessions" };
     let path = one_line(&path.display().to_string());
     format!("{path}: {what}; sessions {sessions}, open connections {connections}\n")
 }

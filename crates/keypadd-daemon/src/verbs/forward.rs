@@ -111,9 +111,14 @@ fn daemons(given: Option<PathBuf>) -> Result<Vec<(PathBuf, Vec<PeerForwards>)>, 
         }
     }
     match daemons.is_empty() {
-        true => Err(none_found("no daemon found that connects to a peer".into())),
+        true => Err(none_connects()),
         false => Ok(daemons),
     }
+}
+
+/// The error if no daemon of this user connects to a peer.
+fn none_connects() -> Error {
+    none_found("no daemon found that connects to a peer".into(), "`keypadd connect` or `run`")
 }
 
 /// The daemon that connects to this peer, or to the only one.
@@ -145,7 +150,7 @@ fn pick(
                 },
             ))
         }
-        ([], None) => Err(none_found("no daemon found that connects to a peer".into())),
+        ([], None) => Err(none_connects()),
         (_, Some(peer)) => {
             let sockets: Vec<_> =
                 found.iter().map(|(socket, _)| socket.display().to_string()).collect();

@@ -1,6 +1,6 @@
-//! `keypadd invite`: prints a line for `keypadd join`, waits for the host that has it, and adds
-//! that host to the configuration file. Prints only the line on standard output, everything else on
-//! standard error.
+//! `keypadd invite`: prints an invitation for `keypadd join`, waits for the host that has it, and
+//! adds that host to the configuration file. Prints only the invitation on standard output,
+//! everything else on standard error.
 
 use std::io::{self, ErrorKind, Write};
 use std::net::{Ipv6Addr, SocketAddr};
@@ -29,7 +29,7 @@ use crate::verbs::reload::{Reloaded, reload_file};
 /// Name for the other host if this one has no usable name.
 const NO_NAME: &str = "far";
 
-/// How often the time is checked: the line must not last longer because the host slept.
+/// How often the time is checked: the invitation must not last longer because the host slept.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// What an inviting host is started with.
@@ -190,7 +190,7 @@ pub(crate) async fn run(options: InviteOptions, shutdown: Shutdown) -> Result<()
     line.push('\n');
     let nothing = "nothing was written on either host";
     if !print(line.as_bytes())? {
-        let cause = format!("standard output is closed, so nobody can read the line; {nothing}");
+        let cause = format!("standard output is closed: nobody can read the invitation; {nothing}");
         return Err(Error::new(Exit::Runtime, cause));
     }
     drop((line, invitation));
@@ -259,7 +259,7 @@ fn waiting(options: &InviteOptions, port: u16) -> String {
     let expires = humantime::format_duration(*expires);
     let mut text = format!(
         "keypadd: waiting for {name} at {address}, UDP port {port}\n  \
-         on {name}, run `keypadd join` and paste this line; it works once, for {expires}"
+         on {name}, run `keypadd join` and paste this invitation; it works once, within {expires}"
     );
     if *is_guessed {
         text += &format!("\n  if {name} cannot reach {address}, name this host with --host");

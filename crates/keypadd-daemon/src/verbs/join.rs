@@ -1,5 +1,5 @@
-//! `keypadd join`: takes the line of `keypadd invite`, proves it to the host that printed it, and
-//! adds that host to the configuration file.
+//! `keypadd join`: takes the invitation of `keypadd invite`, proves it to the host that printed it,
+//! and adds that host to the configuration file.
 
 use std::io::{self, IsTerminal, Read, Write};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use keypadd_tunnel::{
 };
 use zeroize::Zeroizing;
 
-use crate::command_line::{JoinArgs, Line, checked, invitation};
+use crate::command_line::{InvitationFrom, JoinArgs, checked, invitation};
 use crate::daemon::confine::Confinement;
 use crate::daemon::generate_instance;
 use crate::verbs::pairing::{Prepared, ThisHost};
@@ -36,20 +36,20 @@ pub(crate) struct JoinOptions {
 }
 
 impl JoinOptions {
-    /// Reads flags, the line and files, restricts the calling thread to what is needed from then
-    /// on, before any other starts, and prepares the files.
+    /// Reads flags, the invitation and files, restricts the calling thread to what is needed from
+    /// then on, before any other starts, and prepares the files.
     ///
     /// # Errors
-    /// Exit 2: no valid line, or a name that is taken. Exit 3: the file or the key cannot be used.
-    /// Exit 1: a file cannot be written.
+    /// Exit 2: no valid invitation, or a name that is taken. Exit 3: the file or the key cannot be
+    /// used. Exit 1: a file cannot be written.
     pub(crate) fn read(args: JoinArgs) -> Result<Self, Error> {
-        let JoinArgs { line, name, config, flags } = args;
+        let JoinArgs { invitation: from, name, config, flags } = args;
         let name = name.map(|name| checked("--name", peer_name(&name))).transpose()?;
         let mut flags = flags.settings;
         let (key, connect_timeout) = (flags.key.take(), flags.connect_timeout.value);
-        let invitation = match line {
-            Some(Line::Given(invitation)) => invitation,
-            Some(Line::Stdin) | None => Arc::new(read_line()?),
+        let invitation = match from {
+            Some(InvitationFrom::Given(invitation)) => invitation,
+            Some(InvitationFrom::Stdin) | None => Arc::new(read_line()?),
         };
         let host = ThisHost::find(config, key.map(|key| key.value))?;
         if host.public_key() == invitation.key {
@@ -131,7 +131,7 @@ async fn finish(options: JoinOptions, joined: Joined) -> Result<(), Error> {
         Err(NotConfirmed::Refused(cause)) => {
             let error = Error::new(Exit::Authentication, format!("{name}: {cause}"));
             match written.undo() {
-                Ok(()) => Err(error.hint(format!("{file} is as it was; invite again there"))),
+                Ok(()) => Err(error.hint(format!("{file} is unchanged; invite again there"))),
                 Err(undone) => {
                     Err(error.hint(format!("remove [peer.{name}] from {file}")).and(undone))
                 }
@@ -154,7 +154,7 @@ fn read_line() -> Result<Invitation, Error> {
     let mut length = 0;
     let mut stdin = io::stdin().lock();
     if io::stdin().is_terminal() {
-        let _ = write!(io::stderr().lock(), "the line of `keypadd invite`: ");
+        let _ = write!(io::stderr().lock(), "paste the invitation: ");
     }
     while length < bytes.len() && !bytes[..length].contains(&b'\n') {
         match stdin.read(&mut bytes[length..]) {
@@ -176,9 +176,8 @@ fn refused(error: ClientError, options: &JoinOptions) -> Error {
     let again = "run `keypadd invite` there again";
     let cause = error.to_string();
     match error {
-        ClientError::NotPaired { .. } => {
-            Error::new(Exit::Authentication, cause).hint(format!("{again}, and use its new line"))
-        }
+        ClientError::NotPaired { .. } => Error::new(Exit::Authentication, cause)
+            .hint(format!("{again}, and use the new invitation")),
         ClientError::Auth { server, cause }
             if !matches!(cause, AuthError::Refused(Refusal::NotPinned(_))) =>
         {

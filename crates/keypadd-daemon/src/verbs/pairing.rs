@@ -281,6 +281,6 @@ fn not_written(path: &Path, error: &io::Error) -> Error {
         ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
             "run it as the file's owner, or name another file with --config"
         }
-        _ => "the file is as it was; free some space, or name another with --config",
+        _ => "the file is unchanged; free some space, or name another with --config",
     })
 }

@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::command_line::ReloadArgs;
 use crate::control::runtime_directory;
 use crate::control::{self, RELOAD_REQUEST, RELOAD_TIMEOUT, STATUS_REQUEST};
-use crate::verbs::status::{no_answer, none_found, unanswered};
+use crate::verbs::status::{ANY_DAEMON, no_answer, none_found, unanswered};
 
 use replace::{Replaced, replace};
 
@@ -79,7 +79,7 @@ pub(crate) fn run(args: ReloadArgs) -> Result<(), Error> {
                 format!("`keypadd {}` runs without a configuration file", one_line(&verb)),
             )
             .hint("restart it with new flags, or use `keypadd run`"),
-            None => none_found("no daemon found".into()),
+            None => none_found("no daemon found".into(), ANY_DAEMON),
         }),
     }
 }
@@ -202,7 +202,7 @@ fn also(before: Option<Error>, error: Error) -> Error {
 fn find() -> Result<Vec<PathBuf>, Error> {
     let sockets = runtime_directory::all_sockets();
     if sockets.is_empty() {
-        Err(none_found(runtime_directory::nothing_in_any()))
+        Err(none_found(runtime_directory::nothing_in_any(), ANY_DAEMON))
     } else {
         Ok(sockets)
     }

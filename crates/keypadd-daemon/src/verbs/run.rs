@@ -41,8 +41,8 @@ const NEW_DEVICES: &str = "devices of networks";
 const HIDDEN_FILES: &str = "files that this process may not read";
 
 /// The hint if this process may not read a file.
-const OUT_OF_REACH: &str = "this process gave up reading it when it started; `keypadd reload \
-    --binary` continues in one that reads it";
+const OUT_OF_REACH: &str = "this process gave up access to it at startup; `keypadd reload \
+    --binary` continues in one that can read it";
 
 /// The file and what it sets.
 #[derive(Debug)]
@@ -120,8 +120,8 @@ impl Others {
                 let file = shown(self.file.to_string_lossy());
                 Error::new(Exit::BindFailed, format!("already running: process {pid} runs {file}"))
                     .hint(
-                        "`keypadd reload` applies changes of the file; to start anew, stop that \
-                           process first",
+                        "`keypadd reload` applies changes to the file; to start over, stop that \
+                         process first",
                     )
             }
             None => error,

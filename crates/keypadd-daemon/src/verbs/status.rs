@@ -89,10 +89,13 @@ fn document(daemons: Vec<DaemonAnswer>) -> Value {
 /// A socket and the answer of its daemon.
 pub(super) type DaemonAnswer = (PathBuf, io::Result<Value>);
 
-/// The error if no daemon of this user answers.
-pub(crate) fn none_found(cause: String) -> Error {
+/// Any command that runs a daemon, for [`none_found`].
+pub(crate) const ANY_DAEMON: &str = "`keypadd serve`, `connect` or `run`";
+
+/// The error if no daemon of this user answers; `commands` start one that would.
+pub(crate) fn none_found(cause: String, commands: &str) -> Error {
     Error::new(Exit::Unreachable, cause)
-        .hint("start `keypadd serve`, `connect` or `run` as this user, or give a --socket")
+        .hint(format!("start {commands} as this user, or give a --socket"))
 }
 
 fn find(request: &str) -> Result<Vec<DaemonAnswer>, Error> {
@@ -107,9 +110,9 @@ fn find(request: &str) -> Result<Vec<DaemonAnswer>, Error> {
     };
     let daemons: Vec<DaemonAnswer> = answers.filter(is_running).collect();
     match daemons.first() {
-        None => Err(none_found(runtime_directory::nothing_in_any())),
+        None => Err(none_found(runtime_directory::nothing_in_any(), ANY_DAEMON)),
         Some((path, Err(error))) if daemons.iter().all(|(_, answer)| answer.is_err()) => {
-            Err(none_found(no_answer(path, error)))
+            Err(none_found(no_answer(path, error), ANY_DAEMON))
         }
         Some(_) => Ok(daemons),
     }

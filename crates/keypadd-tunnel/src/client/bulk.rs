@@ -103,7 +103,7 @@ impl BulkDialer {
         match control.receive().await {
             Ok(Frame::HelloBulk { version: VERSION, proof, .. }) => {
                 if !channel.is_proof(&proof, token, Assertion::ServerBulk, &instance.0) {
-                    let cause = "the server does not prove to have the session";
+                    let cause = "the server does not prove that it has the session";
                     connection.close(CloseCode::Protocol.value().into(), cause.as_bytes());
                     unattached.connection = None;
                     if session.may_log() {

@@ -1,4 +1,4 @@
-//! Leaves a server that is drained and asks for it: new connections go to another server, open ones
+//! Leaves a server that drains and asks for it: new connections go to another server, open ones
 //! stay with their session until they end.
 //!
 //! Make before break, as in `failover`. For its next server the client is another one, with an
@@ -99,7 +99,7 @@ impl Client {
         loop {
             match self.try_elsewhere(session).await {
                 Ok(next) => return next,
-                Err(error) => debug!("the server is drained, and no other one answers: {error}"),
+                Err(error) => debug!("the server is draining, no other one answers: {error}"),
             }
             sleep(delays.next().unwrap_or(RETRY_MAX)).await;
         }
@@ -138,7 +138,7 @@ impl Client {
                 %server,
                 %next,
                 open,
-                "server is drained: new connections go to another one; open ones stay"
+                "server is draining: new connections go to another server; open ones stay"
             );
         }
         let lineage = Arc::clone(&session.lineage);
@@ -183,7 +183,7 @@ impl Client {
                 if live.may_log() {
                     let (peer, server) = (live.peer(), live.remote());
                     let held = held.as_ref().map_or(0, |held| held.count);
-                    warn!(peer, %server, held, "lost a server that was left ({lost})");
+                    warn!(peer, %server, held, "lost the draining server ({lost})");
                 }
                 *lineage.away() = held;
             }
@@ -208,7 +208,7 @@ impl Client {
             loop {
                 match self.attempt_there(held, lineage).await {
                     Ok(session) => return session,
-                    Err(failure) => debug!(?failure, "not back at a server that was left"),
+                    Err(failure) => debug!(?failure, "not reconnected to the server that was left"),
                 }
             }
         };

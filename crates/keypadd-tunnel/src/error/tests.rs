@@ -90,7 +90,7 @@ fn what_a_user_reads_of_a_failed_handshake_is_as_recorded() {
         (
             told(TransportErrorCode::CONNECTION_REFUSED, ""),
             "cannot reach a.example:4433: the server accepts no new connections now: it has too \
-             many, is drained, or is shutting down",
+             many, is draining, or is shutting down",
         ),
         (
             told(TransportErrorCode::PROTOCOL_VIOLATION, "a reason"),
@@ -107,8 +107,8 @@ fn what_a_user_reads_of_a_failed_handshake_is_as_recorded() {
         ),
         (
             ConnectionError::Reset,
-            "cannot reach a.example:4433: the server has given up the handshake for others, or \
-             has restarted",
+            "cannot reach a.example:4433: the server dropped the handshake (it is busy) or has \
+             restarted",
         ),
         (ConnectionError::TimedOut, "cannot reach a.example:4433: timeout"),
         (

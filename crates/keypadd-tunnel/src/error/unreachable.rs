@@ -30,7 +30,7 @@ pub enum Cause {
     #[error(transparent)]
     Srv(SrvError),
     /// The name leads to addresses of the other family only.
-    #[error("not an address of the family asked for")]
+    #[error("no address of the requested family")]
     OtherFamily,
     /// The address cannot be connected to.
     #[error(transparent)]
@@ -45,12 +45,12 @@ pub enum Cause {
     #[error("no answer after its handshake")]
     NoHello,
     /// The server does not know the connection any more: another attempt may work.
-    #[error("the server has given up the handshake for others, or has restarted")]
+    #[error("the server dropped the handshake (it is busy) or has restarted")]
     Forgotten,
     /// The server sent QUIC's CONNECTION_REFUSED, which says no more and comes without a reason, or
-    /// closed the connection before its hello as it is drained or shuts down.
+    /// closed the connection before its hello as it drains or shuts down.
     #[error(
-        "the server accepts no new connections now: it has too many, is drained, or is shutting \
+        "the server accepts no new connections now: it has too many, is draining, or is shutting \
          down"
     )]
     Busy,

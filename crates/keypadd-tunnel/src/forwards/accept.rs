@@ -43,7 +43,7 @@ pub(crate) const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 /// The log line of a connection without the header that `accept-proxy` demands.
 pub(crate) const NO_PROXY_HEADER: &str =
-    "closed a connection that does not begin with a PROXY header; accept-proxy demands one";
+    "closed a connection that does not begin with a PROXY header; accept-proxy requires one";
 
 /// What the accept loops of a client share.
 #[derive(Clone, Debug)]

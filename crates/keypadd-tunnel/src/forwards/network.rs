@@ -84,7 +84,7 @@ pub(crate) async fn keep_open_on_bulk(
 /// Why a peer refuses a network, for people.
 fn refusal(code: StreamCode) -> String {
     match code {
-        StreamCode::BadHeader => "its version has no networks".into(),
+        StreamCode::BadHeader => "its version does not support networks".into(),
         StreamCode::NotPermitted => "it has no `networks` for this host".into(),
         StreamCode::Unreachable => "its device is lost".into(),
         code => code.to_string(),
@@ -261,7 +261,7 @@ async fn log_turns(session: &LiveSession, network: &Network) -> Infallible {
             info!(peer, device, session = number, "{line}");
         }
         network.until_sent_by(number, false).await;
-        line = "network goes over this session again";
+        line = "network uses this session again";
     }
 }
 

@@ -39,9 +39,9 @@ impl Request<'_> {
             warn!(
                 peer = session.peer(),
                 target = name,
-                "no local port is left to this peer for another connection to this target: widen \
-                 net.ipv4.ip_local_port_range; closed ones of TCP take theirs for a minute, unless \
-                 net.ipv4.tcp_tw_reuse is 1"
+                "no local port is left for another connection of this peer to this target: widen \
+                 net.ipv4.ip_local_port_range; closed TCP connections keep theirs for a minute, \
+                 unless net.ipv4.tcp_tw_reuse is 1"
             );
         }
         self.record.set_peer(session.peer());

@@ -174,7 +174,7 @@ impl Inviter {
         let remote = plain(connection.remote_address());
         if !self.secret.is_proof(&proof, PairingStep::Join, &self.key, &key) {
             if *wrong < WRONG_PROOFS_LOGGED {
-                warn!(source = %remote, "a host tried to join with another invitation's line");
+                warn!(source = %remote, "a host tried to join with another invitation");
             }
             *wrong = wrong.saturating_add(1);
             let reason = "this is not the invitation that the host is waiting for";

@@ -1,4 +1,4 @@
-//! Says whether a server is drained: it takes no new sessions, and asks its clients to make their
+//! Says whether a server drains: it accepts no new sessions, and asks its clients to make their
 //! connections elsewhere. That can be taken back. A shutdown goes further: it takes no more
 //! connections either.
 
@@ -18,17 +18,17 @@ pub(crate) enum Leaving {
     Done,
 }
 
-/// Whether a server is drained or shuts down; clones share it, and it outlives the server.
+/// Whether a server drains or shuts down; clones share it, and it outlives the server.
 #[derive(Clone, Debug, Default)]
 pub struct Draining(Arc<watch::Sender<Phase>>);
 
 /// What a server does with clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// It takes new sessions and serves them.
+    /// It accepts new sessions and serves them.
     #[default]
     Serving,
-    /// The server takes no new sessions. What is still open at a given time is reset.
+    /// The server accepts no new sessions. What is still open at a given time is reset.
     Draining {
         /// When that is; `None` if connections stay until they end.
         until: Option<Instant>,
@@ -51,7 +51,7 @@ impl Draining {
         self.set(Phase::Serving);
     }
 
-    /// Whether the server takes no new sessions.
+    /// Whether the server accepts no new sessions.
     pub fn is_on(&self) -> bool {
         *self.0.borrow() != Phase::Serving
     }

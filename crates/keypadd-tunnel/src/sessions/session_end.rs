@@ -40,14 +40,14 @@ pub enum SessionEnd {
     /// Another process continues its streams.
     #[error("the daemon is being replaced by a new process")]
     HandedOver,
-    /// Its keys have exceeded their lifetime, and the client has not replaced them.
-    #[error("its keys are too old, and the client has not replaced them")]
+    /// Its keys have exceeded their lifetime, and the client has not renewed them.
+    #[error("its keys are too old, and the client has not renewed them")]
     KeysTooOld,
     /// The server is shutting down.
     #[error("the server is shutting down")]
     Shutdown,
-    /// The server is drained, and the time for its connections to end is over.
-    #[error("the server is drained, and the time for its connections to end is over")]
+    /// The server drains, and the time for its connections to end is over.
+    #[error("the server is draining, and the time for its open connections is over")]
     Drained,
 }
 

@@ -17,7 +17,7 @@ use crate::support::*;
 
 /// The answer to a new connection that QUIC's CONNECTION_REFUSED stands for.
 const NOT_NOW: &str =
-    "the server accepts no new connections now: it has too many, is drained, or is shutting down";
+    "the server accepts no new connections now: it has too many, is draining, or is shutting down";
 
 async fn refusal(permits: &[&str], target: &str) -> StreamCode {
     let key = new_key();

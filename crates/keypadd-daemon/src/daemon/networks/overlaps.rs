@@ -6,8 +6,8 @@ use keypadd_config::{Config, Networks};
 use super::addresses::{Addresses, Connected};
 
 /// What to do about an overlap.
-pub(crate) const OVERLAP_HINT: &str = "leave it out of `networks`, give one of the two other \
-    addresses, or translate them: docs/operations.md, \"Overlapping networks\"";
+pub(crate) const OVERLAP_HINT: &str = "leave it out of `networks`, renumber one of the two, or \
+    translate addresses: docs/operations.md, \"Overlapping networks\"";
 
 /// A line for each network of a peer that overlaps some that this host is in. None where the system
 /// does not list those.
@@ -43,7 +43,7 @@ fn lines(peers: &[(&str, &Networks)], connected: &[Connected]) -> Vec<String> {
             if !both.is_empty() {
                 lines.push(format!(
                     "peer {peer}: {prefix} of its networks overlaps {} of this host: addresses in \
-                     both lead to one of them only",
+                     both reach only one of them",
                     both.join(", ")
                 ));
             }
@@ -101,7 +101,7 @@ mod tests {
         let line = |prefix: &str, here: &str| {
             format!(
                 "peer b: {prefix} of its networks overlaps {here} of this host: addresses in both \
-                 lead to one of them only"
+                 reach only one of them"
             )
         };
         assert_eq!(

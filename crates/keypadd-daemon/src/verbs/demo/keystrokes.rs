@@ -95,8 +95,8 @@ async fn beside_a_download(path: &Path) -> Result<Beside, Error> {
 fn line(name: &str, beside: &Beside) -> String {
     let Beside { keystrokes: Typed { p50_us, p99_us, .. }, download_mbit } = beside;
     let [half, most] = [p50_us, p99_us].map(|us| us / 1e3);
-    let answered = format!("half in {half:.0} ms, 99 % in {most:.0} ms");
-    format!("   {name:<10} {answered}; the download gets {download_mbit:.1} Mbit/s")
+    let answered = format!("median {half:.0} ms, 99th percentile {most:.0} ms");
+    format!("   {name:<10} {answered}; download {download_mbit:.1} Mbit/s")
 }
 
 impl Keystrokes {

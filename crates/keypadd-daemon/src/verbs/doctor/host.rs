@@ -78,7 +78,7 @@ fn clock() -> Finding {
         Some("yes") => Finding::ok(CHECK, "synchronized"),
         Some("no") => Finding::warn(
             CHECK,
-            "not synchronized: setting it will make connections reconnect",
+            "not synchronized: setting the clock will make connections reconnect",
             "timedatectl set-ntp true",
         ),
         _ => Finding::ok(CHECK, "not checked: there is no timedatectl"),
@@ -179,7 +179,8 @@ fn reaches_other_hosts(config: &Config) -> bool {
 fn local_ports(ports: HostPorts) -> Finding {
     const CHECK: &str = "local ports";
     let HostPorts { count, reuse } = ports;
-    let kept = "a connection to another host that this one has closed first keeps its for a minute";
+    let kept = "a connection to another host that this host closed first keeps its port for a \
+        minute";
     match reuse {
         PortReuse::Always => Finding::ok(CHECK, format!("{count} for each target")),
         PortReuse::Loopback => Finding::ok(

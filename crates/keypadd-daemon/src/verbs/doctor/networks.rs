@@ -124,7 +124,7 @@ fn routed(
             }
         };
         let fix = match routes {
-            RouteMode::Install => "restart the daemon, which makes routes when it starts".into(),
+            RouteMode::Install => "restart the daemon, which installs routes at startup".into(),
             RouteMode::None => format!("ip route add {prefix} dev {device}"),
         };
         findings.push(Finding::warn(check, found, fix));
@@ -195,7 +195,7 @@ fn forwarding(is_v4: bool) -> Finding {
         Ok("0") => Finding::warn(
             CHECK,
             format!("this host does not forward {family}: hosts behind it cannot use the tunnel"),
-            format!("sysctl -w {setting}=1, unless this host is alone"),
+            format!("sysctl -w {setting}=1, unless no hosts are behind this one"),
         ),
         Ok(_) => Finding::ok(CHECK, format!("this host forwards {family}")),
         Err(_) => Finding::ok(CHECK, format!("forwarding not checked: {setting} cannot be read")),

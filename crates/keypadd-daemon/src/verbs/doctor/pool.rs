@@ -57,8 +57,8 @@ fn judged(report: &SuiteReport) -> String {
     let ratios = ratios.collect::<Vec<_>>().join(", ");
     let least = 1.0 / POOL_WINS;
     format!(
-        "sealing with a pad takes {ratios} of the time without one; a pool is for {least:.2}x or \
-         less at some length, and under {POOL_WINS:.2}x at each"
+        "sealing with a pad takes {ratios} of the time without one; a pool pays off at {least:.2}x \
+         or less for some length and below {POOL_WINS:.2}x for all"
     )
 }
 
@@ -83,7 +83,7 @@ mod tests {
         assert_eq!(
             judged(&report),
             "sealing with a pad takes 0.85x at 64 bytes, 1.20x at 1400 bytes of the time without \
-             one; a pool is for 0.91x or less at some length, and under 1.10x at each"
+             one; a pool pays off at 0.91x or less for some length and below 1.10x for all"
         );
     }
 }

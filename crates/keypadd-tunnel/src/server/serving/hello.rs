@@ -140,7 +140,7 @@ impl ServerContext {
         if self.draining.is_on() {
             let (given, now) = (request.as_ref().and_then(|it| it.proof), Instant::now());
             if !self.lineages.would_resume(&client, given, &proof.channel, now.into_std()) {
-                let reason = "the server is drained: it takes no new sessions";
+                let reason = "the server is draining: it accepts no new sessions";
                 return Err(refuse(&connection, CloseCode::Shutdown, reason));
             }
         }

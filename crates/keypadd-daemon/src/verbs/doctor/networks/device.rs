@@ -91,10 +91,10 @@ pub(super) fn findings(
     let Rights { user, manages_devices } = rights;
     let Some(Device { tun_flags, owner, mtu: has_mtu, is_up, lacks }) = device else {
         return vec![match manages_devices {
-            true => Finding::ok(check, format!("no device {name} yet: the daemon makes it")),
+            true => Finding::ok(check, format!("no device {name} yet: the daemon creates it")),
             false => Finding::fail(
                 check,
-                format!("no device {name}, and this user cannot make it"),
+                format!("no device {name}, and this user cannot create it"),
                 fix(ErrorKind::PermissionDenied),
             ),
         }];
@@ -116,7 +116,7 @@ pub(super) fn findings(
             format!("leave them out and set up {name} yourself, or give the daemon CAP_NET_ADMIN"),
         ));
     }
-    let restart = "restart the daemon, which does it when it starts, or";
+    let restart = "restart the daemon, which does so at startup, or";
     if let Some(mtu) = mtu.filter(|mtu| has_mtu != Some(*mtu)) {
         let has = has_mtu.map_or_else(|| "another".into(), |mtu| mtu.to_string());
         findings.push(Finding::warn(
@@ -188,14 +188,14 @@ mod tests {
             assert_eq!(told(keys, Some(["0x1801", owner, "1400", "0x1091"]), rights), fine);
         }
         let missing = told("", None, ROOT);
-        assert_eq!(missing, ["ok no device kp-b yet: the daemon makes it | "]);
+        assert_eq!(missing, ["ok no device kp-b yet: the daemon creates it | "]);
     }
 
     #[test]
     fn what_keeps_a_device_from_being_used_fails_with_a_way_out() {
         const UP: &str = "0x1091";
         for (keys, device, rights, found) in [
-            ("", None, USER, "fail no device kp-b, and this user cannot make it | make it befo"),
+            ("", None, USER, "fail no device kp-b, and this user cannot create it | create"),
             // An Ethernet device, a TAP device, one of several queues.
             ("", Some(["", "", "1500", UP]), ROOT, "fail the device kp-b cannot be used | it is"),
             ("", Some(["0x1802", "0", "1500", UP]), ROOT, "fail the device kp-b cannot be used |"),
@@ -204,7 +204,7 @@ mod tests {
                 "",
                 Some(["0x1801", "7", "1400", UP]),
                 USER,
-                "fail the device kp-b belongs to user 7, not to user 1000 | make it beforehand",
+                "fail the device kp-b belongs to user 7, not to user 1000 | create it before",
             ),
             (
                 "routes = \"install\"",
@@ -226,7 +226,7 @@ mod tests {
             told,
             [
                 "warn the MTU of kp-b is 1500, 1300 in the file | restart the daemon, which does \
-                 it when it starts, or `ip link set dev kp-b mtu 1300`",
+                 so at startup, or `ip link set dev kp-b mtu 1300`",
                 "warn the device kp-b is down, so no packet passes | ip link set dev kp-b up",
             ]
         );
