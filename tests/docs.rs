@@ -248,7 +248,7 @@ fn readmes_figures_are_recorded_and_its_pictures_are_there() {
     };
 
     // Each row is a column of a table of the record, whose arms are the columns of README's.
-    let compare: Vec<String> = recorded("2026-11-29-compare.txt");
+    let compare: Vec<String> = recorded("2026-11-30-compare.txt");
     let rows: Vec<_> = readme.lines().filter(|line| figures(line).len() == 3).collect();
     assert_eq!(rows.len(), 4);
     let medians = |table: &str, nth: usize| {
