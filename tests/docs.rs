@@ -279,6 +279,21 @@ fn readmes_figures_are_recorded_and_its_pictures_are_there() {
         assert!(prose.contains(&sentence), "README does not say {sentence:?}");
     }
 
+    // Tunnels between networks.
+    let networks = recorded("2026-11-30-networks-keypadd.txt").join(" ");
+    let ratio = |claim: &str| -> f64 {
+        let (_, verdict) = networks.split_once(claim).unwrap();
+        figure_in(verdict, "in its round ", ",").parse().unwrap()
+    };
+    let rate = ratio("keypadd carries at least 3.5 times what boringtun does");
+    let cpu = ratio("keypadd takes at most a quarter of boringtun's CPU time");
+    for sentence in [
+        format!("one stream through keypadd is {rate:.1} times as fast as through boringtun,"),
+        format!("and takes {cpu:.2} of its CPU time."),
+    ] {
+        assert!(prose.contains(&sentence), "README does not say {sentence:?}");
+    }
+
     // What sealing gains from the pool, and what users gain end to end.
     let paired: Vec<String> = recorded("2026-11-29-paired.txt");
     let sealing = "chacha20-poly1305, sealing 1400 bytes, hit, 64 MiB: ";
