@@ -98,11 +98,6 @@ pub(crate) const ACK_WAIT_SHARE: f64 = 0.75;
 /// (N_RTT_SAMPLE).
 pub(crate) const START_UP_SAMPLES: u32 = 8;
 
-/// The window grows in start-up while at least one part in this many of it is in flight: it doubles
-/// in a round trip, so one that is the limit is as full. RFC 9002 7.8;
-/// `start_up_leaves_a_window_alone_that_is_not_used`.
-pub(crate) const USED_PART: u64 = 2;
-
 /// A rate that grew by this factor in one round trip of start-up is still growing. Start-up doubles
 /// it; delayed ACKs look like a queue meanwhile.
 pub(crate) const DOUBLING: f64 = 1.5;

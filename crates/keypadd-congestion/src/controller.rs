@@ -39,7 +39,7 @@ use crate::{
         ACKED_PACKETS, ACKED_PARTS, COMPETE_GAIN, COUNTED_BYTES, CRUISE_GAIN, ECN_BETA,
         EFFECT_ROUNDS, FLOOR_TIME, FULL_USE, HOLE_ROUNDS, HOLE_TRIPS, INITIAL_PACKETS,
         MAX_ACK_DELAY, NEAR, NEAR_GAIN, RATE_MIN, RESTART_PART, ROOM_PACKETS, ROUND_MIN, RTT_MIN,
-        SAMPLED_USE, START_UP_GAIN, TRIAL, USED_PART, WINDOW_MIN_PACKETS,
+        SAMPLED_USE, START_UP_GAIN, TRIAL, WINDOW_MIN_PACKETS,
     },
     flight::{Departure, Flight},
     losses::Losses,
@@ -182,11 +182,7 @@ impl RateController {
             round.acked(now, bytes, part);
         }
         let waits_long = self.waits_long(now.saturating_duration_since(sent));
-        // Something else may be the limit, such as a busy host: what is not used shows nothing of
-        // the path (RFC 9002 7.8).
-        let is_used = self.flight.bytes() >= self.window / USED_PART;
-        let may_grow = is_used && !app_limited && !self.growth.is_held();
-        if self.mode.is_start_up() && may_grow && !waits_long {
+        if self.mode.is_start_up() && !app_limited && !self.growth.is_held() && !waits_long {
             self.window += bytes;
         }
     }

@@ -50,11 +50,6 @@ impl Flight {
         self.batches.push_back(Departure { sent: now, flight, rate: self.rate });
     }
 
-    /// Bytes in flight when the ACK that is being read arrived.
-    pub(super) fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
     pub(super) fn acked(&mut self, sent: Instant) {
         self.newest = self.newest.max(Some(sent));
     }

@@ -212,28 +212,3 @@ fn a_dip_ends_in_the_fourth_round_although_no_packet_was_sent_within_it() {
     assert!(controller.sample_dip(now, now, 9 * MTU, MS));
     assert!(matches!(controller.mode, Mode::Cruise), "{:?}", controller.mode);
 }
-
-/// Acknowledges so many packets that left together, after this round trip.
-fn exchange(controller: &mut RateController, now: &mut Instant, packets: u64, rtt: Duration) {
-    let sent = *now;
-    for _ in 0..packets {
-        controller.on_sent(sent, MTU, 0);
-    }
-    *now += rtt;
-    for _ in 0..packets {
-        controller.acked(*now, sent, MTU, false);
-    }
-    controller.on_end_acks(*now, 0, true, None);
-}
-
-#[test]
-fn start_up_leaves_a_window_alone_that_is_not_used() {
-    let mut now = Instant::now();
-    let mut controller = RateController::new(MTU as u16);
-    for _ in 0..1_000 {
-        exchange(&mut controller, &mut now, INITIAL_PACKETS / USED_PART - 1, 20 * MS);
-        assert_eq!(controller.window(), INITIAL_PACKETS * MTU);
-    }
-    exchange(&mut controller, &mut now, INITIAL_PACKETS, 20 * MS);
-    assert_eq!(controller.window(), 2 * INITIAL_PACKETS * MTU);
-}
