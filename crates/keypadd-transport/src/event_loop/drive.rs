@@ -65,7 +65,7 @@ impl<U: Datagrams> EventLoop<U> {
     pub(super) fn drive(&mut self, now: Instant) -> usize {
         let mut keys = self.connections.take_marked();
         let time = Step::Deliver.time() / keys.len().max(1) as u32;
-        let (mut bulk_bytes, mut have_sent) = (0, None);
+        let (mut bulk_bytes, mut have_sent) = (0, self.io.udp.is_full().then_some(0));
         for key in keys.drain(..) {
             match catch_unwind(AssertUnwindSafe(|| self.drive_one(key, time, now))) {
                 Ok(bytes) => bulk_bytes += bytes,
