@@ -41,15 +41,16 @@ pub(crate) struct Flow {
     /// Packets received while others were sent, a second.
     pub(crate) per_second: f64,
     /// Mean of the interarrival jitter of RFC 3550, 6.4.1, as it was after each packet; `None` if
-    /// nothing arrived.
+    /// fewer than two arrived.
     pub(crate) jitter_us: Option<f64>,
     /// From sending to arrival; half of the round trip if the two have different clocks.
     pub(crate) delays: Latencies,
 }
 
 impl Flow {
-    pub(crate) fn lost_percent(&self) -> f64 {
-        100.0 * self.lost as f64 / self.sent.max(1) as f64
+    /// `None` if nothing was sent.
+    pub(crate) fn lost_percent(&self) -> Option<f64> {
+        (self.sent > 0).then(|| 100.0 * self.lost as f64 / self.sent as f64)
     }
 }
 
@@ -87,7 +88,7 @@ pub(crate) fn flow(
             sent,
             lost: sent.saturating_sub(received.packets),
             per_second: received.in_time as f64 / time.as_secs_f64(),
-            jitter_us: (received.packets > 0).then(|| received.mean_jitter_us()),
+            jitter_us: (received.packets > 1).then(|| received.mean_jitter_us()),
             delays: received.delays,
         })
     })
@@ -224,7 +225,7 @@ mod tests {
         };
         let lost = measured(&other);
         assert!(lost.sent > 0 && lost.lost == lost.sent && lost.jitter_us.is_none(), "{lost:?}");
-        assert_eq!(lost.lost_percent(), 100.0);
+        assert_eq!(lost.lost_percent(), Some(100.0));
         let found = measured(&receiver);
         assert_eq!((found.lost, found.delays.count()), (0, found.sent));
     }

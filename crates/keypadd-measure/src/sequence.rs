@@ -54,6 +54,17 @@ pub fn center(rounds: &[f64]) -> Option<Estimate> {
     Some(Estimate { value, interval, samples: rounds.to_vec() })
 }
 
+/// The sum over rounds, for what may never happen: one is too many whatever other rounds say, and
+/// none says something only after as many rounds as other verdicts take. `None` for no rounds, or if
+/// a value is not a number.
+#[must_use]
+pub(crate) fn total(rounds: &[f64]) -> Option<Estimate> {
+    let value = rounds.iter().sum::<f64>();
+    let interval = (value > 0.0 || rounds.len() >= MIN_ROUNDS).then_some([value; 2]);
+    let is_known = !value.is_nan() && !rounds.is_empty();
+    is_known.then(|| Estimate { value, interval, samples: rounds.to_vec() })
+}
+
 /// About how many more rounds it takes until the half width of an estimate's interval is
 /// `distance`, up to a look. `None` if it has no end.
 pub(crate) fn more_rounds(estimate: &Estimate, distance: f64) -> Option<usize> {

@@ -7,6 +7,7 @@ use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use crate::requester::{Broken, PATIENCE};
@@ -81,9 +82,11 @@ pub fn open_datagrams(address: SocketAddr) -> Result<UdpSocket, Broken> {
             Stamp::now(flow).write(&mut datagram);
             // What cannot be sent now may be sent later: somebody may begin to listen there.
             let _ = socket.send(&datagram);
-            let read = socket.recv(&mut answer).map(|bytes| Stamp::read(&answer[..bytes]));
-            if read.is_ok_and(|stamp| stamp.is_some_and(|stamp| stamp.flow == flow)) {
-                return Ok(socket);
+            match socket.recv(&mut answer).map(|bytes| Stamp::read(&answer[..bytes])) {
+                Ok(Some(stamp)) if stamp.flow == flow => return Ok(socket),
+                // Nobody listens (ICMP), which is known at once.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => sleep(RETRY),
+                Ok(_) | Err(_) => {}
             }
         }
         Err(io::ErrorKind::TimedOut.into())
@@ -100,7 +103,8 @@ pub(crate) fn answer(socket: &UdpSocket, is_over: &AtomicBool) -> io::Result<()>
         // Timeout, or the host of an earlier answer is gone (ICMP).
         let Ok((bytes, from)) = socket.recv_from(&mut buffer) else { continue };
         let datagram = &mut buffer[..bytes];
-        if let Some(stamp) = Stamp::read(datagram) {
+        // An answer has none, or two services could answer each other for ever.
+        if let Some(stamp) = Stamp::read(datagram).filter(|stamp| stamp.arrived_ns == 0) {
             Stamp { arrived_ns: clock_ns(), ..stamp }.write(datagram);
             // An answer that finds no place is lost like those that find none later.
             let _ = socket.send_to(datagram, from);

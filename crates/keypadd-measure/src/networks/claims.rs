@@ -1,13 +1,14 @@
 //! Lists what is claimed of tunnels between networks, each a row, and judges it. Pure.
 //!
-//! Each is a ratio to another arm in the same round, or a figure of its own arm. A sample that
-//! failed counts as the worst: nothing carried, or a cost without bounds.
+//! Each is a ratio to another arm in the same round, or a figure of its own arm. A sample of that
+//! arm that failed counts as the worst: nothing carried, or a cost without bounds. A round in which
+//! none of the others came up says nothing.
 
 use super::Networks;
 use super::arms::{KEYPADD, KEYPADD_3DES, PLAIN, VXLAN};
 use super::sample::{Sample, Taken};
-use crate::results::{Outcome, Verdict};
-use crate::sequence::center;
+use crate::results::{Estimate, Outcome, Verdict};
+use crate::sequence::{center, total};
 use crate::verdict::Rule;
 
 struct Claim {
@@ -26,6 +27,8 @@ struct Measure {
     is_cost: bool,
     /// None if nothing arrived.
     of: fn(&Sample) -> Option<f64>,
+    /// What the rounds say together.
+    estimate: fn(&[f64]) -> Option<Estimate>,
 }
 
 /// What the arm's figure is divided by.
@@ -40,37 +43,47 @@ enum Over {
     Itself,
 }
 
-const STREAM: Measure =
-    Measure { name: "one stream down", is_cost: false, of: |it| Some(it.tcp[0].mbit) };
+const STREAM: Measure = Measure {
+    name: "one stream down",
+    is_cost: false,
+    of: |it| Some(it.tcp[0].mbit),
+    estimate: center,
+};
 const CPU: Measure = Measure {
     name: "the whole machine's CPU time a GB of one stream down",
     is_cost: true,
     of: |it| Some(it.tcp[0].machine_cpu),
+    estimate: center,
 };
 const ECHO_ALONE: Measure = Measure {
     name: "median round trip of 100 bytes, alone",
     is_cost: true,
     of: |it| it.idle.times[1].quantile_us(0.5),
+    estimate: center,
 };
 const ECHO_BESIDE: Measure = Measure {
     name: "99th percentile of round trips of 100 bytes beside one stream",
     is_cost: true,
     of: |it| it.beside.times[1].quantile_us(0.99),
+    estimate: center,
 };
 const SMALL_UDP: Measure = Measure {
     name: "UDP packets of 64 bytes received a second",
     is_cost: false,
     of: |it| Some(it.udp.last()?.per_second),
+    estimate: center,
 };
 const VOICE_LOST: Measure = Measure {
-    name: "voice packets lost beside one stream, %",
+    name: "voice packets lost beside one stream",
     is_cost: true,
-    of: |it| Some(it.voice.lost_percent()),
+    of: |it| (it.voice.sent > 0).then_some(it.voice.lost as f64),
+    estimate: total,
 };
 const VOICE_JITTER: Measure = Measure {
     name: "jitter of voice beside one stream, µs",
     is_cost: true,
     of: |it| it.voice.jitter_us,
+    estimate: center,
 };
 
 const CLAIMS: [Claim; 17] = [
@@ -177,10 +190,10 @@ impl Claim {
         (is_there(&arm) && has_base).then_some(())?;
         let values: Vec<f64> = (0..networks.rounds)
             .filter_map(|round| {
-                let figure = self.of.best(taken, round, &arm)?;
+                let figure = self.of.best(taken, round, &arm)?.unwrap_or_else(|| self.of.worst());
                 match self.over {
                     Over::Itself => Some(figure),
-                    _ => Some(figure / self.of.best(taken, round, &base)?),
+                    _ => Some(figure / self.of.best(taken, round, &base)??),
                 }
             })
             .collect();
@@ -191,7 +204,8 @@ impl Claim {
                 format!("ratio of {} to the best of the others' in its round", self.of.name)
             }
         };
-        let mut verdict = self.rule.judge(self.text, &figure, center(&values).as_ref());
+        let estimate = (self.of.estimate)(&values);
+        let mut verdict = self.rule.judge(self.text, &figure, estimate.as_ref());
         if values.is_empty() {
             verdict.outcome = Outcome::NotRun;
         }
@@ -200,14 +214,23 @@ impl Claim {
 }
 
 impl Measure {
-    /// The best of a round's samples of these arms; none if there are no such samples.
-    fn best(self, taken: &[Taken], round: u32, is_of: &dyn Fn(usize) -> bool) -> Option<f64> {
-        let (worst, better): (f64, fn(f64, f64) -> f64) =
-            if self.is_cost { (f64::INFINITY, f64::min) } else { (0.0, f64::max) };
+    /// The best of a round's samples of these arms: `None` if there are no such samples,
+    /// `Some(None)` if all have failed.
+    fn best(
+        self,
+        taken: &[Taken],
+        round: u32,
+        is_of: &dyn Fn(usize) -> bool,
+    ) -> Option<Option<f64>> {
+        let better = if self.is_cost { f64::min } else { f64::max };
         let of_round = taken.iter().filter(|it| it.round == round && is_of(it.arm));
-        of_round
-            .map(|it| it.sample.as_ref().ok().and_then(|sample| (self.of)(sample)).unwrap_or(worst))
-            .reduce(better)
+        let mut figures = of_round.map(|it| it.sample.as_ref().ok().and_then(self.of)).peekable();
+        figures.peek()?;
+        Some(figures.flatten().reduce(better))
+    }
+
+    fn worst(self) -> f64 {
+        if self.is_cost { f64::INFINITY } else { 0.0 }
     }
 }
 
@@ -278,7 +301,7 @@ pub(super) mod tests {
         assert_eq!(outcomes(rates), [Outcome::DoesNotHold; 2]);
         // One that failed is no rival, and not ahead of one.
         let rates = [Some(9000.0), None, Some(900.0), None];
-        assert_eq!(outcomes(rates), [Outcome::Holds; 2]);
+        assert_eq!(outcomes(rates), [Outcome::Holds, Outcome::NotRun]);
         let rates = [Some(9000.0), None, None, Some(100.0)];
         assert_eq!(outcomes(rates), [Outcome::Holds, Outcome::DoesNotHold]);
     }
@@ -296,8 +319,8 @@ pub(super) mod tests {
         assert_eq!(outcome_of_cpu(Some(200.0), Some(1000.0)), Outcome::Holds);
         assert_eq!(outcome_of_cpu(Some(300.0), Some(1000.0)), Outcome::DoesNotHold);
         assert_eq!(outcome_of_cpu(None, Some(1000.0)), Outcome::DoesNotHold);
-        assert_eq!(outcome_of_cpu(Some(200.0), None), Outcome::Holds);
-        assert_eq!(outcome_of_cpu(None, None), Outcome::CannotTell);
+        assert_eq!(outcome_of_cpu(Some(200.0), None), Outcome::NotRun);
+        assert_eq!(outcome_of_cpu(None, None), Outcome::NotRun);
     }
 
     #[test]
@@ -309,14 +332,22 @@ pub(super) mod tests {
             let sample = it.sample.as_mut().unwrap();
             sample.udp.last_mut().unwrap().per_second = per_second;
         }
-        let verdicts = judge(&networks, &taken);
-        let outcome = |words: &str| {
-            let found = verdicts.iter().find(|it| it.claim.contains(words));
-            found.unwrap().outcome
+        let outcome = |taken: &[Taken], words: &str| {
+            let verdicts = judge(&networks, taken);
+            verdicts.iter().find(|it| it.claim.contains(words)).unwrap().outcome
         };
-        assert_eq!(outcome("small packets"), Outcome::Holds);
-        assert_eq!(outcome("through keypadd, the jitter"), Outcome::DoesNotHold);
-        assert_eq!(outcome("fastest that encrypts"), Outcome::DoesNotHold);
+        assert_eq!(outcome(&taken, "small packets"), Outcome::Holds);
+        assert_eq!(outcome(&taken, "through keypadd, the jitter"), Outcome::DoesNotHold);
+        assert_eq!(outcome(&taken, "voice loses nothing"), Outcome::DoesNotHold);
+        assert_eq!(outcome(&taken, "fastest that encrypts"), Outcome::DoesNotHold);
+        // One lost packet in one round of all is one too many.
+        for it in &mut taken {
+            let lost = u64::from(it.round == 5 && it.arm == 0);
+            it.sample.as_mut().unwrap().voice = Flow { sent: 100, lost, ..Flow::default() };
+        }
+        assert_eq!(outcome(&taken, "voice loses nothing"), Outcome::DoesNotHold);
+        taken.retain(|it| it.round < 5);
+        assert_eq!(outcome(&taken, "voice loses nothing"), Outcome::CannotTell, "too few rounds");
     }
 
     #[test]

@@ -86,13 +86,13 @@ fn tables(networks: &Networks, taken: &[Taken]) -> Vec<Table> {
         let name = pace.name;
         let rate = move |it: &Sample| Some(it.udp[nth].per_second / 1e3);
         udp.push(figure(format!("{name}: received"), "1,000/s", rate));
-        udp.push(figure("lost", "%", move |it| Some(it.udp[nth].lost_percent())));
+        udp.push(figure("lost", "%", move |it| it.udp[nth].lost_percent()));
         if !pace.interval.is_zero() {
             udp.push(figure("jitter", "µs", move |it| it.udp[nth].jitter_us));
         }
     }
     let voice = vec![
-        figure("lost", "%", |it| Some(it.voice.lost_percent())),
+        figure("lost", "%", |it| it.voice.lost_percent()),
         figure("jitter", "µs", |it| it.voice.jitter_us),
         figure("one way, p50", "µs", |it| it.voice.delays.quantile_us(0.5)),
         figure("one way, p99", "µs", |it| it.voice.delays.quantile_us(0.99)),

@@ -12,8 +12,8 @@ use tokio::task::spawn_blocking;
 use crate::arm::Arm;
 use crate::flow::{Flow, VOICE, flow};
 use crate::interleave::{Runs, Turn, Workload};
-use crate::results::{Estimate, Section, Table};
-use crate::sequence::{MIN_ROUNDS, center};
+use crate::results::{Section, Table};
+use crate::sequence::{center, total};
 use crate::statistics::mean_of_finite;
 use crate::workload::bulk::{flood, rate_mbit};
 use crate::workload::terminal::{distributions, quantile};
@@ -75,7 +75,7 @@ impl Workload for Voice {
                     claim: "loses no packet",
                     name: "packets lost",
                     at_most: 0.0,
-                    estimate: of_all_rounds,
+                    estimate: total,
                 }),
                 value: Box::new(|measured| Some(measured.beside.lost as f64)),
             },
@@ -87,7 +87,8 @@ impl Workload for Voice {
                     at_most: 2.0,
                     estimate: center,
                 }),
-                value: Box::new(|measured| Some(measured.beside.jitter_us? / 1e3)),
+                // A call of which nothing arrives is no calm one.
+                value: Box::new(|it| Some(it.beside.jitter_us.unwrap_or(f64::INFINITY) / 1e3)),
             },
             Figure {
                 of: "A packet of a call beside bulk data",
@@ -137,18 +138,6 @@ impl Workload for Voice {
         section.plots = vec![distributions(&title, &arms, |it| &it.beside.delays)];
         section
     }
-}
-
-/// The sum over rounds. One is too many whatever the others say, and none says something only
-/// after as many rounds as other verdicts take.
-fn of_all_rounds(rounds: &[f64]) -> Option<Estimate> {
-    let value = rounds.iter().sum::<f64>();
-    let interval = (value > 0.0 || rounds.len() >= MIN_ROUNDS).then_some([value; 2]);
-    (!value.is_nan() && !rounds.is_empty()).then(|| Estimate {
-        value,
-        interval,
-        samples: rounds.to_vec(),
-    })
 }
 
 fn median(measured: &VoiceMeasured) -> Option<f64> {
