@@ -183,7 +183,7 @@ impl Client {
                 if live.may_log() {
                     let (peer, server) = (live.peer(), live.remote());
                     let held = held.as_ref().map_or(0, |held| held.count);
-                    warn!(peer, %server, held, "lost the draining server ({lost})");
+                    warn!(peer, %server, held, "lost the server that was left ({lost})");
                 }
                 *lineage.away() = held;
             }

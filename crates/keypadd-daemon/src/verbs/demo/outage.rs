@@ -265,7 +265,7 @@ impl Outage {
         let has_gone_on = keypadd.fate == Fate::Complete;
         let ours = match (has_gone_on, keypadd.bytes_before, keypadd.resumed_after_seconds) {
             (true, Some(before), Some(seconds)) => format!(
-                "With keypadd the same connection continues after {seconds:.1} s, at byte {}.",
+                "With keypadd the same connection resumes after {seconds:.1} s, at byte {}.",
                 grouped(before + 1),
             ),
             (true, ..) => "The download was over before the outage.".into(),
@@ -322,7 +322,7 @@ mod tests {
         assert!(won.speaks_for_us);
         assert_eq!(
             won.lines[0],
-            "With keypadd the same connection continues after 0.1 s, at byte 5,000,000."
+            "With keypadd the same connection resumes after 0.1 s, at byte 5,000,000."
         );
         let lost = verdict(download(ended(), None), download(Fate::Complete, Some(0.1)));
         assert!(!lost.speaks_for_us);
