@@ -5,8 +5,8 @@
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, LazyLock};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -94,6 +94,16 @@ pub fn open_datagrams(address: SocketAddr) -> Result<UdpSocket, Broken> {
     open().map_err(|error| Broken::Refused(address, error))
 }
 
+/// A flag that is set when this is dropped, for a thread that goes on without whoever started it.
+#[derive(Debug, Default)]
+pub struct SetOnDrop(pub Arc<AtomicBool>);
+
+impl Drop for SetOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
 /// Answers datagrams until `is_over`. Blocks, on a thread of its own: then what it stamps does not
 /// wait for anything but the kernel.
 pub(crate) fn answer(socket: &UdpSocket, is_over: &AtomicBool) -> io::Result<()> {
@@ -103,7 +113,7 @@ pub(crate) fn answer(socket: &UdpSocket, is_over: &AtomicBool) -> io::Result<()>
         // Timeout, or the host of an earlier answer is gone (ICMP).
         let Ok((bytes, from)) = socket.recv_from(&mut buffer) else { continue };
         let datagram = &mut buffer[..bytes];
-        // An answer has none, or two services could answer each other for ever.
+        // Answers get no answer; otherwise two services could answer each other forever.
         if let Some(stamp) = Stamp::read(datagram).filter(|stamp| stamp.arrived_ns == 0) {
             Stamp { arrived_ns: clock_ns(), ..stamp }.write(datagram);
             // An answer that finds no place is lost like those that find none later.

@@ -18,7 +18,7 @@ mod requester;
 mod service;
 
 pub use counts::{Counts, Gauges};
-pub use datagrams::{Stamp, clock_ns, open_datagrams};
+pub use datagrams::{SetOnDrop, Stamp, clock_ns, open_datagrams};
 pub use ends::{EndSettings, TunnelArm, connect, ethernet, listen, new_key, serve};
 pub use exchange::{Exchange, HEADER_BYTES, PatternBytes, STEP_BYTES};
 pub use host::Host;

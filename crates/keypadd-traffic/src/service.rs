@@ -8,7 +8,6 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -17,7 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::sleep;
 
-use crate::datagrams;
+use crate::datagrams::{self, SetOnDrop};
 use crate::exchange::{Exchange, HEADER_BYTES, PatternBytes, STEP_BYTES};
 
 /// Ports to try: what is free for TCP may be taken for UDP.
@@ -32,15 +31,6 @@ pub struct Service {
     listener: TcpListener,
     datagrams: UdpSocket,
     address: SocketAddr,
-}
-
-/// Ends, when it is dropped, what may go on elsewhere.
-struct EndOnDrop(Arc<AtomicBool>);
-
-impl Drop for EndOnDrop {
-    fn drop(&mut self) {
-        self.0.store(true, Relaxed);
-    }
 }
 
 impl Service {
@@ -76,7 +66,7 @@ impl Service {
 
     /// Answers until it is dropped; then its connections end too.
     pub async fn run(self) {
-        let (mut connections, end) = (JoinSet::new(), EndOnDrop(Arc::default()));
+        let (mut connections, end) = (JoinSet::new(), SetOnDrop::default());
         let (datagrams, is_over) = (self.datagrams, Arc::clone(&end.0));
         spawn_blocking(move || datagrams::answer(&datagrams, &is_over));
         loop {

@@ -35,9 +35,9 @@ struct Measure {
 #[derive(Clone, Copy)]
 enum Over {
     Arm(&'static str),
-    /// The best in that round of those that encrypt.
+    /// The best in that round of the programs that encrypt, keypadd included.
     Encrypted,
-    /// The same without keypadd.
+    /// The best in that round of the programs that encrypt, without keypadd.
     Peers,
     /// Nothing.
     Itself,

@@ -14,8 +14,17 @@ use crate::statistics::mean_of_finite;
 use crate::workload::terminal::LEAD;
 use crate::workload::{Claims, Figure, Ratio, costs, ratios, samples, verdicts};
 
-/// Data per answer that reports how much has arrived.
-const STEP_BYTES: u64 = 256 << 10;
+/// Data per answer that reports how much has arrived. Small, so that a stream ends soon after its
+/// time.
+pub(super) const STEP_BYTES: u64 = 256 << 10;
+
+/// So many streams that run beside something else, in words.
+pub(super) fn streams_beside(streams: u32) -> String {
+    match streams {
+        1 => "one stream".to_owned(),
+        more => format!("{more} streams"),
+    }
+}
 
 /// How often the pool's level is read.
 const READ_EVERY: Duration = Duration::from_millis(10);

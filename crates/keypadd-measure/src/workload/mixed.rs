@@ -7,12 +7,9 @@ use keypadd_traffic::{Broken, Due, Exchange, Latencies, Path, Requester};
 use crate::interleave::{Runs, Workload};
 use crate::results::{Section, Table};
 use crate::statistics::mean_of_finite;
-use crate::workload::bulk::{flood, rate_mbit};
+use crate::workload::bulk::{STEP_BYTES, flood, rate_mbit, streams_beside};
 use crate::workload::terminal::{LEAD, Terminal, distributions, quantiles, type_keys};
 use crate::workload::{Claims, Figure, Ratio, costs, ratios, samples, verdicts};
-
-/// Bulk data per answer. Small, so that the stream ends soon after its time.
-const STEP_BYTES: u64 = 256 << 10;
 
 /// Typing beside bulk.
 #[derive(Clone, Copy, Debug)]
@@ -61,14 +58,10 @@ impl Workload for Mixed {
 
     fn section(&self, runs: &Runs<MixedMeasured>) -> Section {
         let arms = runs.measured();
-        let streams = match self.streams {
-            1 => "one stream".to_owned(),
-            more => format!("{more} streams"),
-        };
         let mut section = Section::of_page(
             "mixed",
             include_str!("mixed.md"),
-            &[("typing", &self.terminal.words()), ("streams", &streams)],
+            &[("typing", &self.terminal.words()), ("streams", &streams_beside(self.streams))],
         );
         let medians = samples(&arms, |measured| measured.latencies.quantile_us(0.5));
         section.verdicts = verdicts(&self.figures(), runs);

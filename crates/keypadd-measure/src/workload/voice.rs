@@ -3,10 +3,9 @@
 
 use std::net::UdpSocket;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use keypadd_traffic::{Broken, Due, Exchange, Path, open_datagrams};
+use keypadd_traffic::{Broken, Due, Exchange, Path, SetOnDrop, open_datagrams};
 use tokio::task::spawn_blocking;
 
 use crate::arm::Arm;
@@ -15,12 +14,9 @@ use crate::interleave::{Runs, Turn, Workload};
 use crate::results::{Section, Table};
 use crate::sequence::{center, total};
 use crate::statistics::mean_of_finite;
-use crate::workload::bulk::{flood, rate_mbit};
+use crate::workload::bulk::{STEP_BYTES, flood, rate_mbit, streams_beside};
 use crate::workload::terminal::{distributions, quantile};
 use crate::workload::{Claims, Figure, Goal, Ratio, costs, ratios, samples, verdicts};
-
-/// Bulk data per answer. Small, so that the stream ends soon after its time.
-const STEP_BYTES: u64 = 256 << 10;
 
 /// How long bulk data runs before the call.
 const LEAD: Duration = Duration::from_millis(200);
@@ -105,10 +101,6 @@ impl Workload for Voice {
             true => ("one way", "from here to the far end, by the one clock of both"),
             false => ("half of the round trip", "half of the round trip, as clocks there differ"),
         };
-        let streams = match self.streams {
-            1 => "one stream".to_owned(),
-            more => format!("{more} streams"),
-        };
         let mut section = Section::of_page(
             "voice",
             include_str!("voice.md"),
@@ -116,7 +108,7 @@ impl Workload for Voice {
                 ("bytes", &VOICE.bytes),
                 ("ms", &VOICE.interval.as_millis()),
                 ("seconds", &self.time.as_secs_f64()),
-                ("streams", &streams),
+                ("streams", &streams_beside(self.streams)),
                 ("delay", &delay),
             ],
         );
@@ -146,22 +138,14 @@ fn median(measured: &VoiceMeasured) -> Option<f64> {
 
 /// A call over this socket.
 async fn call(socket: Arc<UdpSocket>, has_one_clock: bool, time: Duration) -> Result<Flow, Broken> {
-    let stop = StopOnDrop(Arc::default());
+    // Nobody may wait for its end any more.
+    let stop = SetOnDrop::default();
     let is_stopped = Arc::clone(&stop.0);
     let called = spawn_blocking(move || {
         flow(&VOICE, [&socket, &socket], has_one_clock, time, &is_stopped)
             .map_err(|cause| Broken::Stopped(std::io::Error::other(cause)))
     });
     called.await.map_err(|_| Broken::fault())?
-}
-
-/// Ends a call that nobody waits for any more.
-struct StopOnDrop(Arc<AtomicBool>);
-
-impl Drop for StopOnDrop {
-    fn drop(&mut self) {
-        self.0.store(true, Relaxed);
-    }
 }
 
 /// What became of the packets of each arm.

@@ -25,7 +25,7 @@ pub struct Draining(Arc<watch::Sender<Phase>>);
 /// What a server does with clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// It accepts new sessions and serves them.
+    /// The server accepts new sessions and serves them.
     #[default]
     Serving,
     /// The server accepts no new sessions. What is still open at a given time is reset.
