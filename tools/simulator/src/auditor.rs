@@ -60,6 +60,8 @@ pub(crate) struct Sender {
     log: Arc<SecretLog>,
     tape: Arc<Tape>,
     phase: u64,
+    /// The last datagram audited.
+    last: Vec<u8>,
     /// The next number, by space.
     next: BTreeMap<Space, u64>,
     header_keys: BTreeMap<Space, Vec<u8>>,
@@ -75,8 +77,8 @@ impl Sender {
         tape: Arc<Tape>,
     ) -> Self {
         let label = format!("connection {connection}, {side:?}");
-        let (next, header_keys, ciphers) = Default::default();
-        Self { label, side, suite, log, tape, phase: 0, next, header_keys, ciphers }
+        let (last, next, header_keys, ciphers) = Default::default();
+        Self { label, side, suite, log, tape, phase: 0, last, next, header_keys, ciphers }
     }
 
     /// The newest phase seen on the wire.
@@ -89,9 +91,11 @@ impl Sender {
         self.tape.phase()
     }
 
-    /// Whether it has sealed packets that are not sent yet.
-    pub(crate) fn has_sealed(&self) -> bool {
-        self.tape.has_sealed()
+    /// Whether it has sealed what is in this datagram and not sent it before. A copy of the last
+    /// datagram was audited with that.
+    pub(crate) fn has_sealed(&self, datagram: &[u8]) -> bool {
+        let mut packets = packets(datagram).into_iter().flatten();
+        datagram != self.last && packets.any(|packet| self.tape.may_have_sealed(&packet))
     }
 
     fn load(&mut self, space: Space, phase: u64) -> bool {
@@ -141,6 +145,7 @@ impl Auditor {
             self.find(Finding::Unreadable(sender.label.clone()));
             return None;
         };
+        sender.last = datagram.to_vec();
         let mut seen = None;
         for packet in packets.iter().filter(|packet| packet.space != Space::Initial) {
             match self.packet(sender, packet) {
@@ -174,10 +179,8 @@ impl Auditor {
             sender.load(space, phase);
         }
         sender.next.insert(space, uncovered.number + 1);
-        let sealed = sender.tape.next()?;
-        if sealed.space != space
-            || sealed.header != uncovered.header
-            || sealed.plaintext.len() != uncovered.ciphertext.len()
+        let sealed = sender.tape.take(space, uncovered.number)?;
+        if sealed.header != uncovered.header || sealed.plaintext.len() != uncovered.ciphertext.len()
         {
             return None;
         }

@@ -491,10 +491,12 @@ impl World {
         let link = &links[self.rng.usize(0..links.len())];
         let side = [Side::Client, Side::Server][self.rng.usize(0..2)];
         let is_confirmed = |link: &Link| link.ends[0].stats().frame_rx.handshake_done > 0;
-        // RFC 9001 6.1, as in `run`.
-        let reached = path.arrivals.newest(link.index, !side);
         let phase = path.senders[link.index][side as usize].next_phase();
-        let may_update = reached.is_some_and(|seen| seen.phase == phase) && is_confirmed(link);
+        // What a session past its goal still waits for is pads, and phases that end before their
+        // time get few.
+        let is_wanted = path.auditor.packets < self.packets_goal || phase < PHASES_MIN;
+        let may_update =
+            is_wanted && is_confirmed(link) && path.arrivals.may_update(link.index, side, phase);
         if self.rng.u32(0..self.schedule.update_one_in) == 0 && may_update {
             link.ends[side as usize].force_key_update();
         }

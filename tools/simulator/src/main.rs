@@ -5,8 +5,8 @@
 //!
 //! Runs the shipped event loops unless `--through quinn` selects quinn-proto alone. By default at
 //! least 10^7 packets and 10^4 seeds of each suite. `--minutes` limits each suite and makes it a
-//! part of the proof, as the last line then says. Exit code 1: something was found, or a class of
-//! packets was below 1 %. A finding ends the suite and names its seed, which `--suite NAME --from
+//! part of the proof, as the last line then says. Exit code 1: something was found, or packets of a
+//! class were too few (`Counts::SHARE_MIN`). A finding ends the suite and names its seed, which `--suite NAME --from
 //! SEED --seeds 1` repeats; `RUST_LOG=quinn_proto=trace` in the environment then logs what quinn
 //! did to standard error.
 
@@ -144,7 +144,7 @@ fn run_suite(suite: Suite, arguments: &Arguments) -> bool {
     // A single seed is a replay, which may lack a class.
     let scarce = if arguments.seeds == Some(1) { Vec::new() } else { counts.scarce() };
     if !scarce.is_empty() {
-        println!("{suite}: under 1 % of the packets: {}", scarce.join(", "));
+        println!("{suite}: too few packets of a class: {}", scarce.join(", "));
     }
     let whole = counts.runs >= SEEDS && counts.packets >= PACKETS;
     let extent = if whole { "the whole proof" } else { "a part of the proof" };

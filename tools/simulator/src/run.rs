@@ -261,11 +261,7 @@ impl World {
         let confirmed = self.is_confirmed(index);
         let all_confirmed = (0..self.wirings.len()).all(|index| self.is_confirmed(index));
         let Some(link) = self.ends[side as usize].links.get_mut(&handle) else { return };
-        // RFC 9001 6.1: the next update waits until the peer has acknowledged a packet of this
-        // phase. quinn does not wait, and a peer that has seen none cannot open packets of the
-        // phase after it.
-        let reached = self.arrivals.newest(index, !side);
-        let may_update = reached.is_some_and(|seen| seen.phase == link.sender.next_phase());
+        let may_update = self.arrivals.may_update(index, side, link.sender.next_phase());
         let mut due = false;
         if link.connection.poll_timeout().is_some_and(|at| at <= now) {
             link.connection.handle_timeout(now);

@@ -5,13 +5,13 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use interposer::{Interposer, Origin};
 use quinn_proto::crypto::PacketKey;
 
 use crate::bugs::Spoiler;
-use crate::wire::{Sealed, Space};
+use crate::wire::{Packet, Sealed, Space};
 
 /// Packets sealed by one end of one connection and not audited yet, and the end's phase. Excludes
 /// Initial packets, whose keys are not secret.
@@ -21,13 +21,19 @@ pub(crate) struct Tape {
     spoiler: Option<Spoiler>,
 }
 
+/// Whether a frame of this type is a PATH_CHALLENGE or a PATH_RESPONSE, the only ones that quinn
+/// sends to an address off the path.
+fn concerns_a_path(frame: &u8) -> bool {
+    matches!(frame, 0x1a | 0x1b)
+}
+
 impl Tape {
     pub(crate) fn new(spoiler: Option<Spoiler>) -> Self {
         Self { sealed: Mutex::default(), phase: AtomicU64::new(0), spoiler }
     }
 
     fn note(&self, sealed: Sealed) {
-        self.sealed.lock().unwrap_or_else(PoisonError::into_inner).push_back(sealed);
+        self.sealed().push_back(sealed);
     }
 
     /// The phase in which quinn would seal a packet now.
@@ -35,13 +41,27 @@ impl Tape {
         self.phase.load(Relaxed)
     }
 
-    pub(crate) fn has_sealed(&self) -> bool {
-        !self.sealed.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    fn sealed(&self) -> MutexGuard<'_, VecDeque<Sealed>> {
+        self.sealed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next packet sealed.
-    pub(crate) fn next(&self) -> Option<Sealed> {
-        self.sealed.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+    /// Whether this packet can be one of those sealed, as far as its unprotected header tells.
+    pub(crate) fn may_have_sealed(&self, packet: &Packet<'_>) -> bool {
+        self.sealed().iter().any(|sealed| packet.begins_as(&sealed.header))
+    }
+
+    /// Takes the packet with this number, which leaves now, and what was sealed before it and never
+    /// leaves: the transport keeps back what would go to an address that has not earned it (RFC
+    /// 9000 section 8.1). `None` if there is no such packet, or anything else was kept back.
+    pub(crate) fn take(&self, space: Space, number: u64) -> Option<Sealed> {
+        let mut sealed = self.sealed();
+        let nth = sealed.iter().position(|one| (one.space, one.number) == (space, number))?;
+        let mut kept_back = sealed.drain(..nth);
+        if !kept_back.all(|packet| packet.plaintext.first().is_some_and(concerns_a_path)) {
+            return None;
+        }
+        drop(kept_back);
+        sealed.pop_front()
     }
 }
 

@@ -79,6 +79,12 @@ fn varint(bytes: &[u8], at: &mut usize) -> Option<usize> {
 }
 
 impl<'a> Packet<'a> {
+    /// Whether the part of the header that is not protected, with the connection ID, equals this
+    /// header's.
+    pub(crate) fn begins_as(&self, header: &[u8]) -> bool {
+        header.get(1..self.number_at) == Some(&self.bytes[1..self.number_at])
+    }
+
     /// Removes header protection (RFC 9001 section 5.4.1) and expands the number (RFC 9000 appendix
     /// A.3); `next` is one above the last number of its space.
     pub(crate) fn uncover(

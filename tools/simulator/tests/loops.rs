@@ -17,7 +17,7 @@ fn slice(class: Class) {
         }
     }
     println!("{all}");
-    assert!(all.scarce().is_empty(), "under 1 %: {:?} of {all}", all.scarce());
+    assert!(all.scarce().is_empty(), "too few: {:?} of {all}", all.scarce());
     assert!(all.bulk > 0, "no connection for bulk: {all}");
 }
 

@@ -62,10 +62,9 @@ impl Path {
     pub(super) fn send(&mut self, from: Side, left: &SentDatagrams<'_>) {
         let destination = left.destination;
         for bytes in left.bytes.chunks(left.segment_bytes) {
-            // What one connection has sealed leaves before another seals: only its end's tape has
-            // packets. A lone Initial packet is on no tape, nor are the endpoint's answers to
-            // strangers; neither needs an audit.
-            let sealed = self.senders.iter().position(|ends| ends[from as usize].has_sealed());
+            // A lone Initial packet is on no tape, nor are the endpoint's answers to strangers;
+            // neither needs an audit.
+            let sealed = self.senders.iter().position(|ends| ends[from as usize].has_sealed(bytes));
             let connection = sealed.unwrap_or_else(|| self.senders.len().saturating_sub(1));
             let seen = sealed.and_then(|index| {
                 self.auditor.datagram(&mut self.senders[index][from as usize], bytes)
