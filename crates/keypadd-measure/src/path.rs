@@ -1,9 +1,12 @@
 //! Starts an arm: a service, both ends of a tunnel to it, and the emulated network between them.
 //!
 //! A tunnel is one of three: both ends in this process over UDP on loopback, with an emulated link
-//! in between; both ends in this process on separate hosts (network namespaces); or only the near
-//! end, to a server that permits measurements. Each end, and the service behind it, has its own
-//! host. The first two use ephemeral keys. Uses no file and no port that a user chose.
+//! in between; both ends in this process as the gateways of two networks (network namespaces), whose
+//! packets it carries; or only the near end, to a server that permits measurements. Each end, and the
+//! service behind it, has its own host. The first two use ephemeral keys. Uses no file and no port
+//! that a user chose.
+
+mod gateways;
 
 use std::io;
 use std::net::IpAddr;
@@ -13,7 +16,8 @@ use std::sync::{Arc, Weak};
 use keypadd_keystream::CipherEngine;
 use keypadd_provider::{Group, KeyExchange, PrivateKey, PublicKey};
 use keypadd_traffic::{
-    EndSettings, Host, Link, Path, PathFault, TunnelArm, connect, ethernet, listen, new_key, serve,
+    Addresses, EndSettings, Host, Link, Path, PathFault, TunnelArm, connect, ethernet, listen,
+    new_key, serve,
 };
 use keypadd_tunnel::{ServerAddress, TransportSettings};
 use testbed::{FourHosts, Namespace, Quota};
@@ -25,7 +29,8 @@ use crate::arm::Arm;
 pub enum Place {
     /// In this process.
     Here,
-    /// In this process, on their own hosts; measurements are taken at the client.
+    /// In this process, on the gateways of two networks. Measurements are taken at the client, and go
+    /// to the server's own address: by the gateways' routes, or, if there is a tunnel, by that.
     Hosts {
         /// The hosts.
         hosts: Arc<FourHosts>,
@@ -123,7 +128,7 @@ async fn tcp(settings: &PathSettings) -> Result<Path, PathFault> {
 /// A service, and a tunnel to it.
 async fn tunnel(arm: TunnelArm, settings: &PathSettings) -> Result<Path, PathFault> {
     let sites = Sites::of(settings)?;
-    let end = |arm, key, peer| EndSettings {
+    let end = |arm, key, peer, network| EndSettings {
         arm,
         pool_budget_bytes: settings.pool_budget_bytes,
         kex: settings.kex,
@@ -133,10 +138,11 @@ async fn tunnel(arm: TunnelArm, settings: &PathSettings) -> Result<Path, PathFau
             Place::There { .. } => settings.transport.clone(),
             Place::Here | Place::Hosts { .. } => ethernet(settings.transport.clone()),
         },
+        network,
     };
     let near = &sites.near;
     if let Place::There { server, peer, key } = &settings.place {
-        let end = end(arm, Arc::clone(key), *peer);
+        let end = end(arm, Arc::clone(key), *peer, None);
         let (near, addresses) = connect(near.host()?, near.address, server.clone(), end).await?;
         return Path::new(addresses, vec![near], None, sites.quotas);
     }
@@ -144,12 +150,23 @@ async fn tunnel(arm: TunnelArm, settings: &PathSettings) -> Result<Path, PathFau
     let [near_public, far_public] = [near_key.public(), far_key.public()];
     let far_arm = TunnelArm { engine: settings.far_engine.unwrap_or(arm.engine), ..arm };
     let (service, service_at) = serve(sites.service.host()?, sites.service.address).await?;
-    let far_end = end(far_arm, far_key, near_public);
+    let networks = match &settings.place {
+        Place::Hosts { hosts, .. } => gateways::networks(hosts).map_err(PathFault::Here)?.map(Some),
+        Place::Here | Place::There { .. } => [None, None],
+    };
+    let [near_network, far_network] = networks.clone();
+    let far_end = end(far_arm, far_key, near_public, far_network);
     let (far, far_at) = listen(sites.far.host()?, sites.far.address, service_at, far_end).await?;
     let (far_at, relay) = settings.link.udp(far_at).map_err(text)?;
     let far_at = far_at.to_string().parse().map_err(text)?;
-    let near_end = end(arm, near_key, far_public);
-    let (near, addresses) = connect(near.host()?, near.address, far_at, near_end).await?;
+    let near_end = end(arm, near_key, far_public, near_network);
+    let (near, forward) = connect(near.host()?, near.address, far_at, near_end).await?;
+    let networks: Vec<_> = networks.into_iter().flatten().collect();
+    let addresses = match networks.is_empty() {
+        true => forward,
+        false => Addresses { tcp: service_at, udp: service_at },
+    };
+    gateways::carried(&networks).await.map_err(PathFault::Here)?;
     Path::new(addresses, vec![near, far], Some(service), (relay, sites.quotas))
 }
 
@@ -258,6 +275,9 @@ mod tests {
             });
             let (_, answers) = answers.await.unwrap().unwrap();
             assert_eq!(answers.len(), 1);
+            let sealed = path.gauges().counts();
+            let by_tunnel = sealed.hit + sealed.partial + sealed.miss > 2 * 200_000 / 1_400;
+            assert_eq!(by_tunnel, arm != Arm::Tcp, "{sealed:?}");
             let quotas = || {
                 let groups =
                     std::fs::read_dir("/sys/fs/cgroup/cpu").into_iter().flatten().flatten();

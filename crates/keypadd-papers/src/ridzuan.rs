@@ -6,6 +6,7 @@ mod measure;
 mod page;
 
 use keypadd_keystream::{Cipher, Mac, Protection};
+use keypadd_measure::PING_BYTES;
 use keypadd_measure::results::Section;
 use serde::{Deserialize, Serialize};
 
@@ -26,7 +27,7 @@ const SCENARIOS: [(Cipher, Mac); 4] = [
 const EMULATED: [usize; 2] = [1, 3];
 
 /// Bytes of a ping.
-const SIZES: [u64; 3] = [10, 100, 1000];
+const SIZES: [usize; 3] = PING_BYTES;
 
 /// The longest ping and the shortest, as places in [`SIZES`].
 const LONGEST: usize = SIZES.len() - 1;
@@ -56,10 +57,11 @@ struct Round {
 type Claim = claim::Claim<Rounds<Round>, ()>;
 
 pub(super) async fn reproduce(lab: &Lab<'_>) -> Section {
+    let sites = measure::sites();
     let (claims, mut rounds) = (claims::claims(), Rounds::default());
     for round in 0.. {
         let Some(_) = lab.needed(&claims, &rounds, round) else { break };
-        let measure = async || measure::round(lab, round).await;
+        let measure = async || measure::round(lab, &sites, round).await;
         rounds.measure(lab, "echoes", round, measure).await;
     }
     page::page(&rounds, lab.effort)

@@ -14,7 +14,8 @@ use keypadd_provider::{
 use keypadd_tunnel::wire::Instance;
 use keypadd_tunnel::{
     AllowedPeer, BenchForward, Bind, Bound, Client, ClientError, ClientSettings, Forward, Listen,
-    ListenPermits, Peers, Permits, Server, ServerAddress, ServerSettings, TransportSettings,
+    ListenPermits, Network, Peers, Permits, Server, ServerAddress, ServerSettings,
+    TransportSettings,
 };
 use tokio::sync::watch;
 
@@ -55,6 +56,8 @@ pub struct EndSettings {
     pub peer: PublicKey,
     /// Windows and congestion control.
     pub transport: TransportSettings,
+    /// The networks behind the other end, if it carries their packets.
+    pub network: Option<Arc<Network>>,
 }
 
 /// Starts something, which has an address then. Boxed, so that no crate that awaits it compiles it
@@ -96,7 +99,7 @@ pub fn listen(
             rate_cap: None,
             hold: None,
             valid_until: None,
-            network: None,
+            network: settings.network,
         };
         let peers = Arc::new(Peers::new([peer]).map_err(text)?);
         let server = ServerSettings {
@@ -150,6 +153,9 @@ pub fn connect(
         };
         let connected = host.run(async {
             let client = Client::bind(client).await?;
+            if let Some(network) = settings.network {
+                client.carry_network(network);
+            }
             let session = client.connect().await?;
             Ok::<_, ClientError>((client, session))
         });
@@ -218,6 +224,7 @@ impl Path {
             key: Arc::clone(key),
             peer: peer.public(),
             transport: ethernet(TransportSettings::default()),
+            network: None,
         };
         let host = || Host::start().map_err(text);
         let (service, service_at) = serve(host()?, at).await?;

@@ -43,6 +43,11 @@ impl Latencies {
         (!self.0.is_empty()).then(|| self.0.value_at_quantile(quantile) as f64 / 1e3)
     }
 
+    /// The mean, in microseconds; `None` without any.
+    pub fn mean_us(&self) -> Option<f64> {
+        (!self.0.is_empty()).then(|| self.0.mean() / 1e3)
+    }
+
     /// The longest one, in microseconds; `None` without any.
     pub fn max_us(&self) -> Option<f64> {
         (!self.0.is_empty()).then(|| self.0.max() as f64 / 1e3)

@@ -73,7 +73,9 @@ pub use net::{
     },
     host_ports::{HostPorts, PortReuse},
 };
-pub use networks::{Network, NetworkCounts, NetworkPhase, NetworkRules, NetworkStatus, PeerRoutes};
+pub use networks::{
+    Network, NetworkCounts, NetworkPhase, NetworkRules, NetworkStatus, PeerRoutes, attach_device,
+};
 pub use own_thread::on_own_thread;
 pub use pairing::{
     Invitation, InvitationError, InviteError, Inviter, InviterSettings, Joiner, suggested,

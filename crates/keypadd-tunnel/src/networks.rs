@@ -4,6 +4,7 @@
 //! A network outlives sessions. Each session to the peer attaches its device
 //! (`forwards/network.rs`), and a reload changes its rules. Knows no QUIC.
 
+mod device;
 mod filter;
 
 use std::{
@@ -20,6 +21,7 @@ use keypadd_transport::{PacketDevice, Paused};
 use tokio::sync::watch;
 use tracing::info;
 
+pub use self::device::attach_device;
 use self::filter::Filter;
 use crate::{
     handover::{DeviceRecord, HandedSocket, SocketRecord},
@@ -52,6 +54,7 @@ pub struct Network {
     accepts: watch::Sender<Option<Vec<Prefix>>>,
     state: watch::Sender<State>,
     logged: Mutex<[Logged; Reason::ALL.len()]>,
+    for_measurements: bool,
 }
 
 /// Which sessions carry a network.
@@ -163,7 +166,18 @@ impl Network {
         let filter = Arc::new(Filter::new(Arc::clone(&peer), record.mtu));
         let device = PacketDevice::new(device, Arc::<Filter>::clone(&filter));
         let (accepts, state) = (watch::Sender::new(None), watch::Sender::default());
-        Self { peer, record, device, filter, accepts, state, logged: Mutex::default() }
+        let (logged, for_measurements) = (Mutex::default(), false);
+        Self { peer, record, device, filter, accepts, state, logged, for_measurements }
+    }
+
+    /// The same for measurements: sessions carry it whatever their suite. No daemon has one.
+    #[must_use]
+    pub fn for_measurements(self) -> Self {
+        Self { for_measurements: true, ..self }
+    }
+
+    pub(crate) fn is_for_measurements(&self) -> bool {
+        self.for_measurements
     }
 
     /// Sets what may pass from now on, also for what is open; `None` for nothing.

@@ -122,13 +122,13 @@ impl Cli {
         }
     }
 
-    /// Open files of the process with the most: one socket for each forward or source, five
-    /// descriptors for each client in this process and ten for its connections if it has traffic,
-    /// two for each bulk one.
+    /// Open files of the process with the most: four for each forward, since a daemon counts two for
+    /// each and gives one peer half; one socket for each source, five descriptors for each client in
+    /// this process and ten for its connections if it has traffic, two for each bulk one.
     pub(crate) fn descriptors(&self) -> u64 {
         let of_client = if self.claims().contains(&Claim::Gateway) { 15 } else { 5 };
         let of_clients = of_client * self.clients;
-        let most = self.forwards.max(of_clients).max(6 * self.stalled).max(self.sources);
+        let most = (4 * self.forwards).max(of_clients).max(6 * self.stalled).max(self.sources);
         u64::from(most) + 1_000
     }
 }

@@ -15,6 +15,8 @@ use std::thread;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
+use crate::path::{Device, Path};
+
 /// A network namespace. Clones are the same one.
 #[derive(Clone, Debug)]
 pub struct Namespace(Arc<File>);
@@ -100,6 +102,8 @@ impl Namespace {
 /// client 10.86.1.2 -- 10.86.1.1 near 10.86.2.1 -- 10.86.2.2 far 10.86.3.1 -- 10.86.3.2 server
 /// ```
 ///
+/// The client has further addresses, for as many clients.
+///
 /// All can reach each other; a tunnel between the gateways is the alternative route.
 #[derive(Debug)]
 pub struct FourHosts {
@@ -116,6 +120,8 @@ pub struct FourHosts {
 impl FourHosts {
     /// The client.
     pub const CLIENT: IpAddr = address(1, 2);
+    /// How many addresses the client has.
+    pub const CLIENTS_MAX: u32 = 20;
     /// The near gateway, as the client reaches it.
     pub const NEAR: IpAddr = address(1, 1);
     /// The far gateway, as the near one reaches it.
@@ -136,40 +142,86 @@ impl FourHosts {
         Self::try_build().map_err(needs)
     }
 
+    /// Address of one of the clients, from 0; [`Self::CLIENT`] is the first. More clients than there
+    /// are addresses share them.
+    pub fn client(nth: u32) -> IpAddr {
+        address(1, 2 + (nth % Self::CLIENTS_MAX) as u8)
+    }
+
+    /// The same with an emulated path between the gateways, which passes everything immediately
+    /// until configured.
+    ///
+    /// # Errors
+    /// As for [`build`](Self::build), or why there is no TUN device.
+    pub fn by_path(mtu: u32, seed: u64) -> Result<(Self, Path), String> {
+        let hosts = Self::new()?;
+        let near = Device::open(&hosts.near, ipv4(2, 1), mtu)?;
+        let far = Device::open(&hosts.far, ipv4(2, 2), mtu)?;
+        let path = Path::start(near, far, seed)?;
+        hosts.route()?;
+        Ok((hosts, path))
+    }
+
     fn try_build() -> Result<Self, String> {
+        let hosts = Self::new()?;
+        let Self { near, far, .. } = &hosts;
+        near.ip(&veth("outside", "outside", far))?;
+        for (gateway, address) in [(near, Self::NEAR_OUTSIDE), (far, Self::FAR)] {
+            gateway.ip(&up("outside", address))?;
+        }
+        hosts.route()?;
+        Ok(hosts)
+    }
+
+    /// Hosts and their gateways, which do not reach each other yet.
+    fn new() -> Result<Self, String> {
         let new = Namespace::new;
         let hosts = Self { client: new()?, near: new()?, far: new()?, server: new()? };
         let Self { client, near, far, server } = &hosts;
-        let veth = |here: &str, there: &str, namespace: &Namespace| {
-            format!("link add {here} type veth peer name {there} netns {}\n", namespace.path())
-        };
-        near.ip(&(veth("inside", "outside", client) + &veth("outside", "outside", far)))?;
-        far.ip(&veth("inside", "outside", server))?;
-        let up = |device: &str, address: IpAddr| {
-            format!("addr add {address}/24 dev {device}\nlink set {device} up\n")
-        };
-        let loopback = "link set lo up\n";
-        let via = |to: &str, gateway: IpAddr| format!("route add {to} via {gateway}\n");
-        near.ip(
-            &[loopback, &up("inside", Self::NEAR), &up("outside", Self::NEAR_OUTSIDE)].concat()
-        )?;
-        far.ip(&[loopback, &up("outside", Self::FAR), &up("inside", address(3, 1))].concat())?;
-        let host = |address, gateway| {
-            [loopback, &up("outside", address), &via("default", gateway)].concat()
-        };
-        client.ip(&host(Self::CLIENT, Self::NEAR))?;
-        server.ip(&host(Self::SERVER, address(3, 1)))?;
-        let [of_client, of_server] = Self::NETWORKS;
-        near.ip(&via(of_server, Self::FAR))?;
-        far.ip(&via(of_client, Self::NEAR_OUTSIDE))?;
-        near.forward()?;
-        far.forward()?;
+        for host in [client, near, far, server] {
+            host.ip("link set lo up\n")?;
+        }
+        near.ip(&(veth("inside", "outside", client) + &up("inside", Self::NEAR)))?;
+        far.ip(&(veth("inside", "outside", server) + &up("inside", address(3, 1))))?;
+        let clients = (1..Self::CLIENTS_MAX).map(Self::client);
+        let further = clients.map(|address| format!("addr add {address}/24 dev outside\n"));
+        let further = further.collect::<String>();
+        client.ip(&(up("outside", Self::CLIENT) + &further + &via("default", Self::NEAR)))?;
+        server.ip(&(up("outside", Self::SERVER) + &via("default", address(3, 1))))?;
         Ok(hosts)
+    }
+
+    /// Has the gateways forward packets to each other's networks.
+    fn route(&self) -> Result<(), String> {
+        let [of_client, of_server] = Self::NETWORKS;
+        self.near.ip(&via(of_server, Self::FAR))?;
+        self.far.ip(&via(of_client, Self::NEAR_OUTSIDE))?;
+        self.near.forward()?;
+        self.far.forward()
     }
 }
 
+/// What ip(8) does for a pair of devices, the second one in another namespace.
+fn veth(here: &str, there: &str, namespace: &Namespace) -> String {
+    format!("link add {here} type veth peer name {there} netns {}\n", namespace.path())
+}
+
+/// What ip(8) does for a device with an address.
+fn up(device: &str, address: IpAddr) -> String {
+    format!("addr add {address}/24 dev {device}\nlink set {device} up\n")
+}
+
+/// What ip(8) does for a route.
+fn via(to: &str, gateway: IpAddr) -> String {
+    format!("route add {to} via {gateway}\n")
+}
+
+const fn ipv4(network: u8, host: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 86, network, host)
+}
+
 const fn address(network: u8, host: u8) -> IpAddr {
-    IpAddr::V4(Ipv4Addr::new(10, 86, network, host))
+    IpAddr::V4(ipv4(network, host))
 }
 
 /// Runs a program to completion; on failure returns its error output.

@@ -8,7 +8,7 @@ mod overlaps;
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -18,9 +18,8 @@ use keypadd_cli::error::{Error, Exit, one_line, system};
 use keypadd_config::values::RouteMode;
 use keypadd_config::{Config, Networks, Peer};
 use keypadd_tunnel::handover::{DeviceRecord, Handover};
-use keypadd_tunnel::{Network, NetworkRules, NetworkStatus, PeerRoutes};
+use keypadd_tunnel::{Network, NetworkRules, NetworkStatus, PeerRoutes, attach_device};
 use tokio::time::interval;
-use tun_rs::DeviceBuilder;
 
 pub(crate) use self::addresses::Addresses;
 pub(crate) use self::overlaps::{OVERLAP_HINT, overlaps};
@@ -177,7 +176,7 @@ fn open(
 ) -> Result<(OwnedFd, DeviceRecord), Error> {
     let name = &settings.device;
     let existed = in_sysfs(name).exists();
-    let device = attach(name).map_err(|error| {
+    let device = attach_device(name).map_err(|error| {
         let error_line = Error::new(Exit::BindFailed, failed(&system(&error)));
         match hint(&error, name) {
             Some(hint) => error_line.hint(hint),
@@ -202,15 +201,6 @@ fn open(
 
 pub(crate) fn in_sysfs(device: &str) -> std::path::PathBuf {
     Path::new("/sys/class/net").join(device)
-}
-
-/// Attaches to a TUN device, which is made if it does not exist.
-fn attach(name: &str) -> io::Result<OwnedFd> {
-    let device =
-        DeviceBuilder::new().name(name).offload(true).inherit_enable_state().build_sync()?;
-    let device = device.as_fd().try_clone_to_owned()?;
-    rustix::io::ioctl_fionbio(&device, true)?;
-    Ok(device)
 }
 
 /// What to do about a device that cannot be attached to.

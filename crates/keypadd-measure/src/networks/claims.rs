@@ -251,10 +251,11 @@ pub(super) mod tests {
     use std::time::Duration;
 
     use super::super::NetworkArm;
-    use super::super::load::{PACES, Pings};
+    use super::super::load::PACES;
     use super::super::sample::{STREAMS, Tcp};
     use super::*;
     use crate::flow::Flow;
+    use crate::pings::Pings;
 
     pub(in super::super) fn networks(names: [&str; 4]) -> Networks {
         let arms = NetworkArm::read(&names.map(str::to_owned)).unwrap();

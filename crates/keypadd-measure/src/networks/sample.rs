@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 use testbed::{FourHosts, Namespace, procstat};
 
 use super::lab::Lab;
-use super::load::{self, PACES, Pings};
+use super::load::{self, PACES};
 use crate::flow::{Flow, VOICE};
 use crate::load::{Bulk, Service, connect, wait_until, words};
+use crate::pings::{Pings, pings};
 
 /// Port of the service.
 const PORT: u16 = 7000;
@@ -24,6 +25,9 @@ const WARM_UP: Duration = Duration::from_secs(1);
 
 /// How long streams run before they are measured.
 pub(super) const LEAD: Duration = Duration::from_millis(500);
+
+/// Time between two echo requests.
+pub(super) const PING_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Pause after each load, for queues to empty.
 const SETTLE: Duration = Duration::from_millis(200);
@@ -123,7 +127,7 @@ impl Sample {
         bench.settle(warm_up)?;
         let tcp = STREAMS.into_iter().map(|streams| bench.tcp(streams, time));
         let tcp = tcp.collect::<Result<Vec<Tcp>, String>>()?;
-        let idle = load::pings(&lab.hosts, time, stop)?;
+        let idle = pings(&lab.hosts, PING_INTERVAL, time, stop)?;
         let (beside, voice) = bench.beside(time)?;
         let udp = PACES.iter().map(|pace| load::flow(&lab.hosts, pace, time, stop));
         let udp = udp.collect::<Result<Vec<Flow>, String>>()?;
@@ -188,7 +192,7 @@ impl Bench<'_> {
         let hosts = &self.lab.hosts;
         let (pings, voice) = thread::scope(|scope| {
             let voice = scope.spawn(|| load::flow(hosts, &VOICE, time, self.stop));
-            let pings = load::pings(hosts, time, self.stop);
+            let pings = pings(hosts, PING_INTERVAL, time, self.stop);
             (pings, voice.join().unwrap_or_else(|_| Err("a sender panicked".into())))
         });
         self.settle(bulk)?;

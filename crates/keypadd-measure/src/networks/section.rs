@@ -1,9 +1,10 @@
 //! Builds the report's section on networks: method, tables, notes. Pure.
 
-use super::load::{PACES, PING_BYTES, PING_INTERVAL, Pings};
-use super::sample::{LEAD, STREAMS, Sample, Taken};
+use super::load::PACES;
+use super::sample::{LEAD, PING_INTERVAL, STREAMS, Sample, Taken};
 use super::{Networks, claims};
 use crate::flow::VOICE;
+use crate::pings::{PING_BYTES, Pings};
 use crate::results::{Section, Table};
 use crate::series::over_rounds;
 

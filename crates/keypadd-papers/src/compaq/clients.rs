@@ -6,11 +6,12 @@
 //! time is up, whole files or not. Compares every byte.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use keypadd_traffic::{Exchange, HEADER_BYTES, PATIENCE, PatternBytes, STEP_BYTES};
+use socket2::{Domain, Socket, Type};
 
 use crate::lab::{Missed, Part};
 
@@ -28,6 +29,8 @@ const HTTP_OF_TEN: u32 = 8;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct VirtualClients {
     pub(super) address: SocketAddr,
+    /// The address of each client, from 0.
+    pub(super) own: fn(u32) -> IpAddr,
     pub(super) clients: u32,
     /// Bytes of a file by HTTP and by FTP.
     pub(super) files: [u64; 2],
@@ -58,18 +61,19 @@ impl VirtualClients {
     fn client(self, client: u32, end: Instant) -> io::Result<u64> {
         let mut random = fastrand::Rng::with_seed(self.seed ^ u64::from(client) << 32);
         let (mut bytes, mut buffer) = (0, vec![0; STEP_BYTES]);
+        let connect = || Connection::open((self.own)(client), self.address);
         while Instant::now() < end {
             let [by_http, by_ftp] = self.files;
             if random.u32(0..10) < HTTP_OF_TEN {
-                let mut connection = Connection::open(self.address)?;
+                let mut connection = connect()?;
                 bytes +=
                     connection.exchange(Exchange::new(REQUEST_BYTES, by_http), &mut buffer, end)?;
             } else {
-                let mut commands = Connection::open(self.address)?;
+                let mut commands = connect()?;
                 for _ in 0..COMMANDS {
                     commands.exchange(COMMAND, &mut buffer, end)?;
                 }
-                let mut data = Connection::open(self.address)?;
+                let mut data = connect()?;
                 bytes += data.exchange(Exchange::new(0, by_ftp), &mut buffer, end)?;
             }
         }
@@ -85,11 +89,14 @@ struct Connection {
 }
 
 impl Connection {
-    fn open(address: SocketAddr) -> io::Result<Self> {
-        let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+    fn open(own: IpAddr, address: SocketAddr) -> io::Result<Self> {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+        socket.bind(&SocketAddr::from((own, 0)).into())?;
+        socket.connect_timeout(&address.into(), PATIENCE)?;
+        socket.set_linger(Some(Duration::ZERO))?;
+        let stream = TcpStream::from(socket);
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE))?;
-        socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO))?;
         Ok(Self { stream, sent: PatternBytes::default(), came: PatternBytes::default() })
     }
 
@@ -129,7 +136,9 @@ mod tests {
         let address = service.address();
         let serving = tokio::spawn(service.run());
         let time = Duration::from_millis(200);
-        let clients = VirtualClients { address, clients: 3, files: [1_023, 10_230], time, seed: 1 };
+        let own = |nth| IpAddr::from([127, 0, 0, 1 + nth as u8]);
+        let files = [1_023, 10_230];
+        let clients = VirtualClients { address, own, clients: 3, files, time, seed: 1 };
         let start = Instant::now();
         let mbit = tokio::task::spawn_blocking(move || clients.run()).await.unwrap().unwrap();
         assert!(mbit > 0.0 && start.elapsed() >= time, "{mbit}");

@@ -30,10 +30,6 @@ const WARM_UP: Duration = Duration::from_millis(80);
 const WARM_UP_CLIENTS: u32 = 4;
 const WARM_UP_FILES: [u64; 2] = [4 << 20; 2];
 
-/// Connections that a gateway may carry: clients close thousands a second, each of which has a place
-/// until both gateways know.
-const FORWARDS_MAX: u32 = 4096;
-
 /// How long each number of clients requests files of each size.
 pub(super) fn time(effort: Effort) -> Duration {
     effort.pick(Duration::from_millis(60), Duration::from_secs(1))
@@ -151,8 +147,7 @@ impl Route {
         let hosts = LazyLock::force(hosts).clone()?;
         let client = path::host_in(&hosts.client).map_err(failed)?;
         let place = Place::Hosts { hosts, processor };
-        let mut settings = PathSettings { place, ..PathSettings::default() };
-        settings.transport.forwards_max = FORWARDS_MAX;
+        let settings = PathSettings { place, ..PathSettings::default() };
         let route = Self { path: path::open_cold(arm, &settings).await?, client };
         // Let congestion control, path MTU and the service's threads settle.
         route.serve(WARM_UP_CLIENTS, WARM_UP_FILES, WARM_UP, 0).await?;
@@ -162,7 +157,8 @@ impl Route {
     /// Runs all clients on the client's host.
     async fn serve(&self, clients: u32, files: [u64; 2], time: Duration, seed: u64) -> Part<f64> {
         let address = self.path.address();
-        let clients = VirtualClients { address, clients, files, time, seed };
+        let clients =
+            VirtualClients { address, own: FourHosts::client, clients, files, time, seed };
         // Begun there, so that the clients' threads are in the network of their host.
         let ran = async move { tokio::task::spawn_blocking(move || clients.run()).await };
         let ran = self.client.run(ran);

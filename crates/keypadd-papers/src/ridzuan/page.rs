@@ -4,7 +4,6 @@ use keypadd_measure::figure::group;
 use keypadd_measure::results::{Axis, Curve, Plot, Section, Style, Table};
 use keypadd_measure::sequence::ratio;
 use keypadd_measure::statistics::mean_of_finite as mean;
-use keypadd_traffic::Exchange;
 
 use super::claims::claims;
 use super::measure::{delay, echoes, emulated_rate};
@@ -25,7 +24,6 @@ pub(super) fn page(rounds: &Rounds<Round>, effort: Effort) -> Section {
         &[
             ("echoes", &echoes(effort)),
             ("delay", &format!("{:.2}", delay().as_secs_f64() * 1e3)),
-            ("least", &Exchange::REQUEST_BYTES_MIN),
             ("longer", &format!("{:.1}", line_ms(long) - line_ms(short))),
             ("long", &long),
             ("short", &short),
@@ -44,8 +42,8 @@ pub(super) fn page(rounds: &Rounds<Round>, effort: Effort) -> Section {
 }
 
 /// Milliseconds that a round trip of this payload takes on the line.
-fn line_ms(bytes: u64) -> f64 {
-    2.0 * bytes.max(Exchange::REQUEST_BYTES_MIN) as f64 * 8.0 / 1.58e6 * 1e3
+fn line_ms(bytes: usize) -> f64 {
+    2.0 * bytes as f64 * 8.0 / 1.58e6 * 1e3
 }
 
 /// Where the paper's text contradicts its table.

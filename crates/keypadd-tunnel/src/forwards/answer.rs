@@ -63,7 +63,7 @@ pub(crate) async fn answer_client(
     mut stream: Stream,
 ) -> Option<Unpermitted> {
     let of_client = |header: &StreamHeader| !matches!(header, StreamHeader::Remote(_));
-    let destination = match admitted(&session, &mut stream, of_client).await {
+    let destination = match admitted(&session, Some(&peers), &mut stream, of_client).await {
         Ok(StreamHeader::Destination(destination)) => destination,
         Ok(StreamHeader::Bench(protocol)) => {
             answer_bench(&session, bench, protocol, stream).await;
@@ -122,7 +122,7 @@ pub(crate) async fn answer_on_bulk(session: &LiveSession, peers: &Peers) -> Infa
     let is_network = |header: &StreamHeader| matches!(header, StreamHeader::Network);
     let Some(bulk) = session.bulk() else { return pending().await };
     while let Ok(mut stream) = bulk.accept_bi().await {
-        match admitted(session, &mut stream, is_network).await {
+        match admitted(session, Some(peers), &mut stream, is_network).await {
             Ok(_) => {
                 let network = network_of(session, peers);
                 network::answer_on_bulk(session, bulk, network, stream).await;
@@ -198,7 +198,7 @@ async fn answer_bench(
 /// Serves a stream of a server, which must name a remote forward of this session.
 pub(crate) async fn answer_server(session: Arc<LiveSession>, lookups: Lookups, mut stream: Stream) {
     let of_server = |header: &StreamHeader| matches!(header, StreamHeader::Remote(_));
-    let id = match admitted(&session, &mut stream, of_server).await {
+    let id = match admitted(&session, None, &mut stream, of_server).await {
         Ok(StreamHeader::Remote(id)) => id,
         Ok(_) => return,
         Err(code) => {
@@ -254,11 +254,14 @@ async fn connect(
 /// carries; else the code that refuses it.
 async fn admitted(
     session: &LiveSession,
+    peers: Option<&Peers>,
     stream: &mut Stream,
     may_send: impl Fn(&StreamHeader) -> bool,
 ) -> Result<StreamHeader, StreamCode> {
     let header = read_header(stream).await.filter(may_send).ok_or(StreamCode::BadHeader)?;
-    session.carries().admit(header).map(AdmittedStream::into_header)
+    let peers = peers.filter(|_| matches!(header, StreamHeader::Network));
+    let network = peers.and_then(|peers| network_of(session, peers));
+    session.carries().admit_to(network.as_deref(), header).map(AdmittedStream::into_header)
 }
 
 async fn read_header(stream: &mut Stream) -> Option<StreamHeader> {

@@ -120,7 +120,8 @@ async fn open(
     if !connection.carries_datagrams() {
         return Err(OpenError::Refused(StreamCode::NoDatagrams));
     }
-    let header = session.carries().admit(&StreamHeader::Network).map_err(OpenError::Refused)?;
+    let header = session.carries().admit_to(Some(network), &StreamHeader::Network);
+    let header = header.map_err(OpenError::Refused)?;
     let stream = connection.open_bi().await.map_err(|_| OpenError::Lost)?;
     let Opened { stream, flow } = Opened::new(session, connection, role, network, stream);
     request(&stream, &header).await?;

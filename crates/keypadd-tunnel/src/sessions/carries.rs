@@ -1,14 +1,17 @@
 //! Decides what a session carries: a stream is opened or answered only once it was admitted here.
 //!
-//! A session for measurements, by its suite or its key exchange, carries bench streams and nothing
-//! else: it reaches no target, has no listeners, and nothing of it is worth holding. Knows no
-//! permits: they decide where an admitted stream may lead.
+//! A session for measurements, by its suite or its key exchange, carries bench streams and networks
+//! that were opened for measurements, and nothing else: it reaches no target, has no listeners, and
+//! nothing of it is worth holding. Knows no permits: they decide where an admitted stream may lead.
 
 use std::borrow::Borrow;
 
 use keypadd_provider::HandshakeData;
 
-use crate::wire::{StreamCode, StreamHeader};
+use crate::{
+    networks::Network,
+    wire::{StreamCode, StreamHeader},
+};
 
 /// Networks of a session: each end has one device for the other.
 pub(crate) const NETWORKS_MAX: usize = 1;
@@ -18,7 +21,7 @@ pub(crate) const NETWORKS_MAX: usize = 1;
 pub(crate) enum Carries {
     /// All that permits allow.
     Everything,
-    /// Bench streams only.
+    /// Bench streams, and the packets of a network that is for measurements.
     Measurements,
 }
 
@@ -48,6 +51,20 @@ impl Carries {
                 Self::Measurements,
                 StreamHeader::Destination(_) | StreamHeader::Remote(_) | StreamHeader::Network,
             ) => Err(StreamCode::NotPermitted),
+        }
+    }
+
+    /// As [`Self::admit`], where the peer's network is this one.
+    pub(crate) fn admit_to<H: Borrow<StreamHeader>>(
+        self,
+        network: Option<&Network>,
+        header: H,
+    ) -> Result<AdmittedStream<H>, StreamCode> {
+        match header.borrow() {
+            StreamHeader::Network if network.is_some_and(Network::is_for_measurements) => {
+                Ok(AdmittedStream(header))
+            }
+            _ => self.admit(header),
         }
     }
 
