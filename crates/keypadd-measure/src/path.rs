@@ -12,6 +12,7 @@ use std::io;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use keypadd_keystream::CipherEngine;
 use keypadd_provider::{Group, KeyExchange, PrivateKey, PublicKey};
@@ -19,10 +20,13 @@ use keypadd_traffic::{
     Addresses, EndSettings, Host, Link, Path, PathFault, TunnelArm, connect, ethernet, listen,
     new_key, serve,
 };
-use keypadd_tunnel::{ServerAddress, TransportSettings};
+use keypadd_tunnel::{HoldSettings, KeyLifetime, KeyLifetimes, ServerAddress, TransportSettings};
 use testbed::{FourHosts, Namespace, Quota};
 
 use crate::arm::Arm;
+
+/// How long the ends of a tunnel that renews its keys wait for each other.
+const HOLD_TIME: Duration = Duration::from_secs(60);
 
 /// Where the far end is.
 #[derive(Clone, Debug)]
@@ -59,6 +63,8 @@ pub struct PathSettings {
     pub kex: Group,
     /// Windows and congestion control.
     pub transport: TransportSettings,
+    /// After so long another handshake replaces the keys of a tunnel; `None` for never.
+    pub key_lifetime: Option<Duration>,
     /// What computes keystream at the far end, if it runs here and differs from the arm's.
     pub far_engine: Option<CipherEngine>,
     /// What lies between ends that are [`Here`](Place::Here).
@@ -74,8 +80,22 @@ impl Default for PathSettings {
             pool_budget_bytes: 0,
             kex: KeyExchange::default().into(),
             transport: TransportSettings::default(),
+            key_lifetime: None,
             far_engine: None,
             link: Link::default(),
+        }
+    }
+}
+
+impl PathSettings {
+    fn transport(&self) -> TransportSettings {
+        let transport = self.transport.clone();
+        let Some(lifetime) = self.key_lifetime else { return transport };
+        TransportSettings {
+            // Only sessions that may be continued renew their keys.
+            hold: HoldSettings { time: HOLD_TIME, ..HoldSettings::OFF },
+            key_lifetimes: KeyLifetimes::new(KeyLifetime::new(lifetime, 0)),
+            ..transport
         }
     }
 }
@@ -128,6 +148,7 @@ async fn tcp(settings: &PathSettings) -> Result<Path, PathFault> {
 /// A service, and a tunnel to it.
 async fn tunnel(arm: TunnelArm, settings: &PathSettings) -> Result<Path, PathFault> {
     let sites = Sites::of(settings)?;
+    let transport = settings.transport();
     let end = |arm, key, peer, network| EndSettings {
         arm,
         pool_budget_bytes: settings.pool_budget_bytes,
@@ -135,8 +156,8 @@ async fn tunnel(arm: TunnelArm, settings: &PathSettings) -> Result<Path, PathFau
         key,
         peer,
         transport: match settings.place {
-            Place::There { .. } => settings.transport.clone(),
-            Place::Here | Place::Hosts { .. } => ethernet(settings.transport.clone()),
+            Place::There { .. } => transport.clone(),
+            Place::Here | Place::Hosts { .. } => ethernet(transport.clone()),
         },
         network,
     };
@@ -239,7 +260,7 @@ fn text(error: impl std::fmt::Display) -> PathFault {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     use keypadd_keystream::Suite;
     use keypadd_pool::Direction;
@@ -287,6 +308,22 @@ mod tests {
             assert_eq!(quotas() > 0, processor.is_some());
             drop(path);
             assert_eq!(quotas(), 0);
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn keys_that_reach_their_lifetime_are_replaced_by_another_handshake() {
+        let suite = Suite::AES_256_GCM.protection();
+        let arm = Arm::Tunnel(TunnelArm { suite, pool: false, engine: CipherEngine::default() });
+        for (key_lifetime, renews) in [(Some(Duration::from_secs(1)), true), (None, false)] {
+            let settings = PathSettings { key_lifetime, ..PathSettings::default() };
+            let path = open_cold(arm, &settings).await.unwrap();
+            assert_eq!(path.handshakes(), 1);
+            let deadline = Instant::now() + Duration::from_secs(if renews { 30 } else { 2 });
+            while path.handshakes() == 1 && Instant::now() < deadline {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            assert_eq!(path.handshakes() > 1, renews);
         }
     }
 

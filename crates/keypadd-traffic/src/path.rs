@@ -155,6 +155,14 @@ impl Path {
         self.sessions.iter().map(|session| session.keys().collect()).collect()
     }
 
+    /// How many handshakes the near end's sessions have taken so far: one, and one for each time
+    /// that keys were renewed. 0 without a tunnel.
+    pub fn handshakes(&self) -> u32 {
+        let Some((near, first)) = self.ends.first().zip(self.sessions.first()) else { return 0 };
+        let newest = near.sessions.live().iter().map(|session| session.epoch()).max();
+        newest.map_or(1, |newest| newest - first.epoch() + 1)
+    }
+
     /// Packets of bulk streams whose whole pad is ready, where that is least: the near end sends
     /// and the far one, if it runs here, receives (`up`), or the reverse. `None` without a pool.
     pub fn packets_at_hand(&self, up: bool) -> Option<u64> {

@@ -3,6 +3,7 @@
 use keypadd_measure::results::{Axis, Cell, Curve, Estimate, Plot, Section, Style, Table};
 use keypadd_measure::sequence::ratio;
 use keypadd_measure::statistics::mean_of_finite as mean;
+use keypadd_provider::KeyExchange;
 
 use super::claims::{claims, compared, left};
 use super::measure::{long_plan, short_plan};
@@ -33,6 +34,7 @@ pub(super) fn page(figures: &Measurements, effort: Effort) -> Section {
             ("far", &(far.settle + far.time).as_secs_f64()),
             ("far_lifetime", &far.lifetime.as_secs_f64()),
             ("far_at_once", &FAR_AT_ONCE),
+            ("group", &KeyExchange::default()),
             ("settle", &long.settle.as_secs_f64()),
             ("far_settle", &far.settle.as_secs_f64()),
             ("effort", &effort.compared(&amounts)),

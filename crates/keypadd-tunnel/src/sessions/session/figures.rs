@@ -88,6 +88,11 @@ impl LiveSession {
         }
     }
 
+    /// Which one it is of the sessions that continue each other; 0 if none may continue it.
+    pub fn epoch(&self) -> u32 {
+        self.hold.as_ref().map_or(0, |hold| hold.epoch)
+    }
+
     /// Waits until its keys have served for so many thousandths of their lifetime.
     pub(crate) async fn keys_served(&self, permille: u32) {
         self.lifetimes.over(self.keys_since.1, || self.carried_bytes(), permille).await;
