@@ -150,5 +150,11 @@ impl Setting {
     }
 }
 
+/// Where its claims are in the paper.
+#[cfg(test)]
+pub(super) fn places() -> Vec<super::index::Place> {
+    claims::claims().iter().map(Claim::place).collect()
+}
+
 #[cfg(test)]
 mod tests;

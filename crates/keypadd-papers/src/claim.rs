@@ -55,6 +55,17 @@ impl<F, T> Claim<F, T> {
         Self { paper: Some(ratio), source, ..self }
     }
 
+    /// Where the paper shows it without a figure.
+    pub(crate) fn shown(self, source: &'static str) -> Self {
+        Self { source, ..self }
+    }
+
+    /// Its name, and where it is in the paper.
+    #[cfg(test)]
+    pub(crate) fn place(&self) -> (&'static str, &'static str) {
+        (self.name, self.source)
+    }
+
     /// Judges it by today's ratio, or says why there is none.
     fn judge(&self, figures: &F) -> Verdict {
         let (today, missed) = (self.today)(figures);

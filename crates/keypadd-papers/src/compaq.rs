@@ -177,5 +177,11 @@ fn name(tunnel: Tunnel) -> String {
     tunnel.map_or_else(|| "no tunnel".to_owned(), |pair| protection(pair).to_string())
 }
 
+/// Where its claims are in the paper.
+#[cfg(test)]
+pub(super) fn places() -> Vec<super::index::Place> {
+    page::claims().iter().map(Claim::place).collect()
+}
+
 #[cfg(test)]
 mod tests;

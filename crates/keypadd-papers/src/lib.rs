@@ -11,6 +11,8 @@ mod bollinger;
 mod claim;
 mod compaq;
 mod effort;
+#[cfg(test)]
+mod index;
 mod lab;
 mod lomas;
 mod notebook;

@@ -8,6 +8,12 @@ mod making;
 mod page;
 mod pairs;
 mod streams;
+/// Where its claims are in the paper.
+#[cfg(test)]
+pub(super) fn places() -> Vec<super::index::Place> {
+    claims::claims(sizes(Effort::Full)).iter().map(Claim::place).collect()
+}
+
 #[cfg(test)]
 mod tests;
 mod trips;

@@ -105,5 +105,11 @@ pub(super) async fn reproduce(lab: &Lab<'_>) -> Section {
     page::page(&figures, lab.effort)
 }
 
+/// Where its claims are in the paper.
+#[cfg(test)]
+pub(super) fn places() -> Vec<super::index::Place> {
+    claims::claims().iter().map(Claim::place).collect()
+}
+
 #[cfg(test)]
 mod tests;

@@ -77,5 +77,11 @@ fn scenario(nth: usize) -> Protection {
     suite(cipher, mac)
 }
 
+/// Where its claims are in the paper.
+#[cfg(test)]
+pub(super) fn places() -> Vec<super::index::Place> {
+    claims::claims().iter().map(Claim::place).collect()
+}
+
 #[cfg(test)]
 mod tests;

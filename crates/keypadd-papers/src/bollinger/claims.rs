@@ -69,6 +69,7 @@ pub(super) fn claims() -> Vec<Claim> {
                 it.short.ratio(of(with), of(without))
             },
         )
+        .shown("Table 2")
     }));
     claims.extend(PAIRS.map(|[without, with]| {
         let suite = suite([without, with]);

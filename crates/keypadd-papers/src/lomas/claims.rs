@@ -60,7 +60,7 @@ pub(super) fn claims(sizes: &'static [u64]) -> Vec<Claim> {
             [Task::Encryptions],
             |it| it.encryptions.ratio(|it| it.four_us, |it| it.one_us),
         )
-        .printed(4.0, "the text below the second graph"),
+        .printed(4.0, "the text below Graph 2"),
         Claim::new(
             "L10",
             "Two pairs of machines on one network slow each other.",
@@ -122,7 +122,7 @@ fn surfaces(sizes: &'static [u64]) -> Vec<Claim> {
                 )
             },
         )
-        .printed(several, "Network Overheads"),
+        .printed(several, "Network Overheads, Graph 1"),
         Claim::new(
             "L1",
             "A round trip of 1,024 bytes takes hardly longer than one of 128.",
@@ -131,7 +131,7 @@ fn surfaces(sizes: &'static [u64]) -> Vec<Claim> {
             [Task::Surface(Surface::Plain)],
             move |it| small_large(it, plain),
         )
-        .printed(his::TRIPS_1024_SECONDS / his::TRIPS_128_SECONDS, "Network Overheads"),
+        .printed(his::TRIPS_1024_SECONDS / his::TRIPS_128_SECONDS, "Network Overheads, Graph 1"),
         Claim::new(
             "L1",
             "Repeating the measurement changes it by less than 1 %.",
@@ -143,7 +143,7 @@ fn surfaces(sizes: &'static [u64]) -> Vec<Claim> {
                 (spread(&small), it.surfaces.missed.clone())
             },
         )
-        .printed(0.01, "Atypical Network Clients: less than 1 %"),
+        .printed(0.01, "Atypical Network Clients, Graph 1: less than 1 %"),
         Claim::new(
             "L1",
             "The smallest packets take longer than larger ones: a hump at the left of the surface.",
@@ -162,7 +162,7 @@ fn surfaces(sizes: &'static [u64]) -> Vec<Claim> {
             [Task::Surface(Surface::Inline)],
             move |it| small_large(it, inline),
         )
-        .printed(8.0, "Encryption Speed: directly proportional"),
+        .printed(8.0, "Encryption Speed, Graph 2: directly proportional"),
         Claim::new(
             "L2",
             "With the cipher inline, the delay between packets does not matter.",
@@ -188,7 +188,7 @@ fn surfaces(sizes: &'static [u64]) -> Vec<Claim> {
                 it.surfaces.ratio(|it| over_delays(&it.pooled), |it| over_delays(&it.plain))
             },
         )
-        .printed(1.01, "An Alternative Encryption Scheme: below a variation of 1 %"),
+        .printed(1.01, "An Alternative Encryption Scheme, Graph 3: below a variation of 1 %"),
         Claim::new(
             "L3",
             "Precomputed, a round trip is several orders of magnitude faster than with the cipher inline.",

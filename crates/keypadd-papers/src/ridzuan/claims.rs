@@ -35,7 +35,7 @@ fn added(nth: usize) -> Claim {
         [()],
         move |it| it.ratio(|it| whole(&it.tunnels[nth]), |it| whole(&it.plain)),
     )
-    .printed(TABLE_3[nth + 1] / TABLE_3[0], "Table 3")
+    .printed(TABLE_3[nth + 1] / TABLE_3[0], "Table 3, Figure 5")
 }
 
 fn slower((slow, fast): (usize, usize)) -> Claim {
@@ -48,7 +48,7 @@ fn slower((slow, fast): (usize, usize)) -> Claim {
         [()],
         move |it| it.ratio(|it| whole(&it.tunnels[slow]), |it| whole(&it.tunnels[fast])),
     )
-    .printed(paper, "Table 3")
+    .printed(paper, "Table 3, Figure 6")
 }
 
 fn length(name: String, of: impl Fn(&Round) -> Echoes + 'static) -> Claim {
@@ -63,4 +63,5 @@ fn length(name: String, of: impl Fn(&Round) -> Echoes + 'static) -> Claim {
         [()],
         move |it| it.ratio(|it| of(it)[LONGEST], |it| of(it)[SHORTEST]),
     )
+    .shown("Figures 7 to 10")
 }

@@ -4,7 +4,9 @@ use keypadd_measure::results::Estimate;
 use keypadd_measure::sequence::ratio;
 use keypadd_measure::verdict::Rule;
 
-use super::printed::{NOISE, PROCESSOR_GAINS, TRIPLE_OVER_SINGLE, printed_over_base};
+use super::printed::{
+    NOISE, PROCESSOR_GAINS, SHA1_OVER_MD5, TRIPLE_NEGOTIATED, TRIPLE_OVER_SINGLE, printed_over_base,
+};
 use super::{
     ArmId, BASE, Claim, LARGE, MEDIUM, Measurements, PLAIN, PROCESSORS, Rates, SIZES, SMALL, Task,
     at, protection, typical,
@@ -18,11 +20,15 @@ const DES: ArmId = ArmId::Tunnel(4);
 const TRIPLE_DES: ArmId = ArmId::Tunnel(5);
 const RC2: ArmId = ArmId::Tunnel(6);
 const MD5_DES: ArmId = ArmId::Tunnel(7);
+const MD5_TRIPLE: ArmId = ArmId::Tunnel(8);
 const EMULATED_DES: ArmId = ArmId::Emulated(0);
 const EMULATED_TRIPLE: ArmId = ArmId::Emulated(1);
 /// Pairs of single and triple DES with no hash, MD5 and SHA-1.
 const PAIRS: [[ArmId; 2]; 3] =
-    [[DES, TRIPLE_DES], [MD5_DES, ArmId::Tunnel(8)], [ArmId::Tunnel(9), ArmId::Tunnel(10)]];
+    [[DES, TRIPLE_DES], [MD5_DES, MD5_TRIPLE], [ArmId::Tunnel(9), ArmId::Tunnel(10)]];
+/// Pairs of MD5 and SHA-1 with no cipher, DES and 3DES.
+const HASHES: [[ArmId; 2]; 3] =
+    [[MD5, SHA1], [MD5_DES, ArmId::Tunnel(9)], [MD5_TRIPLE, ArmId::Tunnel(10)]];
 
 pub(in super::super) fn claims() -> Vec<Claim> {
     let mut claims = vec![tunnel(LARGE), tunnel(MEDIUM), tunnel(SMALL)];
@@ -31,7 +37,7 @@ pub(in super::super) fn claims() -> Vec<Claim> {
     claims.extend(triple_over_single());
     for size in [LARGE, MEDIUM] {
         claims.extend([MD5, SHA1].map(|hash| cost("C4", hash, size)));
-        claims.push(hashes_alike(size));
+        claims.extend((0..HASHES.len()).map(|nth| hashes_alike(nth, size)));
     }
     claims.extend((0..PROCESSORS.len()).flat_map(|nth| [0, 1].map(|size| processor(nth, size))));
     claims.extend([
@@ -103,7 +109,7 @@ fn tunnel(size: usize) -> Claim {
             let claim = format!(
                 "A tunnel without encryption carries as much of {files} files as no tunnel."
             );
-            Claim::new("C1", claim, what, equal(size), both(PLAIN, BASE), today)
+            Claim::new("C1", claim, what, equal(size), both(PLAIN, BASE), today).shown("Figure 2")
         }
     }
 }
@@ -122,6 +128,12 @@ fn noise(size: usize) -> [f64; 2] {
 /// C2, C4: the cost of a cipher or a hash.
 fn cost(id: &'static str, arm: ArmId, size: usize) -> Claim {
     let (name, paper) = (arm.name(), printed(arm, size));
+    let source = match arm {
+        MD5 => "Conclusion, Figure 9",
+        SHA1 => "Conclusion, Figure 10",
+        RC2 => "Conclusion, Figures 3 and 8",
+        _ => "Conclusion, Figure 3",
+    };
     let less = (1.0 - paper) * 1e2;
     Claim::new(
         id,
@@ -131,7 +143,7 @@ fn cost(id: &'static str, arm: ArmId, size: usize) -> Claim {
         both(BASE, arm),
         over(arm, BASE, size),
     )
-    .printed(paper, "Conclusion, Figures 3, 9 and 10")
+    .printed(paper, source)
 }
 
 /// C2: a cipher costs medium files less.
@@ -175,8 +187,24 @@ fn triple_over_single() -> Vec<Claim> {
                 both(single, triple),
                 over(triple, single, size),
             );
-            claims.push(claim.printed(printed, "Table 3"));
+            let source = ["Table 3, Figure 4", "Table 3, Figure 5", "Table 3, Figure 6"][pair];
+            claims.push(claim.printed(printed, source));
         }
+    }
+    for (printed, size) in TRIPLE_NEGOTIATED.into_iter().zip([MEDIUM, LARGE]) {
+        let (less, files) = (less(printed), SIZES[size]);
+        let [one, three] = [MD5_DES, MD5_TRIPLE].map(ArmId::name);
+        let claim = Claim::new(
+            "C3",
+            format!(
+                "With negotiated keys, {three} carries {less:.0} % less of {files} files than {one}."
+            ),
+            format!("throughput of {files} files, {three} over {one}"),
+            half_of(printed),
+            both(MD5_DES, MD5_TRIPLE),
+            over(MD5_TRIPLE, MD5_DES, size),
+        );
+        claims.push(claim.printed(printed, "Table 3, ISAKMP with MD5; Figure 7"));
     }
     for (printed, size) in TRIPLE_OVER_SINGLE[0].into_iter().zip([MEDIUM, LARGE]) {
         let (less, files) = (less(printed), SIZES[size]);
@@ -196,16 +224,19 @@ fn triple_over_single() -> Vec<Claim> {
 }
 
 /// C4: hashes cost the same.
-fn hashes_alike(size: usize) -> Claim {
+fn hashes_alike(nth: usize, size: usize) -> Claim {
+    let [md5, sha1] = HASHES[nth];
+    let (with, files) = (["no cipher", "DES", "3DES"][nth], SIZES[size]);
+    let printed = SHA1_OVER_MD5[nth][usize::from(size == LARGE)];
     Claim::new(
         "C4",
-        format!("SHA-1 is as fast as MD5 with {} files.", SIZES[size]),
-        format!("throughput of {} files, SHA-1 over MD5, no cipher", SIZES[size]),
+        format!("With {with}, SHA-1 is as fast as MD5 with {files} files."),
+        format!("throughput of {files} files, SHA-1 over MD5, {with}"),
         equal(size),
-        both(MD5, SHA1),
-        over(SHA1, MD5, size),
+        both(md5, sha1),
+        over(sha1, md5, size),
     )
-    .printed(printed(SHA1, size) / printed(MD5, size), "Figures 9 and 10")
+    .printed(printed, "Table 4")
 }
 
 /// C5: a faster processor helps.
@@ -222,7 +253,14 @@ fn processor(nth: usize, size: usize) -> Claim {
         move |it| it.speeds.ratio(|it| at(&it.fast[nth], size), |it| at(&it.slow[nth], size),
     ),
     )
-    .printed(printed, "Table 5, negotiated keys")
+    .printed(
+        printed,
+        [
+            "Table 5, Figure 11",
+            "Table 5, negotiated keys; Figure 14",
+            "Table 5, negotiated keys; Figure 15",
+        ][nth],
+    )
 }
 
 /// C8: larger files lose more; small ones lose nothing unless there are many clients.
