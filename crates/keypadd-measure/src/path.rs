@@ -40,6 +40,8 @@ pub enum Place {
         hosts: Arc<FourHosts>,
         /// How much of a core each of the two gateways has; `None` for no limit.
         processor: Option<f64>,
+        /// Whether all addresses are in IPv6.
+        ipv6: bool,
     },
     /// A server that permits measurements.
     There {
@@ -172,7 +174,9 @@ async fn tunnel(arm: TunnelArm, settings: &PathSettings) -> Result<Path, PathFau
     let far_arm = TunnelArm { engine: settings.far_engine.unwrap_or(arm.engine), ..arm };
     let (service, service_at) = serve(sites.service.host()?, sites.service.address).await?;
     let networks = match &settings.place {
-        Place::Hosts { hosts, .. } => gateways::networks(hosts).map_err(PathFault::Here)?.map(Some),
+        Place::Hosts { hosts, ipv6, .. } => {
+            gateways::networks(hosts, *ipv6).map_err(PathFault::Here)?.map(Some)
+        }
         Place::Here | Place::There { .. } => [None, None],
     };
     let [near_network, far_network] = networks.clone();
@@ -233,14 +237,19 @@ struct Sites {
 
 impl Sites {
     fn of(settings: &PathSettings) -> Result<Self, PathFault> {
-        let Place::Hosts { hosts, processor } = &settings.place else {
+        let Place::Hosts { hosts, processor, ipv6 } = &settings.place else {
             let address = settings.link.settings().loopback();
             let here = || Site { namespace: None, quota: None, address };
             let (near, far, service) = (here(), here(), here());
             return Ok(Self { near, far, service, quotas: Vec::new() });
         };
+        let of_family = |address| match ipv6 {
+            true => FourHosts::in_ipv6(address),
+            false => address,
+        };
         let mut quotas = Vec::new();
         let mut gateway = |namespace: &Namespace, address| {
+            let address = of_family(address);
             let quota = processor.map(Quota::of_a_core).transpose().map_err(PathFault::Here)?;
             let quota = quota.map(Arc::new);
             quotas.extend(quota.clone());
@@ -249,7 +258,7 @@ impl Sites {
         let near = gateway(&hosts.near, FourHosts::NEAR)?;
         let far = gateway(&hosts.far, FourHosts::FAR)?;
         let namespace = Some(hosts.server.clone());
-        let service = Site { namespace, quota: None, address: FourHosts::SERVER };
+        let service = Site { namespace, quota: None, address: of_family(FourHosts::SERVER) };
         Ok(Self { near, far, service, quotas })
     }
 }
@@ -276,8 +285,14 @@ mod tests {
         let hosts = Arc::new(FourHosts::build().unwrap());
         let suite = Suite::AES_256_GCM.protection();
         let tunnel = Arm::Tunnel(TunnelArm { suite, pool: true, engine: CipherEngine::default() });
-        for (arm, processor) in [(Arm::Tcp, None), (tunnel, None), (tunnel, Some(0.4))] {
-            let place = Place::Hosts { hosts: Arc::clone(&hosts), processor };
+        for (arm, processor, ipv6) in [
+            (Arm::Tcp, None, false),
+            (tunnel, None, false),
+            (tunnel, Some(0.4), false),
+            (Arm::Tcp, None, true),
+            (tunnel, None, true),
+        ] {
+            let place = Place::Hosts { hosts: Arc::clone(&hosts), processor, ipv6 };
             let settings = PathSettings {
                 place,
                 pool_budget_bytes: 1 << 20,
@@ -286,7 +301,8 @@ mod tests {
             };
             let path = open_cold(arm, &settings).await.unwrap();
             let address = path.address();
-            assert!(Requester::open(address).await.is_err(), "{address} from outside");
+            // In IPv6 that takes seconds to fail.
+            assert!(ipv6 || Requester::open(address).await.is_err(), "{address} from outside");
             let client = host_in(&hosts.client).unwrap();
             let answers = client.run(async move {
                 let requester = Requester::open(address).await?;

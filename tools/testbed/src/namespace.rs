@@ -15,7 +15,7 @@ use std::thread;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use crate::path::{Device, Path};
+use crate::path::{DEVICE, Device, Path};
 
 /// A network namespace. Clones are the same one.
 #[derive(Clone, Debug)]
@@ -86,8 +86,16 @@ impl Namespace {
 
     /// Enables IP forwarding.
     fn forward(&self) -> Result<(), String> {
-        let write = || std::fs::write("/proc/sys/net/ipv4/ip_forward", "1");
-        self.inside(|| write().map_err(|error| format!("ip_forward: {error}")))
+        self.set("ipv4/ip_forward", "1")?;
+        self.set("ipv6/conf/all/forwarding", "1")
+    }
+
+    /// Sets a parameter of the kernel's network inside (sysctl(8)).
+    fn set(&self, name: &str, value: &str) -> Result<(), String> {
+        self.inside(|| {
+            let path = format!("/proc/sys/net/{name}");
+            std::fs::write(path, value).map_err(|error| format!("{name}: {error}"))
+        })
     }
 
     /// Path by which other programs of this user can open it.
@@ -102,7 +110,8 @@ impl Namespace {
 /// client 10.86.1.2 -- 10.86.1.1 near 10.86.2.1 -- 10.86.2.2 far 10.86.3.1 -- 10.86.3.2 server
 /// ```
 ///
-/// The client has further addresses, for as many clients.
+/// The client has further addresses, for as many clients. All have the same in IPv6, in fd86:1::/64
+/// to fd86:3::/64.
 ///
 /// All can reach each other; a tunnel between the gateways is the alternative route.
 #[derive(Debug)]
@@ -133,6 +142,19 @@ impl FourHosts {
     /// The client's network and the server's.
     pub const NETWORKS: [&str; 2] = ["10.86.1.0/24", "10.86.3.0/24"];
 
+    /// The same networks in IPv6.
+    pub const NETWORKS_V6: [&str; 2] = ["fd86:1::/64", "fd86:3::/64"];
+
+    /// The address in IPv6 of what has this one in IPv4.
+    ///
+    /// # Panics
+    /// If it is in IPv6 already.
+    pub fn in_ipv6(address: IpAddr) -> IpAddr {
+        let IpAddr::V4(address) = address else { panic!("{address} is in IPv6 already") };
+        let [.., network, host] = address.octets();
+        IpAddr::from([0xfd86, network.into(), 0, 0, 0, 0, 0, host.into()])
+    }
+
     /// Creates and connects them.
     ///
     /// # Errors
@@ -157,6 +179,9 @@ impl FourHosts {
         let hosts = Self::new()?;
         let near = Device::open(&hosts.near, ipv4(2, 1), mtu)?;
         let far = Device::open(&hosts.far, ipv4(2, 2), mtu)?;
+        for (gateway, address) in [(&hosts.near, Self::NEAR_OUTSIDE), (&hosts.far, Self::FAR)] {
+            gateway.ip(&add_ipv6(DEVICE, address))?;
+        }
         let path = Path::start(near, far, seed)?;
         hosts.route()?;
         Ok((hosts, path))
@@ -186,16 +211,19 @@ impl FourHosts {
         let clients = (1..Self::CLIENTS_MAX).map(Self::client);
         let further = clients.map(|address| format!("addr add {address}/24 dev outside\n"));
         let further = further.collect::<String>();
-        client.ip(&(up("outside", Self::CLIENT) + &further + &via("default", Self::NEAR)))?;
-        server.ip(&(up("outside", Self::SERVER) + &via("default", address(3, 1))))?;
+        let default = |gateway| via("0.0.0.0/0", gateway) + &via("::/0", Self::in_ipv6(gateway));
+        client.ip(&(up("outside", Self::CLIENT) + &further + &default(Self::NEAR)))?;
+        server.ip(&(up("outside", Self::SERVER) + &default(address(3, 1))))?;
         Ok(hosts)
     }
 
     /// Has the gateways forward packets to each other's networks.
     fn route(&self) -> Result<(), String> {
-        let [of_client, of_server] = Self::NETWORKS;
-        self.near.ip(&via(of_server, Self::FAR))?;
-        self.far.ip(&via(of_client, Self::NEAR_OUTSIDE))?;
+        let there = |of: usize, gateway| {
+            via(Self::NETWORKS[of], gateway) + &via(Self::NETWORKS_V6[of], Self::in_ipv6(gateway))
+        };
+        self.near.ip(&there(1, Self::FAR))?;
+        self.far.ip(&there(0, Self::NEAR_OUTSIDE))?;
         self.near.forward()?;
         self.far.forward()
     }
@@ -208,7 +236,13 @@ fn veth(here: &str, there: &str, namespace: &Namespace) -> String {
 
 /// What ip(8) does for a device with an address.
 fn up(device: &str, address: IpAddr) -> String {
-    format!("addr add {address}/24 dev {device}\nlink set {device} up\n")
+    let ipv6 = add_ipv6(device, address);
+    format!("addr add {address}/24 dev {device}\n{ipv6}link set {device} up\n")
+}
+
+/// What ip(8) does for the address in IPv6 of a device with this one.
+fn add_ipv6(device: &str, address: IpAddr) -> String {
+    format!("addr add {}/64 dev {device} nodad\n", FourHosts::in_ipv6(address))
 }
 
 /// What ip(8) does for a route.

@@ -28,11 +28,13 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 /// The networks that the near gateway reaches, and those that the far one reaches. They are routed
 /// there for as long as these live.
-pub(super) fn networks(hosts: &FourHosts) -> Result<[Arc<Network>; 2], String> {
-    let [of_client, of_server] = FourHosts::NETWORKS;
+pub(super) fn networks(hosts: &FourHosts, ipv6: bool) -> Result<[Arc<Network>; 2], String> {
+    let [of_client, of_server] = if ipv6 { FourHosts::NETWORKS_V6 } else { FourHosts::NETWORKS };
+    let [near, far] = [FourHosts::NEAR, FourHosts::FAR]
+        .map(|address| if ipv6 { FourHosts::in_ipv6(address) } else { address });
     Ok([
-        network(&hosts.near, [of_client, of_server], FourHosts::NEAR)?,
-        network(&hosts.far, [of_server, of_client], FourHosts::FAR)?,
+        network(&hosts.near, [of_client, of_server], near)?,
+        network(&hosts.far, [of_server, of_client], far)?,
     ])
 }
 
@@ -76,10 +78,15 @@ fn attach() -> io::Result<OwnedFd> {
     }
 }
 
-/// Both halves of a network of 256 addresses.
+/// Both halves of a network.
 fn halves(network: &str) -> [String; 2] {
-    let start = network.trim_end_matches("0/24");
-    [format!("{start}0/25"), format!("{start}128/25")]
+    match network.strip_suffix("::/64") {
+        Some(start) => [format!("{start}::/65"), format!("{start}:0:0:8000::/65")],
+        None => {
+            let start = network.trim_end_matches("0/24");
+            [format!("{start}0/25"), format!("{start}128/25")]
+        }
+    }
 }
 
 /// Waits until both ends of a tunnel carry packets.

@@ -5,26 +5,21 @@
 //! one still carries the packets: QUIC's key update derives new keys from old ones, and TLS 1.3 has
 //! no other exchange on an established connection.
 
-use std::io;
 use std::num::NonZeroU64;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use keypadd_keystream::CipherEngine;
-use keypadd_measure::Arm;
-use keypadd_measure::path::{self, PathSettings, Place};
-use keypadd_traffic::{Requester, TunnelArm};
-use testbed::{End, FourHosts, LineSettings};
+use keypadd_measure::{Arm, PathSettings};
+use keypadd_traffic::TunnelArm;
+use testbed::LineSettings;
 
 use super::{Network, SETTINGS, Streamed};
-use crate::lab::{Lab, Missed, Part};
-use crate::{Effort, order, stream};
+use crate::lab::{Lab, Part};
+use crate::stream::{self, Way};
+use crate::{Effort, order};
 
 /// Key lifetime where the paper sets none.
 const AN_HOUR: Duration = Duration::from_secs(3600);
-
-/// Longest packet of a line, bytes.
-const MTU: u32 = 1_500;
 
 /// Timing of a stream.
 #[derive(Clone, Copy, Debug)]
@@ -38,24 +33,18 @@ pub(super) struct Plan {
 }
 
 impl Network {
-    fn line(self) -> LineSettings {
-        let (delay_ms, bits_per_second) = match self {
-            Self::Near => (0, 100_000_000),
-            Self::Far => (300, 10_000_000),
+    fn way(self) -> Way {
+        // Steps: more than keep the line busy, fewer than overflow its queue.
+        let (delay_ms, bits_per_second, underway) = match self {
+            Self::Near => (0, 100_000_000, 32),
+            Self::Far => (300, 10_000_000, 64),
         };
-        LineSettings {
+        let line = LineSettings {
             bits_per_second: NonZeroU64::new(bits_per_second),
             delay: Duration::from_millis(delay_ms),
             ..LineSettings::default()
-        }
-    }
-
-    /// Maximum unacknowledged steps: more than keeps the line busy, less than overflows its queue.
-    fn underway(self) -> usize {
-        match self {
-            Self::Near => 32,
-            Self::Far => 64,
-        }
+        };
+        Way { line, ipv6: false, underway }
     }
 }
 
@@ -92,27 +81,16 @@ pub(super) async fn long(effort: Effort, network: Network, nth: usize) -> Part<S
 /// Runs one stream of a setting from one network to the other, by a tunnel whose keys live as long
 /// as the plan says.
 async fn stream(nth: usize, network: Network, plan: Plan) -> Part<Streamed> {
-    let (hosts, line) = FourHosts::by_path(MTU, 0).map_err(Missed::Lacking)?;
-    [End::Near, End::Far].into_iter().for_each(|from| line.set(from, network.line()));
-    let client = path::host_in(&hosts.client).map_err(failed)?;
-    let place = Place::Hosts { hosts: Arc::new(hosts), processor: None };
-    let lifetime = if SETTINGS[nth].fresh { plan.lifetime } else { AN_HOUR };
-    let settings = PathSettings { place, key_lifetime: Some(lifetime), ..PathSettings::default() };
     let engine = CipherEngine::default();
     let arm = Arm::Tunnel(TunnelArm { suite: SETTINGS[nth].suite, pool: false, engine });
-    let path = path::open_cold(arm, &settings).await?;
-    let (address, underway, time) = (path.address(), network.underway(), plan.settle + plan.time);
-    let send = async move {
-        let requester = Requester::open(address).await?;
-        stream::send(requester, underway, Instant::now(), time).await
-    };
-    let arrivals: Vec<f64> = client.run(send).await.map_err(failed)??;
-    let key_exchanges = path.handshakes();
-    path.valid()?;
-    let mbit = stream::rate(&arrivals, plan.settle.as_secs_f64(), time.as_secs_f64());
-    Ok(Streamed { mbit, key_exchanges, lifetime_seconds: plan.lifetime.as_secs_f64() })
-}
-
-fn failed(error: io::Error) -> Missed {
-    Missed::Failed(error.to_string())
+    let lifetime = if SETTINGS[nth].fresh { plan.lifetime } else { AN_HOUR };
+    let settings = PathSettings { key_lifetime: Some(lifetime), ..PathSettings::default() };
+    let time = plan.settle + plan.time;
+    let way = network.way();
+    let (sent, key_exchanges) = stream::between_networks(way, arm, settings, time).await?;
+    Ok(Streamed {
+        mbit: sent.rate(plan.settle.as_secs_f64(), time.as_secs_f64()),
+        key_exchanges,
+        lifetime_seconds: plan.lifetime.as_secs_f64(),
+    })
 }

@@ -146,7 +146,7 @@ impl Route {
     async fn open(hosts: &Hosts, processor: Option<f64>, arm: Arm) -> Part<Self> {
         let hosts = LazyLock::force(hosts).clone()?;
         let client = path::host_in(&hosts.client).map_err(failed)?;
-        let place = Place::Hosts { hosts, processor };
+        let place = Place::Hosts { hosts, processor, ipv6: false };
         let settings = PathSettings { place, ..PathSettings::default() };
         let route = Self { path: path::open_cold(arm, &settings).await?, client };
         // Let congestion control, path MTU and the service's threads settle.

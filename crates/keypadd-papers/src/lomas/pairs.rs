@@ -44,6 +44,6 @@ pub(super) async fn pairs(lab: &Lab<'_>, round: u32) -> Part<Pairs> {
 
 /// Throughput of received payload, Mbit/s.
 async fn carry(path: &Path, time: Duration) -> Part<f64> {
-    let arrivals = stream::through(path, UNDERWAY, time).await?;
-    Ok(stream::rate(&arrivals, 0.0, time.as_secs_f64()))
+    let sent = stream::through(path, UNDERWAY, time).await?;
+    Ok(sent.rate(0.0, time.as_secs_f64()))
 }

@@ -116,9 +116,9 @@ async fn burst(path: &Path) -> Part<f64> {
 /// Throughput in the second half of a stream at full speed, Mbit/s.
 async fn second_half(path: &Path, effort: Effort, slowed: Throttled) -> Part<f64> {
     let time = above_time(effort);
-    let arrivals = stream::through(path, UNDERWAY, time).await?;
+    let sent = stream::through(path, UNDERWAY, time).await?;
     drop(slowed);
-    Ok(stream::rate(&arrivals, time.as_secs_f64() / 2.0, time.as_secs_f64()))
+    Ok(sent.rate(time.as_secs_f64() / 2.0, time.as_secs_f64()))
 }
 
 /// Share of all keystream that was generated while a packet waited for it.

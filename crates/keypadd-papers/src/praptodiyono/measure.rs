@@ -4,21 +4,19 @@ use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
 
 use keypadd_keystream::{CipherEngine, Protection, Suite};
-use keypadd_measure::path::{self, PathSettings};
-use keypadd_measure::{Arm, Ends};
+use keypadd_measure::{Arm, Ends, PathSettings};
 use keypadd_provider::{Group, KeyExchange};
-use keypadd_traffic::{Link, LinkSettings, TunnelArm};
+use keypadd_traffic::TunnelArm;
+use testbed::LineSettings;
 
 use super::{GROUPS, Generated, Generation, Throughput};
 use crate::lab::{Lab, Missed, Part};
-use crate::{Effort, order, stream};
+use crate::stream::{self, Way};
+use crate::{Effort, order};
 
 /// Suite of the tunnels, which differ only in their handshakes. The paper does not name its cipher;
 /// this is what its software used by default at the time.
 pub(super) const SUITE: Protection = Suite::AES_128_CTR_HMAC_SHA1.protection();
-
-/// Maximum unacknowledged steps: enough to keep the line busy, few enough to drain soon at the end.
-const UNDERWAY: usize = 16;
 
 /// Samples averaged for a round's result.
 pub(super) fn exchanges(effort: Effort) -> u32 {
@@ -89,20 +87,18 @@ pub(super) async fn throughput(lab: &Lab<'_>, round: u32) -> Part<Throughput> {
 }
 
 /// The paper's network.
-pub(super) const LINE: LinkSettings = LinkSettings {
-    delay: Duration::ZERO,
-    bits_per_second: NonZeroU64::new(32_000_000),
-    ipv6: true,
-};
+fn way() -> Way {
+    let bits_per_second = NonZeroU64::new(32_000_000);
+    let line = LineSettings { bits_per_second, ..LineSettings::default() };
+    // Enough steps to keep the line busy, few enough to drain soon at the end.
+    Way { line, ipv6: true, underway: 16 }
+}
 
-/// Throughput of received payload, Mbit/s, over a separate line.
+/// Throughput of received payload, Mbit/s, between networks of its own.
 async fn carry(arm: Arm, kex: Group, time: Duration) -> Part<f64> {
-    let settings = PathSettings { kex, link: Link::new(LINE), ..PathSettings::default() };
-    // Cold: warming up would take longer on this line than the stream.
-    let path = path::open_cold(arm, &settings).await?;
-    let arrivals = stream::through(&path, UNDERWAY, time).await?;
-    path.close().await?;
-    Ok(stream::rate(&arrivals, 0.0, time.as_secs_f64()))
+    let settings = PathSettings { kex, ..PathSettings::default() };
+    let (sent, _) = stream::between_networks(way(), arm, settings, time).await?;
+    Ok(sent.rate(0.0, time.as_secs_f64()))
 }
 
 fn micros(time: Duration) -> f64 {

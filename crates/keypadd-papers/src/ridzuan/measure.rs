@@ -128,7 +128,7 @@ fn tunnel(suite: Protection, engine: CipherEngine) -> Arm {
 
 /// Echoes from one network to the other.
 async fn echo(hosts: Arc<FourHosts>, arm: Arm, count: u32, lead: Duration) -> Part<Echoes> {
-    let place = Place::Hosts { hosts: Arc::clone(&hosts), processor: None };
+    let place = Place::Hosts { hosts: Arc::clone(&hosts), processor: None, ipv6: false };
     let settings = PathSettings { kex: GROUP.into(), place, ..PathSettings::default() };
     let path = path::open_cold(arm, &settings).await?;
     sleep(lead).await;
