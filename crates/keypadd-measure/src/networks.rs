@@ -172,9 +172,9 @@ mod tests {
     #[test]
     #[ignore = "needs root"]
     fn packets_pass_with_and_without_a_tunnel_and_all_loads_are_measured() {
-        let run = run(&["plain", "vxlan"]);
-        assert_eq!((run.ended_by, run.section.notes), (None, Vec::new()));
-        for table in &run.section.tables[1..] {
+        let routed = run(&["plain", "vxlan"]);
+        assert_eq!((routed.ended_by, routed.section.notes), (None, Vec::new()));
+        for table in &routed.section.tables[1..] {
             assert_eq!(table.rows.len(), 2);
             for (row, column) in
                 table.rows.iter().flat_map(|row| row.cells.iter().zip(&table.columns))
@@ -187,5 +187,8 @@ mod tests {
                 );
             }
         }
+        let here = run(&["keypadd-pooled", "keypadd-null"]);
+        assert_eq!((here.ended_by, here.section.notes), (None, Vec::new()));
+        assert!(here.section.verdicts.iter().any(|it| it.claim.contains("pads from the pool")));
     }
 }

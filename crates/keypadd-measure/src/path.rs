@@ -65,7 +65,8 @@ pub struct PathSettings {
     pub kex: Group,
     /// Windows and congestion control.
     pub transport: TransportSettings,
-    /// After so long another handshake replaces the keys of a tunnel; `None` for never.
+    /// After so long another handshake replaces the keys of a tunnel; `None` for never. Sessions
+    /// whose suite or key exchange is for measurements alone keep theirs.
     pub key_lifetime: Option<Duration>,
     /// What computes keystream at the far end, if it runs here and differs from the arm's.
     pub far_engine: Option<CipherEngine>,
@@ -144,6 +145,9 @@ pub fn open_cold(arm: Arm, settings: &PathSettings) -> Opening<'_> {
 /// A service, and a plain connection to it.
 async fn tcp(settings: &PathSettings) -> Result<Path, PathFault> {
     let sites = Sites::of(settings)?;
+    if let Place::Hosts { hosts, .. } = &settings.place {
+        gateways::wait_for_none(hosts).map_err(PathFault::Here)?;
+    }
     Path::plain(&settings.link, sites.service.host()?, sites.service.address).await
 }
 
@@ -271,7 +275,7 @@ fn text(error: impl std::fmt::Display) -> PathFault {
 mod tests {
     use std::time::Instant;
 
-    use keypadd_keystream::Suite;
+    use keypadd_keystream::{MeasureSuite, Suite};
     use keypadd_pool::Direction;
     use keypadd_provider::ConnectionKeys;
     use keypadd_traffic::{Due, Exchange, Requester, Requests};
@@ -284,13 +288,18 @@ mod tests {
     async fn a_client_reaches_a_server_by_routes_and_by_a_tunnel_and_by_nothing_else() {
         let hosts = Arc::new(FourHosts::build().unwrap());
         let suite = Suite::AES_256_GCM.protection();
-        let tunnel = Arm::Tunnel(TunnelArm { suite, pool: true, engine: CipherEngine::default() });
+        let engine = CipherEngine::default();
+        let tunnel = Arm::Tunnel(TunnelArm { suite, pool: true, engine });
+        let null = MeasureSuite::NULL.protection();
+        let null = Arm::Tunnel(TunnelArm { suite: null, pool: false, engine });
         for (arm, processor, ipv6) in [
             (Arm::Tcp, None, false),
             (tunnel, None, false),
             (tunnel, Some(0.4), false),
-            (Arm::Tcp, None, true),
+            (null, None, false),
+            (Arm::Tcp, None, false),
             (tunnel, None, true),
+            (Arm::Tcp, None, true),
         ] {
             let place = Place::Hosts { hosts: Arc::clone(&hosts), processor, ipv6 };
             let settings = PathSettings {

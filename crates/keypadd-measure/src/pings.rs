@@ -85,7 +85,9 @@ fn answers(
                     buffer[HEADER_BYTES..].first_chunk().map_or(0, |at| u64::from_be_bytes(*at));
                 answers.resize(answers.len().max(nth + 1), None);
                 let took = Duration::from_nanos(nanos(start).saturating_sub(at));
-                answered += u64::from(answers[nth].replace(took).is_none());
+                // An answer that comes twice counts once.
+                answered += u64::from(answers[nth].is_none());
+                answers[nth].get_or_insert(took);
             }
             Err(_) if is_over.load(Relaxed) => break,
             Ok(_) | Err(_) => {}

@@ -30,7 +30,7 @@ const fn unjudged(name: &'static str, shows: &'static str, why: &'static str) ->
 pub(crate) type Place = (&'static str, &'static str);
 
 const TOPOLOGY: &str = "it describes what is measured";
-const NO_MANUAL_KEYS: &str = "our keys are always negotiated";
+const NO_MANUAL_KEYS: &str = "the same is judged with negotiated keys, as ours are";
 const STEPS: &str = "it shows steps, not results";
 
 /// The tables and figures of a paper, and where its claims are.
@@ -41,7 +41,7 @@ fn contents(paper: Paper) -> (Vec<Exhibit>, Vec<Place>) {
             vec![
                 judged("Graph 1", "round trips by length and delay, not encrypted"),
                 judged("Graph 2", "the same with the cipher inline"),
-                judged("Graph 3", "the same with keystream made before"),
+                judged("Graph 3", "the same with precomputed keystream"),
             ],
             lomas::places(),
         ),
@@ -51,7 +51,7 @@ fn contents(paper: Paper) -> (Vec<Exhibit>, Vec<Place>) {
                 unjudged("Table 1", "lengths of files", TOPOLOGY),
                 judged("Figure 2", "a tunnel without encryption beside no tunnel"),
                 unjudged("Table 2", "the rate of that tunnel", "all ratios are to it"),
-                judged("Table 3", "3DES beside DES, by hash and way of agreeing on keys"),
+                judged("Table 3", "3DES beside DES, by hash and key exchange"),
                 judged("Figure 3", "the ciphers, large files"),
                 judged("Figure 4", "DES and 3DES without a hash, by clients"),
                 judged("Figure 5", "the same with MD5"),
@@ -61,7 +61,7 @@ fn contents(paper: Paper) -> (Vec<Exhibit>, Vec<Place>) {
                 judged("Figure 9", "MD5 beside no hash"),
                 judged("Figure 10", "SHA-1 beside no hash"),
                 judged("Table 4", "SHA-1 beside MD5, by cipher"),
-                judged("Table 5", "a faster processor, by cipher and way of agreeing on keys"),
+                judged("Table 5", "a faster processor, by cipher and key exchange"),
                 judged("Figure 11", "a faster processor without encryption, by clients"),
                 unjudged("Figure 12", "the same with MD5 and DES, manual keys", NO_MANUAL_KEYS),
                 unjudged("Figure 13", "the same with MD5 and 3DES, manual keys", NO_MANUAL_KEYS),
@@ -88,7 +88,7 @@ fn contents(paper: Paper) -> (Vec<Exhibit>, Vec<Place>) {
                 unjudged("Figure 4", "the course of the experiment", STEPS),
                 judged("Figure 5", "round trips with and without encryption"),
                 judged("Table 3", "mean round trips by cipher and hash"),
-                judged("Figure 6", "the same as a picture"),
+                judged("Figure 6", "the same, plotted"),
                 judged("Figure 7", "round trips by length, AES-256 and SHA-1"),
                 judged("Figure 8", "the same, AES-256 and MD5"),
                 judged("Figure 9", "the same, 3DES and SHA-1"),
@@ -98,7 +98,7 @@ fn contents(paper: Paper) -> (Vec<Exhibit>, Vec<Place>) {
         ),
         Paper::Praptodiyono => (
             vec![
-                unjudged("Figure 1", "the header of IKEv2", STEPS),
+                unjudged("Figure 1", "the header of IKEv2", "it shows a packet format"),
                 unjudged("Figure 2", "the network", TOPOLOGY),
                 judged("Table 1", "times of key generation by group"),
                 judged("Table 2", "throughput by group of the key exchange"),

@@ -8,12 +8,6 @@ mod making;
 mod page;
 mod pairs;
 mod streams;
-/// Where its claims are in the paper.
-#[cfg(test)]
-pub(super) fn places() -> Vec<super::index::Place> {
-    claims::claims(sizes(Effort::Full)).iter().map(Claim::place).collect()
-}
-
 #[cfg(test)]
 mod tests;
 mod trips;
@@ -228,6 +222,12 @@ enum Stream {
 }
 
 type Claim = claim::Claim<Measurements, Task>;
+
+/// Where its claims are in the paper.
+#[cfg(test)]
+pub(super) fn places() -> Vec<super::index::Place> {
+    claims::claims(sizes(Effort::Full)).iter().map(Claim::place).collect()
+}
 
 pub(super) async fn reproduce(lab: &Lab<'_>) -> Section {
     let network = lab.part("the network alone", async || bed::network(lab.effort).await).await;

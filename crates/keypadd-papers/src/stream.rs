@@ -46,8 +46,8 @@ pub(crate) async fn through(path: &Path, underway: usize, time: Duration) -> Par
     to(path.address(), underway, time).await
 }
 
-/// The same from one network to the other, over a new tunnel with these settings, or without one.
-/// Also returns how many handshakes the tunnel has had then.
+/// Sends from one network to the other for this long, and until all is answered, over a new tunnel
+/// with these settings, or without one. Also returns how many handshakes the tunnel took.
 pub(crate) async fn between_networks(
     way: Way,
     arm: Arm,
@@ -57,12 +57,14 @@ pub(crate) async fn between_networks(
     let (hosts, line) = FourHosts::by_path(MTU, 0).map_err(Missed::Lacking)?;
     [End::Near, End::Far].into_iter().for_each(|from| line.set(from, way.line));
     let client = path::host_in(&hosts.client).map_err(failed)?;
-    let place = Place::Hosts { hosts: Arc::new(hosts), processor: None, ipv6: way.ipv6 };
+    let hosts = Arc::new(hosts);
+    let place = Place::Hosts { hosts: Arc::clone(&hosts), processor: None, ipv6: way.ipv6 };
     // Cold: warming up would take longer on a slow line than the stream.
     let path = path::open_cold(arm, &PathSettings { place, ..settings }).await?;
     let sent = client.run(to(path.address(), way.underway, time)).await.map_err(failed)??;
     let handshakes = path.handshakes();
     path.close().await?;
+    drop((line, hosts));
     Ok((sent, handshakes))
 }
 

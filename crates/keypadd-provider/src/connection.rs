@@ -44,7 +44,7 @@ impl HandshakeData {
         self.suite.class().max(self.kex.class())
     }
 
-    /// Whether the connection is for measurements only: it carries bench streams and nothing else.
+    /// Whether the connection is for measurements only: it reaches nothing of this host.
     pub fn measures_only(&self) -> bool {
         self.class() == Class::Measure
     }

@@ -109,7 +109,7 @@ pub fn listen(
             reset_keys: crypto.key.reset_keys(b""),
             peers,
             transport: settings.transport,
-            // The one with new keys comes before the one before has ended.
+            // A renewal connects before the old connection ends.
             connections_max: 2,
             sessions_per_key: 16,
             bench: Some(service),

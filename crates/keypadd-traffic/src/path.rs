@@ -155,12 +155,12 @@ impl Path {
         self.sessions.iter().map(|session| session.keys().collect()).collect()
     }
 
-    /// How many handshakes the near end's sessions have taken so far: one, and one for each time
-    /// that keys were renewed. 0 without a tunnel.
+    /// How many handshakes the near end's sessions have taken so far: one, and one for each session
+    /// that continued another, with renewed keys or after a loss. 0 without a tunnel.
     pub fn handshakes(&self) -> u32 {
         let Some((near, first)) = self.ends.first().zip(self.sessions.first()) else { return 0 };
         let newest = near.sessions.live().iter().map(|session| session.epoch()).max();
-        newest.map_or(1, |newest| newest - first.epoch() + 1)
+        newest.map_or(1, |newest| newest.saturating_sub(first.epoch()) + 1)
     }
 
     /// Packets of bulk streams whose whole pad is ready, where that is least: the near end sends

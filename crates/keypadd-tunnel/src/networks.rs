@@ -170,7 +170,8 @@ impl Network {
         Self { peer, record, device, filter, accepts, state, logged, for_measurements }
     }
 
-    /// The same for measurements: sessions carry it whatever their suite. No daemon has one.
+    /// Lets sessions for measurements carry this network, too. For programs that measure; a daemon
+    /// never does it.
     #[must_use]
     pub fn for_measurements(self) -> Self {
         Self { for_measurements: true, ..self }

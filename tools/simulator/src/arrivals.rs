@@ -57,7 +57,7 @@ impl Arrivals {
     /// Whether an end that seals in this phase may begin the next one: its peer has got a packet of
     /// the phase and has answered in it, as RFC 9001 section 6.1 requires. quinn does not wait. A
     /// peer that got none cannot open packets of the phase after it; one that has not answered
-    /// would pass over a phase, and one bit does not tell the auditor so.
+    /// could skip a phase, which the key phase bit alone would not show to the auditor.
     pub(crate) fn may_update(&self, connection: usize, side: Side, sealing: u64) -> bool {
         let has_got = |to| self.newest(connection, to).is_some_and(|seen| seen.phase == sealing);
         has_got(!side) && has_got(side)

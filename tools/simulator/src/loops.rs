@@ -492,8 +492,8 @@ impl World {
         let side = [Side::Client, Side::Server][self.rng.usize(0..2)];
         let is_confirmed = |link: &Link| link.ends[0].stats().frame_rx.handshake_done > 0;
         let phase = path.senders[link.index][side as usize].next_phase();
-        // What a session past its goal still waits for is pads, and phases that end before their
-        // time get few.
+        // Past its goal a session waits only for pools to be filled again, and early key updates
+        // would discard what they have.
         let is_wanted = path.auditor.packets < self.packets_goal || phase < PHASES_MIN;
         let may_update =
             is_wanted && is_confirmed(link) && path.arrivals.may_update(link.index, side, phase);

@@ -6,7 +6,7 @@
 //! Runs the shipped event loops unless `--through quinn` selects quinn-proto alone. By default at
 //! least 10^7 packets and 10^4 seeds of each suite. `--minutes` limits each suite and makes it a
 //! part of the proof, as the last line then says. Exit code 1: something was found, or packets of a
-//! class were too few (`Counts::SHARE_MIN`). A finding ends the suite and names its seed, which `--suite NAME --from
+//! class were too few. A finding ends the suite and names its seed, which `--suite NAME --from
 //! SEED --seeds 1` repeats; `RUST_LOG=quinn_proto=trace` in the environment then logs what quinn
 //! did to standard error.
 

@@ -21,10 +21,15 @@ pub(crate) struct Tape {
     spoiler: Option<Spoiler>,
 }
 
-/// Whether a frame of this type is a PATH_CHALLENGE or a PATH_RESPONSE, the only ones that quinn
-/// sends to an address off the path.
-fn concerns_a_path(frame: &u8) -> bool {
-    matches!(frame, 0x1a | 0x1b)
+/// Length of a PATH_CHALLENGE and of a PATH_RESPONSE (RFC 9000 sections 19.17 and 19.18).
+const PATH_FRAME_BYTES: usize = 9;
+
+/// Whether a packet has one of these frames and nothing else but padding. Only such packets does
+/// quinn send to an address off the path.
+fn is_off_path(plaintext: &[u8]) -> bool {
+    let is_padding = |rest: &[u8]| rest.iter().all(|&byte| byte == 0);
+    matches!(plaintext.first(), Some(0x1a | 0x1b))
+        && plaintext.get(PATH_FRAME_BYTES..).is_some_and(is_padding)
 }
 
 impl Tape {
@@ -57,7 +62,7 @@ impl Tape {
         let mut sealed = self.sealed();
         let nth = sealed.iter().position(|one| (one.space, one.number) == (space, number))?;
         let mut kept_back = sealed.drain(..nth);
-        if !kept_back.all(|packet| packet.plaintext.first().is_some_and(concerns_a_path)) {
+        if !kept_back.all(|packet| is_off_path(&packet.plaintext)) {
             return None;
         }
         drop(kept_back);
@@ -94,5 +99,36 @@ impl Interposer for Tape {
         if let Origin::Next(entered) = origin {
             self.phase.store(entered as u64, Relaxed);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether the packet after one with this plaintext may be the next to leave.
+    fn may_keep_back(plaintext: &[u8]) -> bool {
+        let tape = Tape::new(None);
+        for (number, plaintext) in [(7, plaintext), (8, &[0x01; 20])] {
+            let (header, plaintext) = (vec![0x41; 10], plaintext.to_vec());
+            tape.note(Sealed { space: Space::Data, number, header, plaintext });
+        }
+        let taken = tape.take(Space::Data, 8);
+        assert!(tape.take(Space::Data, 7).is_none(), "it has been passed over");
+        taken.is_some()
+    }
+
+    #[test]
+    fn nothing_but_a_frame_for_an_address_off_the_path_may_be_kept_back() {
+        for frame in [0x1a, 0x1b] {
+            let mut plaintext = vec![0; 40];
+            plaintext[..PATH_FRAME_BYTES].fill(5);
+            plaintext[0] = frame;
+            assert!(may_keep_back(&plaintext) && may_keep_back(&plaintext[..PATH_FRAME_BYTES]));
+            // Data behind it.
+            plaintext[PATH_FRAME_BYTES] = 0x08;
+            assert!(!may_keep_back(&plaintext));
+        }
+        assert!(!may_keep_back(&[0x08; 40]) && !may_keep_back(&[]));
     }
 }

@@ -102,6 +102,16 @@ fn the_program_and_the_tunnel_never_name_the_test_hooks() {
     assert!(sources > 40, "the sources were not found");
 }
 
+/// Checks that no daemon lets a session for measurements carry a network.
+#[test]
+fn the_program_opens_no_network_for_measurements() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    for path in files(&root.join("crates/keypadd-daemon/src"), "rs") {
+        let text = fs::read_to_string(&path).expect("a source file");
+        assert!(!text.contains("for_measurements"), "{}", path.display());
+    }
+}
+
 fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).expect("a folder") {

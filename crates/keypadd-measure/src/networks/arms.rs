@@ -7,6 +7,11 @@
 //! `net` and `their_net` (the networks behind them), `dev` (the name of its device), and `daemon`,
 //! which starts a program in the background. Knows no measurements.
 
+use keypadd_keystream::{CipherEngine, MeasureSuite, Protection, Suite};
+use keypadd_traffic::TunnelArm;
+
+use self::Up::{Here, Scripts};
+
 /// One way from gateway to gateway.
 #[derive(Clone, Debug)]
 pub struct NetworkArm {
@@ -22,8 +27,21 @@ pub struct NetworkArm {
     pub(super) version: &'static str,
     /// Makes what all rounds share: keys, certificates.
     pub(super) prepare: &'static str,
-    /// Brings the tunnel up at a gateway, as the head of this file says; parts of one script.
-    pub(super) up: &'static [&'static str],
+    /// What brings the tunnel up.
+    pub(super) up: Up,
+}
+
+/// What brings a tunnel up.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Up {
+    /// A script at each gateway, as the head of this file says, in parts.
+    Scripts(&'static [&'static str]),
+    /// This process, which has both gateways.
+    Here(fn() -> TunnelArm),
+}
+
+fn here(suite: Protection, pool: bool) -> TunnelArm {
+    TunnelArm { suite, pool, engine: CipherEngine::default() }
 }
 
 /// A program and what installs it.
@@ -41,6 +59,9 @@ pub(super) const PLAIN: &str = "plain";
 pub(super) const VXLAN: &str = "vxlan";
 pub(super) const KEYPADD: &str = "keypadd";
 pub(super) const KEYPADD_3DES: &str = "keypadd-3des";
+/// These differ in packet protection alone.
+pub(super) const KEYPADD_POOLED: &str = "keypadd-pooled";
+pub(super) const KEYPADD_NULL: &str = "keypadd-null";
 
 const KERNEL: &str = "uname -sr";
 const CHACHA: &str = "ChaCha20-Poly1305";
@@ -50,6 +71,7 @@ const WG: Need = need("wg", "apt-get install wireguard-tools");
 const NO_DAEMON: &str = "daemon sleep infinity";
 
 const KEYPADD_ITSELF: &[Need] = &[need("keypadd", "cargo build --release")];
+const NO_PROGRAM: &str = "echo the program that measures";
 const KEYPADD_VERSION: &str = "keypadd --version";
 const KEYPADD_KEYS: &str = include_str!("arms/keypadd.keys.sh");
 const KEYPADD_UP: &str = include_str!("arms/keypadd.sh");
@@ -94,7 +116,7 @@ const QUINCY_KEYS: &str = include_str!("arms/quincy.keys.sh");
 const QUINCY_UP: &str = include_str!("arms/quincy.sh");
 
 /// All arms, in the order of tables.
-pub(super) const ARMS: [NetworkArm; 13] = [
+pub(super) const ARMS: [NetworkArm; 15] = [
     NetworkArm {
         name: PLAIN,
         protection: "none: plain routing",
@@ -102,7 +124,7 @@ pub(super) const ARMS: [NetworkArm; 13] = [
         needs: &[],
         version: KERNEL,
         prepare: "",
-        up: &["ip route add $their_net via $them", NO_DAEMON],
+        up: Scripts(&["ip route add $their_net via $them", NO_DAEMON]),
     },
     NetworkArm {
         name: VXLAN,
@@ -111,7 +133,7 @@ pub(super) const ARMS: [NetworkArm; 13] = [
         needs: &[],
         version: KERNEL,
         prepare: "",
-        up: &[include_str!("arms/vxlan.sh"), NO_DAEMON],
+        up: Scripts(&[include_str!("arms/vxlan.sh"), NO_DAEMON]),
     },
     NetworkArm {
         name: KEYPADD,
@@ -120,7 +142,7 @@ pub(super) const ARMS: [NetworkArm; 13] = [
         needs: KEYPADD_ITSELF,
         version: KEYPADD_VERSION,
         prepare: KEYPADD_KEYS,
-        up: &["suite=", KEYPADD_UP],
+        up: Scripts(&["suite=", KEYPADD_UP]),
     },
     NetworkArm {
         name: KEYPADD_3DES,
@@ -129,7 +151,25 @@ pub(super) const ARMS: [NetworkArm; 13] = [
         needs: KEYPADD_ITSELF,
         version: KEYPADD_VERSION,
         prepare: KEYPADD_KEYS,
-        up: &["suite='suite = \"3des-ctr-hmac-sha1\"'", KEYPADD_UP],
+        up: Scripts(&["suite='suite = \"3des-ctr-hmac-sha1\"'", KEYPADD_UP]),
+    },
+    NetworkArm {
+        name: KEYPADD_POOLED,
+        protection: "QUIC, AES-256-GCM with a pool; gateways in the program that measures",
+        is_clear: false,
+        needs: &[],
+        version: NO_PROGRAM,
+        prepare: "",
+        up: Here(|| here(Suite::AES_256_GCM.protection(), true)),
+    },
+    NetworkArm {
+        name: KEYPADD_NULL,
+        protection: "none: QUIC's framing alone; gateways in the program that measures",
+        is_clear: true,
+        needs: &[],
+        version: NO_PROGRAM,
+        prepare: "",
+        up: Here(|| here(MeasureSuite::NULL.protection(), false)),
     },
     NetworkArm {
         name: "boringtun",
@@ -139,10 +179,10 @@ pub(super) const ARMS: [NetworkArm; 13] = [
         version: "boringtun-cli --version",
         prepare: WIREGUARD_KEYS,
         // More threads reorder packets, and are slower.
-        up: &[
+        up: Scripts(&[
             "export WG_SUDO=1; daemon boringtun-cli -f --disable-drop-privileges -t 1 $dev",
             WIREGUARD_UP,
-        ],
+        ]),
     },
     NetworkArm {
         name: "gotatun",
@@ -151,7 +191,7 @@ pub(super) const ARMS: [NetworkArm; 13] = [
         needs: &[need("gotatun", "cargo install --locked gotatun-cli@0.10.2"), WG],
         version: "gotatun --version",
         prepare: WIREGUARD_KEYS,
-        up: &["export WG_SUDO=1; daemon gotatun -f $dev", WIREGUARD_UP],
+        up: Scripts(&["export WG_SUDO=1; daemon gotatun -f $dev", WIREGUARD_UP]),
     },
     NetworkArm {
         name: "wireguard-go",
@@ -160,7 +200,7 @@ pub(super) const ARMS: [NetworkArm; 13] = [
         needs: &[need("wireguard-go", "apt-get install wireguard-go"), WG],
         version: "wireguard-go --version",
         prepare: WIREGUARD_KEYS,
-        up: &["daemon wireguard-go -f $dev", WIREGUARD_UP],
+        up: Scripts(&["daemon wireguard-go -f $dev", WIREGUARD_UP]),
     },
     NetworkArm {
         name: "openvpn",
@@ -169,7 +209,7 @@ pub(super) const ARMS: [NetworkArm; 13] = [
         needs: OPENVPN,
         version: OPENVPN_VERSION,
         prepare: OPENVPN_KEYS,
-        up: &["ciphers='--data-ciphers AES-256-GCM'", OPENVPN_UP, ROUTE_WHEN_UP],
+        up: Scripts(&["ciphers='--data-ciphers AES-256-GCM'", OPENVPN_UP, ROUTE_WHEN_UP]),
     },
     NetworkArm {
         name: "openvpn-3des",
@@ -178,7 +218,11 @@ pub(super) const ARMS: [NetworkArm; 13] = [
         needs: OPENVPN,
         version: OPENVPN_VERSION,
         prepare: OPENVPN_KEYS,
-        up: &["ciphers='--data-ciphers DES-EDE3-CBC --auth SHA1'", OPENVPN_UP, ROUTE_WHEN_UP],
+        up: Scripts(&[
+            "ciphers='--data-ciphers DES-EDE3-CBC --auth SHA1'",
+            OPENVPN_UP,
+            ROUTE_WHEN_UP,
+        ]),
     },
     NetworkArm {
         name: "strongswan",
@@ -187,7 +231,7 @@ pub(super) const ARMS: [NetworkArm; 13] = [
         needs: STRONGSWAN,
         version: STRONGSWAN_VERSION,
         prepare: STRONGSWAN_SECRET,
-        up: &["ike=aes256-sha256-x25519 esp=aes256gcm16", STRONGSWAN_UP],
+        up: Scripts(&["ike=aes256-sha256-x25519 esp=aes256gcm16", STRONGSWAN_UP]),
     },
     NetworkArm {
         name: "strongswan-3des",
@@ -196,7 +240,7 @@ pub(super) const ARMS: [NetworkArm; 13] = [
         needs: STRONGSWAN,
         version: STRONGSWAN_VERSION,
         prepare: STRONGSWAN_SECRET,
-        up: &["ike=3des-sha1-modp1024 esp=3des-sha1", STRONGSWAN_UP],
+        up: Scripts(&["ike=3des-sha1-modp1024 esp=3des-sha1", STRONGSWAN_UP]),
     },
     NetworkArm {
         name: "tinc",
@@ -205,7 +249,7 @@ pub(super) const ARMS: [NetworkArm; 13] = [
         needs: &[need("tincd", "apt-get install tinc")],
         version: "tincd --version",
         prepare: TINC_KEYS,
-        up: &[TINC_UP],
+        up: Scripts(&[TINC_UP]),
     },
     NetworkArm {
         name: "quincy",
@@ -214,6 +258,6 @@ pub(super) const ARMS: [NetworkArm; 13] = [
         needs: QUINCY,
         version: "cargo install --list | grep quincy-server | cut -d: -f1",
         prepare: QUINCY_KEYS,
-        up: &[QUINCY_UP],
+        up: Scripts(&[QUINCY_UP]),
     },
 ];

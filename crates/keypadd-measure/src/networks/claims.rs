@@ -5,7 +5,7 @@
 //! none of the others came up says nothing.
 
 use super::Networks;
-use super::arms::{KEYPADD, KEYPADD_3DES, PLAIN, VXLAN};
+use super::arms::{KEYPADD, KEYPADD_3DES, KEYPADD_NULL, KEYPADD_POOLED, PLAIN, VXLAN};
 use super::sample::{Sample, Taken};
 use crate::results::{Estimate, Outcome, Verdict};
 use crate::sequence::{center, total};
@@ -86,7 +86,7 @@ const VOICE_JITTER: Measure = Measure {
     estimate: center,
 };
 
-const CLAIMS: [Claim; 17] = [
+const CLAIMS: [Claim; 18] = [
     Claim {
         text: "the hosts are not the limit: without a tunnel one stream is at least twice as \
                fast as through the fastest that encrypts",
@@ -133,6 +133,13 @@ const CLAIMS: [Claim; 17] = [
         of: ECHO_ALONE,
         over: Over::Peers,
         rule: Rule::AtMost(0.8),
+    },
+    Claim {
+        text: "alone, an echo with pads from the pool takes as long as one without cryptography",
+        arm: KEYPADD_POOLED,
+        of: ECHO_ALONE,
+        over: Over::Arm(KEYPADD_NULL),
+        rule: Rule::AtMost(1.02),
     },
     Claim {
         text: "beside a stream, an echo takes at most half of what the promptest other program \
@@ -240,7 +247,7 @@ impl Over {
         match self {
             Self::Arm(name) => arm.name == name,
             Self::Encrypted => !arm.is_clear,
-            Self::Peers => !arm.is_clear && ![KEYPADD, KEYPADD_3DES].contains(&arm.name),
+            Self::Peers => !arm.is_clear && !arm.name.starts_with(KEYPADD),
             Self::Itself => false,
         }
     }
@@ -265,7 +272,8 @@ pub(super) mod tests {
     /// With a CPU time of one second a gigabit a second.
     fn sample(mbit: f64) -> Sample {
         let machine_cpu = mbit / 1000.0;
-        let tcp = Tcp { mbit, machine_cpu, gateway_cpu: 0.5, sent_again: 7.0, reordered: 0.0 };
+        let tcp =
+            Tcp { mbit, machine_cpu, gateway_cpu: Some(0.5), sent_again: 7.0, reordered: 0.0 };
         Sample {
             tcp: vec![tcp; STREAMS.len()],
             idle: Pings::default(),

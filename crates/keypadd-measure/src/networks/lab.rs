@@ -3,7 +3,8 @@
 //!
 //! The hosts are made anew for each sample, so that nothing of another arm remains. Each gateway
 //! runs one script, which lives as long as its tunnel; it has a `/run` of its own, where daemons
-//! leave sockets and numbers of processes. Does not know how arms differ.
+//! leave sockets and numbers of processes. Or both gateways run in this process. Does not know how
+//! arms differ.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -13,10 +14,19 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use keypadd_traffic::TunnelArm;
 use testbed::programs::{clear_variables, find, locate, search_path};
 use testbed::{Capture, Cleanup, FourHosts, LinkAddress, Namespace, Processes, Seen};
 
-use super::arms::NetworkArm;
+use tokio::runtime::{Builder, Runtime};
+
+use super::arms::{NetworkArm, Up};
+use crate::arm::Arm;
+use crate::load::words;
+use crate::path::{PathSettings, Place, open_cold};
+
+/// Memory of each gateway's pool in this process, as a daemon's has by default.
+const POOL_BYTES: usize = 64 << 20;
 
 /// Timeout of making keys, and of asking for a version; as timeout(1) takes it.
 const SCRIPT_TIMEOUT: &str = "60";
@@ -55,7 +65,9 @@ const NEEDS: [(&str, &str); 6] = [
 pub(super) struct Lab {
     /// The gateways' scripts, which end before their hosts do.
     pub(super) scripts: Processes,
-    pub(super) hosts: FourHosts,
+    /// The tunnel between gateways in this process, and the runtime that it needs.
+    _here: Option<(keypadd_traffic::Path, Runtime)>,
+    pub(super) hosts: Arc<FourHosts>,
 }
 
 /// Checks for root and for the lab's own programs.
@@ -112,21 +124,37 @@ impl Lab {
         directory: &Path,
         stop: &AtomicBool,
     ) -> Result<Self, String> {
-        let hosts = FourHosts::build()?;
+        let hosts = Arc::new(FourHosts::build()?);
         let [of_client, of_server] = FourHosts::NETWORKS;
         let address = LINK.map(|octet| format!("{octet:02x}")).join(":");
         // There is no way around the tunnel.
         hosts.near.ip(&format!("route del {of_server}\nlink set outside address {address}\n"))?;
         hosts.far.ip(&format!("route del {of_client}\n"))?;
-        let mut lab = Self { scripts: Processes::new(cleanup), hosts };
-        let opened = lab.start(arm, directory, stop).and_then(|()| lab.prove(arm, stop));
+        let mut lab = Self { scripts: Processes::new(cleanup), _here: None, hosts };
+        let started = match arm.up {
+            Up::Scripts(up) => lab.start(arm, up, directory, stop),
+            Up::Here(tunnel) => lab.start_here(tunnel()),
+        };
+        let opened = started.and_then(|()| lab.prove(arm, stop));
         opened.map_err(|error| format!("{error}{}", lab.scripts.log_tails()))?;
         Ok(lab)
+    }
+
+    /// Has gateways in this process. Their pools fill before anything is measured, as a daemon's do.
+    fn start_here(&mut self, tunnel: TunnelArm) -> Result<(), String> {
+        let place = Place::Hosts { hosts: Arc::clone(&self.hosts), processor: None, ipv6: false };
+        let settings =
+            PathSettings { place, pool_budget_bytes: POOL_BYTES, ..PathSettings::default() };
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(words)?;
+        let path = runtime.block_on(open_cold(Arm::Tunnel(tunnel), &settings));
+        self._here = Some((path.map_err(|error| error.to_string())?, runtime));
+        Ok(())
     }
 
     fn start(
         &mut self,
         arm: &NetworkArm,
+        parts: &[&str],
         directory: &Path,
         stop: &AtomicBool,
     ) -> Result<(), String> {
@@ -134,7 +162,7 @@ impl Lab {
         for (side, up) in ["far", "near"].into_iter().zip(&up) {
             let _ = fs::remove_file(up);
             let namespace = if side == "near" { &self.hosts.near } else { &self.hosts.far };
-            let script = format!("{BEGIN}{}{END}", arm.up.join("\n"));
+            let script = format!("{BEGIN}{}{END}", parts.join("\n"));
             let mut command = namespace.command(locate("setpriv"));
             command.args(["--pdeathsig", "KILL", "unshare", "--mount", "sh", "-ec", &script]);
             command.current_dir(directory);
@@ -241,7 +269,11 @@ mod tests {
     #[test]
     fn every_script_is_one_that_a_shell_reads() {
         for arm in &ARMS {
-            let up = format!("{BEGIN}{}{END}", arm.up.join("\n"));
+            let parts = match arm.up {
+                Up::Scripts(parts) => parts,
+                Up::Here(_) => &[],
+            };
+            let up = format!("{BEGIN}{}{END}", parts.join("\n"));
             for script in [arm.prepare, arm.version, &up] {
                 let mut command = Command::new("sh");
                 let status = command.args(["-nc", script]).status().unwrap();

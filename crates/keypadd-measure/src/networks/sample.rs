@@ -81,7 +81,8 @@ pub(super) struct Tcp {
     /// CPU seconds a GB of that payload: of the whole machine but other programs, and of the
     /// gateways' programs.
     pub(super) machine_cpu: f64,
-    pub(super) gateway_cpu: f64,
+    /// None for the latter if they are in this process.
+    pub(super) gateway_cpu: Option<f64>,
     /// Segments that the hosts sent again, and reorderings that they found, a GB.
     pub(super) sent_again: f64,
     pub(super) reordered: f64,
@@ -91,7 +92,7 @@ pub(super) struct Tcp {
 #[derive(Clone, Copy, Debug)]
 struct Counters {
     machine_cpu: f64,
-    gateway_cpu: f64,
+    gateway_cpu: Option<f64>,
     sent_again: u64,
     reordered: u64,
 }
@@ -104,7 +105,7 @@ impl Counters {
         };
         Ok(Self {
             machine_cpu: procstat::machine_cpu_seconds() - procstat::others_cpu_seconds(),
-            gateway_cpu: lab.scripts.cpu_seconds().unwrap_or_default(),
+            gateway_cpu: lab.scripts.cpu_seconds(),
             sent_again: of("RetransSegs")?,
             reordered: of("TCPSACKReorder")?,
         })
@@ -179,7 +180,10 @@ impl Bench<'_> {
         Ok(Tcp {
             mbit: bytes as f64 * 8.0 / (until - from).as_secs_f64() / 1e6,
             machine_cpu: (after.machine_cpu - before.machine_cpu) / gb,
-            gateway_cpu: (after.gateway_cpu - before.gateway_cpu) / gb,
+            gateway_cpu: after
+                .gateway_cpu
+                .zip(before.gateway_cpu)
+                .map(|(to, from)| (to - from) / gb),
             sent_again: (after.sent_again - before.sent_again) as f64 / gb,
             reordered: (after.reordered - before.reordered) as f64 / gb,
         })

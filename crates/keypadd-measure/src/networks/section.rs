@@ -66,9 +66,9 @@ fn arms(networks: &Networks, versions: &[String]) -> Table {
 }
 
 fn tables(networks: &Networks, taken: &[Taken]) -> Vec<Table> {
-    let streams = |unit, of: fn(&super::sample::Tcp) -> f64| {
+    let streams = |unit, of: fn(&super::sample::Tcp) -> Option<f64>| {
         let all = STREAMS.iter().enumerate();
-        all.map(|(nth, it)| figure(it.name, unit, move |sample| Some(of(&sample.tcp[nth]))))
+        all.map(|(nth, it)| figure(it.name, unit, move |sample| of(&sample.tcp[nth])))
             .collect::<Vec<Figure>>()
     };
     let pings = |of: fn(&Sample) -> &Pings| {
@@ -100,8 +100,12 @@ fn tables(networks: &Networks, taken: &[Taken]) -> Vec<Table> {
     ];
     let others = vec![figure("of all cores", "%", |it| Some(it.others_percent))];
     [
-        ("tcp", "TCP", streams("Mbit/s", |tcp| tcp.mbit)),
-        ("machine-cpu", "CPU time of the whole machine", streams("s/GB", |tcp| tcp.machine_cpu)),
+        ("tcp", "TCP", streams("Mbit/s", |tcp| Some(tcp.mbit))),
+        (
+            "machine-cpu",
+            "CPU time of the whole machine",
+            streams("s/GB", |tcp| Some(tcp.machine_cpu)),
+        ),
         (
             "gateway-cpu",
             "CPU time of the gateways' programs",
@@ -115,8 +119,8 @@ fn tables(networks: &Networks, taken: &[Taken]) -> Vec<Table> {
             "UDP to the server: 1,200 bytes paced, 64 bytes as many as one sender can send",
             udp,
         ),
-        ("sent-again", "TCP segments sent again", streams("/GB", |tcp| tcp.sent_again)),
-        ("reordered", "Reorderings that TCP found", streams("/GB", |tcp| tcp.reordered)),
+        ("sent-again", "TCP segments sent again", streams("/GB", |tcp| Some(tcp.sent_again))),
+        ("reordered", "Reorderings that TCP found", streams("/GB", |tcp| Some(tcp.reordered))),
         ("others", "CPU time of other programs", others),
     ]
     .into_iter()

@@ -57,7 +57,7 @@ fn network(
     network.set_rules(Some(NetworkRules {
         networks: vec![behind],
         permits: vec![permit],
-        routes: Arc::new(PeerRoutes::new([(PEER.into(), behind)]).unwrap_or_default()),
+        routes: Arc::new(PeerRoutes::new([(PEER.into(), behind)]).expect("one network")),
     }));
     Ok(Arc::new(network))
 }
@@ -76,6 +76,21 @@ fn attach() -> io::Result<OwnedFd> {
             attached => return attached,
         }
     }
+}
+
+/// Waits until the gateways have no device of a tunnel before: the routes to it go before others.
+pub(super) fn wait_for_none(hosts: &FourHosts) -> Result<(), String> {
+    let deadline = Instant::now() + TIME_MAX;
+    for gateway in [&hosts.near, &hosts.far] {
+        // What is not there cannot be shown.
+        while gateway.ip(&format!("link show {DEVICE}\n")).is_ok() {
+            if Instant::now() > deadline {
+                return Err("the tunnel before does not end".into());
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+    }
+    Ok(())
 }
 
 /// Both halves of a network.

@@ -153,7 +153,8 @@ fn surfaces(sizes: &'static [u64]) -> Vec<Claim> {
             move |it| {
                 it.surfaces.ratio(|it| trip(&it.plain, 16), |it| trip(&it.plain, 256))
             },
-        ),
+        )
+        .shown("Graph 1"),
         Claim::new(
             "L2",
             "With the cipher inline, time is proportional to length.",

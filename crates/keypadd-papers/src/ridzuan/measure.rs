@@ -12,7 +12,7 @@ use keypadd_keystream::{Cipher, CipherEngine, Mac, Protection};
 use keypadd_measure::path::{self, PathSettings, Place};
 use keypadd_measure::{Arm, CipherRate, pings};
 use keypadd_provider::MeasureKeyExchange;
-use keypadd_traffic::{Latencies, TunnelArm};
+use keypadd_traffic::{Latencies, SetOnDrop, TunnelArm};
 use testbed::{End, FourHosts, LineSettings, Path};
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::sleep;
@@ -133,7 +133,10 @@ async fn echo(hosts: Arc<FourHosts>, arm: Arm, count: u32, lead: Duration) -> Pa
     let path = path::open_cold(arm, &settings).await?;
     sleep(lead).await;
     let time = EVERY * SIZES.len() as u32 * count;
-    let pings = move || pings(&hosts, EVERY, time, &AtomicBool::new(false));
+    // If nobody waits for them any more, they end.
+    let is_over = Arc::new(AtomicBool::new(false));
+    let _end = SetOnDrop(Arc::clone(&is_over));
+    let pings = move || pings(&hosts, EVERY, time, &is_over);
     let pings = spawn_blocking(pings).await.map_err(|_| PANICKED.to_owned())??;
     path.valid()?;
     let means = pings.times.each_ref().map(Latencies::mean_us);

@@ -1,8 +1,8 @@
 //! Answers a stream that the other end opened: reads the header, connects, and splices the two.
 //!
 //! A client may request any destination that its permits admit; a server may only request a remote
-//! forward of its client, by number (invariant I10). A session for measurements reaches the bench
-//! service only. A malformed header resets its own stream only.
+//! forward of its client, by number (invariant I10). What a session for measurements may reach,
+//! `sessions/carries.rs` says. A malformed header resets its own stream only.
 
 use std::{
     convert::Infallible,

@@ -7,12 +7,12 @@ use std::{
 
 use tun_rs::DeviceBuilder;
 
-/// Attaches to a TUN device, which is made if it does not exist, and is gone with the last
-/// descriptor unless it was made to stay.
+/// Attaches to a TUN device. Creates it if there is none of this name; then it disappears with its
+/// last descriptor.
 ///
 /// # Errors
-/// Those of the system: there are no TUN devices, it belongs to somebody else, it is in use, or it
-/// is none.
+/// Those of the system: it has no TUN devices, or this one belongs to somebody else, is in use, or
+/// is not a TUN device.
 pub fn attach_device(name: &str) -> io::Result<OwnedFd> {
     let device =
         DeviceBuilder::new().name(name).offload(true).inherit_enable_state().build_sync()?;

@@ -54,7 +54,10 @@ impl Carries {
         }
     }
 
-    /// As [`Self::admit`], where the peer's network is this one.
+    /// Admits a stream with this header, from either end, where this is the peer's network.
+    ///
+    /// # Errors
+    /// The code that the stream is refused with.
     pub(crate) fn admit_to<H: Borrow<StreamHeader>>(
         self,
         network: Option<&Network>,
@@ -93,13 +96,37 @@ impl<H: Borrow<StreamHeader>> AdmittedStream<H> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixDatagram;
+
     use keypadd_transport::{Receipt, StreamName};
 
     use super::*;
     use crate::{
         addresses::{forward::Destination, target::Protocol},
+        handover::DeviceRecord,
         wire::Claim,
     };
+
+    fn network() -> Network {
+        let (device, _) = UnixDatagram::pair().unwrap();
+        let record = DeviceRecord { name: "tun".into(), mtu: 1_400, setup: None };
+        Network::new("peer", record, device.into())
+    }
+
+    #[test]
+    fn a_session_for_measurements_carries_no_network_but_one_for_measurements() {
+        let (ordinary, measured) = (network(), network().for_measurements());
+        for network in [None, Some(&ordinary), Some(&measured)] {
+            let is_measured = network.is_some_and(Network::is_for_measurements);
+            for (header, expected) in
+                [(StreamHeader::Network, is_measured), (StreamHeader::Remote(1), false)]
+            {
+                let admitted = Carries::Measurements.admit_to(network, &header);
+                assert_eq!(admitted.is_ok(), expected, "{network:?} {header:?}");
+                assert!(Carries::Everything.admit_to(network, &header).is_ok());
+            }
+        }
+    }
 
     #[test]
     fn a_session_for_measurements_carries_bench_streams_alone() {

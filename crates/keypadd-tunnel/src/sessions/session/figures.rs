@@ -88,7 +88,7 @@ impl LiveSession {
         }
     }
 
-    /// Which one it is of the sessions that continue each other; 0 if none may continue it.
+    /// Its number among the sessions that continue each other; 0 also if none may continue it.
     pub fn epoch(&self) -> u32 {
         self.hold.as_ref().map_or(0, |hold| hold.epoch)
     }
