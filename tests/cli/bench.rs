@@ -280,8 +280,11 @@ fn parts(desk: &Desk) -> Option<usize> {
 #[test]
 fn a_stopped_reproduction_resumes_and_refuses_another_runs_figures() {
     let desk = desk();
-    let reproduce = ["reproduce", "praptodiyono", "--quick", "--out", "report"];
-    let child = bench(&desk, &[&reproduce]).spawn().unwrap();
+    // A busy machine takes long for a part.
+    let time = ["--time-budget", "1h"];
+    let reproduce =
+        [&["reproduce", "praptodiyono", "--quick", "--out", "report"][..], &time].concat();
+    let child = bench(&desk, &[&reproduce[..]]).spawn().unwrap();
     until("a part is recorded", || parts(&desk));
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     let ran = child.wait_with_output().unwrap();
@@ -292,14 +295,14 @@ fn a_stopped_reproduction_resumes_and_refuses_another_runs_figures() {
     assert!(desk.path("report/pages/praptodiyono.html").exists());
     let before = parts(&desk).unwrap();
 
-    let other = bench(&desk, &[&reproduce, &["--seed", "2"]]).output().unwrap();
+    let other = bench(&desk, &[&reproduce[..], &["--seed", "2"]]).output().unwrap();
     assert_eq!(other.status.code(), Some(2));
     assert!(text(&other.stderr).contains("holds a run with seed 1"), "{}", text(&other.stderr));
     let other = bench(&desk, &[&["kex", "--out", "report"]]).output().unwrap();
     assert_eq!(other.status.code(), Some(2));
     assert!(text(&other.stderr).contains("measured.json"), "{}", text(&other.stderr));
 
-    let child = bench(&desk, &[&reproduce]).spawn().unwrap();
+    let child = bench(&desk, &[&reproduce[..]]).spawn().unwrap();
     until("the run resumes", || parts(&desk).filter(|&parts| parts > before));
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     let ran = child.wait_with_output().unwrap();

@@ -481,8 +481,9 @@ pub(crate) struct PathsArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct NetworksArgs {
-    /// Arms to run: plain, vxlan, keypadd, keypadd-3des, boringtun, gotatun, wireguard-go, openvpn,
-    /// openvpn-3des, strongswan, strongswan-3des, tinc and quincy [default: all]
+    /// Arms to run: plain, vxlan, keypadd, keypadd-3des, keypadd-pooled, keypadd-null, boringtun,
+    /// gotatun, wireguard-go, openvpn, openvpn-3des, strongswan, strongswan-3des, tinc and quincy
+    /// [default: all]
     #[arg(long, env = "KEYPADD_ARMS", value_name = "ARM", value_delimiter = ',')]
     #[arg(help_heading = "Arms")]
     pub(crate) arms: Vec<String>,
