@@ -247,10 +247,7 @@ impl Sites {
             let (near, far, service) = (here(), here(), here());
             return Ok(Self { near, far, service, quotas: Vec::new() });
         };
-        let of_family = |address| match ipv6 {
-            true => FourHosts::in_ipv6(address),
-            false => address,
-        };
+        let of_family = |address| FourHosts::in_family(address, *ipv6);
         let mut quotas = Vec::new();
         let mut gateway = |namespace: &Namespace, address| {
             let address = of_family(address);

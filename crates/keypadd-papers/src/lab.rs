@@ -2,6 +2,7 @@
 //! completes. Says which parts the next round needs.
 
 use std::fmt;
+use std::io;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Instant;
 
@@ -80,6 +81,12 @@ impl fmt::Display for Missed {
 impl From<String> for Missed {
     fn from(cause: String) -> Self {
         Self::Failed(cause)
+    }
+}
+
+impl From<io::Error> for Missed {
+    fn from(error: io::Error) -> Self {
+        Self::Failed(error.to_string())
     }
 }
 

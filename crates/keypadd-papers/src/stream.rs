@@ -1,7 +1,6 @@
 //! Sends a continuous stream with few requests in flight: enough to keep the path busy, too few to
 //! build a queue that would distort the measured rate.
 
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,15 +8,12 @@ use std::time::{Duration, Instant};
 use keypadd_measure::path::{self, PathSettings, Place};
 use keypadd_measure::{Arm, LEAD};
 use keypadd_traffic::{Answered, Exchange, Path, Requester, Requests};
-use testbed::{End, FourHosts, LineSettings};
+use testbed::{FourHosts, LineSettings};
 
 use super::lab::{Missed, Part};
 
 /// Data per answer that reports how much has arrived.
 const STEP_BYTES: u64 = 16 << 10;
-
-/// Longest packet of a line, bytes.
-const MTU: u32 = 1_500;
 
 /// What a stream crosses: two networks of its own, and a line between their gateways.
 #[derive(Clone, Copy, Debug)]
@@ -54,14 +50,13 @@ pub(crate) async fn between_networks(
     settings: PathSettings,
     time: Duration,
 ) -> Part<(Sent, u32)> {
-    let (hosts, line) = FourHosts::by_path(MTU, 0).map_err(Missed::Lacking)?;
-    [End::Near, End::Far].into_iter().for_each(|from| line.set(from, way.line));
-    let client = path::host_in(&hosts.client).map_err(failed)?;
+    let (hosts, line) = FourHosts::by_path(way.line).map_err(Missed::Lacking)?;
+    let client = path::host_in(&hosts.client)?;
     let hosts = Arc::new(hosts);
     let place = Place::Hosts { hosts: Arc::clone(&hosts), processor: None, ipv6: way.ipv6 };
     // Cold: warming up would take longer on a slow line than the stream.
     let path = path::open_cold(arm, &PathSettings { place, ..settings }).await?;
-    let sent = client.run(to(path.address(), way.underway, time)).await.map_err(failed)??;
+    let sent = client.run(to(path.address(), way.underway, time)).await??;
     let handshakes = path.handshakes();
     path.close().await?;
     drop((line, hosts));
@@ -77,8 +72,4 @@ async fn to(address: SocketAddr, underway: usize, time: Duration) -> Part<Sent> 
     let start = Instant::now() + LEAD;
     let (_, arrivals) = requester.run(requests, start, Vec::new(), tell).await?;
     Ok(Sent(arrivals))
-}
-
-fn failed(error: io::Error) -> Missed {
-    Missed::Failed(error.to_string())
 }

@@ -15,7 +15,11 @@ use std::thread;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use crate::path::{DEVICE, Device, Path};
+use crate::line::LineSettings;
+use crate::path::{DEVICE, Device, End, Path};
+
+/// Longest packet of an emulated path between gateways, bytes: as on Ethernet.
+const ETHERNET_MTU: u32 = 1_500;
 
 /// A network namespace. Clones are the same one.
 #[derive(Clone, Debug)]
@@ -142,17 +146,22 @@ impl FourHosts {
     /// The client's network and the server's.
     pub const NETWORKS: [&str; 2] = ["10.86.1.0/24", "10.86.3.0/24"];
 
-    /// The same networks in IPv6.
+    /// The client's network and the server's in IPv6.
     pub const NETWORKS_V6: [&str; 2] = ["fd86:1::/64", "fd86:3::/64"];
 
     /// The address in IPv6 of what has this one in IPv4.
     ///
     /// # Panics
     /// If it is in IPv6 already.
-    pub fn in_ipv6(address: IpAddr) -> IpAddr {
+    fn in_ipv6(address: IpAddr) -> IpAddr {
         let IpAddr::V4(address) = address else { panic!("{address} is in IPv6 already") };
         let [.., network, host] = address.octets();
         IpAddr::from([0xfd86, network.into(), 0, 0, 0, 0, 0, host.into()])
+    }
+
+    /// This address in IPv4, or the same host's in IPv6.
+    pub fn in_family(address: IpAddr, ipv6: bool) -> IpAddr {
+        if ipv6 { Self::in_ipv6(address) } else { address }
     }
 
     /// Creates and connects them.
@@ -170,19 +179,20 @@ impl FourHosts {
         address(1, 2 + (nth % Self::CLIENTS_MAX) as u8)
     }
 
-    /// The same with an emulated path between the gateways, which passes everything immediately
-    /// until configured.
+    /// Creates them with an emulated path between the gateways, whose lines in both directions have
+    /// these settings.
     ///
     /// # Errors
     /// As for [`build`](Self::build), or why there is no TUN device.
-    pub fn by_path(mtu: u32, seed: u64) -> Result<(Self, Path), String> {
+    pub fn by_path(line: LineSettings) -> Result<(Self, Path), String> {
         let hosts = Self::new()?;
-        let near = Device::open(&hosts.near, ipv4(2, 1), mtu)?;
-        let far = Device::open(&hosts.far, ipv4(2, 2), mtu)?;
+        let near = Device::open(&hosts.near, ipv4(2, 1), ETHERNET_MTU)?;
+        let far = Device::open(&hosts.far, ipv4(2, 2), ETHERNET_MTU)?;
         for (gateway, address) in [(&hosts.near, Self::NEAR_OUTSIDE), (&hosts.far, Self::FAR)] {
             gateway.ip(&add_ipv6(DEVICE, address))?;
         }
-        let path = Path::start(near, far, seed)?;
+        let path = Path::start(near, far, 0)?;
+        [End::Near, End::Far].into_iter().for_each(|from| path.set(from, line));
         hosts.route()?;
         Ok((hosts, path))
     }

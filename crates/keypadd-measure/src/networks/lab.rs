@@ -17,7 +17,6 @@ use std::time::Duration;
 use keypadd_traffic::TunnelArm;
 use testbed::programs::{clear_variables, find, locate, search_path};
 use testbed::{Capture, Cleanup, FourHosts, LinkAddress, Namespace, Processes, Seen};
-
 use tokio::runtime::{Builder, Runtime};
 
 use super::arms::{NetworkArm, Up};

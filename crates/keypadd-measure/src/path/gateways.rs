@@ -30,8 +30,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// there for as long as these live.
 pub(super) fn networks(hosts: &FourHosts, ipv6: bool) -> Result<[Arc<Network>; 2], String> {
     let [of_client, of_server] = if ipv6 { FourHosts::NETWORKS_V6 } else { FourHosts::NETWORKS };
-    let [near, far] = [FourHosts::NEAR, FourHosts::FAR]
-        .map(|address| if ipv6 { FourHosts::in_ipv6(address) } else { address });
+    let [near, far] =
+        [FourHosts::NEAR, FourHosts::FAR].map(|address| FourHosts::in_family(address, ipv6));
     Ok([
         network(&hosts.near, [of_client, of_server], near)?,
         network(&hosts.far, [of_server, of_client], far)?,

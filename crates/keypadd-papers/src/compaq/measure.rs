@@ -145,7 +145,7 @@ impl Route {
     /// Brings an arm up whose gateways have this share of a core, and warms it.
     async fn open(hosts: &Hosts, processor: Option<f64>, arm: Arm) -> Part<Self> {
         let hosts = LazyLock::force(hosts).clone()?;
-        let client = path::host_in(&hosts.client).map_err(failed)?;
+        let client = path::host_in(&hosts.client)?;
         let place = Place::Hosts { hosts, processor, ipv6: false };
         let settings = PathSettings { place, ..PathSettings::default() };
         let route = Self { path: path::open_cold(arm, &settings).await?, client };
@@ -162,10 +162,6 @@ impl Route {
         // Begun there, so that the clients' threads are in the network of their host.
         let ran = async move { tokio::task::spawn_blocking(move || clients.run()).await };
         let ran = self.client.run(ran);
-        ran.await.and_then(|joined| joined.map_err(io::Error::other)).map_err(failed)?
+        ran.await.and_then(|joined| joined.map_err(io::Error::other))?
     }
-}
-
-fn failed(error: io::Error) -> Missed {
-    Missed::Failed(error.to_string())
 }

@@ -13,7 +13,7 @@ use keypadd_measure::path::{self, PathSettings, Place};
 use keypadd_measure::{Arm, CipherRate, pings};
 use keypadd_provider::MeasureKeyExchange;
 use keypadd_traffic::{Latencies, SetOnDrop, TunnelArm};
-use testbed::{End, FourHosts, LineSettings, Path};
+use testbed::{FourHosts, LineSettings, Path};
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::sleep;
 
@@ -26,9 +26,6 @@ const PANICKED: &str = "a measurement thread panicked";
 
 /// The paper's serial line (Table 1), bits per second.
 const LINE: NonZeroU64 = NonZeroU64::new(1_580_000).expect("not zero");
-
-/// Longest packet of the line, bytes.
-const MTU: u32 = 1_500;
 
 /// The paper's key exchange group.
 const GROUP: MeasureKeyExchange = MeasureKeyExchange::MODP_1024;
@@ -73,17 +70,17 @@ pub(super) type Sites = LazyLock<Part<[Site; 2 + SCENARIOS.len()]>>;
 
 pub(super) const fn sites() -> Sites {
     LazyLock::new(|| {
-        let sites: Vec<Site> = (0..2 + SCENARIOS.len()).map(Site::build).collect::<Part<_>>()?;
+        let sites: Vec<Site> =
+            (0..2 + SCENARIOS.len()).map(|_| Site::build()).collect::<Part<_>>()?;
         Ok(sites.try_into().expect("one for each"))
     })
 }
 
 impl Site {
-    fn build(nth: usize) -> Part<Self> {
-        let (hosts, line) = FourHosts::by_path(MTU, nth as u64).map_err(Missed::Lacking)?;
-        let settings =
+    fn build() -> Part<Self> {
+        let line =
             LineSettings { bits_per_second: Some(LINE), delay: delay(), ..LineSettings::default() };
-        [End::Near, End::Far].into_iter().for_each(|from| line.set(from, settings));
+        let (hosts, line) = FourHosts::by_path(line).map_err(Missed::Lacking)?;
         Ok(Self { hosts: Arc::new(hosts), _line: line })
     }
 }

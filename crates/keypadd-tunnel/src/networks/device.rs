@@ -11,8 +11,8 @@ use tun_rs::DeviceBuilder;
 /// last descriptor.
 ///
 /// # Errors
-/// Those of the system: it has no TUN devices, or this one belongs to somebody else, is in use, or
-/// is not a TUN device.
+/// The system has no TUN devices, or this one belongs to somebody else, is in use, or is not a TUN
+/// device.
 pub fn attach_device(name: &str) -> io::Result<OwnedFd> {
     let device =
         DeviceBuilder::new().name(name).offload(true).inherit_enable_state().build_sync()?;

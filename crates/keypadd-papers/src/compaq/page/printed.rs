@@ -38,7 +38,7 @@ pub(super) const TRIPLE_OVER_SINGLE: [[f64; 2]; 3] = [[0.72, 0.54], [0.80, 0.62]
 pub(super) const TRIPLE_NEGOTIATED: [f64; 2] = [0.73, 0.55];
 
 /// Table 4: SHA-1 over MD5: without a cipher, with DES and with 3DES, then medium and large files.
-/// It has ".04%" where the text has 4 %.
+/// The table has ".04%" where the text has 4 %.
 pub(super) const SHA1_OVER_MD5: [[f64; 2]; 3] = [[1.04, 0.97], [1.02, 0.99], [0.99, 0.99]];
 
 /// Table 5: gain of a 400 MHz processor over a 266 MHz one, medium and large files.
