@@ -25,7 +25,7 @@ const MAX_LEAD: [u64; 2] = [2, 32];
 
 /// The filler's end of a lane.
 pub(crate) struct Feed {
-    key: KeyId,
+    pub(crate) key: KeyId,
     /// Gone once the lane is.
     keystream: Weak<KeystreamKey>,
     is_cheap: bool,
@@ -132,9 +132,12 @@ impl Feed {
         let Some(units) = free.take(part) else { return false };
         let ahead = PacketNumber::new((self.state.position() + end.lead) * SEGMENT_PACKETS as u64);
         let segment = end.next.max(ahead.segment());
-        self.generate(&keystream, part, segment, units, home);
-        // A chunk that comes too late is wasted: aim further ahead until one is in time.
+        let chunk = Chunk::fill(self.key, &keystream, segment, part, units, home.clone());
+        // A chunk that comes too late is wasted: aim further ahead until one is in time. Looked at
+        // before the push, after which a consumer may have used the chunk up: counted as late, it
+        // would have the filler skip the segment that the consumer needs next.
         let is_late = self.state.position() > segment.value();
+        self.push(part, chunk);
         let end = &mut self.ends[part as usize];
         end.next = segment.next();
         end.lead = match is_late {
@@ -144,16 +147,8 @@ impl Feed {
         true
     }
 
-    /// Generates this chunk with the lane's key and gives it to the consumer.
-    pub(crate) fn generate(
-        &mut self,
-        keystream: &KeystreamKey,
-        part: Part,
-        segment: Segment,
-        units: Box<[Unit]>,
-        home: &MemoryReturn,
-    ) {
-        let chunk = Chunk::fill(self.key, keystream, segment, part, units, home.clone());
+    /// Gives a chunk to the consumer.
+    pub(crate) fn push(&mut self, part: Part, chunk: Chunk) {
         if self.ends[part as usize].ready.push(Box::new(chunk)).is_ok() {
             self.state.parts[part as usize].pushed.fetch_add(1, Relaxed);
         }

@@ -100,6 +100,27 @@ fn a_window_moving_while_it_is_filled_serves_each_pad_once_and_right() {
 }
 
 #[test]
+fn a_consumer_that_uses_a_chunk_up_at_once_finds_the_next_one() {
+    model(2, || {
+        let (pool, mut filler) = pool();
+        let key = key(1);
+        let mut lane = open(&pool, &key, Direction::Send, Stage::Active);
+        let next = PacketNumber::new(SEGMENT);
+        let consumer = thread::spawn(move || {
+            if take(&mut lane, &key, 0) {
+                lane.seek(next, HEAD_BYTES);
+            }
+            lane
+        });
+        steps(&mut filler, 2);
+        let mut lane = consumer.join().expect("no panic");
+        while filler.step(Duration::ZERO) == Step::Worked {}
+        lane.seek(next, HEAD_BYTES);
+        assert_eq!(lane.peek(next, HEAD_BYTES).coverage(), Coverage::Hit);
+    });
+}
+
+#[test]
 fn a_finished_phase_gives_its_memory_to_the_next_one() {
     model(2, || {
         let (pool, mut filler) = pool();

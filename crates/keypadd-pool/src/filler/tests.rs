@@ -6,7 +6,7 @@ use keypadd_keystream::{KeystreamKey, PacketNumber, Suite, SuiteKey};
 
 use super::*;
 use crate::arena::{SLAB_UNITS, UNIT_BYTES};
-use crate::chunk::{PAD_BYTES, Part};
+use crate::chunk::{Chunk, PAD_BYTES, Part};
 use crate::demand::{Direction, Traffic};
 use crate::lane::Lane;
 use crate::lane_view::Stage;
@@ -144,7 +144,9 @@ fn a_chunk_that_came_too_late_does_not_hide_the_next_one() {
         filler.collect();
         let units = filler.free.take(Part::Head).expect("free memory");
         let segment = PacketNumber::new(segment * SEGMENT_PACKETS as u64).segment();
-        filler.feeds[0].generate(&key(1), Part::Head, segment, units, &filler.home);
+        let feed = &mut filler.feeds[0];
+        let home = filler.home.clone();
+        feed.push(Part::Head, Chunk::fill(feed.key, &key(1), segment, Part::Head, units, home));
     };
     let mut has_head = |segment: u64| {
         let number = PacketNumber::new(segment * SEGMENT_PACKETS as u64);
