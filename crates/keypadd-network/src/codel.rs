@@ -9,9 +9,36 @@ use std::time::{Duration, Instant};
 /// How long packets may wait all the time (RFC 8289 4.3).
 pub(crate) const TARGET: Duration = Duration::from_millis(5);
 
+/// What it is of the interval at least (RFC 8289 3.2).
+const INTERVAL_SHARE: u32 = 20;
+
 /// How long they may wait longer: what a round trip over the Internet takes, so that senders can
 /// have answered (RFC 8289 4.3).
 const INTERVAL: Duration = Duration::from_millis(100);
+
+/// The longest that a path's own round trip makes it: over a satellite, which is further away.
+const INTERVAL_MAX: Duration = Duration::from_secs(1);
+
+/// How long packets may wait on a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Patience {
+    target: Duration,
+    interval: Duration,
+}
+
+impl Patience {
+    /// On a path whose round trip takes so long.
+    pub(crate) fn of(rtt: Duration) -> Self {
+        let interval = rtt.clamp(INTERVAL, INTERVAL_MAX);
+        Self { target: TARGET.max(interval / INTERVAL_SHARE), interval }
+    }
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self::of(INTERVAL)
+    }
+}
 
 /// The state of one queue.
 #[derive(Clone, Copy, Debug, Default)]
@@ -35,9 +62,11 @@ impl CoDel {
         &mut self,
         waited: Duration,
         (behind, packet_bytes): (usize, usize),
+        patience: Patience,
         now: Instant,
     ) -> bool {
-        let is_enough = self.is_enough(waited, behind <= packet_bytes, now);
+        let Patience { interval, .. } = patience;
+        let is_enough = self.is_enough(waited, behind <= packet_bytes, patience, now);
         match (self.is_signaling, is_enough) {
             (_, false) => {
                 self.is_signaling = false;
@@ -46,17 +75,17 @@ impl CoDel {
             (true, true) => {
                 let Some(at) = self.next_at.filter(|at| *at <= now) else { return false };
                 self.count += 1;
-                self.next_at = Some(self.after(at));
+                self.next_at = Some(self.after(at, interval));
                 true
             }
             (false, true) => {
                 self.is_signaling = true;
                 // It was so a moment ago: what it took then is a better guess than once.
-                let recent = self.next_at.is_some_and(|at| now < at + 16 * INTERVAL);
+                let recent = self.next_at.is_some_and(|at| now < at + 16 * interval);
                 let before = self.count - self.count_at_start;
                 self.count = if recent && before > 1 { before } else { 1 };
                 self.count_at_start = self.count;
-                self.next_at = Some(self.after(now));
+                self.next_at = Some(self.after(now, interval));
                 true
             }
         }
@@ -64,17 +93,23 @@ impl CoDel {
 
     /// Whether packets have waited too long for a while. A queue of one packet is as short as it
     /// gets.
-    fn is_enough(&mut self, waited: Duration, is_short: bool, now: Instant) -> bool {
-        if waited < TARGET || is_short {
+    fn is_enough(
+        &mut self,
+        waited: Duration,
+        is_short: bool,
+        Patience { target, interval }: Patience,
+        now: Instant,
+    ) -> bool {
+        if waited < target || is_short {
             self.enough_at = None;
             return false;
         }
-        now >= *self.enough_at.get_or_insert(now + INTERVAL)
+        now >= *self.enough_at.get_or_insert(now + interval)
     }
 
     /// The next time after this one (RFC 8289 4.4).
-    fn after(&self, at: Instant) -> Instant {
-        at + INTERVAL.div_f64(f64::from(self.count).sqrt())
+    fn after(&self, at: Instant, interval: Duration) -> Instant {
+        at + interval.div_f64(f64::from(self.count).sqrt())
     }
 }
 
@@ -85,9 +120,32 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
     const BACKLOG: (usize, usize) = (100_000, 1_400);
 
-    /// Times in milliseconds at which senders are signaled while packets wait for 20 ms.
+    /// Times in milliseconds at which senders are signaled while packets wait for 40 ms.
     fn signaled(codel: &mut CoDel, start: Instant, ms: std::ops::Range<u32>) -> Vec<u32> {
-        ms.filter(|ms| codel.signals(20 * MS, BACKLOG, start + *ms * MS)).collect()
+        signaled_by(codel, Patience::default(), start, ms)
+    }
+
+    fn signaled_by(
+        codel: &mut CoDel,
+        patience: Patience,
+        start: Instant,
+        ms: std::ops::Range<u32>,
+    ) -> Vec<u32> {
+        ms.filter(|ms| codel.signals(40 * MS, BACKLOG, patience, start + *ms * MS)).collect()
+    }
+
+    #[test]
+    fn senders_that_answer_later_are_signaled_later() {
+        let start = Instant::now();
+        let signaled = |rtt: u32| {
+            let patience = Patience::of(rtt * MS);
+            signaled_by(&mut CoDel::default(), patience, start, 0..1_500)
+        };
+        assert_eq!(signaled(600), [600, 1_200]);
+        assert_eq!(signaled(20), signaled(100), "senders are further away than the other end");
+        // 40 ms are nothing where a round trip takes a second.
+        assert_eq!(signaled(1_000), signaled(5_000));
+        assert!(signaled(1_000).is_empty());
     }
 
     #[test]
@@ -102,10 +160,14 @@ mod tests {
         let (mut codel, start) = (CoDel::default(), Instant::now());
         for ms in 0..1_000 {
             let waited = if ms % 90 == 0 { 4 * MS } else { 50 * MS };
-            assert!(!codel.signals(waited, BACKLOG, start + ms * MS));
+            assert!(!codel.signals(waited, BACKLOG, Patience::default(), start + ms * MS));
         }
         for ms in 1_000..2_000 {
-            assert!(!codel.signals(50 * MS, (1_400, 1_400), start + ms * MS), "a packet behind it");
+            let one = (1_400, 1_400);
+            assert!(
+                !codel.signals(50 * MS, one, Patience::default(), start + ms * MS),
+                "one behind"
+            );
         }
     }
 
@@ -113,10 +175,10 @@ mod tests {
     fn what_helped_a_moment_ago_is_where_it_begins_again() {
         let (mut codel, start) = (CoDel::default(), Instant::now());
         assert_eq!(signaled(&mut codel, start, 0..430).len(), 6);
-        assert!(!codel.signals(Duration::ZERO, BACKLOG, start + 430 * MS));
+        assert!(!codel.signals(Duration::ZERO, BACKLOG, Patience::default(), start + 430 * MS));
         // Not after 100 ms, but after 100 / sqrt(5).
         assert_eq!(signaled(&mut codel, start, 500..650), [600, 645]);
-        assert!(!codel.signals(Duration::ZERO, BACKLOG, start + 650 * MS));
+        assert!(!codel.signals(Duration::ZERO, BACKLOG, Patience::default(), start + 650 * MS));
         assert_eq!(signaled(&mut codel, start, 10_000..10_250), [10_100, 10_200]);
     }
 }

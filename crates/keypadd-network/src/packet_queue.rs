@@ -16,7 +16,7 @@ use bytes::BytesMut;
 use keypadd_share::Bucket;
 
 use crate::{
-    codel::CoDel,
+    codel::{CoDel, Patience},
     packet::{Packet, Part},
     super_packet::SuperPacket,
 };
@@ -97,6 +97,7 @@ pub struct PacketQueue {
     old: VecDeque<u16>,
     /// Bytes that wait, by class.
     bytes: [usize; 2],
+    patience: Patience,
     signals: Signals,
 }
 
@@ -133,6 +134,7 @@ impl PacketQueue {
             new: VecDeque::new(),
             old: VecDeque::new(),
             bytes: [0; 2],
+            patience: Patience::default(),
             signals: Signals::default(),
         }
     }
@@ -142,6 +144,11 @@ impl PacketQueue {
         [Class::Sparse, Class::Bulk]
             .into_iter()
             .any(|class| classes.has(class) && self.bytes[class as usize] > 0)
+    }
+
+    /// Sets how long a round trip to the peer takes: senders answer no sooner.
+    pub fn set_round_trip(&mut self, rtt: Duration) {
+        self.patience = Patience::of(rtt);
     }
 
     /// What has happened to packets since the last call.
@@ -196,7 +203,7 @@ impl PacketQueue {
                 continue;
             }
             let before = queue.bytes;
-            let sent = queue.next(room, now, frame, &mut self.signals);
+            let sent = queue.next(room, (self.patience, now), frame, &mut self.signals);
             self.bytes[queue.class as usize] -= before - queue.bytes;
             if let Some(bytes) = sent {
                 queue.credit -= bytes as isize;
@@ -304,7 +311,7 @@ impl Queue {
     fn next(
         &mut self,
         room: usize,
-        now: Instant,
+        (patience, now): (Patience, Instant),
         frame: &mut BytesMut,
         signals: &mut Signals,
     ) -> Option<usize> {
@@ -319,7 +326,8 @@ impl Queue {
                 signals.dropped += self.drop_first()?.packets;
                 continue;
             }
-            if !self.codel.signals(waited, (behind, room.saturating_add(ENTRY_BYTES)), now) {
+            let backlog = (behind, room.saturating_add(ENTRY_BYTES));
+            if !self.codel.signals(waited, backlog, patience, now) {
                 break;
             }
             if packet.mark() {

@@ -5,6 +5,7 @@
 //! inside it. Its parts do not know each other, except for those that are passed to them.
 
 mod carrier;
+mod controller_handover;
 mod events;
 mod flow_frames;
 mod frames;
@@ -40,7 +41,7 @@ use self::{
 pub(crate) use self::{lifecycle::HandshakeReply, sender::SendContext};
 use crate::{
     channel::Channel,
-    flows::{Flows, handles::FlowCommands},
+    flows::Flows,
     gate::CongestionGate,
     mailbox::{ConnectionCommand, ConnectionShared, Migration},
     settings::Plan,
@@ -173,10 +174,7 @@ impl Driver {
             }
             // Dropping it tells the caller that the connection is gone.
             ConnectionCommand::Flow(_) if carrier.lifecycle.is_lost() => {}
-            ConnectionCommand::Flow(command) => {
-                let connection: Arc<dyn FlowCommands> = self.shared.clone();
-                self.flows.on_command(command, &connection, registrar, now);
-            }
+            ConnectionCommand::Flow(command) => self.on_flow_command(command, registrar, now),
             ConnectionCommand::Migration(mut message) => {
                 // One that carries a network has a controller that knows the path better.
                 if !carrier.lifecycle.is_lost()
@@ -333,7 +331,7 @@ impl Driver {
         flow_frames::answer(&mut carrier.quic, &mut path.one_way);
         if !flows.is_empty() {
             let frame_max = carrier.quic.datagrams().max_size().unwrap_or(0);
-            flows.set_path(frame_max, carrier.quic.remote_address());
+            flows.set_path(frame_max, carrier.quic.remote_address(), carrier.quic.rtt());
         }
         let is_open = |id| matches!(carrier.streams.get(id), Some(Channel::Controlled(_)));
         let more = flows.receive_some(is_open, now, share);
@@ -358,6 +356,7 @@ impl Driver {
         if !self.carrier.lifecycle.is_lost() {
             return;
         }
+        self.leave_networks(now);
         // What has arrived is delivered, as the data of streams is.
         self.take_frames(now);
         let Self { carrier, flows, .. } = self;

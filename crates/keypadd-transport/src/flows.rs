@@ -46,6 +46,7 @@ use self::{
     socket::FlowSocket,
 };
 use crate::{
+    handed_controller::HandedController,
     splice::{Owner, Registrar},
     time_share::TimeShare,
     transfer_stats::TransferStats,
@@ -165,6 +166,26 @@ impl Flows {
         }
     }
 
+    /// Follows the turns of a network; see [`NetworkEnd::follow_turn`].
+    pub(crate) fn follow_turn(
+        &mut self,
+        id: StreamId,
+        ends: bool,
+        now: Instant,
+        own: impl FnOnce() -> Option<HandedController>,
+    ) -> Option<HandedController> {
+        match &mut self.open.get_mut(&id)?.end {
+            OpenEnd::Network(network) => network.follow_turn(ends, now, own),
+            OpenEnd::Connected(_) | OpenEnd::Source(_) => None,
+        }
+    }
+
+    /// The streams of networks.
+    pub(crate) fn networks(&self) -> Vec<StreamId> {
+        let is_network = |flow: &OpenFlow| matches!(flow.end, OpenEnd::Network(_));
+        self.open.iter().filter(|(_, flow)| is_network(flow)).map(|(id, _)| *id).collect()
+    }
+
     /// The system has reported on a socket.
     pub(crate) fn on_ready(&mut self, owner: Owner) {
         self.readable.insert(owner);
@@ -242,8 +263,9 @@ impl Flows {
         self.queue.push(id, datagram, now);
     }
 
-    /// The path carries frames of this size now, and leads there.
-    pub(crate) fn set_path(&mut self, frame_max: usize, remote: SocketAddr) {
+    /// The path carries frames of this size now, and leads there in half this time.
+    pub(crate) fn set_path(&mut self, frame_max: usize, remote: SocketAddr, rtt: Duration) {
+        self.queue.set_round_trip(rtt);
         self.frame_max = frame_max;
         self.remote = Some(SocketAddr::new(remote.ip().to_canonical(), remote.port()));
     }

@@ -90,26 +90,36 @@ impl CongestionGate {
         (gate, Arc::new(factory))
     }
 
+    /// Whether no more streams than the one that moves use the window, so that a sibling may
+    /// continue with the controller.
+    pub(crate) fn leaves_window(&self) -> bool {
+        let in_flight = self.report().in_flight;
+        in_flight.saturating_sub(MOVING_BYTES) < self.window() / UNUSED
+    }
+
     /// The controller inside this one, which reports here, to continue on another connection of
-    /// this path; `None` if more streams than the one that moves use the window.
+    /// this path, whose round trip takes so long; `None` if the path may be lost.
     pub(crate) fn hand_over(
         &self,
         reporting: &dyn Controller,
-        path: NetworkPath,
+        (path, rtt): (NetworkPath, Duration),
+        now: Instant,
     ) -> Option<HandedController> {
-        let in_flight = self.report().in_flight;
-        if in_flight.saturating_sub(MOVING_BYTES) >= self.window() / UNUSED {
+        let Report { acks, in_flight, .. } = *self.report();
+        let is_silent =
+            acks == self.acks_seen && now.saturating_duration_since(self.progress_at) > STALE;
+        if is_silent && in_flight > 0 {
             return None;
         }
         // quinn-proto keeps it, and shows what it keeps in no other way.
         let tap = reporting.clone_box().into_any().downcast::<Tap>().ok()?;
-        Some(HandedController { algorithm: tap.algorithm, path, in_flight })
+        Some(HandedController { algorithm: tap.algorithm, path, at: now, in_flight, rtt })
     }
 
     /// Continues with the controller of another connection of the same path. What is in flight on
     /// that counts until a packet sent from now on is acknowledged.
     pub(crate) fn take_over(&mut self, handed: HandedController, now: Instant) {
-        let before = InFlightBefore { at: now, bytes: handed.in_flight };
+        let before = InFlightBefore { at: now, bytes: handed.in_flight_at(now) };
         self.report().inherit(handed.algorithm, before);
         // The path has had the burst that a new one is allowed.
         self.pacer = Pacer::empty(now);
@@ -298,6 +308,7 @@ mod tests {
     use super::{tap::OPEN_WINDOW, *};
 
     const PATH: NetworkPath = (None, IpAddr::V4(Ipv4Addr::LOCALHOST));
+    const RTT: Duration = Duration::from_millis(100);
 
     fn cubic(config: CubicConfig) -> Control {
         Control::Other(Arc::new(config))
@@ -373,13 +384,13 @@ mod tests {
         let (from, known) = CongestionGate::new(cubic(known), flight(), now);
         let mut known = known.build(now, 1_200);
         known.on_sent(now, 1_500, 1);
-        gate.take_over(from.hand_over(&*known, PATH).expect("it is unused"), now);
+        let handed = from.hand_over(&*known, (PATH, RTT), now).expect("it is known");
+        gate.take_over(handed, now);
         assert_eq!(gate.window(), 1 << 19);
         assert_eq!(gate.room(now), (1 << 19) - 1_500, "the rest is on the other connection");
-        let rtt = Duration::from_millis(100);
-        assert!(gate.paced(now, rtt, 1_200).is_err(), "the path has had its first burst");
+        assert!(gate.paced(now, RTT, 1_200).is_err(), "the path has had its first burst");
         let mut controller = controller.into_any().downcast::<Tap>().expect("it");
-        controller.acked(now - rtt);
+        controller.acked(now - RTT);
         controller.on_end_acks(now, 0, true, Some(1));
         assert_eq!(gate.room(now), (1 << 19) - 1_500, "what was sent earlier shows nothing");
         controller.acked(now);
@@ -394,13 +405,37 @@ mod tests {
         let (gate, mut controller, now) = gate();
         let window = gate.window();
         controller.on_sent(now, MOVING_BYTES + window / UNUSED, 1);
-        assert!(gate.hand_over(&*controller, PATH).is_none());
+        assert!(!gate.leaves_window());
         controller.on_congestion_event(now, now, false, 1_200);
-        let handed = gate.hand_over(&*controller, PATH).expect("it uses less").algorithm;
+        assert!(gate.leaves_window(), "it uses less");
+        let handed = gate.hand_over(&*controller, (PATH, RTT), now).expect("known").algorithm;
         assert_eq!(handed.controller().window(), gate.window(), "the real one");
         assert!(handed.controller().window() < window, "it knows of the loss");
         let other = Arc::new(CubicConfig::default()).build(now, 1_200);
-        assert!(gate.hand_over(&*other, PATH).is_none(), "another kind");
+        assert!(gate.hand_over(&*other, (PATH, RTT), now).is_none(), "another kind");
+    }
+
+    #[test]
+    fn what_was_in_flight_leaves_the_path_over_a_round_trip() {
+        let (gate, mut controller, now) = gate();
+        controller.on_sent(now, 10_000, 1);
+        let handed = gate.hand_over(&*controller, (PATH, RTT), now).expect("it is known");
+        for (elapsed, left) in [(0, 10_000), (50, 5_000), (100, 0), (1_000, 0)] {
+            assert_eq!(handed.in_flight_at(now + Duration::from_millis(elapsed)), left);
+        }
+    }
+
+    #[test]
+    fn the_controller_of_a_path_that_may_be_lost_is_not_handed_over() {
+        let (gate, mut controller, now) = gate();
+        let may_go = |gate: &CongestionGate, controller: &dyn Controller| {
+            gate.hand_over(controller, (PATH, RTT), now + 2 * STALE).is_some()
+        };
+        assert!(may_go(&gate, &*controller), "it is idle");
+        controller.on_sent(now, 10_000, 1);
+        assert!(!may_go(&gate, &*controller));
+        controller.on_end_acks(now, 5_000, true, Some(1));
+        assert!(may_go(&gate, &*controller), "it was answered since");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use mio::{Interest, Token};
 use quinn_proto::{Connection, Dir, StreamId, VarInt};
 use tokio::sync::oneshot;
 
-pub(super) use self::{end::Loss, hold::Holding, migrate::network_path, moves::Moves};
+pub(super) use self::{end::Loss, hold::Holding, moves::Moves};
 use super::{lifecycle::Lifecycle, streams::StreamTable};
 use crate::{
     announcement::Announcement,

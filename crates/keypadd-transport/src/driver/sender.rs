@@ -16,9 +16,7 @@ use self::{
     meter::{Meter, PathParameters},
 };
 use super::{
-    carrier::{Carrier, network_path},
-    flow_frames,
-    path_watch::PathWatch,
+    carrier::Carrier, controller_handover::network_path, flow_frames, path_watch::PathWatch,
     tail::Tail,
 };
 use crate::{

@@ -62,7 +62,7 @@ pub(crate) enum FlowCommand {
     /// Send the packets of this network from now on, in place of other connections; this pause is
     /// over then.
     AskToSend(StreamId, Option<Paused>),
-    /// This network may read its device, or has something to send now.
+    /// This network may read its device, or has something to send now, or no more.
     Read(StreamId),
     /// Make room: end the listeners' flow that was idle for longest, if it was for this time.
     Displace {

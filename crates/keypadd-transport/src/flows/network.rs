@@ -19,7 +19,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use bytes::{Bytes, BytesMut};
@@ -30,7 +30,7 @@ use mio::{Interest, Registry, Token, unix::SourceFd};
 use rustix::io::Errno;
 
 use super::readers::{PacketRole, Paused, Reader, Readers};
-use crate::transfer_stats::TransferStats;
+use crate::{handed_controller::HandedController, transfer_stats::TransferStats};
 
 /// What a device gives at once, at most.
 pub(super) const READ_BYTES_MAX: usize = DEVICE_HEADER_BYTES + u16::MAX as usize;
@@ -180,10 +180,18 @@ impl Outgoing {
     }
 
     /// Appends the next packet to a frame that has this room for it; a longer one is to be
-    /// fragmented. Returns whether more wait, or `None` if there is none.
-    pub(super) fn next(&self, room: usize, now: Instant, frame: &mut BytesMut) -> Option<bool> {
+    /// fragmented. A round trip to the peer takes `rtt`. Returns whether more wait, or `None` if
+    /// there is none.
+    pub(super) fn next(
+        &self,
+        room: usize,
+        rtt: Duration,
+        now: Instant,
+        frame: &mut BytesMut,
+    ) -> Option<bool> {
         let classes = self.classes();
         let mut queue = lock(&self.queue);
+        queue.set_round_trip(rtt);
         let is_there = queue.next(classes, room, now, frame);
         report(&mut queue, &*self.filter);
         is_there.then(|| queue.has(classes))
@@ -235,6 +243,8 @@ pub(crate) struct NetworkEnd {
     arrived: Coalescer,
     /// Once it has asked to send.
     outgoing: Option<Outgoing>,
+    /// Whether it sent the packets of bulk flows when it was last told whose turn it is.
+    sends_bulk: bool,
 }
 
 impl NetworkEnd {
@@ -250,7 +260,8 @@ impl NetworkEnd {
             registry.register(&mut SourceFd(&device.as_raw_fd()), token, Interest::READABLE)?;
         }
         let (registry, arrived) = (Arc::clone(registry), Coalescer::default());
-        Ok(Self { device, token, registry, shared, session, role, arrived, outgoing: None })
+        let (outgoing, sends_bulk) = (None, false);
+        Ok(Self { device, token, registry, shared, session, role, arrived, outgoing, sends_bulk })
     }
 
     /// Lets the connection have its role from now on, in place of others. It is told as this reader
@@ -264,6 +275,28 @@ impl NetworkEnd {
         let outgoing = Outgoing { queue, filter, readers, number };
         self.outgoing = Some(outgoing.clone());
         Some(outgoing)
+    }
+
+    /// The turns have changed, or the connection `ends` what it carries. If it sends the packets of
+    /// bulk flows from now on, returns the controller that the one before has left for it; if it
+    /// does not any more, leaves its `own`.
+    pub(super) fn follow_turn(
+        &mut self,
+        ends: bool,
+        now: Instant,
+        own: impl FnOnce() -> Option<HandedController>,
+    ) -> Option<HandedController> {
+        let outgoing = self.outgoing.as_ref()?;
+        let sends_bulk = !ends && outgoing.classes().bulk;
+        let has_sent = std::mem::replace(&mut self.sends_bulk, sends_bulk);
+        match (has_sent, sends_bulk) {
+            (_, true) => outgoing.readers.take_controller(outgoing.number, now),
+            (true, false) => {
+                outgoing.readers.leave_controller(outgoing.number, own());
+                None
+            }
+            (false, false) => None,
+        }
     }
 
     /// Reads what the device gives at once, and queues what of it may go to the peer; returns the

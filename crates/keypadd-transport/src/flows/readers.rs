@@ -2,7 +2,8 @@
 //!
 //! The last one that has asked to read does, and sends; the others only write. When it is gone, the
 //! one before reads again. Another connection of its session may send the packets of bulk flows.
-//! While reading is paused, none does either. A connection is told when it is its turn: the system
+//! The one that begins to continues with the congestion controller of the one before. While reading
+//! is paused, none does either. A connection is told when it is its turn: the system
 //! reports only once that a device has packets. Knows no devices.
 
 use std::{
@@ -11,9 +12,16 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
+    time::{Duration, Instant},
 };
 
 use keypadd_network::{Class, Classes};
+
+use crate::handed_controller::HandedController;
+
+/// How long a path is taken to be as a connection has left it: longer than packets wait for the
+/// next one.
+pub(super) const KNOWN_FOR: Duration = Duration::from_secs(10);
 
 /// What a connection may do with the packets of a device, besides writing what arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +34,7 @@ pub enum PacketRole {
 
 /// A flow that may read a device, or send its packets.
 pub(super) trait Reader: fmt::Debug + Send + Sync {
-    /// Tells the flow, by a message, that it reads or has something to send now.
+    /// Tells the flow, by a message, that it reads or has something to send now, or no more.
     fn read(&self);
 }
 
@@ -38,6 +46,8 @@ pub(super) struct Readers {
     reads: AtomicU64,
     sends_bulk: AtomicU64,
     state: Mutex<State>,
+    /// The congestion controller that the one whose turn is over has left, with its number.
+    left: Mutex<Option<(u64, HandedController)>>,
 }
 
 #[derive(Debug, Default)]
@@ -151,21 +161,48 @@ impl Readers {
         self.appoint(&state);
     }
 
-    /// Tells those whose turn it is now.
+    /// The one with this number sends the packets of bulk flows no more, and leaves its controller
+    /// for the next one, which may have begun.
+    pub(super) fn leave_controller(&self, number: u64, controller: Option<HandedController>) {
+        *lock(&self.left) = controller.map(|it| (number, it));
+        self.tell(Class::Bulk, number);
+    }
+
+    /// What another one has left, if the path is still known to be so. The one with this number
+    /// sends the packets of bulk flows now.
+    pub(super) fn take_controller(&self, number: u64, now: Instant) -> Option<HandedController> {
+        let (by, left) = lock(&self.left).take()?;
+        let is_known = now.saturating_duration_since(left.at) < KNOWN_FOR;
+        (by != number && is_known).then_some(left)
+    }
+
+    /// Tells those whose turn it is now, and the one whose turn it is no more to send the packets
+    /// of bulk flows.
     fn appoint(&self, state: &State) {
-        for (now, is) in [(state.reads(), &self.reads), (state.sends_bulk(), &self.sends_bulk)] {
+        let replace = |now: Option<&Asked>, is: &AtomicU64| {
             let number = now.map_or(0, |asked| asked.number);
             let before = is.swap(number, Relaxed);
             if let Some(now) = now.filter(|_| before != number) {
                 now.reader.read();
             }
+            (before != number).then_some(before)
+        };
+        replace(state.reads(), &self.reads);
+        if let Some(before) = replace(state.sends_bulk(), &self.sends_bulk)
+            && let Some(before) = state.asked.iter().find(|asked| asked.number == before)
+        {
+            before.reader.read();
         }
     }
 
-    /// No panic leaves it half changed.
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
+}
+
+/// No panic leaves it half changed.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Keeps connections from reading a device and from sending its packets.

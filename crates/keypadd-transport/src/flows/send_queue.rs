@@ -46,6 +46,8 @@ pub(crate) struct SendQueue {
     /// Flows with something to send, in the order of their turns.
     turns: VecDeque<StreamId>,
     bytes: usize,
+    /// The path's round trip.
+    rtt: Duration,
     /// Whether a device has had packets of bulk flows, which a bulk connection should send.
     wants_bulk: bool,
 }
@@ -94,6 +96,11 @@ impl SendQueue {
             }
             self.turns.retain(|turn| *turn != stream);
         }
+    }
+
+    /// A round trip takes so long now.
+    pub(super) fn set_round_trip(&mut self, rtt: Duration) {
+        self.rtt = rtt;
     }
 
     /// Whether nothing waits.
@@ -163,7 +170,7 @@ impl SendQueue {
             }
             let before = queue.bytes;
             let frame = match queue.waiting.is_empty() {
-                true => queue.packet(stream, bytes_max, now),
+                true => queue.packet(stream, bytes_max, (self.rtt, now)),
                 false => queue.frame(stream, bytes_max),
             };
             self.bytes = self.bytes + queue.bytes - before;
@@ -218,12 +225,17 @@ impl FlowQueue {
 
     /// The frame of the next packet of a device, or its first fragment; `None` if there is none, or
     /// if the path carries too little for it.
-    fn packet(&mut self, stream: StreamId, bytes_max: usize, now: Instant) -> Option<Bytes> {
+    fn packet(
+        &mut self,
+        stream: StreamId,
+        bytes_max: usize,
+        (rtt, now): (Duration, Instant),
+    ) -> Option<Bytes> {
         let mut frame = BytesMut::with_capacity(bytes_max);
         put_id(stream, false, &mut frame);
         let head_bytes = frame.len();
         let room = bytes_max.saturating_sub(head_bytes);
-        let more = self.packets.as_ref()?.next(room, now, &mut frame);
+        let more = self.packets.as_ref()?.next(room, rtt, now, &mut frame);
         self.has_packets = more.unwrap_or(false);
         more?;
         if frame.len() > bytes_max {

@@ -19,15 +19,14 @@
 use std::{sync::Arc, time::Instant};
 
 use mio::Interest;
-use quinn_proto::{Connection, Dir, StreamId, VarInt};
+use quinn_proto::{Dir, StreamId, VarInt};
 
-use super::Carrier;
+use super::{super::controller_handover::hand_over, Carrier};
 use crate::{
     announcement::{Announced, Announcement, Continuation, HEAD_BYTES},
     channel::{Channel, Outgoing, Spliced},
     congestion::LONG_PATH,
     gate::CongestionGate,
-    handed_controller::NetworkPath,
     mailbox::{MigratingDirection, Migration, Sibling},
     receipts::ReceiptReader,
     socket::{READS, Socket},
@@ -39,11 +38,6 @@ use crate::{
 
 /// The error code that stops a stream which continues on the sibling connection ("move").
 const MOVED: VarInt = VarInt::from_u32(0x6d6f_7665);
-
-/// The path of a connection.
-pub(in crate::driver) fn network_path(quic: &Connection) -> NetworkPath {
-    (quic.local_ip(), quic.remote_address().ip())
-}
 
 impl Carrier {
     pub(in crate::driver) fn on_migration(
@@ -115,7 +109,7 @@ impl Carrier {
         let is_bulk = to_stream.wants_bulk(rtt);
         if self.moves.sends_bulk_away() {
             if is_bulk {
-                self.move_out(id, Some(gate));
+                self.move_out(id, Some((gate, now)));
             }
         // On a long path making it takes long: three round trips, and several more if packets are
         // lost.
@@ -149,7 +143,7 @@ impl Carrier {
     }
 
     /// Moves a direction to the sibling, with the controller of `gate` if it is the first one.
-    fn move_out(&mut self, id: StreamId, gate: Option<&CongestionGate>) {
+    fn move_out(&mut self, id: StreamId, gate: Option<(&CongestionGate, Instant)>) {
         let Some(spliced) = self.streams.spliced_mut(id) else { return };
         let Some(to_stream) = spliced.leave() else { return };
         // The other loop is told of data to read.
@@ -158,8 +152,8 @@ impl Carrier {
         }
         let offset = to_stream.offset;
         let takes_controller = self.moves.take_hand_over() && self.streams.is_alone_in_bulk(id);
-        let controller = gate.filter(|_| takes_controller).and_then(|gate| {
-            gate.hand_over(self.quic.congestion_state(), network_path(&self.quic))
+        let controller = gate.filter(|_| takes_controller).and_then(|(gate, now)| {
+            gate.leaves_window().then(|| hand_over(gate, &self.quic, now)).flatten()
         });
         let moving = MigratingDirection { to_stream, origin: id, offset, controller };
         self.moves.tell(Migration::Adopt(Box::new(moving)));

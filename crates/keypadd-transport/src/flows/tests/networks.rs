@@ -12,6 +12,7 @@ use std::{
 };
 
 use bytes::BytesMut;
+use keypadd_congestion::Control;
 use keypadd_network::{Classes, DEVICE_HEADER_BYTES, PacketQueue, Shape, Signals, SuperPacket};
 use quinn_proto::VarInt;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
@@ -21,9 +22,10 @@ use crate::{
     flows::{
         frame::FlowFrame,
         network::{NetworkSide, Outbound, PacketDevice, PacketFilter, Ruling},
-        readers::PacketRole,
+        readers::{KNOWN_FOR, PacketRole},
         *,
     },
+    handed_controller::HandedController,
     splice::Sockets,
 };
 
@@ -84,6 +86,10 @@ struct Carried {
     flows: Flows,
     asked: Arc<Asked>,
     end: oneshot::Receiver<FlowEnd>,
+    /// Stands for its congestion controller.
+    number: u64,
+    /// The controllers of others that it has continued with.
+    taken: Vec<u64>,
 }
 
 /// The stream of each of them.
@@ -110,7 +116,8 @@ impl Carried {
         let side = FlowSide::Network(NetworkSide { device: device.clone(), session, role });
         let new = NewFlow { end: side, carried: device.carried(), ended };
         flows.carry(network_stream(), new, &mut sockets.registrar(CONNECTION), now);
-        let carried = Self { flows, asked: Arc::default(), end };
+        let (asked, taken) = (Arc::default(), Vec::new());
+        let carried = Self { flows, asked, end, number: 0, taken };
         carried.asked.send_flow(FlowCommand::AskToSend(network_stream(), None));
         carried
     }
@@ -124,11 +131,30 @@ impl Carried {
                 break;
             }
             for command in commands {
+                let is_turn = matches!(command, FlowCommand::Read(_));
                 let mut registrar = sockets.registrar(CONNECTION);
                 self.flows.on_command(command, &connection, &mut registrar, now);
+                if is_turn {
+                    self.follow_turn(false, now);
+                }
             }
         }
         self.flows.read_sockets(now, &mut endless());
+    }
+
+    fn follow_turn(&mut self, ends: bool, now: Instant) {
+        let algorithm = Control::Rate.build(now, 1_200);
+        let path = (None, [127, 0, 0, 1].into());
+        let (in_flight, rtt) = (self.number, Duration::ZERO);
+        let own = || Some(HandedController { algorithm, path, at: now, in_flight, rtt });
+        let taken = self.flows.follow_turn(network_stream(), ends, now, own);
+        self.taken.extend(taken.map(|it| it.in_flight));
+    }
+
+    /// Its connection is lost.
+    fn lose(&mut self, now: Instant) {
+        self.follow_turn(true, now);
+        self.flows.end(network_stream(), FlowEnd::Lost);
     }
 
     /// The system reports that the device has packets.
@@ -228,7 +254,7 @@ fn a_network_carries_what_its_filter_passes_and_answers_where_a_packet_came_from
     let (device, host) = packet_device(&filter);
     let mut carried = Carried::new(&device, &mut sockets, now);
     let remote = "192.0.2.1:4433".parse().unwrap();
-    carried.flows.set_path(1_400, "[::ffff:192.0.2.1]:4433".parse().unwrap());
+    carried.flows.set_path(1_400, "[::ffff:192.0.2.1]:4433".parse().unwrap(), Duration::ZERO);
 
     for packet in [&b"one"[..], b"!who", b"two"] {
         give(&host, packet);
@@ -376,7 +402,13 @@ struct Senders {
 impl Senders {
     fn add(&mut self, session: u64, role: PacketRole, now: Instant) {
         let new = Carried::of(session, role, &self.device, &mut self.sockets, now);
-        self.connections.push(new);
+        self.connections.push(Carried { number: self.connections.len() as u64, ..new });
+    }
+
+    /// The controllers that each has continued with since this was last asked.
+    fn taken(&mut self, now: Instant) -> Vec<Vec<u64>> {
+        self.run(now);
+        self.connections.iter_mut().map(|it| std::mem::take(&mut it.taken)).collect()
     }
 
     /// Which of them send a packet of so many bytes.
@@ -451,4 +483,41 @@ fn bulk_packets_go_over_the_bulk_connection_of_the_session_that_reads() {
     drop(paused);
     all.run(later);
     assert_eq!(all.sending(later), [4]);
+}
+
+#[test]
+fn the_congestion_controller_goes_with_the_packets_of_bulk_flows() {
+    use PacketRole::{Reads, SendsBulk};
+    let now = Instant::now();
+    let (device, host) = packet_device(&Arc::default());
+    let mut all = Senders { host, device, sockets: loop_sockets(), connections: Vec::new() };
+    all.add(7, Reads, now);
+    assert_eq!(all.taken(now), [[]], "there was none before");
+    all.add(7, SendsBulk, now);
+    assert_eq!(all.taken(now), [vec![], vec![0]]);
+    // Fresh keys: another session reads, and has a bulk connection a little later.
+    let paused = all.device.pause();
+    assert_eq!(all.taken(now), [[], []]);
+    all.add(8, Reads, now);
+    drop(paused);
+    assert_eq!(all.taken(now), [vec![], vec![], vec![1]]);
+    let paused = all.device.pause_bulk();
+    all.run(now);
+    all.add(8, SendsBulk, now);
+    drop(paused);
+    assert_eq!(all.taken(now), [vec![], vec![], vec![], vec![2]]);
+    // Its own it has.
+    drop(all.device.pause());
+    assert_eq!(all.taken(now), [[], [], [], []]);
+    // The session before carries them again.
+    all.connections[3].lose(now);
+    all.connections[2].lose(now);
+    assert_eq!(all.taken(now), [vec![], vec![3], vec![], vec![]]);
+    let paused = all.device.pause();
+    all.run(now);
+    let later = now + KNOWN_FOR;
+    all.add(9, Reads, later);
+    all.run(later);
+    drop(paused);
+    assert_eq!(all.taken(later), [[], [], [], [], []], "the path may have changed");
 }
