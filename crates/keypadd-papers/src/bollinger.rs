@@ -9,8 +9,8 @@ use keypadd_keystream::{Protection, Suite};
 use keypadd_measure::results::Section;
 use serde::{Deserialize, Serialize};
 
+use super::claim;
 use super::lab::{Lab, Part, Rounds};
-use super::{claim, order};
 
 /// Protection of a stream.
 #[derive(Clone, Copy, Debug)]
@@ -92,14 +92,10 @@ pub(super) async fn reproduce(lab: &Lab<'_>) -> Section {
         for task in needed {
             match task {
                 Task::Short => {
-                    let measure = async || measure::short(lab, round).await;
+                    let measure = async || measure::short(lab.effort).await;
                     figures.short.measure(lab, "short streams", round, measure).await;
                 }
-                Task::Long => {
-                    for nth in order(lab.seed, round, SETTINGS.len()) {
-                        figures.long[nth].push(stream(lab, Network::Near, nth, round).await);
-                    }
-                }
+                Task::Long => add(&mut figures.long, all(lab, Network::Near, round).await),
                 // The rounds of a few of the others.
                 Task::Far if round % FAR_AT_ONCE == 0 => {
                     far(lab, &mut figures.far, round / FAR_AT_ONCE).await;
@@ -118,18 +114,22 @@ async fn stream(lab: &Lab<'_>, network: Network, nth: usize, round: u32) -> Part
     lab.part(&name, async || measure::long(lab.effort, network, nth).await).await
 }
 
-/// Rounds of all settings at once, each stream on its own line.
+/// Streams of all settings at once, each on its own line.
+async fn all(lab: &Lab<'_>, network: Network, round: u32) -> [Part<Streamed>; SETTINGS.len()] {
+    let stream = |nth| stream(lab, network, nth, round);
+    tokio::join!(stream(0), stream(1), stream(2), stream(3)).into()
+}
+
+/// Adds a round.
+fn add(streams: &mut Streams, round: [Part<Streamed>; SETTINGS.len()]) {
+    streams.iter_mut().zip(round).for_each(|(streams, stream)| streams.push(stream));
+}
+
+/// Some rounds at once.
 async fn far(lab: &Lab<'_>, streams: &mut Streams, round: u32) {
-    let rounds = [0, 1, 2].map(|nth| round * FAR_AT_ONCE + nth);
-    let stream = |nth, round| stream(lab, Network::Far, nth, round);
-    let all = |round| async move {
-        tokio::join!(stream(0, round), stream(1, round), stream(2, round), stream(3, round))
-    };
-    let (one, two, three) = tokio::join!(all(rounds[0]), all(rounds[1]), all(rounds[2]));
-    for (des, triple, fresh_des, fresh_triple) in [one, two, three] {
-        let round = [des, triple, fresh_des, fresh_triple];
-        streams.iter_mut().zip(round).for_each(|(streams, stream)| streams.push(stream));
-    }
+    let [one, two, three] = [0, 1, 2].map(|nth| all(lab, Network::Far, round * FAR_AT_ONCE + nth));
+    let (one, two, three) = tokio::join!(one, two, three);
+    [one, two, three].into_iter().for_each(|round| add(streams, round));
 }
 
 impl Network {
