@@ -9,8 +9,8 @@ use keypadd_keystream::{Protection, Suite};
 use keypadd_measure::results::Section;
 use serde::{Deserialize, Serialize};
 
-use super::claim;
 use super::lab::{Lab, Part, Rounds};
+use super::{claim, order};
 
 /// Protection of a stream.
 #[derive(Clone, Copy, Debug)]
@@ -62,7 +62,7 @@ struct Streamed {
 type Streams = [Rounds<Streamed>; SETTINGS.len()];
 
 /// Rounds of streams over a satellite link that run at once: lines this slow leave the machine idle.
-const FAR_AT_ONCE: u32 = 3;
+const FAR_AT_ONCE: u32 = 6;
 
 /// What a round measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -92,10 +92,14 @@ pub(super) async fn reproduce(lab: &Lab<'_>) -> Section {
         for task in needed {
             match task {
                 Task::Short => {
-                    let measure = async || measure::short(lab.effort).await;
+                    let measure = async || measure::short(lab, round).await;
                     figures.short.measure(lab, "short streams", round, measure).await;
                 }
-                Task::Long => add(&mut figures.long, all(lab, Network::Near, round).await),
+                Task::Long => {
+                    for nth in order(lab.seed, round, SETTINGS.len()) {
+                        figures.long[nth].push(stream(lab, Network::Near, nth, round).await);
+                    }
+                }
                 // The rounds of a few of the others.
                 Task::Far if round % FAR_AT_ONCE == 0 => {
                     far(lab, &mut figures.far, round / FAR_AT_ONCE).await;
@@ -114,22 +118,20 @@ async fn stream(lab: &Lab<'_>, network: Network, nth: usize, round: u32) -> Part
     lab.part(&name, async || measure::long(lab.effort, network, nth).await).await
 }
 
-/// Streams of all settings at once, each on its own line.
-async fn all(lab: &Lab<'_>, network: Network, round: u32) -> [Part<Streamed>; SETTINGS.len()] {
-    let stream = |nth| stream(lab, network, nth, round);
-    tokio::join!(stream(0), stream(1), stream(2), stream(3)).into()
-}
-
-/// Adds a round.
-fn add(streams: &mut Streams, round: [Part<Streamed>; SETTINGS.len()]) {
-    streams.iter_mut().zip(round).for_each(|(streams, stream)| streams.push(stream));
-}
-
-/// Some rounds at once.
+/// Rounds of all settings at once, each stream on its own line.
 async fn far(lab: &Lab<'_>, streams: &mut Streams, round: u32) {
-    let [one, two, three] = [0, 1, 2].map(|nth| all(lab, Network::Far, round * FAR_AT_ONCE + nth));
-    let (one, two, three) = tokio::join!(one, two, three);
-    [one, two, three].into_iter().for_each(|round| add(streams, round));
+    let stream = |nth, round| stream(lab, Network::Far, nth, round);
+    let all = |nth| async move {
+        let round = round * FAR_AT_ONCE + nth;
+        tokio::join!(stream(0, round), stream(1, round), stream(2, round), stream(3, round)).into()
+    };
+    let (one, two, three, four, five, six) =
+        tokio::join!(all(0), all(1), all(2), all(3), all(4), all(5));
+    let rounds: [[Part<Streamed>; SETTINGS.len()]; FAR_AT_ONCE as usize] =
+        [one, two, three, four, five, six];
+    for round in rounds {
+        streams.iter_mut().zip(round).for_each(|(streams, stream)| streams.push(stream));
+    }
 }
 
 impl Network {

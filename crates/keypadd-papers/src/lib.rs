@@ -69,11 +69,11 @@ impl Paper {
     /// Time limit of its quick run; less than five minutes for all together.
     fn quick_time(self) -> Duration {
         Duration::from_secs(match self {
-            Self::Lomas => 92,
-            Self::Compaq => 78,
-            Self::Bollinger => 64,
-            Self::Ridzuan => 29,
-            Self::Praptodiyono => 22,
+            Self::Lomas => 84,
+            Self::Compaq => 71,
+            Self::Bollinger => 70,
+            Self::Ridzuan => 30,
+            Self::Praptodiyono => 30,
         })
     }
 
@@ -99,7 +99,7 @@ impl fmt::Display for Paper {
 /// What to reproduce, and how thoroughly.
 #[derive(Clone, Debug)]
 pub struct Reproduction {
-    /// The papers, in this order.
+    /// The papers.
     pub papers: Vec<Paper>,
     /// How thoroughly to run.
     pub effort: Effort,
@@ -134,13 +134,15 @@ impl Reproduction {
             let together = self.papers.iter().map(|paper| paper.quick_time()).sum::<Duration>();
             let time = self.time.or_else(|| (self.effort == Effort::Quick).then_some(together));
             let end = |part: f64| time.map(|time| start + time.mul_f64(part));
-            let of_paper = self.papers.iter().map(|paper| {
+            // Those that take least are decided soonest. What a paper leaves of its share is for
+            // the next, and in the end for any.
+            let mut papers = self.papers.clone();
+            papers.sort_by_key(|paper| paper.quick_time());
+            let of_paper = papers.iter().map(|paper| {
                 shares += paper.quick_time();
                 (paper, end(shares.as_secs_f64() / together.as_secs_f64()))
             });
-            // What a paper leaves of its share is for the next, and in the end for any.
-            let rest =
-                self.papers.iter().map(|paper| (paper, end(1.0))).filter(|it| it.1.is_some());
+            let rest = papers.iter().map(|paper| (paper, end(1.0))).filter(|it| it.1.is_some());
             for (paper, end) in of_paper.chain(rest) {
                 let lab = Lab::measuring(notebook, *paper, self, tell, end);
                 paper.reproduce(&lab).await;

@@ -96,7 +96,7 @@ pub(super) async fn reproduce(lab: &Lab<'_>) -> Section {
                     figures.generation.measure(lab, "key exchanges", round, measure).await;
                 }
                 Task::Throughput => {
-                    let measure = async || measure::throughput(lab.effort).await;
+                    let measure = async || measure::throughput(lab, round).await;
                     figures.throughput.measure(lab, "throughput", round, measure).await;
                 }
             }

@@ -118,8 +118,10 @@ impl CongestionGate {
 
     /// Continues with the controller of another connection of the same path. What is in flight on
     /// that counts until a packet sent from now on is acknowledged.
-    pub(crate) fn take_over(&mut self, handed: HandedController, now: Instant) {
+    pub(crate) fn take_over(&mut self, mut handed: HandedController, now: Instant) {
         let before = InFlightBefore { at: now, bytes: handed.in_flight_at(now) };
+        // It counts what is in flight itself, and estimates the path's rate by it.
+        handed.algorithm.controller_mut().on_end_acks(now, before.bytes, true, None);
         self.report().inherit(handed.algorithm, before);
         // The path has had the burst that a new one is allowed.
         self.pacer = Pacer::empty(now);

@@ -14,9 +14,9 @@ use keypadd_traffic::TunnelArm;
 use testbed::LineSettings;
 
 use super::{Network, SETTINGS, Streamed};
-use crate::Effort;
-use crate::lab::Part;
+use crate::lab::{Lab, Part};
 use crate::stream::{self, Way};
+use crate::{Effort, order};
 
 /// Key lifetime where the paper sets none.
 const AN_HOUR: Duration = Duration::from_secs(3600);
@@ -49,7 +49,7 @@ impl Network {
 }
 
 pub(super) fn short_plan(effort: Effort) -> Plan {
-    let time = effort.pick(Duration::from_secs(1), Duration::from_secs(10));
+    let time = effort.pick(Duration::from_millis(300), Duration::from_secs(10));
     Plan { lifetime: AN_HOUR, settle: Duration::ZERO, time }
 }
 
@@ -66,10 +66,12 @@ pub(super) fn long_plan(effort: Effort, network: Network) -> Plan {
     Plan { lifetime, settle, time: lifetime * counted }
 }
 
-/// Short streams of all settings at once, each on its own line.
-pub(super) async fn short(effort: Effort) -> Part<[Streamed; SETTINGS.len()]> {
-    let stream = |nth| stream(nth, Network::Near, short_plan(effort));
-    tokio::try_join!(stream(0), stream(1), stream(2), stream(3)).map(<[Streamed; 4]>::from)
+pub(super) async fn short(lab: &Lab<'_>, round: u32) -> Part<[Streamed; SETTINGS.len()]> {
+    let mut all: [Streamed; SETTINGS.len()] = Default::default();
+    for nth in order(lab.seed, round, SETTINGS.len()) {
+        all[nth] = stream(nth, Network::Near, short_plan(lab.effort)).await?;
+    }
+    Ok(all)
 }
 
 pub(super) async fn long(effort: Effort, network: Network, nth: usize) -> Part<Streamed> {

@@ -17,7 +17,7 @@ use crate::{Effort, order};
 /// The implementations: one block at a time, and hundreds.
 pub(super) const BACKENDS: [CipherBackend; 2] = [CipherBackend::DesCrate, CipherBackend::Auto];
 /// A pool that takes longer to fill than it is observed.
-const LARGE_BYTES: usize = 96 << 20;
+const LARGE_BYTES: usize = 48 << 20;
 /// Maximum duration of a load.
 const LOAD_MAX: Duration = Duration::from_secs(30);
 /// Bytes per pad of keystream generated alone.

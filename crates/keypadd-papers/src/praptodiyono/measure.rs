@@ -1,5 +1,4 @@
-//! Runs one round of each experiment: computations of the groups in an order drawn from the seed,
-//! streams at once.
+//! Runs one round of each experiment, the groups in an order drawn from the seed.
 
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
@@ -71,15 +70,20 @@ fn compute(group: Group, count: u32) -> Result<Generated, Missed> {
     Ok(generated)
 }
 
-pub(super) async fn throughput(effort: Effort) -> Part<Throughput> {
-    let time = stream_time(effort);
-    let plain = carry(Arm::Tcp, KeyExchange::default().into(), time);
-    let [one, two, three] = GROUPS.map(|group| {
-        let engine = CipherEngine::default();
-        carry(Arm::Tunnel(TunnelArm { suite: SUITE, pool: false, engine }), group, time)
-    });
-    let (plain, one, two, three) = tokio::try_join!(plain, one, two, three)?;
-    Ok(Throughput { plain, tunnels: [one, two, three] })
+pub(super) async fn throughput(lab: &Lab<'_>, round: u32) -> Part<Throughput> {
+    let time = stream_time(lab.effort);
+    let mut throughput = Throughput::default();
+    for nth in order(lab.seed, round, GROUPS.len() + 1) {
+        match GROUPS.get(nth) {
+            Some(&group) => {
+                let engine = CipherEngine::default();
+                let arm = Arm::Tunnel(TunnelArm { suite: SUITE, pool: false, engine });
+                throughput.tunnels[nth] = carry(arm, group, time).await?;
+            }
+            None => throughput.plain = carry(Arm::Tcp, KeyExchange::default().into(), time).await?,
+        }
+    }
+    Ok(throughput)
 }
 
 /// The paper's network.
