@@ -101,6 +101,15 @@ impl Algorithm {
         }
     }
 
+    /// Continues on another connection of the path, whose packets have `mtu` bytes. So many bytes
+    /// of the one before are in flight still, of which it will hear no more.
+    pub fn continue_on_another(&mut self, now: Instant, in_flight: u64, mtu: u16) {
+        if let Self::Rate(rate) = self {
+            rate.continue_on_another(now, in_flight);
+        }
+        self.controller_mut().on_mtu_update(mtu);
+    }
+
     /// Takes what the peer's clock says of both ways, if it can tell them apart.
     pub fn set_waits(&mut self, now: Instant, waits: Waits) {
         if let Self::Rate(rate) = self {

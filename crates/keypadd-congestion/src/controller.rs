@@ -104,6 +104,14 @@ impl RateController {
         }
     }
 
+    /// Continues on another connection of the path: what this one has sent shows nothing more, and
+    /// the time between both is no round trip.
+    pub(crate) fn continue_on_another(&mut self, now: Instant, in_flight: u64) {
+        self.flight.continue_on_another(in_flight);
+        self.round = self.round.map(|_| Round::new(now));
+        self.path.ack_bursts.interrupt();
+    }
+
     fn window_min(&self) -> u64 {
         WINDOW_MIN_PACKETS * self.mtu
     }

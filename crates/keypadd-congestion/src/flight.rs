@@ -50,6 +50,11 @@ impl Flight {
         self.batches.push_back(Departure { sent: now, flight, rate: self.rate });
     }
 
+    /// Continues on another connection, while so many bytes are in flight.
+    pub(super) fn continue_on_another(&mut self, bytes: u64) {
+        *self = Self { bytes, rate: self.rate, ..Self::default() };
+    }
+
     pub(super) fn acked(&mut self, sent: Instant) {
         self.newest = self.newest.max(Some(sent));
     }
@@ -104,6 +109,20 @@ mod tests {
         assert_eq!(take(1), None);
         assert_eq!(take(3), Some(40));
         assert_eq!(take(2), None);
+    }
+
+    #[test]
+    fn what_another_connection_has_sent_is_in_flight_and_shows_no_rate() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let mut flight = Flight::default();
+        flight.sent(at(0), 10_000, 1_000);
+        flight.continue_on_another(4_000);
+        flight.sent(at(1), 1_000, 1_000);
+        flight.acked(at(0));
+        assert_eq!(flight.end_acks(at(10), 5_000), None);
+        flight.acked(at(1));
+        assert_eq!(flight.end_acks(at(11), 0).map(|departure| departure.flight), Some(5_000));
     }
 
     #[test]

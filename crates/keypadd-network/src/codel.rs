@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 /// How long packets may wait all the time (RFC 8289 4.3).
 pub(crate) const TARGET: Duration = Duration::from_millis(5);
 
-/// What it is of the interval at least (RFC 8289 3.2).
+/// The target is at least one part in this many of the interval (RFC 8289 3.2).
 const INTERVAL_SHARE: u32 = 20;
 
 /// How long they may wait longer: what a round trip over the Internet takes, so that senders can
 /// have answered (RFC 8289 4.3).
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// The longest that a path's own round trip makes it: over a satellite, which is further away.
+/// The longest interval, however long a path's round trip takes.
 const INTERVAL_MAX: Duration = Duration::from_secs(1);
 
 /// How long packets may wait on a path.

@@ -33,6 +33,7 @@ use quinn_proto::{Connection, ConnectionError, EndpointEvent, VarInt};
 pub use self::frames::ack_eliciting;
 use self::{
     carrier::{Carrier, Loss},
+    controller_handover::network_path,
     lifecycle::Lifecycle,
     path_watch::PathWatch,
     receiver::Receiver,
@@ -181,6 +182,7 @@ impl Driver {
                     && self.flows.is_empty()
                     && let Migration::Adopt(moving) = &mut message
                     && let Some(handed) = moving.controller.take()
+                    && handed.path == network_path(&carrier.quic)
                 {
                     self.sender.take_over(&mut carrier.quic, handed, now);
                 }

@@ -263,7 +263,7 @@ impl Flows {
         self.queue.push(id, datagram, now);
     }
 
-    /// The path carries frames of this size now, and leads there in half this time.
+    /// The path carries frames of this size now, and leads there. A round trip takes so long.
     pub(crate) fn set_path(&mut self, frame_max: usize, remote: SocketAddr, rtt: Duration) {
         self.queue.set_round_trip(rtt);
         self.frame_max = frame_max;

@@ -61,6 +61,8 @@ pub(crate) struct CongestionGate {
     sent_seen: u64,
     acks_seen: u64,
     progress_at: Instant,
+    /// When an ACK was last noticed.
+    acked_at: Instant,
     owed: Owed,
     cap: Option<RateCap>,
     /// What the cap allowed when it was asked last; 0 if it held something back.
@@ -83,6 +85,7 @@ impl CongestionGate {
             sent_seen: 0,
             acks_seen: 0,
             progress_at: now,
+            acked_at: now,
             owed: Owed::default(),
             cap: None,
             cap_left: u64::MAX,
@@ -98,30 +101,32 @@ impl CongestionGate {
     }
 
     /// The controller inside this one, which reports here, to continue on another connection of
-    /// this path, whose round trip takes so long; `None` if the path may be lost.
+    /// this path, whose round trip takes so long; `None` if nothing has been acknowledged of late:
+    /// the path may be lost.
     pub(crate) fn hand_over(
         &self,
         reporting: &dyn Controller,
         (path, rtt): (NetworkPath, Duration),
         now: Instant,
     ) -> Option<HandedController> {
-        let Report { acks, in_flight, .. } = *self.report();
-        let is_silent =
-            acks == self.acks_seen && now.saturating_duration_since(self.progress_at) > STALE;
-        if is_silent && in_flight > 0 {
+        let report = self.report();
+        let silence = now.saturating_duration_since(self.acked_at);
+        if report.acks == self.acks_seen && silence > STALE + rtt {
             return None;
         }
+        let (in_flight, successor) = (report.in_flight, report.successor());
+        drop(report);
         // quinn-proto keeps it, and shows what it keeps in no other way.
         let tap = reporting.clone_box().into_any().downcast::<Tap>().ok()?;
-        Some(HandedController { algorithm: tap.algorithm, path, at: now, in_flight, rtt })
+        let algorithm = successor.unwrap_or(tap.algorithm);
+        Some(HandedController { algorithm, path, at: now, in_flight, rtt })
     }
 
     /// Continues with the controller of another connection of the same path. What is in flight on
     /// that counts until a packet sent from now on is acknowledged.
     pub(crate) fn take_over(&mut self, mut handed: HandedController, now: Instant) {
         let before = InFlightBefore { at: now, bytes: handed.in_flight_at(now) };
-        // It counts what is in flight itself, and estimates the path's rate by it.
-        handed.algorithm.controller_mut().on_end_acks(now, before.bytes, true, None);
+        handed.algorithm.continue_on_another(now, before.bytes, self.mtu() as u16);
         self.report().inherit(handed.algorithm, before);
         // The path has had the burst that a new one is allowed.
         self.pacer = Pacer::empty(now);
@@ -164,7 +169,7 @@ impl CongestionGate {
         let Report { acks, in_flight, .. } = *self.report();
         let room = if self.is_owed_much() { 0 } else { self.window().saturating_sub(in_flight) };
         if acks != self.acks_seen {
-            (self.acks_seen, self.progress_at) = (acks, now);
+            (self.acks_seen, self.progress_at, self.acked_at) = (acks, now, now);
         } else if now.saturating_duration_since(self.progress_at) > STALE {
             self.progress_at = now;
             return room.max(STALE_PACKETS * self.mtu());
@@ -429,15 +434,37 @@ mod tests {
 
     #[test]
     fn the_controller_of_a_path_that_may_be_lost_is_not_handed_over() {
-        let (gate, mut controller, now) = gate();
-        let may_go = |gate: &CongestionGate, controller: &dyn Controller| {
-            gate.hand_over(controller, (PATH, RTT), now + 2 * STALE).is_some()
+        let (mut gate, mut controller, now) = gate();
+        let may_go = |gate: &CongestionGate, controller: &dyn Controller, at| {
+            gate.hand_over(controller, (PATH, RTT), at).is_some()
         };
-        assert!(may_go(&gate, &*controller), "it is idle");
-        controller.on_sent(now, 10_000, 1);
-        assert!(!may_go(&gate, &*controller));
-        controller.on_end_acks(now, 5_000, true, Some(1));
-        assert!(may_go(&gate, &*controller), "it was answered since");
+        controller.on_sent(now, 1 << 30, 1);
+        assert!(may_go(&gate, &*controller, now + STALE));
+        let mut later = now;
+        for _ in 0..30 {
+            later += STALE / 10;
+            // Lets a little out each second, which answers nothing.
+            gate.room(later);
+        }
+        assert!(!may_go(&gate, &*controller, later));
+        controller.on_end_acks(later, 5_000, true, Some(1));
+        assert!(may_go(&gate, &*controller, later), "it was answered since");
+    }
+
+    #[test]
+    fn a_controller_goes_on_to_the_next_connection_before_a_packet_was_sent() {
+        let (mut gate, controller, now) = gate();
+        let mut known = CubicConfig::default();
+        known.initial_window(1 << 19);
+        let (from, known) = CongestionGate::new(cubic(known), flight(), now);
+        let known = known.build(now, 1_200);
+        for _ in 0..2 {
+            let handed = from.hand_over(&*known, (PATH, RTT), now).expect("it is known");
+            gate.take_over(HandedController { in_flight: 1_500, ..handed }, now);
+        }
+        assert_eq!(gate.room(now), (1 << 19) - 1_500, "once");
+        let handed = gate.hand_over(&*controller, (PATH, RTT), now).expect("it is known");
+        assert_eq!(handed.algorithm.controller().window(), 1 << 19);
     }
 
     #[test]

@@ -14,7 +14,8 @@ use crate::{
     splice::Registrar,
 };
 
-/// The path of a connection.
+/// The path of a connection, for its sibling, which is where it is: a client's own address is not
+/// known.
 pub(super) fn network_path(quic: &Connection) -> NetworkPath {
     (quic.local_ip(), quic.remote_address().ip())
 }
@@ -58,9 +59,18 @@ impl Driver {
     }
 
     fn follow_turn(&mut self, id: StreamId, ends: bool, now: Instant) {
-        let Self { carrier, flows, sender, .. } = self;
-        let own = || hand_over(sender.gate(), &carrier.quic, now);
-        if let Some(handed) = flows.follow_turn(id, ends, now, own) {
+        let Self { carrier, flows, sender, path, .. } = self;
+        // Another session's connection may be of another network of this host.
+        let ends_of_path = path.ends(&carrier.quic);
+        let own = || {
+            let handed = hand_over(sender.gate(), &carrier.quic, now)?;
+            Some(HandedController { path: ends_of_path?, ..handed })
+        };
+        // One that carries streams of bulk has a controller that knows the path better.
+        if let Some(handed) = flows.follow_turn(id, ends, now, own)
+            && Some(handed.path) == ends_of_path
+            && !(carrier.moves.is_bulk() && carrier.streams.all_spliced().next().is_some())
+        {
             sender.take_over(&mut carrier.quic, handed, now);
         }
     }

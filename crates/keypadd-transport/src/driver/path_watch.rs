@@ -9,6 +9,7 @@ use std::{
 use quinn_proto::{Connection, ConnectionStats, Transmit};
 
 use super::{one_way::OneWay, roaming::Roaming, silence::Silence};
+use crate::handed_controller::NetworkPath;
 
 /// What is known of a connection's path.
 pub(super) struct PathWatch {
@@ -53,6 +54,12 @@ impl PathWatch {
         if from != quic.remote_address() {
             self.roaming.came_off_path(from, len);
         }
+    }
+
+    /// Where both ends are; `None` if this host's address is not known.
+    pub(super) fn ends(&self, quic: &Connection) -> Option<NetworkPath> {
+        let local = quic.local_ip().or_else(|| self.roaming.arrived_last_at())?;
+        Some((Some(local), quic.remote_address().ip()))
     }
 
     /// Whether a datagram may be sent. On the path quinn-proto itself heeds the limit for addresses

@@ -53,6 +53,11 @@ impl Roaming {
         self.arrived_at = Some(local);
     }
 
+    /// The address of this host at which a datagram has arrived last. It may be forged.
+    pub(super) fn arrived_last_at(&self) -> Option<IpAddr> {
+        self.arrived_at
+    }
+
     /// Whether this many bytes may be sent to an address off the path; counts them.
     pub(super) fn may_answer(&mut self, to: SocketAddr, bytes: usize) -> bool {
         if to == self.proved {

@@ -15,10 +15,7 @@ use self::{
     ecn::EcnTrial,
     meter::{Meter, PathParameters},
 };
-use super::{
-    carrier::Carrier, controller_handover::network_path, flow_frames, path_watch::PathWatch,
-    tail::Tail,
-};
+use super::{carrier::Carrier, flow_frames, path_watch::PathWatch, tail::Tail};
 use crate::{
     channel::{Class, Spliced},
     datagrams::Datagrams,
@@ -346,18 +343,16 @@ impl Sender {
         self.ecn = EcnTrial::Over;
     }
 
-    /// Continues with the sibling's controller, if it is of the same path.
+    /// Continues with the controller of another connection of the same path.
     pub(super) fn take_over(
         &mut self,
         quic: &mut Connection,
         handed: HandedController,
         now: Instant,
     ) {
-        if handed.path == network_path(quic) {
-            self.meter.gate.take_over(handed, now);
-            // The answer corrects what it believes to be in flight.
-            quic.ping();
-        }
+        self.meter.gate.take_over(handed, now);
+        // The answer corrects what it believes to be in flight.
+        quic.ping();
     }
 
     /// The number of the newest packet that the peer has acknowledged.

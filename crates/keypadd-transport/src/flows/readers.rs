@@ -19,7 +19,7 @@ use keypadd_network::{Class, Classes};
 
 use crate::handed_controller::HandedController;
 
-/// How long a path is taken to be as a connection has left it: longer than packets wait for the
+/// How long a path is taken to be as a connection has left it: as long as packets wait for the
 /// next one.
 pub(super) const KNOWN_FOR: Duration = Duration::from_secs(10);
 

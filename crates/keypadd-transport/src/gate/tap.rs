@@ -73,9 +73,15 @@ impl Report {
 
     /// Lets another connection's controller continue here from the next packet on.
     pub(super) fn inherit(&mut self, algorithm: Algorithm, before: InFlightBefore) {
-        self.in_flight += before.bytes;
+        let replaced = self.successor.take().map_or(0, |it| it.before.bytes);
+        self.in_flight = self.in_flight.saturating_sub(replaced) + before.bytes;
         self.follow(&algorithm);
         self.successor = Some(Inherited { algorithm, before });
+    }
+
+    /// The controller that takes the place at the next packet, if there is one.
+    pub(super) fn successor(&self) -> Option<Algorithm> {
+        self.successor.as_ref().map(|it| it.algorithm.clone())
     }
 
     /// Begins on a new path with this controller: nothing is in flight there, and a successor knows
@@ -166,13 +172,14 @@ impl Controller for Tap {
 
     fn on_end_acks(&mut self, now: Instant, in_flight: u64, _: bool, largest: Option<u64>) {
         let app_limited = !self.update();
+        let in_flight = in_flight + self.before.map_or(0, |before| before.bytes);
         let mut report = Report::lock(&self.report);
         if let Some(waits) = report.waits.take() {
             self.algorithm.set_waits(now, waits);
         }
         self.algorithm.controller_mut().on_end_acks(now, in_flight, app_limited, largest);
         report.follow(&self.algorithm);
-        report.in_flight = in_flight + self.before.map_or(0, |before| before.bytes);
+        report.in_flight = in_flight;
         report.acks += 1;
         report.acked = largest.unwrap_or(report.acked);
     }
