@@ -69,11 +69,11 @@ impl Paper {
     /// Time limit of its quick run; less than five minutes for all together.
     fn quick_time(self) -> Duration {
         Duration::from_secs(match self {
-            Self::Lomas => 84,
-            Self::Compaq => 71,
-            Self::Bollinger => 70,
-            Self::Ridzuan => 30,
-            Self::Praptodiyono => 30,
+            Self::Lomas => 104,
+            Self::Compaq => 68,
+            Self::Bollinger => 39,
+            Self::Ridzuan => 29,
+            Self::Praptodiyono => 45,
         })
     }
 
