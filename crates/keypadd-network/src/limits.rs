@@ -30,7 +30,8 @@ const LIMITS: &[Limit] = &[
         total: Amount::Bytes(QUEUE_BYTES_MAX as u64),
         rule: Words(
             "flows, spread over {} queues, share in bytes; one whose packets all wait for more \
-             than {} (over a round trip of more than 100 ms, a twentieth of it, at most 50 ms) loses some or has them marked (FQ-CoDel, RFC 8290); none is sent after {}",
+             than {} (over a round trip of more than 100 ms, a twentieth of it, at most 50 ms) loses \
+             some or has them marked (FQ-CoDel, RFC 8290); none is sent after {}",
             &[Amount::Count(QUEUES as u64), Amount::Duration(TARGET), Amount::Duration(WAIT_MAX)],
         ),
         when_reached: "the longest queue loses its oldest packets",

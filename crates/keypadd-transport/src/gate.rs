@@ -325,6 +325,14 @@ mod tests {
         Flight::new(1 << 20, 1 << 20, Arc::default())
     }
 
+    /// A gate whose controller allows 512 KiB in flight.
+    fn gate_of_known_path(now: Instant) -> (CongestionGate, Box<dyn Controller>) {
+        let mut config = CubicConfig::default();
+        config.initial_window(1 << 19);
+        let (gate, factory) = CongestionGate::new(cubic(config), flight(), now);
+        (gate, factory.build(now, 1_200))
+    }
+
     fn gate() -> (CongestionGate, Box<dyn Controller>, Instant) {
         let now = Instant::now();
         let (gate, factory) = CongestionGate::new(cubic(CubicConfig::default()), flight(), now);
@@ -386,10 +394,7 @@ mod tests {
     #[test]
     fn another_connections_controller_continues_here_without_a_burst() {
         let (mut gate, controller, now) = gate();
-        let mut known = CubicConfig::default();
-        known.initial_window(1 << 19);
-        let (from, known) = CongestionGate::new(cubic(known), flight(), now);
-        let mut known = known.build(now, 1_200);
+        let (from, mut known) = gate_of_known_path(now);
         known.on_sent(now, 1_500, 1);
         let handed = from.hand_over(&*known, (PATH, RTT), now).expect("it is known");
         gate.take_over(handed, now);
@@ -454,10 +459,7 @@ mod tests {
     #[test]
     fn a_controller_goes_on_to_the_next_connection_before_a_packet_was_sent() {
         let (mut gate, controller, now) = gate();
-        let mut known = CubicConfig::default();
-        known.initial_window(1 << 19);
-        let (from, known) = CongestionGate::new(cubic(known), flight(), now);
-        let known = known.build(now, 1_200);
+        let (from, known) = gate_of_known_path(now);
         for _ in 0..2 {
             let handed = from.hand_over(&*known, (PATH, RTT), now).expect("it is known");
             gate.take_over(HandedController { in_flight: 1_500, ..handed }, now);

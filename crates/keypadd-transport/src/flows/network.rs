@@ -16,7 +16,7 @@ use std::{
     net::SocketAddr,
     os::fd::{AsRawFd, OwnedFd},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::{Duration, Instant},
@@ -29,7 +29,7 @@ use keypadd_network::{
 use mio::{Interest, Registry, Token, unix::SourceFd};
 use rustix::io::Errno;
 
-use super::readers::{PacketRole, Paused, Reader, Readers};
+use super::readers::{PacketRole, Paused, Reader, Readers, lock};
 use crate::{handed_controller::HandedController, transfer_stats::TransferStats};
 
 /// What a device gives at once, at most.
@@ -215,11 +215,6 @@ impl Outgoing {
     fn is_reading(&self) -> bool {
         self.readers.is_reading(self.number)
     }
-}
-
-/// A panic elsewhere leaves it as it is between two packets.
-fn lock(queue: &Mutex<PacketQueue>) -> MutexGuard<'_, PacketQueue> {
-    queue.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn report(queue: &mut PacketQueue, filter: &dyn PacketFilter) {

@@ -2,9 +2,9 @@
 //!
 //! The last one that has asked to read does, and sends; the others only write. When it is gone, the
 //! one before reads again. Another connection of its session may send the packets of bulk flows.
-//! The one that begins to continues with the congestion controller of the one before. While reading
-//! is paused, none does either. A connection is told when it is its turn: the system
-//! reports only once that a device has packets. Knows no devices.
+//! While reading is paused, none does either. A connection is told when it is its turn: the system
+//! reports only once that a device has packets. One that begins to send the packets of bulk flows
+//! continues with the congestion controller of the one before. Knows no devices.
 
 use std::{
     fmt,
@@ -200,8 +200,8 @@ impl Readers {
     }
 }
 
-/// No panic leaves it half changed.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// Locks what no panic leaves half changed.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
